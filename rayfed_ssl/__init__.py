@@ -1,0 +1,37 @@
+"""Federated self-supervised representation learning, simulated: same seed, same bits.
+
+    from rayfed_ssl import Config, run
+
+    result = run(Config.load("digits", "method=fedavg", "public=null", "rounds=4"))
+    print(result.scores, result.bytes("up"), result.state_sha256)
+
+The same through Ray actors: `from actors import run`.
+"""
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_EXPORTS = {
+    "Config": "rayfed_ssl.config",
+    "ConfigError": "rayfed_ssl.config",
+    "CheckpointError": "rayfed_ssl.checkpoints",
+    "ClientError": "rayfed_ssl.rounds",
+    "Observer": "rayfed_ssl.rounds",
+    "Result": "rayfed_ssl.runs",
+    "replay": "rayfed_ssl.runs",
+    "resume": "rayfed_ssl.runs",
+    "run": "rayfed_ssl.runs",
+}
+
+__all__ = ["CheckpointError", "ClientError", "Config", "ConfigError", "Observer", "Result", "replay", "resume", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for, so that the bare package loads in milliseconds."""
+    if name not in _EXPORTS:
+        raise AttributeError(f"module 'rayfed_ssl' has no attribute {name!r}")
+    value = getattr(import_module(_EXPORTS[name]), name)
+    globals()[name] = value
+    return value

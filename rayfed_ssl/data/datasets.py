@@ -1,0 +1,297 @@
+"""Datasets by name, opened from a store that is decoded once per machine.
+
+A dataset is found (which files are there), named (a key made of those files' names, sizes and modification times and
+of every setting that changes the result), and read only if the store of that key is missing or damaged. The key leaves
+contents out, because reading them would cost what the store saves; who changes a file without changing its size or its
+time, or wants the space back, deletes the store.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import platformdirs
+from rayfed_ssl.data.decoding import OnBad, Source, Split, all_grey, decode, read_parquet
+from rayfed_ssl.data.partition import random_rows, stratified_split
+from rayfed_ssl.data.store import FORMAT, Dataset, open_store, write_store
+
+PICTURE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+
+_SPLIT = re.compile(r"(train|test|validation|valid|val)(?![a-z])", re.IGNORECASE)
+_TEST_NAMES = ("test", "validation", "valid", "val")
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """What is known about a dataset before it is opened.
+
+    Attributes:
+        description: One line for people.
+        find: Finds its files in a directory, downloading them first if told to.
+        size: Native side in pixels; None where it depends on the pictures.
+        channels: Native channels; None where it depends on the pictures.
+        needs_path: Whether the user has to say where it is.
+    """
+
+    description: str
+    find: Callable[[Path, bool], Source]
+    size: int | None = None
+    channels: int | None = None
+    needs_path: bool = False
+
+
+def open_dataset(
+    name: str,
+    *,
+    path: Path | None = None,
+    size: int | None = None,
+    channels: int | None = None,
+    train_limit: int | None = None,
+    test_limit: int | None = None,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    cache: Path | None = None,
+    download: bool = False,
+    on_bad: OnBad = "error",
+    on_progress: Callable[[str, int, int], None] | None = None,
+) -> Dataset:
+    """Open a dataset; decodes it on the first call with these settings, and takes milliseconds afterwards.
+
+    Args:
+        name: A key of DATASETS.
+        path: Directory of the files; required for parquet and folder.
+        size: Side to which each picture is fitted (centre crop, then bilinear resize); None keeps the native size.
+        channels: 1 or 3; None takes 1 if every picture is grey, else 3.
+        train_limit: Keep at most this many training samples, a plain random subset in the source's order.
+        test_limit: The same for test samples.
+        test_fraction: Share split off as the test set, per class, where the source has none (digits always).
+        seed: Seed of that split and of the limits; has no effect, and makes no second store, without them.
+        cache: Directory of the stores.
+        download: Whether files that are missing may be fetched.
+        on_bad: Unreadable pictures are an error, or are skipped and listed in the dataset's `skipped`.
+        on_progress: Called with the split's name, the pictures done and their total while decoding.
+
+    Raises:
+        ValueError: Whatever a user can repair: names, paths, missing files, unreadable or unequal pictures.
+    """
+    info = _check(name, path, download, {"size": size, "train_limit": train_limit, "test_limit": test_limit}, channels)
+    if on_bad not in ("error", "skip"):
+        raise ValueError(f"data.on_bad is error or skip, got {on_bad!r}")
+    # Asking for the native format is not asking for another store.
+    size, channels = None if size == info.size else size, None if channels == info.channels else channels
+    root = (path or platformdirs.user_cache_path("rayfed-ssl") / "datasets").resolve()
+    source = info.find(root, download)
+    settings: dict[str, Any] = {"name": name, "size": size, "channels": channels, "on_bad": on_bad}
+    settings |= {"train_limit": train_limit, "test_limit": test_limit}
+    settings |= {} if source.has_test else {"test_fraction": test_fraction}
+    settings |= {"seed": seed} if not source.has_test or train_limit or test_limit else {}
+    directory = cache or platformdirs.user_cache_path("rayfed-ssl") / "stores"
+    store = directory / f"{name}-{_key(root, source.files, settings)}.arrow"
+    try:
+        return open_store(store)
+    except ValueError:
+        pass
+    train, test, classes = _read(source, test_fraction, train_limit, test_limit, seed)
+    channels = channels or info.channels or (1 if all_grey(train) and all_grey(test) else 3)
+    convert = partial(decode, size=size, channels=channels, on_bad=on_bad)
+    report = on_progress or (lambda split, done, total: None)
+    write_store(
+        store,
+        name=name,
+        classes=classes,
+        train=convert(train, on_progress=partial(report, "train")),
+        test=convert(test, on_progress=partial(report, "test")),
+    )
+    return open_store(store)
+
+
+def _read(
+    source: Source, test_fraction: float, train_limit: int | None, test_limit: int | None, seed: int
+) -> tuple[Split, Split, tuple[str, ...]]:
+    train, test, classes = source.read()
+    if test is None:
+        kept, held_out = stratified_split(train.labels, test_fraction, seed)
+        train, test = train.select(kept), train.select(held_out)
+    # Two seeds for two subsets: one seed would pick the same row numbers in both splits.
+    train = train.select(random_rows(len(train.labels), train_limit, seed))
+    test = test.select(random_rows(len(test.labels), test_limit, seed + 1))
+    return train, test, classes
+
+
+def _check(
+    name: str, path: Path | None, download: bool, counts: dict[str, int | None], channels: int | None
+) -> DatasetInfo:
+    if name not in DATASETS:
+        raise ValueError(f"unknown dataset {name!r}: choose one of {', '.join(DATASETS)}")
+    if DATASETS[name].needs_path and path is None:
+        raise ValueError(f"dataset {name} has no default place: set data.path to its directory")
+    if path is not None and not path.exists() and not download:
+        raise ValueError(f"data.path {path} does not exist: set it to the directory of {name}")
+    for key, value in counts.items():
+        if value is not None and value < 1:
+            raise ValueError(f"data.{key} is at least 1, got {value}: set it higher or leave it out")
+    if channels not in (None, 1, 3):
+        raise ValueError(f"data.channels is 1 (grey) or 3 (colour), got {channels}")
+    return DATASETS[name]
+
+
+def _key(root: Path, files: Sequence[Path], settings: dict[str, Any]) -> str:
+    digest = hashlib.sha256(json.dumps([FORMAT, settings]).encode())
+    for file in files:
+        status = file.stat()
+        # The directory's own name counts, its place does not: a copy that keeps the times shares the store.
+        relative = str(file).removeprefix(str(root.parent))
+        digest.update(f"\n{relative} {status.st_size} {status.st_mtime_ns}".encode())
+    return digest.hexdigest()[:24]
+
+
+def _find_digits(path: Path, download: bool) -> Source:
+    def read() -> tuple[Split, None, tuple[str, ...]]:
+        from sklearn.datasets import load_digits
+
+        digits = load_digits()
+        pixels = np.rint(digits.images * (255 / 16)).astype(np.uint8)[:, None]
+        return Split.of_pixels(pixels, digits.target), None, tuple(str(name) for name in digits.target_names)
+
+    return Source((), read, has_test=False)
+
+
+def _find_torchvision(
+    class_name: str, folder: str, splits: tuple[dict[str, Any], dict[str, Any]], path: Path, download: bool
+) -> Source:
+    """Find a dataset that torchvision reads; torchvision is imported only to download or to decode."""
+    depth = len(Path(folder).parts)
+    root = path.parents[depth - 1] if path.parts[-depth:] == Path(folder).parts else path
+
+    def load(split: dict[str, Any]) -> Any:
+        from torchvision import datasets
+
+        try:
+            return getattr(datasets, class_name)(str(root), **split, download=download)
+        except (RuntimeError, OSError) as error:
+            done = "the download failed" if download else "set data.path, or data.download=true to fetch it"
+            raise ValueError(f"no complete copy of {class_name} in {root / folder}: {done} ({error})") from error
+
+    def read() -> tuple[Split, Split, tuple[str, ...]]:
+        train, test = (load(split) for split in splits)
+        return _torchvision_split(train), _torchvision_split(test), tuple(train.classes)
+
+    if download and not (root / folder).is_dir():
+        root.mkdir(parents=True, exist_ok=True)
+        load(splits[0])
+    if not (root / folder).is_dir():
+        done = "set data.path to where it is, or data.download=true to fetch it"
+        raise ValueError(f"no copy of {class_name} in {root}, which would hold {folder}: {done}")
+    return Source(tuple(_walk(root / folder, None)), read, has_test=True)
+
+
+def _torchvision_split(dataset: Any) -> Split:
+    pixels, labels = np.asarray(dataset.data), getattr(dataset, "targets", None)
+    if pixels.ndim == 3:
+        pixels = pixels[:, None]
+    elif pixels.shape[3] == 3:
+        pixels = pixels.transpose(0, 3, 1, 2)
+    return Split.of_pixels(pixels, np.asarray(dataset.labels if labels is None else labels))
+
+
+def _find_parquet(path: Path, download: bool) -> Source:
+    """Find Parquet files by their split's name, in the directory or one or two levels below it."""
+    levels = [[path]] if path.is_file() else [sorted(path.glob(level + "*.parquet")) for level in ("", "*/", "*/*/")]
+    files = next(filter(None, levels), [])
+    if not files:
+        raise ValueError(f"no *.parquet file in {path}: set data.path to the directory that holds them")
+    named = {file: _SPLIT.match(file.name) or _SPLIT.fullmatch(file.parent.name) for file in files}
+    by_split: dict[str, list[Path]] = {}
+    for file, match in named.items():
+        by_split.setdefault(match[1].lower() if match else "", []).append(file)
+    train = by_split.get("train") or by_split.get("", [])
+    test = next((by_split[split] for split in _TEST_NAMES if split in by_split), []) if "train" in by_split else []
+    homes = {file.parent.parent if _SPLIT.fullmatch(file.parent.name) else file.parent for file in train + test}
+    if not train or len(homes) > 1:
+        found = ", ".join(str(file.relative_to(path)) for file in files[:4])
+        what = "several datasets" if len(homes) > 1 else "no training file (train*.parquet)"
+        raise ValueError(f"{what} in {path}, which has {found}: set data.path to the directory of one dataset")
+    return Source((*train, *test), partial(read_parquet, train, test), has_test=bool(test))
+
+
+def _find_folder(path: Path, download: bool) -> Source:
+    """Find pictures in one directory per class, under train and test or val, or all in one place."""
+    root = path / "train" if (path / "train").is_dir() else path
+    train = _by_class(root)
+    classes = tuple(sorted({name for name, _ in train}))
+    if not train:
+        raise ValueError(
+            f"no pictures in class directories of {root} ({', '.join(PICTURE_SUFFIXES)}): set data.path to a directory "
+            "with train/<class>/ and test/<class>/, or with <class>/"
+        )
+    test: list[tuple[str, Path]] = []
+    for name in _TEST_NAMES if root != path else ():
+        found = _by_class(path / name)
+        labels = {label for label, _ in found}
+        # Tiny-ImageNet's test/images has no labels; its val is the test set.
+        if labels == {"images"} and "images" not in classes:
+            continue
+        if unknown := labels - set(classes):
+            raise ValueError(f"{path / name} has the class {min(unknown)}, which {root} has not: add or remove it")
+        test = test or found
+    number = {name: index for index, name in enumerate(classes)}
+
+    def split(samples: list[tuple[str, Path]]) -> Split:
+        return Split.of_files([file for _, file in samples], np.array([number[name] for name, _ in samples], np.int64))
+
+    files = tuple(file for _, file in train + test)
+    return Source(files, lambda: (split(train), split(test) if test else None, classes), has_test=bool(test))
+
+
+def _by_class(root: Path) -> list[tuple[str, Path]]:
+    """List (class, file); the class is the first directory, or stands in Tiny-ImageNet's val_annotations.txt."""
+    if not root.is_dir():
+        return []
+    annotations = root / "val_annotations.txt"
+    pictures = _walk(root, PICTURE_SUFFIXES)
+    if annotations.is_file():
+        label = dict(line.split("\t")[:2] for line in annotations.read_text().splitlines() if line.strip())
+        return [(label[file.name], file) for file in pictures if file.name in label]
+    relative = ((file.relative_to(root).parts, file) for file in pictures)
+    return [(parts[0], file) for parts, file in relative if len(parts) > 1]
+
+
+def _walk(root: Path, suffixes: tuple[str, ...] | None) -> Iterator[Path]:
+    """List files below a directory in a fixed order, without hidden ones."""
+    for directory, subdirectories, names in os.walk(root, followlinks=True):
+        subdirectories[:] = sorted(name for name in subdirectories if not name.startswith("."))
+        for name in sorted(names):
+            if not name.startswith(".") and (suffixes is None or name.lower().endswith(suffixes)):
+                yield Path(directory, name)
+
+
+def _vision(
+    description: str, class_name: str, folder: str, size: int, channels: int, train: str = "", test: str = ""
+) -> DatasetInfo:
+    splits: tuple[dict[str, Any], dict[str, Any]] = ({"train": True}, {"train": False})
+    if train:
+        splits = {"split": train}, {"split": test}
+    return DatasetInfo(description, partial(_find_torchvision, class_name, folder, splits), size, channels)
+
+
+_STL10 = ("STL10", "stl10_binary", 96, 3)
+
+DATASETS: dict[str, DatasetInfo] = {
+    "digits": DatasetInfo("scikit-learn's 1,797 handwritten digits, 8x8 grey; no files needed", _find_digits, 8, 1),
+    "cifar10": _vision("50,000 + 10,000 photographs, 10 classes", "CIFAR10", "cifar-10-batches-py", 32, 3),
+    "cifar100": _vision("50,000 + 10,000 photographs, 100 classes", "CIFAR100", "cifar-100-python", 32, 3),
+    "fashion-mnist": _vision("60,000 + 10,000 grey pictures, 10 classes", "FashionMNIST", "FashionMNIST/raw", 28, 1),
+    "stl10": _vision("5,000 + 8,000 photographs, 10 classes", *_STL10, "train", "test"),
+    "stl10-unlabeled": _vision(
+        "stl10, and 100,000 photographs with label -1 to train on", *_STL10, "train+unlabeled", "test"
+    ),
+    "parquet": DatasetInfo("Parquet files in Hugging Face's image layout", _find_parquet, needs_path=True),
+    "folder": DatasetInfo("pictures in one directory per class", _find_folder, needs_path=True),
+}

@@ -1,0 +1,296 @@
+"""Pictures as they come, encoded or not, and how they become uint8 [C, H, W].
+
+Decoding runs in threads, not processes: PIL releases the interpreter lock while it decompresses and resizes, and
+threads need neither a second import of the caller's script nor copies of the pixels between processes.
+"""
+
+import itertools
+import json
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image, ImageOps, UnidentifiedImageError
+from rayfed_ssl.data.store import Block
+
+Picture = np.ndarray | bytes | Path
+"""Pixels uint8 [C, H, W] with C 1 or 3, an encoded picture, or the file that holds one."""
+
+OnBad = Literal["error", "skip"]
+
+_CHUNK = 64
+_GREY_MODES = ("1", "L", "LA")
+_NO_PIXELS = np.empty((0, 1, 1, 1), np.uint8)
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Split:
+    """One part of a dataset before it is stored.
+
+    Attributes:
+        labels: Classes, int64 [N]; -1 for a sample without a label.
+        read: Yields the pictures of ascending rows, each with a name that its owner would recognise.
+    """
+
+    labels: np.ndarray
+    read: Callable[[np.ndarray], Iterator[tuple[str, Picture]]]
+
+    @classmethod
+    def of_pixels(cls, pixels: np.ndarray, labels: np.ndarray) -> "Split":
+        """Wrap pixels in memory, uint8 [N, C, H, W]."""
+        return cls(labels.astype(np.int64), lambda rows: ((f"row {row}", pixels[row]) for row in rows))
+
+    @classmethod
+    def of_files(cls, files: list[Path], labels: np.ndarray) -> "Split":
+        """Wrap picture files."""
+        return cls(labels.astype(np.int64), lambda rows: ((str(files[row]), files[row]) for row in rows))
+
+    def select(self, rows: np.ndarray) -> "Split":
+        """Keep the given ascending rows."""
+        return Split(self.labels[rows], lambda chosen: self.read(rows[chosen]))
+
+
+@dataclass(frozen=True)
+class Source:
+    """A dataset that was found but not read.
+
+    Attributes:
+        files: What it consists of; their sizes and times name the store.
+        read: Reads labels and prepares the pictures: train, test where there is one, class names.
+        has_test: Whether it comes with a test split; else one is split off by the seed.
+    """
+
+    files: tuple[Path, ...]
+    read: Callable[[], tuple[Split, Split | None, tuple[str, ...]]]
+    has_test: bool
+
+
+def decode(
+    split: Split,
+    *,
+    size: int | None,
+    channels: int,
+    on_bad: OnBad = "error",
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Iterator[Block]:
+    """Decode a split in order, in parallel, a bounded number of pictures at a time.
+
+    Args:
+        split: The pictures.
+        size: Side of the square that each picture is fitted into, see `to_pixels`; None keeps the native size, which
+            must then be the same everywhere.
+        channels: 1 or 3.
+        on_bad: What to do about unreadable pictures: an error that counts them and names the first, or leave them out.
+        on_progress: Called with the number of pictures done and their total.
+
+    Raises:
+        ValueError: Pictures are unreadable, or differ in size while none was asked for.
+    """
+    total, done, shape = len(split.labels), 0, None
+    bad: list[str] = []
+    convert = partial(_decode_chunk, size=size, channels=channels)
+    for pictures, failures in _map_in_order(convert, _chunks(split.read(np.arange(total)))):
+        labels = split.labels[done : done + len(pictures)]
+        done += len(pictures)
+        bad.extend(failures)
+        pixels = [picture for picture in pictures if picture is not None]
+        for picture in pixels:
+            shape = shape or picture.shape
+            if picture.shape != shape:
+                raise ValueError(
+                    f"the pictures differ in size, {_side(shape)} and {_side(picture.shape)}: set data.size, to which "
+                    "each will be fitted (centre crop, then bilinear resize)"
+                )
+        readable = [picture is not None for picture in pictures]
+        yield Block(np.stack(pixels) if pixels else _NO_PIXELS, labels[readable], tuple(failures))
+        if on_progress:
+            on_progress(done, total)
+    if bad and on_bad == "error":
+        first = "; ".join(bad[:3] + ["..."] * (len(bad) > 3))
+        raise ValueError(f"{len(bad)} of {total} pictures are unreadable: {first}: repair them or set data.on_bad=skip")
+
+
+def to_pixels(picture: Picture, *, size: int | None, channels: int) -> np.ndarray:
+    """Turn one picture into uint8 [C, H, W].
+
+    With a size, the largest centred square is cut out and resized with PIL's bilinear filter, which averages over all
+    source pixels when it shrinks (antialiasing). Palettes become colours and transparency is dropped. An EXIF rotation
+    is not applied, as in torchvision's ImageFolder.
+    """
+    if isinstance(picture, np.ndarray):
+        if len(picture) == channels and (size is None or picture.shape[1:] == (size, size)):
+            return picture
+        image = Image.fromarray(picture[0] if len(picture) == 1 else picture.transpose(1, 2, 0))
+    else:
+        image = _open(picture)
+    with image:
+        converted = _in_channels(image, channels)
+        if size is not None:
+            converted = ImageOps.fit(converted, (size, size), Image.Resampling.BILINEAR)
+        pixels = np.asarray(converted)
+    return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+
+
+def all_grey(split: Split) -> bool:
+    """Tell whether every readable picture is grey; stops at the first coloured one."""
+    return all(_is_grey(picture) for _, picture in split.read(np.arange(len(split.labels))))
+
+
+def _is_grey(picture: Picture) -> bool:
+    if isinstance(picture, np.ndarray):
+        return len(picture) == 1
+    try:
+        with _open(picture) as image:
+            return image.mode in _GREY_MODES or image.mode.startswith("I;16")
+    except Exception:  # decode() reports unreadable pictures; here they have no say
+        return True
+
+
+def _open(picture: bytes | Path) -> Image.Image:
+    return Image.open(BytesIO(picture) if isinstance(picture, bytes) else picture)
+
+
+def _in_channels(image: Image.Image, channels: int) -> Image.Image:
+    if image.mode.startswith("I;16"):
+        # PIL's own conversion clips 16-bit values at 255 instead of scaling them.
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise ValueError(f"its pixels ({image.mode}) have neither 8 nor 16 bits")
+    if image.mode in ("P", "PA"):
+        image = image.convert("RGBA")
+    return image.convert("RGB" if channels == 3 else "L")
+
+
+def _decode_chunk(
+    chunk: list[tuple[str, Picture]], *, size: int | None, channels: int
+) -> tuple[list[np.ndarray | None], list[str]]:
+    pixels: list[np.ndarray | None] = []
+    failures = []
+    for name, picture in chunk:
+        try:
+            pixels.append(to_pixels(picture, size=size, channels=channels))
+        except Exception as error:  # PIL's plug-ins raise whatever their parsers meet, as SyntaxError or struct.error
+            pixels.append(None)
+            failures.append(f"{name} ({'not a picture' if isinstance(error, UnidentifiedImageError) else error})")
+    return pixels, failures
+
+
+def _chunks(items: Iterator[T]) -> Iterator[list[T]]:
+    while chunk := list(itertools.islice(items, _CHUNK)):
+        yield chunk
+
+
+def _map_in_order(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """Map in threads; unlike Executor.map it takes items as it goes, so a large source never sits in memory."""
+    workers = os.cpu_count() or 1
+    with ThreadPoolExecutor(workers) as pool:
+        pending: deque[Future[R]] = deque()
+        for item in items:
+            pending.append(pool.submit(function, item))
+            if len(pending) > 2 * workers:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+
+
+def _side(shape: tuple[int, ...]) -> str:
+    return f"{shape[2]}x{shape[1]}"
+
+
+def read_parquet(train: Sequence[Path], test: Sequence[Path]) -> tuple[Split, Split | None, tuple[str, ...]]:
+    """Read the labels of Parquet files in Hugging Face's image layout, and prepare their pictures.
+
+    The picture column is a struct with a field `bytes`, or plain binary. Class names come from the schema's
+    `huggingface` metadata, else from string labels, else they are the numbers. A missing label becomes -1.
+
+    Raises:
+        ValueError: The files have no such column, or labels outside their classes.
+    """
+    schema = _schema(train[0])
+    pictures, label = _picture_column(schema, train[0]), _label_column(schema, train[0])
+    raw = [[value for file in files for value in _column(file, label)] for files in (train, test)]
+    features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
+    labels, names = _number_classes(raw, features.get(label, {}).get("names"), train[0])
+    splits = [
+        Split(values, partial(_stream_parquet, files, pictures))
+        for values, files in zip(labels, (train, test), strict=True)
+    ]
+    return splits[0], splits[1] if test else None, tuple(names)
+
+
+def _number_classes(raw: list[list[Any]], names: list[str] | None, file: Path) -> tuple[list[np.ndarray], list[str]]:
+    known = [value for values in raw for value in values if value is not None]
+    if known and isinstance(known[0], str):
+        names = sorted(set(known))
+        code = {name: number for number, name in enumerate(names)}
+        raw = [[None if value is None else code[value] for value in values] for values in raw]
+        known = list(code.values())
+    names = names or [str(number) for number in range(max(known, default=-1) + 1)]
+    if known and not -1 <= min(known) <= max(known) < len(names):
+        raise ValueError(f"labels of {file} run from {min(known)} to {max(known)}, but it names {len(names)} classes")
+    return [np.array([-1 if value is None else value for value in values], np.int64) for values in raw], names
+
+
+def _stream_parquet(files: Sequence[Path], column: str, rows: np.ndarray) -> Iterator[tuple[str, Picture]]:
+    start = 0
+    for file in files:
+        for batch in pq.ParquetFile(file).iter_batches(batch_size=1024, columns=[column]):
+            values = batch.column(0)
+            for row in rows[np.searchsorted(rows, start) : np.searchsorted(rows, start + len(values))] - start:
+                value = values[row].as_py()
+                if isinstance(value, dict):
+                    # Hugging Face leaves bytes empty where a picture lies beside the Parquet file.
+                    value = value["bytes"] or (file.parent / value["path"] if value.get("path") else None)
+                yield f"{file.name} row {start + row}", value or b""
+            start += len(values)
+
+
+def _schema(file: Path) -> pa.Schema:
+    try:
+        return pq.read_schema(file)
+    except (OSError, pa.ArrowException) as error:
+        raise ValueError(f"{file} is not a readable Parquet file: {error}") from error
+
+
+def _column(file: Path, name: str) -> list[Any]:
+    if name not in _schema(file).names:
+        raise ValueError(f"{file} has no column {name!r}, unlike the files beside it: use files of one dataset")
+    values: list[Any] = pq.ParquetFile(file).read(columns=[name]).column(0).to_pylist()
+    return values
+
+
+def _picture_column(schema: pa.Schema, file: Path) -> str:
+    structs = [f.name for f in schema if pa.types.is_struct(f.type) and f.type.get_field_index("bytes") >= 0]
+    plain = [f.name for f in schema if pa.types.is_binary(f.type) or pa.types.is_large_binary(f.type)]
+    return _choose(structs or plain, ("img", "image"), "picture column (struct with bytes, or binary)", schema, file)
+
+
+def _label_column(schema: pa.Schema, file: Path) -> str:
+    numbers = [f.name for f in schema if pa.types.is_integer(f.type)]
+    names = [f.name for f in schema if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)]
+    usual = [name for name in ("label", "labels", "fine_label", "target", "class") if name in numbers + names]
+    return _choose(usual[:1] or numbers, (), "label column (integer or string)", schema, file)
+
+
+def _choose(candidates: list[str], preferred: tuple[str, ...], what: str, schema: pa.Schema, file: Path) -> str:
+    for name in preferred:
+        if name in candidates:
+            return name
+    if len(candidates) != 1:
+        raise ValueError(
+            f"{file} needs one {what}, but {len(candidates)} of its columns ({', '.join(schema.names)}) could be it: "
+            f"name one {preferred[0] if preferred else 'label'}"
+        )
+    return candidates[0]

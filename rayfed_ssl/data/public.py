@@ -1,0 +1,178 @@
+"""The public set: pictures without labels that the server and every client may see.
+
+Three ways to get one, written as text in a run's settings:
+
+- `client:0` - that client's shard; the client does not train (FLESD, 2022: client 0 of the same Dirichlet split).
+- `fraction:0.1` - a share of the training set, held out per class before it is divided among the clients.
+- `stl10:3200` - that many random pictures of another dataset, fitted to the run's size and channels (FedCA, 2020);
+  `parquet:PATH:3200` and `folder:PATH:3200` for a dataset that needs a path.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from rayfed_ssl.data.datasets import DATASETS
+from rayfed_ssl.data.partition import Rows, Shards, stratified_split
+from rayfed_ssl.data.store import Dataset, ImageSet
+
+_FORMS = "client:0, fraction:0.1 or a dataset and a count as stl10:3200"
+
+
+@dataclass(frozen=True)
+class PublicClient:
+    """The shard of one client."""
+
+    client_id: int
+
+
+@dataclass(frozen=True)
+class PublicFraction:
+    """A share of the training set, between 0 and 1."""
+
+    fraction: float
+
+
+@dataclass(frozen=True)
+class PublicDataset:
+    """So many pictures of another dataset."""
+
+    name: str
+    count: int
+    path: Path | None = None
+
+
+PublicSpec = PublicClient | PublicFraction | PublicDataset
+
+
+@dataclass(frozen=True)
+class PublicSet:
+    """Which pictures are public: sorted rows, int64 [P], of an image set."""
+
+    images: ImageSet
+    rows: Rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+class OpenDataset(Protocol):
+    """`open_dataset`, with whatever the run fixes (cache, download) already bound."""
+
+    def __call__(
+        self, name: str, *, path: Path | None, size: int, channels: int, train_limit: int, seed: int
+    ) -> Dataset:
+        """Open the dataset."""
+        ...
+
+
+def parse_public(text: str) -> PublicSpec:
+    """Read a public set's description.
+
+    Raises:
+        ValueError: It has none of the three forms, or a number in it is out of range.
+    """
+    kind, _, value = text.partition(":")
+    if kind == "client" and value.isdecimal():
+        return PublicClient(int(value))
+    if kind == "fraction" and _is_fraction(value):
+        return PublicFraction(float(value))
+    if kind in DATASETS:
+        return _parse_dataset(text, kind, value)
+    raise ValueError(f"cannot read the public set {text!r}: write {_FORMS} ({', '.join(DATASETS)})")
+
+
+def split_public(
+    spec: PublicSpec | None,
+    train: ImageSet,
+    divide: Callable[[np.ndarray], Shards],
+    *,
+    seed: int,
+    open_other: OpenDataset,
+) -> tuple[PublicSet | None, dict[int, Rows]]:
+    """Divide the training set among clients and set the public pictures apart.
+
+    Args:
+        spec: What is public; None for nothing.
+        train: The training set.
+        divide: The partition with all but the labels bound; it sees the labels of what is left to divide.
+        seed: Seed of which pictures are public.
+        open_other: Opens another dataset; its training pictures are used.
+
+    Returns:
+        The public set, and each training client's rows of the training set by client id. Clients keep their ids: with
+        `client:0` the ids start at 1. No public row is in a shard.
+
+    Raises:
+        ValueError: There is no such client, nobody is left to train, or the other dataset is too small.
+    """
+    private = public = np.arange(len(train), dtype=np.int64)
+    if isinstance(spec, PublicFraction):
+        private, public = stratified_split(train.labels, spec.fraction, seed)
+    shards = {client_id: private[rows] for client_id, rows in enumerate(divide(train.labels[private]))}
+    match spec:
+        case None:
+            return None, shards
+        case PublicFraction():
+            return PublicSet(train, public), shards
+        case PublicClient(client_id):
+            if client_id not in shards or len(shards) == 1:
+                raise ValueError(f"public client:{client_id} needs that client and another, got {len(shards)} clients")
+            return PublicSet(train, shards.pop(client_id)), shards
+        case PublicDataset():
+            return _open_public(spec, train, seed, open_other), shards
+
+
+def check_public(num_public: int, queue: int, batch: int) -> int:
+    """Find the queue that similarity distillation can use on a public set (FLESD, 2022, as in the authors' code).
+
+    The first queue / batch iterations of an epoch only fill the queue, and an incomplete last batch is dropped, so an
+    epoch takes a step only if num_public is at least queue + batch.
+
+    Args:
+        num_public: P, size of the public set.
+        queue: Wanted queue size m.
+        batch: Batch size B'.
+
+    Returns:
+        The largest multiple of `batch` that is at most `queue` and at most num_public - batch.
+    """
+    if batch < 1:
+        raise ValueError(f"the distillation batch is at least 1, got {batch}")
+    usable = min(queue, num_public - batch) // batch * batch
+    if usable < batch:
+        raise ValueError(
+            f"distillation needs a queue of at least one batch and another batch of public pictures, got {num_public} "
+            f"public pictures, queue {queue} and batch {batch}: lower the batch to at most "
+            f"{max(min(queue, num_public // 2), 1)}, or set a larger public set"
+        )
+    return usable
+
+
+def _is_fraction(text: str) -> bool:
+    try:
+        return 0 < float(text) < 1
+    except ValueError:
+        return False
+
+
+def _parse_dataset(text: str, name: str, value: str) -> PublicDataset:
+    path, _, count = value.rpartition(":")
+    if not count.isdecimal() or int(count) < 1 or bool(path) != DATASETS[name].needs_path:
+        form = f"{name}:PATH:3200" if DATASETS[name].needs_path else f"{name}:3200"
+        raise ValueError(f"cannot read the public set {text!r}: write {form}, with a count of at least 1")
+    return PublicDataset(name, int(count), Path(path) if path else None)
+
+
+def _open_public(spec: PublicDataset, train: ImageSet, seed: int, open_other: OpenDataset) -> PublicSet:
+    channels, height, width = train.shape
+    if height != width:
+        raise ValueError(f"public {spec.name} is fitted to squares, but the run has {width}x{height}: set data.size")
+    other = open_other(
+        spec.name, path=spec.path, size=height, channels=channels, train_limit=spec.count, seed=seed
+    ).train
+    if len(other) < spec.count:
+        raise ValueError(f"public {spec.name} has only {len(other)} pictures, {spec.count} were asked for: lower it")
+    return PublicSet(other, np.arange(len(other), dtype=np.int64))

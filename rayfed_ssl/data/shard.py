@@ -1,0 +1,42 @@
+"""A participant's samples: rows of an image set that all participants of a node share in memory."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from rayfed_ssl.trees import to_torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Samples of one participant.
+
+    Attributes:
+        images: uint8 [M, C, H, W]; on the CPU the whole memory-mapped set, shared by all shards, never copied.
+        rows: Which of the M images belong to this shard, int64 [N].
+        labels: Classes of the shard's samples, int64 [N], or None where nobody may see them.
+    """
+
+    images: Tensor
+    rows: Tensor
+    labels: Tensor | None = None
+
+    @classmethod
+    def of(
+        cls, images: np.ndarray, rows: np.ndarray, device: torch.device | str, labels: np.ndarray | None = None
+    ) -> "Shard":
+        """Select rows of an image set; on a GPU the selected pixels move there, once and as uint8."""
+        pixels, index = to_torch(images), torch.from_numpy(np.ascontiguousarray(rows, dtype=np.int64))
+        if torch.device(device).type != "cpu":
+            pixels, index = pixels[index].to(device), torch.arange(len(rows), device=device)
+        chosen = None if labels is None else torch.from_numpy(np.asarray(labels)[rows].astype(np.int64)).to(device)
+        return cls(pixels, index, chosen)
+
+    def __len__(self) -> int:
+        """Count the samples."""
+        return len(self.rows)
+
+    def batch(self, index: Tensor) -> Tensor:
+        """Gather samples by their position in the shard, uint8 [len(index), C, H, W]."""
+        return self.images.index_select(0, self.rows[index])

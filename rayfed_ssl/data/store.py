@@ -1,0 +1,212 @@
+"""The store: decoded pixels in one Arrow file, memory-mapped so that a machine holds one physical copy of them.
+
+The file is Arrow IPC, uncompressed: a compressed one is unpacked into the private memory of every process that opens
+it. It holds two record batches, train then test, each with the columns `image` (fixed-size binary, C*H*W bytes) and
+`label` (int64, -1 for a sample without a label). Its schema's metadata names the shape, the classes, the pictures that
+were skipped, and the fingerprint: the sha256 of shape, classes, pixels and labels, equal wherever these are equal.
+
+Opening reads the footer only. A file that is cut short or is no store is noticed; a bit flipped among pixels is not.
+"""
+
+import hashlib
+import json
+import os
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+FORMAT = 1
+"""Number of the file's layout; a store with another number is rebuilt."""
+
+_KEY = b"rayfed-ssl"
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSet:
+    """Pictures and their classes; cheap to pickle, because a set from a store travels as its path.
+
+    Attributes:
+        images: uint8 [N, C, H, W], read-only; memory-mapped where the set comes from a store.
+        labels: Classes, int64 [N], read-only; -1 for a sample without a label.
+        classes: Names of the classes.
+        path: The store, which any process on the same machine opens in milliseconds; None for a set in memory.
+        split: Which part of the store this is: train or test.
+    """
+
+    images: np.ndarray
+    labels: np.ndarray
+    classes: tuple[str, ...]
+    path: Path | None = None
+    split: str = "train"
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __reduce__(self) -> tuple[Callable[..., "ImageSet"], tuple[Any, ...]]:
+        if self.path is None:
+            return ImageSet, (self.images, self.labels, self.classes)
+        return _open_split, (self.path, self.split)
+
+    @property
+    def num_classes(self) -> int:
+        """Count the classes."""
+        return len(self.classes)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Tell the shape of one picture: channels, height, width."""
+        channels, height, width = self.images.shape[1:]
+        return channels, height, width
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A named dataset, decoded and ready.
+
+    Attributes:
+        name: Its name in the registry.
+        train: What clients learn from.
+        test: What evaluation measures on.
+        fingerprint: sha256 of shape, classes, pixels and labels.
+        skipped: The unreadable pictures that `on_bad="skip"` left out, each with its reason.
+    """
+
+    name: str
+    train: ImageSet
+    test: ImageSet
+    fingerprint: str
+    skipped: tuple[str, ...] = ()
+
+
+class Block(NamedTuple):
+    """Some consecutive samples on their way into a store: uint8 [n, C, H, W], int64 [n], and who was left out."""
+
+    pixels: np.ndarray
+    labels: np.ndarray
+    skipped: tuple[str, ...] = ()
+
+
+class _Spooled(NamedTuple):
+    pixels: np.ndarray
+    labels: np.ndarray
+    skipped: list[str]
+
+
+def open_store(path: Path) -> Dataset:
+    """Open a store; nothing is decoded and no pixel is read.
+
+    Raises:
+        ValueError: The file is missing, cut short, or not a store of this format.
+    """
+    try:
+        reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        header = json.loads((reader.schema.metadata or {})[_KEY])
+        batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+    except (OSError, KeyError, pa.ArrowException, ValueError) as error:
+        raise ValueError(f"no usable store at {path} on this machine ({error}): open the dataset again") from error
+    if header["format"] != FORMAT or len(batches) != 2:
+        raise ValueError(f"the store {path} has format {header['format']}, not {FORMAT}: open the dataset again")
+    train, test = (
+        _image_set(batch, header, path, split) for batch, split in zip(batches, ("train", "test"), strict=True)
+    )
+    return Dataset(header["name"], train, test, header["fingerprint"], tuple(header["skipped"]))
+
+
+def write_store(
+    path: Path, *, name: str, classes: tuple[str, ...], train: Iterable[Block], test: Iterable[Block]
+) -> None:
+    """Write a store from blocks of samples, in bounded memory; nobody ever sees a half-written one.
+
+    Processes that write the same store at once are safe: each writes a file of its own and the first one to finish
+    stays, so that those who opened it share its pages with those who come later.
+
+    Raises:
+        ValueError: A split is empty, or the two splits differ in shape.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256()
+    with TemporaryFile(dir=path.parent) as train_file, TemporaryFile(dir=path.parent) as test_file:
+        splits = _spool(train, train_file, digest, "train"), _spool(test, test_file, digest, "test")
+        shapes = [list(split.pixels.shape[1:]) for split in splits]
+        if shapes[0] != shapes[1]:
+            raise ValueError(f"train pictures are {shapes[0]}, test pictures {shapes[1]} [C, H, W]: set data.size")
+        digest.update(json.dumps([shapes[0], classes]).encode())
+        header = {
+            "format": FORMAT,
+            "name": name,
+            "shape": shapes[0],
+            "classes": classes,
+            "skipped": splits[0].skipped + splits[1].skipped,
+            "fingerprint": digest.hexdigest(),
+        }
+        _publish(_write_arrow(path, header, splits), path)
+
+
+def _spool(blocks: Iterable[Block], file: IO[bytes], digest: "hashlib._Hash", split: str) -> _Spooled:
+    """Append a split's pixels to an anonymous file, so that no split has to fit into memory."""
+    labels: list[np.ndarray] = []
+    skipped: list[str] = []
+    shape: tuple[int, ...] = ()
+    for block in blocks:
+        shape = block.pixels.shape[1:] if len(block.labels) else shape
+        pixels = np.ascontiguousarray(block.pixels)
+        digest.update(pixels.data)
+        file.write(pixels.data)
+        labels.append(block.labels)
+        skipped.extend(block.skipped)
+    targets = np.concatenate([np.empty(0, np.int64), *labels]).astype(np.int64)
+    if not len(targets):
+        raise ValueError(f"the {split} split has no pictures: it needs at least one")
+    digest.update(targets.data)
+    file.flush()
+    return _Spooled(np.memmap(file, np.uint8, "r", shape=(len(targets), *shape)), targets, skipped)
+
+
+def _write_arrow(path: Path, header: dict[str, Any], splits: tuple[_Spooled, ...]) -> Path:
+    width = int(np.prod(header["shape"]))
+    schema = pa.schema({"image": pa.binary(width), "label": pa.int64()}, metadata={_KEY: json.dumps(header).encode()})
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            with pa.ipc.new_file(file, schema) as writer:
+                for split in splits:
+                    # pa.array would import pandas; buffers do not.
+                    columns = [
+                        pa.Array.from_buffers(schema.types[0], len(split.labels), [None, pa.py_buffer(split.pixels)]),
+                        pa.Array.from_buffers(schema.types[1], len(split.labels), [None, pa.py_buffer(split.labels)]),
+                    ]
+                    writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+            # Without this a power cut can leave a complete name on empty pages, which opening would not notice.
+            os.fsync(file.fileno())
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return temporary
+
+
+def _publish(temporary: Path, path: Path) -> None:
+    try:
+        open_store(path)
+    except ValueError:
+        os.replace(temporary, path)
+    else:
+        temporary.unlink()
+
+
+def _image_set(batch: Any, header: dict[str, Any], path: Path, split: str) -> ImageSet:
+    images, labels = (
+        np.frombuffer(column.buffers()[1], dtype, count=batch.num_rows * width)
+        for column, dtype, width in zip(batch.columns, (np.uint8, np.int64), (np.prod(header["shape"]), 1), strict=True)
+    )
+    return ImageSet(images.reshape(-1, *header["shape"]), labels, tuple(header["classes"]), Path(path), split)
+
+
+def _open_split(path: Path, split: str) -> ImageSet:
+    dataset = open_store(path)
+    return dataset.train if split == "train" else dataset.test

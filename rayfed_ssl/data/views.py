@@ -1,0 +1,299 @@
+"""Random views of image batches: crop, flip, colour, blur, solarise and rotate, every sample by its own draw.
+
+The semantics are torchvision's on PIL images with antialiasing, but in float32 throughout: nothing is rounded to 8 bits
+between two operations. Padding, cropping, flipping and resizing are linear and separable, so together they are a pair of
+small matrices per sample, rows @ image @ columns^T, and two batched products do the work of a whole batch.
+
+Symbols: N samples, C channels, H x W pixels, S side of a view.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from rayfed_ssl.data.colour import blur, grayscale, jitter_, jitter_factors, solarize, standardise, unit
+from torch import Tensor
+from torch.nn import functional as F
+
+CHUNK = 1 << 18
+"""Values that one pass handles on a CPU: few enough for the allocator to reuse the temporaries."""
+
+UNIFORMS = {"area": 10, "ratio": 10, "place": 2, "factors": 4, "order": 4, "rest": 7}
+"""What a view draws, whatever its recipe does with it; 10 is how often RandomResizedCrop tries to fit a box."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewRecipe:
+    """One random view, its operations in the order in which they happen; a default switches one off or is torchvision's.
+
+    Attributes:
+        crop_scale: Share of the area that a random box covers before it is resized (RandomResizedCrop), or None.
+        crop_ratio: Range of the box's width over height, log-uniform; torchvision's.
+        interpolation: Filter of the resizing, antialiased like PIL's. Orchestra and solo-learn: bicubic.
+        crop_padding: Pixels added on every side before a view is cut out unresized (RandomCrop); FedX: 4.
+        crop_fill: What the padding shows. FedX mirrors CIFAR; black is torchvision's default.
+        flip: Probability of mirroring left and right.
+        jitter: Strengths of brightness, contrast, saturation and hue in random order (ColorJitter), or None.
+        jitter_probability: Probability of these four together; SimCLR's.
+        grayscale: Probability of dropping the colours.
+        blur: Probability of a Gaussian blur.
+        blur_sigma: Range of its standard deviation in pixels; SimCLR's.
+        blur_kernel: Its odd width in pixels, or None for SimCLR's tenth of the side: 3 at 32, 7 at 64, 23 at 224.
+        solarize: Probability of inverting bright pixels; BYOL's.
+        solarize_threshold: From which value in [0, 1] pixels are bright; PIL's 128 of 255.
+        rotation: Largest angle in degrees to either side; bilinear (torchvision: nearest), black corners.
+        mean: What is subtracted from each channel at the end, in units of white. If C is not its length: the average.
+        std: What each channel is then divided by, likewise.
+    """
+
+    crop_scale: tuple[float, float] | None = None
+    crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+    crop_padding: int = 0
+    crop_fill: Literal["reflect", "constant"] = "reflect"
+    flip: float = 0.0
+    jitter: tuple[float, float, float, float] | None = None
+    jitter_probability: float = 0.8
+    grayscale: float = 0.0
+    blur: float = 0.0
+    blur_sigma: tuple[float, float] = (0.1, 2.0)
+    blur_kernel: int | None = None
+    solarize: float = 0.0
+    solarize_threshold: float = 0.5
+    rotation: float = 0.0
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+
+    def __post_init__(self) -> None:
+        for name in ("flip", "jitter_probability", "grayscale", "blur", "solarize"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be a probability in [0, 1], got {getattr(self, name)}")
+        low, high = self.crop_scale or (1, 1)
+        if not 0 < low <= high <= 1 or (self.crop_scale and self.crop_padding):
+            raise ValueError(f"crop_scale must lie in (0, 1] and excludes crop_padding, got {self}")
+        if self.blur_kernel is not None and self.blur_kernel % 2 == 0:
+            raise ValueError(f"blur_kernel must be odd, got {self.blur_kernel}")
+        if len(self.mean) != len(self.std) or not min(self.std, default=0) > 0:
+            raise ValueError(f"mean and std need one value a channel, std above 0, got {self.mean} and {self.std}")
+
+
+@dataclass(frozen=True)
+class Views:
+    """The recipes of a sample's two views."""
+
+    first: ViewRecipe
+    second: ViewRecipe
+
+
+def augment(images: Tensor, recipe: ViewRecipe, generator: torch.Generator, *, size: int | None = None) -> Tensor:
+    """Draw one random view of every image.
+
+    Args:
+        images: uint8 [N, C, H, W] on any device; not written. Saturation, hue and grayscale happen only if C = 3.
+        recipe: What may happen to an image.
+        generator: The only source of randomness, on the device of the images. It advances by the same amount for every
+            recipe, so runs that differ in a probability or a strength still see the same boxes.
+        size: S, or None for the shorter side of the images.
+
+    Returns:
+        float32 [N, C, S, S], normalised.
+
+    Raises:
+        ValueError: Images of another type or shape, a generator on another device, or a view that does not fit.
+    """
+    _check(images)
+    num, channels, height, width = images.shape
+    side, padding = min(height, width) if size is None else size, recipe.crop_padding
+    if generator.device.type != images.device.type:
+        raise ValueError(f"images are on {images.device} but the generator is on {generator.device}: make both alike")
+    if side < 1 or (padding and not side - 2 * padding <= min(height, width) > padding):
+        raise ValueError(f"no {side} x {side} view can be cut out of {height} x {width} padded by {padding}")
+    if recipe.blur and _blur_kernel(recipe, side) // 2 >= side:
+        raise ValueError(f"a blur of {recipe.blur_kernel} pixels does not fit a {side} x {side} view: set blur_kernel")
+    uniforms = torch.rand(num, sum(UNIFORMS.values()), generator=generator, device=images.device)
+    views = torch.empty(num, channels, side, side, device=images.device)
+    step = CHUNK // (channels * max(side, height) * max(side, width)) if images.device.type == "cpu" else num
+    for start in range(0, num, max(1, step)):
+        part = slice(start, start + max(1, step))
+        standardise(_render(unit(images[part]), recipe, uniforms[part], side), recipe.mean, recipe.std, views[part])
+    return views
+
+
+def normalise(images: Tensor, recipe: ViewRecipe) -> Tensor:
+    """Normalise images without augmenting or resizing them: uint8 [N, C, H, W] to float32 [N, C, H, W]."""
+    _check(images)
+    pixels = unit(images)
+    return standardise(pixels, recipe.mean, recipe.std, pixels)
+
+
+def rotate_quarter_turns(images: Tensor, turns: Tensor) -> Tensor:
+    """Rotate square images anticlockwise by quarter turns, exactly, as rotation prediction needs.
+
+    Args:
+        images: [N, C, S, S] of any type; not written.
+        turns: Quarter turns of each image, integers in 0..3, [N].
+    """
+    if images.ndim != 4 or images.shape[2] != images.shape[3]:
+        raise ValueError(f"quarter turns need square images [N, C, S, S], got {list(images.shape)}")
+    if turns.shape != images.shape[:1] or not bool(((turns >= 0) & (turns < 4)).all()):
+        raise ValueError(f"turns must be {len(images)} integers in 0..3, got {turns.tolist()}")
+    rotated = images.clone()
+    for quarter in (1, 2, 3):
+        rows = (turns == quarter).nonzero().squeeze(1)
+        rotated.index_copy_(0, rows, images.index_select(0, rows).rot90(quarter, (2, 3)))
+    return rotated
+
+
+def crop_boxes(
+    area: Tensor, ratio: Tensor, place: Tensor, recipe: ViewRecipe, height: int, width: int, size: int
+) -> Tensor:
+    """Choose what each view shows of its padded image: top, left, height and width in whole pixels, [N, 4].
+
+    With `crop_scale` these are the boxes of torchvision's RandomResizedCrop. Draws are uniform in [0, 1): of area and
+    ratio one per try, [N, 10], of place the top and the left, [N, 2].
+    """
+    outer = place.new_tensor([height, width]) + 2 * recipe.crop_padding
+    if recipe.crop_scale is None:
+        inner = (place.new_tensor([size, size]) if recipe.crop_padding else outer).expand_as(place)
+        return torch.cat([(place * (outer - inner + 1)).floor_(), inner], 1)
+    (smallest, largest), (low, high) = recipe.crop_scale, recipe.crop_ratio
+    areas = height * width * (smallest + (largest - smallest) * area)
+    aspects = (math.log(low) + math.log(high / low) * ratio).exp_()
+    # The last column is the fallback: the largest central box whose aspect ratio is allowed.
+    heights = F.pad((areas / aspects).sqrt_().round_(), (0, 1), value=min(height, round(width / low)))
+    widths = F.pad((areas * aspects).sqrt_().round_(), (0, 1), value=min(width, round(height * high)))
+    fits = (heights > 0) & (heights <= height) & (widths > 0) & (widths <= width)
+    chosen = fits.to(torch.uint8).argmax(1, keepdim=True)
+    inner = torch.cat([heights.gather(1, chosen), widths.gather(1, chosen)], 1)
+    corner = torch.where(chosen < area.shape[1], place * (outer - inner + 1), (outer - inner) / 2)
+    return torch.cat([corner.floor_(), inner], 1)
+
+
+def resize_weights(boxes: Tensor, positions: Tensor, extent: int, interpolation: str) -> Tensor:
+    """Weigh the pixels along one axis for each pixel of a view, as antialiased resizing does.
+
+    Args:
+        boxes: First pixel and number of pixels of each box, [N, 2]. Where a box shrinks, the filter widens.
+        positions: Which pixel of the resized box each pixel of the view shows, [1, S] or [N, S].
+        extent: Pixels of the image.
+        interpolation: The filter: a triangle, or Keys' cubic with a = -1/2 as in PIL.
+
+    Returns:
+        Weights that sum to 1 and are 0 outside the box, [N, S, extent].
+    """
+    starts, lengths = boxes.view(-1, 2, 1, 1).unbind(1)
+    scale = lengths / positions.shape[1]
+    source = torch.arange(extent, device=boxes.device) + 0.5 - starts
+    inside = ((source > 0) & (source < lengths)).to(torch.float32)
+    width = scale.clamp(min=1)
+    distance = (source / width - (positions.unsqueeze(2) + 0.5) * (scale / width)).abs_()
+    if interpolation == "bilinear":
+        weights = distance.neg_().add_(1).clamp_(min=0)
+    else:  # the two pieces of the cubic as truncated powers: no torch.where
+        near, far = (1 - distance).clamp_(min=0), (2 - distance).clamp_(min=0)
+        weights = near.square() * (1 - 2 * near) - far.square() * (1 - far) / 2
+    weights = weights.mul_(inside)
+    return weights.div_(weights.sum(2, keepdim=True))
+
+
+def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Multiply every channel from both sides: rows [N, S, H], images [N, C, H, W], columns [N, S, W]."""
+    num, channels, height, _ = images.shape
+    return rows.unsqueeze(1) @ (images.flatten(1, 2) @ columns.mT).view(num, channels, height, -1)
+
+
+def rotate(images: Tensor, degrees: Tensor) -> Tensor:
+    """Rotate each square view anticlockwise about its centre, bilinear, with black corners."""
+    cos, sin, zero = degrees.deg2rad().cos(), degrees.deg2rad().sin(), torch.zeros_like(degrees)
+    matrix = torch.stack([cos, -sin, zero, sin, cos, zero], 1).view(-1, 2, 3)
+    grid = F.affine_grid(matrix, list(images.shape), align_corners=False)
+    rotated: Tensor = F.grid_sample(images, grid, align_corners=False)
+    return rotated
+
+
+def _render(pixels: Tensor, recipe: ViewRecipe, uniforms: Tensor, size: int) -> Tensor:
+    """Run the operations in their order: float32 [N, C, H, W] to [N, C, S, S], both in [0, 1]."""
+    area, ratio, place, factors, order, rest = uniforms.split(list(UNIFORMS.values()), 1)
+    flip, jitter, gray, blurred, sigma, bright, angle = rest.unbind(1)
+    height, width = pixels.shape[2:]
+    boxes = crop_boxes(area, ratio, place, recipe, height, width, size)
+    upright = torch.arange(size, device=pixels.device)
+    mirrored = torch.where(flip.unsqueeze(1) < recipe.flip, size - 1 - upright, upright)
+    rows = _axis_weights(boxes[:, ::2], upright.unsqueeze(0), height, recipe)
+    view = resample(pixels, rows, _axis_weights(boxes[:, 1::2], mirrored, width, recipe))
+    if recipe.interpolation == "bicubic":
+        view.clamp_(0, 1)  # the cubic overshoots; 8-bit pipelines clip it too
+    if recipe.jitter is not None:
+        rows = (jitter < recipe.jitter_probability).nonzero().squeeze(1)
+        jitter_(view, rows, jitter_factors(factors, recipe.jitter), order.argsort(1))
+    _some(view, gray < recipe.grayscale, lambda part, _: grayscale(part))
+    sigmas = recipe.blur_sigma[0] + (recipe.blur_sigma[1] - recipe.blur_sigma[0]) * sigma
+    _some(view, blurred < recipe.blur, lambda part, rows: blur(part, sigmas[rows], _blur_kernel(recipe, size)))
+    _some(view, bright < recipe.solarize, lambda part, _: solarize(part, recipe.solarize_threshold))
+    return rotate(view, recipe.rotation * (2 * angle - 1)) if recipe.rotation else view
+
+
+def _axis_weights(boxes: Tensor, positions: Tensor, extent: int, recipe: ViewRecipe) -> Tensor:
+    """Compose padding and resizing along one axis, [N, S, extent]; positions as in `resize_weights`."""
+    if not (padding := recipe.crop_padding):
+        return resize_weights(boxes, positions, extent, recipe.interpolation)
+    pixels = F.pad(torch.eye(extent, device=boxes.device)[None], (padding, padding), mode=recipe.crop_fill)
+    return resize_weights(boxes, positions, extent + 2 * padding, recipe.interpolation) @ pixels.mT
+
+
+def _blur_kernel(recipe: ViewRecipe, size: int) -> int:
+    return recipe.blur_kernel or 2 * (size // 20) + 1
+
+
+def _some(view: Tensor, chosen: Tensor, transform: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """Overwrite the chosen samples by their transforms; the transform gets the samples and their rows."""
+    rows = chosen.nonzero().squeeze(1)
+    if len(rows):
+        view.index_copy_(0, rows, transform(view.index_select(0, rows), rows))
+
+
+def _check(images: Tensor) -> None:
+    if images.dtype != torch.uint8 or images.ndim != 4 or 0 in images.shape[1:]:
+        raise ValueError(
+            f"views are made of uint8 images [N, C, H, W], got {images.dtype} {list(images.shape)}: "
+            "pass a batch of stored images, neither scaled nor single"
+        )
+
+
+_SIMCLR = ViewRecipe(crop_scale=(0.08, 1), flip=0.5, jitter=(0.8, 0.8, 0.8, 0.2), grayscale=0.2, mean=(0,), std=(1,))
+_MOCO = replace(_SIMCLR, jitter=(0.4, 0.4, 0.4, 0.1))
+_FLESD = replace(_SIMCLR, crop_scale=(0.2, 1), mean=(0.5,), std=(0.5,))
+_FLESD_LARGE = replace(_FLESD, jitter=(0.8, 0.8, 0.8, 0.4), grayscale=0.5, blur=0.5, blur_kernel=13)
+_SOLO = replace(_SIMCLR, interpolation="bicubic", blur=0.5, blur_kernel=13)
+_ORCHESTRA = replace(_FLESD, crop_scale=(0.5, 1), interpolation="bicubic", jitter=(0.4, 0.4, 0.2, 0.1), blur_kernel=3)
+_FEDX = ViewRecipe(crop_padding=4, flip=0.5, mean=(0.4914, 0.4824, 0.4467), std=(0.2471, 0.2435, 0.2616))
+_DIGITS = ViewRecipe(crop_scale=(0.5, 1), jitter=(0.4, 0.4, 0, 0), rotation=10, mean=(0.305,), std=(0.376,))
+_CIFAR = (0.4914, 0.4822, 0.4465)
+
+VIEWS: dict[str, Views] = {
+    "orchestra": Views(replace(_ORCHESTRA, blur=0.5), replace(_ORCHESTRA, blur=0.1, solarize=0.2)),
+    **{
+        name: Views(recipe, recipe)
+        for name, recipe in {
+            "flesd-cifar": _FLESD,
+            "flesd-imagenet": replace(_FLESD_LARGE, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
+            "easyfl": _SIMCLR,
+            "moco-v1": _MOCO,
+            "moco-cifar": replace(_MOCO, mean=_CIFAR, std=(0.2023, 0.1994, 0.2010)),
+            "simclr-cifar": replace(_SOLO, mean=_CIFAR, std=(0.2470, 0.2435, 0.2616)),
+            "fedca": replace(_SIMCLR, blur=0.5),
+            "fedx-cifar": _FEDX,
+            "digits": _DIGITS,
+        }.items()
+    },
+}
+"""The two views of each paper's public code: FLESD, EasyFL (easyfl, moco-v1), MoCo's demo, Orchestra, solo-learn, FedX.
+
+Blur is 13 pixels wide where the code blurs with PIL, which does not cut the kernel off. Two recipes are assumptions:
+fedca, whose paper names SimCLR's operations but no strength, and digits, for 8 x 8 digits, which mirroring would spoil.
+"""
+
+PROBE_VIEW = ViewRecipe(crop_scale=(0.08, 1), flip=0.5)
+"""Views that train a linear probe: give it the mean and std of the recipe that trained the encoder."""

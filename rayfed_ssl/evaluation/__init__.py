@@ -1,0 +1,1 @@
+"""What a frozen encoder's features are worth: kNN, linear probe."""

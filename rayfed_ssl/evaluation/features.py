@@ -1,0 +1,94 @@
+"""Features of a frozen encoder, and the checks that every evaluation on them makes.
+
+Symbols: N samples, C channels, H x W pixels, d feature width.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rayfed_ssl.models.precision import Precision, autocast
+
+
+def extract_features(
+    encoder: nn.Module,
+    images: np.ndarray | Tensor,
+    transform: Callable[[Tensor], Tensor],
+    *,
+    batch: int = 512,
+    device: torch.device | str,
+    precision: Precision,
+) -> Tensor:
+    """Compute features in evaluation mode; the encoder is left as it was, buffers and modes of all its parts included.
+
+    Args:
+        encoder: Images to features [B, d], on the device.
+        images: uint8 [N, C, H, W], N at least 1.
+        transform: One batch, uint8 on the device, to what the encoder takes.
+        batch: Images at a time; another one may change the last bits.
+        device: Where the encoder is.
+        precision: Number format of the encoder.
+
+    Returns:
+        float32 [N, d] on the CPU, in the order of the images.
+
+    Raises:
+        ValueError: There are no images, or the encoder returns anything but [B, d].
+    """
+    if not len(images):
+        raise ValueError("there are no images to compute features of: check the split and its limits")
+    rows = []
+    with evaluating(encoder), torch.inference_mode(), autocast(precision, device):
+        for start in range(0, len(images), batch):
+            features = encoder(transform(_as_tensor(images[start : start + batch]).to(device)))
+            if not isinstance(features, Tensor) or features.ndim != 2:
+                got = list(features.shape) if isinstance(features, Tensor) else type(features).__name__
+                raise ValueError(f"an encoder must return features [N, d], got {got}: of a Model, give its encoder")
+            rows.append(features.float().cpu())
+    return torch.cat(rows)  # outside inference_mode, so that autograd can use it
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Switch a module to evaluation mode and each of its parts back to its own mode afterwards."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+def check_labelled(
+    train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor, *, num_classes: int
+) -> None:
+    """Check features [N, d] and int labels [N] before an accuracy is computed from them.
+
+    Raises:
+        ValueError: Shapes or labels do not fit, a feature is not finite, or training knows a single class.
+    """
+    for split, features, labels in (("train", train, train_labels), ("test", test, test_labels)):
+        if features.ndim != 2 or labels.shape != features.shape[:1] or not len(features):
+            raise ValueError(
+                f"{split} needs features [N, d] and labels [N] with N at least 1, got {list(features.shape)} and "
+                f"{list(labels.shape)}"
+            )
+        low, high = int(labels.min()), int(labels.max())
+        if low < 0 or high >= num_classes:
+            raise ValueError(f"{split} labels must lie in 0..{num_classes - 1}, got {low}..{high}: drop unlabelled samples")
+        if not features.isfinite().all():
+            raise ValueError(f"{split} features are not finite: the encoder diverged, lower its learning rate")
+    if train.shape[1] != test.shape[1]:
+        raise ValueError(f"train and test features differ in width: {train.shape[1]} and {test.shape[1]}")
+    if len(train_labels.unique()) < 2:
+        raise ValueError(
+            f"all {len(train_labels)} training labels are {int(train_labels[0])}: an accuracy needs at least two classes"
+        )
+
+
+def _as_tensor(images: np.ndarray | Tensor) -> Tensor:
+    return images if isinstance(images, Tensor) else torch.from_numpy(np.ascontiguousarray(images))

@@ -1,0 +1,73 @@
+"""Weighted k-nearest-neighbour accuracy, the monitor of InstDisc, MoCo's CIFAR demo and EasyFL.
+
+Wu, Xiong, Yu, Lin: Unsupervised Feature Learning via Non-Parametric Instance Discrimination, CVPR 2018, section 3.4.
+
+Symbols: N training samples, M test samples, d feature width, k neighbours, tau temperature, K classes.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from rayfed_ssl.evaluation.features import check_labelled
+
+CHUNK = 1024
+"""Test samples at a time: bounds the similarities in memory."""
+
+
+def knn_accuracy(
+    train: Tensor,
+    train_labels: Tensor,
+    test: Tensor,
+    test_labels: Tensor,
+    *,
+    num_classes: int,
+    neighbours: int = 200,
+    temperature: float = 0.1,
+) -> float:
+    """Classify test samples by a vote of their nearest training samples, each weighted with exp(cosine / tau).
+
+    Args:
+        train: Features, [N, d].
+        train_labels: int64 [N] in 0..K-1, at least two different ones.
+        test: Features, [M, d].
+        test_labels: int64 [M] in 0..K-1.
+        num_classes: K.
+        neighbours: k; at most N are asked.
+        temperature: tau.
+
+    Returns:
+        Share of test samples whose label wins the vote, in [0, 1]. A tie goes to the lowest label.
+
+    Raises:
+        ValueError: Inputs do not fit together, or training labels are all one class.
+    """
+    check_labelled(train, train_labels, test, test_labels, num_classes=num_classes)
+    if neighbours < 1 or temperature <= 0:
+        raise ValueError(f"neighbours and temperature must be above 0, got {neighbours} and {temperature}")
+    bank = F.normalize(train, dim=1)
+    correct = 0
+    for features, labels in zip(F.normalize(test, dim=1).split(CHUNK), test_labels.split(CHUNK), strict=True):
+        similarity, index = (features @ bank.T).topk(min(neighbours, len(bank)), dim=1)
+        scores = votes(similarity, train_labels[index], temperature, num_classes)
+        correct += int((scores.argmax(1) == labels).sum())
+    return correct / len(test)
+
+
+def votes(similarity: Tensor, labels: Tensor, temperature: float, num_classes: int) -> Tensor:
+    """Sum the neighbours' weights by label.
+
+    Args:
+        similarity: Cosines of each sample's neighbours, highest first, [M, k].
+        labels: The neighbours' labels, [M, k].
+        temperature: tau.
+        num_classes: K.
+
+    Returns:
+        sum_i 1[label_i = c] exp((s_i - s_1) / tau), [M, K]. The common factor exp(s_1 / tau), which would overflow at low
+        temperatures, changes no vote.
+    """
+    weights = ((similarity - similarity[:, :1]) / temperature).exp()
+    return torch.zeros(len(labels), num_classes, dtype=weights.dtype, device=weights.device).scatter_add_(
+        1, labels, weights
+    )

@@ -1,0 +1,338 @@
+"""A federation made from a configuration: data, shards, task and method, and the pure steps that executors run.
+
+Every process that takes part makes its own from the same configuration; pixels are memory-mapped and so exist once per
+machine. Nothing here survives a step: the same arguments give the same bits in any process.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from rayfed_ssl.config import Config, ConfigError, nearest
+from rayfed_ssl.data.datasets import open_dataset
+from rayfed_ssl.data.partition import partition, random_rows
+from rayfed_ssl.data.public import PublicSet, parse_public, split_public
+from rayfed_ssl.data.shard import Shard
+from rayfed_ssl.data.store import Dataset, ImageSet
+from rayfed_ssl.data.views import PROBE_VIEW, VIEWS, augment, normalise
+from rayfed_ssl.evaluation.features import extract_features
+from rayfed_ssl.evaluation.knn import knn_accuracy
+from rayfed_ssl.ledger import BreakEven, Entry, account
+from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server
+from rayfed_ssl.models import ENCODERS
+from rayfed_ssl.models.precision import choose_precision
+from rayfed_ssl.objectives import Supervised
+from rayfed_ssl.rounds import ClientError, Evaluation
+from rayfed_ssl.seeds import SERVER, Purpose, derive_seed, generator
+from rayfed_ssl.task import Task
+
+
+@dataclass(frozen=True)
+class ClientResult:
+    """What a client's step gives: the upload, its next state, and what may be known of both."""
+
+    upload: Any
+    state: Any
+    metrics: Metrics
+    ledger: tuple[Entry, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class ServerResult:
+    """What the server's step gives."""
+
+    state: Any
+    metrics: Metrics
+    seconds: float
+
+
+class Federation:
+    """Clients, server and task of one run.
+
+    Attributes:
+        config: The configuration that everything here follows from.
+        method: The federated method.
+        task: Models, views, local training, device.
+        dataset: Training and test set.
+        shards: Rows of the training set by client id; a client whose shard became public is not in it.
+        notes: What the run does otherwise than asked, for the user to read.
+    """
+
+    def __init__(
+        self, config: Config, dataset: Dataset, shards: Mapping[int, np.ndarray], public: PublicSet | None = None
+    ) -> None:
+        self.config = config
+        self.dataset = dataset
+        self.method: Method = config.method
+        self.task = _task(config, dataset)
+        self.shards = dict(shards)
+        self.public = public
+        self._public = None if public is None else Shard.of(public.images.images, public.rows, self.task.device)
+        _check_shards(self.shards)
+        self.notes = self.method.check(self.task, self.num_public) + self._data_notes()
+
+    @classmethod
+    def open(cls, config: Config, on_progress: Callable[[str, int, int], None] | None = None) -> "Federation":
+        """Open the data, decoding it first where no process has done so yet.
+
+        Raises:
+            ConfigError: The data, the partition or the method's demands do not fit together.
+        """
+        options = config.data.model_dump(exclude={"name"})
+        fields = config.partition.model_dump(exclude={"name"}, exclude_none=True)
+        seed = derive_seed(config.seed, Purpose.PARTITION)
+        number = 1 if config.partition.name == "pooled" else config.clients.number
+        try:
+            dataset = open_dataset(config.data.name, on_progress=on_progress, **options)
+            public, shards = split_public(
+                None if config.public is None else parse_public(config.public),
+                dataset.train,
+                lambda labels: partition(config.partition.name, labels, number, seed, **fields),
+                seed=derive_seed(config.seed, Purpose.PUBLIC),
+                open_other=partial(open_dataset, download=config.data.download, on_progress=on_progress),
+            )
+            return cls(config, dataset, shards, public)
+        except ConfigError:
+            raise
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+
+    @property
+    def client_ids(self) -> tuple[int, ...]:
+        """Ids of the clients that train."""
+        return tuple(sorted(self.shards))
+
+    @property
+    def num_public(self) -> int:
+        """Count the public samples."""
+        return 0 if self._public is None else len(self._public)
+
+    def cohort(self, round: int) -> tuple[int, ...]:
+        """Draw the fraction C of the clients that takes part in a round, at least one; the method has no say in it."""
+        count = max(1, round_half_up(self.config.clients.fraction * len(self.client_ids)))
+        rng = np.random.default_rng(derive_seed(self.config.seed, Purpose.COHORT, round=round))
+        return tuple(sorted(int(i) for i in rng.choice(self.client_ids, size=count, replace=False)))
+
+    def init_server(self) -> Any:
+        """Make the server's state before round 1."""
+        with self._seeded(0, SERVER) as random:
+            return self.method.init_server(Server(0, self._public, self.task, random))
+
+    def update_client(self, round: int, client_id: int, download: Any, state: Any | None) -> ClientResult:
+        """Run one client's step of a round.
+
+        Args:
+            round: From 1.
+            client_id: Who trains.
+            download: What the server sent; read-only.
+            state: What the client remembers, read-only, or None before its first round.
+
+        Raises:
+            ClientError: The step failed; the message names round, client, seed, cause and how to replay it.
+        """
+        start = time.perf_counter()
+        try:
+            with self._seeded(round, client_id) as random:
+                labels = self.dataset.train.labels if self.config.objective.needs_labels else None
+                data = Shard.of(self.dataset.train.images, self.shards[client_id], self.task.device, labels)
+                client = Client(client_id, round, data, self._public, self.task, random)
+                own = self.method.init_client(client) if state is None else state
+                upload, next_state, metrics = self.method.update_client(download, own, client)
+        except Exception as error:
+            raise client_error(self.config, round, client_id, f"{type(error).__name__}: {error}") from error
+        ledger = account(download, round, client_id, "down") + account(upload, round, client_id, "up")
+        return ClientResult(upload, next_state, metrics, ledger, time.perf_counter() - start)
+
+    def update_server(self, round: int, state: Any, uploads: Mapping[int, Any]) -> ServerResult:
+        """Aggregate a round; `uploads` is in ascending client id."""
+        start = time.perf_counter()
+        with self._seeded(round, SERVER) as random:
+            next_state, metrics = self.method.update_server(
+                state, uploads, Server(round, self._public, self.task, random)
+            )
+        return ServerResult(next_state, metrics, time.perf_counter() - start)
+
+    def public_entries(self) -> tuple[Entry, ...]:
+        """What clients receive before round 1: the public samples, once (FLESD, section 6)."""
+        if self._public is None:
+            return ()
+        size = self.num_public * int(np.prod(self._public.images.shape[1:]))
+        return tuple(Entry(0, client_id, "down", "public images", "public", size) for client_id in self.client_ids)
+
+    def break_even(self) -> BreakEven | None:
+        """FLESD's Eq. 11 for this run, where representations of public data are sent."""
+        if not self.method.needs_public:
+            return None
+        weights = self.task.initial_weights()
+        parameters = sum(v.numel() for k, v in weights.items() if k.startswith("encoder.") and "running" not in k)
+        dim = self.task.projection_dim or self.task.objective.head.dim or 0
+        return BreakEven(self.num_public, dim, parameters, self.config.rounds)
+
+    def evaluate(self, encoder: Encoder, name: str, round: int, final: bool) -> Evaluation:
+        """Score an encoder on labelled data that no client sees: kNN, and at the end the linear probe.
+
+        Returns:
+            Accuracies in [0, 1] as "knn" and, if `final`, "linear" (last epoch) and "linear_best".
+        """
+        start = time.perf_counter()
+        train, test = self._labelled_train(), self.dataset.test
+        classes = train.num_classes
+        if len(np.unique(train.labels)) < 2 or not len(test):
+            return Evaluation(round, name, {}, time.perf_counter() - start)
+        model = self.task.model(encoder.weights, encoder.architecture).encoder
+        transform = partial(normalise, recipe=self.task.views.first)
+        features = partial(
+            extract_features, model, transform=transform, device=self.task.device, precision=self.task.precision
+        )
+        train_features, test_features = features(train.images), features(test.images)
+        train_labels, test_labels = torch.tensor(train.labels), torch.tensor(test.labels)
+        knn, settings = self.config.evaluation.knn, self.config.evaluation
+        metrics: Metrics = {
+            "knn": knn_accuracy(
+                train_features,
+                train_labels,
+                test_features,
+                test_labels,
+                num_classes=classes,
+                neighbours=knn.neighbours,
+                temperature=knn.temperature,
+            )
+        }
+        if final:
+            random = generator("cpu", derive_seed(self.config.seed, Purpose.EVALUATION))
+            if settings.augment:
+                view = replace(PROBE_VIEW, mean=self.task.views.first.mean, std=self.task.views.first.std)
+                result = settings.linear.fit_augmented(
+                    model,
+                    train.images,
+                    train_labels,
+                    test_features,
+                    test_labels,
+                    num_classes=classes,
+                    generator=random,
+                    view=lambda images, g: augment(images, view, g, size=self.task.size),
+                    device=self.task.device,
+                    precision=self.task.precision,
+                )
+            else:
+                result = settings.linear.fit(
+                    train_features, train_labels, test_features, test_labels, num_classes=classes, generator=random
+                )
+            metrics |= {"linear": result.last, "linear_best": result.best}
+        return Evaluation(round, name, metrics, time.perf_counter() - start)
+
+    def _labelled_train(self) -> ImageSet:
+        train, limit = self.dataset.train, self.config.evaluation.train_limit
+        rows = np.flatnonzero(train.labels >= 0)
+        if limit is not None and limit < len(rows):
+            rows = rows[random_rows(len(rows), limit, derive_seed(self.config.seed, Purpose.EVALUATION))]
+        if len(rows) == len(train):
+            return train
+        return ImageSet(train.images[rows], train.labels[rows], train.classes)
+
+    def _data_notes(self) -> tuple[str, ...]:
+        notes = [f"{len(self.dataset.skipped)} unreadable images were left out"] if self.dataset.skipped else []
+        if len(np.unique(self._labelled_train().labels)) < 2:
+            notes.append("the training set has fewer than two labelled classes, so no accuracy can be measured")
+        return tuple(notes)
+
+    @contextmanager
+    def _seeded(self, round: int, participant: int) -> Iterator[torch.Generator]:
+        """Fix the participant's generator, and the global one for dropout; the caller's global state stays as it was."""
+        devices = [self.task.device] if self.task.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(derive_seed(self.config.seed, Purpose.DROPOUT, round=round, participant=participant))
+            yield generator(self.task.device, training_seed(self.config, round, participant))
+
+
+def _check_shards(shards: Mapping[int, np.ndarray]) -> None:
+    """Refuse a partition that leaves a client without a pair of samples to contrast."""
+    small = {client_id: len(rows) for client_id, rows in shards.items() if len(rows) < 2}
+    if small:
+        listed = ", ".join(f"client {client_id} has {count}" for client_id, count in small.items())
+        raise ConfigError(
+            f"every client needs at least 2 samples, but {listed}: lower clients.number, raise partition.alpha or take "
+            "another seed"
+        )
+
+
+def training_seed(config: Config, round: int, participant: int) -> int:
+    """Derive the seed of one participant's step."""
+    return derive_seed(config.seed, Purpose.TRAINING, round=round, participant=participant)
+
+
+def client_error(config: Config, round: int, client_id: int, cause: str) -> ClientError:
+    """Say which client failed, why, and how to run its step again in one process."""
+    return ClientError(
+        f"client {client_id} failed in round {round} (seed {training_seed(config, round, client_id)}): {cause}; to run "
+        f"this step alone and see where: rayfed-ssl replay RUN --round {round} --client {client_id}"
+    )
+
+
+def round_half_up(value: float) -> int:
+    """Round as people do, not to the even neighbour."""
+    return int(value + 0.5)
+
+
+def _known(key: str, name: str, registry: Mapping[str, Any]) -> None:
+    if name not in registry:
+        raise ConfigError(f"{key}: unknown name {name!r}{nearest(name, registry)}")
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError):
+        raise ConfigError(f"engine.device={name} is not on this machine: take cpu or auto") from None
+    return device
+
+
+def _task(config: Config, dataset: Dataset) -> Task:
+    """Build the task and check its names."""
+    channels, height, width = dataset.train.shape
+    if height != width:
+        raise ConfigError(f"images must be square, got {height}x{width} pixels: set data.size")
+    for name in (config.model.encoder, *(config.clients.models or ())):
+        _known("model", name, ENCODERS)
+    views = config.training.views or default_views(config.data.name, height)
+    _known("training.views", views, VIEWS)
+    objective, engine = config.objective, config.engine
+    if isinstance(objective, Supervised):
+        objective = replace(objective, num_classes=dataset.train.num_classes)
+    device = _device(engine.device)
+    return Task(
+        encoder=config.model.encoder,
+        client_encoders=config.clients.models or (),
+        stem=config.model.stem,
+        projection_dim=config.model.projection_dim,
+        channels=channels,
+        size=height,
+        views=VIEWS[views],
+        objective=objective,
+        optimiser=config.training.optimiser,
+        epochs=config.epochs,
+        batch=config.training.batch,
+        drop_last=config.training.drop_last,
+        device=device,
+        precision=choose_precision(
+            device, engine.precision, channels_last=engine.channels_last, compile=engine.compile
+        ),
+        seed=config.seed,
+    )
+
+
+def default_views(dataset: str, size: int) -> str:
+    """Name the views of a dataset: FLESD's by image size, and milder ones for the tiny digits."""
+    if dataset == "digits":
+        return "digits"
+    return "flesd-cifar" if size < 64 else "flesd-imagenet"

@@ -1,0 +1,78 @@
+"""The communication ledger: what crossed a client's boundary, of which kind, and how many bytes."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rayfed_ssl.trees import is_node, nbytes
+
+Direction = Literal["down", "up"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One kind of content that one client received or sent in one round.
+
+    Attributes:
+        round: From 1; round 0 is what clients receive before the first.
+        client: The client's id.
+        direction: "down" from the server, "up" to it.
+        kind: "weights", "representations", "similarities", "statistics", ...
+        field: The field of the Download or Upload.
+        bytes: Size of the content, uncompressed and without framing.
+    """
+
+    round: int
+    client: int
+    direction: Direction
+    kind: str
+    field: str
+    bytes: int
+
+
+def account(message: Any, round: int, client: int, direction: Direction) -> tuple[Entry, ...]:
+    """List what a Download or an Upload carries; fields that are None cost nothing and are left out.
+
+    Raises:
+        TypeError: A field does not say what kind of content it holds.
+    """
+    assert is_node(message), "downloads and uploads are dataclasses"
+    return tuple(_entries(message, round, client, direction))
+
+
+def _entries(message: Any, round: int, client: int, direction: Direction) -> Iterator[Entry]:
+    for field in dataclasses.fields(message):
+        if "kind" not in field.metadata:
+            name = f"{type(message).__name__}.{field.name}"
+            raise TypeError(f"{name} does not say what it reveals: declare it with sent(kind)")
+        value = getattr(message, field.name)
+        if value is not None:
+            yield Entry(round, client, direction, field.metadata["kind"], field.name, nbytes(value))
+
+
+def total(entries: Iterable[Entry], direction: Direction | None = None) -> int:
+    """Sum the bytes of one direction or of both."""
+    return sum(entry.bytes for entry in entries if direction in (None, entry.direction))
+
+
+@dataclass(frozen=True)
+class BreakEven:
+    """FLESD's Eq. 11 for the run at hand: omega |D_pub| d_k <= omega' |f_k|.
+
+    Attributes:
+        num_public: |D_pub|.
+        dim: d_k, width of a representation.
+        num_parameters: |f_k|, parameters of the global model without its heads.
+        rounds: omega, rounds in which representations are sent.
+    """
+
+    num_public: int
+    dim: int
+    num_parameters: int
+    rounds: int
+
+    @property
+    def rounds_of_averaging(self) -> float:
+        """The omega' from which on weight averaging sends more numbers up than representations do."""
+        return self.rounds * self.num_public * self.dim / self.num_parameters

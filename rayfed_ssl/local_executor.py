@@ -1,0 +1,108 @@
+"""The in-process executor: reference semantics, debugger, unit tests. It needs no Ray and gives the same bits."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rayfed_ssl import checkpoints
+from rayfed_ssl.checkpoints import RunState, Stored
+from rayfed_ssl.federation import Federation
+from rayfed_ssl.rounds import ClientReport, Evaluation, ServerReport
+
+
+class LocalExecutor:
+    """Runs every step in this process, clients one after the other in ascending id.
+
+    Args:
+        federation: The federation whose steps are run.
+    """
+
+    def __init__(self, federation: Federation) -> None:
+        self.retries = 0
+        self._federation = federation
+        self._engine = federation.config.engine
+        self._uploads: dict[int, Any] = {}
+        self._live: dict[Stored, Any] = {}
+
+    def init_server(self, directory: Path) -> Stored:
+        """Make and store the server's state before round 1."""
+        with compute_threads(self._engine.server_threads):
+            return self._keep(self._federation.init_server(), directory, "server-000000")
+
+    def train_clients(
+        self, state: RunState, cohort: Sequence[int], directory: Path, on_client: Callable[[ClientReport], None]
+    ) -> tuple[ClientReport, ...]:
+        """Run one round's client steps."""
+        server_state = self._recall(state.server, directory)
+        reports = []
+        self._uploads = {}
+        with compute_threads(self._engine.threads):
+            for client_id in sorted(cohort):
+                own = state.clients.get(client_id)
+                result = self._federation.update_client(
+                    state.round,
+                    client_id,
+                    self._federation.method.download(server_state, client_id),
+                    None if own is None else self._recall(own, directory),
+                )
+                self._live.pop(own, None) if own else None
+                self._uploads[client_id] = result.upload
+                stored = self._keep(result.state, directory, client_file(client_id, state.round))
+                report = ClientReport(client_id, stored, result.metrics, result.ledger, result.seconds)
+                reports.append(report)
+                on_client(report)
+        return tuple(reports)
+
+    def update_server(self, state: RunState, cohort: Sequence[int], directory: Path) -> ServerReport:
+        """Aggregate the uploads of the clients that were just trained."""
+        with compute_threads(self._engine.server_threads):
+            result = self._federation.update_server(
+                state.round, self._recall(state.server, directory), dict(sorted(self._uploads.items()))
+            )
+        self._uploads = {}
+        self._live.pop(state.server, None)
+        stored = self._keep(result.state, directory, f"server-{state.round:06d}")
+        return ServerReport(stored, result.metrics, result.seconds)
+
+    def evaluate(self, state: RunState, directory: Path, final: bool) -> tuple[Evaluation, ...]:
+        """Score every encoder that the method shows."""
+        states = checkpoints.StoredStates(state.clients, directory)
+        server_state = self._recall(state.server, directory)
+        with compute_threads(self._engine.threads):
+            encoders = self._federation.method.encoders(server_state, states)
+            return tuple(
+                self._federation.evaluate(encoder, name, state.round, final) for name, encoder in encoders.items()
+            )
+
+    def close(self) -> None:
+        """Forget all states; they lie in the checkpoint."""
+        self._live.clear()
+
+    def _keep(self, tree: Any, directory: Path, name: str) -> Stored:
+        stored = checkpoints.store(tree, directory, name)
+        self._live[stored] = tree
+        return stored
+
+    def _recall(self, stored: Stored, directory: Path) -> Any:
+        if stored not in self._live:
+            self._live[stored] = checkpoints.read(stored, directory)
+        return self._live[stored]
+
+
+def client_file(client_id: int, round: int) -> str:
+    """Name the file of a client's state after a round."""
+    return f"client-{client_id:06d}-{round:06d}"
+
+
+@contextmanager
+def compute_threads(number: int) -> Iterator[None]:
+    """Compute with so many threads inside: bits depend on the number, so a run fixes it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

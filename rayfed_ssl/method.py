@@ -1,0 +1,133 @@
+"""The protocol between a method and the engine: Method, Client, Server, and what crosses between them.
+
+A method is a frozen dataclass of pure functions that reads like its paper's algorithm box: `update_client` is
+"ClientUpdate(k)", `update_server` is "Server executes". The engine owns the loop, the seeds, the actors, the state and
+the bytes. Inputs are read-only: functions return new trees.
+"""
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import torch
+
+from rayfed_ssl.data.shard import Shard
+from rayfed_ssl.task import Task
+from rayfed_ssl.trees import Weights
+
+Metrics: TypeAlias = dict[str, float]
+"""What a step reports, by name; numbers only, never sent to another client."""
+
+Kind: TypeAlias = Literal[
+    "weights", "representations", "similarities", "relation matrix", "statistics", "public images"
+]
+"""What a field of a download or an upload tells about the data; the ledger counts bytes by kind."""
+
+
+def sent(kind: Kind, **options: Any) -> Any:
+    """Declare a field of a Download or an Upload and say what kind of content it carries."""
+    return dataclasses.field(metadata={"kind": kind}, **options)
+
+
+@dataclass(frozen=True)
+class Empty:
+    """A download, an upload or a state that holds nothing."""
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """What evaluation sees: an architecture's name and the weights of encoder and heads."""
+
+    architecture: str
+    weights: Weights
+
+
+@dataclass(frozen=True)
+class Client:
+    """A client in one round: its id, its shard and what the whole federation knows.
+
+    Attributes:
+        id: The client's number, stable over the run.
+        round: The running round, from 1.
+        data: The client's own samples; labels are there only for objectives that need them.
+        public: Samples that everybody holds, or None.
+        task: Models, local training and device, the same for all.
+        generator: The only source of randomness, on the device, seeded from (run seed, round, client).
+    """
+
+    id: int
+    round: int
+    data: Shard
+    public: Shard | None
+    task: Task
+    generator: torch.Generator
+
+    @property
+    def architecture(self) -> str:
+        """Name of this client's encoder."""
+        return self.task.architecture(self.id)
+
+
+@dataclass(frozen=True)
+class Server:
+    """The server in one round: it has the public data and no client's data; none is reachable from it."""
+
+    round: int
+    public: Shard | None
+    task: Task
+    generator: torch.Generator
+
+
+class Method(ABC):
+    """A federated method: hyperparameters as fields, the paper's steps as pure functions.
+
+    Class attributes:
+        privacy: What an upload exposes of a client's data, in the wording of FLESD's Table 1.
+        needs_public: Whether the method works on public data; a run without is refused at start-up.
+        averages_weights: Whether all clients need one architecture.
+    """
+
+    privacy: ClassVar[Literal["High", "Low", "-"]]
+    needs_public: ClassVar[bool] = False
+    averages_weights: ClassVar[bool] = False
+
+    def check(self, task: Task, num_public: int) -> tuple[str, ...]:
+        """Look at the run before it starts.
+
+        Returns:
+            Sentences about what the method will do otherwise than asked, for the user to read.
+
+        Raises:
+            ValueError: The method cannot work with this task or this number of public samples.
+        """
+        return ()
+
+    @abstractmethod
+    def init_server(self, server: Server) -> Any:
+        """Make the server's state before round 1."""
+
+    def init_client(self, client: Client) -> Any:
+        """Make a client's state before its first round; by default a client remembers nothing."""
+        return Empty()
+
+    @abstractmethod
+    def download(self, state: Any, client_id: int) -> Any:
+        """Select what the server sends to this client at the start of a round."""
+
+    @abstractmethod
+    def update_client(self, download: Any, state: Any, client: Client) -> tuple[Any, Any, Metrics]:
+        """Train on the client's shard; returns (upload, next client state, metrics)."""
+
+    @abstractmethod
+    def update_server(self, state: Any, uploads: Mapping[int, Any], server: Server) -> tuple[Any, Metrics]:
+        """Aggregate a round.
+
+        `uploads` is a lazy mapping in ascending client id: iterate over it once and keep no upload, so that memory does
+        not grow with the cohort. Ids that are missing dropped out.
+        """
+
+    @abstractmethod
+    def encoders(self, state: Any, clients: Mapping[int, Any]) -> dict[str, Encoder]:
+        """Name the encoders that evaluation shall see: "global", or "client-3" and so on."""

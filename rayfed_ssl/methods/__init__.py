@@ -1,0 +1,35 @@
+"""Federated methods, one file each; the registry is explicit."""
+
+from dataclasses import dataclass
+
+from rayfed_ssl.method import Method
+from rayfed_ssl.methods.fedavg import FedAvg
+from rayfed_ssl.methods.fedprox import FedProx
+from rayfed_ssl.methods.flesd import FLESD
+from rayfed_ssl.methods.local_only import LocalOnly
+
+
+@dataclass(frozen=True)
+class MethodInfo:
+    """A name under which a method can be run.
+
+    Attributes:
+        method: The class whose fields are the hyperparameters.
+        summary: One line for `rayfed-ssl list methods`.
+        rounds: The number of rounds that the name stands for, or None.
+    """
+
+    method: type[Method]
+    summary: str
+    rounds: int | None = None
+
+
+METHODS: dict[str, MethodInfo] = {
+    "flesd": MethodInfo(FLESD, "distil the ensemble of clients' similarities on public data (Shi et al. 2021)"),
+    "flesd-cc": MethodInfo(FLESD, "FLESD with constant communication: one round (Shi et al. 2021)", rounds=1),
+    "fedavg": MethodInfo(FedAvg, "average weights (McMahan et al. 2017)"),
+    "fedprox": MethodInfo(FedProx, "average weights, local training held near the global ones (Li et al. 2020)"),
+    "local": MethodInfo(LocalOnly, "no federation: lower bound per client, upper bound with partition=pooled"),
+}
+
+__all__ = ["FLESD", "METHODS", "FedAvg", "FedProx", "LocalOnly", "MethodInfo"]

@@ -1,0 +1,389 @@
+"""FLESD: federated representation learning by ensemble similarity distillation.
+
+Shi, Zhang, Shen, Tang, Li, Guo, Zhuang: Towards Communication-Efficient and Privacy-Preserving Federated Representation
+Learning, 2021 (arXiv 2109.14611). Reimplemented from the paper; "code" below means what the authors' code is known to do.
+
+Symbols: D_pub public samples, P of them; R_k representations of D_pub [P, D]; M_k their similarities [P, P]; tau_T target
+and tau_S student temperature; f_S student, whose weights become the global ones; zeta momentum; m anchors in the queue.
+
+Deviations, each a field where there is a choice:
+- R_k are the projection head's outputs, normalised, one plain view in evaluation mode (code; the paper says "encoder").
+- The student goes on from the last global model (Algorithm 1).
+- A step enqueues its own batch before it compares, so a sample's other view is among its anchors (code). `exclude_self`
+  takes the sample itself out of both distributions.
+- Steps on which the queue is refilled teach nothing: m / B' steps of every epoch (code, `refill="epoch"`) or only while
+  the queue fills for the first time (`"first"`), which a small public set needs.
+- Sums of exp(M / tau_T) carry the factor exp(-1 / tau_T), which Eq. 8 cancels.
+- Sparsified similarities that were not sent count as 0 before exp (code).
+- FLESD-cc ("constant communication") is this method with one round.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from rayfed_ssl.compression import (
+    Format,
+    Packed,
+    SparseRows,
+    fill_rows,
+    keep_largest,
+    pack,
+    symmetric,
+    unpack,
+    upper_triangle,
+)
+from rayfed_ssl.data.public import check_public
+from rayfed_ssl.data.shard import Shard
+from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, sent
+from rayfed_ssl.models import Model
+from rayfed_ssl.optimisers import Optimiser
+from rayfed_ssl.task import Task, finite
+from rayfed_ssl.trees import Weights, frozen
+
+
+@dataclass(frozen=True)
+class ClientState:
+    """The client's own model, kept where architectures differ and global weights cannot be loaded."""
+
+    architecture: str
+    weights: Weights
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """The global model: the student of the last distillation."""
+
+    architecture: str
+    weights: Weights
+    clients_differ: bool
+
+
+@dataclass(frozen=True)
+class Download:
+    """The global weights, or nothing where clients' architectures differ."""
+
+    weights: Weights | None = sent("weights")
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What a client reveals: how its model sees public samples, in one of three forms; no weights, no sample counts."""
+
+    representations: Packed | None = sent("representations", default=None)
+    similarities: Packed | None = sent("similarities", default=None)
+    largest_similarities: SparseRows | None = sent("similarities", default=None)
+
+
+def similarity(representations: Tensor) -> Tensor:
+    """M_k = R_k^T R_k: cosines between public samples (Eq. 4).
+
+    Args:
+        representations: Unit-length rows, [P, D].
+
+    Returns:
+        [P, P], symmetric, in [-1, 1].
+    """
+    return representations @ representations.T
+
+
+def sharpen(similarities: Tensor, temperature: float) -> Tensor:
+    """Sharpen similarities before they are averaged (Eq. 5).
+
+    Args:
+        similarities: M_k, [P, P], in [-1, 1].
+        temperature: tau_T; below 1 it weighs near neighbours more.
+
+    Returns:
+        exp((M_k - 1) / tau_T), [P, P]: Eq. 5 times exp(-1 / tau_T), which Eq. 8 cancels and which keeps the exponent at
+        or below 0.
+    """
+    return ((similarities - 1) / temperature).exp_()
+
+
+def ensemble(sharpened: Iterable[Tensor]) -> Tensor:
+    """M = mean over clients of their sharpened similarities, unweighted (Eq. 6), [P, P]; holds one matrix at a time.
+
+    Raises:
+        ValueError: No client sent anything.
+    """
+    total, count = None, 0
+    for matrix in sharpened:
+        total, count = matrix if total is None else total.add_(matrix), count + 1
+    if total is None:
+        raise ValueError("FLESD has nothing to distil: no client of this round sent an upload")
+    return total.div_(count)
+
+
+def student_log_probabilities(queries: Tensor, anchors: Tensor, temperature: float) -> Tensor:
+    """Log q^i_j: how the student spreads a query over the anchors (Eq. 7).
+
+    Args:
+        queries: Unit-length f_S(x_i), [B, D].
+        anchors: Unit-length representations of the anchors, [m, D].
+        temperature: tau_S.
+
+    Returns:
+        [B, m]; each row's exponentials sum to 1.
+    """
+    return F.log_softmax(queries @ anchors.T / temperature, dim=1)
+
+
+def target_probabilities(ensembled: Tensor, queries: Tensor, anchors: Tensor) -> Tensor:
+    """p^i_j: rows of the ensemble, restricted to the anchors and normalised (Eq. 8).
+
+    Args:
+        ensembled: M, [P, P].
+        queries: Positions of the batch in D_pub, int64 [B].
+        anchors: Positions of the anchors in D_pub, int64 [m].
+
+    Returns:
+        [B, m]; rows sum to 1.
+    """
+    rows = ensembled[queries][:, anchors]
+    return rows / rows.sum(dim=1, keepdim=True)
+
+
+def distillation_loss(target: Tensor, log_student: Tensor) -> Tensor:
+    """Mean Kullback-Leibler divergence KL(p^i || q^i) over the queries (Eq. 9).
+
+    Args:
+        target: p, [B, m].
+        log_student: log q, [B, m].
+    """
+    return F.kl_div(log_student, target, reduction="batchmean")
+
+
+@torch.no_grad()
+def update_momentum(momentum: Model, student: Model, zeta: float) -> None:
+    """Mu <- zeta mu + (1 - zeta) theta, in place, over parameters; batch-norm keeps its own statistics (Eq. 10)."""
+    slow: list[Tensor] = list(momentum.parameters())
+    fast: list[Tensor] = list(student.parameters())
+    torch._foreach_lerp_(slow, fast, 1 - zeta)
+
+
+@dataclass
+class Queue:
+    """The anchors: the last m representations of the momentum encoder, first in, first out.
+
+    Attributes:
+        representations: Unit-length rows, [m, D].
+        samples: Which public sample each row came from, int64 [m].
+        filled: How many rows were enqueued so far.
+    """
+
+    representations: Tensor
+    samples: Tensor
+    filled: int = 0
+
+    @classmethod
+    def random(cls, size: int, dim: int, generator: torch.Generator) -> "Queue":
+        """Start from random directions (code)."""
+        rows = torch.randn(size, dim, generator=generator, device=generator.device)
+        return cls(F.normalize(rows, dim=1), torch.zeros(size, dtype=torch.int64, device=generator.device))
+
+    def enqueue(self, representations: Tensor, samples: Tensor) -> None:
+        """Replace the oldest rows; m is a multiple of the batch, so a batch never wraps around."""
+        start = self.filled % len(self.samples)
+        self.representations[start : start + len(samples)] = representations
+        self.samples[start : start + len(samples)] = samples
+        self.filled += len(samples)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FLESD(Method):
+    """Distil the ensemble of clients' similarities on public data.
+
+    Attributes:
+        temperature: tau_T (section 5.1).
+        student_temperature: tau_S; None means tau_T, as the paper sets it.
+        queue_size: m, anchors (section 5.1); a smaller public set makes it the largest multiple of `distil_batch` that
+            leaves one batch over.
+        momentum: zeta (section 5.1).
+        distil_epochs: Passes over D_pub per round (section 5.1).
+        distil_batch: B' (section 5.1).
+        distil_lr: Learning rate of Adam (section 5.1).
+        distil_weight_decay: L2 factor (code).
+        refill: When steps only refill the queue: at the start of every "epoch" (code) or of the "first" alone.
+        exclude_self: Whether a sample is left out of its own anchors.
+        upload: Send "representations" (code) or "similarities" (the paper's privacy argument).
+        upload_format: Number format of what is sent.
+        keep: Fraction of each row of similarities that is sent; below 1 needs upload="similarities".
+    """
+
+    privacy: ClassVar = "Low"
+    needs_public: ClassVar = True
+    temperature: float = 0.1
+    student_temperature: float | None = None
+    queue_size: int = 2048
+    momentum: float = 0.999
+    distil_epochs: int = 200
+    distil_batch: int = 128
+    distil_lr: float = 1e-3
+    distil_weight_decay: float = 1e-6
+    refill: Literal["epoch", "first"] = "epoch"
+    exclude_self: bool = False
+    upload: Literal["representations", "similarities"] = "representations"
+    upload_format: Format = "fp32"
+    keep: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("temperature", "queue_size", "distil_epochs", "distil_lr", "keep"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"method.{name} must be above 0, got {getattr(self, name)}")
+        if self.student_temperature is not None and not self.student_temperature > 0:
+            raise ValueError(f"method.student_temperature must be above 0, got {self.student_temperature}")
+        if self.distil_batch < 2:
+            raise ValueError(f"method.distil_batch must be at least 2, got {self.distil_batch}")
+        if not 0 <= self.momentum <= 1:
+            raise ValueError(f"method.momentum must lie between 0 and 1, got {self.momentum}")
+        if self.keep > 1:
+            raise ValueError(f"method.keep is a fraction of at most 1, got {self.keep}")
+        if self.keep < 1 and self.upload != "similarities":
+            raise ValueError("method.keep applies to similarities only: set method.upload=similarities or drop it")
+
+    def check(self, task: Task, num_public: int) -> tuple[str, ...]:
+        """Shrink the queue to the public set, or refuse a public set that cannot fill two batches."""
+        size = check_public(num_public, self.queue_size, self.distil_batch)
+        notes = []
+        if size != self.queue_size:
+            notes.append(
+                f"FLESD's queue holds {size} anchors instead of {self.queue_size}: the public set has {num_public} samples"
+            )
+        steps = num_public // self.distil_batch
+        if self.refill == "epoch" and steps - size // self.distil_batch < steps / 2:
+            notes.append(
+                f"only {steps - size // self.distil_batch} of {steps} distillation steps an epoch teach the student, the "
+                "others refill the queue: method.refill=first uses them all"
+            )
+        return tuple(notes)
+
+    def init_server(self, server: Server) -> ServerState:
+        """w^(0) <- random weight initialisation."""
+        task = server.task
+        return ServerState(task.encoder, task.initial_weights(), task.heterogeneous)
+
+    def download(self, state: ServerState, client_id: int) -> Download:
+        """Send w^(t-1), if the client can load it."""
+        return Download(None if state.clients_differ else state.weights)
+
+    def update_client(
+        self, download: Download, state: ClientState | Empty, client: Client
+    ) -> tuple[Upload, ClientState | Empty, Metrics]:
+        """ClientUpdate(k, w): local contrastive training, then similarity inference on D_pub."""
+        assert client.public is not None, "the engine refuses to start FLESD without public data"
+        own = state.weights if isinstance(state, ClientState) else None
+        weights = download.weights or own or client.task.initial_weights(client.architecture)
+        model = client.task.model(weights, client.architecture)
+        metrics = client.task.fit(model, client.data, client.generator)
+        representations = client.task.project(model, client.public).cpu()
+        if download.weights is not None:
+            return self.pack(representations), Empty(), metrics
+        return self.pack(representations), ClientState(client.architecture, frozen(model.state_dict())), metrics
+
+    def pack(self, representations: Tensor) -> Upload:
+        """Put R_k into the form in which it is sent."""
+        if self.upload == "representations":
+            return Upload(representations=pack(representations, self.upload_format))
+        matrix = similarity(representations)
+        if self.keep < 1:
+            return Upload(largest_similarities=keep_largest(matrix, self.keep, self.upload_format))
+        return Upload(similarities=pack(upper_triangle(matrix).unsqueeze(0), self.upload_format))
+
+    def unpack(self, upload: Upload, num_public: int) -> Tensor:
+        """Recover M_k, [P, P], from what was sent."""
+        if upload.representations is not None:
+            return similarity(F.normalize(unpack(upload.representations), dim=1))
+        if upload.largest_similarities is not None:
+            return fill_rows(upload.largest_similarities)
+        assert upload.similarities is not None, "one of the three forms is always there"
+        return symmetric(unpack(upload.similarities).squeeze(0), num_public, diagonal=1.0)
+
+    def update_server(
+        self, state: ServerState, uploads: Mapping[int, Upload], server: Server
+    ) -> tuple[ServerState, Metrics]:
+        """Server: ensemble the similarities, then distil them into the global model."""
+        assert server.public is not None, "the engine refuses to start FLESD without public data"
+        num_public, device = len(server.public), server.task.device
+        sharpened = (
+            sharpen(self.unpack(upload, num_public).to(device), self.temperature) for upload in uploads.values()
+        )
+        student = server.task.model(state.weights, state.architecture)
+        momentum = server.task.model(state.weights, state.architecture)
+        metrics = self.distil(student, momentum, ensemble(sharpened), server.public, server.task, server.generator)
+        return replace(state, weights=frozen(student.state_dict())), metrics
+
+    def distil(
+        self,
+        student: Model,
+        momentum: Model,
+        ensembled: Tensor,
+        public: Shard,
+        task: Task,
+        generator: torch.Generator,
+    ) -> Metrics:
+        """Train the student in place by Eq. 7-10.
+
+        Args:
+            student: f_S, starting from the last global weights.
+            momentum: Its slow copy, which encodes the anchors.
+            ensembled: M, [P, P].
+            public: D_pub.
+            task: Views, the same as in local training (section 5.1), and number format.
+            generator: Orders the samples, draws the views and the queue's first content.
+
+        Returns:
+            The mean distillation loss of the first and of the last epoch, and the number of steps taken.
+        """
+        size = check_public(len(public), self.queue_size, self.distil_batch)
+        queue = Queue.random(size, student.projection_dim, generator)
+        optimiser = Optimiser(lr=self.distil_lr, weight_decay=self.distil_weight_decay).over(student.parameters())
+        losses, num_steps = [], 0
+        for epoch in range(self.distil_epochs):
+            before = queue.filled if self.refill == "epoch" else 0
+            total, count = torch.zeros((), device=task.device), 0
+            order = torch.randperm(len(public), generator=generator, device=task.device)
+            for index in order[: len(order) // self.distil_batch * self.distil_batch].split(self.distil_batch):
+                images = public.batch(index)
+                with task.autocast():
+                    _, projections = student(task.augment(images, task.views.first, generator))
+                queries = F.normalize(projections.float(), dim=1)
+                update_momentum(momentum, student, self.momentum)
+                with torch.no_grad(), task.autocast():
+                    _, projections = momentum(task.augment(images, task.views.second, generator))
+                queue.enqueue(F.normalize(projections.float(), dim=1), index)
+                if queue.filled - before <= size:
+                    continue
+                loss = self.loss(ensembled, queries, index, queue)
+                optimiser.zero_grad(set_to_none=True)
+                loss.backward()
+                optimiser.step()
+                total, count, num_steps = total + loss.detach(), count + 1, num_steps + 1
+            if count:
+                losses.append(finite(float(total) / count, f"distillation epoch {epoch + 1}", optimiser))
+        return {"distil_loss_first": losses[0], "distil_loss": losses[-1], "distil_steps": num_steps}
+
+    def loss(self, ensembled: Tensor, queries: Tensor, index: Tensor, queue: Queue) -> Tensor:
+        """Distillation loss of one batch against the queue (Eq. 7-9)."""
+        target = target_probabilities(ensembled, index, queue.samples)
+        temperature = self.student_temperature or self.temperature
+        if not self.exclude_self:
+            return distillation_loss(target, student_log_probabilities(queries, queue.representations, temperature))
+        own = index.unsqueeze(1) == queue.samples.unsqueeze(0)
+        target = target.masked_fill(own, 0)
+        target = target / target.sum(dim=1, keepdim=True)
+        logits = (queries @ queue.representations.T / temperature).masked_fill(own, -1e9)
+        return distillation_loss(target, F.log_softmax(logits, dim=1))
+
+    def encoders(self, state: ServerState, clients: Mapping[int, ClientState | Empty]) -> dict[str, Encoder]:
+        """The global encoder, and where architectures differ each client's own beside it."""
+        own = {
+            f"client-{client_id}": Encoder(mine.architecture, mine.weights)
+            for client_id, mine in clients.items()
+            if isinstance(mine, ClientState)
+        }
+        return {"global": Encoder(state.architecture, state.weights)} | own

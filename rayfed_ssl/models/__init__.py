@@ -1,0 +1,138 @@
+"""Encoders by name, one explicit registry, and the models made of them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import partial
+from types import MappingProxyType
+
+from rayfed_ssl.models import encoders
+from rayfed_ssl.models.encoders import Encoder, Stem
+from rayfed_ssl.models.heads import HEADS, HeadSpec, Model, build_head, head_width
+
+
+@dataclass(frozen=True)
+class EncoderInfo:
+    """An encoder that can be named.
+
+    Attributes:
+        name: Name in `ENCODERS`.
+        description: One line for listings.
+        source: Where its layers are defined.
+        feature_dim: Width d of the features, whatever the image.
+        build: Takes the keywords channels and size, and stem where `has_stem`.
+        has_stem: Whether its first layers come in a variant for small and one for large images.
+    """
+
+    name: str
+    description: str
+    source: str
+    feature_dim: int
+    build: Callable[..., Encoder]
+    has_stem: bool = False
+
+
+def _resnet(depth: int, feature_dim: int) -> EncoderInfo:
+    return EncoderInfo(
+        f"resnet{depth}",
+        f"ResNet-{depth}, first layers for small images up to 64 pixels",
+        "He et al. 2016; torchvision, edited as in FLESD's code",
+        feature_dim,
+        partial(encoders.resnet, depth),
+        has_stem=True,
+    )
+
+
+ENCODERS: Mapping[str, EncoderInfo] = MappingProxyType(
+    {
+        info.name: info
+        for info in (
+            EncoderInfo("cnn", "four convolutions, made for CPUs", "this project", 256, encoders.cnn),
+            _resnet(18, 512),
+            _resnet(34, 512),
+            _resnet(50, 2048),
+            EncoderInfo(
+                "cnn5", "FedCA's 5-layer CNN; its layers are our guess", "Zhang et al. 2020", 2048, encoders.cnn5
+            ),
+            EncoderInfo("vgg9", "VGG-9 without batch-norm", "FedMA and NIID-Bench (code)", 512, encoders.vgg9),
+            EncoderInfo(
+                "alexnet32",
+                "AlexNet for 32 pixels, without batch-norm",
+                "bearpaw/pytorch-classification (code)",
+                256,
+                encoders.alexnet32,
+            ),
+        )
+    }
+)
+
+
+def build_encoder(name: str, *, channels: int, size: int, stem: Stem = "auto") -> Encoder:
+    """Build an encoder, freshly initialised by torch's global generator.
+
+    Args:
+        name: A key of `ENCODERS`.
+        channels: C of the images.
+        size: Their side in pixels, at least 8.
+        stem: First layers of a ResNet; "auto" takes "cifar" up to 64 pixels and "imagenet" above.
+
+    Raises:
+        ValueError: The name is unknown, the image is too small, or the encoder has no such stem.
+    """
+    if name not in ENCODERS:
+        near = get_close_matches(name, ENCODERS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"take one of {', '.join(ENCODERS)}"
+        raise ValueError(f"unknown encoder {name!r}: {hint}")
+    info = ENCODERS[name]
+    if channels < 1 or size < encoders.MIN_SIZE:
+        raise ValueError(
+            f"encoder {name} needs at least 1 channel and {encoders.MIN_SIZE} pixels a side, got {channels} and {size}: "
+            "enlarge the images with data.size"
+        )
+    if stem not in ("auto", "cifar", "imagenet"):
+        raise ValueError(f"unknown stem {stem!r}: take auto, cifar or imagenet")
+    if info.has_stem:
+        return info.build(channels=channels, size=size, stem=stem)
+    if stem != "auto":
+        raise ValueError(f"encoder {name} has one set of first layers, got stem={stem}: only ResNets have two")
+    return info.build(channels=channels, size=size)
+
+
+def build_model(
+    encoder: str,
+    *,
+    head: str = "flesd",
+    projection_dim: int | None = None,
+    channels: int,
+    size: int,
+    stem: Stem = "auto",
+) -> Model:
+    """Build an encoder with a head; state-dict keys start with "encoder." and "projector.".
+
+    Args:
+        encoder: A key of `ENCODERS`.
+        head: A key of `HEADS`.
+        projection_dim: Width of the projections; None takes the head's own.
+        channels: C of the images.
+        size: Their side in pixels.
+        stem: First layers of a ResNet.
+
+    Raises:
+        ValueError: As in `build_encoder` and `build_head`.
+    """
+    body = build_encoder(encoder, channels=channels, size=size, stem=stem)
+    projector = build_head(head, body.feature_dim, out=projection_dim)
+    return Model(body, projector, head_width(HEADS[head], body.feature_dim, projection_dim))
+
+
+__all__ = [
+    "ENCODERS",
+    "HEADS",
+    "Encoder",
+    "EncoderInfo",
+    "HeadSpec",
+    "Model",
+    "build_encoder",
+    "build_head",
+    "build_model",
+]

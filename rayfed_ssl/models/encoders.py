@@ -1,0 +1,125 @@
+"""Encoders: images [N, C, S, S] to features [N, d], for any C and any S from 8 pixels on.
+
+The last feature maps are pooled adaptively, so the width d never depends on the image. Layers carry torchvision's names
+where it has them: a torchvision checkpoint without its `fc.*` entries loads as it is.
+
+Weights are initialised as PyTorch and torchvision do, from torch's global generator.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Literal
+
+from torch import nn
+
+Stem = Literal["auto", "cifar", "imagenet"]
+
+MIN_SIZE = 8
+"""Smallest image side in pixels: three halvings, as in every encoder here, leave one feature map pixel of it."""
+
+CIFAR_STEM_MAX_SIZE = 64
+"""Largest side that gets the small-image stem: FLESD's code uses it for Tiny-ImageNet's 64 pixels too."""
+
+
+class Encoder(nn.Sequential):
+    """A chain of layers that ends in features [N, feature_dim].
+
+    Attributes:
+        feature_dim: d.
+    """
+
+    def __init__(self, feature_dim: int, layers: "OrderedDict[str, nn.Module]") -> None:
+        super().__init__(layers)
+        self.feature_dim = feature_dim
+
+
+def resnet(depth: Literal[18, 34, 50], *, channels: int, size: int, stem: Stem) -> Encoder:
+    """Build torchvision's ResNet without its classifier.
+
+    The "cifar" stem replaces the 7x7 convolution of stride 2 and the max-pool by one 3x3 convolution of stride 1, which
+    is how FLESD edits torchvision's ResNets; "auto" takes it up to 64 pixels.
+    """
+    from torchvision.models import resnet18, resnet34, resnet50  # two seconds that only ResNets need
+
+    build: Callable[..., nn.Module] = {18: resnet18, 34: resnet34, 50: resnet50}[depth]
+    layers = OrderedDict(build(num_classes=1).named_children())
+    feature_dim = 2048 if depth == 50 else 512
+    if stem == "cifar" or (stem == "auto" and size <= CIFAR_STEM_MAX_SIZE):
+        layers["conv1"] = nn.Conv2d(channels, 64, 3, stride=1, padding=1, bias=False)
+        layers["maxpool"] = nn.Identity()
+    elif channels != 3:
+        layers["conv1"] = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
+    del layers["fc"]
+    layers["flatten"] = nn.Flatten()
+    return Encoder(feature_dim, layers)
+
+
+def cnn(*, channels: int, size: int) -> Encoder:
+    """Build four convolutions with batch-norm for runs on CPUs, 256 features."""
+    raise NotImplementedError
+
+
+def cnn5(*, channels: int, size: int) -> Encoder:
+    """Build FedCA's "5-layer CNN" with 2048 features; the paper names the layers nowhere, so this is our guess.
+
+    Assumed: AlexNet's five convolutions (64, 192, 384, 256 and then 512 maps) as 3x3 kernels for small images, pooled
+    after the first, second and fifth, batch-norm after each as in its self-supervised descendants (DeepCluster, 2018),
+    and the last maps averaged to 2x2 x 512 = 2048. No linear layer.
+    """
+    widths, pooled = (64, 192, 384, 256, 512), (1, 2, 5)
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    for number, (before, width) in enumerate(zip((channels, *widths), widths, strict=False), start=1):
+        layers[f"conv{number}"] = nn.Conv2d(before, width, 3, padding=1, bias=False)
+        layers[f"bn{number}"] = nn.BatchNorm2d(width)
+        layers[f"relu{number}"] = nn.ReLU(inplace=True)
+        if number in pooled:
+            layers[f"pool{number}"] = nn.MaxPool2d(2)
+    layers["avgpool"] = nn.AdaptiveAvgPool2d(2)
+    layers["flatten"] = nn.Flatten()
+    return Encoder(2048, layers)
+
+
+def vgg9(*, channels: int, size: int) -> Encoder:
+    """Build VGG-9 as FedMA's code and NIID-Bench do ("ModerateCNN"), without its last linear layer, 512 features.
+
+    Deviations: the last maps are averaged to 4x4, which changes nothing at 32 pixels and makes other sizes possible;
+    dropout before the classifier goes with the classifier. FedFoA, which uses a VGG-9, says nothing about its layers.
+    """
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    widths = (32, 64, 128, 128, 256, 256)
+    for number, (before, width) in enumerate(zip((channels, *widths), widths, strict=False), start=1):
+        layers[f"conv{number}"] = nn.Conv2d(before, width, 3, padding=1)
+        layers[f"relu{number}"] = nn.ReLU(inplace=True)
+        if number % 2 == 0:
+            layers[f"pool{number}"] = nn.MaxPool2d(2)
+        if number == 4:
+            layers["dropout4"] = nn.Dropout2d(0.05)
+    layers["avgpool"] = nn.AdaptiveAvgPool2d(4)
+    layers["flatten"] = nn.Flatten()
+    layers["dropout6"] = nn.Dropout(0.1)
+    layers |= {"fc1": nn.Linear(256 * 16, 512), "relu7": nn.ReLU(inplace=True)}
+    layers |= {"fc2": nn.Linear(512, 512), "relu8": nn.ReLU(inplace=True)}
+    return Encoder(512, layers)
+
+
+def alexnet32(*, channels: int, size: int) -> Encoder:
+    """Build AlexNet for 32x32 images as bearpaw/pytorch-classification does, 256 features, no batch-norm.
+
+    Deviations: max-pools round up, so that maps of 7, 3 or 1 pixels pass, and what is left is averaged; at 32 pixels the
+    map is 1x1 before it and all sizes divide, so neither changes anything there. FedFoA's own variant is unknown.
+    """
+    layers: OrderedDict[str, nn.Module] = OrderedDict(
+        conv1=nn.Conv2d(channels, 64, 11, stride=4, padding=5),
+        relu1=nn.ReLU(inplace=True),
+        pool1=nn.MaxPool2d(2, ceil_mode=True),
+        conv2=nn.Conv2d(64, 192, 5, padding=2),
+        relu2=nn.ReLU(inplace=True),
+        pool2=nn.MaxPool2d(2, ceil_mode=True),
+    )
+    for number, before, width in ((3, 192, 384), (4, 384, 256), (5, 256, 256)):
+        layers[f"conv{number}"] = nn.Conv2d(before, width, 3, padding=1)
+        layers[f"relu{number}"] = nn.ReLU(inplace=True)
+    layers["pool5"] = nn.MaxPool2d(2, ceil_mode=True)
+    layers["avgpool"] = nn.AdaptiveAvgPool2d(1)
+    layers["flatten"] = nn.Flatten()
+    return Encoder(256, layers)

@@ -1,0 +1,132 @@
+"""Heads: what stands between an encoder's features and a loss, and the model that joins the two.
+
+Symbols: N samples, d the encoder's feature width, p the width of the projections.
+
+Heads by source:
+- "flesd": d-d-128 with ReLU, no batch-norm (FLESD, Shi et al. 2021, authors' code).
+- "simclr-bn": d-d-128 with batch-norm after the first layer, which then needs no bias (SimCLR, Chen et al. 2020).
+- "byol", "byol-predictor": 4096 hidden units with batch-norm, 2048 out (FedBYOL, FedU, FedEMA in EasyFL, 2021-22).
+- "fcl": two layers to 128 (FCL's text). It names no width; as in MoCo v2, whose code it extends, the hidden layer is d wide.
+- "linear": one layer to 256, FedFoA's calibration layer.
+- "none": the features themselves.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadSpec:
+    """A multi-layer perceptron on features.
+
+    Attributes:
+        name: Name in `HEADS`.
+        description: One line for listings.
+        num_layers: Number of linear layers: 0 (identity), 1 or 2.
+        hidden: Width of the hidden layer; None makes it as wide as the input.
+        out: Width of the output unless the caller asks for another; None is the input's.
+        batch_norm: Whether batch-norm stands between the hidden layer and its ReLU.
+        hidden_bias: Whether the hidden layer has a bias; batch-norm makes it redundant.
+    """
+
+    name: str
+    description: str
+    num_layers: int = 2
+    hidden: int | None = None
+    out: int | None = 128
+    batch_norm: bool = False
+    hidden_bias: bool = True
+
+
+HEADS: Mapping[str, HeadSpec] = MappingProxyType(
+    {
+        spec.name: spec
+        for spec in (
+            HeadSpec(name="flesd", description="d-d-128, ReLU, no batch-norm (FLESD)"),
+            HeadSpec(name="simclr-bn", description="d-d-128 with batch-norm", batch_norm=True, hidden_bias=False),
+            HeadSpec(name="byol", description="d-4096-2048 with batch-norm", hidden=4096, out=2048, batch_norm=True),
+            HeadSpec(
+                name="byol-predictor", description="p-4096-2048 with batch-norm", hidden=4096, out=2048, batch_norm=True
+            ),
+            HeadSpec(name="fcl", description="d-d-128, ReLU (FCL, after MoCo v2)"),
+            HeadSpec(name="linear", description="one linear layer to 256 (FedFoA)", num_layers=1, out=256),
+            HeadSpec(name="none", description="the features themselves", num_layers=0, out=None),
+        )
+    }
+)
+
+
+def head_width(spec: HeadSpec, in_features: int, out: int | None = None) -> int:
+    """Compute the width of a head's output.
+
+    Args:
+        spec: The head.
+        in_features: Width of its input.
+        out: The caller's wish; None takes the head's own width.
+
+    Raises:
+        ValueError: The wish cannot be met.
+    """
+    if out is not None and out < 1:
+        raise ValueError(f"projection_dim must be at least 1, got {out}")
+    if spec.num_layers == 0 and out not in (None, in_features):
+        raise ValueError(
+            f"head {spec.name!r} passes {in_features} features through, got projection_dim={out}: leave it out or take "
+            "head linear"
+        )
+    return out or spec.out or in_features
+
+
+def build_head(name: str, in_features: int, *, out: int | None = None) -> nn.Module:
+    """Build a head, freshly initialised by torch's global generator.
+
+    Args:
+        name: A key of `HEADS`.
+        in_features: Width of the input.
+        out: Width of the output; None takes the head's own.
+
+    Raises:
+        ValueError: The name is unknown, or the width does not fit the head.
+    """
+    if name not in HEADS:
+        raise ValueError(f"unknown head {name!r}: take one of {', '.join(HEADS)}")
+    spec = HEADS[name]
+    width = head_width(spec, in_features, out)
+    if spec.num_layers == 0:
+        return nn.Identity()
+    if spec.num_layers == 1:
+        return nn.Linear(in_features, width)
+    hidden = spec.hidden or in_features
+    norm = [nn.BatchNorm1d(hidden)] if spec.batch_norm else []
+    return nn.Sequential(
+        nn.Linear(in_features, hidden, bias=spec.hidden_bias), *norm, nn.ReLU(inplace=True), nn.Linear(hidden, width)
+    )
+
+
+class Model(nn.Module):
+    """An encoder and its projector: what clients train.
+
+    Attributes:
+        encoder: Images [N, C, S, S] to features [N, d]. The part that evaluation sees.
+        projector: Features to projections [N, p]; the identity for head "none".
+        projection_dim: p.
+    """
+
+    def __init__(self, encoder: nn.Module, projector: nn.Module, projection_dim: int) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.projector = projector
+        self.projection_dim = projection_dim
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute features [N, d] and projections [N, p], not normalised.
+
+        Both are float32 even under autocast: a softmax at a low temperature does not survive 8 bits of mantissa, so
+        losses belong outside the autocast block.
+        """
+        features = self.encoder(images)
+        projections = self.projector(features)
+        return features.float(), projections.float()

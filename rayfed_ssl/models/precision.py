@@ -1,0 +1,108 @@
+"""Number format and memory layout of the forward pass, chosen for the device.
+
+bf16 means autocast: weights, gradients and optimiser stay float32, convolutions and matrix products run in bfloat16.
+Chosen once per run and recorded with it, because another choice gives other bits.
+"""
+
+import platform
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import torch
+from torch import nn
+
+Dtype = Literal["fp32", "bf16"]
+Module = TypeVar("Module", bound=nn.Module)
+
+NATIVE_BF16 = frozenset({"amx_bf16", "avx512_bf16"})
+"""Instruction sets that multiply bfloat16; without one it is emulated, more slowly than float32."""
+
+
+@dataclass(frozen=True)
+class Precision:
+    """How a forward pass is computed.
+
+    Attributes:
+        dtype: "fp32", or "bf16" for autocast.
+        channels_last: Whether images and feature maps lie in memory as [N, H, W, C]; shapes stay [N, C, H, W].
+        compile: Whether the model goes through torch.compile: minutes once per process, then faster steps.
+        reason: Why this was chosen, for the record.
+    """
+
+    dtype: Dtype = "fp32"
+    channels_last: bool = False
+    compile: bool = False
+    reason: str = "asked for"
+
+
+def choose_precision(
+    device: torch.device | str, requested: str = "auto", *, channels_last: bool | None = None, compile: bool = False
+) -> Precision:
+    """Choose the fastest precision that the device computes natively.
+
+    Args:
+        device: Where the models live.
+        requested: "auto", "fp32" or "bf16". bf16 is granted everywhere, if need be emulated.
+        channels_last: Memory layout; None takes channels_last on CPUs and GPUs, where it was the faster one.
+        compile: Whether models are compiled. Never chosen by itself.
+
+    Raises:
+        ValueError: The request is none of the three.
+    """
+    device = torch.device(device)
+    if requested not in ("auto", "fp32", "bf16"):
+        raise ValueError(f"unknown precision {requested!r}: take auto, fp32 or bf16")
+    native, why = _native_bf16(device)
+    dtype: Dtype
+    if requested == "auto":
+        dtype, reason = ("bf16" if native else "fp32"), f"auto: {why}"
+    else:
+        dtype = "bf16" if requested == "bf16" else "fp32"
+        reason = f"asked for, emulated: {why}" if dtype == "bf16" and not native else "asked for"
+    layout = device.type in ("cpu", "cuda") if channels_last is None else channels_last
+    return Precision(dtype, layout, compile, reason)
+
+
+def prepare(model: Module, precision: Precision, device: torch.device | str) -> Module:
+    """Move a model to the device and into the memory layout, in place, and compile it if asked.
+
+    The keys of its state dict stay as they are. Feature maps follow the layout of the convolutions' weights, so images
+    may come in either layout.
+    """
+    if precision.channels_last:
+        model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    else:
+        model.to(device=device)
+    if precision.compile:
+        model.compile()
+    return model
+
+
+def autocast(precision: Precision, device: torch.device | str) -> AbstractContextManager[None]:
+    """Enter the number format. For fp32 it switches an outer autocast off."""
+    return torch.autocast(torch.device(device).type, dtype=torch.bfloat16, enabled=precision.dtype == "bf16")
+
+
+def _native_bf16(device: torch.device) -> tuple[bool, str]:
+    if device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        return major >= 8, f"CUDA capability {major}.{minor}, bfloat16 needs 8.0"
+    if device.type == "cpu":
+        found = sorted(NATIVE_BF16 & cpu_flags())
+        return bool(found), f"CPU has {', '.join(found)}" if found else "CPU multiplies no bfloat16"
+    return False, f"bfloat16 was not tried on {device.type}"
+
+
+@cache
+def cpu_flags() -> frozenset[str]:
+    """Read the CPU's instruction sets; empty where the system does not list them as Linux does."""
+    path = Path("/proc/cpuinfo")
+    if platform.machine() not in ("x86_64", "AMD64") or not path.exists():
+        return frozenset()
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        if line.startswith("flags"):
+            return frozenset(line.partition(":")[2].split())
+    return frozenset()

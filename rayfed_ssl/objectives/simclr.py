@@ -1,0 +1,90 @@
+"""SimCLR: tell a sample's other view from all other samples.
+
+Chen, Kornblith, Norouzi, Hinton: A Simple Framework for Contrastive Learning of Visual Representations, ICML 2020.
+
+Symbols: z1, z2 projections of the two views [B, D]; tau temperature.
+
+Two forms are in use and give different numbers:
+- "infonce": Eq. 3 of FLESD and Eq. 4-8 of FedCA. Anchors are first views, negatives the B - 1 other second views.
+- "ntxent": Eq. 1 of SimCLR. All 2B views are anchors, each with 2B - 2 negatives.
+
+Deviations: both views pass the network in one batch of 2B (SimCLR), so batch-norm sees them together; FLESD's paper does
+not say. The loss is float32 whatever the precision of the forward pass.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from rayfed_ssl.models import Model
+from rayfed_ssl.objective import Head, Objective
+from rayfed_ssl.task import Task
+
+
+def info_nce(first: Tensor, second: Tensor, temperature: float) -> Tensor:
+    """One-directional InfoNCE with in-batch negatives (FLESD, Eq. 3; FedCA, Eq. 4-8).
+
+    Args:
+        first: Unit-length projections of the anchors, [B, D].
+        second: Unit-length projections of their other views, [B, D].
+        temperature: tau, above 0.
+
+    Returns:
+        Mean over anchors i of -log( exp(z1_i.z2_i / tau) / sum_j exp(z1_i.z2_j / tau) ).
+    """
+    logits = first @ second.T / temperature
+    return F.cross_entropy(logits, torch.arange(len(first), device=first.device))
+
+
+def nt_xent(first: Tensor, second: Tensor, temperature: float) -> Tensor:
+    """Normalised temperature-scaled cross entropy over all 2B views (SimCLR, Eq. 1).
+
+    Args:
+        first: Unit-length projections of first views, [B, D].
+        second: Unit-length projections of second views, [B, D].
+        temperature: tau, above 0.
+
+    Returns:
+        Mean over the 2B anchors; a view is never its own negative.
+    """
+    num = len(first)
+    views = torch.cat([first, second])
+    own = torch.eye(2 * num, dtype=torch.bool, device=views.device)
+    logits = (views @ views.T / temperature).masked_fill(own, float("-inf"))
+    partner = torch.arange(2 * num, device=views.device).roll(num)
+    return F.cross_entropy(logits, partner)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimCLR(Objective):
+    """SimCLR's contrastive objective.
+
+    Attributes:
+        temperature: tau; 0.4 for CIFAR and 0.2 for ImageNet in FLESD.
+        form: "infonce" (FLESD, FedCA) or "ntxent" (SimCLR).
+    """
+
+    temperature: float = 0.4
+    form: Literal["infonce", "ntxent"] = "infonce"
+
+    def __post_init__(self) -> None:
+        if not self.temperature > 0:
+            raise ValueError(f"objective.temperature must be above 0, got {self.temperature}")
+
+    @property
+    def head(self) -> Head:
+        """FLESD's head: d-d-128 with ReLU and without batch-norm."""
+        return Head("flesd", 128)
+
+    def loss(
+        self, task: Task, model: Model, images: Tensor, labels: Tensor | None, generator: torch.Generator
+    ) -> Tensor:
+        """Contrast two random views of each image; labels are not looked at."""
+        views = [task.augment(images, recipe, generator) for recipe in (task.views.first, task.views.second)]
+        with task.autocast():
+            _, projections = model(torch.cat(views))
+        first, second = F.normalize(projections.float(), dim=1).chunk(2)
+        return {"infonce": info_nce, "ntxent": nt_xent}[self.form](first, second, self.temperature)

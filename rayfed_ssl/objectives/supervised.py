@@ -1,0 +1,44 @@
+"""Supervised cross entropy: the papers' labelled comparison, not a self-supervised objective.
+
+FLESD's Figure 2 trains it for 100 epochs with Adam 1e-3 and batches of 128; FedCA and FCL average it as "FedAvg".
+
+Deviations: none of the papers gives the augmentation, so a batch sees one view of the run's first recipe.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from rayfed_ssl.models import Model
+from rayfed_ssl.objective import Head, Objective
+from rayfed_ssl.task import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Supervised(Objective):
+    """Cross entropy of a linear classifier on top of the encoder.
+
+    Attributes:
+        num_classes: Width of the classifier; the engine fills it in from the dataset.
+    """
+
+    needs_labels: ClassVar[bool] = True
+    num_classes: int = 0
+
+    @property
+    def head(self) -> Head:
+        """One linear layer from features to class scores."""
+        return Head("linear", self.num_classes)
+
+    def loss(
+        self, task: Task, model: Model, images: Tensor, labels: Tensor | None, generator: torch.Generator
+    ) -> Tensor:
+        """Classify one random view of each image."""
+        assert labels is not None, "the engine gives labels to objectives that need them"
+        view = task.augment(images, task.views.first, generator)
+        with task.autocast():
+            _, scores = model(view)
+        return F.cross_entropy(scores.float(), labels)

@@ -1,0 +1,33 @@
+"""Optimisers as settings: a frozen description that makes a fresh torch optimiser for each local training."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch.nn import Parameter
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimiser:
+    """Settings of an optimiser; the defaults are FLESD's local step (paper section 5.1, weight decay from its code).
+
+    Attributes:
+        name: "adam" (L2 weight decay, as torch.optim.Adam) or "sgd".
+        lr: Learning rate, constant within a round.
+        weight_decay: L2 factor.
+        momentum: Used by "sgd" alone.
+    """
+
+    name: Literal["adam", "sgd"] = "adam"
+    lr: float = 1e-3
+    weight_decay: float = 1e-6
+    momentum: float = 0.9
+
+    def over(self, parameters: Iterable[Parameter]) -> torch.optim.Optimizer:
+        """Make an optimiser with empty moments; torch's fused kernels do one pass over memory on CPU and GPU."""
+        if self.name == "sgd":
+            return torch.optim.SGD(
+                parameters, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay, fused=True
+            )
+        return torch.optim.Adam(parameters, lr=self.lr, weight_decay=self.weight_decay, fused=True)

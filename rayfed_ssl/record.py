@@ -1,0 +1,230 @@
+"""The run record: one directory with all that a run was, did and measured.
+
+config.yaml      the resolved configuration; `rayfed-ssl run config.yaml` repeats the run
+run.json         versions, hardware, seeds, cohorts, hashes, what the run did otherwise than asked
+metrics.parquet  one number a row: round, participant, name, value
+ledger.parquet   one kind of content a row: round, client, direction, kind, field, bytes
+checkpoints/     the last committed rounds; encoders/ the final encoders; figures/
+"""
+
+import json
+import os
+import platform
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+import yaml
+
+from rayfed_ssl import checkpoints
+from rayfed_ssl.checkpoints import write_durably
+from rayfed_ssl.config import Config, ConfigError
+from rayfed_ssl.federation import Federation, training_seed
+from rayfed_ssl.ledger import Entry
+from rayfed_ssl.method import Encoder, Metrics
+from rayfed_ssl.rounds import Evaluation, Observer, RoundOutcome
+from rayfed_ssl.seeds import SERVER
+
+METRICS = pa.schema(
+    [("round", pa.int32()), ("participant", pa.string()), ("name", pa.string()), ("value", pa.float64())]
+)
+LEDGER = pa.schema(
+    [
+        ("round", pa.int32()),
+        ("client", pa.int32()),
+        ("direction", pa.string()),
+        ("kind", pa.string()),
+        ("field", pa.string()),
+        ("bytes", pa.int64()),
+    ]
+)
+
+Row = dict[str, Any]
+
+
+class RunRecord(Observer):
+    """Writes the record while the run goes on; each file is replaced as a whole, so none is ever half written.
+
+    Args:
+        directory: The run's directory, which exists.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.summary: dict[str, Any] = {}
+        self.metrics: list[Row] = []
+        self.ledger: list[Row] = []
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the states lie."""
+        return self.directory / "checkpoints"
+
+    @classmethod
+    def create(cls, directory: Path, federation: Federation) -> "RunRecord":
+        """Begin a record.
+
+        Raises:
+            ConfigError: The directory holds something already.
+        """
+        if directory.exists() and any(directory.iterdir()):
+            raise ConfigError(f"{directory} is not empty: name another directory with --out, or resume the run in it")
+        record = cls(directory)
+        record.checkpoints.mkdir(parents=True)
+        (directory / "config.yaml").write_text(yaml.safe_dump(federation.config.dump(), sort_keys=False))
+        record.summary = _describe(federation)
+        record.ledger = [asdict(entry) for entry in federation.public_entries()]
+        record.save()
+        return record
+
+    @classmethod
+    def open(cls, directory: Path) -> "RunRecord":
+        """Read a record.
+
+        Raises:
+            ConfigError: There is none, or it is damaged.
+        """
+        record = cls(directory)
+        if not (directory / "run.json").is_file():
+            raise ConfigError(f"{directory} holds no run: there is no run.json in it")
+        try:
+            record.summary = json.loads((directory / "run.json").read_text())
+            record.metrics = pq.read_table(directory / "metrics.parquet").to_pylist()
+            record.ledger = pq.read_table(directory / "ledger.parquet").to_pylist()
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise ConfigError(f"the record in {directory} is damaged: {error}") from None
+        return record
+
+    def config(self, *overrides: str) -> Config:
+        """Read the run's configuration; overrides may change how it is computed, nothing else."""
+        for override in overrides:
+            if not override.startswith(("engine.", "evaluation.")):
+                raise ConfigError(
+                    f"a run goes on with the settings it began with, got {override}: only engine.* and evaluation.* may "
+                    "change"
+                )
+        return Config.load(self.directory / "config.yaml", *overrides)
+
+    def truncate(self, round: int) -> None:
+        """Forget what was recorded after a round that was not committed."""
+        self.metrics = [row for row in self.metrics if row["round"] <= round]
+        self.ledger = [row for row in self.ledger if row["round"] <= round]
+        self.summary["rounds"] = [row for row in self.summary["rounds"] if row["round"] <= round]
+        self.summary["finished"] = None
+        self.save()
+
+    def evaluated(self) -> set[int]:
+        """Rounds whose scores are on record."""
+        return {row["round"] for row in self.metrics if row["name"] == "knn"}
+
+    def on_round_end(self, outcome: RoundOutcome) -> None:
+        """Write down a round."""
+        round = outcome.state.round
+        for report in outcome.clients:
+            self._add(round, f"client-{report.client}", report.metrics | {"seconds": report.seconds})
+            self._charge(report.ledger)
+        self._add(round, "server", outcome.server.metrics | {"seconds": outcome.server.seconds})
+        self._add(round, "run", {"seconds": outcome.seconds, "retries": outcome.retries})
+        self.summary["rounds"].append(
+            {
+                "round": round,
+                "cohort": [report.client for report in outcome.clients],
+                "state_sha256": outcome.state.sha256,
+            }
+        )
+        self.save()
+
+    def on_evaluated(self, evaluations: Sequence[Evaluation]) -> None:
+        """Write down the scores of a round."""
+        for evaluation in evaluations:
+            scores = evaluation.metrics | {"evaluation_seconds": evaluation.seconds}
+            self._add(evaluation.round, evaluation.encoder, scores)
+        self.save()
+
+    def finish(self, federation: Federation) -> None:
+        """Write the final encoders and mark the run as complete."""
+        state = checkpoints.latest(self.checkpoints)
+        (self.directory / "encoders").mkdir(exist_ok=True)
+        for name, encoder in encoders_of(federation, state, self.checkpoints).items():
+            checkpoints.store(encoder, self.directory / "encoders", name)
+        self.summary["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
+        self.save()
+
+    def save(self) -> None:
+        """Write everything down."""
+        write_durably(self.directory / "run.json", json.dumps(self.summary, indent=1).encode())
+        for name, rows, schema in (("metrics", self.metrics, METRICS), ("ledger", self.ledger, LEDGER)):
+            write_table(self.directory / f"{name}.parquet", pa.Table.from_pylist(rows, schema=schema))
+
+    def _add(self, round: int, participant: str, metrics: Metrics) -> None:
+        for name, value in metrics.items():
+            self.metrics.append({"round": round, "participant": participant, "name": name, "value": float(value)})
+
+    def _charge(self, entries: Iterable[Entry]) -> None:
+        self.ledger.extend(asdict(entry) for entry in entries)
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    """Write a Parquet file as a whole or not at all."""
+    buffer = pa.BufferOutputStream()
+    pq.write_table(table, buffer)
+    write_durably(path, buffer.getvalue().to_pybytes())
+
+
+def encoders_of(federation: Federation, state: checkpoints.RunState, directory: Path) -> dict[str, Encoder]:
+    """Read from a checkpoint the encoders that the method shows."""
+    clients = checkpoints.StoredStates(state.clients, directory)
+    return federation.method.encoders(checkpoints.read(state.server, directory), clients)
+
+
+def _describe(federation: Federation) -> dict[str, Any]:
+    """Collect what a reader needs to know about a run that its configuration does not say."""
+    config, task = federation.config, federation.task
+    break_even = federation.break_even()
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "finished": None,
+        "method": config.dump()["method"]["name"],
+        "privacy": federation.method.privacy,
+        "notes": list(federation.notes),
+        "data": {
+            "name": federation.dataset.name,
+            "fingerprint": federation.dataset.fingerprint,
+            "train": len(federation.dataset.train),
+            "test": len(federation.dataset.test),
+            "public": federation.num_public,
+            "shards": {str(client_id): len(rows) for client_id, rows in federation.shards.items()},
+        },
+        "precision": {"device": str(task.device), **asdict(task.precision)},
+        "seeds": {"run": config.seed, "server_round_1": training_seed(config, 1, SERVER)},
+        "break_even": None if break_even is None else asdict(break_even),
+        "rounds": [],
+        **environment(),
+    }
+
+
+def environment() -> dict[str, Any]:
+    """Name the versions and the hardware that bits depend on."""
+    packages = ("rayfed-ssl", "ray", "torch", "torchvision", "numpy", "pyarrow", "optuna", "scikit-learn")
+    return {
+        "versions": {"python": platform.python_version()} | {name: _version(name) for name in packages},
+        "hardware": {
+            "machine": platform.machine(),
+            "cpu": torch.backends.cpu.get_cpu_capability(),
+            "cores": os.cpu_count(),
+            "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        },
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

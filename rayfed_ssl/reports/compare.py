@@ -1,0 +1,120 @@
+"""What a run achieved and what it cost, from its record."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from rayfed_ssl.config import Config
+from rayfed_ssl.ledger import BreakEven
+from rayfed_ssl.method import Metrics
+from rayfed_ssl.record import RunRecord
+
+SCORES = ("knn", "linear", "linear_best")
+
+
+@dataclass(frozen=True)
+class Point:
+    """The state of a run after a round: bytes moved so far and the mean kNN accuracy of its encoders."""
+
+    round: int
+    bytes: int
+    knn: float
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A run in numbers.
+
+    Attributes:
+        directory: The run.
+        name: The method's name; "local" on one pooled shard is the centralised upper bound.
+        config: What was run.
+        privacy: What uploads expose, in the wording of FLESD's Table 1.
+        finished: Whether the run came to its end.
+        rounds: Rounds that are on record.
+        scores: Final accuracies in [0, 1] by encoder.
+        bytes_up: Bytes that clients sent.
+        bytes_down: Bytes that clients received.
+        bytes_by_kind: Bytes by (direction, kind of content).
+        seconds: Compute and wall time of all rounds, evaluation not included.
+        state_sha256: Digest of the last committed state.
+        curve: kNN accuracy and bytes by round.
+        break_even: FLESD's Eq. 11, where representations are sent.
+    """
+
+    directory: Path
+    name: str
+    config: Config
+    privacy: str
+    finished: bool
+    rounds: int
+    scores: dict[str, Metrics]
+    bytes_up: int
+    bytes_down: int
+    bytes_by_kind: dict[tuple[str, str], int]
+    seconds: float
+    state_sha256: str | None
+    curve: tuple[Point, ...]
+    break_even: BreakEven | None
+
+    def headline(self, score: str) -> float | None:
+        """The global encoder's score, or the mean over clients where there is no global one."""
+        if score in self.scores.get("global", {}):
+            return self.scores["global"][score]
+        values = [metrics[score] for metrics in self.scores.values() if score in metrics]
+        return fmean(values) if values else None
+
+    def minimum(self, score: str) -> float | None:
+        """The lowest score over encoders: FLESD's Min-Local for the method "local"."""
+        values = [metrics[score] for metrics in self.scores.values() if score in metrics]
+        return min(values) if values else None
+
+
+def summarise(directory: Path) -> Summary:
+    """Summarise a run, finished or not.
+
+    Raises:
+        ConfigError: The directory holds no run, or a damaged one.
+    """
+    record = RunRecord.open(directory)
+    config, rounds = record.config(), record.summary["rounds"]
+    last = rounds[-1]["round"] if rounds else 0
+    scores: dict[str, Metrics] = defaultdict(dict)
+    for row in record.metrics:
+        if row["round"] == last and row["name"] in SCORES:
+            scores[row["participant"]][row["name"]] = row["value"]
+    by_kind: dict[tuple[str, str], int] = defaultdict(int)
+    for row in record.ledger:
+        by_kind[row["direction"], row["kind"]] += row["bytes"]
+    facts = record.summary["break_even"]
+    return Summary(
+        directory=directory,
+        name=record.summary["method"] + (" (pooled)" if config.partition.name == "pooled" else ""),
+        config=config,
+        privacy=record.summary["privacy"],
+        finished=record.summary["finished"] is not None,
+        rounds=last,
+        scores=dict(scores),
+        bytes_up=sum(size for (direction, _), size in by_kind.items() if direction == "up"),
+        bytes_down=sum(size for (direction, _), size in by_kind.items() if direction == "down"),
+        bytes_by_kind=dict(by_kind),
+        seconds=sum(r["value"] for r in record.metrics if r["participant"] == "run" and r["name"] == "seconds"),
+        state_sha256=rounds[-1]["state_sha256"] if rounds else None,
+        curve=_curve(record),
+        break_even=None if facts is None else BreakEven(**facts),
+    )
+
+
+def _curve(record: RunRecord) -> tuple[Point, ...]:
+    knn: dict[int, list[float]] = defaultdict(list)
+    for row in record.metrics:
+        if row["name"] == "knn":
+            knn[row["round"]].append(row["value"])
+    moved: dict[int, int] = defaultdict(int)
+    for row in record.ledger:
+        moved[row["round"]] += row["bytes"]
+    return tuple(
+        Point(round, sum(size for at, size in moved.items() if at <= round), fmean(values))
+        for round, values in sorted(knn.items())
+    )

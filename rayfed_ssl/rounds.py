@@ -1,0 +1,190 @@
+"""The round loop, and what it asks of an executor."""
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from rayfed_ssl import checkpoints
+from rayfed_ssl.checkpoints import RunState, Stored
+from rayfed_ssl.ledger import Entry
+from rayfed_ssl.method import Metrics
+
+
+@dataclass(frozen=True)
+class ClientReport:
+    """What is known of a client's step outside of it: never its data, its state or its upload.
+
+    Attributes:
+        client: The client's id.
+        state: Where its next state lies.
+        metrics: Losses and counts.
+        ledger: What it received and sent.
+        seconds: Compute time of the step.
+    """
+
+    client: int
+    state: Stored
+    metrics: Metrics
+    ledger: tuple[Entry, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class ServerReport:
+    """What is known of the server's step outside of it."""
+
+    state: Stored
+    metrics: Metrics
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores of one encoder after one round."""
+
+    round: int
+    encoder: str
+    metrics: Metrics
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RoundOutcome:
+    """A finished round.
+
+    Attributes:
+        state: Where everything lies now.
+        clients: Reports in ascending client id.
+        server: The server's report.
+        seconds: Wall time of the round, evaluation not included.
+        retries: Client steps that were repeated because their actor died.
+    """
+
+    state: RunState
+    clients: tuple[ClientReport, ...]
+    server: ServerReport
+    seconds: float
+    retries: int = 0
+
+
+class ClientError(RuntimeError):
+    """A client's step that failed: the message says round, client, seed and cause, and how to replay it."""
+
+
+class Executor(Protocol):
+    """Runs the steps of a federation somewhere; which executor does it changes no bit of any result."""
+
+    retries: int
+
+    def init_server(self, directory: Path) -> Stored:
+        """Make and store the server's state before round 1."""
+
+    def train_clients(
+        self, state: RunState, cohort: Sequence[int], directory: Path, on_client: Callable[[ClientReport], None]
+    ) -> tuple[ClientReport, ...]:
+        """Run one round's client steps; their uploads stay with the executor. Reports come in ascending id."""
+
+    def update_server(self, state: RunState, cohort: Sequence[int], directory: Path) -> ServerReport:
+        """Aggregate the uploads of the clients that were just trained."""
+
+    def evaluate(self, state: RunState, directory: Path, final: bool) -> tuple[Evaluation, ...]:
+        """Score every encoder that the method shows: kNN alone, or at the end all protocols."""
+
+    def close(self) -> None:
+        """Release processes and memory."""
+
+
+class Observer:
+    """Is told how a run goes on; every method may be overridden."""
+
+    def on_round(self, round: int, cohort: Sequence[int]) -> None:
+        """A round starts."""
+
+    def on_client(self, report: ClientReport) -> None:
+        """A client's step is done; the order is that of completion."""
+
+    def on_server(self, report: ServerReport) -> None:
+        """The server's step is done."""
+
+    def on_round_end(self, outcome: RoundOutcome) -> None:
+        """A round is computed and about to be committed."""
+
+    def on_evaluations(self, final: bool) -> None:
+        """Scoring starts."""
+
+    def on_evaluated(self, evaluations: Sequence[Evaluation]) -> None:
+        """All encoders of a round were scored."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The loop's part of the configuration.
+
+    Attributes:
+        rounds: T.
+        cohort: Who takes part in a round.
+        evaluate_every: kNN after every so many rounds; 0 means at the end only.
+        directory: Where checkpoints go.
+    """
+
+    rounds: int
+    cohort: Callable[[int], tuple[int, ...]]
+    evaluate_every: int
+    directory: Path
+
+    def evaluation_is_due(self, round: int) -> bool:
+        """Whether a round is scored: the last one always."""
+        return round == self.rounds or bool(self.evaluate_every and round and round % self.evaluate_every == 0)
+
+
+def run_rounds(
+    plan: Plan, executor: Executor, observer: Observer, state: RunState | None = None, evaluated: Collection[int] = ()
+) -> RunState:
+    """Run the federation from the start, or on from a committed round, to the end.
+
+    A round is committed before it is scored and before the next begins, so that whatever kills the run, at most the
+    running round or score is lost.
+
+    Args:
+        plan: How long and where.
+        executor: Runs the steps.
+        observer: Is told what happens.
+        state: The committed round to go on from, or None to start.
+        evaluated: Rounds whose scores are on record already.
+    """
+    if state is None:
+        state = RunState(0, executor.init_server(plan.directory))
+        checkpoints.commit(state, plan.directory)
+    elif plan.evaluation_is_due(state.round) and state.round not in evaluated:
+        _evaluate(plan, executor, observer, state)
+    for round in range(state.round + 1, plan.rounds + 1):
+        outcome = run_round(plan, executor, observer, state, round)
+        observer.on_round_end(outcome)
+        state = outcome.state
+        checkpoints.commit(state, plan.directory)
+        if plan.evaluation_is_due(round):
+            _evaluate(plan, executor, observer, state)
+    return state
+
+
+def run_round(plan: Plan, executor: Executor, observer: Observer, state: RunState, round: int) -> RoundOutcome:
+    """Run one round: clients, then server."""
+    start, retries = time.perf_counter(), executor.retries
+    cohort = plan.cohort(round)
+    observer.on_round(round, cohort)
+    running = replace(state, round=round)
+    clients = executor.train_clients(running, cohort, plan.directory, observer.on_client)
+    server = executor.update_server(running, cohort, plan.directory)
+    observer.on_server(server)
+    states: Mapping[int, Stored] = {**state.clients, **{report.client: report.state for report in clients}}
+    return RoundOutcome(
+        RunState(round, server.state, states), clients, server, time.perf_counter() - start, executor.retries - retries
+    )
+
+
+def _evaluate(plan: Plan, executor: Executor, observer: Observer, state: RunState) -> None:
+    final = state.round == plan.rounds
+    observer.on_evaluations(final)
+    observer.on_evaluated(executor.evaluate(state, plan.directory, final))

@@ -1,0 +1,188 @@
+"""Run, resume and replay a federation from Python; the command line calls the same functions."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rayfed_ssl import checkpoints
+from rayfed_ssl.checkpoints import RunState
+from rayfed_ssl.config import Config
+from rayfed_ssl.federation import ClientResult, Federation
+from rayfed_ssl.ledger import Direction
+from rayfed_ssl.local_executor import LocalExecutor
+from rayfed_ssl.method import Encoder, Metrics
+from rayfed_ssl.record import RunRecord
+from rayfed_ssl.rounds import ClientReport, Evaluation, Executor, Observer, Plan, RoundOutcome, ServerReport, run_rounds
+
+ExecutorFactory = Callable[[Federation], Executor]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run.
+
+    Attributes:
+        directory: The run record.
+        state_sha256: Digest of the server's and all clients' final states.
+    """
+
+    directory: Path
+    state_sha256: str
+
+    @property
+    def record(self) -> RunRecord:
+        """The record as it lies on disk."""
+        return RunRecord.open(self.directory)
+
+    @property
+    def scores(self) -> dict[str, Metrics]:
+        """Final accuracies in [0, 1] by encoder: "knn", "linear", "linear_best"."""
+        record = self.record
+        last = max(row["round"] for row in record.metrics)
+        scores: dict[str, Metrics] = {}
+        for row in record.metrics:
+            if row["round"] == last and row["name"] in ("knn", "linear", "linear_best"):
+                scores.setdefault(row["participant"], {})[row["name"]] = row["value"]
+        return scores
+
+    def bytes(self, direction: Direction | None = None) -> int:
+        """Bytes that crossed clients' boundaries, in one direction or in both."""
+        return sum(row["bytes"] for row in self.record.ledger if direction in (None, row["direction"]))
+
+    def encoder(self, name: str = "global") -> Encoder:
+        """A final encoder's architecture and weights."""
+        encoder: Encoder = checkpoints.read_file(self.directory / "encoders" / f"{name}.safetensors")
+        return encoder
+
+
+class _Both(Observer):
+    """Tells several observers, in order."""
+
+    def __init__(self, *observers: Observer) -> None:
+        self._observers = observers
+
+    def on_round(self, round: int, cohort: Sequence[int]) -> None:
+        for observer in self._observers:
+            observer.on_round(round, cohort)
+
+    def on_client(self, report: ClientReport) -> None:
+        for observer in self._observers:
+            observer.on_client(report)
+
+    def on_server(self, report: ServerReport) -> None:
+        for observer in self._observers:
+            observer.on_server(report)
+
+    def on_round_end(self, outcome: RoundOutcome) -> None:
+        for observer in self._observers:
+            observer.on_round_end(outcome)
+
+    def on_evaluations(self, final: bool) -> None:
+        for observer in self._observers:
+            observer.on_evaluations(final)
+
+    def on_evaluated(self, evaluations: Sequence[Evaluation]) -> None:
+        for observer in self._observers:
+            observer.on_evaluated(evaluations)
+
+
+def default_directory(config: Config) -> Path:
+    """Name a run after its time, method, data and seed, under ./runs."""
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    return Path("runs") / f"{stamp}-{config.dump()['method']['name']}-{config.data.name}-s{config.seed}"
+
+
+def run(
+    config: Config,
+    directory: Path | str | None = None,
+    *,
+    observer: Observer | None = None,
+    executor: ExecutorFactory = LocalExecutor,
+    federation: Federation | None = None,
+) -> Result:
+    """Run a federation from the start to the end.
+
+    Args:
+        config: What to run.
+        directory: Where the record goes; None names one under ./runs.
+        observer: Is told how the run goes on.
+        executor: Where steps run; `actors.RayExecutor` for Ray. It changes no bit of the result.
+        federation: The federation, if the caller has opened it already.
+
+    Raises:
+        ConfigError: The configuration cannot be run.
+        ClientError: A client's step failed.
+    """
+    federation = federation or Federation.open(config)
+    record = RunRecord.create(Path(directory) if directory else default_directory(config), federation)
+    return _go(federation, record, None, observer, executor)
+
+
+def resume(
+    directory: Path | str,
+    *overrides: str,
+    observer: Observer | None = None,
+    executor: ExecutorFactory = LocalExecutor,
+    round: int | None = None,
+) -> Result:
+    """Go on with a run after its last committed round, to the same bits as if it had never stopped.
+
+    Args:
+        directory: The run record.
+        overrides: Changes of `engine.*`, which change no bit where they leave device, precision and threads alone.
+        observer: Is told how the run goes on.
+        executor: Where steps run.
+        round: Go on from this committed round instead of the last.
+
+    Raises:
+        ConfigError: There is no such run.
+        CheckpointError: It has no usable checkpoint.
+    """
+    record = RunRecord.open(Path(directory))
+    federation = Federation.open(record.config(*overrides))
+    state = None
+    if checkpoints.manifests(record.checkpoints):
+        state = checkpoints.latest(record.checkpoints, round)
+    record.truncate(0 if state is None else state.round)
+    return _go(federation, record, state, observer, executor)
+
+
+def _go(
+    federation: Federation,
+    record: RunRecord,
+    state: RunState | None,
+    observer: Observer | None,
+    executor: ExecutorFactory,
+) -> Result:
+    config = federation.config
+    plan = Plan(config.rounds, federation.cohort, config.evaluation.every, record.checkpoints)
+    watching = record if observer is None else _Both(record, observer)
+    running = executor(federation)
+    try:
+        final = run_rounds(plan, running, watching, state, record.evaluated())
+    finally:
+        running.close()
+    record.finish(federation)
+    return Result(record.directory, final.sha256)
+
+
+def replay(directory: Path | str, round: int, client_id: int) -> ClientResult:
+    """Run one client's step of a round again, in this process, from the checkpoint before it.
+
+    Raises:
+        CheckpointError: The round before is no longer on disk.
+        ClientError: The step fails, as it did.
+    """
+    record = RunRecord.open(Path(directory))
+    federation = Federation.open(record.config("engine.executor=local"))
+    state = checkpoints.latest(record.checkpoints, round - 1)
+    server: Any = checkpoints.read(state.server, record.checkpoints)
+    own = state.clients.get(client_id)
+    return federation.update_client(
+        round,
+        client_id,
+        federation.method.download(server, client_id),
+        None if own is None else checkpoints.read(own, record.checkpoints),
+    )

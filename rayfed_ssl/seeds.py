@@ -1,0 +1,36 @@
+"""Seeds: every draw of a run follows from (run seed, round, client, purpose) and from nothing else.
+
+The method is left out on purpose: two methods with one seed see the same cohorts, shards and batches, so that their
+difference is paired. So are the executor, the number of actors and whatever ran before.
+"""
+
+from enum import IntEnum
+
+import numpy as np
+import torch
+
+SERVER = 2**31 - 1
+"""The server's place in the seed sequence, where a client has its id."""
+
+
+class Purpose(IntEnum):
+    """What a seed is for; the numbers are part of every result and never change."""
+
+    PARTITION = 1
+    PUBLIC = 2
+    INITIAL_MODEL = 3
+    COHORT = 4
+    TRAINING = 5
+    EVALUATION = 6
+    DROPOUT = 7
+
+
+def derive_seed(run_seed: int, purpose: Purpose, *, round: int = 0, participant: int = 0) -> int:
+    """Derive a 63-bit seed with numpy's SeedSequence, which keeps neighbouring inputs apart."""
+    sequence = np.random.SeedSequence([run_seed, int(purpose), round, participant])
+    return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def generator(device: torch.device | str, seed: int) -> torch.Generator:
+    """Make a generator on the device that starts from the seed."""
+    return torch.Generator(device=device).manual_seed(seed)

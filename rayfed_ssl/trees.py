@@ -1,0 +1,148 @@
+"""Arithmetic on trees of tensors.
+
+A tree is a tensor, an array, a number, a string, None, or a dict, list, tuple or frozen dataclass of trees. Weights,
+method states, downloads and uploads are all trees. Nothing here writes to its input.
+"""
+
+import dataclasses
+import hashlib
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Tree: TypeAlias = Any
+Weights: TypeAlias = dict[str, Tensor]
+
+
+def is_node(tree: Tree) -> bool:
+    """Whether a dataclass instance, whose fields are the branches of the tree, is meant."""
+    return dataclasses.is_dataclass(tree) and not isinstance(tree, type)
+
+
+def map_leaves(function: Callable[[Any], Any], tree: Tree) -> Tree:
+    """Apply `function` to every leaf; dicts, lists, tuples and dataclasses stay what they are."""
+    if isinstance(tree, dict):
+        return {key: map_leaves(function, value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return type(tree)(map_leaves(function, value) for value in tree)
+    if is_node(tree):
+        return dataclasses.replace(
+            tree, **{f.name: map_leaves(function, getattr(tree, f.name)) for f in dataclasses.fields(tree)}
+        )
+    return function(tree)
+
+
+def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (path, leaf) in a fixed order: dict keys sorted, sequences and dataclass fields as they stand."""
+    if isinstance(tree, dict):
+        for key in sorted(tree, key=str):
+            yield from leaves(tree[key], f"{path}/{key}")
+    elif isinstance(tree, list | tuple):
+        for index, value in enumerate(tree):
+            yield from leaves(value, f"{path}/{index}")
+    elif is_node(tree):
+        for field in dataclasses.fields(tree):
+            yield from leaves(getattr(tree, field.name), f"{path}/{field.name}")
+    else:
+        yield path, tree
+
+
+def to_numpy(tree: Tree) -> Tree:
+    """Turn tensors into numpy arrays, which cross processes ten times cheaper; CPU tensors share their memory."""
+    return map_leaves(lambda leaf: leaf.detach().cpu().numpy() if isinstance(leaf, Tensor) else leaf, tree)
+
+
+def to_torch(tree: Tree) -> Tree:
+    """Turn numpy arrays into CPU tensors that share their memory: as read-only as the arrays were."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return map_leaves(lambda leaf: torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf, tree)
+
+
+def to_device(tree: Tree, device: torch.device | str) -> Tree:
+    """Move every tensor to the device; tensors that are there already are shared."""
+    return map_leaves(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, tree)
+
+
+def frozen(weights: Weights) -> Weights:
+    """Copy a live state dict to the CPU, contiguous, so that later training steps do not write to it."""
+    return {
+        name: value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        for name, value in weights.items()
+    }
+
+
+def nbytes(tree: Tree) -> int:
+    """Bytes that the tree's tensors, numbers (8 each) and strings (UTF-8) hold."""
+    return sum(_leaf_bytes(leaf) for _, leaf in leaves(tree))
+
+
+def _leaf_bytes(leaf: Any) -> int:
+    if isinstance(leaf, Tensor | np.ndarray):
+        return int(leaf.nbytes)
+    if isinstance(leaf, str):
+        return len(leaf.encode())
+    return 0 if leaf is None else 8
+
+
+def digest(tree: Tree) -> str:
+    """SHA-256 over paths, types, shapes and bits of every leaf: equal digests mean equal bits."""
+    hasher = hashlib.sha256()
+    for path, leaf in leaves(tree):
+        if isinstance(leaf, Tensor):
+            leaf = leaf.detach().cpu().numpy()
+        if isinstance(leaf, np.ndarray):
+            hasher.update(f"{path}:{leaf.dtype.str}:{leaf.shape}:".encode())
+            hasher.update(np.ascontiguousarray(leaf).data.cast("B") if leaf.size else b"")
+        else:
+            hasher.update(f"{path}:{type(leaf).__name__}:{leaf!r}:".encode())
+    return hasher.hexdigest()
+
+
+def weighted_mean(weighted: Iterable[tuple[float, Weights]]) -> Weights:
+    """Average weights, sum_k p_k w_k / sum_k p_k, holding one summand at a time.
+
+    Sums are float64 in the order given and rounded once at the end, so that the mean of one tree is that tree, bit for
+    bit. Integer buffers (batch-norm's step counters) are averaged and rounded to the nearest integer.
+
+    Raises:
+        ValueError: Nothing to average, or the factors sum to zero.
+    """
+    sums: dict[str, Tensor] = {}
+    dtypes: dict[str, torch.dtype] = {}
+    total = 0.0
+    for factor, weights in weighted:
+        total += factor
+        for name, value in weights.items():
+            scaled = value.double() * factor
+            sums[name] = sums[name].add_(scaled) if name in sums else scaled
+            dtypes[name] = value.dtype
+    if total <= 0:
+        raise ValueError("there is nothing to average: no client sent weights with a positive factor")
+    return {name: _round_to(value.div_(total), dtypes[name]) for name, value in sums.items()}
+
+
+def _round_to(value: Tensor, dtype: torch.dtype) -> Tensor:
+    return value.to(dtype) if dtype.is_floating_point else value.round_().to(dtype)
+
+
+def lerp(start: Weights, end: Weights, weight: float) -> Weights:
+    """Interpolate start + weight (end - start); integer entries are taken from `end`."""
+    return {
+        name: torch.lerp(value, end[name], weight) if value.is_floating_point() else end[name].clone()
+        for name, value in start.items()
+    }
+
+
+def l2_distance(first: Weights, second: Weights) -> float:
+    """Euclidean distance over all floating-point entries, summed in float64."""
+    squares = [
+        (value.double() - second[name].double()).square().sum()
+        for name, value in first.items()
+        if value.is_floating_point()
+    ]
+    return float(torch.stack(squares).sum().sqrt()) if squares else 0.0

@@ -1,0 +1,216 @@
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rayfed_ssl.data.partition import (
+    PARTITIONS,
+    classes_per_client,
+    dirichlet,
+    iid,
+    num_dropped,
+    partition,
+    pooled,
+    random_rows,
+    stratified_split,
+)
+
+CIFAR10_LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 5000))
+
+labels_st = st.lists(st.integers(0, 6), min_size=40, max_size=90).map(lambda values: np.array(values, np.int64))
+seeds = st.integers(0, 2**63 - 1)
+
+
+def same(first, second):
+    return len(first) == len(second) and all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def assert_shards(labels, shards, num_clients):
+    """What every partition promises."""
+    assert isinstance(shards, tuple)
+    assert len(shards) == num_clients
+    for shard in shards:
+        assert shard.dtype == np.int64
+        assert len(shard) > 0
+        assert (np.diff(shard) > 0).all()
+    rows = np.concatenate(shards)
+    assert len(np.unique(rows)) == len(rows)
+    assert rows.min() >= 0
+    assert rows.max() < len(labels)
+
+
+@given(labels_st, st.integers(1, 40), seeds)
+def test_iid_is_disjoint_complete_and_even(labels, num_clients, seed):
+    shards = iid(labels, num_clients, seed)
+    assert_shards(labels, shards, num_clients)
+    assert num_dropped(labels, shards) == 0
+    sizes = [len(shard) for shard in shards]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@settings(deadline=None)
+@given(labels_st, st.integers(1, 5), st.sampled_from([0.3, 1.0, 100.0]), seeds)
+def test_dirichlet_is_disjoint_and_drops_less_than_one_sample_per_client_and_class(labels, num_clients, alpha, seed):
+    shards = dirichlet(labels, num_clients, alpha, seed)
+    assert_shards(labels, shards, num_clients)
+    assert 0 <= num_dropped(labels, shards) <= num_clients * len(np.unique(labels))
+
+
+@given(st.integers(2, 9), st.integers(1, 12), st.data(), seeds)
+def test_each_client_holds_exactly_its_classes_and_none_is_forgotten(num_classes, num_clients, data, seed):
+    classes = data.draw(st.integers(1, num_classes))
+    labels = np.random.default_rng(seed % 97).permutation(np.repeat(np.arange(num_classes), 14))
+    shards = classes_per_client(labels, num_clients, classes, seed)
+    assert_shards(labels, shards, num_clients)
+    held = [np.unique(labels[shard]) for shard in shards]
+    assert {len(own) for own in held} == {classes}
+    holders = np.bincount(np.concatenate(held), minlength=num_classes)
+    assert holders.max() - holders.min() <= 1
+    if num_clients * classes >= num_classes:
+        assert holders.min() >= 1
+        assert num_dropped(labels, shards) == 0
+
+
+def test_fedca_on_cifar10_is_two_whole_classes_for_each_of_five_clients():
+    shards = classes_per_client(CIFAR10_LABELS, 5, 2, 0)
+    assert [len(shard) for shard in shards] == [10_000] * 5
+    assert sorted(np.concatenate([np.unique(CIFAR10_LABELS[shard]) for shard in shards])) == list(range(10))
+
+
+def test_a_class_held_twice_is_divided_evenly():
+    shards = classes_per_client(CIFAR10_LABELS, 10, 2, 0)
+    counts = np.stack([np.bincount(CIFAR10_LABELS[shard], minlength=10) for shard in shards])
+    assert set(counts.ravel().tolist()) == {0, 2500}
+    assert (np.count_nonzero(counts, axis=0) == 2).all()
+
+
+def test_pooled_is_everything_in_order():
+    (shard,) = pooled(np.array([3, 1, 2]))
+    assert shard.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"), [("iid", {}), ("dirichlet", {"alpha": 0.5}), ("classes_per_client", {"classes": 3})]
+)
+def test_the_seed_decides_and_nothing_else(name, fields):
+    first = partition(name, CIFAR10_LABELS, 6, 1, **fields)
+    np.random.seed(7)  # noqa: NPY002  # the global generator must not matter
+    assert same(first, partition(name, CIFAR10_LABELS, 6, 1, **fields))
+    assert not same(first, partition(name, CIFAR10_LABELS, 6, 2, **fields))
+
+
+def test_the_partitions_of_a_seed_are_pinned():
+    labels = np.arange(60) % 4
+    assert iid(labels, 6, 5)[0].tolist() == [0, 18, 19, 20, 21, 29, 41, 42, 47, 57]
+    assert dirichlet(labels, 4, 0.5, 5)[1].tolist() == [0, 2, 10, 11, 14, 15, 16, 24, 31, 44, 48, 54, 55, 56, 58]
+    assert classes_per_client(labels, 6, 2, 5)[2].tolist() == [8, 11, 12, 20, 23, 31, 36, 39, 40, 51]
+
+
+def test_large_alpha_is_nearly_uniform():
+    shards = dirichlet(CIFAR10_LABELS, 6, 100.0, 0)
+    shares = np.stack([np.bincount(CIFAR10_LABELS[shard], minlength=10) for shard in shards]) / 5000
+    # Each share is Beta(100, 500): mean 1/6, deviation 0.0152; five deviations hold for 60 draws.
+    assert np.abs(shares - 1 / 6).max() < 5 * 0.0152
+    sharper = dirichlet(CIFAR10_LABELS, 6, 1e6, 0)
+    assert {len(shard) for shard in sharper} <= set(range(8290, 8340))
+
+
+def test_small_alpha_gives_most_of_a_class_to_one_client():
+    shards = dirichlet(CIFAR10_LABELS, 6, 0.01, 0)
+    shares = np.stack([np.bincount(CIFAR10_LABELS[shard], minlength=10) for shard in shards]) / 5000
+    assert np.median(shares.max(axis=0)) > 0.95
+
+
+@pytest.mark.parametrize("alpha", [0.01, 0.1, 1.0])
+def test_no_client_is_below_the_share_of_the_redraw_rule(alpha):
+    for seed in range(20):
+        shards = dirichlet(CIFAR10_LABELS, 6, alpha, seed)
+        # sum_c d_kc > 0.5 / 6 of one class of 5,000, less one sample per class for truncation.
+        assert min(len(shard) for shard in shards) > 5000 * 0.5 / 6 - 10
+
+
+def test_the_redraw_rule_changes_only_draws_that_break_it():
+    def smallest(min_share, seed):
+        return min(len(s) for s in dirichlet(CIFAR10_LABELS, 6, 0.05, seed, min_share=min_share))
+
+    free = [smallest(0.0, seed) for seed in range(60)]
+    ruled = [smallest(3.0, seed) for seed in range(60)]
+    threshold = 5000 * 3.0 / 6
+    assert any(size < threshold - 10 for size in free)
+    for before, after in zip(free, ruled, strict=True):
+        assert after > threshold - 10
+        assert before < threshold + 10 or after == before
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_dirichlet_follows_the_authors_loop(seed):
+    rng = np.random.default_rng(np.random.SeedSequence([seed, *b"dirichlet"]))
+    while True:
+        proportions = rng.dirichlet([0.1] * 6, 10).T  # [K, C] as in sampling.py
+        if min(sum(row) for row in proportions) > 0.5 / 6:
+            break
+    shards = dirichlet(CIFAR10_LABELS, 6, 0.1, seed)
+    for row, shard in zip(proportions, shards, strict=True):
+        assert [int(5000 * share) for share in row] == np.bincount(CIFAR10_LABELS[shard], minlength=10).tolist()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: iid(np.zeros(3, np.int64), 4, 0), "cannot divide 3 samples among 4 clients"),
+        (lambda: iid(np.empty(0, np.int64), 1, 0), "cannot divide 0 samples among 1 clients"),
+        (lambda: pooled(np.empty(0, np.int64)), "cannot divide 0 samples"),
+        (lambda: iid(np.zeros(3, np.int64), 0, 0), "among 0 clients"),
+        (lambda: iid(np.zeros(3, np.int64), 2, -1), "a seed is at least 0, got -1"),
+        (lambda: dirichlet(np.array([0, 1, -1]), 2, 1.0, 0), "1 samples have no label: use iid"),
+        (lambda: dirichlet(CIFAR10_LABELS, 6, 0.0, 0), "alpha above 0, got 0.0"),
+        (lambda: dirichlet(CIFAR10_LABELS, 6, 0.01, 0, min_share=9.9), "none of 10000 Dirichlet draws"),
+        (lambda: classes_per_client(CIFAR10_LABELS, 5, 11, 0), "11 classes, but there are 10"),
+        (lambda: classes_per_client(np.array([0, 1, 1]), 3, 2, 0), "class 0 has 1 samples for 3 clients"),
+        (lambda: partition("shards", CIFAR10_LABELS, 5, 0), "unknown partition 'shards': choose one of iid, dirichlet"),
+        (lambda: partition("iid", CIFAR10_LABELS, 5, 0, alpha=1.0), "partition iid has no field 'alpha'"),
+        (lambda: partition("dirichlet", CIFAR10_LABELS, 5, 0), "partition dirichlet needs the field 'alpha'"),
+        (lambda: partition("pooled", CIFAR10_LABELS, 5, 0), "one client, got 5"),
+        (lambda: stratified_split(np.zeros(3), 1.0, 0), "cannot hold out a fraction 1.0 of 3 samples"),
+        (lambda: stratified_split(np.zeros(1), 0.5, 0), "both parts need a sample"),
+    ],
+)
+def test_impossible_partitions_say_what_is_wrong(call, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        call()
+
+
+def test_every_partition_is_reached_by_its_name():
+    fields = {"dirichlet": {"alpha": 1.0}, "classes_per_client": {"classes": 2}}
+    for name in PARTITIONS:
+        num_clients = 1 if name == "pooled" else 5
+        assert_shards(
+            CIFAR10_LABELS, partition(name, CIFAR10_LABELS, num_clients, 0, **fields.get(name, {})), num_clients
+        )
+
+
+@given(labels_st, st.floats(0.03, 0.97), seeds)
+def test_stratified_split_keeps_class_proportions(labels, fraction, seed):
+    kept, held_out = stratified_split(labels, fraction, seed)
+    assert sorted([*kept, *held_out]) == list(range(len(labels)))
+    assert (np.diff(kept) > 0).all()
+    assert (np.diff(held_out) > 0).all()
+    assert fraction * len(labels) - 1e-6 <= len(held_out) < fraction * len(labels) + 1
+    for label in np.unique(labels):
+        quota = (labels == label).sum() * len(held_out) / len(labels)
+        assert abs((labels[held_out] == label).sum() - quota) < 1 + 1e-9
+
+
+def test_a_tenth_of_fifty_thousand_is_five_thousand_and_seven_hundredths_of_a_hundred_seven():
+    assert len(stratified_split(CIFAR10_LABELS, 0.1, 0)[1]) == 5000
+    assert len(stratified_split(np.arange(100) % 3, 0.07, 0)[1]) == 7  # 0.07 * 100 > 7 in floating point
+
+
+def test_random_rows_are_sorted_unique_and_bounded():
+    assert random_rows(5, None, 0).tolist() == random_rows(5, 9, 0).tolist() == [0, 1, 2, 3, 4]
+    rows = random_rows(1000, 50, 3)
+    assert len(np.unique(rows)) == 50
+    assert (np.diff(rows) > 0).all()
+    assert not np.array_equal(rows, random_rows(1000, 50, 4))

@@ -1,0 +1,232 @@
+import pickle  # noqa: TID251  # Ray pickles what it sends: the test is about that
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from rayfed_ssl.data.store import Block, ImageSet, open_store, write_store
+
+CLASSES = ("ant", "bee", "cow")
+
+
+def blocks(num_samples, *, shape=(3, 5, 4), seed=0, step=7, skipped=()):
+    rng = np.random.default_rng(seed)
+    pixels = rng.integers(0, 256, (num_samples, *shape), np.uint8)
+    labels = rng.integers(0, len(CLASSES), num_samples)
+    parts = [Block(pixels[i : i + step], labels[i : i + step]) for i in range(0, num_samples, step)]
+    return [*parts[:-1], parts[-1]._replace(skipped=skipped)]
+
+
+def write(path, train=None, test=None, classes=CLASSES):
+    train, test = train or blocks(23), test or blocks(11, seed=1)
+    write_store(path, name="toy", classes=classes, train=train, test=test)
+    return open_store(path)
+
+
+def test_what_was_written_is_read_back(tmp_path):
+    train, test = blocks(23, skipped=("a.png (torn)",)), blocks(11, seed=1)
+    dataset = write(tmp_path / "s.arrow", train, test)
+    for images, parts, name in ((dataset.train, train, "train"), (dataset.test, test, "test")):
+        assert np.array_equal(images.images, np.concatenate([part.pixels for part in parts]))
+        assert np.array_equal(images.labels, np.concatenate([part.labels for part in parts]))
+        assert images.labels.dtype == np.int64
+        assert (images.split, images.path) == (name, tmp_path / "s.arrow")
+        assert (images.shape, images.num_classes, images.classes) == ((3, 5, 4), 3, CLASSES)
+    assert (len(dataset.train), len(dataset.test)) == (23, 11)
+    assert (dataset.name, dataset.skipped) == ("toy", ("a.png (torn)",))
+
+
+def test_pixels_and_labels_cannot_be_written(tmp_path):
+    images = write(tmp_path / "s.arrow").train
+    with pytest.raises(ValueError, match="read-only"):
+        images.images[0] = 0
+    with pytest.raises(ValueError, match="read-only"):
+        images.labels[0] = 0
+
+
+def test_a_set_travels_as_its_path_and_not_as_its_pixels(tmp_path):
+    dataset = write(tmp_path / "s.arrow", blocks(500, shape=(3, 32, 32), step=100), blocks(40, shape=(3, 32, 32)))
+    sent = pickle.dumps(dataset)
+    assert len(sent) < 1000
+    arrived = pickle.loads(sent)
+    assert np.array_equal(arrived.train.images, dataset.train.images)
+    assert np.array_equal(arrived.test.labels, dataset.test.labels)
+    assert (arrived.fingerprint, arrived.test.split) == (dataset.fingerprint, "test")
+
+
+def test_a_set_in_memory_travels_whole():
+    images = ImageSet(np.arange(24, dtype=np.uint8).reshape(2, 3, 2, 2), np.array([1, 0]), ("x", "y"))
+    arrived = pickle.loads(pickle.dumps(images))
+    assert np.array_equal(arrived.images, images.images)
+    assert arrived.classes == ("x", "y")
+
+
+def test_the_fingerprint_tells_content_and_nothing_else(tmp_path):
+    same = {write(tmp_path / f"{step}.arrow", blocks(23, step=step)).fingerprint for step in (1, 7, 23)}
+    assert len(same) == 1
+    relabelled = [part._replace(labels=(part.labels + 1) % 3) for part in blocks(23)]
+    repainted = [part._replace(pixels=part.pixels ^ 1) for part in blocks(23)]
+    turned = [part._replace(pixels=part.pixels.reshape(-1, 3, 4, 5)) for part in blocks(23)]
+    turned_test = [part._replace(pixels=part.pixels.reshape(-1, 3, 4, 5)) for part in blocks(11, seed=1)]
+    others = [
+        write(tmp_path / "a", relabelled),
+        write(tmp_path / "b", repainted),
+        write(tmp_path / "c", turned, turned_test),
+        write(tmp_path / "d", classes=("ant", "bee", "cat")),
+        write(tmp_path / "e", test=blocks(12, seed=1)),
+    ]
+    assert len(same | {other.fingerprint for other in others}) == 6
+
+
+def test_a_store_that_is_cut_short_anywhere_is_noticed(tmp_path):
+    path = tmp_path / "s.arrow"
+    write(path)
+    content = path.read_bytes()
+    for length in (0, 1, 8, 200, len(content) // 2, len(content) - 8, len(content) - 1):
+        path.write_bytes(content[:length])
+        with pytest.raises(ValueError, match="no usable store at"):
+            open_store(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"not an arrow file at all" * 9, b"ARROW1\0\0" + b"\0" * 90 + b"ARROW1"])
+def test_what_is_no_store_is_noticed(tmp_path, content):
+    (tmp_path / "s.arrow").write_bytes(content)
+    with pytest.raises(ValueError, match="no usable store at"):
+        open_store(tmp_path / "s.arrow")
+
+
+def test_a_store_on_another_machine_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"no usable store at .*gone\.arrow on this machine"):
+        open_store(tmp_path / "gone.arrow")
+
+
+def test_another_arrow_file_is_no_store(tmp_path):
+    table = pa.table({"image": [b"x"], "label": [1]})
+    with pa.ipc.new_file(tmp_path / "s.arrow", table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(ValueError, match="no usable store at"):
+        open_store(tmp_path / "s.arrow")
+
+
+def test_a_damaged_store_is_replaced_and_a_good_one_stays(tmp_path):
+    path = tmp_path / "s.arrow"
+    path.write_bytes(b"damaged")
+    first = write(path)
+    number = path.stat().st_ino
+    write(path)
+    assert path.stat().st_ino == number
+    assert first.fingerprint == open_store(path).fingerprint
+
+
+def test_a_failing_source_leaves_nothing_behind(tmp_path):
+    def torn():
+        yield from blocks(14)
+        raise ValueError("torn")
+
+    with pytest.raises(ValueError, match="torn"):
+        write(tmp_path / "s.arrow", torn())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_split_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match="test split has no pictures"):
+        write(tmp_path / "s.arrow", test=iter(()))
+
+
+def test_splits_of_two_sizes_are_an_error(tmp_path):
+    with pytest.raises(ValueError, match=r"train pictures are \[3, 5, 4\], test pictures \[3, 5, 5\]"):
+        write(tmp_path / "s.arrow", test=blocks(3, shape=(3, 5, 5)))
+
+
+def test_writers_at_the_same_time_leave_one_good_store(tmp_path):
+    path, barrier, found = tmp_path / "s.arrow", threading.Barrier(6), []
+
+    def run():
+        barrier.wait()
+        found.append(write(path, blocks(300, shape=(3, 16, 16)), blocks(30, shape=(3, 16, 16))).fingerprint)
+
+    threads = [threading.Thread(target=run) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 6
+    assert len(set(found)) == 1
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """A store of 66 MB."""
+    path = tmp_path_factory.mktemp("large") / "s.arrow"
+    return write(path, blocks(21_000, shape=(3, 32, 32), step=7000), blocks(500, shape=(3, 32, 32), step=500)).train
+
+
+def test_opening_takes_milliseconds(large):
+    seconds = []
+    for _ in range(20):
+        start = time.perf_counter()
+        open_store(large.path)
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 0.005
+
+
+PROCESS = """
+import sys
+from pathlib import Path
+from rayfed_ssl.data.store import open_store
+def pss():
+    return sum(int(l.split()[1]) for l in open("/proc/self/smaps_rollup") if l.startswith("Pss:")) * 1024
+import numpy as np
+np.add.reduce(np.zeros(9, np.uint8), dtype=np.int64)
+before = pss()
+images = open_store(Path(sys.argv[1])).train.images
+if sys.argv[2] == "copy":
+    images = images.copy()
+print(int(images.sum(dtype=np.int64)), flush=True)
+sys.stdin.readline()
+print(pss() - before, "pandas" in sys.modules, flush=True)
+sys.stdin.readline()
+"""
+
+
+def grow(path, how, copies=3):
+    """Let some processes read every pixel; returns by how much their memory grows in all, and their other answers."""
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROCESS, str(path), how],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[3],
+        )
+        for _ in range(copies)
+    ]
+    sums = [int(child.stdout.readline()) for child in children]
+    answers = []
+    # All have read everything and none has ended: only now are pages shared by all.
+    for child in children:
+        child.stdin.write("\n")
+        child.stdin.flush()
+        answers.append(child.stdout.readline().split())
+    for child in children:
+        child.communicate("\n")
+    return sum(int(growth) for growth, _ in answers), sums, {pandas for _, pandas in answers}
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/smaps_rollup").exists(), reason="proportional memory is read from Linux's /proc"
+)
+def test_three_processes_share_one_physical_copy(large):
+    growth, sums, pandas = grow(large.path, "map")
+    assert set(sums) == {int(large.images.sum(dtype=np.int64))}
+    assert pandas == {"False"}
+    size = large.images.nbytes
+    # The pages count once; this process maps them too and takes a part. 0.25 is for the interpreters' own growth.
+    assert growth < 1.25 * size
+    assert grow(large.path, "copy")[0] > 2.9 * size

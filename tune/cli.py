@@ -1,0 +1,265 @@
+"""The command line. Subcommands import what they need when they run, so that `--help` loads neither Ray nor torch."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rayfed_ssl.config import Config
+    from rayfed_ssl.federation import Federation
+    from rayfed_ssl.rounds import Executor
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Federated self-supervised representation learning, simulated on Ray: same seed, same bits.",
+)
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[RECIPE] [KEY=VALUE]...",
+        help="A recipe's name or file (default: digits), then settings such as method=fedavg or rounds=4.",
+    ),
+]
+RunDirectory = Annotated[Path, typer.Argument(metavar="RUN", help="A run's directory.")]
+Settings = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")]
+Address = Annotated[
+    str | None, typer.Option(help="Ray cluster to join, or auto; without it Ray is started on this machine.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Turn what a user can mend into one line and a non-zero exit; anything else is our bug and keeps its traceback."""
+    from rayfed_ssl.checkpoints import CheckpointError
+    from rayfed_ssl.config import ConfigError
+    from rayfed_ssl.rounds import ClientError
+
+    try:
+        yield
+    except (ConfigError, CheckpointError) as error:
+        _fail(str(error), 2)
+    except ClientError as error:
+        _fail(str(error), 1)
+    except OSError as error:
+        _fail(f"{error.strerror or error}: {error.filename or 'this machine'}; what was committed before is kept", 1)
+    except Exception as error:
+        if type(error).__name__ != "ClusterError":
+            raise
+        _fail(str(error), 3)
+
+
+def _fail(message: str, code: int) -> None:
+    for line in message.splitlines():
+        typer.echo(f"error: {line}", err=True)
+    raise typer.Exit(code)
+
+
+def split_words(words: list[str] | None) -> tuple[str, list[str]]:
+    """Take a recipe's name from the front of the words, if one is there."""
+    words = list(words or [])
+    if words and "=" not in words[0]:
+        return words[0], words[1:]
+    return "digits", words
+
+
+def _load(words: list[str] | None) -> "Config":
+    from rayfed_ssl.config import Config
+
+    recipe, overrides = split_words(words)
+    return Config.load(recipe, *overrides)
+
+
+def _executor(config: "Config", address: str | None) -> "Callable[[Federation], Executor]":
+    if config.engine.executor == "local":
+        from rayfed_ssl.local_executor import LocalExecutor
+
+        return LocalExecutor
+    from actors import RayExecutor
+
+    return lambda federation: RayExecutor(federation, address=address)
+
+
+@app.command()
+def run(
+    words: Words = None,
+    out: Annotated[Path | None, typer.Option(help="Directory for the run; must be new or empty.")] = None,
+    address: Address = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run a federation: rayfed-ssl run [RECIPE] [KEY=VALUE]..."""
+    with plain_errors():
+        from rayfed_ssl.federation import Federation
+        from rayfed_ssl.runs import default_directory
+        from rayfed_ssl.runs import run as run_federation
+        from tune.progress import Progress
+
+        config = _load(words)
+        progress = Progress(config, quiet=quiet)
+        federation = Federation.open(config, progress.on_decode)
+        directory = out or default_directory(config)
+        progress.introduce(federation, directory)
+        with _resumable(directory):
+            result = run_federation(
+                config, directory, observer=progress, executor=_executor(config, address), federation=federation
+            )
+        progress.close()
+        _present(result.directory)
+
+
+@app.command()
+def resume(
+    directory: RunDirectory,
+    settings: Settings = None,
+    round: Annotated[int | None, typer.Option(help="Go on from this round instead of the last.")] = None,
+    address: Address = None,
+    quiet: Quiet = False,
+) -> None:
+    """Go on with an interrupted run, to the same bits as if it had never stopped."""
+    with plain_errors():
+        from rayfed_ssl.record import RunRecord
+        from rayfed_ssl.runs import resume as resume_run
+        from tune.progress import Progress
+
+        config = RunRecord.open(directory).config(*(settings or []))
+        progress = Progress(config, quiet=quiet)
+        with _resumable(directory):
+            resume_run(
+                directory,
+                *(settings or []),
+                observer=progress,
+                executor=_executor(config, address),
+                round=round,
+            )
+        progress.close()
+        _present(directory)
+
+
+@contextmanager
+def _resumable(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"\nstopped; go on with: rayfed-ssl resume {directory}", err=True)
+        raise typer.Exit(130) from None
+
+
+def _present(directory: Path) -> None:
+    """Draw the figures of a finished run and print its result."""
+    from rayfed_ssl.reports.figures import draw_run
+    from tune.tables import print_run
+
+    figures = draw_run(directory)
+    print_run(directory, figures)
+
+
+@app.command()
+def replay(
+    directory: RunDirectory,
+    round: Annotated[int, typer.Option(help="The round, from 1.")],
+    client: Annotated[int, typer.Option(help="The client's id.")],
+) -> None:
+    """Run one client's step of a round again in this process, with a traceback if it fails."""
+    with plain_errors():
+        from rayfed_ssl.rounds import ClientError
+        from rayfed_ssl.runs import replay as replay_step
+        from rayfed_ssl.trees import digest, nbytes
+
+        try:
+            result = replay_step(directory, round, client)
+        except ClientError as error:
+            import traceback
+
+            traceback.print_exception(error.__cause__ or error)
+            raise
+        for name, value in result.metrics.items():
+            typer.echo(f"{name:16} {value:.6g}")
+        typer.echo(f"{'upload':16} {nbytes(result.upload):,} bytes, sha256 {digest(result.upload)}")
+
+
+@app.command()
+def evaluate(
+    directory: RunDirectory,
+    settings: Settings = None,
+    round: Annotated[int | None, typer.Option(help="A committed round; default: the last.")] = None,
+    initial: Annotated[
+        bool, typer.Option("--initial", help="Score the random encoder that the run began with.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Score a run's encoders again, with other settings of evaluation.* if you like."""
+    with plain_errors():
+        from rayfed_ssl.reports.rescore import rescore
+        from tune.tables import print_evaluations
+
+        print_evaluations(rescore(directory, *(settings or []), round=round, initial=initial), as_json)
+
+
+@app.command()
+def compare(
+    directories: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Directories of runs.")],
+    as_json: AsJson = False,
+) -> None:
+    """Compare runs: accuracy against bytes and rounds."""
+    with plain_errors():
+        from rayfed_ssl.reports.compare import summarise
+        from tune.tables import print_comparison
+
+        print_comparison([summarise(directory) for directory in directories], as_json)
+
+
+@app.command()
+def partition(
+    words: Words = None,
+    out: Annotated[Path, typer.Option(help="Picture to write (.png or .svg).")] = Path("partition.png"),
+) -> None:
+    """Show how the training samples are spread over clients, as a table and as a picture."""
+    with plain_errors():
+        from rayfed_ssl.federation import Federation
+        from rayfed_ssl.reports.figures import draw_partition
+        from tune.tables import print_partition
+
+        federation = Federation.open(_load(words))
+        print_partition(federation)
+        typer.echo(f"picture: {draw_partition(federation, out)}")
+
+
+@app.command(name="list")
+def list_names(
+    kind: Annotated[str, typer.Argument(help="methods, objectives, datasets, models, views or recipes")],
+) -> None:
+    """List what can be named in a configuration."""
+    with plain_errors():
+        from tune.tables import print_names
+
+        print_names(kind)
+
+
+@app.command()
+def doctor(words: Words = None) -> None:
+    """Say what hardware is seen, how many clients would run at once, and what would not fit."""
+    with plain_errors():
+        from tune.doctor import examine
+
+        if not examine(_load(words)):
+            raise typer.Exit(1)
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        app()
+    except BrokenPipeError:  # the reader of our output, `head` for example, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(0) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

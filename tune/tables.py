@@ -1,0 +1,188 @@
+"""Tables for the terminal."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from rayfed_ssl.config import ConfigError, nearest, recipe_names
+from rayfed_ssl.federation import Federation
+from rayfed_ssl.reports.compare import Summary, summarise
+from rayfed_ssl.rounds import Evaluation
+from tune.progress import megabytes
+
+
+def _console() -> Console:
+    return Console(highlight=False)
+
+
+def _table(*columns: str, title: str | None = None) -> Table:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
+    return table
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.2f}%"
+
+
+def print_run(directory: Path, figures: Sequence[Path]) -> None:
+    """Print what a finished run achieved and cost."""
+    summary, console = summarise(directory), _console()
+    table = _table("encoder", "kNN", "linear probe", "best epoch")
+    for name, scores in summary.scores.items():
+        table.add_row(name, *(_percent(scores.get(score)) for score in ("knn", "linear", "linear_best")))
+    if len(summary.scores) > 1:
+        local = [scores for name, scores in summary.scores.items() if name != "global"]
+        for label, function in (("mean of clients", np.mean), ("minimum of clients", np.min)):
+            found = [[float(scores[s]) for scores in local if s in scores] for s in ("knn", "linear", "linear_best")]
+            table.add_row(label, *(_percent(float(function(values))) if values else "-" for values in found))
+    console.print(table)
+    moved = _table("content", "up", "down")
+    for kind in sorted({kind for _, kind in summary.bytes_by_kind}):
+        sizes = (summary.bytes_by_kind.get((direction, kind), 0) for direction in ("up", "down"))
+        moved.add_row(kind, *(megabytes(size) for size in sizes))
+    moved.add_row("total", megabytes(summary.bytes_up), megabytes(summary.bytes_down))
+    console.print()
+    console.print(moved)
+    console.print(f"\nprivacy-leakage risk of uploads: {summary.privacy}")
+    if summary.break_even is not None:
+        even = summary.break_even
+        numbers = even.rounds * even.num_public * even.dim
+        console.print(
+            f"FLESD Eq. 11: {even.rounds} x {even.num_public:,} x {even.dim} = {numbers:,} numbers up per client, as many "
+            f"as {even.rounds_of_averaging:.2f} rounds of averaging {even.num_parameters:,} parameters",
+            soft_wrap=True,
+        )
+    console.print(f"state_sha256 {summary.state_sha256}", soft_wrap=True)
+    console.print(f"record: {directory}" + "".join(f"\nfigure: {figure}" for figure in figures), soft_wrap=True)
+
+
+def print_comparison(summaries: Sequence[Summary], as_json: bool) -> None:
+    """Print accuracy against bytes and rounds, a run a row."""
+    if as_json:
+        print_json([_plain(summary) for summary in summaries])
+        return
+    table = _table(
+        "run", "method", "split", "seed", "rounds", "linear", "minimum", "kNN", "up", "down", "seconds", "privacy"
+    )
+    for summary in summaries:
+        config = summary.config
+        split = config.partition.name + (f" {config.partition.alpha:g}" if config.partition.alpha else "")
+        table.add_row(
+            summary.directory.name + ("" if summary.finished else " (unfinished)"),
+            summary.name,
+            split,
+            str(config.seed),
+            f"{summary.rounds}x{config.epochs}",
+            _percent(summary.headline("linear")),
+            _percent(summary.minimum("linear")) if len(summary.scores) > 1 else "",
+            _percent(summary.headline("knn")),
+            megabytes(summary.bytes_up),
+            megabytes(summary.bytes_down),
+            f"{summary.seconds:.0f}",
+            summary.privacy,
+        )
+    _console().print(table)
+
+
+def _plain(summary: Summary) -> dict[str, Any]:
+    plain = asdict(summary) | {"directory": str(summary.directory), "config": summary.config.dump()}
+    plain["bytes_by_kind"] = {"/".join(key): size for key, size in summary.bytes_by_kind.items()}
+    plain |= {"linear": summary.headline("linear"), "linear_minimum": summary.minimum("linear")}
+    return plain
+
+
+def print_evaluations(evaluations: Sequence[Evaluation], as_json: bool) -> None:
+    """Print scores, an encoder a row."""
+    if as_json:
+        print_json([asdict(evaluation) for evaluation in evaluations])
+        return
+    table = _table("encoder", "round", "kNN", "linear probe", "best epoch", "seconds")
+    for evaluation in evaluations:
+        scores = (_percent(evaluation.metrics.get(score)) for score in ("knn", "linear", "linear_best"))
+        table.add_row(evaluation.encoder, str(evaluation.round), *scores, f"{evaluation.seconds:.1f}")
+    _console().print(table)
+
+
+def print_json(value: Any) -> None:
+    """Print JSON that other programs read."""
+    _console().print_json(json.dumps(value, default=str))
+
+
+def print_partition(federation: Federation) -> None:
+    """Print samples by client and class."""
+    labels, classes = federation.dataset.train.labels, federation.dataset.train.classes
+    shown = len(classes) <= 20
+    table = _table("client", "samples", "classes", *(classes if shown else ()))
+    for client_id, rows in federation.shards.items():
+        counts = np.bincount(labels[rows][labels[rows] >= 0], minlength=len(classes))
+        cells = map(str, counts) if shown else ()
+        table.add_row(str(client_id), str(len(rows)), str(np.count_nonzero(counts)), *cells)
+    _console().print(table)
+    if federation.num_public:
+        _console().print(f"public: {federation.num_public:,} samples from {federation.config.public}")
+
+
+def print_names(kind: str) -> None:
+    """Print the names of a kind and what they stand for."""
+    kinds = ("methods", "objectives", "datasets", "models", "views", "recipes")
+    if kind not in kinds:
+        raise ConfigError(f"there is no list of {kind!r}{nearest(kind, kinds)}")
+    table = _table("name", "what it is")
+    table.columns[1].justify = "left"
+    for name, text in _names(kind).items():
+        table.add_row(name, text)
+    _console().print(table)
+
+
+def _names(kind: str) -> Mapping[str, str]:
+    if kind == "recipes":
+        return {name: _recipe_summary(name) for name in recipe_names()}
+    if kind == "methods":
+        from rayfed_ssl.methods import METHODS
+
+        return {name: info.summary for name, info in METHODS.items()}
+    if kind == "objectives":
+        from rayfed_ssl.objectives import OBJECTIVES
+
+        return {name: _first_line(chosen) for name, chosen in OBJECTIVES.items()}
+    if kind == "datasets":
+        from rayfed_ssl.data.datasets import DATASETS
+
+        return {name: dataset.description for name, dataset in DATASETS.items()}
+    if kind == "models":
+        from rayfed_ssl.models import ENCODERS
+
+        return {name: encoder.description for name, encoder in ENCODERS.items()}
+    from rayfed_ssl.data.views import VIEWS
+
+    return {name: _describe_views(views) for name, views in VIEWS.items()}
+
+
+def _describe_views(views: Any) -> str:
+    first = views.first
+    parts = [
+        f"crop {first.crop_scale[0]:g}-{first.crop_scale[1]:g}" if first.crop_scale else "",
+        "flip" * bool(first.flip),
+    ]
+    parts += [f"jitter {'/'.join(f'{s:g}' for s in first.jitter)}" if first.jitter else ""]
+    parts += [name for name in ("grayscale", "blur", "solarize", "rotation") if getattr(first, name)]
+    return ", ".join(part for part in parts if part) + ("" if views.first == views.second else "; second view differs")
+
+
+def _first_line(documented: object) -> str:
+    return (documented.__doc__ or "").strip().splitlines()[0].rstrip(".")
+
+
+def _recipe_summary(name: str) -> str:
+    from importlib import resources
+
+    first = resources.files("rayfed_ssl.recipes").joinpath(f"{name}.yaml").read_text().splitlines()[0]
+    return first.lstrip("# ").rstrip(".")
