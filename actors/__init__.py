@@ -1,0 +1,46 @@
+"""The Ray layer: client actors, one server actor, and the executor that drives them with the bits of the local one.
+
+from actors import run
+
+result = run(Config.load("digits"))
+"""
+
+import os
+from importlib import import_module
+from typing import Any
+
+RAY_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Without it raylet messages reach stdout even with log_to_driver=False, and break JSON output.
+    "RAY_DEDUP_LOGS_SKIP_REGEX": "PYTHON worker processes have been started|A worker died or was killed",
+    # Ray's default of 15 lets any other process on the machine starve the actors.
+    "RAY_worker_niceness": "0",
+    # Freed uploads leave the object store within milliseconds; the default of a second let 3 GB of them pile up.
+    "RAY_free_objects_period_milliseconds": "20",
+    "RAY_free_objects_batch_size": "1",
+    # The server actor reserves no GPU and yet distils on one, so its CUDA_VISIBLE_DEVICES must stay as it is.
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+"""Settings that Ray reads from the environment while it is imported or started; what the user has set stays."""
+
+for _name, _value in RAY_ENVIRONMENT.items():
+    os.environ.setdefault(_name, _value)
+
+_EXPORTS = {
+    "ActorError": "actors.supervision",
+    "ClusterError": "actors.cluster",
+    "RayExecutor": "actors.executor",
+    "resume": "actors.runs",
+    "run": "actors.runs",
+}
+
+__all__ = ["RAY_ENVIRONMENT", "ActorError", "ClusterError", "RayExecutor", "resume", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for: Ray takes half a second, and must not be loaded before the settings above."""
+    if name not in _EXPORTS:
+        raise AttributeError(f"module 'actors' has no attribute {name!r}")
+    value = getattr(import_module(_EXPORTS[name]), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,106 @@
+"""What crosses processes: trees of numpy arrays in Ray's object store, each stored once, and refs in their place."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any, TypeVar
+
+import ray
+from ray import ObjectRef
+from ray.exceptions import ObjectLostError
+from torch import Tensor
+
+from rayfed_ssl.trees import Tree, leaves, map_leaves, to_torch
+
+Key = TypeVar("Key")
+
+
+class Slot(int):
+    """Position of a parked part, in the place of the part itself."""
+
+
+def park(messages: Mapping[Key, Any]) -> tuple[list[Tree], dict[Key, Any]]:
+    """Take messages apart so that what several of them mention is stored once.
+
+    A field's value is one part, known by its identity. Where two values share a tensor without being the same object,
+    their tensors are parts one by one. Values without tensors stay in the message.
+
+    Args:
+        messages: Downloads or encoders, frozen dataclasses.
+
+    Returns:
+        The distinct parts, and the messages with `Slot`s in their place.
+    """
+    parts: list[Tree] = []
+    slots: dict[int, Slot] = {}
+    mentions = _mentions(messages)
+
+    def slot(part: Tree) -> Slot:
+        if id(part) not in slots:
+            slots[id(part)] = Slot(len(parts))
+            parts.append(part)
+        return slots[id(part)]
+
+    def take(value: Tree) -> Tree:
+        tensors = [leaf for _, leaf in leaves(value) if isinstance(leaf, Tensor)]
+        if not tensors:
+            return value
+        if all(len(mentions[id(tensor)]) == 1 for tensor in tensors):
+            return slot(value)
+        return map_leaves(lambda leaf: slot(leaf) if isinstance(leaf, Tensor) else leaf, value)
+
+    plan = {
+        key: replace(message, **{field.name: take(getattr(message, field.name)) for field in fields(message)})
+        for key, message in messages.items()
+    }
+    return parts, plan
+
+
+def _mentions(messages: Mapping[Any, Any]) -> dict[int, set[int]]:
+    """List by tensor the field values that hold it, all by identity."""
+    found: dict[int, set[int]] = {}
+    for message in messages.values():
+        for field in fields(message):
+            value = getattr(message, field.name)
+            for _, leaf in leaves(value):
+                if isinstance(leaf, Tensor):
+                    found.setdefault(id(leaf), set()).add(id(value))
+    return found
+
+
+def fill(plan: Tree, refs: Sequence[ObjectRef[Any]]) -> Tree:
+    """Put refs into the slots of a plan."""
+    return map_leaves(lambda leaf: refs[leaf] if isinstance(leaf, Slot) else leaf, plan)
+
+
+def fetch(message: Tree) -> Tree:
+    """Replace the refs in a message by what they stand for: tensors over shared, read-only memory."""
+    refs = list(dict.fromkeys(leaf for _, leaf in leaves(message) if isinstance(leaf, ObjectRef)))
+    values = dict(zip(refs, to_torch(ray.get(refs)), strict=True))
+    return map_leaves(lambda leaf: values[leaf] if isinstance(leaf, ObjectRef) else leaf, message)
+
+
+class UploadLostError(RuntimeError):
+    """An upload vanished with the machine that held it; its client has to be trained again."""
+
+    def __init__(self, client_id: int) -> None:
+        super().__init__(client_id)
+        self.client_id = client_id
+
+
+class Uploads(Mapping[int, Any]):
+    """Uploads in ascending client id, fetched when they are asked for and not kept."""
+
+    def __init__(self, refs: Mapping[int, ObjectRef[Any]]) -> None:
+        self._refs = dict(sorted(refs.items()))
+
+    def __getitem__(self, client_id: int) -> Any:
+        try:
+            return to_torch(ray.get(self._refs[client_id]))
+        except ObjectLostError:
+            raise UploadLostError(client_id) from None
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._refs)
+
+    def __len__(self) -> int:
+        return len(self._refs)

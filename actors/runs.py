@@ -1,0 +1,71 @@
+"""Run and resume a federation on Ray: `rayfed_ssl.runs` with the executor that the configuration names."""
+
+from functools import partial
+from pathlib import Path
+
+from actors.executor import RayExecutor
+from rayfed_ssl import runs
+from rayfed_ssl.config import Config
+from rayfed_ssl.federation import Federation
+from rayfed_ssl.local_executor import LocalExecutor
+from rayfed_ssl.rounds import Executor, Observer
+from rayfed_ssl.runs import Result
+
+
+def make_executor(federation: Federation, *, address: str | None = None) -> Executor:
+    """Make the executor that `engine.executor` names.
+
+    Raises:
+        ClusterError: Ray does not start, or the actors find no room on it.
+    """
+    if federation.config.engine.executor == "local":
+        return LocalExecutor(federation)
+    return RayExecutor(federation, address=address)
+
+
+def run(
+    config: Config,
+    directory: Path | str | None = None,
+    *,
+    observer: Observer | None = None,
+    address: str | None = None,
+) -> Result:
+    """Run a federation from the start to the end, on Ray unless `engine.executor=local`.
+
+    Args:
+        config: What to run.
+        directory: Where the record goes, on a disk that all machines share; None names one under ./runs.
+        observer: Is told how the run goes on.
+        address: A Ray to attach to, "host:port" or "auto"; None starts one, unless this process has one already.
+
+    Raises:
+        ConfigError: The configuration cannot be run.
+        ClusterError: Ray does not start, or the actors find no room on it.
+        ClientError: A client's step failed.
+    """
+    return runs.run(config, directory, observer=observer, executor=partial(make_executor, address=address))
+
+
+def resume(
+    directory: Path | str,
+    *overrides: str,
+    observer: Observer | None = None,
+    round: int | None = None,
+    address: str | None = None,
+) -> Result:
+    """Go on with a run after its last committed round, on Ray unless `engine.executor=local`.
+
+    Args:
+        directory: The run record.
+        overrides: Changes of `engine.*`.
+        observer: Is told how the run goes on.
+        round: Go on from this committed round instead of the last.
+        address: A Ray to attach to, as in `run`.
+
+    Raises:
+        ConfigError: There is no such run.
+        CheckpointError: It has no usable checkpoint.
+        ClusterError: Ray does not start, or the actors find no room on it.
+    """
+    executor = partial(make_executor, address=address)
+    return runs.resume(directory, *overrides, observer=observer, round=round, executor=executor)

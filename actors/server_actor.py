@@ -1,0 +1,89 @@
+"""The actor that runs the server's steps and holds its state; any call finds the state on disk if the actor is new."""
+
+from collections.abc import Generator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from ray import ObjectRef
+
+from actors.memories import Memories, Memory
+from actors.parking import Uploads, park
+from rayfed_ssl import checkpoints
+from rayfed_ssl.checkpoints import Stored
+from rayfed_ssl.config import Config
+from rayfed_ssl.federation import Federation
+from rayfed_ssl.local_executor import compute_threads
+from rayfed_ssl.rounds import ServerReport
+from rayfed_ssl.trees import Tree, to_numpy
+
+
+class ServerActor:
+    """Runs the server's steps. It names the state it goes on from in every call, so a new actor can take over at once.
+
+    Args:
+        config: The run's configuration as plain data.
+    """
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._config = Config.load(config)
+        torch.set_num_threads(self._config.engine.server_threads)
+        self._live: tuple[Stored, Any] | None = None
+
+    @cached_property
+    def _federation(self) -> Federation:
+        return Federation.open(self._config)
+
+    def ready(self) -> None:
+        """Open the data, so that what is wrong with it is told before the first round."""
+        assert self._federation
+
+    def init(self, directory: Path) -> Stored:
+        """Make and store the state before round 1."""
+        return self._keep(self._federation.init_server(), directory, 0)
+
+    def downloads(self, cohort: Sequence[int], state: Stored, directory: Path) -> Generator[Tree, None, None]:
+        """Select what each client of a cohort receives.
+
+        A generator's values belong to the caller and so outlive this actor; what `ray.put` stores would not.
+
+        Yields:
+            Each distinct part once, as numpy, and at last the downloads by client id with slots for the parts.
+        """
+        current = self._recall(state, directory)
+        with compute_threads(self._config.engine.threads):
+            downloads = {client_id: self._federation.method.download(current, client_id) for client_id in cohort}
+        yield from _in_parts(downloads)
+
+    def update(self, round: int, state: Stored, uploads: Mapping[int, ObjectRef[Any]], directory: Path) -> ServerReport:
+        """Aggregate a round's uploads, one in memory at a time, and store the next state."""
+        result = self._federation.update_server(round, self._recall(state, directory), Uploads(uploads))
+        return ServerReport(self._keep(result.state, directory, round), result.metrics, result.seconds)
+
+    def encoders(self, state: Stored, clients: Mapping[int, Memory], directory: Path) -> Generator[Tree, None, None]:
+        """Select the encoders that evaluation shall see.
+
+        Yields:
+            Each distinct part once, as numpy, and at last the encoders by name with slots for the parts.
+        """
+        with compute_threads(self._config.engine.threads):
+            found = self._federation.method.encoders(self._recall(state, directory), Memories(clients, directory))
+        yield from _in_parts(found)
+
+    def _keep(self, state: Any, directory: Path, round: int) -> Stored:
+        stored = checkpoints.store(state, directory, f"server-{round:06d}")
+        self._live = stored, state
+        return stored
+
+    def _recall(self, stored: Stored, directory: Path) -> Any:
+        if self._live is None or self._live[0] != stored:
+            self._live = stored, checkpoints.read(stored, directory)
+        return self._live[1]
+
+
+def _in_parts(messages: Mapping[Any, Any]) -> Generator[Tree, None, None]:
+    parts, plan = park(messages)
+    for part in parts:
+        yield to_numpy(part)
+    yield plan

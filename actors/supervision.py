@@ -1,0 +1,122 @@
+"""Actors that die: how it is noticed, told, and made good."""
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import ray
+from ray.exceptions import (
+    GetTimeoutError,
+    NodeDiedError,
+    OutOfMemoryError,
+    RayActorError,
+    RayTaskError,
+    WorkerCrashedError,
+)
+
+from actors.cluster import ClusterError, first_line
+from actors.placement import Placement
+
+READY_TIMEOUT = 120.0
+"""Seconds that actors may take to be ready, and as many again for every 20 of them; importing torch takes 2 to 5 each."""
+
+ROOM_TIMEOUT = 10.0
+"""Seconds to wait for room that others, such as a run that is just ending, may free."""
+
+DEATHS = (RayActorError, WorkerCrashedError, NodeDiedError, OutOfMemoryError)
+"""What Ray raises when an actor is gone."""
+
+Answer = TypeVar("Answer")
+
+
+class ActorError(RuntimeError):
+    """An actor died in every attempt; the run can be resumed from its last committed round."""
+
+
+class Keeper:
+    """One actor, made anew whenever it dies.
+
+    Args:
+        make: Makes the actor; it must be able to answer any question at once.
+        attempts: How often a question is asked.
+    """
+
+    def __init__(self, make: Callable[[], Any], attempts: int) -> None:
+        self._make, self._attempts = make, attempts
+        self.actor = make()
+
+    def ask(self, question: Callable[[Any], Answer]) -> Answer:
+        """Call the actor, with a new one if it dies.
+
+        Raises:
+            ActorError: It died in every attempt.
+            Exception: What the actor's method raised.
+        """
+        reason = ""
+        for _ in range(self._attempts):
+            try:
+                return question(self.actor)
+            except RayTaskError as error:
+                raise error.cause from error
+            except DEATHS as error:
+                reason = why_dead(error)
+                self.actor = self._make()
+        raise ActorError(
+            f"the server actor died in {self._attempts} of {self._attempts} attempts ({reason}): see that memory suffices, "
+            "then resume the run"
+        )
+
+    def close(self) -> None:
+        """End the actor, whatever it is doing."""
+        ray.kill(self.actor)
+
+
+def await_room(placement: Placement) -> None:
+    """Wait a little until Ray has room for the client actors, which it would wait for in silence.
+
+    Raises:
+        ClusterError: Something else holds it.
+    """
+    needs = {"CPU": placement.num_actors * placement.cpus, "GPU": placement.num_actors * placement.gpus}
+    deadline = time.monotonic() + ROOM_TIMEOUT
+    while True:
+        resources: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
+        free = {name: resources.get(name, 0.0) for name in needs}
+        if all(free[name] + 1e-6 >= needs[name] for name in needs):
+            return
+        if time.monotonic() > deadline:
+            raise ClusterError(
+                f"{placement.num_actors} client actors need {needs['CPU']:g} CPUs and {needs['GPU']:g} GPUs, but only "
+                f"{free['CPU']:g} and {free['GPU']:g} are free on this Ray: wait for what runs there, or lower "
+                "engine.actors"
+            )
+        time.sleep(0.1)
+
+
+def await_ready(actors: Sequence[Any]) -> None:
+    """Wait until actors are placed and have opened their data.
+
+    Raises:
+        ClusterError: One of them is not, or cannot.
+    """
+    timeout = READY_TIMEOUT * (1 + len(actors) / 20)
+    try:
+        ray.get([actor.ready.remote() for actor in actors], timeout=timeout)
+    except GetTimeoutError:
+        raise ClusterError(
+            f"{len(actors)} actors were not all ready within {timeout:g} s: see `ray status`, or lower engine.actors"
+        ) from None
+    except RayTaskError as error:
+        raise ClusterError(
+            f"an actor cannot open the run ({first_line(error.cause)}): every machine needs the same package and data"
+        ) from error
+    except DEATHS as error:
+        raise ClusterError(f"an actor died while it started ({why_dead(error)}): see that memory suffices") from None
+
+
+def why_dead(error: BaseException) -> str:
+    """Find the reason in the many lines that Ray writes."""
+    text = str(error)
+    found = re.search(r"exit detail: (.+?)\. Some common", text, re.DOTALL) or re.search(r"because (.+)", text)
+    return found[1].strip(" .") if found else first_line(error)
