@@ -16,9 +16,13 @@ from rayfed_ssl.reports.compare import Summary, summarise
 from rayfed_ssl.rounds import Evaluation
 from tune.progress import megabytes
 
+WIDTH = 140
+"""Columns of output that goes to a file or a pipe, where no terminal sets them."""
+
 
 def _console() -> Console:
-    return Console(highlight=False)
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=WIDTH)
 
 
 def _table(*columns: str, title: str | None = None) -> Table:

@@ -49,7 +49,9 @@ def blend_(images: Tensor, factors: Tensor, ops: Tensor) -> Tensor:
     """
     target = luma(images)
     rest = 1 - factors
-    contrast = (rest * (ops == Op.CONTRAST) * target.mean((1, 2))).view(-1, 1, 1)
+    # In two steps, because torch splits the mean of a single large image among threads, which changes its rounding.
+    mean = target.mean(2).mean(1)
+    contrast = (rest * (ops == Op.CONTRAST) * mean).view(-1, 1, 1)
     target = target.mul_((rest * (ops == Op.SATURATION)).view(-1, 1, 1)).add_(contrast)
     return images.mul_(factors.view(-1, 1, 1, 1)).add_(target.unsqueeze(1)).clamp_(0, 1)
 

@@ -144,11 +144,11 @@ def _check(
 
 def _key(root: Path, files: Sequence[Path], settings: dict[str, Any]) -> str:
     digest = hashlib.sha256(json.dumps([FORMAT, settings]).encode())
-    for file in files:
-        status = file.stat()
-        # The directory's own name counts, its place does not: a copy that keeps the times shares the store.
-        relative = str(file).removeprefix(str(root.parent))
-        digest.update(f"\n{relative} {status.st_size} {status.st_mtime_ns}".encode())
+    # The directory's own name counts, its place does not: a copy that keeps the times shares the store.
+    place = str(root.parent)
+    for file in map(str, files):
+        status = os.stat(file)
+        digest.update(f"\n{file.removeprefix(place)} {status.st_size} {status.st_mtime_ns}".encode())
     return digest.hexdigest()[:24]
 
 
@@ -189,7 +189,7 @@ def _find_torchvision(
     if not (root / folder).is_dir():
         done = "set data.path to where it is, or data.download=true to fetch it"
         raise ValueError(f"no copy of {class_name} in {root}, which would hold {folder}: {done}")
-    return Source(tuple(_walk(root / folder, None)), read, has_test=True)
+    return Source(tuple(file for _, file in _walk(root / folder, None)), read, has_test=True)
 
 
 def _torchvision_split(dataset: Any) -> Split:
@@ -258,18 +258,19 @@ def _by_class(root: Path) -> list[tuple[str, Path]]:
     pictures = _walk(root, PICTURE_SUFFIXES)
     if annotations.is_file():
         label = dict(line.split("\t")[:2] for line in annotations.read_text().splitlines() if line.strip())
-        return [(label[file.name], file) for file in pictures if file.name in label]
-    relative = ((file.relative_to(root).parts, file) for file in pictures)
-    return [(parts[0], file) for parts, file in relative if len(parts) > 1]
+        return [(label[file.name], file) for _, file in pictures if file.name in label]
+    return [(label, file) for label, file in pictures if label]
 
 
-def _walk(root: Path, suffixes: tuple[str, ...] | None) -> Iterator[Path]:
-    """List files below a directory in a fixed order, without hidden ones."""
+def _walk(root: Path, suffixes: tuple[str, ...] | None) -> Iterator[tuple[str, Path]]:
+    """List files below a directory, each after its first directory, in a fixed order and without hidden ones."""
     for directory, subdirectories, names in os.walk(root, followlinks=True):
+        # Once per directory: pathlib takes microseconds, and there may be a million files.
+        first = next(iter(Path(directory).relative_to(root).parts), "")
         subdirectories[:] = sorted(name for name in subdirectories if not name.startswith("."))
         for name in sorted(names):
             if not name.startswith(".") and (suffixes is None or name.lower().endswith(suffixes)):
-                yield Path(directory, name)
+                yield first, Path(directory, name)
 
 
 def _vision(

@@ -7,7 +7,7 @@ from functools import partial
 from types import MappingProxyType
 
 from rayfed_ssl.models import encoders
-from rayfed_ssl.models.encoders import Encoder, Stem
+from rayfed_ssl.models.encoders import Depth, Encoder, Stem
 from rayfed_ssl.models.heads import HEADS, HeadSpec, Model, build_head, head_width
 
 
@@ -32,7 +32,7 @@ class EncoderInfo:
     has_stem: bool = False
 
 
-def _resnet(depth: int, feature_dim: int) -> EncoderInfo:
+def _resnet(depth: Depth, feature_dim: int) -> EncoderInfo:
     return EncoderInfo(
         f"resnet{depth}",
         f"ResNet-{depth}, first layers for small images up to 64 pixels",

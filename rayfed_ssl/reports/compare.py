@@ -33,6 +33,7 @@ class Summary:
         privacy: What uploads expose, in the wording of FLESD's Table 1.
         finished: Whether the run came to its end.
         rounds: Rounds that are on record.
+        num_clients: Clients that train.
         scores: Final accuracies in [0, 1] by encoder.
         bytes_up: Bytes that clients sent.
         bytes_down: Bytes that clients received.
@@ -49,6 +50,7 @@ class Summary:
     privacy: str
     finished: bool
     rounds: int
+    num_clients: int
     scores: dict[str, Metrics]
     bytes_up: int
     bytes_down: int
@@ -95,6 +97,7 @@ def summarise(directory: Path) -> Summary:
         privacy=record.summary["privacy"],
         finished=record.summary["finished"] is not None,
         rounds=last,
+        num_clients=len(record.summary["data"]["shards"]),
         scores=dict(scores),
         bytes_up=sum(size for (direction, _), size in by_kind.items() if direction == "up"),
         bytes_down=sum(size for (direction, _), size in by_kind.items() if direction == "down"),
