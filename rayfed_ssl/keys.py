@@ -74,9 +74,9 @@ def page() -> str:
     lines = [
         "# Configuration",
         "",
-        "Made by `uv run python -m rayfed_ssl.keys > docs/configuration.md`. A recipe is a YAML file of these keys; on the command",
-        "line they are written `section.key=value`. A bare value for a section replaces it: `method=fedavg`, `model=resnet18`.",
-        "Unknown keys, and keys that the chosen method would ignore, are errors.",
+        "Made by `uv run python -m rayfed_ssl.keys > docs/configuration.md`. A recipe is a YAML file of these keys; on the",
+        "command line they are written `section.key=value`. A bare value for a section replaces it: `method=fedavg`,",
+        "`model=resnet18`. Unknown keys, and keys that the chosen method would ignore, are errors.",
         "",
         "| key | default | meaning |",
         "|---|---|---|",

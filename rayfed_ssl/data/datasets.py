@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import platformdirs
+
 from rayfed_ssl.data.decoding import OnBad, Source, Split, all_grey, decode, read_parquet
 from rayfed_ssl.data.partition import random_rows, stratified_split
 from rayfed_ssl.data.store import FORMAT, Dataset, open_store, write_store
@@ -212,7 +213,7 @@ def _find_parquet(path: Path, download: bool) -> Source:
     for file, match in named.items():
         by_split.setdefault(match[1].lower() if match else "", []).append(file)
     train = by_split.get("train") or by_split.get("", [])
-    test = next((by_split[split] for split in _TEST_NAMES if split in by_split), []) if "train" in by_split else []
+    test = next((by_split[split] for split in _TEST_NAMES if split in by_split), [])
     homes = {file.parent.parent if _SPLIT.fullmatch(file.parent.name) else file.parent for file in train + test}
     if not train or len(homes) > 1:
         found = ", ".join(str(file.relative_to(path)) for file in files[:4])

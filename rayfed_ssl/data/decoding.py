@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image, ImageOps, UnidentifiedImageError
+
 from rayfed_ssl.data.store import Block
 
 Picture = np.ndarray | bytes | Path

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+
 from rayfed_ssl.data.datasets import DATASETS
 from rayfed_ssl.data.partition import Rows, Shards, stratified_split
 from rayfed_ssl.data.store import Dataset, ImageSet

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from rayfed_ssl.trees import to_torch
 from torch import Tensor
+
+from rayfed_ssl.trees import to_torch
 
 
 @dataclass(frozen=True)

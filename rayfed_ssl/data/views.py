@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from rayfed_ssl.data.colour import blur, grayscale, jitter_, jitter_factors, solarize, standardise, unit
 from torch import Tensor
 from torch.nn import functional as F
+
+from rayfed_ssl.data.colour import blur, grayscale, jitter_, jitter_factors, solarize, standardise, unit
 
 CHUNK = 1 << 18
 """Values that one pass handles on a CPU: few enough for the allocator to reuse the temporaries."""
@@ -200,8 +201,7 @@ def resize_weights(boxes: Tensor, positions: Tensor, extent: int, interpolation:
 
 def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Multiply every channel from both sides: rows [N, S, H], images [N, C, H, W], columns [N, S, W]."""
-    num, channels, height, _ = images.shape
-    return rows.unsqueeze(1) @ (images.flatten(1, 2) @ columns.mT).view(num, channels, height, -1)
+    return rows.unsqueeze(1) @ (images.flatten(1, 2) @ columns.mT).view(*images.shape[:3], -1)
 
 
 def rotate(images: Tensor, degrees: Tensor) -> Tensor:

@@ -4,6 +4,8 @@ Colours are Okabe and Ito's, which colour-blind readers tell apart; lines differ
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from statistics import fmean
 
@@ -15,10 +17,12 @@ from rayfed_ssl.config import ConfigError
 from rayfed_ssl.data.public import PublicClient, parse_public
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.record import Row, RunRecord
-from rayfed_ssl.reports.compare import summarise
+from rayfed_ssl.reports.compare import Summary, summarise
 from rayfed_ssl.reports.partition_figure import partition_figure
 
 BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
+
+METHOD_STYLES = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), ("#CC79A7", "D"), ("#56B4E9", "v"), ("#000000", "P"))
 
 
 def draw_run(directory: Path) -> list[Path]:
@@ -36,10 +40,37 @@ def draw_partition(federation: Federation, out: Path) -> Path:
     Raises:
         ConfigError: The file's ending is none that can be written.
     """
+    return _save(_partition(federation), _drawable(out))
+
+
+def draw_comparison(summaries: Sequence[Summary], out: Path) -> Path:
+    """Draw accuracy over bytes, a point a run, a colour and a marker a method.
+
+    Raises:
+        ConfigError: No run was scored, or the file's ending is none that can be written.
+    """
+    scored = [(summary, score) for summary in summaries if (score := summary.headline("linear")) is not None]
+    if not scored:
+        raise ConfigError("none of these runs has a linear probe's score: let one come to its end")
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    styles = dict(zip(sorted({summary.name for summary, _ in scored}), cycle(METHOD_STYLES), strict=False))
+    for name, (colour, marker) in styles.items():
+        own = [(s.bytes_up / s.num_clients / 1e6, 100 * score) for s, score in scored if s.name == name]
+        axes.plot(*zip(*own, strict=True), color=colour, marker=marker, linestyle="", markersize=8, label=name)
+    axes.set_xscale("symlog", linthresh=0.1)
+    axes.set(xlabel="MB that a client sends in all", ylabel="linear probe (%)")
+    axes.set_xlim(left=-0.02)
+    axes.grid(alpha=0.3)
+    axes.legend(title="method", loc="center left", bbox_to_anchor=(1, 0.5))
+    return _save(figure, _drawable(out))
+
+
+def _drawable(out: Path) -> Path:
     if out.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise ConfigError(f"a picture's name ends in .png, .svg or .pdf, got {out}")
     out.parent.mkdir(parents=True, exist_ok=True)
-    return _save(_partition(federation), out)
+    return out
 
 
 def _save(figure: Figure, path: Path, *, also_svg: bool = False) -> Path:

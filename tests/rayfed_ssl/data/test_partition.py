@@ -41,6 +41,7 @@ def assert_shards(labels, shards, num_clients):
     assert rows.max() < len(labels)
 
 
+@settings(deadline=None)
 @given(labels_st, st.integers(1, 40), seeds)
 def test_iid_is_disjoint_complete_and_even(labels, num_clients, seed):
     shards = iid(labels, num_clients, seed)
@@ -58,6 +59,7 @@ def test_dirichlet_is_disjoint_and_drops_less_than_one_sample_per_client_and_cla
     assert 0 <= num_dropped(labels, shards) <= num_clients * len(np.unique(labels))
 
 
+@settings(deadline=None)
 @given(st.integers(2, 9), st.integers(1, 12), st.data(), seeds)
 def test_each_client_holds_exactly_its_classes_and_none_is_forgotten(num_classes, num_clients, data, seed):
     classes = data.draw(st.integers(1, num_classes))
@@ -115,6 +117,11 @@ def test_large_alpha_is_nearly_uniform():
     assert np.abs(shares - 1 / 6).max() < 5 * 0.0152
     sharper = dirichlet(CIFAR10_LABELS, 6, 1e6, 0)
     assert {len(shard) for shard in sharper} <= set(range(8290, 8340))
+
+
+def test_truncation_leaves_no_client_of_a_tiny_dataset_without_samples():
+    for seed in range(50):
+        assert_shards(np.arange(10) % 2, dirichlet(np.arange(10) % 2, 4, 0.5, seed), 4)
 
 
 def test_small_alpha_gives_most_of_a_class_to_one_client():
@@ -191,6 +198,7 @@ def test_every_partition_is_reached_by_its_name():
         )
 
 
+@settings(deadline=None)
 @given(labels_st, st.floats(0.03, 0.97), seeds)
 def test_stratified_split_keeps_class_proportions(labels, fraction, seed):
     kept, held_out = stratified_split(labels, fraction, seed)
@@ -201,6 +209,12 @@ def test_stratified_split_keeps_class_proportions(labels, fraction, seed):
     for label in np.unique(labels):
         quota = (labels == label).sum() * len(held_out) / len(labels)
         assert abs((labels[held_out] == label).sum() - quota) < 1 + 1e-9
+
+
+def test_stratified_split_rounds_by_largest_remainders():
+    # 4 of 7 are held out: quotas 1.71 of 3 and 2.29 of 4.
+    labels = np.array([0, 0, 0, 5, 5, 5, 5])
+    assert sorted(labels[stratified_split(labels, 0.5, 0)[1]]) == [0, 0, 5, 5]
 
 
 def test_a_tenth_of_fifty_thousand_is_five_thousand_and_seven_hundredths_of_a_hundred_seven():

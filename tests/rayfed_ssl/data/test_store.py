@@ -113,6 +113,14 @@ def test_another_arrow_file_is_no_store(tmp_path):
         open_store(tmp_path / "s.arrow")
 
 
+def test_a_store_of_another_format_is_not_opened(tmp_path, monkeypatch):
+    monkeypatch.setattr("rayfed_ssl.data.store.FORMAT", 99)
+    write(tmp_path / "s.arrow")
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="has format 99, not 1: open the dataset again"):
+        open_store(tmp_path / "s.arrow")
+
+
 def test_a_damaged_store_is_replaced_and_a_good_one_stays(tmp_path):
     path = tmp_path / "s.arrow"
     path.write_bytes(b"damaged")
@@ -131,6 +139,23 @@ def test_a_failing_source_leaves_nothing_behind(tmp_path):
     with pytest.raises(ValueError, match="torn"):
         write(tmp_path / "s.arrow", torn())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch):
+    def full(number):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write(tmp_path / "s.arrow")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_block_of_nothing_but_skipped_pictures_changes_nothing_else(tmp_path):
+    nothing = Block(np.empty((0, 1, 1, 1), np.uint8), np.empty(0, np.int64), ("a", "b"))
+    dataset = write(tmp_path / "s.arrow", [nothing, *blocks(23), nothing])
+    assert dataset.train.images.shape == (23, 3, 5, 4)
+    assert dataset.skipped == ("a", "b", "a", "b")
 
 
 def test_an_empty_split_is_an_error(tmp_path):
@@ -227,6 +252,6 @@ def test_three_processes_share_one_physical_copy(large):
     assert set(sums) == {int(large.images.sum(dtype=np.int64))}
     assert pandas == {"False"}
     size = large.images.nbytes
-    # The pages count once; this process maps them too and takes a part. 0.25 is for the interpreters' own growth.
+    # The pages count once, by a third in each; 0.25 is for what the interpreters grow by otherwise.
     assert growth < 1.25 * size
     assert grow(large.path, "copy")[0] > 2.9 * size

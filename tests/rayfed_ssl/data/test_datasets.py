@@ -1,0 +1,298 @@
+import io
+import os
+import pickle  # noqa: TID251  # CIFAR's own format
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rayfed_ssl.data.datasets import DATASETS, open_dataset
+
+RNG = np.random.default_rng(0)
+
+
+def pictures(num_samples, *shape):
+    return RNG.integers(0, 256, (num_samples, *shape), np.uint8)
+
+
+def png(pixels, kind="PNG", **options):
+    """Encode uint8 [H, W] or [H, W, C]."""
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, kind, **options)
+    return file.getvalue()
+
+
+def save(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def channels_first(pixels):
+    return pixels.transpose(0, 3, 1, 2)
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Opens a dataset with stores of its own."""
+    return lambda name, **options: open_dataset(name, cache=tmp_path / "stores", **options)
+
+
+def write_cifar(root, name, monkeypatch):
+    """Write five tiny training batches (one for CIFAR-100) and a test batch; returns pixels and labels of both."""
+    import torchvision.datasets as vision
+
+    hundred = name == "cifar100"
+    cls, folder = (vision.CIFAR100, "cifar-100-python") if hundred else (vision.CIFAR10, "cifar-10-batches-py")
+    train_names = ["train"] if hundred else [f"data_batch_{i}" for i in range(1, 6)]
+    test_name, meta, key = (
+        ("test", "meta", "fine_label_names") if hundred else ("test_batch", "batches.meta", "label_names")
+    )
+    monkeypatch.setattr(cls, "train_list", [[file, None] for file in train_names])
+    monkeypatch.setattr(cls, "test_list", [[test_name, None]])
+    monkeypatch.setattr(cls, "meta", cls.meta | {"md5": None})
+    wanted = {}
+    for file in [*train_names, test_name]:
+        data, labels = pictures(7, 3072), RNG.integers(0, 10, 7).tolist()
+        save(root / folder / file, pickle.dumps({"data": data, "fine_labels" if hundred else "labels": labels}))
+        wanted[file] = data.reshape(-1, 3, 32, 32), labels
+    save(root / folder / meta, pickle.dumps({key: [f"class {i}" for i in range(10)]}))
+    train = [np.concatenate([wanted[file][part] for file in train_names]) for part in (0, 1)]
+    return train, wanted[test_name], folder
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+def test_cifar_batches_are_read_as_they_are(name, tmp_path, monkeypatch, opened):
+    train, test, folder = write_cifar(tmp_path / "root", name, monkeypatch)
+    dataset = opened(name, path=tmp_path / "root")
+    for images, (pixels, labels) in ((dataset.train, train), (dataset.test, test)):
+        assert np.array_equal(images.images, pixels)
+        assert images.labels.tolist() == list(labels)
+    assert dataset.train.classes == tuple(f"class {i}" for i in range(10))
+    # The directory that torchvision makes may be given as well as the one around it.
+    assert opened(name, path=tmp_path / "root" / folder).fingerprint == dataset.fingerprint
+
+
+def test_a_checksum_that_does_not_match_is_an_error(tmp_path, opened):
+    save(tmp_path / "cifar-10-batches-py" / "data_batch_1", b"torn")
+    with pytest.raises(ValueError, match=r"no complete copy of CIFAR10 in .*cifar-10-batches-py.*data\.download=true"):
+        opened("cifar10", path=tmp_path)
+
+
+def test_fashion_mnist_is_read_as_it_is(tmp_path, opened):
+    wanted = {}
+    for split in ("train", "t10k"):
+        wanted[split] = pixels, labels = pictures(6, 28, 28), RNG.integers(0, 10, 6).astype(np.uint8)
+        raw = tmp_path / "FashionMNIST" / "raw"
+        save(raw / f"{split}-images-idx3-ubyte", np.array([2051, 6, 28, 28], ">i4").tobytes() + pixels.tobytes())
+        save(raw / f"{split}-labels-idx1-ubyte", np.array([2049, 6], ">i4").tobytes() + labels.tobytes())
+    dataset = opened("fashion-mnist", path=tmp_path)
+    for images, split in ((dataset.train, "train"), (dataset.test, "t10k")):
+        assert np.array_equal(images.images, wanted[split][0][:, None])
+        assert images.labels.tolist() == wanted[split][1].tolist()
+    assert dataset.train.classes[9] == "Ankle boot"
+    coloured = opened("fashion-mnist", path=tmp_path, channels=3).train.images
+    assert np.array_equal(coloured, np.repeat(dataset.train.images, 3, axis=1))
+
+
+def test_stl10_is_read_as_it_is_and_unlabelled_pictures_have_label_minus_one(tmp_path, monkeypatch, opened):
+    from torchvision.datasets import STL10
+
+    for files in ("train_list", "test_list"):
+        monkeypatch.setattr(STL10, files, [[file, None] for file, _ in getattr(STL10, files)])
+    wanted = {split: (pictures(4, 3, 96, 96), RNG.integers(0, 10, 4)) for split in ("train", "test", "unlabeled")}
+    for split, (pixels, labels) in wanted.items():
+        save(tmp_path / "stl10_binary" / f"{split}_X.bin", pixels.transpose(0, 1, 3, 2).tobytes())
+        save(tmp_path / "stl10_binary" / f"{split}_y.bin", (labels + 1).astype(np.uint8).tobytes())
+    save(tmp_path / "stl10_binary" / "class_names.txt", "\n".join("abcdefghij").encode())
+    plain, more = opened("stl10", path=tmp_path), opened("stl10-unlabeled", path=tmp_path)
+    assert np.array_equal(plain.train.images, wanted["train"][0])
+    assert np.array_equal(plain.test.images, wanted["test"][0])
+    assert plain.train.labels.tolist() == wanted["train"][1].tolist()
+    assert np.array_equal(more.train.images, np.concatenate([wanted["train"][0], wanted["unlabeled"][0]]))
+    assert more.train.labels.tolist() == [*wanted["train"][1], -1, -1, -1, -1]
+    assert opened("stl10", path=tmp_path, size=32).train.shape == (3, 32, 32)
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100", "fashion-mnist", "stl10"])
+def test_missing_files_name_the_directory_and_what_to_do(name, tmp_path, opened):
+    with pytest.raises(ValueError, match=rf"no copy of .* in {re.escape(str(tmp_path))}.*data\.download=true"):
+        opened(name, path=tmp_path)
+
+
+def test_digits_are_split_per_class_by_the_seed(opened):
+    dataset = opened("digits")
+    assert (len(dataset.train), len(dataset.test), dataset.train.shape) == (1437, 360, (1, 8, 8))
+    assert (dataset.train.images.min(), dataset.train.images.max()) == (0, 255)
+    shares = np.bincount(dataset.test.labels) / np.bincount(np.concatenate([dataset.train.labels, dataset.test.labels]))
+    assert np.abs(shares - 0.2).max() < 0.01
+    assert opened("digits", seed=1).fingerprint != dataset.fingerprint
+    assert opened("digits", seed=0).fingerprint == dataset.fingerprint
+    assert len(opened("digits", test_fraction=0.5).test) == 899
+
+
+def write_folder(root, layout, shape=(7, 6, 3)):
+    """Write one picture per path; returns the pixels by path."""
+    wanted = {path: pictures(1, *shape)[0] for path in layout}
+    for path, pixels in wanted.items():
+        save(root / path, png(pixels))
+    return wanted
+
+
+LAYOUT = [f"{split}/{label}/{i}.png" for split in ("train", "test") for label in "ab" for i in range(3)]
+
+
+def test_a_second_opening_reads_no_picture(tmp_path, monkeypatch, opened):
+    write_folder(tmp_path, LAYOUT)
+    calls = []
+    first = opened("folder", path=tmp_path, on_progress=lambda *call: calls.append(call))
+    assert calls == [("train", 6, 6), ("test", 6, 6)]
+    monkeypatch.setattr("PIL.Image.open", lambda *_, **__: pytest.fail("a picture was read again"))
+    second = opened("folder", path=tmp_path, on_progress=lambda *call: calls.append(call))
+    assert len(calls) == 2
+    assert (second.fingerprint, second.train.path) == (first.fingerprint, first.train.path)
+    # Neither the seed without a random choice, nor the native number of channels, makes another store.
+    assert opened("folder", path=tmp_path, seed=5).train.path == first.train.path
+
+
+def test_asking_for_the_native_format_makes_no_second_store(opened):
+    assert opened("digits", size=8, channels=1).train.path == opened("digits").train.path
+    assert opened("digits", size=16).train.shape == (1, 16, 16)
+    assert opened("digits", channels=3).train.shape == (3, 8, 8)
+
+
+def test_changed_files_make_a_new_store(tmp_path, opened):
+    write_folder(tmp_path, LAYOUT)
+    first = opened("folder", path=tmp_path)
+    write_folder(tmp_path, ["train/a/3.png"])
+    second = opened("folder", path=tmp_path)
+    assert (len(first.train), len(second.train)) == (6, 7)
+    os.utime(tmp_path / "test/a/0.png", (1, 1))
+    assert opened("folder", path=tmp_path).train.path != second.train.path
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[: len(content) // 2], lambda _: b"", lambda _: b"x" * 5000])
+def test_a_damaged_store_is_rebuilt(damage, opened):
+    first = opened("digits")
+    path, fingerprint = first.train.path, first.fingerprint
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(damage(content))
+    second = opened("digits")
+    assert (second.train.path, second.fingerprint) == (path, fingerprint)
+    assert path.read_bytes() == content
+
+
+def test_limits_choose_a_sorted_random_subset(opened):
+    whole, few = opened("digits"), opened("digits", train_limit=100, test_limit=30)
+    for part, limit in (("train", 100), ("test", 30)):
+        everything = [picture.tobytes() for picture in getattr(whole, part).images]
+        rows = [everything.index(picture.tobytes()) for picture in getattr(few, part).images]
+        assert len(rows) == limit
+        assert rows == sorted(rows)
+        assert rows[-1] > limit  # not simply the first ones
+    assert opened("digits", train_limit=10**6).fingerprint == whole.fingerprint
+
+
+def assert_split(images, wanted, paths, classes):
+    assert images.classes == classes
+    assert np.array_equal(images.images, channels_first(np.stack([wanted[path] for path in paths])))
+
+
+def test_a_folder_with_splits_is_read_in_order(tmp_path, opened):
+    layout = ["train/bee/b.png", "train/ant/2.PNG", "train/ant/10.png", "test/ant/1.png", "test/bee/deep/1.png"]
+    wanted = write_folder(tmp_path, layout)
+    for noise in (".DS_Store", "train/bee/._b.png", "train/notes.txt", "train/.git/x/y.png", "train/stray.png"):
+        save(tmp_path / noise, b"noise")
+    dataset = opened("folder", path=tmp_path)
+    assert_split(dataset.train, wanted, [layout[2], layout[1], layout[0]], ("ant", "bee"))
+    assert_split(dataset.test, wanted, layout[3:], ("ant", "bee"))
+    assert dataset.train.labels.tolist() == [0, 0, 1]
+    assert dataset.test.labels.tolist() == [0, 1]
+
+
+def test_tiny_imagenet_is_read_with_its_annotations(tmp_path, opened):
+    train = [f"train/{name}/images/{name}_{i}.JPEG" for name in ("n01", "n02") for i in range(2)]
+    wanted = write_folder(
+        tmp_path, [*train, "val/images/val_0.JPEG", "val/images/val_1.JPEG", "test/images/test_0.JPEG"]
+    )
+    save(tmp_path / "train/n01/n01_boxes.txt", b"n01_0.JPEG\t0\t0\t5\t5\n")
+    save(tmp_path / "val/val_annotations.txt", b"val_0.JPEG\tn02\t0\t0\t5\t5\nval_1.JPEG\tn01\t0\t0\t5\t5\n")
+    dataset = opened("folder", path=tmp_path)
+    assert_split(dataset.train, wanted, train, ("n01", "n02"))
+    assert_split(dataset.test, wanted, ["val/images/val_0.JPEG", "val/images/val_1.JPEG"], ("n01", "n02"))
+    assert dataset.test.labels.tolist() == [1, 0]
+
+
+def test_a_folder_without_splits_is_split_by_the_seed(tmp_path, opened):
+    write_folder(tmp_path, [f"{name}/{i}.png" for name in "ab" for i in range(10)])
+    dataset = opened("folder", path=tmp_path)
+    assert (len(dataset.train), len(dataset.test)) == (16, 4)
+    assert np.bincount(dataset.test.labels).tolist() == [2, 2]
+    assert opened("folder", path=tmp_path, seed=1).fingerprint != dataset.fingerprint
+
+
+def test_one_class_is_enough_to_train_on(tmp_path, opened):
+    write_folder(tmp_path / "photos", [f"all/{i}.png" for i in range(10)])
+    dataset = opened("folder", path=tmp_path / "photos")
+    assert (dataset.train.classes, len(dataset.train)) == (("all",), 8)
+    # The class is a name of a directory, so another name is another dataset.
+    (tmp_path / "photos" / "all").rename(tmp_path / "photos" / "mine")
+    assert opened("folder", path=tmp_path / "photos").train.classes == ("mine",)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("mnist", {}, "unknown dataset 'mnist': choose one of digits, cifar10"),
+        ("folder", {}, "dataset folder has no default place: set data.path"),
+        ("folder", {"path": Path("/nowhere")}, "data.path /nowhere does not exist"),
+        ("digits", {"size": 0}, "data.size is at least 1, got 0"),
+        ("digits", {"train_limit": -3}, "data.train_limit is at least 1, got -3"),
+        ("digits", {"channels": 2}, "data.channels is 1 (grey) or 3 (colour), got 2"),
+        ("digits", {"on_bad": "ignore"}, "data.on_bad is error or skip, got 'ignore'"),
+        ("digits", {"test_fraction": 1.5}, "cannot hold out a fraction 1.5 of 1797 samples"),
+    ],
+)
+def test_what_cannot_be_opened_says_why(name, options, message, opened):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        opened(name, **options)
+
+
+def test_folders_without_classes_or_with_unknown_ones_are_errors(tmp_path, opened):
+    write_folder(tmp_path / "flat", ["1.png", "2.png"])
+    (tmp_path / "empty" / "a").mkdir(parents=True)
+    for name in ("flat", "empty"):
+        with pytest.raises(ValueError, match=r"no pictures in class directories of .*train/<class>/"):
+            opened("folder", path=tmp_path / name)
+    write_folder(tmp_path / "typo", ["train/cat/1.png", "test/Cat/1.png"])
+    with pytest.raises(ValueError, match=r"has the class Cat, which .*train has not"):
+        opened("folder", path=tmp_path / "typo")
+
+
+def test_the_default_cache_is_the_users(tmp_path, monkeypatch):
+    monkeypatch.setattr("platformdirs.user_cache_path", lambda name: tmp_path / name)
+    assert open_dataset("digits").train.path.parent == tmp_path / "rayfed-ssl" / "stores"
+    with pytest.raises(ValueError, match=re.escape(str(tmp_path / "rayfed-ssl" / "datasets"))):
+        open_dataset("cifar10")
+
+
+def test_a_second_opening_imports_no_library_that_only_reading_needs(tmp_path, opened):
+    opened("digits")
+    code = (
+        "import sys; from pathlib import Path; from rayfed_ssl.data.datasets import open_dataset;"
+        f"open_dataset('digits', cache=Path({str(tmp_path / 'stores')!r}));"
+        "print(sorted({'torch', 'torchvision', 'sklearn', 'pandas', 'ray'} & set(sys.modules)))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"
+
+
+def test_every_dataset_says_what_it_is():
+    assert set(DATASETS) >= {"digits", "cifar10", "cifar100", "fashion-mnist", "stl10", "parquet", "folder"}
+    for name, info in DATASETS.items():
+        assert info.description
+        assert info.needs_path == (name in ("parquet", "folder")) == (info.size is None)

@@ -1,0 +1,258 @@
+import io
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from rayfed_ssl.data.datasets import open_dataset
+
+REAL = Path(__file__).parents[4] / "shared" / "data" / "cifar10"
+RNG = np.random.default_rng(0)
+
+
+def pictures(num_samples, *shape):
+    return RNG.integers(0, 256, (num_samples, *shape), np.uint8)
+
+
+def png(pixels, kind="PNG", **options):
+    """Encode uint8 [H, W] or [H, W, C]."""
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, kind, **options)
+    return file.getvalue()
+
+
+def save(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def channels_first(pixels):
+    return pixels.transpose(0, 3, 1, 2)
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Opens a dataset with stores of its own."""
+    return lambda name, **options: open_dataset(name, cache=tmp_path / "stores", **options)
+
+
+def parquet(path, images, labels, *, image="img", label="label", names=None, as_struct=True):
+    values = [{"bytes": value, "path": None} for value in images] if as_struct else images
+    kind = pa.struct({"bytes": pa.binary(), "path": pa.string()}) if as_struct else pa.binary()
+    table = pa.table({image: pa.array(values, kind), label: pa.array(labels)})
+    if names:
+        features = {image: {"_type": "Image"}, label: {"names": names, "_type": "ClassLabel"}}
+        table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path, row_group_size=5)
+
+
+TRAIN = [
+    ("train-00000-of-00002.parquet", "train-00001-of-00002.parquet", "test-00000-of-00001.parquet"),
+    (
+        "data/train-00000-of-00002.parquet",
+        "data/train-00001-of-00002.parquet",
+        "data/validation-00000-of-00001.parquet",
+    ),
+    ("default/train/0000.parquet", "default/train/0001.parquet", "default/test/0000.parquet"),
+]
+
+
+@pytest.mark.parametrize("files", TRAIN)
+def test_parquet_in_hugging_faces_layouts(files, tmp_path, opened):
+    pixels, labels = pictures(24, 9, 8, 3), RNG.integers(0, 3, 24)
+    for file, part in zip(files, np.split(np.arange(24), [8, 16]), strict=True):
+        parquet(tmp_path / file, [png(p) for p in pixels[part]], labels[part], names=["a", "b", "c"])
+    dataset = opened("parquet", path=tmp_path)
+    assert np.array_equal(dataset.train.images, channels_first(pixels[:16]))
+    assert np.array_equal(dataset.test.images, channels_first(pixels[16:]))
+    assert dataset.train.labels.tolist() == labels[:16].tolist()
+    assert dataset.train.classes == ("a", "b", "c")
+
+
+def test_parquet_without_splits_names_or_structs(tmp_path, opened):
+    pixels = pictures(20, 6, 6)
+    parquet(tmp_path / "all.parquet", [png(p) for p in pixels], ["dog", "cat"] * 10, image="picture", as_struct=False)
+    for path in (tmp_path, tmp_path / "all.parquet"):
+        dataset = opened("parquet", path=path, test_fraction=0.3)
+        assert (len(dataset.train), len(dataset.test), dataset.train.shape) == (14, 6, (1, 6, 6))
+        assert dataset.train.classes == ("cat", "dog")
+        assert np.bincount(dataset.test.labels).tolist() == [3, 3]
+        found = np.concatenate([dataset.train.images, dataset.test.images])[:, 0]
+        assert sorted(p.tobytes() for p in found) == sorted(p.tobytes() for p in pixels)
+        for images in (dataset.train, dataset.test):
+            for picture, label in zip(images.images, images.labels, strict=True):
+                row = next(i for i, p in enumerate(pixels) if np.array_equal(p, picture[0]))
+                assert ["dog", "cat"][row % 2] == dataset.train.classes[label]
+
+
+def test_parquet_labels_may_be_missing_and_pictures_may_lie_beside_it(tmp_path, opened):
+    pixels = pictures(4, 6, 6, 3)
+    save(tmp_path / "beside.png", png(pixels[1]))
+    values = [{"bytes": png(p), "path": None} for p in pixels]
+    values[1] = {"bytes": None, "path": "beside.png"}
+    pq.write_table(pa.table({"image": values, "label": [2, None, 0, 1]}), tmp_path / "train.parquet")
+    parquet(tmp_path / "test.parquet", [png(pixels[0])], [2], image="image")
+    dataset = opened("parquet", path=tmp_path)
+    assert dataset.train.labels.tolist() == [2, -1, 0, 1]
+    assert np.array_equal(dataset.train.images, channels_first(pixels))
+    assert dataset.train.classes == ("0", "1", "2")
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"label": [1]}, "needs one picture column"),
+        ({"img": [b"x"]}, "needs one label column"),
+        ({"img": [b"x"], "a": [1], "b": [2]}, "but 2 of its columns|label column .*could be it: name one label"),
+        ({"img": [b"x"], "label": [-7]}, "labels of .* run from -7 to -7"),
+    ],
+)
+def test_parquet_without_the_columns_says_which_it_has(columns, message, tmp_path, opened):
+    pq.write_table(pa.table(columns), tmp_path / "train.parquet")
+    with pytest.raises(ValueError, match=message):
+        opened("parquet", path=tmp_path)
+
+
+def write_folder(root, layout, shape=(7, 6, 3)):
+    """Write one picture per path; returns the pixels by path."""
+    wanted = {path: pictures(1, *shape)[0] for path in layout}
+    for path, pixels in wanted.items():
+        save(root / path, png(pixels))
+    return wanted
+
+
+def test_parquet_directories_that_are_none_or_several_are_errors(tmp_path, opened):
+    with pytest.raises(ValueError, match=r"no \*\.parquet file in"):
+        opened("parquet", path=tmp_path)
+    for name in ("one", "two"):
+        parquet(tmp_path / name / "train.parquet", [png(pictures(1, 4, 4)[0])], [0])
+    with pytest.raises(ValueError, match=r"several datasets in .* which has one/train\.parquet"):
+        opened("parquet", path=tmp_path)
+    save(tmp_path / "torn" / "train.parquet", b"PAR1 torn")
+    with pytest.raises(ValueError, match="not a readable Parquet file"):
+        opened("parquet", path=tmp_path / "torn")
+
+
+def test_files_of_any_name_beside_a_test_file_are_trained_on(tmp_path, opened):
+    parquet(tmp_path / "photos.parquet", [png(p) for p in pictures(3, 4, 4)], [0, 1, 0])
+    parquet(tmp_path / "test.parquet", [png(p) for p in pictures(2, 4, 4)], [1, 1])
+    dataset = opened("parquet", path=tmp_path)
+    assert (dataset.train.labels.tolist(), dataset.test.labels.tolist()) == ([0, 1, 0], [1, 1])
+
+
+def test_a_test_file_alone_is_not_trained_on(tmp_path, opened):
+    parquet(tmp_path / "test.parquet", [png(pictures(1, 4, 4)[0])], [0])
+    with pytest.raises(ValueError, match=r"no training file \(train\*\.parquet\)"):
+        opened("parquet", path=tmp_path)
+
+
+def test_pictures_of_unequal_size_need_a_size_and_are_cut_from_the_centre(tmp_path, opened):
+    wide = np.zeros((4, 12, 3), np.uint8)
+    wide[:, 4:8] = 200
+    save(tmp_path / "a" / "wide.png", png(wide))
+    for i in range(4):
+        save(tmp_path / "a" / f"{i}.png", png(np.full((8, 8, 3), 100, np.uint8)))
+    with pytest.raises(ValueError, match=r"differ in size, 8x8 and 12x4: set data\.size"):
+        opened("folder", path=tmp_path)
+    dataset = opened("folder", path=tmp_path, size=4)
+    found = np.concatenate([dataset.train.images, dataset.test.images])
+    assert sorted(found.mean(axis=(1, 2, 3)).tolist()) == [100, 100, 100, 100, 200]
+
+
+def test_shrinking_averages_over_all_source_pixels(tmp_path, opened):
+    board = np.indices((32, 32)).sum(axis=0) % 2 * 255
+    for i in range(2):
+        save(tmp_path / "a" / f"{i}.png", png(board.astype(np.uint8)))
+    images = opened("folder", path=tmp_path, size=8, test_fraction=0.5).train.images
+    # A chessboard of single pixels is grey if every pixel counts; without antialiasing it stays black and white.
+    assert np.abs(images.astype(int) - 127).max() <= 8
+
+
+def test_grey_pictures_stay_grey_unless_one_is_coloured(tmp_path, opened):
+    grey = pictures(1, 5, 5)[0]
+    save(tmp_path / "a/grey.png", png(grey))
+    save(tmp_path / "a/deep.png", png(np.full((5, 5), 0x80FF, np.uint16)))
+    dataset = opened("folder", path=tmp_path, test_fraction=0.5)
+    found = np.concatenate([dataset.train.images, dataset.test.images])
+    assert found.shape == (2, 1, 5, 5)
+    assert sorted(map(bytes, found)) == sorted([grey.tobytes(), b"\x80" * 25])
+    save(tmp_path / "a/red.png", png(np.full((5, 5, 3), (255, 0, 0), np.uint8)))
+    assert opened("folder", path=tmp_path, test_fraction=0.5).train.shape == (3, 5, 5)
+    assert opened("folder", path=tmp_path, test_fraction=0.5, channels=1).train.shape == (1, 5, 5)
+
+
+def test_a_coloured_test_picture_colours_the_training_pictures_too(tmp_path, opened):
+    save(tmp_path / "train/a/1.png", png(pictures(1, 5, 5)[0]))
+    save(tmp_path / "test/a/1.png", png(pictures(1, 5, 5, 3)[0]))
+    assert opened("folder", path=tmp_path).train.shape == (3, 5, 5)
+
+
+@pytest.mark.filterwarnings("error")
+def test_palettes_transparency_and_cmyk_become_colours(tmp_path, opened):
+    colour = np.zeros((6, 6, 3), np.uint8)
+    colour[:, 3:] = (10, 200, 30)
+    plain, alpha = Image.fromarray(colour), np.dstack([colour, np.full((6, 6), 77, np.uint8)])
+    (tmp_path / "a").mkdir()
+    plain.save(tmp_path / "a" / "1.png")
+    plain.quantize(4).save(tmp_path / "a" / "2.png", transparency=b"\x00\x80\xff")
+    plain.quantize(4).save(tmp_path / "a" / "3.gif")
+    Image.fromarray(alpha).save(tmp_path / "a" / "4.png")
+    plain.convert("CMYK").save(tmp_path / "a" / "5.tif")
+    dataset = opened("folder", path=tmp_path, test_fraction=0.2)
+    for picture in np.concatenate([dataset.train.images, dataset.test.images]):
+        assert np.array_equal(picture, colour.transpose(2, 0, 1))
+
+
+@pytest.fixture
+def torn(tmp_path):
+    """A folder with 12 good pictures, two torn ones and a text that calls itself a picture."""
+    write_folder(tmp_path, [f"{name}/{i:02}.png" for name in "ab" for i in range(6)], (64, 64, 3))
+    for name, content in {"a/torn1.png": None, "b/torn2.png": None, "b/text.png": b"hello"}.items():
+        save(tmp_path / name, png(pictures(1, 64, 64, 3)[0])[:3000] if content is None else content)
+    return tmp_path
+
+
+def test_unreadable_pictures_are_counted_and_named(torn, opened):
+    with pytest.raises(ValueError, match=r"[1-3] of 12 pictures are unreadable: .*(torn|text).*data\.on_bad=skip"):
+        opened("folder", path=torn)
+
+
+def test_unreadable_pictures_can_be_skipped_and_are_reported_every_time(torn, opened):
+    for _ in range(2):
+        dataset = opened("folder", path=torn, on_bad="skip")
+        assert len(dataset.train) + len(dataset.test) == 12
+        assert sorted(re.findall(r"(\w+)\.png", " ".join(dataset.skipped))) == ["text", "torn1", "torn2"]
+        assert "not a picture" in " ".join(dataset.skipped)
+        assert len(dataset.train.labels) == len(dataset.train.images)
+
+
+def test_skipped_pictures_shift_no_label(tmp_path, opened):
+    for i in range(150):  # three chunks; the second is all bad
+        content = b"bad" if i % 10 == 7 or 64 <= i < 128 else png(np.full((4, 4), i, np.uint8))
+        save(tmp_path / "train" / f"class{i % 3}" / f"{i:03}.png", content)
+    save(tmp_path / "test" / "class0" / "0.png", png(np.zeros((4, 4), np.uint8)))
+    dataset = opened("folder", path=tmp_path, on_bad="skip")
+    assert (dataset.train.images[:, 0, 0, 0] % 3).tolist() == dataset.train.labels.tolist()
+    assert len(dataset.train) + len(dataset.skipped) == 150
+
+
+def test_a_folder_of_nothing_but_bad_pictures_is_an_error(tmp_path, opened):
+    for i in range(9):
+        save(tmp_path / "a" / f"{i}.png", b"bad")
+    with pytest.raises(ValueError, match="train split has no pictures"):
+        opened("folder", path=tmp_path, on_bad="skip")
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the shared CIFAR-10 photographs are not on this machine")
+def test_real_photographs_open(opened):
+    dataset = opened("parquet", path=REAL, train_limit=600, test_limit=200)
+    assert dataset.train.images.shape == (600, 3, 32, 32)
+    assert dataset.train.classes[:3] == ("airplane", "automobile", "bird")
+    assert np.bincount(dataset.train.labels, minlength=10).min() > 30
+    assert 100 < dataset.train.images.mean() < 140  # CIFAR-10's mean is 120.7

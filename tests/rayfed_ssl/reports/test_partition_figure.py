@@ -1,0 +1,81 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rayfed_ssl.reports.partition_figure import count_samples, partition_figure, save_partition_figure
+
+LABELS = np.array([0, 0, 0, 0, 1, 1, 2, 2, 2, -1])
+SHARDS = {1: np.array([0, 1, 2, 3, 4]), 4: np.array([5, 6, 9])}
+CLASSES = ("ant", "bee", "cow")
+
+
+def circles(figure):
+    """Read the picture back: area by (class, row)."""
+    found = {}
+    for collection in figure.axes[0].collections:
+        for (x, y), area in zip(collection.get_offsets(), collection.get_sizes(), strict=True):
+            found[int(x), int(y)] = float(area)
+    return found
+
+
+def test_samples_are_counted_by_client_and_class():
+    assert count_samples(LABELS, SHARDS, 3).tolist() == [[4, 1, 0], [0, 1, 1]]
+    assert count_samples(LABELS, dict(reversed(SHARDS.items())), 3).tolist() == [[4, 1, 0], [0, 1, 1]]
+
+
+def test_the_area_of_a_circle_is_proportional_to_its_count_and_none_is_drawn_for_none():
+    areas = circles(partition_figure(LABELS, SHARDS, CLASSES))
+    assert set(areas) == {(0, 0), (1, 0), (1, 1), (2, 1)}
+    assert areas[0, 0] == pytest.approx(4 * areas[1, 0], rel=1e-9)
+    assert areas[1, 0] == areas[1, 1] == areas[2, 1]
+
+
+@pytest.mark.parametrize(("num_clients", "num_classes"), [(3, 2), (6, 10), (100, 20), (5, 200)])
+def test_the_largest_circle_just_fits_its_cell(num_clients, num_classes):
+    labels = np.arange(num_clients * num_classes) % num_classes
+    shards = dict(enumerate(np.split(np.arange(len(labels)), num_clients)))
+    figure = partition_figure(labels, shards, [str(i) for i in range(num_classes)])
+    figure.draw_without_rendering()
+    box = figure.axes[0].get_window_extent()
+    cell = min(box.width / num_classes, box.height / num_clients) * 72 / figure.dpi
+    diameter = max(circles(figure).values()) ** 0.5
+    assert diameter == pytest.approx(0.9 * cell, rel=1e-6)
+
+
+def test_rows_name_clients_and_their_sizes_with_the_public_set_first():
+    figure = partition_figure(LABELS, SHARDS, CLASSES, public=np.array([7, 8]), title="toy")
+    axes = figure.axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["public (2)", "1 (5)", "4 (3)"]
+    assert [label.get_text() for label in axes.get_xticklabels()] == list(CLASSES)
+    assert axes.get_title() == "toy"
+    hollow, filled = axes.collections
+    assert hollow.get_offsets().tolist() == [[2.0, 0.0]]
+    assert len(hollow.get_facecolor()) == 0
+    assert len(filled.get_offsets()) == 4
+
+
+def test_both_files_are_pictures_and_the_same_bytes_each_time(tmp_path):
+    first, second = (
+        save_partition_figure(partition_figure(LABELS, SHARDS, CLASSES), tmp_path / name / "partition.png")
+        for name in "ab"
+    )
+    assert [path.name for path in first] == ["partition.png", "partition.svg"]
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+    with Image.open(first[0]) as image:
+        assert image.getcolors(100_000) is None or len(image.getcolors(100_000)) > 2
+    assert b"<svg" in first[1].read_bytes()
+    assert b"ant" in first[1].read_bytes()  # text stays text
+
+
+def test_no_window_system_is_touched():
+    code = "import sys, rayfed_ssl.reports.partition_figure; print('matplotlib.pyplot' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_a_client_without_labels_is_drawn_empty():
+    areas = circles(partition_figure(np.array([0, -1]), {0: np.array([0]), 1: np.array([1])}, ("ant",)))
+    assert set(areas) == {(0, 0)}
+    assert circles(partition_figure(np.array([-1]), {0: np.array([0])}, ("ant",))) == {}
