@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from actors.cluster import ClusterError, Node
-from rayfed_ssl.config import Engine
+from rayfed_ssl.settings import Engine
 
 GRAIN = 10_000
 """Ray counts resources in ten-thousandths."""

@@ -2,7 +2,6 @@
 
 Run it on a quiet machine: python benchmarks/views.py [--seconds 2]
 """
-# ruff: noqa: T201
 
 import argparse
 import statistics

@@ -14,23 +14,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from rayfed_ssl.config import Config, ConfigError, nearest
+from rayfed_ssl.build_task import build_task
+from rayfed_ssl.config import Config
 from rayfed_ssl.data.datasets import open_dataset
 from rayfed_ssl.data.partition import partition, random_rows
 from rayfed_ssl.data.public import PublicSet, parse_public, split_public
 from rayfed_ssl.data.shard import Shard
 from rayfed_ssl.data.store import Dataset, ImageSet
-from rayfed_ssl.data.views import PROBE_VIEW, VIEWS, augment, normalise
+from rayfed_ssl.data.views import PROBE_VIEW, augment, normalise
+from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.evaluation.knn import knn_accuracy
 from rayfed_ssl.ledger import BreakEven, Entry, account
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server
-from rayfed_ssl.models import ENCODERS
-from rayfed_ssl.models.precision import choose_precision
-from rayfed_ssl.objectives import Supervised
 from rayfed_ssl.rounds import ClientError, Evaluation
 from rayfed_ssl.seeds import SERVER, Purpose, derive_seed, generator
-from rayfed_ssl.task import Task
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ class Federation:
         self.config = config
         self.dataset = dataset
         self.method: Method = config.method
-        self.task = _task(config, dataset)
+        self.task = build_task(config, dataset)
         self.shards = dict(shards)
         self.public = public
         self._public = None if public is None else Shard.of(public.images.images, public.rows, self.task.device)
@@ -279,60 +277,3 @@ def client_error(config: Config, round: int, client_id: int, cause: str) -> Clie
 def round_half_up(value: float) -> int:
     """Round as people do, not to the even neighbour."""
     return int(value + 0.5)
-
-
-def _known(key: str, name: str, registry: Mapping[str, Any]) -> None:
-    if name not in registry:
-        raise ConfigError(f"{key}: unknown name {name!r}{nearest(name, registry)}")
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError):
-        raise ConfigError(f"engine.device={name} is not on this machine: take cpu or auto") from None
-    return device
-
-
-def _task(config: Config, dataset: Dataset) -> Task:
-    """Build the task and check its names."""
-    channels, height, width = dataset.train.shape
-    if height != width:
-        raise ConfigError(f"images must be square, got {height}x{width} pixels: set data.size")
-    for name in (config.model.encoder, *(config.clients.models or ())):
-        _known("model", name, ENCODERS)
-    views = config.training.views or default_views(config.data.name, height)
-    _known("training.views", views, VIEWS)
-    objective, engine = config.objective, config.engine
-    if isinstance(objective, Supervised):
-        objective = replace(objective, num_classes=dataset.train.num_classes)
-    device = _device(engine.device)
-    return Task(
-        encoder=config.model.encoder,
-        client_encoders=config.clients.models or (),
-        stem=config.model.stem,
-        projection_dim=config.model.projection_dim,
-        channels=channels,
-        size=height,
-        views=VIEWS[views],
-        objective=objective,
-        optimiser=config.training.optimiser,
-        epochs=config.epochs,
-        batch=config.training.batch,
-        drop_last=config.training.drop_last,
-        device=device,
-        precision=choose_precision(
-            device, engine.precision, channels_last=engine.channels_last, compile=engine.compile
-        ),
-        seed=config.seed,
-    )
-
-
-def default_views(dataset: str, size: int) -> str:
-    """Name the views of a dataset: FLESD's by image size, and milder ones for the tiny digits."""
-    if dataset == "digits":
-        return "digits"
-    return "flesd-cifar" if size < 64 else "flesd-imagenet"

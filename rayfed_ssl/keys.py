@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 from pydantic_core import PydanticUndefined
 
-from rayfed_ssl.config import Config, Section
+from rayfed_ssl.config import Config
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.objectives import OBJECTIVES
+from rayfed_ssl.settings import Section
 
 
 class Key(NamedTuple):

@@ -24,7 +24,8 @@ import yaml
 
 from rayfed_ssl import checkpoints
 from rayfed_ssl.checkpoints import write_durably
-from rayfed_ssl.config import Config, ConfigError
+from rayfed_ssl.config import Config
+from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.federation import Federation, training_seed
 from rayfed_ssl.ledger import Entry
 from rayfed_ssl.method import Encoder, Metrics

@@ -42,6 +42,7 @@ from rayfed_ssl.data.shard import Shard
 from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, sent
 from rayfed_ssl.models import Model
 from rayfed_ssl.optimisers import Optimiser
+from rayfed_ssl.sample_queue import SampleQueue
 from rayfed_ssl.task import Task, finite
 from rayfed_ssl.trees import Weights, frozen
 
@@ -164,34 +165,6 @@ def update_momentum(momentum: Model, student: Model, zeta: float) -> None:
     slow: list[Tensor] = list(momentum.parameters())
     fast: list[Tensor] = list(student.parameters())
     torch._foreach_lerp_(slow, fast, 1 - zeta)
-
-
-@dataclass
-class Queue:
-    """The anchors: the last m representations of the momentum encoder, first in, first out.
-
-    Attributes:
-        representations: Unit-length rows, [m, D].
-        samples: Which public sample each row came from, int64 [m].
-        filled: How many rows were enqueued so far.
-    """
-
-    representations: Tensor
-    samples: Tensor
-    filled: int = 0
-
-    @classmethod
-    def random(cls, size: int, dim: int, generator: torch.Generator) -> "Queue":
-        """Start from random directions (code)."""
-        rows = torch.randn(size, dim, generator=generator, device=generator.device)
-        return cls(F.normalize(rows, dim=1), torch.zeros(size, dtype=torch.int64, device=generator.device))
-
-    def enqueue(self, representations: Tensor, samples: Tensor) -> None:
-        """Replace the oldest rows; m is a multiple of the batch, so a batch never wraps around."""
-        start = self.filled % len(self.samples)
-        self.representations[start : start + len(samples)] = representations
-        self.samples[start : start + len(samples)] = samples
-        self.filled += len(samples)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -340,7 +313,7 @@ class FLESD(Method):
             The mean distillation loss of the first and of the last epoch, and the number of steps taken.
         """
         size = check_public(len(public), self.queue_size, self.distil_batch)
-        queue = Queue.random(size, student.projection_dim, generator)
+        queue = SampleQueue.random(size, student.projection_dim, generator)
         optimiser = Optimiser(lr=self.distil_lr, weight_decay=self.distil_weight_decay).over(student.parameters())
         losses, num_steps = [], 0
         for epoch in range(self.distil_epochs):
@@ -367,7 +340,7 @@ class FLESD(Method):
                 losses.append(finite(float(total) / count, f"distillation epoch {epoch + 1}", optimiser))
         return {"distil_loss_first": losses[0], "distil_loss": losses[-1], "distil_steps": num_steps}
 
-    def loss(self, ensembled: Tensor, queries: Tensor, index: Tensor, queue: Queue) -> Tensor:
+    def loss(self, ensembled: Tensor, queries: Tensor, index: Tensor, queue: SampleQueue) -> Tensor:
         """Distillation loss of one batch against the queue (Eq. 7-9)."""
         target = target_probabilities(ensembled, index, queue.samples)
         temperature = self.student_temperature or self.temperature

@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from rayfed_ssl.config import ConfigError
 from rayfed_ssl.data.public import PublicClient, parse_public
+from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.record import Row, RunRecord
 from rayfed_ssl.reports.compare import Summary, summarise

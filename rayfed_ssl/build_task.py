@@ -1,0 +1,70 @@
+"""From a configuration and its data to the task that all participants share."""
+
+from dataclasses import replace
+
+import torch
+
+from rayfed_ssl.config import Config
+from rayfed_ssl.data.store import Dataset
+from rayfed_ssl.data.views import VIEWS
+from rayfed_ssl.errors import ConfigError, check_name
+from rayfed_ssl.models import ENCODERS
+from rayfed_ssl.models.precision import choose_precision
+from rayfed_ssl.objectives import Supervised
+from rayfed_ssl.task import Task
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError):
+        raise ConfigError(f"engine.device={name} is not on this machine: take cpu or auto") from None
+    return device
+
+
+def build_task(config: Config, dataset: Dataset) -> Task:
+    """Build the task.
+
+    Raises:
+        ConfigError: A name is unknown, the images are not square, or the device is not there.
+    """
+    channels, height, width = dataset.train.shape
+    if height != width:
+        raise ConfigError(f"images must be square, got {height}x{width} pixels: set data.size")
+    for name in (config.model.encoder, *(config.clients.models or ())):
+        check_name("model", name, ENCODERS)
+    views = config.training.views or default_views(config.data.name, height)
+    check_name("training.views", views, VIEWS)
+    objective, engine = config.objective, config.engine
+    if isinstance(objective, Supervised):
+        objective = replace(objective, num_classes=dataset.train.num_classes)
+    device = _device(engine.device)
+    return Task(
+        encoder=config.model.encoder,
+        client_encoders=config.clients.models or (),
+        stem=config.model.stem,
+        projection_dim=config.model.projection_dim,
+        channels=channels,
+        size=height,
+        views=VIEWS[views],
+        objective=objective,
+        optimiser=config.training.optimiser,
+        epochs=config.epochs,
+        batch=config.training.batch,
+        drop_last=config.training.drop_last,
+        device=device,
+        precision=choose_precision(
+            device, engine.precision, channels_last=engine.channels_last, compile=engine.compile
+        ),
+        seed=config.seed,
+    )
+
+
+def default_views(dataset: str, size: int) -> str:
+    """Name the views of a dataset: FLESD's by image size, and milder ones for the tiny digits."""
+    if dataset == "digits":
+        return "digits"
+    return "flesd-cifar" if size < 64 else "flesd-imagenet"

@@ -1,0 +1,64 @@
+"""Recipes: YAML files with the keys of a configuration, and the overrides that change them."""
+
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rayfed_ssl.errors import ConfigError, nearest
+
+
+def recipe_names() -> list[str]:
+    """Name the recipes that come with the package."""
+    folder = resources.files("rayfed_ssl.recipes")
+    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+
+
+def read_recipe(source: str | Path) -> dict[str, Any]:
+    """Read a recipe file, or one that comes with the package, as plain data."""
+    path = Path(source)
+    if path.suffix not in (".yaml", ".yml"):
+        if str(source) not in recipe_names():
+            raise ConfigError(f"there is no recipe {str(source)!r}{nearest(str(source), recipe_names())}")
+        text = resources.files("rayfed_ssl.recipes").joinpath(f"{source}.yaml").read_text()
+    elif path.is_file():
+        text = path.read_text()
+    else:
+        raise ConfigError(f"there is no recipe file {path}: give a path that exists, or a name from `list recipes`")
+    try:
+        tree = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source} is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{source} must hold keys and values, got {type(tree).__name__}")
+    return tree
+
+
+SCALAR_MEANS = {"model": "encoder"}
+"""Which field of a section a bare value sets; for all others it is the name."""
+
+
+def apply_override(tree: dict[str, Any], override: str) -> None:
+    """Apply "a.b=value" in place; a bare value for a section ("method=fedavg") replaces the section."""
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"an override looks like key=value, got {override!r}")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        value = text
+    *parents, last = key.split(".")
+    node = tree
+    for parent in parents:
+        child = node.setdefault(parent, {})
+        if isinstance(child, str):
+            child = node[parent] = {SCALAR_MEANS.get(parent, "name"): child}
+        if not isinstance(child, dict):
+            raise ConfigError(f"cannot set {key}: {parent} holds {child!r}, which has no fields")
+        node = child
+    node[last] = value
+    if key == "training.epochs":
+        tree["training"].pop("total_epochs", None)
+    if key == "training.total_epochs":
+        tree["training"].pop("epochs", None)

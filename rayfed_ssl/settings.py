@@ -1,0 +1,168 @@
+"""The sections of a run's configuration: every key, its default, its range and its meaning."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rayfed_ssl.evaluation.linear_probe import LinearProbe
+from rayfed_ssl.optimisers import Optimiser
+
+
+class Section(BaseModel):
+    """Part of the configuration: frozen, and every unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+
+class Data(Section):
+    """The dataset.
+
+    Attributes:
+        name: One of `rayfed-ssl list datasets`.
+        path: Directory of the files, where the dataset needs one or they do not lie in the default place.
+        size: Side in pixels to which images are resized; None keeps the dataset's own.
+        channels: 1 or 3; None keeps the dataset's own.
+        train_limit: Use this many training samples, a random subset.
+        test_limit: Use this many test samples, a random subset.
+        test_fraction: Held out where the files have no test split.
+        seed: Draws these subsets and this split; apart from the run's seed, so that all runs see the same images.
+        download: Whether torchvision may fetch missing files.
+        on_bad: What unreadable image files do: stop the run ("error") or be left out with a report ("skip").
+    """
+
+    name: str
+    path: Path | None = None
+    size: int | None = Field(None, ge=4)
+    channels: Literal[1, 3] | None = None
+    train_limit: int | None = Field(None, ge=2)
+    test_limit: int | None = Field(None, ge=1)
+    test_fraction: float = Field(0.2, gt=0, lt=1)
+    seed: int = Field(0, ge=0)
+    download: bool = False
+    on_bad: Literal["error", "skip"] = "error"
+
+
+class Partition(Section):
+    """How training samples are spread over clients.
+
+    Attributes:
+        name: "dirichlet", "iid", "classes_per_client" or "pooled" (one client has all).
+        alpha: Dirichlet's concentration; smaller is less alike.
+        min_share: Dirichlet is drawn again until each client's shares sum to min_share / K (FLESD's code).
+        classes: Classes per client.
+    """
+
+    name: Literal["dirichlet", "iid", "classes_per_client", "pooled"] = "dirichlet"
+    alpha: float | None = Field(None, gt=0)
+    min_share: float | None = Field(None, ge=0)
+    classes: int | None = Field(None, ge=1)
+
+
+class Clients(Section):
+    """The federation.
+
+    Attributes:
+        number: K, with the client that gives its shard as public data.
+        fraction: C, the part of the clients that takes part in a round.
+        models: Encoders by client id, cyclically; None gives everybody the global one.
+    """
+
+    number: int = Field(6, ge=1)
+    fraction: float = Field(1.0, gt=0, le=1)
+    models: tuple[str, ...] | None = None
+
+
+class ModelChoice(Section):
+    """The global model.
+
+    Attributes:
+        encoder: One of `rayfed-ssl list models`.
+        stem: A ResNet's first layers: "cifar" (3x3, no pooling), "imagenet", or by image size.
+        projection_dim: Width of the projections; None takes the objective's own.
+    """
+
+    encoder: str = "cnn"
+    stem: Literal["auto", "cifar", "imagenet"] = "auto"
+    projection_dim: int | None = Field(None, ge=1)
+
+
+class Training(Section):
+    """Local training.
+
+    Attributes:
+        epochs: E_local.
+        total_epochs: E_total = T x E_local, in place of `epochs`.
+        batch: Samples a step.
+        drop_last: Whether an incomplete last batch is left out.
+        views: One of `rayfed-ssl list views`; None takes the dataset's own.
+        optimiser: Name, learning rate and so on.
+    """
+
+    epochs: int | None = Field(None, ge=1)
+    total_epochs: int | None = Field(None, ge=1)
+    batch: int = Field(128, ge=2)
+    drop_last: bool = False
+    views: str | None = None
+    optimiser: Optimiser = Optimiser()
+
+
+class KNN(Section):
+    """The kNN monitor: weighted vote of the nearest training samples (facts: EasyFL's k and temperature).
+
+    Attributes:
+        neighbours: k.
+        temperature: Of the vote's weights exp(cosine / temperature).
+    """
+
+    neighbours: int = Field(200, ge=1)
+    temperature: float = Field(0.1, gt=0)
+
+
+class Evaluation(Section):
+    """What is measured, and when.
+
+    Attributes:
+        every: Run the kNN monitor after every so many rounds; 0 means at the end only.
+        knn: The monitor's settings.
+        linear: The linear probe at the end; FLESD's protocol.
+        augment: Draw crops and flips for the probe in every epoch, as FLESD's protocol does, instead of computing
+            features once.
+        train_limit: Probe and monitor see this many training samples at most.
+    """
+
+    every: int = Field(1, ge=0)
+    knn: KNN = KNN()
+    linear: LinearProbe = LinearProbe()
+    augment: bool = False
+    train_limit: int | None = Field(None, ge=2)
+
+
+class Engine(Section):
+    """How the run is computed. Bits depend on device, precision, compile and threads, never on the rest.
+
+    Attributes:
+        executor: "ray" (actors) or "local" (this process).
+        actors: Client actors; "auto" takes as many as cores or GPU slots, "per-client" gives each client its own.
+        cpus_per_actor: What Ray reserves for a client actor.
+        gpus_per_actor: Fraction of a GPU for a client actor; None shares each GPU among `actors` if there is one.
+        device: "auto", "cpu" or "cuda".
+        precision: "auto", "fp32" or "bf16" (autocast).
+        channels_last: Memory layout of images; None lets the device decide.
+        compile: Whether torch.compile is used.
+        threads: Compute threads of a client actor.
+        server_threads: Compute threads of the server.
+        attempts: How often a client whose actor died is tried before the run fails.
+    """
+
+    executor: Literal["ray", "local"] = "ray"
+    actors: Literal["auto", "per-client"] | Annotated[int, Field(ge=1)] = "auto"
+    cpus_per_actor: float = Field(1.0, ge=0)
+    gpus_per_actor: float | None = Field(None, ge=0)
+    device: str = "auto"
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    channels_last: bool | None = None
+    compile: bool = False
+    threads: int = Field(1, ge=1)
+    server_threads: int = Field(1, ge=1)
+    attempts: int = Field(3, ge=1)
