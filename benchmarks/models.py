@@ -1,7 +1,8 @@
 """Speed of a local step, by encoder, number format, memory layout and compilation.
 
 A step is what a client does: two views of a batch forward in one pass, InfoNCE, backward, Adam. The best of several
-steps is reported, because neighbours on a shared machine only ever slow one down.
+steps is reported, because neighbours on a shared machine only ever slow one down; on one CPU thread, CPU seconds are
+counted, which neighbours inflate less than seconds on the clock.
 
     python benchmarks/models.py --encoders cnn resnet18 --batch 128 --compile
 """
@@ -32,8 +33,10 @@ def images_per_second(encoder: str, precision: Precision, options: argparse.Name
     views = torch.randn(2 * options.batch, options.channels, options.size, options.size, device=device)
     targets = torch.arange(options.batch, device=device)
 
+    clock = time.process_time if device.type == "cpu" and options.threads == 1 else time.perf_counter
+
     def step() -> float:
-        start = time.perf_counter()
+        start = clock()
         with autocast(precision, device):
             _, projections = model(views)
         first, second = F.normalize(projections, dim=1).chunk(2)
@@ -42,7 +45,7 @@ def images_per_second(encoder: str, precision: Precision, options: argparse.Name
         optimiser.step()
         if device.type == "cuda":
             torch.cuda.synchronize()
-        return time.perf_counter() - start
+        return clock() - start
 
     compiling = step()
     times = [step(), step()]

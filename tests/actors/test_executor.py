@@ -1,0 +1,155 @@
+"""RayExecutor on a real federation: the same bits as in this process, whatever dies."""
+
+import pytest
+import torch
+
+from actors.cluster import ClusterError
+from actors.executor import RayExecutor
+from actors.supervision import ActorError
+from rayfed_ssl.local_executor import LocalExecutor
+from rayfed_ssl.rounds import ClientError, Observer, Plan, run_rounds
+from rayfed_ssl.seeds import Purpose, derive_seed
+
+pytestmark = pytest.mark.ray
+
+
+class Trace(Observer):
+    """Keeps what an observer is told, without times, and acts on cue."""
+
+    def __init__(self, on_client=lambda report: None, on_round_end=lambda outcome: None):
+        self.retries, self.evaluations, self.reports = 0, [], []
+        self._on_client, self._on_round_end = on_client, on_round_end
+
+    def on_client(self, report):
+        self._on_client(report)
+
+    def on_round_end(self, outcome):
+        self.retries += outcome.retries
+        self.reports += [(r.client, r.state, r.metrics, r.ledger) for r in outcome.clients]
+        self._on_round_end(outcome)
+
+    def on_evaluated(self, evaluations):
+        self.evaluations += [(e.round, e.encoder, e.metrics) for e in evaluations]
+
+
+def play(executor, federation, directory, trace=None):
+    """Run a federation; returns all that must not depend on the executor."""
+    trace = trace or Trace()
+    plan = Plan(federation.config.rounds, federation.cohort, 1, directory)
+    state = run_rounds(plan, executor, trace)
+    return state.sha256, trace.reports, trace.evaluations
+
+
+@pytest.fixture(scope="module")
+def federation(open_tiny):
+    return open_tiny("fedavg", "training.epochs=3", "rounds=2", "method.batch_norm=local", "engine.attempts=2")
+
+
+@pytest.fixture(scope="module")
+def expected(federation, tmp_path_factory):
+    return play(LocalExecutor(federation), federation, tmp_path_factory.mktemp("local"))
+
+
+@pytest.fixture(scope="module")
+def executor(cluster, federation):
+    made = RayExecutor(federation)
+    yield made
+    made.close()
+
+
+def test_results_are_those_of_the_local_executor(executor, federation, expected, tmp_path):
+    assert play(executor, federation, tmp_path) == expected
+    assert executor.placement.num_actors == 2
+
+
+def test_a_client_actor_that_dies_in_a_step_changes_nothing_but_the_retries(
+    executor, federation, expected, tmp_path, kill
+):
+    trace = Trace()
+    with kill("ClientActor.update_client", times=1) as killed:
+        assert play(executor, federation, tmp_path, trace) == expected
+    assert len(killed) == trace.retries == 1
+
+
+def test_a_server_actor_that_dies_between_steps_changes_nothing(executor, federation, expected, tmp_path, kill):
+    def end_server(_):
+        if not killed:
+            with kill("ServerActor", times=1) as hit:
+                while not hit:
+                    pass
+            killed.extend(hit)
+
+    killed = []
+    assert play(executor, federation, tmp_path, Trace(on_client=end_server)) == expected
+    assert len(killed) == 1
+
+
+def test_a_client_whose_actors_always_die_ends_the_run(executor, federation, tmp_path, kill):
+    with kill("ClientActor.", times=99), pytest.raises(ClientError) as caught:
+        play(executor, federation, tmp_path)
+    assert "its actor died in 2 of 2 attempts (Worker unexpectedly exits" in str(caught.value)
+    assert "rayfed-ssl replay RUN --round 1 --client" in str(caught.value)
+
+
+def test_a_server_whose_actors_always_die_ends_the_run(executor, federation, tmp_path, kill):
+    with kill("ServerActor", times=99), pytest.raises(ActorError, match="server actor died in 2 of 2 attempts"):
+        play(executor, federation, tmp_path)
+
+
+def test_the_executor_still_works_after_all_that(executor, federation, expected, tmp_path):
+    assert play(executor, federation, tmp_path) == expected
+
+
+def test_an_upload_that_was_lost_is_made_again(executor, federation, expected, tmp_path, lost_ref):
+    def lose(report):
+        if len(lost) < 1:
+            lost.append(report.client)
+            executor._uploads[report.client] = lost_ref
+
+    lost = []
+    trace = Trace(on_client=lose)
+    assert play(executor, federation, tmp_path, trace) == expected
+    assert trace.retries == 1
+
+
+def test_states_are_read_from_disk_where_there_is_no_ref(executor, federation, expected, tmp_path):
+    trace = Trace(on_round_end=lambda outcome: executor._memories._memories.clear())
+    assert play(executor, federation, tmp_path, trace) == expected
+
+
+def test_a_step_that_raises_names_client_round_seed_and_command(cluster, open_tiny, tmp_path):
+    federation = open_tiny("fedavg", "training.optimiser.lr=1e30", "engine.actors=1")
+    executor = RayExecutor(federation)
+    with pytest.raises(ClientError) as caught:
+        play(executor, federation, tmp_path)
+    executor.close()
+    first = max(federation.shards, key=lambda k: len(federation.shards[k]))
+    # The client with the largest shard starts first, and there is only one actor.
+    seed = derive_seed(0, Purpose.TRAINING, round=1, participant=first)
+    assert str(caught.value).startswith(f"client {first} failed in round 1 (seed {seed}): ValueError: the loss is nan")
+    assert str(caught.value).endswith(f"rayfed-ssl replay RUN --round 1 --client {first}")
+
+
+def test_actors_that_do_not_fit_are_refused_at_once(cluster, open_tiny):
+    with pytest.raises(ClusterError, match=r"3 client actors of 2 CPUs each do not fit into Ray's 4 CPUs"):
+        RayExecutor(open_tiny("fedavg", "engine.actors=3", "engine.cpus_per_actor=2"))
+
+
+def test_a_gpu_that_ray_does_not_have_is_refused(cluster, open_tiny):
+    with pytest.raises(ClusterError, match=r"engine.gpus_per_actor=0.5 has no meaning"):
+        RayExecutor(open_tiny("fedavg", "engine.gpus_per_actor=0.5", "engine.device=auto"))
+
+
+def test_room_that_others_hold_is_refused(executor, open_tiny, monkeypatch):
+    monkeypatch.setattr("actors.supervision.ROOM_TIMEOUT", 0.2)
+    with pytest.raises(ClusterError, match=r"3 client actors need 3 CPUs and 0 GPUs, but only 2 and 0 are free"):
+        RayExecutor(open_tiny("fedavg", "engine.actors=3"))
+
+
+def test_threads_are_those_of_the_configuration(cluster):
+    from actors.client_actor import ClientActor
+
+    before = torch.get_num_threads()
+    ClientActor({"method": "fedavg", "objective": "simclr", "data": "digits", "training": {"epochs": 1}})
+    assert torch.get_num_threads() == 1
+    torch.set_num_threads(before)

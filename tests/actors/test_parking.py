@@ -1,0 +1,116 @@
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+import torch
+
+from actors.memories import Memories, Memory, MemoryCache
+from actors.parking import UploadLostError, Uploads, fetch, fill, park
+from rayfed_ssl import checkpoints
+from rayfed_ssl.methods.local_only import ClientState
+from rayfed_ssl.trees import digest, to_numpy
+
+
+@dataclass(frozen=True)
+class Download:
+    weights: Any
+    others: Any = None
+
+
+@pytest.fixture
+def weights():
+    return {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor(7)}
+
+
+def travel(messages):
+    parts, plan = park(messages)
+    refs = [ray.put(to_numpy(part)) for part in parts]
+    return {key: fetch(message) for key, message in fill(plan, refs).items()}
+
+
+def test_a_shared_model_is_one_part_however_many_clients_receive_it(weights):
+    parts, plan = park({client_id: Download(weights) for client_id in range(100)})
+    assert len(parts) == 1
+    assert parts[0] is weights
+    assert plan[0] == plan[99]
+
+
+def test_tensors_that_values_share_are_parts_of_their_own(weights):
+    own = {k: weights | {"own": torch.full((k + 1,), float(k))} for k in range(3)}
+    parts, _ = park({k: Download(own[k]) for k in range(3)})
+    assert len(parts) == 5
+
+
+def test_what_each_client_has_alone_is_one_part_per_client():
+    parts, _ = park({k: Download({"a": torch.full((2,), k), "b": torch.full((3,), k)}) for k in range(4)})
+    assert len(parts) == 4
+
+
+def test_values_without_tensors_stay_in_the_message():
+    parts, plan = park({0: Download(None, {"name": "cnn", "count": 3})})
+    assert parts == []
+    assert plan == {0: Download(None, {"name": "cnn", "count": 3})}
+
+
+def test_downloads_arrive_with_the_same_bits(cluster, weights):
+    messages = {k: Download(weights, (weights["a"], torch.full((2,), k), "text")) for k in range(3)}
+    arrived = travel(messages)
+    assert {k: digest(message) for k, message in arrived.items()} == {k: digest(m) for k, m in messages.items()}
+
+
+def test_what_arrives_is_shared_memory_and_cannot_be_written(cluster):
+    (arrived,) = travel({0: Download({"a": torch.zeros(50_000)})}).values()
+    assert not arrived.weights["a"].numpy().flags.owndata
+    (raw,) = ray.get([ray.put({"a": np.zeros(50_000)})])
+    assert not raw["a"].flags.writeable
+
+
+def test_uploads_come_in_ascending_id_and_one_at_a_time(cluster):
+    uploads = Uploads({k: ray.put({"w": np.full(50_000, k)}) for k in (3, 0, 2, 1)})
+    assert list(uploads) == [0, 1, 2, 3]
+    seen: list[Any] = []
+    for k, upload in enumerate(uploads.values()):
+        assert upload["w"][0] == k
+        seen.append(weakref.ref(upload["w"]))
+        # While one is taken the loop still holds the last; all before it are gone.
+        assert [r() is None for r in seen[:-2]] == [True] * max(0, k - 1)
+        del upload
+    assert len(seen) == len(uploads) == 4
+
+
+def test_an_upload_that_was_lost_names_its_client(lost_ref):
+    with pytest.raises(UploadLostError) as caught:
+        Uploads({4: lost_ref})[4]
+    assert caught.value.client_id == 4
+
+
+def test_a_state_without_ref_is_read_from_disk(tmp_path):
+    state = ClientState("cnn", {"a": torch.ones(3)})
+    stored = checkpoints.store(state, tmp_path, "client")
+    assert digest(Memory(stored).recall(tmp_path)) == digest(state)
+
+
+def test_a_state_whose_ref_was_lost_is_read_from_disk(lost_ref, tmp_path):
+    state = ClientState("cnn", {"a": torch.ones(3)})
+    stored = checkpoints.store(state, tmp_path, "client")
+    assert digest(Memory(stored, lost_ref).recall(tmp_path)) == digest(state)
+
+
+def test_states_are_kept_while_they_find_room(cluster, tmp_path):
+    cache, ref = MemoryCache(room=1000), ray.put(0)
+    small, large = (checkpoints.store(ClientState("cnn", {"a": torch.ones(n)}), tmp_path, f"{n}") for n in (100, 1000))
+    cache.keep(0, small, ref, tmp_path)
+    cache.keep(1, large, ref, tmp_path)
+    assert cache.find(0, small).ref is ref
+    assert cache.find(1, large) == Memory(large)
+    assert cache.find(0, large) == Memory(large)
+
+
+def test_states_are_mapped_in_ascending_id(tmp_path):
+    stored = checkpoints.store(ClientState("cnn", {"a": torch.ones(3)}), tmp_path, "client")
+    memories = Memories({5: Memory(stored), 1: Memory(stored)}, tmp_path)
+    assert list(memories) == [1, 5]
+    assert memories[5].architecture == "cnn"

@@ -1,0 +1,81 @@
+"""Comparisons are paired: with one seed, methods see the same shards, cohorts, start, samples and views."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from rayfed_ssl.data.shard import Shard
+from rayfed_ssl.federation import Federation
+from rayfed_ssl.methods import METHODS
+from rayfed_ssl.trees import digest
+from tests.laws.laws import play
+
+Open = Callable[..., Federation]
+PUBLIC = {name: ["public=client:0", "method.distil_batch=8"] for name in ("flesd", "flesd-cc")}
+
+
+def open_method(open_tiny: Open, name: str, *overrides: str) -> Federation:
+    return open_tiny(name, "clients.number=5", *PUBLIC.get(name, []), *overrides)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_shards_are_the_same_for_every_method(open_tiny: Open, name: str):
+    expected = open_method(open_tiny, "fedavg").shards
+    shards = open_method(open_tiny, name).shards
+    assert set(expected) - set(shards) <= {0}  # client 0 may have given its shard as public data
+    assert {k: digest(rows) for k, rows in shards.items()} == {k: digest(expected[k]) for k in shards}
+
+
+@pytest.mark.parametrize("name", ["fedprox", "local"])
+def test_cohorts_are_the_same_for_every_method(open_tiny: Open, name: str):
+    one, other = (open_method(open_tiny, n, "clients.fraction=0.5") for n in ("fedavg", name))
+    cohorts = [one.cohort(round) for round in range(1, 20)]
+    assert cohorts == [other.cohort(round) for round in range(1, 20)]
+    assert len(set(cohorts)) > 5
+    assert set().union(*cohorts) == set(one.client_ids)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_everybody_starts_from_the_same_weights(open_tiny: Open, name: str):
+    weights = open_method(open_tiny, "fedavg").task.initial_weights()
+    assert digest(open_method(open_tiny, name).task.initial_weights()) == digest(weights)
+
+
+def test_clients_train_on_the_same_batches_and_views_whatever_the_method(open_tiny: Open):
+    """One local training, three methods: FedAvg uploads the weights that LocalOnly keeps and FLESD projects with."""
+    averaged, alone, distilled = (play(open_method(open_tiny, n), 1)[0] for n in ("fedavg", "local", "flesd"))
+    federation = open_method(open_tiny, "flesd")
+    public = Shard.of(federation.public.images.images, federation.public.rows, "cpu")
+    for client_id in alone.results:
+        weights = averaged.uploads[client_id].weights
+        assert digest(weights) == digest(alone.results[client_id].state.weights)
+        if client_id == 0:
+            continue
+        upload = distilled.uploads[client_id].representations
+        projected = federation.task.project(federation.task.model(weights), public)
+        assert torch.equal(upload.values, projected)
+
+
+def test_a_clients_step_follows_from_its_round_and_id_alone(open_tiny: Open):
+    federation = open_method(open_tiny, "fedavg")
+    state = federation.init_server()
+    download = federation.method.download(state, 1)
+    steps = {
+        (round, client_id): digest(federation.update_client(round, client_id, download, None).upload.weights)
+        for round in (1, 2)
+        for client_id in (1, 2)
+    }
+    assert len(set(steps.values())) == 4
+    assert digest(federation.update_client(1, 1, download, None).upload.weights) == steps[1, 1]
+
+
+def test_labels_are_there_only_for_objectives_that_need_them(open_tiny: Open):
+    """Supervised training depends on labels, self-supervised training does not."""
+    for objective, depends in (("simclr", False), ("supervised", True)):
+        federation = open_tiny("fedavg", f"objective={objective}")
+        other = open_tiny("fedavg", f"objective={objective}")
+        labels = (other.dataset.train.labels + 1) % 10
+        object.__setattr__(other.dataset.train, "labels", labels)
+        digests = [digest(play(f, 1)[0].uploads) for f in (federation, other)]
+        assert (digests[0] != digests[1]) == depends

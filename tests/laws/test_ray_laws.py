@@ -1,0 +1,69 @@
+"""Ray changes no bit: any number of actors, and the death of one, give every round's states as this process does."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from actors.cluster import start
+from actors.executor import RayExecutor
+from rayfed_ssl.config import Config
+from rayfed_ssl.methods import METHODS
+from tests.actors.conftest import killing
+from tests.laws.conftest import Reference
+from tests.laws.laws import Trace, simulate
+from tests.laws.variants import VARIANTS
+
+pytestmark = pytest.mark.ray
+
+ON_RAY = [
+    *{info.method: name for name, info in reversed(METHODS.items())}.values(),
+    "flesd-mixed-models",
+]
+"""Every method once, and a variant in which clients have states of two kinds that travel."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster(own_cache: None) -> Iterator[None]:
+    """Ray with room for three actors whatever the machine has; the session's, if there is one already."""
+    started = start("local", num_cpus=4, timeout=200)
+    yield
+    started.stop()
+
+
+def on_ray(config: Config, num_actors: int, directory: Path) -> Trace:
+    engine = config.engine.model_copy(update={"executor": "ray", "actors": num_actors})
+    return simulate(config.model_copy(update={"engine": engine}), directory, RayExecutor)
+
+
+def check_same(trace: Trace, whole: Trace) -> None:
+    assert trace.digests == whole.digests
+    for ours, theirs in zip(whole.outcomes, trace.outcomes, strict=True):
+        assert theirs.server.metrics == ours.server.metrics
+        for here, there in zip(ours.clients, theirs.clients, strict=True):
+            assert (there.client, there.metrics, there.ledger) == (here.client, here.metrics, here.ledger)
+
+
+@pytest.mark.parametrize("variant", ON_RAY)
+def test_one_actor_gives_the_bits_of_this_process(reference: Callable[[str], Reference], variant: str, tmp_path: Path):
+    config, whole, _ = reference(variant)
+    check_same(on_ray(config, 1, tmp_path / "run"), whole)
+
+
+@pytest.mark.parametrize("variant", ["flesd", "fedavg-half-of-the-clients"])
+def test_two_actors_give_the_bits_of_this_process(reference: Callable[[str], Reference], variant: str, tmp_path: Path):
+    config, whole, _ = reference(variant)
+    check_same(on_ray(config, 2, tmp_path / "run"), whole)
+
+
+@pytest.mark.parametrize("variant", ON_RAY)
+def test_three_actors_of_which_one_is_killed_give_the_bits_of_this_process(
+    tiny: Callable[..., Config], variant: str, tmp_path: Path
+):
+    name, *overrides = VARIANTS[variant]
+    config = tiny(name, *overrides, "training.epochs=4")  # a step is long enough to be hit
+    with killing("ClientActor.update_client", times=1) as killed:
+        trace = on_ray(config, 3, tmp_path / "ray")
+    assert len(killed) == 1
+    assert sum(outcome.retries for outcome in trace.outcomes) == 1
+    check_same(trace, simulate(config, tmp_path / "local"))

@@ -1,0 +1,34 @@
+"""Methods and variants that the laws are checked for, by readable name: arguments of `tiny`."""
+
+from rayfed_ssl.methods import METHODS
+
+MIXED = "clients.models=[cnn, vgg9, cnn]"  # vgg9 has dropout, so its steps draw from torch's global generator
+
+VARIANTS: dict[str, tuple[str, ...]] = {
+    **{name: (name,) for name in METHODS},
+    "fedavg-local-batch-norm": ("fedavg", "method.batch_norm=local"),
+    "fedavg-half-of-the-clients": ("fedavg", "clients.number=5", "clients.fraction=0.5", "rounds=3"),
+    "fedavg-supervised": ("fedavg", "objective=supervised"),
+    "fedavg-ntxent": ("fedavg", "objective.form=ntxent"),
+    "fedprox-local-batch-norm": ("fedprox", "method.batch_norm=local", "method.mu=0.1"),
+    "flesd-mixed-models": ("flesd", MIXED),
+    "flesd-mixed-models-some-of-the-clients": (
+        "flesd",
+        MIXED,
+        "clients.number=4",
+        "clients.fraction=0.67",
+        "public=client:2",
+        "method.distil_batch=8",
+        "rounds=3",
+    ),
+    "flesd-similarities": ("flesd", "method.upload=similarities"),
+    "flesd-int8": ("flesd", "method.upload_format=int8"),
+    "flesd-largest-similarities": (
+        "flesd",
+        "method.upload=similarities",
+        "method.keep=0.2",
+        "method.upload_format=fp16",
+    ),
+    "flesd-exclude-self": ("flesd", "method.exclude_self=true", "method.refill=epoch"),
+    "local-mixed-models": ("local", MIXED),
+}

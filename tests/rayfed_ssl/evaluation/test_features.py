@@ -1,0 +1,125 @@
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rayfed_ssl.evaluation.features import check_labelled, extract_features
+from rayfed_ssl.models import build_encoder, build_model
+from rayfed_ssl.models.precision import Precision, prepare
+
+torch.set_num_threads(1)
+
+FP32 = Precision()
+
+
+def unit(images: Tensor) -> Tensor:
+    return images.float() / 255
+
+
+def encoder() -> nn.Module:
+    torch.manual_seed(0)
+    built = build_encoder("cnn", channels=2, size=16)
+    built(torch.randn(8, 2, 16, 20))  # running statistics other than their initial ones
+    return built
+
+
+def images(num: int = 7) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (num, 2, 16, 20), dtype=np.uint8)
+
+
+def test_features_equal_a_plain_loop() -> None:
+    body = encoder()
+    features = extract_features(body, images(), unit, batch=3, device="cpu", precision=FP32)
+    body.eval()
+    with torch.no_grad():
+        expected = torch.cat([body(torch.from_numpy(part) / 255) for part in np.split(images(), [3, 6])])
+    assert features.shape == (7, 256)
+    assert torch.equal(features, expected)
+
+
+def test_arrays_and_tensors_give_the_same_features() -> None:
+    body = encoder()
+    array = extract_features(body, images(), unit, device="cpu", precision=FP32)
+    assert torch.equal(array, extract_features(body, torch.from_numpy(images()), unit, device="cpu", precision=FP32))
+
+
+def test_views_of_arrays_are_read_in_their_order() -> None:
+    body = encoder()
+    every_second = extract_features(body, images()[::-2], unit, device="cpu", precision=FP32)
+    copied = extract_features(body, images()[::-2].copy(), unit, device="cpu", precision=FP32)
+    assert torch.equal(every_second, copied)
+
+
+def test_encoder_is_left_as_it_was() -> None:
+    body = encoder().train()
+    body.get_submodule("bn2").eval()
+    modes = {name: part.training for name, part in body.named_modules()}
+    buffers = {name: buffer.clone() for name, buffer in body.named_buffers()}
+    extract_features(body, images(), unit, device="cpu", precision=FP32)
+    assert {name: part.training for name, part in body.named_modules()} == modes
+    assert not modes["bn2"]
+    assert all(torch.equal(buffer, buffers[name]) for name, buffer in body.named_buffers())
+
+
+def test_encoder_gets_its_modes_back_after_a_failure() -> None:
+    body = encoder().train()
+    with pytest.raises(RuntimeError, match="channels"):
+        extract_features(body, images()[:, :1], unit, device="cpu", precision=FP32)
+    assert all(part.training for part in body.modules())
+
+
+def test_features_are_computed_twice_alike_and_can_be_trained_on() -> None:
+    body = encoder()
+    first, second = (extract_features(body, images(), unit, device="cpu", precision=FP32) for _ in range(2))
+    assert torch.equal(first, second)
+    probe = nn.Linear(256, 2)
+    probe(first).sum().backward()  # inference tensors would refuse
+    assert probe.weight.grad is not None
+
+
+def test_bf16_features_are_float32_near_the_exact_ones() -> None:
+    body = encoder()
+    exact = extract_features(body, images(), unit, device="cpu", precision=FP32)
+    bf16 = Precision("bf16", channels_last=True)
+    rounded = extract_features(prepare(body, bf16, "cpu"), images(), unit, device="cpu", precision=bf16)
+    assert rounded.dtype == torch.float32
+    assert torch.nn.functional.cosine_similarity(rounded, exact).min() > 0.999
+    assert (rounded - exact).abs().max() > 1e-4 * exact.abs().max()  # the layout alone changes the seventh digit
+
+
+def test_a_single_image_has_features() -> None:
+    assert extract_features(encoder(), images(1), unit, device="cpu", precision=FP32).shape == (1, 256)
+
+
+def test_what_is_no_feature_matrix_is_refused() -> None:
+    with pytest.raises(ValueError, match="there are no images"):
+        extract_features(encoder(), images(0), unit, device="cpu", precision=FP32)
+    model = build_model("cnn", channels=2, size=16)
+    with pytest.raises(ValueError, match="got tuple: of a Model, give its encoder"):
+        extract_features(model, images(), unit, device="cpu", precision=FP32)
+    with pytest.raises(ValueError, match=r"got \[7, 2, 16, 20\]"):
+        extract_features(nn.Identity(), images(), unit, device="cpu", precision=FP32)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"train_labels": torch.tensor([0, 1, 2])}, r"train needs .* got \[4, 3\] and \[3\]"),
+        ({"test": torch.zeros(0, 3), "test_labels": torch.zeros(0, dtype=torch.int64)}, "test needs .* at least 1"),
+        ({"train_labels": torch.tensor([2, 2, 2, 2])}, "all 4 training labels are 2"),
+        ({"train_labels": torch.tensor([0, 1, 3, 0])}, r"train labels must lie in 0\.\.2, got 0\.\.3"),
+        ({"test_labels": torch.tensor([-1, 0])}, r"test labels must lie in 0\.\.2, got -1\.\.0"),
+        ({"test": torch.full((2, 3), float("nan"))}, "test features are not finite: the encoder diverged"),
+        ({"test": torch.zeros(2, 5)}, "differ in width: 3 and 5"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_refused(change: dict[str, Tensor], message: str) -> None:
+    good = {
+        "train": torch.randn(4, 3),
+        "train_labels": torch.tensor([0, 1, 2, 0]),
+        "test": torch.randn(2, 3),
+        "test_labels": torch.tensor([1, 1]),
+    }
+    check_labelled(**good, num_classes=3)
+    with pytest.raises(ValueError, match=message):
+        check_labelled(**good | change, num_classes=3)

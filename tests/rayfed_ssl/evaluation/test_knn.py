@@ -1,0 +1,111 @@
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from rayfed_ssl.evaluation.knn import knn_accuracy, votes
+
+torch.set_num_threads(1)
+
+
+def blobs(num: int, spread: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Three overlapping clusters of different lengths in five dimensions."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(3, (num,), generator=generator)
+    centres = torch.tensor([[3.0, 0, 0, 1, 0], [0, 2, 0, 0, 1], [1, 0, 4, 0, 0]])
+    return centres[labels] + spread * torch.randn(num, 5, generator=generator), labels
+
+
+def naive_accuracy(
+    train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor, neighbours: int, tau: float
+) -> float:
+    def cosine(a: list[float], b: list[float]) -> float:
+        return sum(p * q for p, q in zip(a, b, strict=True)) / math.hypot(*a) / math.hypot(*b)
+
+    bank = list(zip(train.tolist(), train_labels.tolist(), strict=True))
+    correct = 0
+    for sample, label in zip(test.tolist(), test_labels.tolist(), strict=True):
+        nearest = sorted(((cosine(sample, other), c) for other, c in bank), reverse=True)[:neighbours]
+        scores = {c: sum(math.exp(s / tau) for s, owner in nearest if owner == c) for c in range(3)}
+        correct += max(scores, key=lambda c: scores[c]) == label
+    return correct / len(test)
+
+
+@pytest.mark.parametrize(("neighbours", "tau"), [(1, 0.1), (7, 0.1), (20, 0.5), (41, 0.07), (200, 0.1)])
+def test_accuracy_is_that_of_a_naive_float64_loop(neighbours: int, tau: float) -> None:
+    train, train_labels = blobs(41, spread=2.0, seed=1)
+    test, test_labels = blobs(1100, spread=2.0, seed=2)  # more than one chunk
+    expected = naive_accuracy(train.double(), train_labels, test.double(), test_labels, neighbours, tau)
+    got = knn_accuracy(
+        train.double(), train_labels, test.double(), test_labels,
+        num_classes=3, neighbours=neighbours, temperature=tau,
+    )  # fmt: skip
+    assert 0.4 < expected < 0.95
+    assert got == expected
+
+
+def test_votes_are_the_definitions_up_to_one_factor_a_sample() -> None:
+    similarity = torch.tensor([[0.9, 0.8, 0.1], [0.3, 0.2, 0.2]], dtype=torch.float64)
+    labels = torch.tensor([[2, 0, 2], [1, 0, 0]])
+    got = votes(similarity, labels, 0.1, 4)
+    expected = torch.tensor(
+        [[math.exp(8), 0, math.exp(9) + math.exp(1), 0], [2 * math.exp(2), math.exp(3), 0, 0]], dtype=torch.float64
+    )
+    torch.testing.assert_close(got * similarity[:, :1].mul(10).exp(), expected, rtol=1e-12, atol=0)
+
+
+def test_one_hot_features_are_classified_perfectly() -> None:
+    labels = torch.arange(60) % 4
+    features = torch.eye(4)[labels]
+    assert knn_accuracy(features, labels, features[:11], labels[:11], num_classes=4, neighbours=10) == 1.0
+
+
+def test_noise_is_classified_by_chance() -> None:
+    generator = torch.Generator().manual_seed(0)
+    train, test = torch.randn(2000, 16, generator=generator), torch.randn(2000, 16, generator=generator)
+    train_labels = torch.randint(4, (2000,), generator=generator)
+    test_labels = torch.randint(4, (2000,), generator=generator)
+    accuracy = knn_accuracy(train, train_labels, test, test_labels, num_classes=4)
+    assert accuracy == pytest.approx(0.25, abs=0.04)  # four standard deviations of 2,000 coin tosses
+
+
+def test_length_of_features_does_not_matter() -> None:
+    train, train_labels = blobs(30, spread=1.5, seed=1)
+    test, test_labels = blobs(50, spread=1.5, seed=2)
+    stretched = train * torch.arange(1, 31).unsqueeze(1)
+    plain = knn_accuracy(train, train_labels, test, test_labels, num_classes=3, neighbours=5)
+    assert knn_accuracy(stretched, train_labels, test * 100, test_labels, num_classes=3, neighbours=5) == plain
+
+
+def test_low_temperatures_do_not_overflow() -> None:
+    train, train_labels = blobs(30, spread=0.1, seed=1)
+    test, test_labels = blobs(9, spread=0.1, seed=2)
+    assert knn_accuracy(train, train_labels, test, test_labels, num_classes=3, temperature=1e-3) == 1.0
+
+
+def test_more_neighbours_than_samples_asks_all_of_them() -> None:
+    train, train_labels = blobs(9, spread=2.0, seed=1)
+    test, test_labels = blobs(40, spread=2.0, seed=2)
+    scores = {
+        k: knn_accuracy(train, train_labels, test, test_labels, num_classes=3, neighbours=k) for k in (9, 10, 200)
+    }
+    assert scores[9] == scores[10] == scores[200]
+
+
+def test_one_test_sample_is_right_or_wrong() -> None:
+    train, train_labels = torch.eye(3), torch.arange(3)
+    near = torch.tensor([[0.1, 0.9, 0.1]])
+    assert knn_accuracy(train, train_labels, near, torch.tensor([1]), num_classes=3) == 1.0
+    assert knn_accuracy(train, train_labels, near, torch.tensor([2]), num_classes=3) == 0.0
+
+
+def test_single_class_and_bad_settings_are_refused() -> None:
+    features = torch.randn(4, 3)
+    with pytest.raises(ValueError, match="all 4 training labels are 1: an accuracy needs at least two classes"):
+        knn_accuracy(features, torch.ones(4, dtype=torch.int64), features, torch.ones(4).long(), num_classes=2)
+    labels = torch.tensor([0, 1, 0, 1])
+    with pytest.raises(ValueError, match=r"must be above 0, got 0 and 0\.1"):
+        knn_accuracy(features, labels, features, labels, num_classes=2, neighbours=0)
+    with pytest.raises(ValueError, match="must be above 0, got 200 and 0"):
+        knn_accuracy(features, labels, features, labels, num_classes=2, temperature=0)

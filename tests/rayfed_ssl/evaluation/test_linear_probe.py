@@ -1,0 +1,218 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rayfed_ssl.evaluation.features import extract_features
+from rayfed_ssl.evaluation.linear_probe import LinearProbe, cross_entropy_gradient
+from rayfed_ssl.models import build_encoder
+from rayfed_ssl.models.precision import Precision
+
+torch.set_num_threads(1)
+
+SHORT = LinearProbe(lr=0.3, batch=16, epochs=9, milestones=(4, 7))
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def blobs(num: int, seed: int, spread: float = 1.5) -> tuple[Tensor, Tensor]:
+    """Three overlapping clusters in five dimensions, far from the origin."""
+    generator = seeded(seed)
+    labels = torch.randint(3, (num,), generator=generator)
+    centres = torch.tensor([[3.0, 0, 0, 1, 0], [0, 2, 0, 0, 1], [1, 0, 4, 0, 0]]) + 2
+    return (centres[labels] + spread * torch.randn(num, 5, generator=generator)).double(), labels
+
+
+def reference(
+    probe: LinearProbe,
+    train: Tensor,
+    train_labels: Tensor,
+    test: Tensor,
+    test_labels: Tensor,
+    generator: torch.Generator,
+) -> tuple[float, float, float, float]:
+    """The same protocol with torch's layer, loss, optimiser and schedule."""
+    layer = nn.Linear(train.shape[1], 3, dtype=train.dtype)
+    with torch.no_grad():
+        layer.weight.copy_(torch.randn(3, train.shape[1], generator=generator) * probe.init_std)
+        layer.bias.zero_()
+    optimiser = torch.optim.SGD(layer.parameters(), probe.lr, momentum=probe.momentum, weight_decay=probe.weight_decay)
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimiser, list(probe.milestones), probe.decay)
+    accuracies = []
+    for _ in range(probe.epochs):
+        for index in torch.randperm(len(train), generator=generator).split(probe.batch):
+            optimiser.zero_grad()
+            F.cross_entropy(layer(train[index]), train_labels[index]).backward()
+            optimiser.step()
+        schedule.step()
+        accuracies.append(float((layer(test).argmax(1) == test_labels).double().mean()))
+    logits = layer(train)
+    train_accuracy = float((logits.argmax(1) == train_labels).double().mean())
+    return accuracies[-1], max(accuracies), train_accuracy, float(F.cross_entropy(logits, train_labels).detach())
+
+
+@pytest.mark.parametrize("change", [{}, {"weight_decay": 0.02}, {"momentum": 0.0}, {"batch": 100}, {"decay": 0.5}])
+def test_probe_is_torchs_sgd_with_a_step_schedule(change: dict[str, float]) -> None:
+    probe = replace(SHORT, **change)  # type: ignore[arg-type]
+    train, test = blobs(71, 1), blobs(53, 2)  # 71 = 4 batches of 16 and one of 7
+    got = probe.fit(*train, *test, num_classes=3, generator=seeded())
+    expected = reference(probe, *train, *test, seeded())
+    assert got[:3] == expected[:3]
+    assert got.loss == pytest.approx(expected[3], rel=1e-12)
+    assert 0.5 < got.last < 1
+
+
+def test_defaults_are_flesds() -> None:
+    probe = LinearProbe()
+    assert (probe.lr, probe.momentum, probe.weight_decay, probe.batch, probe.epochs) == (0.03, 0.9, 0.0, 256, 60)
+    assert (probe.milestones, probe.decay, probe.init_std, probe.standardise) == ((30, 50), 0.1, 0.01, False)
+
+
+def test_learning_rate_falls_at_30_and_50() -> None:
+    rates = [LinearProbe().learning_rate(epoch) for epoch in (0, 29, 30, 49, 50, 59)]
+    assert rates == pytest.approx([0.03, 0.03, 0.003, 0.003, 0.0003, 0.0003], rel=1e-12)
+
+
+def test_gradient_is_autograds() -> None:
+    generator = seeded(3)
+    weights = torch.randn(4, 6, dtype=torch.float64, generator=generator).requires_grad_()
+    features = torch.randn(5, 6, dtype=torch.float64, generator=generator)
+    labels = torch.tensor([3, 0, 0, 2, 1])
+    (expected,) = torch.autograd.grad(F.cross_entropy(features @ weights.T, labels), weights)
+    got = cross_entropy_gradient(weights.detach(), features, labels)
+    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-14)
+
+
+def test_one_hot_labels_are_learnt_perfectly() -> None:
+    labels = torch.arange(400) % 4
+    features = 4 * torch.eye(4)[labels]
+    result = LinearProbe().fit(features, labels, features[:7], labels[:7], num_classes=4, generator=seeded())
+    assert (result.last, result.best, result.train_accuracy) == (1.0, 1.0, 1.0)
+    assert result.loss < 0.5
+
+
+def test_noise_is_classified_by_chance() -> None:
+    generator = seeded(1)
+    train, test = torch.randn(2000, 8, generator=generator), torch.randn(2000, 8, generator=generator)
+    labels = torch.randint(4, (4000,), generator=generator)
+    result = LinearProbe(epochs=5).fit(train, labels[:2000], test, labels[2000:], num_classes=4, generator=generator)
+    assert result.last == pytest.approx(0.25, abs=0.04)  # four standard deviations of 2,000 coin tosses
+
+
+def test_seed_decides_every_bit() -> None:
+    def result(seed: int) -> tuple[float, ...]:
+        return SHORT.fit(*blobs(71, 1), *blobs(53, 2), num_classes=3, generator=seeded(seed))
+
+    assert result(0) == result(0)
+    assert result(0) != result(1)
+
+
+def test_inputs_are_not_written() -> None:
+    train, train_labels = blobs(20, 1)
+    before = train.clone(), train_labels.clone()
+    replace(SHORT, standardise=True).fit(train, train_labels, *blobs(9, 2), num_classes=3, generator=seeded())
+    assert torch.equal(train, before[0])
+    assert torch.equal(train_labels, before[1])
+
+
+def test_best_is_the_highest_and_last_the_final_accuracy() -> None:
+    # The learning rate explodes in the last epoch, so the end is worse than the best.
+    probe = LinearProbe(lr=0.05, batch=16, epochs=6, milestones=(5,), decay=1e4)
+    result = probe.fit(*blobs(71, 1), *blobs(200, 2), num_classes=3, generator=seeded())
+    assert result.last < result.best - 0.05
+
+
+def test_standardising_makes_scale_and_offset_irrelevant() -> None:
+    probe = replace(SHORT, standardise=True)
+    (train, labels), (test, test_labels) = blobs(71, 1), blobs(53, 2)
+    plain = probe.fit(train, labels, test, test_labels, num_classes=3, generator=seeded())
+    moved = probe.fit(train * 1e-3 + 7, labels, test * 1e-3 + 7, test_labels, num_classes=3, generator=seeded())
+    assert moved[:3] == plain[:3]
+    assert moved.loss == pytest.approx(plain.loss, rel=1e-9)  # the offset costs four digits
+
+
+def test_standardising_equals_scaling_by_training_statistics_first() -> None:
+    (train, labels), (test, test_labels) = blobs(71, 1), blobs(53, 2)
+    scaled = [(x - train.mean(0)) / train.std(0) for x in (train, test)]
+    expected = SHORT.fit(scaled[0], labels, scaled[1], test_labels, num_classes=3, generator=seeded())
+    got = replace(SHORT, standardise=True).fit(train, labels, test, test_labels, num_classes=3, generator=seeded())
+    assert got[:3] == expected[:3]
+    assert got.loss == pytest.approx(expected.loss, rel=1e-12)
+
+
+def test_standardising_survives_a_feature_that_never_varies() -> None:
+    (train, labels), (test, test_labels) = blobs(71, 1), blobs(53, 2)
+    train[:, 2] = test[:, 2] = 0.5
+    result = replace(SHORT, standardise=True).fit(train, labels, test, test_labels, num_classes=3, generator=seeded())
+    assert np.isfinite(result.loss)
+
+
+def test_one_test_sample_is_right_or_wrong() -> None:
+    result = SHORT.fit(*blobs(71, 1), *blobs(1, 2), num_classes=3, generator=seeded())
+    assert result.last in (0.0, 1.0)
+
+
+def test_classes_without_samples_are_allowed() -> None:
+    assert SHORT.fit(*blobs(71, 1), *blobs(53, 2), num_classes=9, generator=seeded()).last > 0.5
+
+
+def test_single_class_and_bad_settings_are_refused() -> None:
+    train, _ = blobs(6, 1)
+    ones = torch.ones(6, dtype=torch.int64)
+    with pytest.raises(ValueError, match="all 6 training labels are 1: an accuracy needs at least two classes"):
+        LinearProbe().fit(train, ones, train, ones, num_classes=3, generator=seeded())
+    with pytest.raises(ValueError, match=r"lr above 0, batch and epochs of at least 1, got 0\.03, 256, 0"):
+        LinearProbe(epochs=0)
+
+
+def scaled_noise(images: Tensor, generator: torch.Generator) -> Tensor:
+    return images / 255 + 0.1 * torch.randn(images.shape, generator=generator)
+
+
+def test_augmented_probe_draws_new_views_in_every_epoch_and_leaves_the_encoder_alone() -> None:
+    torch.manual_seed(0)
+    encoder = build_encoder("cnn", channels=1, size=8).train()
+    before = {key: value.clone() for key, value in encoder.state_dict().items()}
+    images = np.random.default_rng(0).integers(0, 256, (30, 1, 8, 8), dtype=np.uint8)
+    labels = torch.arange(30) % 3
+    test = extract_features(encoder, images, lambda x: x / 255, device="cpu", precision=Precision())
+    drawn = []
+
+    def view(part: Tensor, generator: torch.Generator) -> Tensor:
+        drawn.append(scaled_noise(part, generator))
+        return drawn[-1]
+
+    def fit(seed: int) -> tuple[float, ...]:
+        return replace(SHORT, epochs=3).fit_augmented(
+            encoder, images, labels, test, labels,
+            num_classes=3, generator=seeded(seed), view=view, device="cpu", precision=Precision(), batch=20,
+        )  # fmt: skip
+
+    first = fit(0)
+    assert [len(part) for part in drawn] == [20, 10] * 3
+    assert not torch.equal(drawn[0], drawn[2])
+    assert not torch.equal(drawn[2], drawn[4])
+    assert fit(0) == first != fit(1)
+    assert encoder.training
+    assert all(torch.equal(value, before[key]) for key, value in encoder.state_dict().items())
+
+
+@pytest.mark.parametrize("standardise", [False, True])
+def test_augmented_probe_with_a_view_that_changes_nothing_is_the_plain_probe(standardise: bool) -> None:
+    probe = replace(SHORT, standardise=standardise)
+    torch.manual_seed(0)
+    encoder = build_encoder("cnn", channels=1, size=8)
+    images = np.random.default_rng(0).integers(0, 256, (30, 1, 8, 8), dtype=np.uint8)
+    labels = torch.arange(30) % 3
+    features = extract_features(encoder, images, lambda x: x / 255, device="cpu", precision=Precision())
+    plain = probe.fit(features, labels, features, labels, num_classes=3, generator=seeded())
+    augmented = probe.fit_augmented(
+        encoder, images, labels, features, labels,
+        num_classes=3, generator=seeded(), view=lambda x, _: x / 255, device="cpu", precision=Precision(),
+    )  # fmt: skip
+    assert augmented == plain

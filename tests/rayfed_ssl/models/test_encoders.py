@@ -1,0 +1,192 @@
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rayfed_ssl.models import ENCODERS, Encoder, build_encoder
+
+torch.set_num_threads(1)
+
+SIZES = (8, 28, 32, 64, 84, 224)
+
+
+def parameters(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", ENCODERS)
+def test_every_encoder_gives_its_feature_dim_at_every_size(name: str, size: int, channels: int) -> None:
+    with torch.device("meta"):  # shapes without arithmetic
+        encoder = build_encoder(name, channels=channels, size=size)
+        features = encoder(torch.empty(3, channels, size, size))
+    assert isinstance(encoder, Encoder)
+    assert features.shape == (3, ENCODERS[name].feature_dim)
+    assert encoder.feature_dim == ENCODERS[name].feature_dim
+
+
+@pytest.mark.parametrize(("channels", "size"), [(1, 8), (3, 32)])
+@pytest.mark.parametrize("name", ENCODERS)
+def test_every_encoder_learns_from_small_images(name: str, channels: int, size: int) -> None:
+    torch.manual_seed(0)
+    encoder = build_encoder(name, channels=channels, size=size)
+    features = encoder(torch.randn(4, channels, size, size))
+    features.square().sum().backward()
+    assert features.isfinite().all()
+    assert features.var(0).max() > 0
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in encoder.parameters())
+
+
+# torchvision documents 11,689,512, 21,797,672 and 25,557,032 parameters; its classifier of 1,000 classes has 513,000 or
+# 2,049,000 of them, and a 3x3 stem has 7,680 fewer than a 7x7 one. FedMA's VGG-9 has 3,491,530 and bearpaw's AlexNet
+# 2,472,266 with their classifiers of 10 classes (5,130 and 2,570).
+@pytest.mark.parametrize(
+    ("name", "size", "count"),
+    [
+        ("resnet18", 32, 11_689_512 - 513_000 - 7_680),
+        ("resnet34", 32, 21_797_672 - 513_000 - 7_680),
+        ("resnet50", 32, 25_557_032 - 2_049_000 - 7_680),
+        ("resnet18", 224, 11_689_512 - 513_000),
+        ("vgg9", 32, 3_491_530 - 5_130),
+        ("alexnet32", 32, 2_472_266 - 2_570),
+    ],
+)
+def test_parameters_are_as_many_as_the_source_has(name: str, size: int, count: int) -> None:
+    with torch.device("meta"):
+        assert parameters(build_encoder(name, channels=3, size=size)) == count
+
+
+def test_cnn_has_four_convolutions_of_390_thousand_weights() -> None:
+    weights = 4 * 4 * 3 * 32 + 9 * (32 * 64 + 64 * 128 + 128 * 256)
+    norms = 2 * (32 + 64 + 128 + 256)
+    assert parameters(build_encoder("cnn", channels=3, size=32)) == weights + norms == 389_568
+
+
+@pytest.mark.parametrize(("size", "side"), [(8, 8), (15, 15), (16, 8), (32, 16)])
+def test_cnn_halves_the_resolution_at_once_from_16_pixels_on(size: int, side: int) -> None:
+    encoder = build_encoder("cnn", channels=1, size=size)
+    assert encoder.get_submodule("conv1")(torch.zeros(1, 1, size, size)).shape == (1, 32, side, side)
+
+
+@pytest.mark.parametrize(
+    ("size", "stem", "kernel"), [(64, "auto", 3), (65, "auto", 7), (32, "imagenet", 7), (84, "cifar", 3)]
+)
+def test_resnet_stem_follows_size_and_wish(size: int, stem: str, kernel: int) -> None:
+    with torch.device("meta"):
+        encoder = build_encoder("resnet18", channels=3, size=size, stem=stem)  # type: ignore[arg-type]
+    conv, pool = encoder.get_submodule("conv1"), encoder.get_submodule("maxpool")
+    assert isinstance(conv, nn.Conv2d)
+    assert conv.kernel_size == (kernel, kernel)
+    assert conv.stride == ((1, 1) if kernel == 3 else (2, 2))
+    assert conv.padding == (kernel // 2, kernel // 2)
+    assert conv.bias is None
+    assert isinstance(pool, nn.Identity if kernel == 3 else nn.MaxPool2d)
+
+
+@pytest.mark.parametrize("stem", ["cifar", "imagenet"])
+def test_resnet_computes_what_torchvisions_edited_resnet_does(stem: str) -> None:
+    from torchvision.models import resnet18
+
+    torch.manual_seed(0)
+    reference = resnet18()
+    if stem == "cifar":
+        reference.conv1 = nn.Conv2d(3, 64, 3, 1, 1, bias=False)
+        reference.maxpool = nn.Identity()
+    reference.fc = nn.Identity()
+    encoder = build_encoder("resnet18", channels=3, size=16, stem=stem)  # type: ignore[arg-type]
+    encoder.load_state_dict(reference.state_dict())
+    images = torch.randn(2, 3, 16, 16)
+    assert torch.equal(encoder.eval()(images), reference.eval()(images))
+
+
+def load(target: nn.Sequential, source: nn.Module) -> nn.Sequential:
+    target.load_state_dict(dict(zip(target.state_dict(), source.state_dict().values(), strict=True)))
+    return target.eval()
+
+
+def conv(before: int, width: int, kernel: int = 3, stride: int = 1, padding: int = 1) -> list[nn.Module]:
+    return [nn.Conv2d(before, width, kernel, stride, padding), nn.ReLU()]
+
+
+def test_vgg9_is_its_source_at_32_pixels() -> None:
+    pool = nn.MaxPool2d(2)
+    reference = nn.Sequential(
+        *(*conv(3, 32), *conv(32, 64), pool, *conv(64, 128), *conv(128, 128), pool),
+        *(*conv(128, 256), *conv(256, 256), pool, nn.Flatten()),
+        *(nn.Linear(4096, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU()),
+    )
+    encoder = build_encoder("vgg9", channels=3, size=32).eval()
+    images = torch.randn(2, 3, 32, 32)
+    assert torch.equal(encoder(images), load(reference, encoder)(images))
+
+
+def test_alexnet32_is_its_source_at_32_pixels() -> None:
+    pool = nn.MaxPool2d(2)
+    reference = nn.Sequential(
+        *(*conv(3, 64, 11, 4, 5), pool, *conv(64, 192, 5, 1, 2), pool),
+        *(*conv(192, 384), *conv(384, 256), *conv(256, 256), pool, nn.Flatten()),
+    )
+    encoder = build_encoder("alexnet32", channels=3, size=32).eval()
+    images = torch.randn(2, 3, 32, 32)
+    assert torch.equal(encoder(images), load(reference, encoder)(images))
+
+
+def test_vgg9_keeps_its_dropout() -> None:
+    encoder = build_encoder("vgg9", channels=3, size=32)
+    rates = [(type(m), m.p) for m in encoder if isinstance(m, nn.Dropout | nn.Dropout2d)]
+    assert rates == [(nn.Dropout2d, 0.05), (nn.Dropout, 0.1)]
+
+
+def test_cnn5_has_five_convolutions_and_no_linear_layer() -> None:
+    encoder = build_encoder("cnn5", channels=3, size=84)
+    assert sum(isinstance(m, nn.Conv2d) for m in encoder) == 5
+    assert not any(isinstance(m, nn.Linear) for m in encoder)
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_one_seed_gives_one_set_of_weights(name: str) -> None:
+    def weights(seed: int) -> Tensor:
+        torch.manual_seed(seed)
+        return torch.cat([p.flatten() for p in build_encoder(name, channels=1, size=8).parameters()])
+
+    assert torch.equal(weights(1), weights(1))
+    assert not torch.equal(weights(1), weights(2))
+
+
+def test_unknown_encoder_names_the_nearest() -> None:
+    with pytest.raises(ValueError, match="unknown encoder 'resnet81': did you mean 'resnet18'"):
+        build_encoder("resnet81", channels=3, size=32)
+    with pytest.raises(ValueError, match="take one of cnn, resnet18"):
+        build_encoder("transformer-xl", channels=3, size=32)
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_too_small_images_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"encoder {name} needs at least 1 channel and 8 pixels a side, got 3 and 7"):
+        build_encoder(name, channels=3, size=7)
+    with pytest.raises(ValueError, match="got 0 and 8"):
+        build_encoder(name, channels=0, size=8)
+
+
+def test_a_stem_that_would_be_ignored_is_refused() -> None:
+    with pytest.raises(ValueError, match="only ResNets have two"):
+        build_encoder("cnn", channels=3, size=32, stem="cifar")
+    with pytest.raises(ValueError, match="unknown stem 'tiny'"):
+        build_encoder("resnet18", channels=3, size=32, stem="tiny")  # type: ignore[arg-type]
+
+
+def test_registry_keys_are_the_names_and_it_is_read_only() -> None:
+    assert all(name == info.name for name, info in ENCODERS.items())
+    with pytest.raises(TypeError):
+        ENCODERS["mine"] = ENCODERS["cnn"]  # type: ignore[index]
+
+
+def test_importing_models_and_building_a_cnn_loads_no_torchvision() -> None:
+    code = (
+        "import sys; from rayfed_ssl.models import build_model; build_model('cnn', channels=1, size=8); "
+        "sys.exit('torchvision' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

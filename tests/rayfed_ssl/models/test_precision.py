@@ -1,0 +1,116 @@
+from dataclasses import asdict
+
+import pytest
+import torch
+
+from rayfed_ssl.models import build_model, precision
+from rayfed_ssl.models.precision import Precision, autocast, choose_precision, prepare
+
+torch.set_num_threads(1)
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, *flags: str) -> None:
+    monkeypatch.setattr(precision, "cpu_flags", lambda: frozenset(flags))
+
+
+@pytest.mark.parametrize("flag", ["avx512_bf16", "amx_bf16"])
+def test_auto_takes_bf16_on_cpus_that_multiply_it(monkeypatch: pytest.MonkeyPatch, flag: str) -> None:
+    pretend(monkeypatch, "avx2", flag)
+    assert choose_precision("cpu") == Precision("bf16", True, False, f"auto: CPU has {flag}")
+
+
+def test_auto_falls_back_to_fp32_on_other_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, "avx2", "avx512f")
+    assert choose_precision("cpu") == Precision("fp32", True, False, "auto: CPU multiplies no bfloat16")
+
+
+@pytest.mark.parametrize(("capability", "dtype"), [((7, 5), "fp32"), ((8, 0), "bf16"), ((9, 0), "bf16")])
+def test_auto_takes_bf16_on_gpus_from_ampere_on(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], dtype: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    chosen = choose_precision("cuda:0")
+    assert (chosen.dtype, chosen.channels_last) == (dtype, dtype == "bf16")
+
+
+def test_auto_stays_with_fp32_on_untried_devices() -> None:
+    assert choose_precision("mps") == Precision("fp32", False, False, "auto: bfloat16 was not tried on mps")
+
+
+def test_a_wish_is_granted_and_its_price_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, "amx_bf16")
+    assert choose_precision("cpu", "fp32").dtype == "fp32"
+    assert choose_precision("cpu", "bf16").reason == "asked for"
+    pretend(monkeypatch)
+    assert choose_precision("cpu", "bf16").dtype == "bf16"
+    assert choose_precision("cpu", "bf16").reason == "asked for, emulated: CPU multiplies no bfloat16"
+
+
+def test_layout_and_compilation_are_the_callers_choice() -> None:
+    chosen = choose_precision("cpu", "fp32", channels_last=False, compile=True)
+    assert (chosen.channels_last, chosen.compile) == (False, True)
+
+
+def test_unknown_precision_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown precision 'fp16': take auto, fp32 or bf16"):
+        choose_precision("cpu", "fp16")
+
+
+def test_a_record_can_hold_it() -> None:
+    assert asdict(Precision()) == {
+        "dtype": "fp32",
+        "channels_last": False,
+        "compile": False,
+        "reason": "asked for",
+    }
+
+
+def test_autocast_sets_the_number_format_and_fp32_switches_it_off() -> None:
+    a = torch.randn(2, 3)
+    with autocast(Precision("bf16"), "cpu"):
+        assert (a @ a.T).dtype == torch.bfloat16
+        with autocast(Precision("fp32"), "cpu"):
+            assert (a @ a.T).dtype == torch.float32
+    assert (a @ a.T).dtype == torch.float32
+
+
+@pytest.mark.parametrize("compile", [False, True])
+def test_prepare_changes_no_key_and_no_weight(compile: bool) -> None:
+    model = build_model("cnn", channels=3, size=32)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    assert prepare(model, Precision("bf16", True, compile), "cpu") is model
+    after = model.state_dict()
+    assert list(after) == list(before)
+    assert all(torch.equal(after[key], before[key]) for key in before)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_feature_maps_follow_the_weights_layout(channels: int) -> None:
+    model = prepare(build_model("cnn", channels=channels, size=32), Precision("fp32", True), "cpu")
+    maps = []
+    model.encoder.get_submodule("conv2").register_forward_hook(lambda module, args, out: maps.append(out))
+    model(torch.randn(2, channels, 32, 32))
+    assert maps[0].is_contiguous(memory_format=torch.channels_last)
+    assert not maps[0].is_contiguous()
+
+
+def test_layout_changes_features_by_rounding_only() -> None:
+    torch.manual_seed(0)
+    model = build_model("cnn", channels=3, size=32).eval()
+    images = torch.randn(4, 3, 32, 32)
+    plain, _ = model(images)
+    last, _ = prepare(model, Precision("fp32", True), "cpu")(images)
+    torch.testing.assert_close(last, plain, rtol=1e-4, atol=1e-6)  # sums of 1,152 products in another order
+
+
+def test_bf16_features_are_near_those_of_fp32() -> None:
+    torch.manual_seed(0)
+    model = build_model("cnn", channels=3, size=32).eval()
+    images = torch.randn(4, 3, 32, 32)
+    exact, _ = model(images)
+    prepare(model, Precision("bf16", True), "cpu")
+    with autocast(Precision("bf16", True), "cpu"):
+        rounded, _ = model(images)
+    # 8 bits of mantissa are 0.4 % an operation; four layers on.
+    assert torch.nn.functional.cosine_similarity(rounded, exact).min() > 0.999
+    assert (rounded - exact).abs().max() > 1e-4 * exact.abs().max()  # the layout alone changes the seventh digit

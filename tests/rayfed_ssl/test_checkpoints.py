@@ -1,0 +1,215 @@
+"""Checkpoints: what goes in comes out, bit for bit, and what is damaged is said to be."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save
+
+from rayfed_ssl import checkpoints
+from rayfed_ssl.checkpoints import CheckpointError, RunState, Stored
+from rayfed_ssl.method import Empty, Encoder
+from rayfed_ssl.trees import digest
+
+DTYPES = ("float16", "float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "int64", "bool")
+
+LEAVES: dict[str, Any] = {
+    **{dtype: torch.tensor([[0, 1, 1], [1, 0, 1]]).to(getattr(torch, dtype)) for dtype in DTYPES},
+    "scalar": torch.tensor(3.5),
+    "no rows": torch.empty(0, 4),
+    "transposed": torch.arange(6.0).reshape(2, 3).T,
+    "channels last": torch.arange(24.0).reshape(1, 2, 3, 4).to(memory_format=torch.channels_last),
+    "not finite": torch.tensor([float("nan"), float("inf"), -0.0]),
+    "int": -(2**60),
+    "float": 0.1,
+    "float that is whole": 2.0,
+    "bool": True,
+    "none": None,
+    "words": 'tröt "quoted"\n',
+    "list": [1, [torch.ones(2)]],
+    "tuple": (1, (torch.ones(2),)),
+    "empty dict": {},
+    "integer keys": {7: torch.ones(1), -1: 2},
+    "dataclass": Encoder("cnn", {"w": torch.ones(2)}),
+}
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_a_leaf_comes_back_as_it_was(tmp_path: Path, name: str):
+    tree = {"first": LEAVES[name], "second": 1}
+    back = checkpoints.read(checkpoints.store(tree, tmp_path, "state"), tmp_path)
+    assert digest(back) == digest(tree)
+    assert type(back["first"]) is type(LEAVES[name])
+
+
+def test_a_bare_tensor_is_a_tree(tmp_path: Path):
+    back = checkpoints.read(checkpoints.store(torch.arange(3), tmp_path, "state"), tmp_path)
+    assert torch.equal(back, torch.arange(3))
+
+
+def test_dict_keys_keep_their_order_and_type(tmp_path: Path):
+    back = checkpoints.read(checkpoints.store({"b": 1, "a": 2, 3: 4}, tmp_path, "state"), tmp_path)
+    assert list(back) == ["b", "a", 3]
+
+
+def test_an_empty_state_needs_no_file(tmp_path: Path):
+    stored = checkpoints.store(Empty(), tmp_path, "state")
+    assert stored.file == ""
+    assert not list(tmp_path.iterdir())
+    assert checkpoints.read(stored, tmp_path) == Empty()
+
+
+def stored_state(directory: Path) -> Stored:
+    return checkpoints.store({"w": torch.arange(1000.0), "steps": 3}, directory, "state")
+
+
+def test_a_flipped_bit_is_noticed(tmp_path: Path):
+    stored = stored_state(tmp_path)
+    path = tmp_path / stored.file
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(bytes(content))
+    with pytest.raises(CheckpointError, match=r"state\.safetensors does not hold what its manifest says"):
+        checkpoints.read(stored, tmp_path)
+
+
+@pytest.mark.parametrize("size", [0, 4, 100, 3000])
+def test_a_truncated_file_is_noticed(tmp_path: Path, size: int):
+    stored = stored_state(tmp_path)
+    path = tmp_path / stored.file
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(CheckpointError, match=r"state\.safetensors is damaged"):
+        checkpoints.read(stored, tmp_path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path):
+    with pytest.raises(CheckpointError, match=r"gone\.safetensors is missing: take the round before"):
+        checkpoints.read(Stored("gone.safetensors", "0"), tmp_path)
+
+
+STRANGE = {
+    "foreign": ({"class": "os:system", "fields": {}}, "states of rayfed_ssl only, got os:system"),
+    "foreign with our prefix": ({"class": "rayfed_ssl_evil:X", "fields": {}}, "states of rayfed_ssl only"),
+    "function": ({"class": "rayfed_ssl.trees:digest", "fields": {}}, "dataclasses only"),
+    "imported class": ({"class": "rayfed_ssl.checkpoints:Path", "fields": {}}, "dataclasses only"),
+    "no such class": ({"class": "rayfed_ssl.method:Nothing", "fields": {}}, "dataclasses only"),
+    "other fields": ({"class": "rayfed_ssl.method:Encoder", "fields": {"x": {"value": 1}}}, "is damaged"),
+    "no structure": ([1], "is damaged"),
+    "missing tensor": ({"tensor": "/w"}, "is damaged"),
+    "no such module": ({"class": "rayfed_ssl.nothing:X", "fields": {}}, "nothing"),
+    "fields are a list": ({"class": "rayfed_ssl.method:Empty", "fields": [1]}, "is damaged"),
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_a_structure_that_is_not_ours_is_refused(tmp_path: Path, name: str):
+    structure, message = STRANGE[name]
+    path = tmp_path / "state.safetensors"
+    path.write_bytes(save({}, {"structure": json.dumps(structure)}))
+    with pytest.raises(CheckpointError, match=message):
+        checkpoints.read_file(path)
+
+
+def test_a_safetensors_file_of_another_program_is_refused(tmp_path: Path):
+    (tmp_path / "model.safetensors").write_bytes(save({"w": torch.ones(2)}))
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is damaged"):
+        checkpoints.read_file(tmp_path / "model.safetensors")
+
+
+def round_with_files(directory: Path, round: int, clients: tuple[int, ...], before: RunState | None = None) -> RunState:
+    """A round in which some clients trained; the others' files stay those of earlier rounds."""
+    server = checkpoints.store({"round": torch.tensor(round)}, directory, f"server-{round:06d}")
+    states = dict(before.clients) if before else {}
+    for client_id in clients:
+        tree = {"w": torch.full((3,), round + client_id / 10)}
+        states[client_id] = checkpoints.store(tree, directory, f"client-{client_id:06d}-{round:06d}")
+    return RunState(round, server, states)
+
+
+def test_a_committed_round_comes_back(tmp_path: Path):
+    state = round_with_files(tmp_path, 1, (2, 0))
+    checkpoints.commit(state, tmp_path)
+    assert checkpoints.latest(tmp_path) == state
+    states = checkpoints.StoredStates(state.clients, tmp_path)
+    assert list(states) == [0, 2]
+    assert len(states) == 2
+    assert states[2]["w"].tolist() == [pytest.approx(1.2, rel=1e-6)] * 3  # float32 has 24 bits
+
+
+def test_only_files_that_a_kept_round_refers_to_stay(tmp_path: Path):
+    state: RunState | None = None
+    for round, clients in enumerate([(), (0, 1, 2), (0,), (1,), (1,)]):
+        state = round_with_files(tmp_path, round, clients, state)
+        checkpoints.commit(state, tmp_path)
+    assert sorted(checkpoints.manifests(tmp_path)) == [3, 4]
+    assert sorted(path.name for path in tmp_path.glob("*.safetensors")) == [
+        "client-000000-000002.safetensors",
+        "client-000001-000003.safetensors",
+        "client-000001-000004.safetensors",
+        "client-000002-000001.safetensors",
+        "server-000003.safetensors",
+        "server-000004.safetensors",
+    ]
+
+
+def test_leftovers_of_a_killed_writer_are_ignored(tmp_path: Path):
+    state = round_with_files(tmp_path, 1, (0,))
+    checkpoints.commit(state, tmp_path)
+    (tmp_path / ".round-000002.json.4711").write_text('{"round": 2, "ser')
+    (tmp_path / "server-000002.safetensors").write_bytes(b"half")
+    assert checkpoints.latest(tmp_path) == state
+
+
+def test_writing_durably_leaves_nothing_else_behind(tmp_path: Path):
+    checkpoints.write_durably(tmp_path / "a.json", b"one")
+    checkpoints.write_durably(tmp_path / "a.json", b"two")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a.json", b"two")]
+
+
+def test_no_manifest_is_an_error_that_says_so(tmp_path: Path):
+    with pytest.raises(CheckpointError, match="holds no complete round: start the run anew"):
+        checkpoints.latest(tmp_path)
+
+
+def test_a_round_that_is_not_there_is_an_error_that_lists_those_that_are(tmp_path: Path):
+    for round in (4, 5):
+        checkpoints.commit(round_with_files(tmp_path, round, (0,)), tmp_path)
+    with pytest.raises(CheckpointError, match="does not hold round 3: it holds 4, 5"):
+        checkpoints.latest(tmp_path, 3)
+    assert checkpoints.latest(tmp_path, 4).round == 4
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [('"round": 1', '"round": 2'), ("}", ""), ('"server"', '"sever"'), ('"clients": {', '"clients": 3, "x": {')],
+    ids=["other round", "cut", "other key", "other type"],
+)
+def test_a_changed_manifest_is_noticed(tmp_path: Path, old: str, new: str):
+    checkpoints.commit(round_with_files(tmp_path, 1, (0,)), tmp_path)
+    path = tmp_path / "round-000001.json"
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(CheckpointError, match=r"round-000001\.json is damaged .* go on from the round before"):
+        checkpoints.latest(tmp_path)
+
+
+def test_the_digest_of_a_run_depends_on_round_server_and_every_client():
+    def state(round: int = 1, server: str = "s", **clients: str) -> str:
+        return RunState(round, Stored("f", server), {int(k[1]): Stored("f", v) for k, v in clients.items()}).sha256
+
+    digests = {
+        state(c0="a", c1="b"),
+        state(c0="b", c1="a"),
+        state(c0="a"),
+        state(round=2, c0="a", c1="b"),
+        state(server="t", c0="a", c1="b"),
+    }
+    assert len(digests) == 5
+    assert state(c1="b", c0="a") == state(c0="a", c1="b")
+
+
+def test_tensors_that_share_memory_are_stored(tmp_path: Path):
+    shared = torch.arange(3.0)
+    tree = {"online": shared, "target": shared}
+    assert digest(checkpoints.read(checkpoints.store(tree, tmp_path, "state"), tmp_path)) == digest(tree)

@@ -1,0 +1,186 @@
+"""The configuration: recipes, overrides, and messages that say what to do."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rayfed_ssl.config import Config
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.methods import FLESD, METHODS, FedAvg, FedProx
+from rayfed_ssl.recipe_files import recipe_names
+
+TinyConfig = Callable[..., Config]
+
+MISTAKES = {
+    # unknown words: the nearest right one
+    "unknown section": (["trainin.batch=2"], "unknown key 'trainin': did you mean 'training'?"),
+    "unknown key": (["training.batsh=2"], "unknown key 'training.batsh': did you mean 'batch'?"),
+    "unknown method": (["method=fedavgg"], "method: unknown method 'fedavgg': did you mean 'fedavg'?"),
+    "far off method": (
+        ["method=xyz"],
+        "method: unknown method 'xyz': choose from fedavg, fedprox, flesd, flesd-cc, local",
+    ),
+    "unknown objective": (["objective=simclar"], "objective: unknown objective 'simclar': did you mean 'simclr'?"),
+    "unknown field": (["method.temprature=1"], "method flesd has no field 'temprature': did you mean 'temperature'?"),
+    # fields that would be ignored
+    "field of another method": (["method.mu=1"], "method flesd has no field 'mu'; it belongs to fedprox"),
+    "alpha without dirichlet": (
+        ["partition=iid", "partition.alpha=1"],
+        "partition.alpha has no meaning for partition=iid: remove it",
+    ),
+    "momentum with adam": (
+        ["training.optimiser.momentum=0.5"],
+        "training.optimiser.momentum has no meaning for adam: remove it or set optimiser.name=sgd",
+    ),
+    "keep without similarities": (
+        ["method.keep=0.5"],
+        "method: method.keep applies to similarities only: set method.upload=similarities or drop it",
+    ),
+    # values
+    "not a number": (["rounds=abc"], "rounds: input should be a valid integer, .*got 'abc'"),
+    "too small": (["rounds=0"], "rounds: input should be greater than or equal to 1, got 0"),
+    "not a choice": (["objective.form=foo"], "objective.form: input should be 'infonce' or 'ntxent', got 'foo'"),
+    "method value": (["method.queue_size=many"], "method.queue_size: input should be a valid integer, .*got 'many'"),
+    "negative temperature": (["method.temperature=-1"], "method.temperature must be above 0, got -1.0"),
+    "momentum out of range": (["method.momentum=1.5"], "method.momentum must lie between 0 and 1, got 1.5"),
+    "too much kept": (["method.keep=2", "method.upload=similarities"], "method.keep is a fraction of at most 1, got 2"),
+    "probe": (["evaluation.linear.lr=-1"], "evaluation.linear: the linear probe needs lr above 0"),
+    "not an override": (["rounds"], "an override looks like key=value, got 'rounds'"),
+    "no key": (["=3"], "an override looks like key=value, got '=3'"),
+    "field of a number": (["seed.x=3"], "cannot set seed.x: seed holds 0, which has no fields"),
+    # sums and combinations
+    "epochs do not split": (["rounds=3"], "training.total_epochs=40 does not split into rounds=3 equal rounds"),
+    "classes missing": (["partition=classes_per_client"], "needs partition.classes, how many classes a client holds"),
+    "public missing": (
+        ["public=null"],
+        r"flesd distils on public data, but this run has none: set public \(for example",
+    ),
+    "public unused": (["method=fedavg"], "fedavg uses no public data, got public=client:0: set public=null"),
+    "mixed models averaged": (
+        ["method=fedprox", "public=null", "clients.models=[cnn, resnet18]"],
+        "fedprox averages weights, so all clients need one architecture, got cnn, resnet18: remove clients.models",
+    ),
+    "labels and distillation": (
+        ["objective=supervised"],
+        "flesd compares representations: a supervised objective has none",
+    ),
+    "section is no section": (["clients=5"], "clients: input should be a valid dictionary .*got 5"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_told_in_one_line_that_says_what_to_do(name: str):
+    overrides, message = MISTAKES[name]
+    with pytest.raises(ConfigError, match=message) as caught:
+        Config.load("digits", *overrides)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("override", ["method=null", "objective=null", "engine.actors=0", "engine.actors=some"])
+def test_an_odd_value_is_told_in_one_line_without_our_insides(override: str):
+    with pytest.raises(ConfigError, match=override.split("=", maxsplit=1)[0].rsplit(".", maxsplit=1)[-1]) as caught:
+        Config.load("digits", override)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_several_mistakes_are_told_together():
+    with pytest.raises(ConfigError) as caught:
+        Config.load("digits", "seed=-1", "data.size=1")
+    assert [line.split(":")[0] for line in str(caught.value).splitlines()] == ["seed", "data.size"]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("digit", "there is no recipe 'digit': did you mean 'digits'?"),
+        ("nowhere/run.yaml", "there is no recipe file nowhere/run.yaml: give a path that exists"),
+        ({}, "method is missing: set method=..."),
+    ],
+    ids=["name", "file", "empty"],
+)
+def test_a_recipe_that_is_not_there(source: object, message: str):
+    with pytest.raises(ConfigError, match=message):
+        Config.load(source)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("a: [1", "is not YAML"), ("- 1", "must hold keys and values, got list")]
+)
+def test_a_file_that_is_no_recipe(tmp_path: Path, text: str, message: str):
+    (tmp_path / "run.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=message) as caught:
+        Config.load(tmp_path / "run.yaml")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_epochs_are_given_once(tiny: TinyConfig):
+    tree = tiny("fedavg").dump()
+    for training in ({"epochs": 2, "total_epochs": 6}, {}):
+        with pytest.raises(
+            ConfigError, match=r"set exactly one of training.epochs \(E_local\) and training.total_epochs"
+        ):
+            Config.load({**tree, "training": training})
+
+
+def test_total_epochs_are_split_over_rounds_and_the_last_override_wins():
+    assert Config.load("digits").epochs == 20
+    assert Config.load("digits", "rounds=4").epochs == 10
+    assert Config.load("digits", "training.epochs=3").epochs == 3
+    assert Config.load("digits", "training.epochs=3", "training.total_epochs=8").epochs == 4
+
+
+def test_a_bare_method_replaces_the_section():
+    config = Config.load("digits", "method=fedprox", "public=null", "method.mu=0.5")
+    assert config.method == FedProx(mu=0.5)
+    assert Config.load("digits", "method.queue_size=64").method.distil_epochs == 30
+    assert Config.load("digits", "method=flesd").method == FLESD()
+
+
+def test_constant_communication_is_one_round():
+    config = Config.load("digits", "method=flesd-cc")
+    assert (config.rounds, config.epochs, type(config.method)) == (1, 40, FLESD)
+
+
+@pytest.mark.parametrize("text", ["1e-3", "0.001", "1.0e-3", "1E-3"])
+def test_small_numbers_may_be_written_as_people_do(tmp_path: Path, text: str):
+    assert Config.load("digits", f"training.optimiser.lr={text}").training.optimiser.lr == 0.001
+    assert Config.load("digits", "method=fedprox", "public=null", f"method.mu={text}").method.mu == 0.001
+    (tmp_path / "run.yaml").write_text(
+        f"method: {{name: fedprox, mu: {text}}}\nobjective: simclr\ndata: digits\ntraining: {{epochs: 1}}\n"
+    )
+    assert Config.load(tmp_path / "run.yaml").method.mu == 0.001
+
+
+def test_a_scalar_names_a_section():
+    config = Config.load("digits", "model=resnet18", "partition=iid", "objective=simclr", "data=cifar10")
+    assert (config.model.encoder, config.partition.name, config.data.name) == ("resnet18", "iid", "cifar10")
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_recipe_loads_and_survives_being_written_down(tmp_path: Path, name: str):
+    config = Config.load(name)
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config.dump(), sort_keys=False))
+    assert Config.load(tmp_path / "config.yaml") == config
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_any_method_survives_being_written_down(tiny: TinyConfig, name: str):
+    config = tiny(name, "data.path=/some/where", "clients.models=[cnn]", "engine.actors=per-client")
+    assert Config.load(yaml.safe_load(yaml.safe_dump(config.dump()))) == config
+
+
+def test_overrides_do_not_write_to_the_given_mapping(tiny: TinyConfig):
+    tree = tiny("fedavg").dump()
+    before = copy.deepcopy(tree)
+    assert Config.load(tree, "method.weighting=uniform", "training.total_epochs=6").method == FedAvg(
+        weighting="uniform"
+    )
+    assert tree == before
+
+
+def test_a_configuration_cannot_be_changed(tiny: TinyConfig):
+    with pytest.raises(ValueError, match="frozen"):
+        tiny("fedavg").rounds = 5

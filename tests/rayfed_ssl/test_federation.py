@@ -1,0 +1,215 @@
+"""The federation: who takes part, what is refused, what the user is told, what cannot be reached."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rayfed_ssl.build_task import default_views
+from rayfed_ssl.config import Config
+from rayfed_ssl.data.store import Dataset, ImageSet
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.federation import Federation, round_half_up
+from rayfed_ssl.method import Server
+from rayfed_ssl.rounds import ClientError
+from rayfed_ssl.trees import digest, to_numpy
+
+Tiny = Callable[..., Config]
+Open = Callable[..., Federation]
+
+
+@pytest.mark.parametrize(
+    ("fraction", "size"), [(1.0, 5), (0.9, 5), (0.7, 4), (0.5, 3), (0.49, 2), (0.3, 2), (0.1, 1), (0.01, 1)]
+)
+def test_a_cohort_is_the_fraction_of_the_clients_and_never_empty(open_tiny: Open, fraction: float, size: int):
+    federation = open_tiny("fedavg", "clients.number=5", f"clients.fraction={fraction}")
+    for round in range(1, 8):
+        cohort = federation.cohort(round)
+        assert len(set(cohort)) == len(cohort) == size
+        assert list(cohort) == sorted(cohort)
+        assert all(type(client_id) is int for client_id in cohort)
+
+
+@given(st.integers(0, 10**6))
+def test_halves_are_rounded_up(value: int):
+    assert (round_half_up(value), round_half_up(value + 0.5), round_half_up(value + 0.25)) == (value, value + 1, value)
+
+
+def test_every_client_is_drawn_as_often_as_another(open_tiny: Open):
+    federation = open_tiny("fedavg", "clients.number=5", "clients.fraction=0.4")
+    drawn = np.bincount([client_id for round in range(1, 1001) for client_id in federation.cohort(round)], minlength=5)
+    # 1000 draws of 2 of 5: each is drawn 400 times, with deviation sqrt(1000 * 0.4 * 0.6) = 15.5; five of them is 78.
+    assert (abs(drawn - 400) < 78).all()
+
+
+def test_cohorts_depend_on_the_seed(open_tiny: Open):
+    settings = ("clients.number=5", "clients.fraction=0.4")
+    one, other = (open_tiny("fedavg", *settings, f"seed={seed}") for seed in (0, 1))
+    assert [one.cohort(r) for r in range(1, 9)] != [other.cohort(r) for r in range(1, 9)]
+
+
+def test_the_client_that_gives_its_shard_does_not_train(open_tiny: Open):
+    federation = open_tiny("flesd", "public=client:1", "method.distil_batch=8", "clients.number=4")
+    assert federation.client_ids == (0, 2, 3)
+    assert all(set(federation.cohort(round)) == {0, 2, 3} for round in (1, 2))
+    whole = open_tiny("fedavg", "clients.number=4")
+    assert np.array_equal(federation.public.rows, whole.shards[1])
+
+
+@pytest.mark.parametrize("public", ["fraction:0.3", "client:0"])
+def test_no_public_sample_is_private(open_tiny: Open, public: str):
+    federation = open_tiny("flesd", f"public={public}", "method.distil_batch=8")
+    private = np.concatenate(list(federation.shards.values()))
+    assert len(np.unique(private)) == len(private)
+    assert not np.intersect1d(private, federation.public.rows).size
+
+
+def test_pooled_is_one_client_whatever_the_number(open_tiny: Open):
+    federation = open_tiny("local", "partition=pooled", "clients.number=6")
+    assert federation.client_ids == (0,)
+    assert len(federation.shards[0]) == 150
+
+
+def test_a_queue_that_the_public_set_cannot_fill_is_shrunk_and_said_to_be(open_tiny: Open):
+    (note,) = open_tiny("flesd", "method.queue_size=2048").notes
+    assert note == "FLESD's queue holds 16 anchors instead of 2048: the public set has 45 samples"
+    assert open_tiny("flesd", "method.queue_size=16").notes == ()
+
+
+def test_steps_that_teach_nothing_are_said_to(open_tiny: Open):
+    note = open_tiny("flesd", "method.queue_size=32", "method.distil_batch=8", "method.refill=epoch").notes[-1]
+    assert note.startswith("only 1 of 5 distillation steps an epoch teach the student")
+    assert "method.refill=first" in note
+
+
+def test_a_public_set_of_less_than_two_batches_is_refused(tiny: Tiny):
+    with pytest.raises(
+        ConfigError, match=r"got 45 public pictures, queue 32 and batch 23: lower the batch to at most 22"
+    ):
+        Federation.open(tiny("flesd", "method.distil_batch=23"))
+    Federation.open(tiny("flesd", "method.distil_batch=22"))
+
+
+def test_shards_of_less_than_two_samples_are_refused(tiny: Tiny):
+    with pytest.raises(ConfigError, match=r"at least 2 samples, but client \d+ has 1.*lower clients.number"):
+        Federation.open(tiny("fedavg", "partition=iid", "clients.number=100"))
+    Federation.open(tiny("fedavg", "partition=iid", "clients.number=75"))
+
+
+MISTAKES = {
+    "data": ("data=digit", "unknown dataset 'digit'"),
+    "folder": ("data={name: folder, path: /nowhere}", "data.path /nowhere does not exist"),
+    "model": ("model=resnet17", "model: unknown name 'resnet17': did you mean 'resnet18'"),
+    "client's model": ("clients.models=[cnn, rcnn]", "model: unknown name 'rcnn': did you mean 'cnn'"),
+    "views": ("training.views=digit", "training.views: unknown name 'digit': did you mean 'digits'"),
+    "public": ("public=client", "cannot read the public set 'client': write client:0"),
+    "public client": ("public=client:9", "public client:9 needs that client and another, got 3 clients"),
+    "classes": (
+        "partition={name: classes_per_client, classes: 11}",
+        "each client is to hold 11 classes, but there are 10",
+    ),
+    "too many clients": ("clients.number=200", "cannot divide 105 samples among 200 clients"),  # 45 are public
+    "device": ("engine.device=tpu", "engine.device=tpu is not on this machine: take cpu or auto"),
+    "image too small": ("data.size=4", "cnn needs at least 1 channel and 8 pixels"),
+    "stem": ("model.stem=cifar", "encoder cnn has one set of first layers"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_what_does_not_fit_is_refused_before_the_run_starts(tiny: Tiny, name: str):
+    override, message = MISTAKES[name]
+    with pytest.raises(ConfigError, match=message) as caught:
+        Federation.open(tiny("flesd", override))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_classifier_narrower_than_the_classes_is_refused(tiny: Tiny):
+    with pytest.raises(ConfigError, match="projection_dim"):
+        Federation.open(tiny("fedavg", "objective=supervised", "model.projection_dim=5"))
+
+
+def with_data(config: Config, labels: list[int], classes: int = 10) -> Federation:
+    """A federation of two clients on noise with the given training labels."""
+    images = np.random.default_rng(0).integers(0, 256, (len(labels), 1, 8, 8), dtype=np.uint8)
+    sets = [ImageSet(images, np.array(labels, np.int64), tuple(map(str, range(classes))))] * 2
+    halves = np.array_split(np.arange(len(labels)), 2)
+    return Federation(config, Dataset("noise", *sets, "0"), dict(enumerate(halves)))
+
+
+@pytest.mark.parametrize("labels", [[3] * 40, [-1] * 40, [-1] * 20 + [7] * 20], ids=["one", "none", "one and none"])
+def test_one_class_is_enough_to_train_but_not_to_be_scored(tiny: Tiny, labels: list[int]):
+    federation = with_data(tiny("fedavg"), labels)
+    assert federation.notes == ("the training set has fewer than two labelled classes, so no accuracy can be measured",)
+    state = federation.init_server()
+    result = federation.update_client(1, 0, federation.method.download(state, 0), None)
+    after = federation.update_server(1, state, {0: result.upload}).state
+    evaluation = federation.evaluate(federation.method.encoders(after, {})["global"], "global", 1, final=True)
+    assert evaluation.metrics == {}
+
+
+def test_unlabelled_samples_are_not_scored_with(tiny: Tiny):
+    federation = with_data(tiny("fedavg"), [0, 1] * 15 + [-1] * 10)
+    assert federation.notes == ()
+    train = federation._labelled_train()
+    assert len(train) == 30
+    assert set(train.labels.tolist()) == {0, 1}
+
+
+def test_scores_are_the_same_each_time_and_lie_between_0_and_1(open_tiny: Open):
+    federation = open_tiny("fedavg")
+    encoder = federation.method.encoders(federation.init_server(), {})["global"]
+    first, again = (federation.evaluate(encoder, "global", 2, final=True) for _ in range(2))
+    assert first.metrics == again.metrics
+    assert set(first.metrics) == {"knn", "linear", "linear_best"}
+    assert all(0 <= score <= 1 for score in first.metrics.values())
+    assert first.metrics["linear"] <= first.metrics["linear_best"]
+    assert set(federation.evaluate(encoder, "global", 1, final=False).metrics) == {"knn"}
+
+
+def test_scoring_writes_to_no_weight(open_tiny: Open):
+    federation = open_tiny("fedavg", "evaluation.augment=true")
+    encoder = federation.method.encoders(federation.init_server(), {})["global"]
+    before = digest(encoder)
+    federation.evaluate(encoder, "global", 2, final=True)
+    assert digest(encoder) == before
+
+
+def test_a_failing_client_names_itself_its_seed_its_cause_and_the_way_to_replay_it(open_tiny: Open):
+    federation = open_tiny("fedavg", "training.optimiser.lr=1e30", "training.epochs=2")
+    with pytest.raises(ClientError) as caught:
+        federation.update_client(1, 2, federation.method.download(federation.init_server(), 2), None)
+    message = str(caught.value)
+    assert message.startswith("client 2 failed in round 1 (seed ")
+    assert "ValueError: the loss is nan in epoch 1 of 2 at learning rate 1e+30: lower the learning rate" in message
+    assert message.endswith("rayfed-ssl replay RUN --round 1 --client 2")
+
+
+def test_weights_from_another_process_are_as_good(open_tiny: Open):
+    """Ray hands out read-only arrays; a step on them gives the same bits and writes to none."""
+    federation = open_tiny("fedavg")
+    download = federation.method.download(federation.init_server(), 0)
+    arrays = to_numpy(download)
+    for array in arrays.weights.values():
+        array.flags.writeable = False
+    from_arrays = replace(arrays, weights={name: torch.from_numpy(a) for name, a in arrays.weights.items()})
+    results = [federation.update_client(1, 0, given, None) for given in (download, from_arrays)]
+    assert digest(results[0].upload) == digest(results[1].upload)
+
+
+def test_no_private_image_can_be_reached_from_the_server(open_tiny: Open):
+    """Server: "it has the public data and no client's data; none is reachable from it"."""
+    federation = open_tiny("flesd", "public=client:0", "method.distil_batch=8")
+    server = Server(1, federation._public, federation.task, torch.Generator())
+    public = {image.tobytes() for image in federation.public.images.images[federation.public.rows]}
+    reachable = {image.tobytes() for image in server.public.images.numpy()}
+    assert reachable <= public
+
+
+def test_views_follow_the_dataset_and_its_size():
+    assert default_views("digits", 8) == "digits"
+    assert default_views("cifar10", 32) == "flesd-cifar"
+    assert default_views("folder", 64) == default_views("folder", 224) == "flesd-imagenet"

@@ -1,0 +1,269 @@
+"""Runs: the record, interruption at any moment, resuming, replaying."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from rayfed_ssl import Config, ConfigError, Observer, replay, resume, run
+from rayfed_ssl.checkpoints import CheckpointError, manifests
+from rayfed_ssl.federation import Federation
+from rayfed_ssl.record import RunRecord
+from rayfed_ssl.rounds import ClientError
+from rayfed_ssl.runs import Result
+from rayfed_ssl.trees import digest
+from tests.laws.laws import play
+
+Tiny = Callable[..., Config]
+
+
+def digests(directory: Path) -> list[str]:
+    return [row["state_sha256"] for row in RunRecord.open(directory).summary["rounds"]]
+
+
+def facts(directory: Path) -> tuple[Any, ...]:
+    """Everything in a record that does not depend on when and how fast it was made."""
+    record = RunRecord.open(directory)
+    timed = ("seconds", "evaluation_seconds")
+    metrics = sorted(
+        (r["round"], r["participant"], r["name"], r["value"]) for r in record.metrics if r["name"] not in timed
+    )
+    ledger = sorted(tuple(row.values()) for row in record.ledger)
+    return digests(directory), metrics, ledger
+
+
+@pytest.fixture(scope="module")
+def whole(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """An undisturbed run of LocalOnly, whose clients remember their models."""
+    return run(tiny("local", "evaluation.every=1"), tmp_path_factory.mktemp("runs") / "whole")
+
+
+class Stop(KeyboardInterrupt):
+    """Control-C at a moment of our choice."""
+
+
+@dataclass
+class StopAt(Observer):
+    """Interrupts a run at the first call of a hook in a round."""
+
+    hook: str
+    at: int
+    round: int = 0
+
+    def on_round(self, round: int, cohort: Any) -> None:
+        self.round = round
+        self._stop("on_round")
+
+    def on_client(self, report: Any) -> None:
+        self._stop("on_client")
+
+    def on_server(self, report: Any) -> None:
+        self._stop("on_server")
+
+    def on_round_end(self, outcome: Any) -> None:
+        self._stop("on_round_end")
+
+    def on_evaluations(self, final: bool) -> None:
+        self._stop("on_evaluations")
+
+    def on_evaluated(self, evaluations: Any) -> None:
+        self._stop("on_evaluated")
+
+    def _stop(self, hook: str) -> None:
+        if (self.hook, self.at) == (hook, self.round):
+            raise Stop
+
+
+def test_a_record_holds_all_that_a_run_was_and_measured(whole: Result):
+    names = {path.name for path in whole.directory.iterdir()}
+    assert names == {"config.yaml", "run.json", "metrics.parquet", "ledger.parquet", "checkpoints", "encoders"}
+    summary = json.loads((whole.directory / "run.json").read_text())
+    assert summary["method"] == "local"
+    assert summary["data"]["train"] == 150
+    assert sum(summary["data"]["shards"].values()) <= 150
+    assert [row["round"] for row in summary["rounds"]] == [1, 2]
+    assert [row["cohort"] for row in summary["rounds"]] == [[0, 1, 2]] * 2
+    assert summary["rounds"][-1]["state_sha256"] == whole.state_sha256
+    assert summary["finished"] >= summary["started"]
+    assert summary["precision"]["dtype"] == "fp32"
+    assert torch.__version__.startswith(summary["versions"]["torch"])
+    assert not list(whole.directory.rglob(".*")), "temporary files are left"
+
+
+def test_every_round_has_its_metrics_and_scores(whole: Result):
+    rows = {(r["round"], r["participant"], r["name"]) for r in whole.record.metrics}
+    clients = ("client-0", "client-1", "client-2")
+    for round in (1, 2):
+        named = ("loss_first", "loss", "steps", "samples", "seconds", "knn")
+        assert {(round, who, name) for who in clients for name in named} <= rows
+        assert {(round, "run", "seconds"), (round, "run", "retries"), (round, "server", "seconds")} <= rows
+    assert {who for round, who, name in rows if name == "linear"} == set(clients)
+    assert {round for round, _, name in rows if name == "linear"} == {2}
+    assert set(whole.scores) == set(clients)
+    assert all(set(scores) == {"knn", "linear", "linear_best"} for scores in whole.scores.values())
+
+
+def test_the_ledger_adds_up(whole: Result):
+    weights = sum(row["bytes"] for row in whole.record.ledger)
+    assert whole.bytes("up") == 0
+    assert whole.bytes("down") == whole.bytes() == weights == 3 * len_of_weights(whole)
+    assert {row["round"] for row in whole.record.ledger} == {1}  # later, clients go on from their own models
+
+
+def len_of_weights(result: Result) -> int:
+    return sum(value.nbytes for value in result.encoder("client-0").weights.values())
+
+
+def test_the_final_encoders_are_those_of_the_last_round(whole: Result):
+    again = Federation.open(whole.record.config())
+    for client_id in (0, 1, 2):
+        encoder = whole.encoder(f"client-{client_id}")
+        assert encoder.architecture == "cnn"
+        again.task.model(encoder.weights, encoder.architecture)
+    assert len({digest(whole.encoder(f"client-{k}")) for k in (0, 1, 2)}) == 3
+
+
+def test_the_written_configuration_repeats_the_run(whole: Result, tmp_path: Path):
+    repeated = run(Config.load(whole.directory / "config.yaml"), tmp_path / "again")
+    assert facts(repeated.directory) == facts(whole.directory)
+
+
+HOOKS = ["on_round", "on_client", "on_server", "on_round_end", "on_evaluations", "on_evaluated"]
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_run_that_is_interrupted_anywhere_ends_as_if_it_was_not(whole: Result, tmp_path: Path, hook: str, at: int):
+    config = whole.record.config()
+    with pytest.raises(Stop):
+        run(config, tmp_path / "run", observer=StopAt(hook, at))
+    assert RunRecord.open(tmp_path / "run").summary["finished"] is None
+    result = resume(tmp_path / "run")
+    assert facts(result.directory) == facts(whole.directory)
+    assert result.state_sha256 == whole.state_sha256
+
+
+def test_a_run_may_be_interrupted_again_and_again(whole: Result, tmp_path: Path):
+    with pytest.raises(Stop):
+        run(whole.record.config(), tmp_path / "run", observer=StopAt("on_client", 1))
+    for hook, at in (("on_round_end", 1), ("on_client", 2), ("on_server", 2)):
+        with pytest.raises(Stop):
+            resume(tmp_path / "run", observer=StopAt(hook, at))
+    assert facts(resume(tmp_path / "run").directory) == facts(whole.directory)
+
+
+def test_going_back_a_round_gives_the_same_and_survives_an_interruption(whole: Result, tmp_path: Path):
+    run(whole.record.config(), tmp_path / "run")
+    assert facts(resume(tmp_path / "run", round=1).directory) == facts(whole.directory)
+    with pytest.raises(Stop):
+        resume(tmp_path / "run", round=1, observer=StopAt("on_client", 2))
+    assert facts(resume(tmp_path / "run").directory) == facts(whole.directory)
+
+
+def test_resuming_a_finished_run_changes_nothing(whole: Result, tmp_path: Path):
+    result = run(whole.record.config(), tmp_path / "run")
+    before = facts(tmp_path / "run")
+    assert resume(tmp_path / "run").state_sha256 == result.state_sha256
+    assert facts(tmp_path / "run") == before
+
+
+def test_a_damaged_last_round_leaves_the_one_before(whole: Result, tmp_path: Path):
+    run(whole.record.config(), tmp_path / "run")
+    last = max(manifests(tmp_path / "run" / "checkpoints").values())
+    last.write_text(last.read_text()[:100])
+    with pytest.raises(
+        CheckpointError, match=r"round-000002\.json is damaged .* delete it to go on from the round before"
+    ):
+        resume(tmp_path / "run")
+    last.unlink()
+    assert facts(resume(tmp_path / "run").directory) == facts(whole.directory)
+
+
+def test_a_process_that_is_killed_in_the_middle_of_a_round_loses_that_round_only(whole: Result, tmp_path: Path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump(whole.record.config().dump()))
+    program = (
+        "import os, signal, sys, torch\n"
+        "from rayfed_ssl import Config, Observer, run\n"
+        "torch.set_num_threads(1)\n"
+        "class Kill(Observer):\n"
+        "    def on_round(self, round, cohort): self.round = round\n"
+        "    def on_client(self, report):\n"
+        "        if (self.round, report.client) == (2, 1): os.kill(os.getpid(), signal.SIGKILL)\n"
+        "run(Config.load(sys.argv[1]), sys.argv[2], observer=Kill())\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", program, recipe, tmp_path / "run"], check=False)
+    assert killed.returncode == -9
+    assert len(digests(tmp_path / "run")) == 1
+    assert facts(resume(tmp_path / "run").directory) == facts(whole.directory)
+
+
+def test_a_directory_that_holds_something_is_left_alone(tiny: Tiny, tmp_path: Path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="is not empty: name another directory with --out, or resume the run in it"):
+        run(tiny("fedavg"), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_directory_without_a_run_cannot_be_resumed(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"holds no run: there is no run\.json in it"):
+        resume(tmp_path)
+
+
+def test_a_damaged_record_is_said_to_be(whole: Result, tmp_path: Path):
+    for name in ("run.json", "metrics.parquet"):
+        record = RunRecord(tmp_path / name)
+        record.directory.mkdir()
+        record.save()
+        path = record.directory / name
+        path.write_bytes(path.read_bytes()[:-1])
+        with pytest.raises(ConfigError, match="is damaged"):
+            RunRecord.open(record.directory)
+
+
+def test_only_how_a_run_is_computed_may_change_on_the_way(whole: Result):
+    with pytest.raises(ConfigError, match=r"got rounds=5: only engine\.\* and evaluation\.\* may change"):
+        whole.record.config("rounds=5")
+    assert whole.record.config("engine.actors=7").engine.actors == 7
+
+
+def test_a_replayed_step_gives_the_bits_that_were_uploaded(tiny: Tiny, tmp_path: Path):
+    config = tiny("fedavg", "method.batch_norm=local")
+    result = run(config, tmp_path / "run")
+    last = play(Federation.open(config))[-1]
+    for client_id, upload in last.uploads.items():
+        again = replay(result.directory, 2, client_id)
+        assert digest(again.upload) == digest(upload)
+        assert again.metrics["loss"] == metric(result, 2, client_id, "loss")
+
+
+def metric(result: Result, round: int, client_id: int, name: str) -> float:
+    (value,) = [
+        row["value"]
+        for row in result.record.metrics
+        if (row["round"], row["participant"], row["name"]) == (round, f"client-{client_id}", name)
+    ]
+    return float(value)
+
+
+def test_a_step_that_failed_fails_again_when_it_is_replayed(tiny: Tiny, tmp_path: Path):
+    config = tiny("fedavg", "training.optimiser.lr=1e30", "training.epochs=2")
+    messages = []
+    for attempt in (lambda: run(config, tmp_path / "run"), lambda: replay(tmp_path / "run", 1, 0)):
+        with pytest.raises(ClientError) as caught:
+            attempt()
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+    assert messages[0].startswith("client 0 failed in round 1")
+
+
+def test_a_round_that_is_no_longer_on_disk_cannot_be_replayed(whole: Result):
+    with pytest.raises(CheckpointError, match="does not hold round 0: it holds 1, 2"):
+        replay(whole.directory, 1, 0)

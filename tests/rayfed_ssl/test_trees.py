@@ -1,0 +1,151 @@
+"""Trees of tensors: walking, digests, bytes, means."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rayfed_ssl import trees
+
+
+@dataclass(frozen=True)
+class Pair:
+    first: Any
+    second: Any
+
+
+TREE = {
+    "weights": {"b": torch.tensor([[1.0, -2.0, 3.0]]), "a": torch.arange(4, dtype=torch.int64)},
+    "pair": Pair((1, 2.5), [None, "word", np.arange(3, dtype=np.int16)]),
+}
+
+
+def test_leaves_come_with_paths_in_one_order_whatever_order_keys_were_added_in():
+    turned = {"pair": TREE["pair"], "weights": dict(reversed(TREE["weights"].items()))}
+    paths = [path for path, _ in trees.leaves(TREE)]
+    assert paths == [
+        "/pair/first/0",
+        "/pair/first/1",
+        "/pair/second/0",
+        "/pair/second/1",
+        "/pair/second/2",
+        "/weights/a",
+        "/weights/b",
+    ]
+    assert [path for path, _ in trees.leaves(turned)] == paths
+
+
+def test_map_leaves_keeps_the_kinds_of_nodes():
+    mapped = trees.map_leaves(lambda leaf: "x", TREE)
+    assert mapped == {"weights": {"b": "x", "a": "x"}, "pair": Pair(("x", "x"), ["x", "x", "x"])}
+
+
+def test_numpy_and_back_is_the_same_tree_in_the_same_memory():
+    tensor = torch.arange(6.0).reshape(2, 3)
+    array = trees.to_numpy({"t": tensor})["t"]
+    assert isinstance(array, np.ndarray)
+    back = trees.to_torch({"t": array})["t"]
+    assert back.data_ptr() == tensor.data_ptr()
+    assert trees.digest({"t": back}) == trees.digest({"t": tensor}) == trees.digest({"t": array})
+
+
+def test_read_only_arrays_become_tensors_without_a_warning(recwarn: pytest.WarningsRecorder):
+    array = np.ones(3, np.float32)
+    array.flags.writeable = False
+    trees.to_torch([array])
+    assert not recwarn.list
+
+
+def test_frozen_weights_do_not_follow_the_model():
+    layer = torch.nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+    weights = trees.frozen(layer.state_dict())
+    before = trees.digest(weights)
+    torch.nn.init.zeros_(layer.weight)
+    assert trees.digest(weights) == before
+    assert weights["weight"].is_contiguous()
+    assert not any(value.requires_grad for value in weights.values())
+
+
+def test_bytes_count_tensors_numbers_and_utf8():
+    assert trees.nbytes(TREE) == 3 * 4 + 4 * 8 + 8 + 8 + 0 + 4 + 3 * 2
+    assert trees.nbytes({"none": None, "word": "tröt", "half": torch.zeros(5, dtype=torch.float16)}) == 5 + 10
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param({"x": torch.tensor([1.0, math.nextafter(2.0, 3.0)], dtype=torch.float64)}, id="last bit"),
+        pytest.param({"x": torch.tensor([1.0, 2.0])}, id="dtype"),
+        pytest.param({"x": torch.tensor([[1.0, 2.0]], dtype=torch.float64)}, id="shape"),
+        pytest.param({"y": torch.tensor([1.0, 2.0], dtype=torch.float64)}, id="name"),
+        pytest.param({"x": [1.0, 2.0]}, id="kind"),
+        pytest.param({"x": torch.tensor([2.0, 1.0], dtype=torch.float64)}, id="order"),
+    ],
+)
+def test_digest_tells_apart(other: Any):
+    assert trees.digest({"x": torch.tensor([1.0, 2.0], dtype=torch.float64)}) != trees.digest(other)
+
+
+def test_digest_tells_minus_zero_and_kinds_of_numbers_apart():
+    digests = {
+        trees.digest([value]) for value in (0, 0.0, -0.0, False, None, "0", torch.tensor(0.0), torch.tensor(-0.0))
+    }
+    assert len(digests) == 8
+
+
+def test_digest_does_not_depend_on_memory_layout():
+    tensor = torch.arange(120.0).reshape(2, 3, 4, 5)
+    assert trees.digest([tensor]) == trees.digest([tensor.to(memory_format=torch.channels_last)])
+    assert trees.digest([tensor[:, 1]]) == trees.digest([tensor[:, 1].clone()])
+
+
+def test_weighted_mean_is_summed_in_float64_and_rounded_once():
+    parts = [(1.0, torch.tensor([1e8])), (1.0, torch.tensor([1.0])), (1.0, torch.tensor([-1e8]))]
+    assert float(trees.weighted_mean((factor, {"w": value}) for factor, value in parts)["w"]) == float(
+        np.float32(1 / 3)
+    )
+
+
+def test_weighted_mean_weighs_by_factor_and_rounds_integers():
+    mean = trees.weighted_mean(
+        [
+            (3.0, {"w": torch.tensor([1.0, 2.0]), "steps": torch.tensor(10)}),
+            (1.0, {"w": torch.tensor([5.0, -2.0]), "steps": torch.tensor(13)}),
+        ]
+    )
+    assert mean["w"].tolist() == [2.0, 1.0]
+    assert mean["w"].dtype == torch.float32
+    assert (mean["steps"].dtype, int(mean["steps"])) == (torch.int64, 11)
+
+
+def test_weighted_mean_does_not_write_to_its_input():
+    parts = [(2.0, {"w": torch.ones(3, dtype=torch.float64)}), (1.0, {"w": torch.zeros(3, dtype=torch.float64)})]
+    before = [trees.digest(weights) for _, weights in parts]
+    trees.weighted_mean(parts)
+    assert [trees.digest(weights) for _, weights in parts] == before
+
+
+@pytest.mark.parametrize("parts", [[], [(0.0, {"w": torch.ones(1)})]], ids=["nobody", "weight zero"])
+def test_a_mean_of_nothing_is_refused(parts: list[Any]):
+    with pytest.raises(ValueError, match="nothing to average"):
+        trees.weighted_mean(parts)
+
+
+def test_lerp_goes_from_start_to_end_and_takes_integers_from_the_end():
+    start = {"w": torch.tensor([0.0, 4.0]), "steps": torch.tensor(1)}
+    end = {"w": torch.tensor([8.0, 0.0]), "steps": torch.tensor(7)}
+    middle = trees.lerp(start, end, 0.25)
+    assert middle["w"].tolist() == [2.0, 3.0]
+    assert int(middle["steps"]) == 7
+    assert torch.equal(trees.lerp(start, end, 0.0)["w"], start["w"])
+    assert torch.equal(trees.lerp(start, end, 1.0)["w"], end["w"])
+
+
+def test_l2_distance_is_euclidean_over_all_entries_and_skips_integers():
+    first = {"a": torch.tensor([3.0, 0.0]), "b": torch.tensor([[0.0], [4.0]]), "steps": torch.tensor(100)}
+    second = {"a": torch.zeros(2), "b": torch.zeros(2, 1), "steps": torch.tensor(0)}
+    assert trees.l2_distance(first, second) == 5.0
+    assert trees.l2_distance({"steps": torch.tensor(1)}, {"steps": torch.tensor(2)}) == 0.0

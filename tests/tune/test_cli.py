@@ -1,0 +1,259 @@
+"""The command line: what it prints, what it leaves on disk, and how it says that something is wrong."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from rayfed_ssl.data.datasets import DATASETS
+from rayfed_ssl.data.views import VIEWS
+from rayfed_ssl.methods import METHODS
+from rayfed_ssl.models import ENCODERS
+from rayfed_ssl.objectives import OBJECTIVES
+from rayfed_ssl.recipe_files import recipe_names
+from rayfed_ssl.record import RunRecord
+from tests.tune.conftest import Cli
+
+Finished = dict[str, tuple[Path, Result]]
+Recipes = dict[str, Path]
+
+
+def test_a_run_prints_its_scores_bytes_and_where_its_record_is(finished: Finished):
+    directory, result = finished["flesd"]
+    record = RunRecord.open(directory)
+    scores = {r["name"]: r["value"] for r in record.metrics if r["round"] == 2 and r["participant"] == "global"}
+    lines = result.stdout.splitlines()
+    (row,) = [line for line in lines if line.startswith("global")]
+    assert [f"{100 * scores[name]:.2f}%" for name in ("knn", "linear", "linear_best")] == row.split()[1:]
+    assert any(line.startswith("representations") for line in lines)
+    assert any(line.startswith("public images") for line in lines)
+    assert f"state_sha256 {record.summary['rounds'][-1]['state_sha256']}" in result.stdout
+    assert f"record: {directory}" in result.stdout
+    assert "privacy-leakage risk of uploads: Low" in result.stdout
+    assert "FLESD Eq. 11: 2 x 45 x 24 = 2,160 numbers up per client" in result.stdout
+
+
+def test_a_run_writes_figures(finished: Finished):
+    directory, result = finished["flesd"]
+    for name in ("partition.png", "partition.svg", "training.png", "training.svg"):
+        assert (directory / "figures" / name).stat().st_size > 1000
+    assert f"figure: {directory / 'figures' / 'training.png'}" in result.stdout
+
+
+def test_progress_and_notes_go_to_standard_error(finished: Finished):
+    _, result = finished["flesd"]
+    assert "round 1/2: 3 clients, loss" in result.stderr
+    assert "FLESD's queue holds 16 anchors instead of 32" in result.stderr
+    assert "round 1/2" not in result.stdout
+
+
+def test_without_a_global_encoder_mean_and_minimum_are_shown(finished: Finished):
+    _, result = finished["local"]
+    starts = [line.split("  ")[0] for line in result.stdout.splitlines()]
+    for start in ("client-0", "client-1", "client-2", "mean of clients", "minimum of clients"):
+        assert start in starts
+
+
+def test_quiet_says_nothing_but_the_result(cli: Cli, recipes: Recipes, tmp_path: Path):
+    result = cli("run", recipes["fedavg"], "rounds=1", "--out", tmp_path / "run", "--quiet")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "global" in result.stdout
+
+
+def test_resuming_a_finished_run_prints_the_same_result(cli: Cli, finished: Finished):
+    directory, result = finished["flesd"]
+    again = cli("resume", directory)
+    assert again.exit_code == 0
+    assert again.stdout == result.stdout
+
+
+def test_replay_prints_the_upload(cli: Cli, finished: Finished):
+    result = cli("replay", finished["flesd"][0], "--round", 2, "--client", 1)
+    assert result.exit_code == 0
+    assert "loss_first" in result.stdout
+    assert f"upload           {45 * 24 * 4:,} bytes, sha256 " in result.stdout
+
+
+def test_evaluate_repeats_the_scores_and_changes_nothing(cli: Cli, finished: Finished):
+    directory, _ = finished["flesd"]
+    before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+    (row,) = json.loads(cli("evaluate", directory, "--json").stdout)
+    recorded = {
+        r["name"]: r["value"]
+        for r in RunRecord.open(directory).metrics
+        if (r["round"], r["participant"]) == (2, "global")
+    }
+    assert {name: recorded[name] for name in row["metrics"]} == row["metrics"]
+    assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == before
+
+
+def test_evaluate_takes_settings_rounds_and_the_random_encoder(cli: Cli, finished: Finished):
+    directory, _ = finished["flesd"]
+    scores, one_neighbour = {}, ["evaluation.knn.neighbours=1"]
+    ways = {"last": [], "first": ["--round", 1], "initial": ["--initial"], "knn": one_neighbour}
+    for name, words in ways.items():
+        result = cli("evaluate", directory, *words, "--json")
+        assert result.exit_code == 0, result.output
+        (scores[name],) = json.loads(result.stdout)
+    assert [scores[name]["round"] for name in ("last", "first", "initial")] == [2, 1, 0]
+    assert [scores[name]["encoder"] for name in ("last", "initial")] == ["global", "initial"]
+    assert scores["knn"]["metrics"]["knn"] != scores["last"]["metrics"]["knn"]
+    table = cli("evaluate", directory, "--initial")
+    assert "linear probe" in table.stdout
+    assert "initial" in table.stdout
+
+
+def test_compare_has_a_row_a_run(cli: Cli, finished: Finished):
+    directories = [directory for directory, _ in finished.values()]
+    table = cli("compare", *directories)
+    assert table.exit_code == 0
+    assert [line.split()[0] for line in table.stdout.splitlines()] == ["run", "flesd", "local"]
+    rows = json.loads(cli("compare", *directories, "--json").stdout)
+    assert [row["name"] for row in rows] == ["flesd", "local"]
+    assert rows[0]["bytes_up"] == 2 * 3 * 45 * 24 * 4
+    assert rows[1]["bytes_up"] == 0
+    assert rows[1]["linear_minimum"] <= rows[1]["linear"]
+
+
+def test_partition_shows_who_has_what(cli: Cli, recipes: Recipes, tmp_path: Path):
+    result = cli("partition", recipes["flesd"], "--out", tmp_path / "new" / "who.svg")
+    assert result.exit_code == 0
+    assert "public: 45 samples from fraction:0.3" in result.stdout
+    assert (tmp_path / "new" / "who.svg").stat().st_size > 1000
+    rows = [line.split() for line in result.stdout.splitlines() if line[:1].isdigit()]
+    assert len(rows) == 3
+    for _, total, classes, *counts in rows:
+        assert sum(map(int, counts)) == int(total)
+        assert sum(count != "0" for count in counts) == int(classes)
+
+
+def test_a_picture_of_an_unknown_kind_is_refused(cli: Cli, recipes: Recipes, tmp_path: Path):
+    result = cli("partition", recipes["flesd"], "--out", tmp_path / "who.txt")
+    assert result.exit_code == 2
+    assert result.stderr == f"error: a picture's name ends in .png, .svg or .pdf, got {tmp_path / 'who.txt'}\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+LISTS = {
+    "methods": METHODS,
+    "objectives": OBJECTIVES,
+    "datasets": DATASETS,
+    "models": ENCODERS,
+    "views": VIEWS,
+    "recipes": recipe_names(),
+}
+
+
+@pytest.mark.parametrize("kind", LISTS)
+def test_list_names_and_describes_everything(cli: Cli, kind: str):
+    result = cli("list", kind)
+    assert result.exit_code == 0
+    header, *rows = result.stdout.splitlines()
+    assert header.split() == ["name", "what", "it", "is"]
+    assert [row.split()[0] for row in rows] == list(LISTS[kind])
+    assert all(len(row.split()) > 1 for row in rows)
+
+
+def test_doctor_says_what_is_here_and_whether_the_run_fits(cli: Cli, recipes: Recipes):
+    result = cli("doctor", recipes["flesd"])
+    assert result.exit_code == 0
+    assert "cores" in result.stdout
+    assert "3 clients" in result.stdout
+    assert result.stdout.rstrip().endswith("fits")
+    crowded = cli("doctor", recipes["flesd"], "engine.actors=1000")
+    assert crowded.exit_code == 1
+    assert "does not fit: 1000 actors" in crowded.stdout
+
+
+ERRORS = {
+    "recipe": (["run", "digts"], "there is no recipe 'digts': did you mean 'digits'?"),
+    "recipe file": (["run", "gone.yaml"], "there is no recipe file gone.yaml"),
+    "key": (["run", "{fedavg}", "training.epoch=1"], "unknown key 'training.epoch': did you mean 'epochs'?"),
+    "value": (["run", "{fedavg}", "rounds=many"], "rounds: input should be a valid integer"),
+    "method value": (
+        ["run", "{fedavg}", "method.weighting=some"],
+        "method.weighting: input should be 'samples' or 'uniform'",
+    ),
+    "no value": (["run", "{fedavg}", "rounds"], "an override looks like key=value, got 'rounds'"),
+    "null method": (["run", "method=null"], "method"),
+    "dataset": (["run", "{fedavg}", "data.name=digit"], "unknown dataset 'digit'"),
+    "path": (["run", "{fedavg}", "data={{name: folder, path: /nowhere}}"], "data.path /nowhere does not exist"),
+    "no files": (["run", "{fedavg}", "data=cifar10"], "no copy of CIFAR10"),
+    "picture size": (["run", "{fedavg}", "data.size=4"], "8 pixels"),
+    "two lines at once": (["doctor", "{fedavg}", "engine.actors=0"], "engine.actors"),
+    "partition": (["partition", "{fedavg}", "clients.number=100000"], "cannot divide 150 samples among 100000 clients"),
+    "resume": (["resume", "/nowhere"], "/nowhere holds no run"),
+    "evaluate": (["evaluate", "/nowhere"], "/nowhere holds no run"),
+    "compare": (["compare", "/nowhere"], "/nowhere holds no run"),
+    "replay": (["replay", "/nowhere", "--round", "1", "--client", "0"], "/nowhere holds no run"),
+    "round": (["evaluate", "{run}", "--round", "7"], "does not hold round 7: it holds 1, 2"),
+    "setting": (["evaluate", "{run}", "rounds=3"], "a run goes on with the settings it began with, got rounds=3"),
+    "list": (["list", "method"], "there is no list of 'method': did you mean 'methods'?"),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    cli: Cli, recipes: Recipes, finished: Finished, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    words, message = ERRORS[name]
+    result = cli(*(word.format(**recipes, run=finished["flesd"][0]) for word in words))
+    assert result.exit_code == 2, repr(result.exception)
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert message in line
+    assert result.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_in_use_is_left_alone(cli: Cli, recipes: Recipes, finished: Finished):
+    directory, _ = finished["flesd"]
+    result = cli("run", recipes["flesd"], "--quiet", "--out", directory)
+    assert (result.exit_code, result.stderr.count("error: ")) == (2, 1)
+    assert "is not empty: name another directory with --out, or resume the run in it" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("recipe", "override", "message"),
+    [
+        ("fedavg", "training.optimiser.lr=1e30", "client 0 failed in round 1"),
+        ("flesd", "method.distil_lr=1e30", "lower the learning rate"),
+    ],
+    ids=["client", "server"],
+)
+def test_a_step_that_diverges_is_one_line_and_exit_code_1(
+    cli: Cli, recipes: Recipes, recipe: str, override: str, message: str, tmp_path: Path
+):
+    result = cli("run", recipes[recipe], override, "training.epochs=2", "--quiet", "--out", tmp_path / "run")
+    assert result.exit_code == 1, repr(result.exception)
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert message in line
+
+
+def run_python(program: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["compare", "-h"], []], ids=" ".join)
+def test_help_loads_neither_ray_nor_torch(words: list[str]):
+    program = (
+        "import sys\nfrom tune.cli import main\nsys.argv[0] = 'rayfed-ssl'\n"
+        "import atexit\n"
+        "atexit.register(lambda: print([m for m in ('ray', 'torch', 'numpy', 'matplotlib') if m in sys.modules]))\n"
+        "main()"
+    )
+    done = run_python(program, *words)
+    assert "Usage: rayfed-ssl" in done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert "Traceback" not in done.stderr
+
+
+def test_the_reader_of_the_output_may_leave_early():
+    program = f"{sys.executable} -c 'from tune.cli import main; main()' list datasets | true"
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {program}"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
