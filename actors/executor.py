@@ -181,7 +181,7 @@ class RayExecutor:
 
     def close(self) -> None:
         """End the actors, and Ray if it was started here."""
-        while self._closing:
+        while self._closing and ray.is_initialized():
             self._closing.pop()()
         self._cluster.stop()
 

@@ -9,6 +9,7 @@ import ray
 from ray.exceptions import (
     GetTimeoutError,
     NodeDiedError,
+    ObjectLostError,
     OutOfMemoryError,
     RayActorError,
     RayTaskError,
@@ -59,7 +60,7 @@ class Keeper:
                 return question(self.actor)
             except RayTaskError as error:
                 raise error.cause from error
-            except DEATHS as error:
+            except (*DEATHS, ObjectLostError) as error:
                 reason = why_dead(error)
                 self.actor = self._make()
         raise ActorError(

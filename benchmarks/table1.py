@@ -64,7 +64,9 @@ def main() -> None:
 
 def print_table(out: Path, rows: list[str], alphas: list[str], seeds: list[int]) -> None:
     """Print accuracies by row and alpha, and what each row moved."""
-    print("| | rounds | " + " | ".join(f"alpha={alpha}" for alpha in alphas) + " | up per client | down per client | s |")
+    print(
+        "| | rounds | " + " | ".join(f"alpha={alpha}" for alpha in alphas) + " | up per client | down per client | s |"
+    )
     print("|---" * (len(alphas) + 5) + "|")
     for row in rows:
         cells, last = [], None

@@ -128,9 +128,9 @@ def validate(tree: Mapping[str, Any]) -> Config:
 def _explain(error: ValidationError) -> Iterable[str]:
     for mistake in error.errors():
         where = ".".join(str(part) for part in mistake["loc"])
-        if mistake["type"] == "extra_forbidden":
-            *parents, key = [str(part) for part in mistake["loc"]]
-            yield f"unknown key {where!r}{nearest(key, _keys_of(parents))}"
+        if mistake["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+            *parents, _ = [str(part) for part in mistake["loc"]]
+            yield f"unknown key {where!r}{nearest(where, ['.'.join([*parents, known]) for known in _keys_of(parents)])}"
         elif mistake["type"] == "value_error":
             yield (
                 f"{where}: {mistake['ctx']['error']}"

@@ -26,7 +26,9 @@ def examine(config: Config) -> bool:
     console = Console(highlight=False)
     facts = environment()
     console.print("[bold]This machine[/bold]")
-    console.print(f"  {' '.join(f'{name} {version}' for name, version in facts['versions'].items() if version)}")
+    console.print(
+        f"  {' '.join(f'{name} {version}' for name, version in facts['versions'].items() if version)}", soft_wrap=True
+    )
     memory = psutil.virtual_memory()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     unused = f"{megabytes(memory.available)} of {megabytes(memory.total)}"

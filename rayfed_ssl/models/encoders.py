@@ -16,7 +16,7 @@ Stem = Literal["auto", "cifar", "imagenet"]
 Depth = Literal[18, 34, 50]
 
 MIN_SIZE = 8
-"""Smallest image side in pixels: three halvings, as in every encoder here, leave one feature map pixel of it."""
+"""Smallest image side in pixels: below it VGG-9's three halvings leave nothing; one rule for all encoders."""
 
 CIFAR_STEM_MAX_SIZE = 64
 """Largest side that gets the small-image stem: FLESD's code uses it for Tiny-ImageNet's 64 pixels too."""

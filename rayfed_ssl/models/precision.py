@@ -46,9 +46,9 @@ def choose_precision(
     Args:
         device: Where the models live.
         requested: "auto", "fp32" or "bf16". bf16 is granted everywhere, if need be emulated.
-        channels_last: Memory layout; None takes channels_last on CPUs, where every number format gained from it, and for
-            bf16 on GPUs.
-        compile: Whether models are compiled. Never chosen by itself: the small cnn gained nothing from it.
+        channels_last: Memory layout; None takes channels_last on CPUs, where all encoders but AlexNet in fp32 gained from
+            it, and for bf16 on GPUs.
+        compile: Whether models are compiled. Never chosen by itself: the small cnn gained 3 % from it.
 
     Raises:
         ValueError: The request is none of the three.

@@ -61,6 +61,10 @@ def refusal(arguments):
     return line
 
 
+def test_the_package_loads_neither_ray_nor_torch():
+    assert shell("import actors, sys; sys.exit(not {'ray', 'torch'}.isdisjoint(sys.modules))").returncode == 0
+
+
 def test_an_address_where_nobody_listens_is_refused():
     assert refusal("'127.0.0.1:1'").startswith("there is no Ray at 127.0.0.1:1 (connection refused)")
 

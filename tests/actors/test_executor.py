@@ -6,6 +6,7 @@ import torch
 from actors.cluster import ClusterError
 from actors.executor import RayExecutor
 from actors.supervision import ActorError
+from rayfed_ssl import checkpoints
 from rayfed_ssl.local_executor import LocalExecutor
 from rayfed_ssl.rounds import ClientError, Observer, Plan, run_rounds
 from rayfed_ssl.seeds import Purpose, derive_seed
@@ -98,6 +99,13 @@ def test_a_server_whose_actors_always_die_ends_the_run(executor, federation, tmp
 
 def test_the_executor_still_works_after_all_that(executor, federation, expected, tmp_path):
     assert play(executor, federation, tmp_path) == expected
+
+
+def test_a_run_goes_on_from_its_last_committed_round(executor, federation, expected, tmp_path):
+    play(executor, federation, tmp_path)
+    (tmp_path / "round-000002.json").unlink()
+    plan = Plan(federation.config.rounds, federation.cohort, 1, tmp_path)
+    assert run_rounds(plan, executor, Trace(), checkpoints.latest(tmp_path), {1}).sha256 == expected[0]
 
 
 def test_an_upload_that_was_lost_is_made_again(executor, federation, expected, tmp_path, lost_ref):

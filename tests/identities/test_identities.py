@@ -100,7 +100,7 @@ def test_a_student_with_the_teachers_representations_has_nothing_to_learn():
     )
     ensembled = flesd.ensemble([flesd.sharpen(flesd.similarity(rows), 0.1)])
     queries, anchors = torch.tensor([0, 3, 8]), torch.tensor([1, 3, 4, 7])
-    loss = FLESD().loss(ensembled, rows[queries], queries, flesd.SampleQueue(rows[anchors], anchors))
+    loss = FLESD().loss(ensembled, rows[queries], queries, SampleQueue(rows[anchors], anchors))
     assert abs(float(loss)) < 1e-14  # float64: logarithms of equal numbers computed in two ways
 
 

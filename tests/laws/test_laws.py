@@ -78,5 +78,5 @@ def test_encoders_are_finite_and_not_collapsed(reference: Find, variant: str):
 @everywhere
 def test_losses_fall(tiny: Callable[..., Config], variant: str):
     name, *overrides = VARIANTS[variant]
-    longer = ["training.epochs=8"] + ["method.distil_epochs=12"] * name.startswith("flesd")
+    longer = ["training.epochs=6"] + ["method.distil_epochs=8"] * name.startswith("flesd")
     laws.check_loss_falls(tiny(name, *overrides, *longer))

@@ -81,7 +81,7 @@ class UsesNumpysRandomness(Sound):
 class UsesFreshRandomness(Sound):
     def update_client(self, download: Download, state: Any, client: Client) -> Step:
         upload, own, metrics = super().update_client(download, state, client)
-        return replace(upload, weights=shift(upload.weights, np.random.default_rng().normal())), own, metrics
+        return replace(upload, weights=shift(upload.weights, np.random.default_rng().random())), own, metrics
 
 
 @dataclass(frozen=True, kw_only=True)

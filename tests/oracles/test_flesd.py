@@ -102,7 +102,7 @@ def test_the_divergence_is_zero_exactly_where_student_and_target_agree():
 
 @pytest.mark.parametrize("student_temperature", [None, 0.4])
 def test_a_batchs_loss_is_eq_7_to_9_and_tau_s_is_tau_t_unless_set(student_temperature: float | None):
-    queue = flesd.SampleQueue(unit_rows(5, 4, 2), ANCHORS)
+    queue = SampleQueue(unit_rows(5, 4, 2), ANCHORS)
     queries = unit_rows(3, 4, 1)
     method = FLESD(temperature=0.2, student_temperature=student_temperature)
     papers = naive.ensemble([m.tolist() for m in similarities()], 0.2)
@@ -115,7 +115,7 @@ def test_a_batchs_loss_is_eq_7_to_9_and_tau_s_is_tau_t_unless_set(student_temper
 
 def test_exclude_self_leaves_a_sample_out_of_its_own_anchors():
     """As if the sample had fewer anchors: each query by itself, on the anchors that are other samples."""
-    queue = flesd.SampleQueue(unit_rows(5, 4, 2), ANCHORS)
+    queue = SampleQueue(unit_rows(5, 4, 2), ANCHORS)
     queries = unit_rows(3, 4, 1)
     papers = naive.ensemble([m.tolist() for m in similarities()], 0.2)
     losses = []
@@ -156,7 +156,7 @@ def test_eq_10_over_parameters_and_not_over_running_statistics(zeta: float):
 
 
 def test_the_queue_replaces_its_oldest_rows():
-    queue = flesd.SampleQueue.random(6, 3, torch.Generator().manual_seed(0))
+    queue = SampleQueue.random(6, 3, torch.Generator().manual_seed(0))
     norms = queue.representations.norm(dim=1)
     torch.testing.assert_close(norms, torch.ones(6), rtol=1e-6, atol=0)  # float32
     naive_rows, naive_samples = queue.representations.tolist(), [0] * 6

@@ -17,7 +17,7 @@ TinyConfig = Callable[..., Config]
 MISTAKES = {
     # unknown words: the nearest right one
     "unknown section": (["trainin.batch=2"], "unknown key 'trainin': did you mean 'training'?"),
-    "unknown key": (["training.batsh=2"], "unknown key 'training.batsh': did you mean 'batch'?"),
+    "unknown key": (["training.batsh=2"], "unknown key 'training.batsh': did you mean 'training.batch'?"),
     "unknown method": (["method=fedavgg"], "method: unknown method 'fedavgg': did you mean 'fedavg'?"),
     "far off method": (
         ["method=xyz"],

@@ -171,7 +171,7 @@ def test_doctor_says_what_is_here_and_whether_the_run_fits(cli: Cli, recipes: Re
 ERRORS = {
     "recipe": (["run", "digts"], "there is no recipe 'digts': did you mean 'digits'?"),
     "recipe file": (["run", "gone.yaml"], "there is no recipe file gone.yaml"),
-    "key": (["run", "{fedavg}", "training.epoch=1"], "unknown key 'training.epoch': did you mean 'epochs'?"),
+    "key": (["run", "{fedavg}", "training.epoch=1"], "unknown key 'training.epoch': did you mean 'training.epochs'?"),
     "value": (["run", "{fedavg}", "rounds=many"], "rounds: input should be a valid integer"),
     "method value": (
         ["run", "{fedavg}", "method.weighting=some"],
