@@ -25,7 +25,6 @@ from rayfed_ssl.trees import Tree
 MEMORY_SHARE = 0.25
 """Part of the object store that client states may fill; those beyond are read from the checkpoint."""
 
-
 ONE_LIFE: dict[str, Any] = {"max_restarts": 0, "max_task_retries": 0}
 """Ray repeats calls out of order and on actors without state; here the driver repeats them."""
 

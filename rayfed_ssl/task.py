@@ -75,8 +75,9 @@ class Task:
 
     def model(self, weights: Weights, architecture: str | None = None) -> Model:
         """Make a model in training mode, on the device, that holds a copy of the weights."""
-        with torch.random.fork_rng(devices=[]):  # the constructor draws weights that are thrown away
+        with torch.device("meta"):  # no memory and no random weights, which would be thrown away
             model = self._build(architecture or self.encoder)
+        model.to_empty(device="cpu")
         model.load_state_dict(weights)
         return prepare(model, self.precision, self.device).train()
 

@@ -7,13 +7,12 @@ import copy
 import random
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from rayfed_ssl import checkpoints
@@ -22,11 +21,10 @@ from rayfed_ssl.config import Config
 from rayfed_ssl.data.views import normalise
 from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.federation import ClientResult, Federation
-from rayfed_ssl.ledger import account
 from rayfed_ssl.local_executor import LocalExecutor
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.rounds import Executor, Observer, Plan, RoundOutcome, run_rounds
-from rayfed_ssl.trees import digest, leaves
+from rayfed_ssl.trees import digest
 
 Make = Callable[[Federation], Executor]
 
@@ -217,20 +215,6 @@ def check_randomness_is_the_engines(config: Config, played: list[Round]) -> None
 
 def _global_randomness() -> str:
     return repr((torch.random.get_rng_state().tolist(), random.getstate(), np.random.get_state()))  # noqa: NPY002
-
-
-def check_messages(played: list[Round]) -> None:
-    """Downloads and uploads hold tensors, numbers, strings and None; each field says its kind, so bytes are counted."""
-    for number, round in enumerate(played, 1):
-        for client_id, result in round.results.items():
-            for message, direction in ((round.downloads[client_id], "down"), (result.upload, "up")):
-                for path, leaf in leaves(message):
-                    assert leaf is None or type(leaf) in (Tensor, int, float, str), f"{path} is a {type(leaf).__name__}"
-                entries = account(message, number, client_id, direction)
-                told = {f.name for f in fields(message) if getattr(message, f.name) is not None}
-                assert {entry.field for entry in entries} == told
-                assert all(entry.bytes > 0 for entry in entries)
-                assert set(entries) <= set(result.ledger), "the ledger misses what crossed"
 
 
 def check_cohorts(config: Config, whole: Trace) -> None:

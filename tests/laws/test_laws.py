@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rayfed_ssl.config import Config
-from tests.laws import laws
+from tests.laws import laws, privacy
 from tests.laws.conftest import Reference
 from tests.laws.variants import VARIANTS
 
@@ -60,7 +60,13 @@ def test_randomness_comes_from_the_engine(reference: Find, variant: str):
 
 @everywhere
 def test_what_is_sent_is_plain_and_of_a_known_kind(reference: Find, variant: str):
-    laws.check_messages(reference(variant).played)
+    privacy.check_messages(reference(variant).played)
+
+
+@everywhere
+def test_no_client_sees_another_clients_images(reference: Find, variant: str):
+    config, _, played = reference(variant)
+    privacy.check_isolation(config, played)
 
 
 @everywhere

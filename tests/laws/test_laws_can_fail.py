@@ -15,7 +15,7 @@ from rayfed_ssl.config import Config
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server, sent
 from rayfed_ssl.methods.fedavg import Download, FedAvg, ServerState, Upload
 from rayfed_ssl.trees import Weights, map_leaves
-from tests.laws import laws
+from tests.laws import laws, privacy
 
 Step = tuple[Any, Any, Metrics]
 ROUNDS = itertools.count()
@@ -118,6 +118,17 @@ class SendsItsShard(Sound):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PeeksAtOtherShards(Sound):
+    def update_client(self, download: Download, state: Any, client: Client) -> Step:
+        upload, own, metrics = super().update_client(download, state, client)
+        return (
+            replace(upload, weights=shift(upload.weights, float(client.data.images[:5].float().mean()))),
+            own,
+            metrics,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainsBackwards(Sound):
     def update_client(self, download: Download, state: Any, client: Client) -> Step:
         upload, own, metrics = super().update_client(download, state, client)
@@ -164,7 +175,11 @@ def dropout(config: Config, path: Path) -> None:
 
 
 def messages(config: Config, path: Path) -> None:
-    laws.check_messages(laws.play(laws.fresh(config), 1))
+    privacy.check_messages(laws.play(laws.fresh(config), 1))
+
+
+def isolation(config: Config, path: Path) -> None:
+    privacy.check_isolation(config, laws.play(laws.fresh(config), 1))
 
 
 def encoders(config: Config, path: Path) -> None:
@@ -196,6 +211,7 @@ CAUGHT: list[tuple[Law, type[Method], str]] = [
     (dropout, IgnoresTheSeed, "does not look at uploads"),
     (folding, ReadsUploadsTwice, "uploads were read as"),
     (messages, SendsItsShard, "/shard is a ndarray"),
+    (isolation, PeeksAtOtherShards, "sees others' images"),
     (losses, TrainsBackwards, "does not fall"),
     (encoders, Collapses, "global is collapsed"),
     (encoders, Diverges, "is not finite"),

@@ -1,0 +1,50 @@
+"""Laws about what leaves a client and what reaches it."""
+
+from dataclasses import fields, replace
+
+import numpy as np
+from torch import Tensor
+
+from rayfed_ssl.config import Config
+from rayfed_ssl.data.public import PublicSet
+from rayfed_ssl.federation import Federation
+from rayfed_ssl.ledger import account
+from rayfed_ssl.trees import digest, leaves
+from tests.laws.laws import Round, fresh
+
+
+def check_messages(played: list[Round]) -> None:
+    """Downloads and uploads hold tensors, numbers, strings and None; each field says its kind, so bytes are counted."""
+    for number, round in enumerate(played, 1):
+        for client_id, result in round.results.items():
+            for message, direction in ((round.downloads[client_id], "down"), (result.upload, "up")):
+                for path, leaf in leaves(message):
+                    assert leaf is None or type(leaf) in (Tensor, int, float, str), f"{path} is a {type(leaf).__name__}"
+                entries = account(message, number, client_id, direction)
+                told = {f.name for f in fields(message) if getattr(message, f.name) is not None}
+                assert {entry.field for entry in entries} == told
+                assert all(entry.bytes > 0 for entry in entries)
+                assert set(entries) <= set(result.ledger), "the ledger misses what crossed"
+
+
+def check_isolation(config: Config, played: list[Round]) -> None:
+    """A client's first step depends on its own shard and the public data, not on anybody else's images."""
+    federation, first = fresh(config), played[0]
+    for client_id, result in first.results.items():
+        alone = blacken_others(federation, client_id)
+        again = alone.update_client(1, client_id, first.downloads[client_id], None)
+        assert digest(again.upload) == digest(result.upload), f"client {client_id} sees others' images"
+        assert digest(again.state) == digest(result.state), f"client {client_id} remembers others' images"
+
+
+def blacken_others(federation: Federation, client_id: int) -> Federation:
+    """The same federation, in which all images are black but this client's and the public ones."""
+    train, public = federation.dataset.train, federation.public
+    visible = [federation.shards[client_id]] + ([public.rows] if public is not None else [])
+    images = np.zeros_like(train.images)
+    for rows in visible:
+        images[rows] = train.images[rows]
+    black = replace(train, images=images, path=None)
+    dataset = replace(federation.dataset, train=black)
+    seen = None if public is None else PublicSet(black, public.rows)
+    return Federation(federation.config, dataset, federation.shards, seen)

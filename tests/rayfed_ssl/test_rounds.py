@@ -1,0 +1,104 @@
+"""The round loop: when rounds are scored, who is told what, and in which order."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rayfed_ssl import checkpoints
+from rayfed_ssl.federation import Federation
+from rayfed_ssl.local_executor import LocalExecutor
+from rayfed_ssl.rounds import Observer, Plan, run_rounds
+
+Open = Callable[..., Federation]
+
+
+@dataclass
+class Diary(Observer):
+    """What an observer is told, and which rounds were committed when it was."""
+
+    directory: Path
+    entries: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def on_round(self, round: int, cohort: Any) -> None:
+        self._note("round", round, tuple(cohort))
+
+    def on_client(self, report: Any) -> None:
+        self._note("client", report.client)
+
+    def on_server(self, report: Any) -> None:
+        self._note("server")
+
+    def on_round_end(self, outcome: Any) -> None:
+        self._note("end", outcome.state.round)
+
+    def on_evaluations(self, final: bool) -> None:
+        self._note("evaluations", final)
+
+    def on_evaluated(self, evaluations: Any) -> None:
+        self._note("evaluated", *(evaluation.encoder for evaluation in evaluations))
+
+    def _note(self, *entry: Any) -> None:
+        self.entries.append((*entry, max(checkpoints.manifests(self.directory))))
+
+
+def test_a_round_is_committed_before_it_is_scored_and_before_the_next(open_tiny: Open, tmp_path: Path):
+    federation = open_tiny("local", "clients.number=2")
+    diary = Diary(tmp_path)
+    run_rounds(Plan(2, federation.cohort, 1, tmp_path), LocalExecutor(federation), diary)
+    expected: list[tuple[Any, ...]] = []
+    for round in (1, 2):
+        before = round - 1
+        expected += [
+            ("round", round, (0, 1), before),
+            ("client", 0, before),
+            ("client", 1, before),
+            ("server", before),
+            ("end", round, before),
+            ("evaluations", round == 2, round),
+            ("evaluated", "client-0", "client-1", round),
+        ]
+    assert diary.entries == expected
+
+
+@pytest.mark.parametrize(
+    ("every", "due"), [(0, [5]), (1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (5, [5]), (7, [5])], ids=str
+)
+def test_which_rounds_are_scored(every: int, due: list[int], tmp_path: Path):
+    plan = Plan(5, lambda round: (0,), every, tmp_path)
+    assert [round for round in range(6) if plan.evaluation_is_due(round)] == due
+
+
+def test_a_score_that_is_on_record_is_not_made_again(open_tiny: Open, tmp_path: Path):
+    federation = open_tiny("fedavg")
+    plan, diary = Plan(2, federation.cohort, 1, tmp_path), Diary(tmp_path)
+    state = run_rounds(plan, LocalExecutor(federation), diary)
+    for evaluated, told in (({2}, []), ({1}, [("evaluations", True, 2), ("evaluated", "global", 2)])):
+        diary.entries.clear()
+        assert run_rounds(plan, LocalExecutor(federation), diary, state, evaluated) == state
+        assert diary.entries == told
+
+
+def test_an_executor_that_has_forgotten_everything_reads_it_from_disk(open_tiny: Open, tmp_path: Path):
+    federation = open_tiny("local")
+    plan = Plan(2, federation.cohort, 0, tmp_path)
+
+    class Forgetful(LocalExecutor):
+        """Loses its memory before every step."""
+
+        def train_clients(self, *given: Any) -> Any:
+            self.close()
+            return super().train_clients(*given)
+
+        def update_server(self, *given: Any) -> Any:
+            self.close()
+            return super().update_server(*given)
+
+    states = []
+    for name, make in (("whole", LocalExecutor), ("forgetful", Forgetful)):
+        (tmp_path / name).mkdir()
+        plan = Plan(2, federation.cohort, 0, tmp_path / name)
+        states.append(run_rounds(plan, make(federation), Observer()).sha256)
+    assert states[0] == states[1]
