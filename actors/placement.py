@@ -48,7 +48,7 @@ def place(engine: Engine, num_clients: int, nodes: Sequence[Node], *, use_gpu: b
     if engine.actors == "auto":
         number = min(num_clients, int(min(_room(nodes, engine.cpus_per_actor, whole), _room(nodes, 1, 0))))
     elif engine.actors != "per-client":
-        number = min(num_clients, engine.actors)
+        number = min(num_clients, int(engine.actors))
     number = max(number, 1)
     gpus = math.floor(GRAIN / math.ceil(number / num_gpus)) / GRAIN if is_shared else whole
     room = _room(nodes, engine.cpus_per_actor, gpus)

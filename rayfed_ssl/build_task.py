@@ -30,6 +30,7 @@ def build_task(config: Config, dataset: Dataset) -> Task:
 
     Raises:
         ConfigError: A name is unknown, the images are not square, or the device is not there.
+        ValueError: An encoder cannot take such images.
     """
     channels, height, width = dataset.train.shape
     if height != width:
@@ -40,9 +41,11 @@ def build_task(config: Config, dataset: Dataset) -> Task:
     check_name("training.views", views, VIEWS)
     objective, engine = config.objective, config.engine
     if isinstance(objective, Supervised):
+        if config.model.projection_dim is not None:
+            raise ConfigError("model.projection_dim has no meaning for objective=supervised: remove it")
         objective = replace(objective, num_classes=dataset.train.num_classes)
     device = _device(engine.device)
-    return Task(
+    task = Task(
         encoder=config.model.encoder,
         client_encoders=config.clients.models or (),
         stem=config.model.stem,
@@ -61,6 +64,9 @@ def build_task(config: Config, dataset: Dataset) -> Task:
         ),
         seed=config.seed,
     )
+    for name in {task.encoder, *task.client_encoders}:
+        task.blank(name)  # an encoder that cannot take these images says so now, not in round 1
+    return task
 
 
 def default_views(dataset: str, size: int) -> str:

@@ -59,10 +59,14 @@ class RunState:
 def encode(tree: Tree) -> tuple[Any, dict[str, Tensor]]:
     """Split a tree into plain JSON data and named tensors."""
     tensors: dict[str, Tensor] = {}
+    seen: set[int] = set()
 
     def visit(node: Tree, path: str) -> Any:
         if isinstance(node, Tensor):
-            tensors[path] = node.detach().cpu().contiguous()
+            own = node.detach().cpu().contiguous()
+            # safetensors refuses tensors that share memory.
+            tensors[path] = own.clone() if own.untyped_storage().data_ptr() in seen else own
+            seen.add(own.untyped_storage().data_ptr())
             return {"tensor": path}
         if isinstance(node, dict):
             return {"dict": [[key, visit(value, f"{path}/{key}")] for key, value in node.items()]}
@@ -169,7 +173,7 @@ def read_file(path: Path) -> Tree:
             return decode(structure, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing: take the round before, or start anew") from None
-    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
+    except (SafetensorError, ImportError, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"{path} is damaged ({error}): take the round before, or start anew") from None
@@ -197,6 +201,13 @@ def commit(state: RunState, directory: Path) -> None:
     referenced = {stored.file for path in kept for stored in _stored_in(load(path))}
     for path in directory.glob("*.safetensors"):
         if path.name not in referenced:
+            path.unlink()
+
+
+def forget_after(directory: Path, round: int) -> None:
+    """Take back what was committed after a round, so that going on from it cannot be mistaken for being done."""
+    for later, path in reversed(manifests(directory).items()):
+        if later > round:
             path.unlink()
 
 

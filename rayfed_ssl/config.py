@@ -1,5 +1,6 @@
 """A run's configuration: sections of keys, a method and an objective, checked together."""
 
+import copy
 import dataclasses
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -21,8 +22,10 @@ def _chosen(kind: str, registry: Mapping[str, Any]) -> Any:
     """Validator that turns {name: ..., field: ...} into the registered dataclass."""
 
     def build(value: Any) -> Any:
-        if not isinstance(value, Mapping):
+        if isinstance(value, tuple(getattr(entry, "method", entry) for entry in registry.values())):
             return value
+        if not isinstance(value, Mapping):
+            raise ValueError(f"name one of {', '.join(registry)}, got {value!r}")
         fields = dict(value)
         name = fields.pop("name", None)
         if name not in registry:
@@ -90,7 +93,7 @@ class Config(Section):
         Raises:
             ConfigError: Unknown recipe or key, or a value that does not fit; one line per mistake.
         """
-        tree = dict(source) if isinstance(source, Mapping) else read_recipe(source)
+        tree = copy.deepcopy(dict(source)) if isinstance(source, Mapping) else read_recipe(source)
         for override in overrides:
             apply_override(tree, override)
         return validate(tree)
@@ -100,6 +103,12 @@ class Config(Section):
         """E_local, from `training.epochs` or as E_total / T."""
         assert self.training.epochs is not None or self.training.total_epochs is not None
         return self.training.epochs or int(self.training.total_epochs or 0) // self.rounds
+
+    @property
+    def method_name(self) -> str:
+        """The method's name in `list methods`: of two names of one class, the one that stands for this many rounds."""
+        names = {info.rounds: name for name, info in METHODS.items() if info.method is type(self.method)}
+        return names.get(self.rounds, names[None])
 
     def dump(self) -> dict[str, Any]:
         """Give the configuration back as plain data that `load` reads."""

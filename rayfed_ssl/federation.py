@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.evaluation.knn import knn_accuracy
 from rayfed_ssl.ledger import BreakEven, Entry, account
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server
-from rayfed_ssl.rounds import ClientError, Evaluation
+from rayfed_ssl.rounds import ClientError, Evaluation, ServerError
 from rayfed_ssl.seeds import SERVER, Purpose, derive_seed, generator
 
 
@@ -107,6 +107,14 @@ class Federation:
         """Ids of the clients that train."""
         return tuple(sorted(self.shards))
 
+    @cached_property
+    def _server_public(self) -> Shard | None:
+        """The public samples alone, copied out of the set that holds private ones beside them."""
+        if self.public is None:
+            return None
+        images, rows = self.public.images.images, self.public.rows
+        return Shard.of(images if len(rows) == len(images) else images[rows], np.arange(len(rows)), self.task.device)
+
     @property
     def num_public(self) -> int:
         """Count the public samples."""
@@ -121,7 +129,7 @@ class Federation:
     def init_server(self) -> Any:
         """Make the server's state before round 1."""
         with self._seeded(0, SERVER) as random:
-            return self.method.init_server(Server(0, self._public, self.task, random))
+            return self.method.init_server(Server(0, self._server_public, self.task, random))
 
     def update_client(self, round: int, client_id: int, download: Any, state: Any | None) -> ClientResult:
         """Run one client's step of a round.
@@ -149,12 +157,19 @@ class Federation:
         return ClientResult(upload, next_state, metrics, ledger, time.perf_counter() - start)
 
     def update_server(self, round: int, state: Any, uploads: Mapping[int, Any]) -> ServerResult:
-        """Aggregate a round; `uploads` is in ascending client id."""
+        """Aggregate a round; `uploads` is in ascending client id.
+
+        Raises:
+            ServerError: The step failed; the message names round and cause.
+        """
         start = time.perf_counter()
         with self._seeded(round, SERVER) as random:
-            next_state, metrics = self.method.update_server(
-                state, uploads, Server(round, self._public, self.task, random)
-            )
+            try:
+                next_state, metrics = self.method.update_server(
+                    state, uploads, Server(round, self._server_public, self.task, random)
+                )
+            except ValueError as error:
+                raise ServerError(f"the server failed in round {round}: {error}") from error
         return ServerResult(next_state, metrics, time.perf_counter() - start)
 
     def public_entries(self) -> tuple[Entry, ...]:
@@ -168,8 +183,7 @@ class Federation:
         """FLESD's Eq. 11 for this run, where representations of public data are sent."""
         if not self.method.needs_public:
             return None
-        weights = self.task.initial_weights()
-        parameters = sum(v.numel() for k, v in weights.items() if k.startswith("encoder.") and "running" not in k)
+        parameters = sum(p.numel() for p in self.task.blank(self.task.encoder).encoder.parameters())
         dim = self.task.projection_dim or self.task.objective.head.dim or 0
         return BreakEven(self.num_public, dim, parameters, self.config.rounds)
 

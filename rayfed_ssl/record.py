@@ -67,6 +67,18 @@ class RunRecord(Observer):
         """Where the states lie."""
         return self.directory / "checkpoints"
 
+    @staticmethod
+    def refuse_used(directory: Path) -> None:
+        """Refuse to write a run over something else.
+
+        Raises:
+            ConfigError: The directory holds something already, or is a file.
+        """
+        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+            raise ConfigError(
+                f"{directory} is not an empty directory: name another one with --out, or resume the run in it"
+            )
+
     @classmethod
     def create(cls, directory: Path, federation: Federation) -> "RunRecord":
         """Begin a record.
@@ -74,8 +86,7 @@ class RunRecord(Observer):
         Raises:
             ConfigError: The directory holds something already.
         """
-        if directory.exists() and any(directory.iterdir()):
-            raise ConfigError(f"{directory} is not empty: name another directory with --out, or resume the run in it")
+        cls.refuse_used(directory)
         record = cls(directory)
         record.checkpoints.mkdir(parents=True)
         (directory / "config.yaml").write_text(yaml.safe_dump(federation.config.dump(), sort_keys=False))
@@ -191,7 +202,7 @@ def _describe(federation: Federation) -> dict[str, Any]:
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "finished": None,
-        "method": config.dump()["method"]["name"],
+        "method": config.method_name,
         "privacy": federation.method.privacy,
         "notes": list(federation.notes),
         "data": {

@@ -73,6 +73,10 @@ class ClientError(RuntimeError):
     """A client's step that failed: the message says round, client, seed and cause, and how to replay it."""
 
 
+class ServerError(RuntimeError):
+    """A server's step that failed: the message says round and cause."""
+
+
 class Executor(Protocol):
     """Runs the steps of a federation somewhere; which executor does it changes no bit of any result."""
 

@@ -91,7 +91,7 @@ class _Both(Observer):
 def default_directory(config: Config) -> Path:
     """Name a run after its time, method, data and seed, under ./runs."""
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    return Path("runs") / f"{stamp}-{config.dump()['method']['name']}-{config.data.name}-s{config.seed}"
+    return Path("runs") / f"{stamp}-{config.method_name}-{config.data.name}-s{config.seed}"
 
 
 def run(
@@ -116,8 +116,13 @@ def run(
         ClientError: A client's step failed.
     """
     federation = federation or Federation.open(config)
-    record = RunRecord.create(Path(directory) if directory else default_directory(config), federation)
-    return _go(federation, record, None, observer, executor)
+    target = Path(directory) if directory else default_directory(config)
+    RunRecord.refuse_used(target)
+    running = executor(federation)  # before the record: a Ray that does not start leaves no empty run behind
+    try:
+        return _go(federation, RunRecord.create(target, federation), None, observer, running)
+    finally:
+        running.close()
 
 
 def resume(
@@ -145,25 +150,23 @@ def resume(
     state = None
     if checkpoints.manifests(record.checkpoints):
         state = checkpoints.latest(record.checkpoints, round)
-    record.truncate(0 if state is None else state.round)
-    return _go(federation, record, state, observer, executor)
+    running = executor(federation)
+    try:
+        last = 0 if state is None else state.round
+        checkpoints.forget_after(record.checkpoints, last)
+        record.truncate(last)
+        return _go(federation, record, state, observer, running)
+    finally:
+        running.close()
 
 
 def _go(
-    federation: Federation,
-    record: RunRecord,
-    state: RunState | None,
-    observer: Observer | None,
-    executor: ExecutorFactory,
+    federation: Federation, record: RunRecord, state: RunState | None, observer: Observer | None, executor: Executor
 ) -> Result:
     config = federation.config
     plan = Plan(config.rounds, federation.cohort, config.evaluation.every, record.checkpoints)
     watching = record if observer is None else _Both(record, observer)
-    running = executor(federation)
-    try:
-        final = run_rounds(plan, running, watching, state, record.evaluated())
-    finally:
-        running.close()
+    final = run_rounds(plan, executor, watching, state, record.evaluated())
     record.finish(federation)
     return Result(record.directory, final.sha256)
 

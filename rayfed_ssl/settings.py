@@ -1,9 +1,9 @@
 """The sections of a run's configuration: every key, its default, its range and its meaning."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from rayfed_ssl.evaluation.linear_probe import LinearProbe
 from rayfed_ssl.optimisers import Optimiser
@@ -138,6 +138,12 @@ class Evaluation(Section):
     train_limit: int | None = Field(None, ge=2)
 
 
+def _actors(value: Any) -> str | int:
+    if value in ("auto", "per-client") or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+        return value  # type: ignore[no-any-return]
+    raise ValueError(f"must be auto, per-client or a whole number of at least 1, got {value!r}")
+
+
 class Engine(Section):
     """How the run is computed. Bits depend on device, precision, compile and threads, never on the rest.
 
@@ -156,7 +162,7 @@ class Engine(Section):
     """
 
     executor: Literal["ray", "local"] = "ray"
-    actors: Literal["auto", "per-client"] | Annotated[int, Field(ge=1)] = "auto"
+    actors: Annotated[str | int, BeforeValidator(_actors)] = "auto"
     cpus_per_actor: float = Field(1.0, ge=0)
     gpus_per_actor: float | None = Field(None, ge=0)
     device: str = "auto"

@@ -75,11 +75,14 @@ class Task:
 
     def model(self, weights: Weights, architecture: str | None = None) -> Model:
         """Make a model in training mode, on the device, that holds a copy of the weights."""
-        with torch.device("meta"):  # no memory and no random weights, which would be thrown away
-            model = self._build(architecture or self.encoder)
-        model.to_empty(device="cpu")
+        model = self.blank(architecture or self.encoder).to_empty(device="cpu")
         model.load_state_dict(weights)
         return prepare(model, self.precision, self.device).train()
+
+    def blank(self, architecture: str) -> Model:
+        """Make a model without memory: no random weights are drawn that would be thrown away."""
+        with torch.device("meta"):
+            return self._build(architecture)
 
     def _build(self, encoder: str) -> Model:
         head = self.objective.head

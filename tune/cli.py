@@ -42,13 +42,13 @@ def plain_errors() -> Iterator[None]:
     """Turn what a user can mend into one line and a non-zero exit; anything else is our bug and keeps its traceback."""
     from rayfed_ssl.checkpoints import CheckpointError
     from rayfed_ssl.errors import ConfigError
-    from rayfed_ssl.rounds import ClientError
+    from rayfed_ssl.rounds import ClientError, ServerError
 
     try:
         yield
     except (ConfigError, CheckpointError) as error:
         _fail(str(error), 2)
-    except ClientError as error:
+    except (ClientError, ServerError) as error:
         _fail(str(error), 1)
     except OSError as error:
         _fail(f"{error.strerror or error}: {error.filename or 'this machine'}; what was committed before is kept", 1)

@@ -1,6 +1,8 @@
 """Tables for the terminal."""
 
 import json
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -21,9 +23,18 @@ WIDTH = 140
 """Columns of output that goes to a file or a pipe, where no terminal sets them."""
 
 
+class _Console(Console):
+    """A console whose reader may leave early, as `head` does, without that being an error."""
+
+    def on_broken_pipe(self) -> None:
+        """Stop in silence."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(0)
+
+
 def _console() -> Console:
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=WIDTH)
+    console = _Console(highlight=False)
+    return console if console.is_terminal else _Console(highlight=False, width=WIDTH)
 
 
 def _table(*columns: str, title: str | None = None) -> Table:

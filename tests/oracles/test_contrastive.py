@@ -74,7 +74,8 @@ def flat_model(inputs: int, outputs: int) -> Model:
 def test_simclr_contrasts_two_views_drawn_one_after_the_other(
     open_tiny: Callable[..., Federation], form: str, oracle: Callable[..., float]
 ):
-    task = open_tiny("fedavg").task
+    task = open_tiny("fedavg", "training.views=orchestra").task
+    assert task.views.first != task.views.second
     images = torch.randint(0, 256, (6, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
     model = flat_model(64, 5)
     loss = SimCLR(temperature=0.5, form=form).loss(task, model, images, None, torch.Generator().manual_seed(2))

@@ -23,7 +23,8 @@ NUM_PUBLIC = 45
 
 @pytest.fixture
 def task(open_tiny: Open) -> Task:
-    return open_tiny("flesd").task
+    """With views that differ, so that swapping them is noticed."""
+    return open_tiny("flesd", "training.views=orchestra").task
 
 
 @pytest.fixture

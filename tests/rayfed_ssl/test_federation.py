@@ -203,7 +203,7 @@ def test_weights_from_another_process_are_as_good(open_tiny: Open):
 def test_no_private_image_can_be_reached_from_the_server(open_tiny: Open):
     """Server: "it has the public data and no client's data; none is reachable from it"."""
     federation = open_tiny("flesd", "public=client:0", "method.distil_batch=8")
-    server = Server(1, federation._public, federation.task, torch.Generator())
+    server = Server(1, federation._server_public, federation.task, torch.Generator())
     public = {image.tobytes() for image in federation.public.images.images[federation.public.rows]}
     reachable = {image.tobytes() for image in server.public.images.numpy()}
     assert reachable <= public

@@ -207,7 +207,9 @@ def test_a_process_that_is_killed_in_the_middle_of_a_round_loses_that_round_only
 
 def test_a_directory_that_holds_something_is_left_alone(tiny: Tiny, tmp_path: Path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(ConfigError, match="is not empty: name another directory with --out, or resume the run in it"):
+    with pytest.raises(
+        ConfigError, match="is not an empty directory: name another one with --out, or resume the run in it"
+    ):
         run(tiny("fedavg"), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 

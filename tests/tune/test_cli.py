@@ -214,7 +214,7 @@ def test_a_directory_in_use_is_left_alone(cli: Cli, recipes: Recipes, finished: 
     directory, _ = finished["flesd"]
     result = cli("run", recipes["flesd"], "--quiet", "--out", directory)
     assert (result.exit_code, result.stderr.count("error: ")) == (2, 1)
-    assert "is not empty: name another directory with --out, or resume the run in it" in result.stderr
+    assert "is not an empty directory: name another one with --out, or resume the run in it" in result.stderr
 
 
 @pytest.mark.parametrize(
