@@ -11,6 +11,8 @@ from typing import Any
 
 RAY_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
+    # Under `uv run` Ray would pack the working directory and start every actor through uv again, half a minute each.
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     # Without it raylet messages reach stdout even with log_to_driver=False, and break JSON output.
     "RAY_DEDUP_LOGS_SKIP_REGEX": "PYTHON worker processes have been started|A worker died or was killed",
     # Ray's default of 15 lets any other process on the machine starve the actors.

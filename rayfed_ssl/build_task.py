@@ -17,6 +17,8 @@ from rayfed_ssl.task import Task
 def _device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.partition(":")[0] not in ("cpu", "cuda"):
+        raise ConfigError(f"engine.device must be auto, cpu, cuda or cuda:N, got {name!r}")
     try:
         device = torch.device(name)
         torch.empty(0, device=device)

@@ -25,6 +25,9 @@ KEPT_ROUNDS = 2
 """How many rounds stay on disk: the last, and one before it in case the last is damaged."""
 
 
+EARLIER = "go on from an earlier round with `rayfed-ssl resume RUN --round N`, or start anew"
+
+
 class CheckpointError(ValueError):
     """A checkpoint that cannot be used; the message says which file, why, and what to do."""
 
@@ -116,6 +119,8 @@ def write_durably(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -140,7 +145,7 @@ def read(stored: Stored, directory: Path) -> Tree:
     path = directory / stored.file
     tree = read_file(path)
     if digest(tree) != stored.sha256:
-        raise CheckpointError(f"{path} does not hold what its manifest says: take the round before, or start anew")
+        raise CheckpointError(f"{path} does not hold what its manifest says: {EARLIER}")
     return tree
 
 
@@ -172,16 +177,17 @@ def read_file(path: Path) -> Tree:
             structure = json.loads((file.metadata() or {})["structure"])
             return decode(structure, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
     except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing: take the round before, or start anew") from None
+        raise CheckpointError(f"{path} is missing: {EARLIER}") from None
     except (SafetensorError, ImportError, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
         if isinstance(error, CheckpointError):
             raise
-        raise CheckpointError(f"{path} is damaged ({error}): take the round before, or start anew") from None
+        raise CheckpointError(f"{path} is damaged ({error}): {EARLIER}") from None
 
 
 def manifests(directory: Path) -> dict[int, Path]:
     """Find committed rounds in ascending order."""
-    found = {int(path.stem.removeprefix("round-")): path for path in directory.glob("round-*.json")}
+    paths = [path for path in directory.glob("round-*.json") if path.stem.removeprefix("round-").isdecimal()]
+    found = {int(path.stem.removeprefix("round-")): path for path in paths}
     return dict(sorted(found.items()))
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -130,8 +131,17 @@ def validate(tree: Mapping[str, Any]) -> Config:
         config = Config.model_validate(prepared)
     except ValidationError as error:
         raise ConfigError("\n".join(_explain(error))) from None
+    _refuse_infinite(config.model_dump(mode="python"), "")
     _check_consistency(config)
     return config
+
+
+def _refuse_infinite(value: Any, key: str) -> None:
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            _refuse_infinite(inner, f"{key}.{name}" if key else name)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{key} must be a finite number, got {value}")
 
 
 def _explain(error: ValidationError) -> Iterable[str]:

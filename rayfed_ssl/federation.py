@@ -181,14 +181,14 @@ class Federation:
 
     def break_even(self) -> BreakEven | None:
         """FLESD's Eq. 11 for this run, where representations of public data are sent."""
-        if not self.method.needs_public:
+        if not self.method.needs_public or getattr(self.method, "upload", "representations") != "representations":
             return None
         parameters = sum(p.numel() for p in self.task.blank(self.task.encoder).encoder.parameters())
         dim = self.task.projection_dim or self.task.objective.head.dim or 0
         return BreakEven(self.num_public, dim, parameters, self.config.rounds)
 
     def evaluate(self, encoder: Encoder, name: str, round: int, final: bool) -> Evaluation:
-        """Score an encoder on labelled data that no client sees: kNN, and at the end the linear probe.
+        """Score an encoder with the training set's labels, which no client is shown, and the test set.
 
         Returns:
             Accuracies in [0, 1] as "knn" and, if `final`, "linear" (last epoch) and "linear_best".

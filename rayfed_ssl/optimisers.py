@@ -7,7 +7,6 @@ from typing import Literal
 import torch
 from torch.nn import Parameter
 
-
 @dataclass(frozen=True, kw_only=True)
 class Optimiser:
     """Settings of an optimiser; the defaults are FLESD's local step (paper section 5.1, weight decay from its code).
@@ -23,6 +22,15 @@ class Optimiser:
     lr: float = 1e-3
     weight_decay: float = 1e-6
     momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        if not self.lr > 0:
+            raise ValueError(f"the learning rate must be above 0, got {self.lr}")
+        if not self.weight_decay >= 0 or not 0 <= self.momentum < 1:
+            raise ValueError(
+                f"weight_decay must be at least 0 and momentum at least 0 and below 1, got {self.weight_decay} and "
+                f"{self.momentum}"
+            )
 
     def over(self, parameters: Iterable[Parameter]) -> torch.optim.Optimizer:
         """Make an optimiser with empty moments; torch's fused kernels do one pass over memory on CPU and GPU."""

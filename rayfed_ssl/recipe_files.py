@@ -23,7 +23,10 @@ def read_recipe(source: str | Path) -> dict[str, Any]:
             raise ConfigError(f"there is no recipe {str(source)!r}{nearest(str(source), recipe_names())}")
         text = resources.files("rayfed_ssl.recipes").joinpath(f"{source}.yaml").read_text()
     elif path.is_file():
-        text = path.read_text()
+        try:
+            text = path.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot read the recipe {path} ({error}): it must be a YAML text") from None
     else:
         raise ConfigError(f"there is no recipe file {path}: give a path that exists, or a name from `list recipes`")
     try:

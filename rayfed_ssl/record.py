@@ -7,10 +7,12 @@ ledger.parquet   one kind of content a row: round, client, direction, kind, fiel
 checkpoints/     the last committed rounds; encoders/ the final encoders; figures/
 """
 
+import hashlib
 import json
 import os
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import metadata
@@ -109,9 +111,34 @@ class RunRecord(Observer):
             record.summary = json.loads((directory / "run.json").read_text())
             record.metrics = pq.read_table(directory / "metrics.parquet").to_pylist()
             record.ledger = pq.read_table(directory / "ledger.parquet").to_pylist()
+            if not isinstance(record.summary, dict) or not {"rounds", "data", "method", "privacy"} <= set(
+                record.summary
+            ):
+                raise ValueError("run.json does not describe a run")
+            for rows, schema in ((record.metrics, METRICS), (record.ledger, LEDGER)):
+                if rows and set(rows[0]) != set(schema.names):
+                    raise ValueError(f"a table has columns {', '.join(rows[0])} instead of {', '.join(schema.names)}")
         except (OSError, ValueError, pa.ArrowException) as error:
-            raise ConfigError(f"the record in {directory} is damaged: {error}") from None
+            raise ConfigError(f"the record in {directory} is damaged ({error}): start a new run") from None
         return record
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from writing this run; where the system has no file locks, nothing is kept out.
+
+        Raises:
+            ConfigError: Another process is writing it.
+        """
+        with (self.directory / ".lock").open("w") as file:
+            try:
+                import fcntl
+
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except ImportError:
+                pass
+            except BlockingIOError:
+                raise ConfigError(f"another process is running {self.directory}: wait for it or stop it") from None
+            yield
 
     def config(self, *overrides: str) -> Config:
         """Read the run's configuration; overrides may change how it is computed, nothing else."""
@@ -122,6 +149,23 @@ class RunRecord(Observer):
                     "change"
                 )
         return Config.load(self.directory / "config.yaml", *overrides)
+
+    def check(self, federation: Federation) -> None:
+        """Refuse to go on with other settings or other data than the run began with.
+
+        Raises:
+            ConfigError: They differ.
+        """
+        if self.summary.get("settings_sha256") != settings_sha256(federation.config):
+            raise ConfigError(
+                f"{self.directory / 'config.yaml'} is not what this run began with: restore it, or start a new run from it"
+            )
+        began, now = self.summary["data"]["fingerprint"], federation.dataset.fingerprint
+        if began != now:
+            raise ConfigError(
+                f"the data of {federation.dataset.name} changed since this run began (fingerprint {now[:12]} instead of "
+                f"{began[:12]}): restore them, or start a new run"
+            )
 
     def truncate(self, round: int) -> None:
         """Forget what was recorded after a round that was not committed."""
@@ -182,6 +226,12 @@ class RunRecord(Observer):
         self.ledger.extend(asdict(entry) for entry in entries)
 
 
+def settings_sha256(config: Config) -> str:
+    """Digest of the settings that a run's states depend on: all but how it is computed and scored."""
+    settings = {key: value for key, value in config.dump().items() if key not in ("engine", "evaluation")}
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+
 def write_table(path: Path, table: pa.Table) -> None:
     """Write a Parquet file as a whole or not at all."""
     buffer = pa.BufferOutputStream()
@@ -203,6 +253,7 @@ def _describe(federation: Federation) -> dict[str, Any]:
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "finished": None,
         "method": config.method_name,
+        "settings_sha256": settings_sha256(config),
         "privacy": federation.method.privacy,
         "notes": list(federation.notes),
         "data": {

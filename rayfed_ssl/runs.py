@@ -9,6 +9,7 @@ from typing import Any
 from rayfed_ssl import checkpoints
 from rayfed_ssl.checkpoints import RunState
 from rayfed_ssl.config import Config
+from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.federation import ClientResult, Federation
 from rayfed_ssl.ledger import Direction
 from rayfed_ssl.local_executor import LocalExecutor
@@ -147,6 +148,8 @@ def resume(
     """
     record = RunRecord.open(Path(directory))
     federation = Federation.open(record.config(*overrides))
+    record.check(federation)
+    record.checkpoints.mkdir(exist_ok=True)
     state = None
     if checkpoints.manifests(record.checkpoints):
         state = checkpoints.latest(record.checkpoints, round)
@@ -166,8 +169,9 @@ def _go(
     config = federation.config
     plan = Plan(config.rounds, federation.cohort, config.evaluation.every, record.checkpoints)
     watching = record if observer is None else _Both(record, observer)
-    final = run_rounds(plan, executor, watching, state, record.evaluated())
-    record.finish(federation)
+    with record.locked():
+        final = run_rounds(plan, executor, watching, state, record.evaluated())
+        record.finish(federation)
     return Result(record.directory, final.sha256)
 
 
@@ -180,6 +184,10 @@ def replay(directory: Path | str, round: int, client_id: int) -> ClientResult:
     """
     record = RunRecord.open(Path(directory))
     federation = Federation.open(record.config("engine.executor=local"))
+    record.check(federation)
+    if client_id not in federation.shards:
+        known = ", ".join(map(str, federation.client_ids))
+        raise ConfigError(f"there is no client {client_id} that trains: the clients are {known}")
     state = checkpoints.latest(record.checkpoints, round - 1)
     server: Any = checkpoints.read(state.server, record.checkpoints)
     own = state.clients.get(client_id)

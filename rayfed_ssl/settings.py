@@ -84,7 +84,7 @@ class ModelChoice(Section):
 
     encoder: str = "cnn"
     stem: Literal["auto", "cifar", "imagenet"] = "auto"
-    projection_dim: int | None = Field(None, ge=1)
+    projection_dim: int | None = Field(None, ge=1, le=65536)
 
 
 class Training(Section):
@@ -169,6 +169,6 @@ class Engine(Section):
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     channels_last: bool | None = None
     compile: bool = False
-    threads: int = Field(1, ge=1)
-    server_threads: int = Field(1, ge=1)
+    threads: int = Field(1, ge=1, le=256)
+    server_threads: int = Field(1, ge=1, le=256)
     attempts: int = Field(3, ge=1)

@@ -1,6 +1,7 @@
 """The command line. Subcommands import what they need when they run, so that `--help` loads neither Ray nor torch."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,6 +38,10 @@ Address = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
+class _TerminatedError(KeyboardInterrupt):
+    """SIGTERM, which spot machines and batch systems send before they take the machine away."""
+
+
 @contextmanager
 def plain_errors() -> Iterator[None]:
     """Turn what a user can mend into one line and a non-zero exit; anything else is our bug and keeps its traceback."""
@@ -51,7 +56,7 @@ def plain_errors() -> Iterator[None]:
     except (ClientError, ServerError) as error:
         _fail(str(error), 1)
     except OSError as error:
-        _fail(f"{error.strerror or error}: {error.filename or 'this machine'}; what was committed before is kept", 1)
+        _fail(f"{error.strerror or error}: {error.filename or 'no file named'}; rounds that were committed are kept", 1)
     except Exception as error:
         if type(error).__module__.partition(".")[0] != "actors":  # importing it to name its errors would load Ray
             raise
@@ -146,11 +151,19 @@ def resume(
 
 @contextmanager
 def _resumable(directory: Path) -> Iterator[None]:
+    def terminate(number: int, _: object) -> None:
+        raise _TerminatedError
+
+    before = signal.signal(signal.SIGTERM, terminate)
     try:
         yield
-    except KeyboardInterrupt:
-        typer.echo(f"\nstopped; go on with: rayfed-ssl resume {directory}", err=True)
-        raise typer.Exit(130) from None
+    except KeyboardInterrupt as interrupt:
+        begun = (directory / "run.json").exists()
+        hint = f"go on with: rayfed-ssl resume {directory}" if begun else "nothing had been written"
+        typer.echo(f"\nstopped; {hint}", err=True)
+        raise typer.Exit(128 + (signal.SIGTERM if isinstance(interrupt, _TerminatedError) else signal.SIGINT)) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _present(directory: Path) -> None:

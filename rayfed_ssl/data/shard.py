@@ -11,7 +11,10 @@ from rayfed_ssl.trees import to_torch
 
 @dataclass(frozen=True)
 class Shard:
-    """Samples of one participant.
+    """Samples of one participant, to be had through `batch`.
+
+    On the CPU the pixels are a window on the memory-mapped set of the whole machine; method code reads them by `batch`
+    alone, which can reach the shard's own rows only.
 
     Attributes:
         images: uint8 [M, C, H, W]; on the CPU the whole memory-mapped set, shared by all shards, never copied.

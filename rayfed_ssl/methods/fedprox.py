@@ -56,7 +56,7 @@ class FedProx(Method):
     batch_norm: Literal["average", "local"] = "average"
 
     def __post_init__(self) -> None:
-        if self.mu < 0:
+        if not self.mu >= 0:
             raise ValueError(f"method.mu must be at least 0, got {self.mu}")
 
     @property

@@ -205,6 +205,7 @@ class FLESD(Method):
     keep: float = 1.0
 
     def __post_init__(self) -> None:
+        Optimiser(lr=self.distil_lr, weight_decay=self.distil_weight_decay)  # refuses what it cannot use
         for name in ("temperature", "queue_size", "distil_epochs", "distil_lr", "keep"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"method.{name} must be above 0, got {getattr(self, name)}")

@@ -68,8 +68,8 @@ class Summary:
         return fmean(values) if values else None
 
     def minimum(self, score: str) -> float | None:
-        """The lowest score over encoders: FLESD's Min-Local for the method "local"."""
-        values = [metrics[score] for metrics in self.scores.values() if score in metrics]
+        """The lowest score over clients' own encoders: FLESD's Min-Local for the method "local"."""
+        values = [metrics[score] for name, metrics in self.scores.items() if score in metrics and name != "global"]
         return min(values) if values else None
 
 

@@ -27,6 +27,7 @@ def rescore(
     """
     record = RunRecord.open(directory)
     federation = Federation.open(record.config(*overrides))
+    record.check(federation)
     if initial:
         state_round = 0
         encoders = {"initial": Encoder(federation.task.encoder, federation.task.initial_weights())}

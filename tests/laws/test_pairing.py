@@ -75,8 +75,9 @@ def test_a_clients_step_follows_from_its_round_and_id_alone(open_tiny: Open):
 def test_labels_are_there_only_for_objectives_that_need_them(open_tiny: Open):
     """Supervised training depends on labels, self-supervised training does not."""
     for objective, depends in (("simclr", False), ("supervised", True)):
-        federation = open_tiny("fedavg", f"objective={objective}")
-        other = open_tiny("fedavg", f"objective={objective}")
+        federation, other = (
+            open_tiny("fedavg", f"objective={objective}", "model.projection_dim=null") for _ in range(2)
+        )
         labels = (other.dataset.train.labels + 1) % 10
         object.__setattr__(other.dataset.train, "labels", labels)
         digests = [digest(play(f, 1)[0].uploads) for f in (federation, other)]
