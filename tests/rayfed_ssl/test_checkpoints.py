@@ -85,7 +85,7 @@ def test_a_truncated_file_is_noticed(tmp_path: Path, size: int):
 
 
 def test_a_missing_file_is_named(tmp_path: Path):
-    with pytest.raises(CheckpointError, match=r"gone\.safetensors is missing: take the round before"):
+    with pytest.raises(CheckpointError, match=r"gone\.safetensors is missing: go on from an earlier round"):
         checkpoints.read(Stored("gone.safetensors", "0"), tmp_path)
 
 

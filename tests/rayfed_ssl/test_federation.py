@@ -113,7 +113,7 @@ MISTAKES = {
         "each client is to hold 11 classes, but there are 10",
     ),
     "too many clients": ("clients.number=200", "cannot divide 105 samples among 200 clients"),  # 45 are public
-    "device": ("engine.device=tpu", "engine.device=tpu is not on this machine: take cpu or auto"),
+    "device": ("engine.device=tpu", "engine.device must be auto, cpu, cuda or cuda:N"),
     "image too small": ("data.size=4", "cnn needs at least 1 channel and 8 pixels"),
     "stem": ("model.stem=cifar", "encoder cnn has one set of first layers"),
 }
