@@ -129,7 +129,7 @@ class RunRecord(Observer):
         Raises:
             ConfigError: Another process is writing it.
         """
-        with (self.checkpoints / ".lock").open("w") as file:
+        with (self.checkpoints / "lock").open("w") as file:
             try:
                 import fcntl
 
