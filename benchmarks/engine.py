@@ -81,6 +81,8 @@ def main() -> None:
                 ratios.append(engine / bare)
                 print(f"{repeat:>6} {bare:>8.2f} {engine:>9.2f} {engine / bare:>6.3f}")
     executor.close()
+    for pipe in pipes:
+        pipe.send(None)
     print(f"median ratio {statistics.median(ratios):.3f}, range {min(ratios):.3f} to {max(ratios):.3f}")
 
 
