@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch.nn import Parameter
 
+
 @dataclass(frozen=True, kw_only=True)
 class Optimiser:
     """Settings of an optimiser; the defaults are FLESD's local step (paper section 5.1, weight decay from its code).
