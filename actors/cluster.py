@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import ray
+from ray._private import ray_constants
 
 START_TIMEOUT = 20.0
 """Seconds that Ray may take to start or to let us in; on two busy cores it takes 3 to 6."""
@@ -97,6 +98,7 @@ def start(address: str | None = None, *, num_cpus: int | None = None, timeout: f
     """
     if ray.is_initialized():
         return Cluster(owned=False)
+    _keep_uv_out()
     timeout = timeout or START_TIMEOUT * min(max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)), 3.0)
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     cluster = Cluster(owned=True)
@@ -111,6 +113,12 @@ def start(address: str | None = None, *, num_cpus: int | None = None, timeout: f
         advice = "compare Ray's version, RAY_AUTH_MODE and the token"
         _enter({"address": address}, cluster, timeout, f"cannot join the Ray at {address}", advice)
     return cluster
+
+
+def _keep_uv_out() -> None:
+    """Repeat a setting that Ray reads while it is imported, for programs that imported it before this package."""
+    if os.environ.get("RAY_ENABLE_UV_RUN_RUNTIME_ENV") == "0":
+        ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV = False
 
 
 def _own(cluster: Cluster, num_cpus: int | None) -> dict[str, Any]:

@@ -1,17 +1,22 @@
 """Comparisons are paired: with one seed, methods see the same shards, cohorts, start, samples and views."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
 
+from rayfed_ssl.config import Config
 from rayfed_ssl.data.shard import Shard
 from rayfed_ssl.federation import Federation
-from rayfed_ssl.methods import METHODS
+from rayfed_ssl.method import Client, Metrics
+from rayfed_ssl.methods import METHODS, FedAvg
 from rayfed_ssl.trees import digest
 from tests.laws.laws import play
 
 Open = Callable[..., Federation]
+Tiny = Callable[..., Config]
 PUBLIC = {name: ["public=client:0", "method.distil_batch=8"] for name in ("flesd", "flesd-cc")}
 
 
@@ -70,6 +75,23 @@ def test_a_clients_step_follows_from_its_round_and_id_alone(open_tiny: Open):
     }
     assert len(set(steps.values())) == 4
     assert digest(federation.update_client(1, 1, download, None).upload.weights) == steps[1, 1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportsLabels(FedAvg):
+    """FedAvg that reports whether it was shown labels."""
+
+    def update_client(self, download: Any, state: Any, client: Client) -> tuple[Any, Any, Metrics]:
+        upload, own, metrics = super().update_client(download, state, client)
+        return upload, own, metrics | {"labels": 0 if client.data.labels is None else len(client.data.labels)}
+
+
+@pytest.mark.parametrize(("objective", "shown"), [("simclr", False), ("supervised", True)])
+def test_a_client_is_shown_its_labels_only_if_its_objective_needs_them(tiny: Tiny, objective: str, shown: bool):
+    config = tiny("fedavg", f"objective={objective}", "model.projection_dim=null")
+    federation = Federation.open(config.model_copy(update={"method": ReportsLabels()}))
+    for client_id, result in play(federation, 1)[0].results.items():
+        assert result.metrics["labels"] == shown * len(federation.shards[client_id])
 
 
 def test_labels_are_there_only_for_objectives_that_need_them(open_tiny: Open):

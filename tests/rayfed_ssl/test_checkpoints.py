@@ -1,5 +1,6 @@
 """Checkpoints: what goes in comes out, bit for bit, and what is damaged is said to be."""
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,17 @@ def test_writing_durably_leaves_nothing_else_behind(tmp_path: Path):
     checkpoints.write_durably(tmp_path / "a.json", b"one")
     checkpoints.write_durably(tmp_path / "a.json", b"two")
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a.json", b"two")]
+
+
+def test_a_write_that_fails_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def no_space(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    checkpoints.write_durably(tmp_path / "a.json", b"one")
+    monkeypatch.setattr("os.replace", no_space)
+    with pytest.raises(OSError, match="no space"):
+        checkpoints.write_durably(tmp_path / "a.json", b"two")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a.json", b"one")]
 
 
 def test_no_manifest_is_an_error_that_says_so(tmp_path: Path):

@@ -37,6 +37,10 @@ def test_weights_and_sample_counts_are_entries_of_their_own():
     )
 
 
+def test_a_zero_is_sent_too():
+    assert [entry.bytes for entry in account(fedavg.Upload({"w": torch.zeros(2)}, 0), 1, 2, "up")] == [8, 8]
+
+
 def test_what_is_not_sent_costs_nothing():
     assert account(flesd.Download(None), 1, 0, "down") == ()
     assert account(Empty(), 1, 0, "up") == ()
