@@ -97,7 +97,12 @@ class Config(Section):
         tree = copy.deepcopy(dict(source)) if isinstance(source, Mapping) else read_recipe(source)
         for override in overrides:
             apply_override(tree, override)
-        return validate(tree)
+        config = validate(tree)
+        if tree.get("rounds", config.rounds) != config.rounds and any(o.startswith("rounds=") for o in overrides):
+            raise ConfigError(
+                f"{config.method_name} stands for rounds={config.rounds}, got rounds={tree['rounds']}: remove it"
+            )
+        return config
 
     @property
     def epochs(self) -> int:

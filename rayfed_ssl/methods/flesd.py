@@ -114,7 +114,7 @@ def ensemble(sharpened: Iterable[Tensor]) -> Tensor:
     """
     total, count = None, 0
     for matrix in sharpened:
-        total, count = matrix if total is None else total.add_(matrix), count + 1
+        total, count = matrix.clone() if total is None else total.add_(matrix), count + 1
     if total is None:
         raise ValueError("FLESD has nothing to distil: no client of this round sent an upload")
     return total.div_(count)
@@ -349,7 +349,8 @@ class FLESD(Method):
             return distillation_loss(target, student_log_probabilities(queries, queue.representations, temperature))
         own = index.unsqueeze(1) == queue.samples.unsqueeze(0)
         target = target.masked_fill(own, 0)
-        target = target / target.sum(dim=1, keepdim=True)
+        rest = target.sum(dim=1, keepdim=True).clamp_min(torch.finfo(target.dtype).tiny)
+        target = target / rest  # where all other anchors underflow, nothing is left to teach and the loss is 0
         logits = (queries @ queue.representations.T / temperature).masked_fill(own, -1e9)
         return distillation_loss(target, F.log_softmax(logits, dim=1))
 

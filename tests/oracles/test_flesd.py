@@ -172,3 +172,16 @@ def test_the_queue_replaces_its_oldest_rows():
         assert queue.representations[order].tolist() == naive_rows
         assert queue.samples[order].tolist() == naive_samples
     assert queue.filled == 10
+
+
+def test_a_sample_without_similar_anchors_teaches_nothing_when_it_is_left_out():
+    ensembled = flesd.sharpen(2 * torch.eye(4) - 1, 0.01)
+    queue = flesd.SampleQueue(torch.eye(4), torch.arange(4))
+    loss = flesd.FLESD(exclude_self=True, temperature=0.01).loss(ensembled, torch.eye(4)[:2], torch.arange(2), queue)
+    assert float(loss) == 0
+
+
+def test_the_ensemble_leaves_the_first_matrix_as_it_was():
+    first = torch.ones(2, 2)
+    assert flesd.ensemble([first, 3 * torch.ones(2, 2)]).eq(2).all()
+    assert first.eq(1).all()

@@ -184,3 +184,9 @@ def test_overrides_do_not_write_to_the_given_mapping(tiny: TinyConfig):
 def test_a_configuration_cannot_be_changed(tiny: TinyConfig):
     with pytest.raises(ValueError, match="frozen"):
         tiny("fedavg").rounds = 5
+
+
+def test_rounds_that_contradict_the_methods_name_are_refused():
+    with pytest.raises(ConfigError, match="flesd-cc stands for rounds=1, got rounds=4"):
+        Config.load("digits", "method.name=flesd-cc", "rounds=4")
+    assert Config.load("digits", "method.name=flesd-cc").rounds == 1
