@@ -32,7 +32,7 @@ def processes(title: str) -> list[psutil.Process]:
     found = []
     for process in psutil.Process().children(recursive=True):
         try:
-            if process.cmdline()[:1] and process.cmdline()[0].startswith(f"ray::{title}"):
+            if "".join(process.cmdline()[:1]).startswith(f"ray::{title}"):
                 found.append(process)
         except psutil.Error:
             continue
@@ -49,8 +49,9 @@ def killing(title: str, times: int) -> Iterator[list[int]]:
         while len(killed) < times and not over.is_set():
             for process in processes(title):
                 if process.pid not in killed and len(killed) < times:
-                    os.kill(process.pid, signal.SIGKILL)
-                    killed.append(process.pid)
+                    with suppress(ProcessLookupError):  # it ended by itself just now
+                        os.kill(process.pid, signal.SIGKILL)
+                        killed.append(process.pid)
 
     thread = threading.Thread(target=hunt)
     thread.start()
