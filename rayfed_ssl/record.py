@@ -48,6 +48,8 @@ LEDGER = pa.schema(
     ]
 )
 
+SCORES = ("knn", "linear", "linear_best")
+
 Row = dict[str, Any]
 
 
@@ -174,6 +176,14 @@ class RunRecord(Observer):
         self.summary["rounds"] = [row for row in self.summary["rounds"] if row["round"] <= round]
         self.summary["finished"] = None
         self.save()
+
+    def scores(self, round: int) -> dict[str, Metrics]:
+        """Accuracies in [0, 1] of a round by encoder."""
+        found: dict[str, Metrics] = {}
+        for row in self.metrics:
+            if row["round"] == round and row["name"] in SCORES:
+                found.setdefault(row["participant"], {})[row["name"]] = row["value"]
+        return found
 
     def evaluated(self) -> set[int]:
         """Rounds whose scores are on record."""

@@ -41,12 +41,7 @@ class Result:
     def scores(self) -> dict[str, Metrics]:
         """Final accuracies in [0, 1] by encoder: "knn", "linear", "linear_best"."""
         record = self.record
-        last = max(row["round"] for row in record.metrics)
-        scores: dict[str, Metrics] = {}
-        for row in record.metrics:
-            if row["round"] == last and row["name"] in ("knn", "linear", "linear_best"):
-                scores.setdefault(row["participant"], {})[row["name"]] = row["value"]
-        return scores
+        return record.scores(max(row["round"] for row in record.metrics))
 
     def bytes(self, direction: Direction | None = None) -> int:
         """Bytes that crossed clients' boundaries, in one direction or in both."""

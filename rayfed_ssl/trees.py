@@ -63,11 +63,6 @@ def to_torch(tree: Tree) -> Tree:
         return map_leaves(lambda leaf: torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf, tree)
 
 
-def to_device(tree: Tree, device: torch.device | str) -> Tree:
-    """Move every tensor to the device; tensors that are there already are shared."""
-    return map_leaves(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, tree)
-
-
 def frozen(weights: Weights) -> Weights:
     """Copy a live state dict to the CPU, contiguous, so that later training steps do not write to it."""
     return {

@@ -10,8 +10,6 @@ from rayfed_ssl.ledger import BreakEven
 from rayfed_ssl.method import Metrics
 from rayfed_ssl.record import RunRecord
 
-SCORES = ("knn", "linear", "linear_best")
-
 
 @dataclass(frozen=True)
 class Point:
@@ -82,10 +80,6 @@ def summarise(directory: Path) -> Summary:
     record = RunRecord.open(directory)
     config, rounds = record.config(), record.summary["rounds"]
     last = rounds[-1]["round"] if rounds else 0
-    scores: dict[str, Metrics] = defaultdict(dict)
-    for row in record.metrics:
-        if row["round"] == last and row["name"] in SCORES:
-            scores[row["participant"]][row["name"]] = row["value"]
     by_kind: dict[tuple[str, str], int] = defaultdict(int)
     for row in record.ledger:
         by_kind[row["direction"], row["kind"]] += row["bytes"]
@@ -98,7 +92,7 @@ def summarise(directory: Path) -> Summary:
         finished=record.summary["finished"] is not None,
         rounds=last,
         num_clients=len(record.summary["data"]["shards"]),
-        scores=dict(scores),
+        scores=record.scores(last),
         bytes_up=sum(size for (direction, _), size in by_kind.items() if direction == "up"),
         bytes_down=sum(size for (direction, _), size in by_kind.items() if direction == "down"),
         bytes_by_kind=dict(by_kind),
