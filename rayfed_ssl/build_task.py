@@ -10,7 +10,7 @@ from rayfed_ssl.data.views import VIEWS
 from rayfed_ssl.errors import ConfigError, check_name
 from rayfed_ssl.models import ENCODERS
 from rayfed_ssl.models.precision import choose_precision
-from rayfed_ssl.objectives import Supervised
+from rayfed_ssl.objectives import OBJECTIVES, Supervised
 from rayfed_ssl.task import Task
 
 
@@ -42,9 +42,10 @@ def build_task(config: Config, dataset: Dataset) -> Task:
     views = config.training.views or default_views(config.data.name, height)
     check_name("training.views", views, VIEWS)
     objective, engine = config.objective, config.engine
+    if objective.fixed_head and config.model.projection_dim is not None:
+        name = next(name for name, kind in OBJECTIVES.items() if kind is type(objective))
+        raise ConfigError(f"model.projection_dim has no meaning for objective={name}: remove it")
     if isinstance(objective, Supervised):
-        if config.model.projection_dim is not None:
-            raise ConfigError("model.projection_dim has no meaning for objective=supervised: remove it")
         objective = replace(objective, num_classes=dataset.train.num_classes)
     device = _device(engine.device)
     task = Task(
@@ -57,6 +58,7 @@ def build_task(config: Config, dataset: Dataset) -> Task:
         views=VIEWS[views],
         objective=objective,
         optimiser=config.training.optimiser,
+        rounds=config.rounds,
         epochs=config.epochs,
         batch=config.training.batch,
         drop_last=config.training.drop_last,

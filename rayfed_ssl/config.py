@@ -33,6 +33,9 @@ def _chosen(kind: str, registry: Mapping[str, Any]) -> Any:
             raise ValueError(f"unknown {kind} {name!r}{nearest(str(name), registry)}")
         built_class = getattr(registry[name], "method", registry[name])
         _refuse_unknown(fields, built_class, kind, name, registry)
+        for field in dataclasses.fields(built_class):
+            if field.type is Method and field.name in fields:
+                fields[field.name] = build(_with_name(fields[field.name]))
         return TypeAdapter(built_class).validate_python(fields)
 
     return build
@@ -51,10 +54,19 @@ def _refuse_unknown(fields: Mapping[str, Any], chosen: Any, kind: str, name: str
             raise ValueError(f"{kind} {name} has no field {field!r}{hint}")
 
 
+def _with_name(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
 def _named(registry: Mapping[str, Any]) -> PlainSerializer:
     def dump(value: Any) -> dict[str, Any]:
         name = next(n for n, entry in registry.items() if getattr(entry, "method", entry) is type(value))
-        return {"name": name, **dataclasses.asdict(value)}
+        inner = {
+            field.name: dump(getattr(value, field.name))
+            for field in dataclasses.fields(value)
+            if isinstance(getattr(value, field.name), Method)
+        }
+        return {"name": name, **dataclasses.asdict(value), **inner}
 
     return PlainSerializer(dump)
 

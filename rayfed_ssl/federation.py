@@ -74,7 +74,12 @@ class Federation:
         self.public = public
         self._public = None if public is None else Shard.of(public.images.images, public.rows, self.task.device)
         _check_shards(self.shards)
-        self.notes = self.method.check(self.task, self.num_public) + self._data_notes()
+        sizes = [len(rows) for _, rows in sorted(self.shards.items())]
+        self.notes = (
+            self.method.check(self.task, self.num_public)
+            + self.task.objective.check(self.task, sizes)
+            + self._data_notes()
+        )
 
     @classmethod
     def open(cls, config: Config, on_progress: Callable[[str, int, int], None] | None = None) -> "Federation":

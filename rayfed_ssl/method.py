@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import torch
 
 from rayfed_ssl.data.shard import Shard
-from rayfed_ssl.task import Task
+from rayfed_ssl.task import Loss, Task, Term
 from rayfed_ssl.trees import Weights
 
 Metrics: TypeAlias = dict[str, float]
@@ -55,6 +55,7 @@ class Client:
         public: Samples that everybody holds, or None.
         task: Models, local training and device, the same for all.
         generator: The only source of randomness, on the device, seeded from (run seed, round, client).
+        terms: What a method adds to each step's loss in `train`.
     """
 
     id: int
@@ -63,11 +64,30 @@ class Client:
     public: Shard | None
     task: Task
     generator: torch.Generator
+    terms: tuple[Term, ...] = ()
 
     @property
     def architecture(self) -> str:
         """Name of this client's encoder."""
         return self.task.architecture(self.id)
+
+    def adding(self, term: Term) -> "Client":
+        """This client, but `train` adds a term to each step's loss."""
+        return dataclasses.replace(self, terms=(*self.terms, term))
+
+    def train(self, weights: Weights, loss: Loss | None = None) -> tuple[Weights, Metrics]:
+        """Train for E_local epochs on the shard.
+
+        Args:
+            weights: Model and objective's memory in one flat dict (`rayfed_ssl.parts`); what is missing starts anew.
+            loss: Takes the place of the objective's.
+
+        Returns:
+            Model and memory after training, and the losses of the first and the last epoch.
+        """
+        return self.task.train(
+            weights, self.architecture, self.data, self.generator, round=self.round, loss=loss, terms=self.terms
+        )
 
 
 @dataclass(frozen=True)
@@ -89,6 +109,7 @@ class Method(ABC):
         averages_weights: Whether all clients need one architecture.
     """
 
+    __pydantic_config__: ClassVar[Mapping[str, bool]] = {"arbitrary_types_allowed": True}  # a method may hold another
     privacy: ClassVar[Literal["High", "Low", "-"]]
     needs_public: ClassVar[bool] = False
     averages_weights: ClassVar[bool] = False

@@ -1,52 +1,131 @@
-"""The protocol of a local objective: what a client minimises on its own shard."""
+"""The protocol of a local objective: what a client minimises on its own shard, and what it remembers for that."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from rayfed_ssl.parts import Rule
 
 if TYPE_CHECKING:
+    from rayfed_ssl.data.shard import Shard
     from rayfed_ssl.models import Model
     from rayfed_ssl.task import Task
 
 
 @dataclass(frozen=True)
 class Head:
-    """The head that an objective puts on an encoder: its name in `rayfed_ssl.models.heads` and its width."""
+    """The projector that an objective puts on an encoder.
+
+    Attributes:
+        name: Its name in `rayfed_ssl.models.heads`.
+        dim: Width of the projections, unless the run asks for another; None takes the head's own.
+        hidden: Width of the hidden layers; None takes the head's own.
+    """
 
     name: str
     dim: int | None = None
+    hidden: int | None = None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples of one step.
+
+    Attributes:
+        images: uint8 [B, C, H, W], not augmented.
+        index: Positions in the shard, int64 [B].
+        labels: int64 [B] where the objective needs them.
+        epoch: Local epochs that a client which never missed a round has done before this one, from 0.
+    """
+
+    images: Tensor
+    index: Tensor
+    labels: Tensor | None
+    epoch: int
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a step's forward pass gives.
+
+    Attributes:
+        loss: Mean loss of the batch, a float32 scalar that can be differentiated.
+        projections: Projections of the first view, float32 [B, p], not normalised, for methods that add a term on them.
+        remember: Detached tensors that `finish_step` puts into the memory.
+    """
+
+    loss: Tensor
+    projections: Tensor
+    remember: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 class Objective(ABC):
     """A local objective: hyperparameters as fields, the loss as a pure function.
 
+    What it trains beside encoder and projector are `heads`; what it remembers without training it (a slow target, a queue
+    of keys) is a memory that `start` makes and `finish_step` changes. Both end in the participant's flat state, where
+    `parts` says what a federation does with them.
+
     Class attributes:
         needs_labels: Whether clients must show it their labels, as only the papers' supervised comparisons do.
+        parts: Rules of its heads and memories by part; encoder, projector and batch-norm are averaged.
+        fixed_head: Whether the head's width follows from the objective, so that `model.projection_dim` means nothing.
     """
 
     needs_labels: ClassVar[bool] = False
+    parts: ClassVar[Mapping[str, Rule]] = {}
+    fixed_head: ClassVar[bool] = False
 
     @property
     @abstractmethod
     def head(self) -> Head:
-        """The head that this objective trains on top of the encoder."""
+        """The projector that this objective trains on top of the encoder."""
+
+    def heads(self, task: "Task", feature_dim: int, projection_dim: int) -> dict[str, nn.Module]:
+        """Make the other trained parts by name, freshly initialised by torch's global generator."""
+        return {}
+
+    def check(self, task: "Task", shard_sizes: Sequence[int]) -> tuple[str, ...]:
+        """Look at the run before it starts.
+
+        Returns:
+            Sentences about what the objective will do otherwise than asked.
+
+        Raises:
+            ValueError: The objective cannot work with this task or with clients of these sizes.
+        """
+        return ()
+
+    def start(self, task: "Task", model: "Model", data: "Shard", generator: torch.Generator) -> nn.Module:
+        """Make a fresh memory at the start of a local training.
+
+        Its submodules and buffers are named for their parts and need no gradients. What the client kept or received is
+        loaded over them afterwards.
+        """
+        return nn.Module()
+
+    def start_epoch(  # noqa: B027 - most objectives have nothing to do here
+        self, task: "Task", model: "Model", memory: nn.Module, data: "Shard", epoch: int, generator: torch.Generator
+    ) -> None:
+        """Change the memory, or untrained heads, at the start of each local epoch."""
 
     @abstractmethod
-    def loss(
-        self, task: "Task", model: "Model", images: Tensor, labels: Tensor | None, generator: torch.Generator
-    ) -> Tensor:
-        """Compute the mean loss of a batch.
+    def loss(self, task: "Task", model: "Model", memory: nn.Module, batch: Batch, generator: torch.Generator) -> Terms:
+        """Compute the loss of a batch; writes nothing but running statistics of batch-norm.
 
         Args:
             task: Views and number format.
             model: Model in training mode.
-            images: uint8 [B, C, H, W], not augmented.
-            labels: int64 [B] where the objective needs them.
+            memory: What `start` made.
+            batch: The step's samples.
             generator: Draws the views.
-
-        Returns:
-            A float32 scalar that can be differentiated.
         """
+
+    def finish_step(  # noqa: B027 - most objectives have nothing to do here
+        self, task: "Task", model: "Model", memory: nn.Module, terms: Terms
+    ) -> None:
+        """Change memory and heads after the optimiser's step: move a target, enqueue keys."""

@@ -1,7 +1,8 @@
 """Optimisers as settings: a frozen description that makes a fresh torch optimiser for each local training."""
 
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -15,12 +16,14 @@ class Optimiser:
     Attributes:
         name: "adam" (L2 weight decay, as torch.optim.Adam) or "sgd".
         lr: Learning rate, constant within a round.
+        schedule: Over the rounds: "constant", or "cosine" from lr in the first round towards 0 (EasyFL's FedU and FedEMA).
         weight_decay: L2 factor.
         momentum: Used by "sgd" alone.
     """
 
     name: Literal["adam", "sgd"] = "adam"
     lr: float = 1e-3
+    schedule: Literal["constant", "cosine"] = "constant"
     weight_decay: float = 1e-6
     momentum: float = 0.9
 
@@ -32,6 +35,12 @@ class Optimiser:
                 f"weight_decay must be at least 0 and momentum at least 0 and below 1, got {self.weight_decay} and "
                 f"{self.momentum}"
             )
+
+    def at(self, round: int, rounds: int) -> "Optimiser":
+        """Settle the learning rate of a round: lr (1 + cos(pi (r - 1) / R)) / 2 under "cosine", for r from 1 to R."""
+        if self.schedule == "constant":
+            return self
+        return replace(self, lr=self.lr * (1 + math.cos(math.pi * (round - 1) / rounds)) / 2)
 
     def over(self, parameters: Iterable[Parameter]) -> torch.optim.Optimizer:
         """Make an optimiser with empty moments; torch's fused kernels do one pass over memory on CPU and GPU."""

@@ -1,22 +1,30 @@
 """What every participant of a run knows: models, views, local training, device. It holds no data and no state."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Literal, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfed_ssl.data.shard import Shard
 from rayfed_ssl.data.views import ViewRecipe, Views, augment, normalise
 from rayfed_ssl.models import Model, build_model
 from rayfed_ssl.models.precision import Precision, autocast, prepare
-from rayfed_ssl.objective import Objective
+from rayfed_ssl.objective import Batch, Objective, Terms
 from rayfed_ssl.optimisers import Optimiser
+from rayfed_ssl.parts import without_memory
 from rayfed_ssl.seeds import Purpose, derive_seed
 from rayfed_ssl.trees import Weights, frozen
+
+Loss: TypeAlias = Callable[[Model, nn.Module, Batch], Terms]
+"""What a method may put in the place of the objective's loss: takes model, memory and batch."""
+
+Term: TypeAlias = Callable[[Model, Tensor], Tensor]
+"""What a method adds to each step's loss: takes the model and the first view's projections [B, p], gives a scalar."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +41,7 @@ class Task:
         views: Recipes of a sample's two views.
         objective: What clients minimise locally.
         optimiser: How clients minimise it; made anew for every local training, as in FLESD's code.
+        rounds: T, for schedules.
         epochs: E_local.
         batch: Samples a step.
         drop_last: Whether an incomplete last batch is left out.
@@ -50,6 +59,7 @@ class Task:
     views: Views
     objective: Objective
     optimiser: Optimiser
+    rounds: int
     epochs: int
     batch: int
     drop_last: bool = False
@@ -74,10 +84,26 @@ class Task:
             return frozen(self._build(name).state_dict())
 
     def model(self, weights: Weights, architecture: str | None = None) -> Model:
-        """Make a model in training mode, on the device, that holds a copy of the weights."""
-        model = self.blank(architecture or self.encoder).to_empty(device="cpu")
-        model.load_state_dict(weights)
+        """Make a model in training mode, on the device, that holds a copy of the weights.
+
+        An objective's memory among the weights is not looked at; trained parts that are missing start as everybody's do.
+        """
+        name = architecture or self.encoder
+        model = self.blank(name).to_empty(device="cpu")
+        held = without_memory(weights)
+        if len(held) < len(model.state_dict()):
+            held = self.initial_weights(name) | held
+        model.load_state_dict(held)
         return prepare(model, self.precision, self.device).train()
+
+    def twin(self, model: Model) -> Model:
+        """Copy a model's encoder and projector, in training mode and without gradients: a target to move slowly."""
+        body = self.blank(model.architecture)
+        twin = Model(body.encoder, body.projector, body.projection_dim, architecture=model.architecture)
+        twin.to_empty(device="cpu")
+        held = {name: value for name, value in model.state_dict().items() if name in twin.state_dict()}
+        twin.load_state_dict(held)
+        return prepare(twin, self.precision, self.device).train().requires_grad_(False)
 
     def blank(self, architecture: str) -> Model:
         """Make a model without memory: no random weights are drawn that would be thrown away."""
@@ -90,6 +116,8 @@ class Task:
             encoder,
             head=head.name,
             projection_dim=self.projection_dim or head.dim,
+            hidden=head.hidden,
+            more_heads=partial(self.objective.heads, self),
             channels=self.channels,
             size=self.size,
             stem=self.stem,
@@ -103,20 +131,65 @@ class Task:
         """Draw one random view of each image: uint8 [B, C, H, W] to normalised float [B, C, size, size]."""
         return augment(images, recipe, generator, size=self.size)
 
+    def train(
+        self,
+        weights: Weights,
+        architecture: str,
+        data: Shard,
+        generator: torch.Generator,
+        *,
+        round: int,
+        loss: Loss | None = None,
+        terms: Sequence[Term] = (),
+    ) -> tuple[Weights, dict[str, float]]:
+        """Train for E_local epochs from a participant's state.
+
+        Args:
+            weights: Model and memory; what is missing starts anew.
+            architecture: The model's encoder.
+            data: The shard.
+            generator: Makes the memory, orders the samples and draws the views.
+            round: From 1.
+            loss: Takes the place of the objective's.
+            terms: Added to the loss of every step.
+
+        Returns:
+            The state after training, frozen on the CPU, and the metrics of `fit`.
+        """
+        model = self.model(weights, architecture)
+        memory = self.objective.start(self, model, data, generator)
+        fresh = memory.state_dict()
+        memory.load_state_dict({name: value for name, value in weights.items() if name in fresh}, strict=False)
+        metrics = self.fit(model, data, generator, round=round, memory=memory, loss=loss, terms=terms)
+        return frozen(model.state_dict() | memory.state_dict()), metrics
+
     def fit(
         self,
         model: Model,
         data: Shard,
         generator: torch.Generator,
-        penalty: Callable[[Model], Tensor] | None = None,
+        *,
+        round: int = 1,
+        memory: nn.Module | None = None,
+        loss: Loss | None = None,
+        terms: Sequence[Term] = (),
+        epochs: int | None = None,
+        batch: int | None = None,
+        optimiser: Optimiser | None = None,
     ) -> dict[str, float]:
-        """Train in place for E_local epochs on a shard.
+        """Train in place.
 
         Args:
             model: Model in training mode.
-            data: The shard, at least two samples.
+            data: The samples, at least two.
             generator: Orders the samples and draws the views.
-            penalty: Term that the method adds to the loss of every step.
+            round: From 1; a schedule of the learning rate depends on it.
+            memory: The objective's, changed in place; None makes one, or none at all where `loss` is given.
+            loss: Takes the place of the objective's; with a memory, the objective still looks after it.
+            terms: Added to the loss of every step; not part of the metrics.
+            epochs: E_local of the task by default.
+            batch: Samples a step; the task's by default.
+            optimiser: The task's by default.
 
         Returns:
             The mean loss of the first and of the last epoch, the number of steps and of samples seen.
@@ -124,37 +197,50 @@ class Task:
         Raises:
             ValueError: Too few samples for one batch, or a loss that is no longer finite.
         """
-        steps = self._batches(len(data), generator)
-        optimiser = self.optimiser.over(model.parameters())
+        steps = self._batches(len(data), batch or self.batch, generator)
+        if memory is None and loss is None:
+            memory = self.objective.start(self, model, data, generator)
+        kept = nn.Module() if memory is None else memory
+        forward = loss or partial(self._own_loss, generator)
+        num_epochs = epochs or self.epochs
+        descent = (optimiser or self.optimiser).at(round, self.rounds).over(model.parameters())
         epoch_losses: list[float] = []
         num_steps = count = 0
-        for epoch in range(self.epochs):
+        for epoch in range(num_epochs):
+            if memory is not None:
+                self.objective.start_epoch(self, model, memory, data, epoch, generator)
             total, count = torch.zeros((), device=self.device), 0
             for index in steps():
                 labels = None if data.labels is None else data.labels[index]
-                loss = self.objective.loss(self, model, data.batch(index), labels, generator)
-                total, count = total + loss.detach() * len(index), count + len(index)
-                if penalty is not None:
-                    loss = loss + penalty(model)
-                optimiser.zero_grad(set_to_none=True)
-                loss.backward()
-                optimiser.step()
+                step = forward(model, kept, Batch(data.batch(index), index, labels, (round - 1) * num_epochs + epoch))
+                total, count = total + step.loss.detach() * len(index), count + len(index)
+                value = step.loss
+                for term in terms:
+                    value = value + term(model, step.projections)
+                descent.zero_grad(set_to_none=True)
+                value.backward()
+                descent.step()
+                if memory is not None:
+                    self.objective.finish_step(self, model, memory, step)
                 num_steps += 1
-            epoch_losses.append(finite(float(total) / count, f"epoch {epoch + 1} of {self.epochs}", optimiser))
+            epoch_losses.append(finite(float(total) / count, f"epoch {epoch + 1} of {num_epochs}", descent))
         return {
             "loss_first": epoch_losses[0],
             "loss": epoch_losses[-1],
             "steps": num_steps,
-            "samples": count * self.epochs,
+            "samples": count * num_epochs,
         }
 
-    def _batches(self, num_samples: int, generator: torch.Generator) -> Callable[[], list[Tensor]]:
+    def _own_loss(self, generator: torch.Generator, model: Model, memory: nn.Module, batch: Batch) -> Terms:
+        return self.objective.loss(self, model, memory, batch, generator)
+
+    def _batches(self, num_samples: int, wanted: int, generator: torch.Generator) -> Callable[[], list[Tensor]]:
         if num_samples < 2:
             raise ValueError(
                 f"a client needs at least 2 samples to train, got {num_samples}: lower clients.number, raise "
                 "partition.alpha or take another seed"
             )
-        batch = min(self.batch, num_samples)
+        batch = min(wanted, num_samples)
 
         def shuffled() -> list[Tensor]:
             order = torch.randperm(num_samples, generator=generator, device=self.device)
@@ -167,16 +253,21 @@ class Task:
         return shuffled
 
     @torch.inference_mode()
-    def project(self, model: Model, data: Shard, batch: int = 128) -> Tensor:
-        """Compute unit-length projections of unaugmented samples in evaluation mode, float32 [N, projection_dim]."""
+    def represent(self, model: Model, data: Shard, batch: int = 128) -> tuple[Tensor, Tensor]:
+        """Compute features [N, d] and projections [N, p] of unaugmented samples in evaluation mode, not normalised."""
         model.eval()
-        rows = []
+        features, projections = [], []
         for index in torch.arange(len(data), device=self.device).split(batch):
             with self.autocast():
-                _, projections = model(normalise(data.batch(index), self.views.first))
-            rows.append(F.normalize(projections.float(), dim=1))
+                both = model(normalise(data.batch(index), self.views.first))
+            features.append(both[0])
+            projections.append(both[1])
         model.train()
-        return torch.cat(rows)
+        return torch.cat(features), torch.cat(projections)
+
+    def project(self, model: Model, data: Shard, batch: int = 128) -> Tensor:
+        """Compute unit-length projections of unaugmented samples in evaluation mode, float32 [N, projection_dim]."""
+        return F.normalize(self.represent(model, data, batch)[1], dim=1)
 
 
 def finite(loss: float, where: str, optimiser: torch.optim.Optimizer) -> float:

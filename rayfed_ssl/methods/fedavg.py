@@ -5,32 +5,31 @@ Data, AISTATS 2017. With SimCLR as objective it is FLESD's and FedCA's baseline 
 
 Symbols: w weights; n_k samples of client k; p_k its weight in the mean (FLESD, Eq. 1).
 
-Deviations: none from the paper with `weighting="samples"`; FLESD's code averages `"uniform"`-ly. Batch-norm is newer than
-the paper: `"average"` treats its buffers as weights, as all public code of the four papers does; `"local"` keeps running
-statistics on the client and averages everything else, so evaluation sees one encoder per client.
+Deviations: none from the paper with `weighting="samples"`; FLESD's code averages `"uniform"`-ly. The paper's models are all
+weights. Ours have batch-norm, whose running statistics are averaged too, as in all public code of the four papers, and
+parts that belong to an objective; `parts` says which are averaged and which stay with the client.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from torch import Tensor
-
 from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, sent
-from rayfed_ssl.models import Model
-from rayfed_ssl.trees import Weights, frozen, weighted_mean
+from rayfed_ssl.parts import Parts, Rule, select, with_rule, without_memory
+from rayfed_ssl.task import Loss, Task
+from rayfed_ssl.trees import Weights, weighted_mean
 
 
 @dataclass(frozen=True)
 class ClientState:
-    """Running statistics that stay with the client under `batch_norm="local"`."""
+    """Parts that stay with the client: those with the rule "local"."""
 
-    buffers: Weights
+    kept: Weights
 
 
 @dataclass(frozen=True)
 class ServerState:
-    """The global weights; without running statistics under `batch_norm="local"`."""
+    """The global weights: parts with the rule "averaged"."""
 
     architecture: str
     weights: Weights
@@ -51,69 +50,48 @@ class Upload:
     num_samples: int = sent("statistics")
 
 
-BATCH_NORM_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
-
-
-def split_batch_norm(weights: Weights) -> tuple[Weights, Weights]:
-    """Split weights into (everything else, batch-norm's running statistics)."""
-    is_statistic = {name: name.rpartition(".")[2] in BATCH_NORM_STATISTICS for name in weights}
-    return (
-        {name: value for name, value in weights.items() if not is_statistic[name]},
-        {name: value for name, value in weights.items() if is_statistic[name]},
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class FedAvg(Method):
     """Average clients' weights after local training.
 
     Attributes:
         weighting: p_k in proportion to n_k ("samples", McMahan et al.) or equal ("uniform", FLESD's code).
-        batch_norm: Whether running statistics are averaged ("average") or stay with the client ("local").
+        parts: What is averaged, kept by the client or reset, where it shall differ from the objective's own rules.
     """
 
     privacy: ClassVar = "High"
     averages_weights: ClassVar = True
     weighting: Literal["samples", "uniform"] = "samples"
-    batch_norm: Literal["average", "local"] = "average"
+    parts: Parts = Parts()
+
+    def rules(self, task: Task) -> dict[str, Rule]:
+        """Name each part's rule under this task's objective."""
+        return self.parts.over(task.objective.parts)
+
+    def check(self, task: Task, num_public: int) -> tuple[str, ...]:
+        """Refuse rules for parts that the objective does not have."""
+        self.rules(task)
+        return ()
 
     def init_server(self, server: Server) -> ServerState:
         """Start from random weights."""
-        return ServerState(server.task.encoder, self.shared(server.task.initial_weights()))
-
-    def shared(self, weights: Weights) -> Weights:
-        """Select the part of the weights that crosses the client's boundary."""
-        return split_batch_norm(weights)[0] if self.batch_norm == "local" else weights
+        averaged = with_rule(self.rules(server.task), "averaged")
+        return ServerState(server.task.encoder, select(server.task.initial_weights(), averaged))
 
     def download(self, state: ServerState, client_id: int) -> Download:
         """Send the global weights to everybody."""
         return Download(state.weights)
 
     def update_client(
-        self, download: Download, state: ClientState | Empty, client: Client
+        self, download: Download, state: ClientState | Empty, client: Client, loss: Loss | None = None
     ) -> tuple[Upload, ClientState | Empty, Metrics]:
-        """ClientUpdate(k, w): E_local epochs from the global weights."""
-        return self.train(download, state, client)
-
-    def train(
-        self,
-        download: Download,
-        state: ClientState | Empty,
-        client: Client,
-        penalty: Callable[[Model], Tensor] | None = None,
-    ) -> tuple[Upload, ClientState | Empty, Metrics]:
-        """ClientUpdate with a term added to each step's loss, for methods that regularise local training."""
-        weights = download.weights
-        if self.batch_norm == "local":
-            kept = (
-                state.buffers if isinstance(state, ClientState) else split_batch_norm(client.task.initial_weights())[1]
-            )
-            weights = weights | kept
-        model = client.task.model(weights)
-        metrics = client.task.fit(model, client.data, client.generator, penalty)
-        trained = frozen(model.state_dict())
-        upload = Upload(self.shared(trained), len(client.data))
-        return upload, ClientState(split_batch_norm(trained)[1]) if self.batch_norm == "local" else Empty(), metrics
+        """ClientUpdate(k, w): E_local epochs from the global weights, on the objective or on a method's own loss."""
+        weights = download.weights | state.kept if isinstance(state, ClientState) else download.weights
+        trained, metrics = client.train(weights, loss)
+        rules = self.rules(client.task)
+        upload = Upload(select(trained, with_rule(rules, "averaged")), len(client.data))
+        kept = select(trained, with_rule(rules, "local"))
+        return upload, ClientState(kept) if kept else Empty(), metrics
 
     def update_server(
         self, state: ServerState, uploads: Mapping[int, Upload], server: Server
@@ -127,11 +105,10 @@ class FedAvg(Method):
         return float(upload.num_samples) if self.weighting == "samples" else 1.0
 
     def encoders(self, state: ServerState, clients: Mapping[int, ClientState | Empty]) -> dict[str, Encoder]:
-        """The global encoder, or with local statistics one per client that has trained."""
-        if self.batch_norm == "average":
-            return {"global": Encoder(state.architecture, state.weights)}
-        return {
-            f"client-{client_id}": Encoder(state.architecture, state.weights | own.buffers)
-            for client_id, own in clients.items()
-            if isinstance(own, ClientState)
+        """The global encoder, or one per client that has trained where clients keep a part of it."""
+        own = {
+            f"client-{client_id}": Encoder(state.architecture, without_memory(state.weights | mine.kept))
+            for client_id, mine in clients.items()
+            if isinstance(mine, ClientState) and select(mine.kept, ("encoder", "batch_norm"))
         }
+        return own or {"global": Encoder(state.architecture, without_memory(state.weights))}

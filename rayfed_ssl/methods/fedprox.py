@@ -10,7 +10,6 @@ paper's variable number of local epochs is not simulated.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -19,21 +18,25 @@ from torch import Tensor
 from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server
 from rayfed_ssl.methods.fedavg import ClientState, Download, FedAvg, ServerState, Upload
 from rayfed_ssl.models import Model
+from rayfed_ssl.parts import Parts
+from rayfed_ssl.task import Task
 from rayfed_ssl.trees import Weights
 
 
 def proximal_term(model: Model, reference: Weights, mu: float) -> Tensor:
-    """Mu ||w - w^t||^2 over all parameters, not over batch-norm's running statistics (FedProx, Eq. 2 without the 1/2).
+    """Mu ||w - w^t||^2 over parameters, not over batch-norm's running statistics (FedProx, Eq. 2 without the 1/2).
 
     Args:
         model: The model in training.
-        reference: w^t by parameter name, on the model's device.
+        reference: w^t by parameter name, on the model's device; parameters that are not in it have no global value.
         mu: Strength, at least 0.
 
     Returns:
         A scalar that can be differentiated.
     """
-    squares = [(value - reference[name]).square().sum() for name, value in model.named_parameters()]
+    squares = [
+        (value - reference[name]).square().sum() for name, value in model.named_parameters() if name in reference
+    ]
     return mu * torch.stack(squares).sum()
 
 
@@ -45,7 +48,7 @@ class FedProx(Method):
         mu: Strength; FLESD searches {0.001, 0.01, 0.1, 1}.
         convention: "flesd" adds mu ||w - w^t||^2, "original" mu / 2 ||w - w^t||^2.
         weighting: As in FedAvg.
-        batch_norm: As in FedAvg.
+        parts: As in FedAvg.
     """
 
     privacy: ClassVar = "High"
@@ -53,7 +56,7 @@ class FedProx(Method):
     mu: float = 0.01
     convention: Literal["flesd", "original"] = "flesd"
     weighting: Literal["samples", "uniform"] = "samples"
-    batch_norm: Literal["average", "local"] = "average"
+    parts: Parts = Parts()
 
     def __post_init__(self) -> None:
         if not self.mu >= 0:
@@ -62,7 +65,11 @@ class FedProx(Method):
     @property
     def averaging(self) -> FedAvg:
         """The FedAvg that everything but the local loss is left to."""
-        return FedAvg(weighting=self.weighting, batch_norm=self.batch_norm)
+        return FedAvg(weighting=self.weighting, parts=self.parts)
+
+    def check(self, task: Task, num_public: int) -> tuple[str, ...]:
+        """Refuse what FedAvg refuses."""
+        return self.averaging.check(task, num_public)
 
     def init_server(self, server: Server) -> ServerState:
         """Start as FedAvg does."""
@@ -77,11 +84,11 @@ class FedProx(Method):
     ) -> tuple[Upload, ClientState | Empty, Metrics]:
         """ClientUpdate: local epochs on the loss plus the proximal term."""
         if self.mu == 0:
-            return self.averaging.train(download, state, client)
+            return self.averaging.update_client(download, state, client)
         reference = {name: value.to(client.task.device) for name, value in download.weights.items()}
         strength = self.mu if self.convention == "flesd" else self.mu / 2
-        penalty = partial(proximal_term, reference=reference, mu=strength)
-        return self.averaging.train(download, state, client, penalty)
+        near = client.adding(lambda model, projections: proximal_term(model, reference, strength))
+        return self.averaging.update_client(download, state, near)
 
     def update_server(
         self, state: ServerState, uploads: Mapping[int, Upload], server: Server

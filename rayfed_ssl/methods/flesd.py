@@ -16,6 +16,7 @@ Deviations, each a field where there is a choice:
 - Sums of exp(M / tau_T) carry the factor exp(-1 / tau_T), which Eq. 8 cancels.
 - Sparsified similarities that were not sent count as 0 before exp (code).
 - FLESD-cc ("constant communication") is this method with one round.
+- An objective's memory (a target, a queue) starts anew in every round in which the client loads the global weights.
 """
 
 from collections.abc import Iterable, Mapping
@@ -41,7 +42,9 @@ from rayfed_ssl.data.public import check_public
 from rayfed_ssl.data.shard import Shard
 from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, sent
 from rayfed_ssl.models import Model
+from rayfed_ssl.momentum import update_momentum
 from rayfed_ssl.optimisers import Optimiser
+from rayfed_ssl.parts import without_memory
 from rayfed_ssl.sample_queue import SampleQueue
 from rayfed_ssl.task import Task, finite
 from rayfed_ssl.trees import Weights, frozen
@@ -49,7 +52,7 @@ from rayfed_ssl.trees import Weights, frozen
 
 @dataclass(frozen=True)
 class ClientState:
-    """The client's own model, kept where architectures differ and global weights cannot be loaded."""
+    """The client's own model and memory, kept where architectures differ and global weights cannot be loaded."""
 
     architecture: str
     weights: Weights
@@ -159,14 +162,6 @@ def distillation_loss(target: Tensor, log_student: Tensor) -> Tensor:
     return F.kl_div(log_student, target, reduction="batchmean")
 
 
-@torch.no_grad()
-def update_momentum(momentum: Model, student: Model, zeta: float) -> None:
-    """Mu <- zeta mu + (1 - zeta) theta, in place, over parameters; batch-norm keeps its own statistics (Eq. 10)."""
-    slow: list[Tensor] = list(momentum.parameters())
-    fast: list[Tensor] = list(student.parameters())
-    torch._foreach_lerp_(slow, fast, 1 - zeta)
-
-
 @dataclass(frozen=True, kw_only=True)
 class FLESD(Method):
     """Distil the ensemble of clients' similarities on public data.
@@ -252,12 +247,11 @@ class FLESD(Method):
         assert client.public is not None, "the engine refuses to start FLESD without public data"
         own = state.weights if isinstance(state, ClientState) else None
         weights = download.weights or own or client.task.initial_weights(client.architecture)
-        model = client.task.model(weights, client.architecture)
-        metrics = client.task.fit(model, client.data, client.generator)
+        trained, metrics = client.train(weights)
+        model = client.task.model(trained, client.architecture)
         representations = client.task.project(model, client.public).cpu()
-        if download.weights is not None:
-            return self.pack(representations), Empty(), metrics
-        return self.pack(representations), ClientState(client.architecture, frozen(model.state_dict())), metrics
+        kept = Empty() if download.weights is not None else ClientState(client.architecture, trained)
+        return self.pack(representations), kept, metrics
 
     def pack(self, representations: Tensor) -> Upload:
         """Put R_k into the form in which it is sent."""
@@ -326,7 +320,7 @@ class FLESD(Method):
                 with task.autocast():
                     _, projections = student(task.augment(images, task.views.first, generator))
                 queries = F.normalize(projections.float(), dim=1)
-                update_momentum(momentum, student, self.momentum)
+                update_momentum(momentum, student, self.momentum)  # Eq. 10
                 with torch.no_grad(), task.autocast():
                     _, projections = momentum(task.augment(images, task.views.second, generator))
                 queue.enqueue(F.normalize(projections.float(), dim=1), index)
@@ -357,7 +351,7 @@ class FLESD(Method):
     def encoders(self, state: ServerState, clients: Mapping[int, ClientState | Empty]) -> dict[str, Encoder]:
         """The global encoder, and where architectures differ each client's own beside it."""
         own = {
-            f"client-{client_id}": Encoder(mine.architecture, mine.weights)
+            f"client-{client_id}": Encoder(mine.architecture, without_memory(mine.weights))
             for client_id, mine in clients.items()
             if isinstance(mine, ClientState)
         }

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, sent
-from rayfed_ssl.trees import Weights, frozen
+from rayfed_ssl.parts import without_memory
+from rayfed_ssl.trees import Weights
 
 
 @dataclass(frozen=True)
 class ClientState:
-    """The client's own model, which never leaves it."""
+    """The client's own model and its objective's memory, which never leave it."""
 
     architecture: str
     weights: Weights
@@ -61,9 +62,8 @@ class LocalOnly(Method):
             weights = state.weights
         else:
             weights = download.weights or client.task.initial_weights(client.architecture)
-        model = client.task.model(weights, client.architecture)
-        metrics = client.task.fit(model, client.data, client.generator)
-        return Empty(), ClientState(client.architecture, frozen(model.state_dict())), metrics
+        trained, metrics = client.train(weights)
+        return Empty(), ClientState(client.architecture, trained), metrics
 
     def update_server(
         self, state: ServerState, uploads: Mapping[int, Empty], server: Server
@@ -74,7 +74,7 @@ class LocalOnly(Method):
     def encoders(self, state: ServerState, clients: Mapping[int, ClientState | Empty]) -> dict[str, Encoder]:
         """Each client's own encoder."""
         return {
-            f"client-{client_id}": Encoder(own.architecture, own.weights)
+            f"client-{client_id}": Encoder(own.architecture, without_memory(own.weights))
             for client_id, own in clients.items()
             if isinstance(own, ClientState)
         }

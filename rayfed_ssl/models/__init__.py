@@ -6,6 +6,8 @@ from difflib import get_close_matches
 from functools import partial
 from types import MappingProxyType
 
+from torch import nn
+
 from rayfed_ssl.models import encoders
 from rayfed_ssl.models.encoders import Depth, Encoder, Stem
 from rayfed_ssl.models.heads import HEADS, HeadSpec, Model, build_head, head_width
@@ -103,16 +105,20 @@ def build_model(
     *,
     head: str = "flesd",
     projection_dim: int | None = None,
+    hidden: int | None = None,
+    more_heads: Callable[[int, int], Mapping[str, nn.Module]] = lambda feature_dim, projection_dim: {},
     channels: int,
     size: int,
     stem: Stem = "auto",
 ) -> Model:
-    """Build an encoder with a head; state-dict keys start with "encoder." and "projector.".
+    """Build an encoder with a head; state-dict keys start with "encoder.", "projector." or the name of another head.
 
     Args:
         encoder: A key of `ENCODERS`.
         head: A key of `HEADS`.
         projection_dim: Width of the projections; None takes the head's own.
+        hidden: Width of the head's hidden layer; None takes the head's own.
+        more_heads: Makes an objective's other trained parts by name from the widths of features and projections.
         channels: C of the images.
         size: Their side in pixels.
         stem: First layers of a ResNet.
@@ -121,8 +127,9 @@ def build_model(
         ValueError: As in `build_encoder` and `build_head`.
     """
     body = build_encoder(encoder, channels=channels, size=size, stem=stem)
-    projector = build_head(head, body.feature_dim, out=projection_dim)
-    return Model(body, projector, head_width(HEADS[head], body.feature_dim, projection_dim))
+    projector = build_head(head, body.feature_dim, out=projection_dim, hidden=hidden)
+    width = head_width(HEADS[head], body.feature_dim, projection_dim)
+    return Model(body, projector, width, more_heads(body.feature_dim, width), encoder)
 
 
 __all__ = [

@@ -8,6 +8,7 @@ Heads by source:
 - "byol", "byol-predictor": 4096 hidden units with batch-norm, 2048 out (FedBYOL, FedU, FedEMA in EasyFL, 2021-22).
 - "fcl": two layers to 128 (FCL's text). It names no width; as in MoCo v2, whose code it extends, the hidden layer is d wide.
 - "linear": one layer to 256, FedFoA's calibration layer.
+- "orchestra": 512-512 with batch-norm after both layers, the last without scale and shift (Orchestra, 2022, code).
 - "none": the features themselves.
 """
 
@@ -30,6 +31,7 @@ class HeadSpec:
         out: Width of the output unless the caller asks for another; None is the input's.
         batch_norm: Whether batch-norm stands between the hidden layer and its ReLU.
         hidden_bias: Whether the hidden layer has a bias; batch-norm makes it redundant.
+        out_norm: Whether batch-norm without scale and shift follows the last layer.
     """
 
     name: str
@@ -39,6 +41,7 @@ class HeadSpec:
     out: int | None = 128
     batch_norm: bool = False
     hidden_bias: bool = True
+    out_norm: bool = False
 
 
 HEADS: Mapping[str, HeadSpec] = MappingProxyType(
@@ -53,6 +56,14 @@ HEADS: Mapping[str, HeadSpec] = MappingProxyType(
             ),
             HeadSpec(name="fcl", description="d-d-128, ReLU (FCL, after MoCo v2)"),
             HeadSpec(name="linear", description="one linear layer to 256 (FedFoA)", num_layers=1, out=256),
+            HeadSpec(
+                name="orchestra",
+                description="d-512-512 with batch-norm, also after the last layer (Orchestra)",
+                hidden=512,
+                out=512,
+                batch_norm=True,
+                out_norm=True,
+            ),
             HeadSpec(name="none", description="the features themselves", num_layers=0, out=None),
         )
     }
@@ -80,13 +91,14 @@ def head_width(spec: HeadSpec, in_features: int, out: int | None = None) -> int:
     return out or spec.out or in_features
 
 
-def build_head(name: str, in_features: int, *, out: int | None = None) -> nn.Module:
+def build_head(name: str, in_features: int, *, out: int | None = None, hidden: int | None = None) -> nn.Module:
     """Build a head, freshly initialised by torch's global generator.
 
     Args:
         name: A key of `HEADS`.
         in_features: Width of the input.
         out: Width of the output; None takes the head's own.
+        hidden: Width of the hidden layer; None takes the head's own.
 
     Raises:
         ValueError: The name is unknown, or the width does not fit the head.
@@ -99,27 +111,42 @@ def build_head(name: str, in_features: int, *, out: int | None = None) -> nn.Mod
         return nn.Identity()
     if spec.num_layers == 1:
         return nn.Linear(in_features, width)
-    hidden = spec.hidden or in_features
-    norm = [nn.BatchNorm1d(hidden)] if spec.batch_norm else []
-    return nn.Sequential(
-        nn.Linear(in_features, hidden, bias=spec.hidden_bias), *norm, nn.ReLU(inplace=True), nn.Linear(hidden, width)
-    )
+    inner = hidden or spec.hidden or in_features
+    norm = [nn.BatchNorm1d(inner)] if spec.batch_norm else []
+    last = [nn.BatchNorm1d(width, affine=False)] if spec.out_norm else []
+    first = nn.Linear(in_features, inner, bias=spec.hidden_bias)
+    return nn.Sequential(first, *norm, nn.ReLU(inplace=True), nn.Linear(inner, width), *last)
 
 
 class Model(nn.Module):
-    """An encoder and its projector: what clients train.
+    """An encoder, its projector and an objective's other heads: what clients train.
 
     Attributes:
         encoder: Images [N, C, S, S] to features [N, d]. The part that evaluation sees.
         projector: Features to projections [N, p]; the identity for head "none".
         projection_dim: p.
+        architecture: Name of the encoder.
     """
 
-    def __init__(self, encoder: nn.Module, projector: nn.Module, projection_dim: int) -> None:
+    def __init__(
+        self,
+        encoder: nn.Module,
+        projector: nn.Module,
+        projection_dim: int,
+        heads: Mapping[str, nn.Module] = MappingProxyType({}),
+        architecture: str = "",
+    ) -> None:
         super().__init__()
         self.encoder = encoder
         self.projector = projector
+        for name, head in heads.items():
+            self.add_module(name, head)
         self.projection_dim = projection_dim
+        self.architecture = architecture
+
+    def part(self, name: str) -> nn.Module:
+        """Find a head that the objective put here, such as the predictor."""
+        return self.get_submodule(name)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Compute features [N, d] and projections [N, p], not normalised.

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfed_ssl.models import Model
-from rayfed_ssl.objective import Head, Objective
+from rayfed_ssl.objective import Batch, Head, Objective, Terms
 from rayfed_ssl.task import Task
 
 
@@ -79,12 +79,11 @@ class SimCLR(Objective):
         """FLESD's head: d-d-128 with ReLU and without batch-norm."""
         return Head("flesd", 128)
 
-    def loss(
-        self, task: Task, model: Model, images: Tensor, labels: Tensor | None, generator: torch.Generator
-    ) -> Tensor:
-        """Contrast two random views of each image; labels are not looked at."""
-        views = [task.augment(images, recipe, generator) for recipe in (task.views.first, task.views.second)]
+    def loss(self, task: Task, model: Model, memory: nn.Module, batch: Batch, generator: torch.Generator) -> Terms:
+        """Contrast two random views of each image."""
+        views = [task.augment(batch.images, recipe, generator) for recipe in (task.views.first, task.views.second)]
         with task.autocast():
             _, projections = model(torch.cat(views))
-        first, second = F.normalize(projections.float(), dim=1).chunk(2)
-        return {"infonce": info_nce, "ntxent": nt_xent}[self.form](first, second, self.temperature)
+        first, second = F.normalize(projections, dim=1).chunk(2)
+        contrast = {"infonce": info_nce, "ntxent": nt_xent}[self.form]
+        return Terms(contrast(first, second, self.temperature), projections.chunk(2)[0])

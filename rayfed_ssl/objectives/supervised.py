@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import nn
 from torch.nn import functional as F
 
 from rayfed_ssl.models import Model
-from rayfed_ssl.objective import Head, Objective
+from rayfed_ssl.objective import Batch, Head, Objective, Terms
 from rayfed_ssl.task import Task
 
 
@@ -26,6 +26,7 @@ class Supervised(Objective):
     """
 
     needs_labels: ClassVar[bool] = True
+    fixed_head: ClassVar[bool] = True
     num_classes: int = 0
 
     @property
@@ -33,12 +34,10 @@ class Supervised(Objective):
         """One linear layer from features to class scores."""
         return Head("linear", self.num_classes)
 
-    def loss(
-        self, task: Task, model: Model, images: Tensor, labels: Tensor | None, generator: torch.Generator
-    ) -> Tensor:
+    def loss(self, task: Task, model: Model, memory: nn.Module, batch: Batch, generator: torch.Generator) -> Terms:
         """Classify one random view of each image."""
-        assert labels is not None, "the engine gives labels to objectives that need them"
-        view = task.augment(images, task.views.first, generator)
+        assert batch.labels is not None, "the engine gives labels to objectives that need them"
+        view = task.augment(batch.images, task.views.first, generator)
         with task.autocast():
             _, scores = model(view)
-        return F.cross_entropy(scores.float(), labels)
+        return Terms(F.cross_entropy(scores, batch.labels), scores)

@@ -43,7 +43,7 @@ def play(executor, federation, directory, trace=None):
 
 @pytest.fixture(scope="module")
 def federation(open_tiny):
-    return open_tiny("fedavg", "training.epochs=3", "rounds=2", "method.batch_norm=local", "engine.attempts=2")
+    return open_tiny("fedavg", "training.epochs=3", "rounds=2", "method.parts.batch_norm=local", "engine.attempts=2")
 
 
 @pytest.fixture(scope="module")

@@ -22,10 +22,10 @@ def played(config: Config):
     return play(Federation.open(config))
 
 
-@pytest.mark.parametrize("batch_norm", ["average", "local"])
+@pytest.mark.parametrize("batch_norm", ["averaged", "local"])
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
 def test_fedprox_without_a_term_is_fedavg(tiny: Tiny, weighting: str, batch_norm: str):
-    settings = (f"method.weighting={weighting}", f"method.batch_norm={batch_norm}")
+    settings = (f"method.weighting={weighting}", f"method.parts.batch_norm={batch_norm}")
     prox = played(tiny("fedprox", "method.mu=0", *settings))
     assert state_digests(prox) == state_digests(played(tiny("fedavg", *settings)))
 
@@ -36,14 +36,14 @@ def test_fedprox_conventions_differ_by_a_factor_of_two(tiny: Tiny):
     assert state_digests(ours) == state_digests(papers)
 
 
-@pytest.mark.parametrize("batch_norm", ["average", "local"])
+@pytest.mark.parametrize("batch_norm", ["averaged", "local"])
 def test_fedavg_of_one_client_is_local_training(tiny: Tiny, batch_norm: str):
     """On one pooled shard; both begin each round with a fresh optimiser."""
-    averaged = played(tiny("fedavg", "partition=pooled", "rounds=3", f"method.batch_norm={batch_norm}"))
+    averaged = played(tiny("fedavg", "partition=pooled", "rounds=3", f"method.parts.batch_norm={batch_norm}"))
     alone = played(tiny("local", "partition=pooled", "rounds=3"))
     for average, own in zip(averaged, alone, strict=True):
         result = average.results[0]
-        weights = average.server.weights | (result.state.buffers if batch_norm == "local" else {})
+        weights = average.server.weights | (result.state.kept if batch_norm == "local" else {})
         assert digest(weights) == digest(own.results[0].state.weights)
 
 

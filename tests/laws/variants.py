@@ -6,11 +6,11 @@ MIXED = "clients.models=[cnn, vgg9, cnn]"  # vgg9 has dropout, so its steps draw
 
 VARIANTS: dict[str, tuple[str, ...]] = {
     **{name: (name,) for name in METHODS},
-    "fedavg-local-batch-norm": ("fedavg", "method.batch_norm=local"),
+    "fedavg-local-batch-norm": ("fedavg", "method.parts.batch_norm=local"),
     "fedavg-half-of-the-clients": ("fedavg", "clients.number=5", "clients.fraction=0.5", "rounds=3"),
     "fedavg-supervised": ("fedavg", "objective=supervised", "model.projection_dim=null"),
     "fedavg-ntxent": ("fedavg", "objective.form=ntxent"),
-    "fedprox-local-batch-norm": ("fedprox", "method.batch_norm=local", "method.mu=0.1"),
+    "fedprox-local-batch-norm": ("fedprox", "method.parts.batch_norm=local", "method.mu=0.1"),
     "flesd-mixed-models": ("flesd", MIXED),
     "flesd-mixed-models-some-of-the-clients": (
         "flesd",

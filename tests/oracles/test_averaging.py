@@ -13,6 +13,7 @@ from rayfed_ssl.federation import Federation, training_seed
 from rayfed_ssl.methods import FedAvg, FedProx, fedavg
 from rayfed_ssl.methods.fedprox import proximal_term
 from rayfed_ssl.models import Model
+from rayfed_ssl.objective import Batch
 from rayfed_ssl.optimisers import Optimiser
 from tests.oracles import naive
 
@@ -59,17 +60,17 @@ def test_clients_upload_as_many_samples_as_they_hold(open_tiny: Callable[..., Fe
 
 
 def test_local_batch_norm_keeps_running_statistics_and_only_those_at_home(open_tiny: Callable[..., Federation]):
-    federation = open_tiny("fedavg", "method.batch_norm=local")
+    federation = open_tiny("fedavg", "method.parts.batch_norm=local")
     state = federation.init_server()
     result = federation.update_client(1, 0, federation.method.download(state, 0), None)
     model = federation.task.model(federation.task.initial_weights())
     buffers = {name for name, _ in model.named_buffers()}
     assert buffers
-    assert set(result.state.buffers) == buffers
+    assert set(result.state.kept) == buffers
     assert set(result.upload.weights) == set(state.weights) == {name for name, _ in model.named_parameters()}
     again = federation.update_client(2, 0, federation.method.download(state, 0), result.state)
     counters = [name for name in buffers if name.endswith("num_batches_tracked")]
-    assert all(again.state.buffers[name] == 2 * result.state.buffers[name] for name in counters)
+    assert all(again.state.kept[name] == 2 * result.state.kept[name] for name in counters)
 
 
 def small_model(seed: int) -> Model:
@@ -117,7 +118,8 @@ def two_steps_of_sgd(
     order = torch.randperm(32, generator=generator)
     for batch in (order[:16], order[16:]):
         model.zero_grad()
-        task.objective.loss(task, model, shard.batch(batch), None, generator).backward()
+        step = Batch(shard.batch(batch), batch, None, 0)
+        task.objective.loss(task, model, nn.Module(), step, generator).loss.backward()
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 parameter -= 0.05 * (parameter.grad + 2 * strength * (parameter - start[name]))

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.models import Model
+from rayfed_ssl.objective import Batch
 from rayfed_ssl.objectives import SimCLR, Supervised
 from rayfed_ssl.objectives.simclr import info_nce, nt_xent
 from tests.oracles import naive
@@ -70,6 +71,14 @@ def flat_model(inputs: int, outputs: int) -> Model:
     return Model(nn.Flatten(), nn.Linear(inputs, outputs), outputs)
 
 
+def batch_of(images: torch.Tensor, labels: torch.Tensor | None = None) -> Batch:
+    return Batch(images, torch.arange(len(images)), labels, 0)
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(2)
+
+
 @pytest.mark.parametrize(("form", "oracle"), [("infonce", naive.info_nce), ("ntxent", naive.nt_xent)])
 def test_simclr_contrasts_two_views_drawn_one_after_the_other(
     open_tiny: Callable[..., Federation], form: str, oracle: Callable[..., float]
@@ -78,7 +87,7 @@ def test_simclr_contrasts_two_views_drawn_one_after_the_other(
     assert task.views.first != task.views.second
     images = torch.randint(0, 256, (6, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
     model = flat_model(64, 5)
-    loss = SimCLR(temperature=0.5, form=form).loss(task, model, images, None, torch.Generator().manual_seed(2))
+    loss = SimCLR(temperature=0.5, form=form).loss(task, model, nn.Module(), batch_of(images), seeded()).loss
     generator, views = torch.Generator().manual_seed(2), []
     for recipe in (task.views.first, task.views.second):
         pixels = task.augment(images, recipe, generator).flatten(1).double()
@@ -92,7 +101,7 @@ def test_supervised_is_cross_entropy_of_one_view(open_tiny: Callable[..., Federa
     task = open_tiny("fedavg").task
     images = torch.randint(0, 256, (5, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
     labels, model = torch.tensor([0, 3, 1, 1, 2]), flat_model(64, 4)
-    loss = Supervised(num_classes=4).loss(task, model, images, labels, torch.Generator().manual_seed(2))
+    loss = Supervised(num_classes=4).loss(task, model, nn.Module(), batch_of(images, labels), seeded()).loss
     pixels = task.augment(images, task.views.first, torch.Generator().manual_seed(2)).flatten(1).double()
     scores = pixels @ model.projector.weight.double().T + model.projector.bias.double()
     expected = naive.cross_entropy(scores.tolist(), labels.tolist())

@@ -237,7 +237,7 @@ def test_only_how_a_run_is_computed_may_change_on_the_way(whole: Result):
 
 
 def test_a_replayed_step_gives_the_bits_that_were_uploaded(tiny: Tiny, tmp_path: Path):
-    config = tiny("fedavg", "method.batch_norm=local")
+    config = tiny("fedavg", "method.parts.batch_norm=local")
     result = run(config, tmp_path / "run")
     last = play(Federation.open(config))[-1]
     for client_id, upload in last.uploads.items():

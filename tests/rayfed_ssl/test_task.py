@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rayfed_ssl.data.shard import Shard
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.models import Model
+from rayfed_ssl.objective import Batch, Terms
 from rayfed_ssl.objectives import SimCLR
 from rayfed_ssl.optimisers import Optimiser
 from rayfed_ssl.task import Task, finite
@@ -22,10 +23,9 @@ Open = Callable[..., Federation]
 class BatchSize(SimCLR):
     """An objective whose loss is the number of samples in the batch, whatever the model does."""
 
-    def loss(
-        self, task: Task, model: Model, images: Tensor, labels: Tensor | None, generator: torch.Generator
-    ) -> Tensor:
-        return super().loss(task, model, images, labels, generator) * 0 + len(images)
+    def loss(self, task: Task, model: Model, memory: nn.Module, batch: Batch, generator: torch.Generator) -> Terms:
+        terms = super().loss(task, model, memory, batch, generator)
+        return replace(terms, loss=terms.loss * 0 + len(batch.images))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +34,9 @@ class Recording(SimCLR):
 
     seen: list[Tensor]
 
-    def loss(
-        self, task: Task, model: Model, images: Tensor, labels: Tensor | None, generator: torch.Generator
-    ) -> Tensor:
-        self.seen.append(images.clone())
-        return super().loss(task, model, images, labels, generator)
+    def loss(self, task: Task, model: Model, memory: nn.Module, batch: Batch, generator: torch.Generator) -> Terms:
+        self.seen.append(batch.images.clone())
+        return super().loss(task, model, memory, batch, generator)
 
 
 @pytest.fixture
@@ -90,12 +88,12 @@ def test_the_reported_loss_is_the_mean_over_samples(federation: Federation):
     assert metrics["loss"] == metrics["loss_first"] == (4 * 4 + 4 * 4 + 2 * 2) / 10
 
 
-def test_a_penalty_trains_but_is_not_reported(federation: Federation):
+def test_a_term_trains_but_is_not_reported(federation: Federation):
     task, digests, losses = replace(federation.task, epochs=1, batch=100), [], []
     shard = Shard.of(federation.dataset.train.images, torch.arange(10).numpy(), "cpu")
-    for penalty in (None, lambda model: 1000 * model.projector[0].weight.square().sum()):
+    for terms in ((), (lambda model, projections: 1000 * model.projector[0].weight.square().sum(),)):
         model = task.model(task.initial_weights())
-        losses.append(task.fit(model, shard, torch.Generator().manual_seed(0), penalty)["loss"])
+        losses.append(task.fit(model, shard, torch.Generator().manual_seed(0), terms=terms)["loss"])
         digests.append(digest(model.state_dict()))
     assert losses[0] == losses[1]
     assert digests[0] != digests[1]

@@ -1,0 +1,90 @@
+"""Parts of a participant's state, and what a federation does with each.
+
+A participant's whole state is one flat dict of tensors. The first component of a name is its part: "encoder",
+"projector" and whatever else an objective trains ("predictor", "prototypes", "decoder"), or remembers without training it
+("target", "queue", "bank"). Running statistics of trained batch-norm layers are a part of their own, "batch_norm".
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
+from typing import Literal, TypeAlias
+
+from rayfed_ssl.trees import Weights
+
+Rule: TypeAlias = Literal["averaged", "local", "reset", "mixed"]
+"""What happens to a part between two rounds.
+
+- averaged: sent up, averaged over clients, sent down.
+- local: kept by the client, never sent.
+- reset: made anew when a local training begins.
+- mixed: kept by the client and mixed with the global one (FedEMA).
+"""
+
+MEMORY = frozenset({"target", "queue", "bank", "centroids"})
+"""Parts that gradients do not train; their batch-norm statistics belong to them."""
+
+_STATISTICS = frozenset({"running_mean", "running_var", "num_batches_tracked"})
+
+
+def part_of(name: str) -> str:
+    """Name the part that an entry belongs to."""
+    part, _, rest = name.partition(".")
+    return "batch_norm" if part not in MEMORY and rest.rpartition(".")[2] in _STATISTICS else part
+
+
+def select(weights: Weights, parts: Collection[str]) -> Weights:
+    """Select the entries of some parts, in the order given."""
+    return {name: value for name, value in weights.items() if part_of(name) in parts}
+
+
+def without_memory(weights: Weights) -> Weights:
+    """Select what a model holds: everything but an objective's memory."""
+    return {name: value for name, value in weights.items() if name.partition(".")[0] not in MEMORY}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """Rules of the parts under a method that averages; None leaves a part to the objective.
+
+    Attributes:
+        encoder: Averaged by default.
+        projector: Averaged by default; "local" makes it personal.
+        predictor: BYOL's and SimSiam's.
+        prototypes: SwAV's.
+        decoder: The autoencoder's.
+        target: BYOL's and MoCo's slow encoder.
+        queue: MoCo's keys.
+        batch_norm: Running statistics; "local" keeps them on the client, so evaluation sees one encoder per client.
+    """
+
+    encoder: Literal["averaged", "local"] | None = None
+    projector: Literal["averaged", "local"] | None = None
+    predictor: Literal["averaged", "local", "reset"] | None = None
+    prototypes: Literal["averaged", "local", "reset"] | None = None
+    decoder: Literal["averaged", "local", "reset"] | None = None
+    target: Literal["averaged", "local", "reset"] | None = None
+    queue: Literal["local", "reset"] | None = None
+    batch_norm: Literal["averaged", "local"] | None = None
+
+    def over(self, rules: Mapping[str, Rule]) -> dict[str, Rule]:
+        """Lay what is set here over an objective's rules.
+
+        Raises:
+            ValueError: A rule for a part that the objective does not have.
+        """
+        chosen: dict[str, Rule] = {"encoder": "averaged", "projector": "averaged", "batch_norm": "averaged", **rules}
+        for field in fields(self):
+            rule = getattr(self, field.name)
+            if rule is None:
+                continue
+            if field.name not in chosen:
+                raise ValueError(
+                    f"method.parts.{field.name}={rule} has no meaning here: the objective has only {', '.join(chosen)}"
+                )
+            chosen[field.name] = rule
+        return chosen
+
+
+def with_rule(rules: Mapping[str, Rule], *wanted: Rule) -> frozenset[str]:
+    """Name the parts that have one of some rules."""
+    return frozenset(part for part, rule in rules.items() if rule in wanted)
