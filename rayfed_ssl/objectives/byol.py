@@ -1,0 +1,124 @@
+"""BYOL: predict what a slow copy of the encoder sees in the other view; there are no negatives.
+
+Grill et al.: Bootstrap Your Own Latent, NeurIPS 2020. "Code" below is EasyFL, where FedBYOL, FedU and FedEMA come from.
+
+Symbols: theta online encoder f, projector g and predictor q; xi target, a slow copy of f and g; z = g(f(view)) projections
+[B, p]; p = q(z_theta) predictions [B, p]; zeta target decay (the paper's tau).
+
+Deviations:
+- The loss takes the mean over samples of both directions' sum (paper, code); lightly's examples halve it.
+- zeta is constant (code); the paper raises it to 1 along a cosine.
+- The target starts as the online network and moves from the first step on. In the code both are one object in a client's
+  first round, so the target equals the online network until the second.
+- The target is in training mode (code): batch-norm uses the statistics of its own batch, one view at a time, and dropout is
+  on. Its running statistics come from these forward passes and not from the online network; training never reads them.
+- A slow copy is made of parameters only, predictor excluded; the paper does not say what becomes of batch-norm statistics.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rayfed_ssl.models import Model, build_head
+from rayfed_ssl.momentum import update_momentum
+from rayfed_ssl.objective import Batch, Head, Objective, Terms
+from rayfed_ssl.parts import Rule
+
+if TYPE_CHECKING:
+    from rayfed_ssl.data.shard import Shard
+    from rayfed_ssl.task import Task
+
+
+class BYOLMemory(nn.Module):
+    """What BYOL remembers.
+
+    Attributes:
+        target: xi, in training mode, without gradients.
+    """
+
+    def __init__(self, target: Model) -> None:
+        super().__init__()
+        self.target = target
+
+
+def regression_error(predictions: Tensor, targets: Tensor) -> Tensor:
+    """Squared distance of predictions and targets after normalisation (BYOL, Eq. 2).
+
+    Args:
+        predictions: p of one view, [B, p], of any length.
+        targets: z_xi of the other view, [B, p], of any length; gradients do not pass.
+
+    Returns:
+        2 - 2 cos(p, z_xi), [B], in [0, 4].
+    """
+    return 2 - 2 * (F.normalize(predictions, dim=1) * F.normalize(targets.detach(), dim=1)).sum(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BYOL(Objective):
+    """BYOL's regression.
+
+    Attributes:
+        momentum: zeta; 0.99 in EasyFL.
+        projector: d-4096-2048 with batch-norm ("mlp", EasyFL) or one layer to 256 ("linear", FedFoA's calibration layer).
+        predictor: p-4096-p with batch-norm ("mlp", EasyFL) or one layer ("linear", EasyFL's choice "1_layer").
+        hidden: Width of the hidden layers of projector and predictor; None takes 4096.
+    """
+
+    parts: ClassVar[Mapping[str, Rule]] = {"predictor": "averaged", "target": "local"}
+    momentum: float = 0.99
+    projector: Literal["mlp", "linear"] = "mlp"
+    predictor: Literal["mlp", "linear"] = "mlp"
+    hidden: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.momentum <= 1:
+            raise ValueError(f"objective.momentum must be in [0, 1], got {self.momentum}")
+        if self.hidden is None:
+            return
+        if self.hidden < 1:
+            raise ValueError(f"objective.hidden must be at least 1, got {self.hidden}")
+        if self.projector == self.predictor == "linear":
+            raise ValueError(
+                f"objective.hidden={self.hidden} has no meaning here: projector and predictor are linear; leave it out"
+            )
+
+    @property
+    def head(self) -> Head:
+        """The projector, to 2048 dimensions or, when linear, 256."""
+        return Head("byol", 2048, self.hidden) if self.projector == "mlp" else Head("linear", 256)
+
+    def heads(self, task: "Task", feature_dim: int, projection_dim: int) -> dict[str, nn.Module]:
+        """The predictor q, as wide at both ends as the projections."""
+        if self.predictor == "linear":
+            return {"predictor": build_head("linear", projection_dim, out=projection_dim)}
+        return {"predictor": build_head("byol-predictor", projection_dim, out=projection_dim, hidden=self.hidden)}
+
+    def start(self, task: "Task", model: Model, data: "Shard", generator: torch.Generator) -> BYOLMemory:
+        """Start the target: xi <- theta, without the predictor."""
+        return BYOLMemory(task.twin(model))
+
+    def loss(self, task: "Task", model: Model, memory: nn.Module, batch: Batch, generator: torch.Generator) -> Terms:
+        """Mean over samples of the regression error, summed over both directions."""
+        first, second = (task.augment(batch.images, view, generator) for view in (task.views.first, task.views.second))
+        predictor, target = model.part("predictor"), _own(memory).target
+        with task.autocast():
+            online = [model(view)[1] for view in (first, second)]
+            predictions = [predictor(projections).float() for projections in online]
+            with torch.no_grad():
+                targets = [target(view)[1] for view in (first, second)]
+        errors = regression_error(predictions[0], targets[1]) + regression_error(predictions[1], targets[0])
+        return Terms(errors.mean(), online[0])
+
+    def finish_step(self, task: "Task", model: Model, memory: nn.Module, terms: Terms) -> None:
+        """Move the target: xi <- zeta xi + (1 - zeta) theta (Eq. 1)."""
+        update_momentum(_own(memory).target, model, self.momentum)
+
+
+def _own(memory: nn.Module) -> BYOLMemory:
+    assert isinstance(memory, BYOLMemory), "the engine gives back what start made"
+    return memory

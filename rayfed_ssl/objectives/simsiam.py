@@ -1,0 +1,84 @@
+"""SimSiam: predict the other view's projections, which are held still; there are no negatives and no slow encoder.
+
+Chen, He: Exploring Simple Siamese Representation Learning, CVPR 2021. "Code" below is EasyFL.
+
+Symbols: z = projector(encoder(view)) projections [B, p]; p = h(z) predictions [B, p], h the predictor; D negative cosine.
+
+The heads are the paper's for CIFAR, as lightly and solo-learn have them: a two-layer projector d-2048-2048 with batch-norm
+after both layers and a predictor that narrows, 2048-512-2048. EasyFL takes BYOL's heads instead, which
+`output_norm=false hidden=4096 predictor_hidden=4096` gives.
+
+Deviations:
+- For ImageNet the paper's projector has three layers; here it has two, whatever the images.
+- The paper keeps the predictor's learning rate constant while the others decay; a run has one schedule for all parts.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rayfed_ssl.models import Model, build_head
+from rayfed_ssl.objective import Batch, Head, Objective, Terms
+from rayfed_ssl.parts import Rule
+
+if TYPE_CHECKING:
+    from rayfed_ssl.task import Task
+
+
+def negative_cosine(predictions: Tensor, projections: Tensor) -> Tensor:
+    """D(p, stopgrad(z)) by sample (SimSiam, Eq. 1 and 3).
+
+    Args:
+        predictions: p of one view, [B, p], of any length.
+        projections: z of the other view, [B, p], of any length; gradients do not pass.
+
+    Returns:
+        -cos(p, z), [B].
+    """
+    return -(F.normalize(predictions, dim=1) * F.normalize(projections.detach(), dim=1)).sum(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimSiam(Objective):
+    """SimSiam's similarity.
+
+    Attributes:
+        hidden: Width of the projector's hidden layer.
+        predictor_hidden: Width of the predictor's hidden layer; a quarter of the projections in the paper.
+        output_norm: Whether batch-norm without scale and shift follows the projector's last layer (paper; EasyFL: no).
+    """
+
+    parts: ClassVar[Mapping[str, Rule]] = {"predictor": "averaged"}
+    hidden: int = 2048
+    predictor_hidden: int = 512
+    output_norm: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("hidden", "predictor_hidden"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"objective.{name} must be at least 1, got {getattr(self, name)}")
+
+    @property
+    def head(self) -> Head:
+        """The projector, to 2048 dimensions; Orchestra's head has the wanted layers and BYOL's lacks the last norm."""
+        return Head("orchestra" if self.output_norm else "byol", 2048, self.hidden)
+
+    def heads(self, task: "Task", feature_dim: int, projection_dim: int) -> dict[str, nn.Module]:
+        """The predictor h, as wide at both ends as the projections."""
+        predictor = build_head("byol-predictor", projection_dim, out=projection_dim, hidden=self.predictor_hidden)
+        return {"predictor": predictor}
+
+    def loss(self, task: "Task", model: Model, memory: nn.Module, batch: Batch, generator: torch.Generator) -> Terms:
+        """Mean over samples of D(p1, stopgrad(z2)) / 2 + D(p2, stopgrad(z1)) / 2 (Eq. 4)."""
+        views = [task.augment(batch.images, view, generator) for view in (task.views.first, task.views.second)]
+        predictor = model.part("predictor")
+        with task.autocast():
+            # Each view is a batch of its own: batch-norm shall not see both (paper, code).
+            first, second = (model(view)[1] for view in views)
+            predictions = [predictor(projections).float() for projections in (first, second)]
+        both = negative_cosine(predictions[0], second) + negative_cosine(predictions[1], first)
+        return Terms(both.mean() / 2, first)
