@@ -19,7 +19,7 @@ class Entry:
         client: The client's id.
         direction: "down" from the server, "up" to it.
         kind: "weights", "representations", "similarities", "statistics", ...
-        field: The field of the Download or Upload.
+        field: The field of the Download or Upload; "base.weights" for one of a download that holds another method's.
         bytes: Size of the content, uncompressed and without framing.
     """
 
@@ -34,6 +34,8 @@ class Entry:
 def account(message: Any, round: int, client: int, direction: Direction) -> tuple[Entry, ...]:
     """List what a Download or an Upload carries; fields that are None cost nothing and are left out.
 
+    A field that holds another method's Download or Upload says nothing itself: its fields do.
+
     Raises:
         TypeError: A field does not say what kind of content it holds.
     """
@@ -41,14 +43,17 @@ def account(message: Any, round: int, client: int, direction: Direction) -> tupl
     return tuple(_entries(message, round, client, direction))
 
 
-def _entries(message: Any, round: int, client: int, direction: Direction) -> Iterator[Entry]:
+def _entries(message: Any, round: int, client: int, direction: Direction, prefix: str = "") -> Iterator[Entry]:
     for field in dataclasses.fields(message):
-        if "kind" not in field.metadata:
-            name = f"{type(message).__name__}.{field.name}"
-            raise TypeError(f"{name} does not say what it reveals: declare it with sent(kind)")
-        value = getattr(message, field.name)
-        if value is not None:
-            yield Entry(round, client, direction, field.metadata["kind"], field.name, nbytes(value))
+        value, name = getattr(message, field.name), prefix + field.name
+        if "kind" in field.metadata:
+            if value is not None:
+                yield Entry(round, client, direction, field.metadata["kind"], name, nbytes(value))
+        elif is_node(value):
+            yield from _entries(value, round, client, direction, f"{name}.")
+        else:
+            undeclared = f"{type(message).__name__}.{field.name}"
+            raise TypeError(f"{undeclared} does not say what it reveals: declare it with sent(kind)")
 
 
 def total(entries: Iterable[Entry], direction: Direction | None = None) -> int:

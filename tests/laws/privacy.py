@@ -1,6 +1,8 @@
 """Laws about what leaves a client and what reaches it."""
 
+from collections.abc import Iterator
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -9,7 +11,7 @@ from rayfed_ssl.config import Config
 from rayfed_ssl.data.public import PublicSet
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.ledger import account
-from rayfed_ssl.trees import digest, leaves
+from rayfed_ssl.trees import digest, is_node, leaves
 from tests.laws.laws import Round, fresh
 
 
@@ -21,10 +23,19 @@ def check_messages(played: list[Round]) -> None:
                 for path, leaf in leaves(message):
                     assert leaf is None or type(leaf) in (Tensor, int, float, str), f"{path} is a {type(leaf).__name__}"
                 entries = account(message, number, client_id, direction)
-                told = {f.name for f in fields(message) if getattr(message, f.name) is not None}
-                assert {entry.field for entry in entries} == told
+                assert {entry.field for entry in entries} == set(told(message))
                 assert all(entry.bytes > 0 for entry in entries)
                 assert set(entries) <= set(result.ledger), "the ledger misses what crossed"
+
+
+def told(message: Any, prefix: str = "") -> Iterator[str]:
+    """Name the fields that carry something; those of another method's message are looked into."""
+    for field in fields(message):
+        value = getattr(message, field.name)
+        if is_node(value) and "kind" not in field.metadata:
+            yield from told(value, f"{prefix}{field.name}.")
+        elif value is not None:
+            yield prefix + field.name
 
 
 def check_isolation(config: Config, played: list[Round]) -> None:

@@ -56,6 +56,30 @@ def test_a_field_that_does_not_say_what_it_reveals_is_refused():
         account(Careless(1, 2), 1, 0, "up")
 
 
+def test_a_message_inside_a_message_is_counted_field_by_field():
+    @dataclass(frozen=True)
+    class Outer:
+        base: object
+        relation: torch.Tensor | None = sent("relation matrix")
+
+    outer = Outer(Outer(fedavg.Upload({"w": torch.zeros(2)}, 7), None), torch.zeros(3))
+    assert account(outer, 1, 2, "up") == (
+        Entry(1, 2, "up", "weights", "base.base.weights", 8),
+        Entry(1, 2, "up", "statistics", "base.base.num_samples", 8),
+        Entry(1, 2, "up", "relation matrix", "relation", 12),
+    )
+    assert account(Outer(Empty(), None), 1, 2, "up") == ()
+
+
+def test_an_undeclared_field_inside_a_message_is_refused_too():
+    @dataclass(frozen=True)
+    class Outer:
+        base: object
+
+    with pytest.raises(TypeError, match=r"Outer\.base does not say what it reveals"):
+        account(Outer(Outer(3)), 1, 0, "up")
+
+
 def test_totals_by_direction():
     entries = [Entry(1, 0, "up", "weights", "w", 3), Entry(1, 0, "down", "weights", "w", 5)]
     assert (total(entries), total(entries, "up"), total(entries, "down"), total([])) == (8, 3, 5, 0)
