@@ -71,6 +71,8 @@ def _named(registry: Mapping[str, Any]) -> PlainSerializer:
     return PlainSerializer(dump)
 
 
+REGISTRIES: Mapping[str, Mapping[str, Any]] = {"method": METHODS, "objective": OBJECTIVES}
+
 MethodField = Annotated[Any, BeforeValidator(_chosen("method", METHODS)), _named(METHODS)]
 ObjectiveField = Annotated[Any, BeforeValidator(_chosen("objective", OBJECTIVES)), _named(OBJECTIVES)]
 
@@ -180,12 +182,18 @@ def _explain(error: ValidationError) -> Iterable[str]:
 
 
 def _keys_of(parents: list[str]) -> list[str]:
-    section: Any = Config
+    known: Mapping[str, Any] = {name: field.annotation for name, field in Config.model_fields.items()}
     for parent in parents:
-        section = section.model_fields[parent].annotation
-        if dataclasses.is_dataclass(section):
-            return [field.name for field in dataclasses.fields(section)]
-    return list(section.model_fields)
+        registry = REGISTRIES.get(parent)
+        chosen = [known[parent]] if registry is None else [getattr(e, "method", e) for e in registry.values()]
+        known = {name: kind for section in chosen for name, kind in _fields_of(section)}
+    return list(known)
+
+
+def _fields_of(section: Any) -> Iterable[tuple[str, Any]]:
+    if dataclasses.is_dataclass(section):
+        return [(field.name, field.type) for field in dataclasses.fields(section)]
+    return [(name, field.annotation) for name, field in section.model_fields.items()]
 
 
 PARTITION_FIELDS = {"dirichlet": ("alpha", "min_share"), "classes_per_client": ("classes",), "iid": (), "pooled": ()}

@@ -186,7 +186,7 @@ class Federation:
 
     def break_even(self) -> BreakEven | None:
         """FLESD's Eq. 11 for this run, where representations of public data are sent."""
-        if not self.method.needs_public or getattr(self.method, "upload", "representations") != "representations":
+        if getattr(self.method, "upload", None) != "representations":
             return None
         parameters = sum(p.numel() for p in self.task.blank(self.task.encoder).encoder.parameters())
         dim = self.task.projection_dim or self.task.objective.head.dim or 0

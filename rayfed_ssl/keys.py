@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from pydantic_core import PydanticUndefined
 
 from rayfed_ssl.config import Config
+from rayfed_ssl.method import Method
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.objectives import OBJECTIVES
 from rayfed_ssl.settings import Section
@@ -57,6 +58,8 @@ def _is_section(annotation: Any) -> bool:
 def _plain(default: Any) -> str:
     if default is PydanticUndefined or default is dataclasses.MISSING:
         return "required"
+    if isinstance(default, Method):
+        return next(name for name, info in METHODS.items() if info.method is type(default))
     if isinstance(default, bool) or default is None:
         return {True: "true", False: "false", None: "null"}[default]
     return f"{default:g}" if isinstance(default, float) else str(default)

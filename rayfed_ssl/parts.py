@@ -7,7 +7,7 @@ A participant's whole state is one flat dict of tensors. The first component of 
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from rayfed_ssl.trees import Weights
 
@@ -57,6 +57,7 @@ class Parts:
         batch_norm: Running statistics; "local" keeps them on the client, so evaluation sees one encoder per client.
     """
 
+    __pydantic_config__: ClassVar[Mapping[str, str]] = {"extra": "forbid"}
     encoder: Literal["averaged", "local"] | None = None
     projector: Literal["averaged", "local"] | None = None
     predictor: Literal["averaged", "local", "reset"] | None = None

@@ -1,0 +1,106 @@
+"""Parts of a state: what is averaged, what stays, what starts anew."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.federation import Federation
+from rayfed_ssl.method import Empty
+from rayfed_ssl.models.encoders import cnn
+from rayfed_ssl.parts import MEMORY, Parts, part_of, select, with_rule, without_memory
+from rayfed_ssl.trees import digest
+from tests.laws.laws import play
+
+Open = Callable[..., Federation]
+BYOL = ("objective={name: byol, hidden: 16}", "rounds=2")
+MOCO = ("objective={name: moco, queue_size: 40}", "rounds=2")
+
+
+def test_the_first_component_of_a_name_is_its_part():
+    names = ["encoder.bn1.weight", "encoder.bn1.running_mean", "predictor.1.num_batches_tracked", "queue.rows"]
+    assert [part_of(name) for name in names] == ["encoder", "batch_norm", "batch_norm", "queue"]
+
+
+def test_a_targets_statistics_belong_to_the_target():
+    assert part_of("target.encoder.bn1.running_mean") == "target"
+
+
+def test_selecting_every_part_gives_everything_once():
+    weights = {f"{part}.x": torch.ones(1) for part in ("encoder", "target", "queue")} | {
+        "encoder.running_var": torch.ones(1)
+    }
+    parts = {part_of(name) for name in weights}
+    assert sorted(name for part in parts for name in select(weights, (part,))) == sorted(weights)
+    assert set(without_memory(weights)) == {"encoder.x", "encoder.running_var"}
+
+
+def test_what_is_not_said_is_left_to_the_objective():
+    rules = Parts(target="averaged", batch_norm="local").over({"target": "local", "queue": "reset"})
+    assert rules["encoder"] == rules["projector"] == rules["target"] == "averaged"
+    assert with_rule(rules, "local") == {"batch_norm"}
+    assert with_rule(rules, "reset", "local") == {"batch_norm", "queue"}
+
+
+def test_a_rule_for_a_part_that_is_not_there_is_refused(open_tiny: Open):
+    with pytest.raises(
+        ConfigError, match=r"parts\.target=averaged has no meaning here: the objective has only encoder"
+    ):
+        open_tiny("fedavg", "method.parts.target=averaged")
+
+
+def test_every_entry_of_a_state_has_a_rule(open_tiny: Open):
+    for settings in (BYOL, MOCO):
+        federation = open_tiny("local", *settings)
+        rules = Parts().over(federation.task.objective.parts)
+        state = play(federation, 1)[0].results[0].state
+        assert {part_of(name) for name in state.weights} == set(rules)
+
+
+def test_local_parts_stay_and_averaged_parts_travel(open_tiny: Open):
+    federation = open_tiny("fedavg", *BYOL, "method.parts.predictor=local")
+    (first, second) = play(federation)
+    for result in (*first.results.values(), *second.results.values()):
+        assert {part_of(name) for name in result.upload.weights} == {"encoder", "projector", "batch_norm"}
+        assert {part_of(name) for name in result.state.kept} == {"predictor", "target"}
+    assert not any(part_of(name) in MEMORY for name in second.server.weights)
+
+
+def test_an_averaged_target_goes_up_and_comes_down_again(open_tiny: Open):
+    (first, second) = play(open_tiny("fedavg", *BYOL, "method.parts.target=averaged"))
+    assert all(isinstance(result.state, Empty) for result in first.results.values())
+    targets = {name for name in first.server.weights if part_of(name) == "target"}
+    assert targets
+    assert targets <= set(second.downloads[0].weights)
+    assert not targets & set(first.downloads[0].weights)
+
+
+def test_a_reset_part_is_remembered_by_nobody(open_tiny: Open):
+    (first, _) = play(open_tiny("fedavg", *MOCO))
+    for result in first.results.values():
+        assert {part_of(name) for name in result.state.kept} == {"queue"}
+        assert "target" not in {part_of(name) for name in result.upload.weights}
+
+
+def test_a_kept_part_decides_the_next_round(open_tiny: Open):
+    """The second step is another one when the queue that the first left is forgotten."""
+    federation = open_tiny("fedavg", *MOCO)
+    (first, second) = play(federation)
+    forgetful = federation.update_client(2, 0, second.downloads[0], None)
+    assert digest(forgetful.upload) != digest(second.results[0].upload)
+    again = federation.update_client(2, 0, second.downloads[0], first.results[0].state)
+    assert digest(again.upload) == digest(second.results[0].upload)
+
+
+def test_local_statistics_without_batch_norm_still_give_one_global_encoder(open_tiny: Open):
+    assert not any(
+        isinstance(layer, nn.BatchNorm2d) for layer in open_tiny("fedavg", "model=vgg9").task.blank("vgg9").modules()
+    )
+    assert any(isinstance(layer, nn.BatchNorm2d) for layer in cnn(channels=1, size=8).modules())
+    for encoder, expected in (("vgg9", {"global"}), ("cnn", {"client-0", "client-1", "client-2"})):
+        federation = open_tiny("fedavg", f"model={encoder}", "method.parts.batch_norm=local", "rounds=1")
+        played = play(federation)[0]
+        states = {client_id: result.state for client_id, result in played.results.items()}
+        assert set(federation.method.encoders(played.server, states)) == expected
