@@ -4,8 +4,12 @@ from dataclasses import dataclass
 
 from rayfed_ssl.method import Method
 from rayfed_ssl.methods.fedavg import FedAvg
+from rayfed_ssl.methods.fedema import FedEMA
+from rayfed_ssl.methods.fedfoa import FedFoA
 from rayfed_ssl.methods.fedprox import FedProx
+from rayfed_ssl.methods.fedu import FedU
 from rayfed_ssl.methods.flesd import FLESD
+from rayfed_ssl.methods.ldawa import LDAWA
 from rayfed_ssl.methods.local_only import LocalOnly
 
 
@@ -29,7 +33,13 @@ METHODS: dict[str, MethodInfo] = {
     "flesd-cc": MethodInfo(FLESD, "FLESD with constant communication: one round (Shi et al. 2021)", rounds=1),
     "fedavg": MethodInfo(FedAvg, "average weights (McMahan et al. 2017)"),
     "fedprox": MethodInfo(FedProx, "average weights, local training held near the global ones (Li et al. 2020)"),
+    "fedu": MethodInfo(
+        FedU, "global encoder, global predictor only for clients that moved little (Zhuang et al. 2021)"
+    ),
+    "fedema": MethodInfo(FedEMA, "keep a share of the own model, by how far it moved (Zhuang et al. 2022)"),
+    "ldawa": MethodInfo(LDAWA, "average layers, scaled by their cosine to the global ones (Rehman et al. 2023)"),
+    "fedfoa": MethodInfo(FedFoA, "add others' feature correlations to any method's training (Liu et al. 2022)"),
     "local": MethodInfo(LocalOnly, "no federation: lower bound per client, upper bound with partition=pooled"),
 }
 
-__all__ = ["FLESD", "METHODS", "FedAvg", "FedProx", "LocalOnly", "MethodInfo"]
+__all__ = ["FLESD", "LDAWA", "METHODS", "FedAvg", "FedEMA", "FedFoA", "FedProx", "FedU", "LocalOnly", "MethodInfo"]

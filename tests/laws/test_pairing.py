@@ -19,9 +19,11 @@ Open = Callable[..., Federation]
 Tiny = Callable[..., Config]
 PUBLIC = {name: ["public=client:0", "method.distil_batch=8"] for name in ("flesd", "flesd-cc")}
 
+OBJECTIVE = {"fedu": ["objective=byol", "objective.hidden=32"]}  # FedU decides about a predictor
+
 
 def open_method(open_tiny: Open, name: str, *overrides: str) -> Federation:
-    return open_tiny(name, "clients.number=5", *PUBLIC.get(name, []), *overrides)
+    return open_tiny(name, "clients.number=5", *PUBLIC.get(name, []), *OBJECTIVE.get(name, []), *overrides)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -43,7 +45,7 @@ def test_cohorts_are_the_same_for_every_method(open_tiny: Open, name: str):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_everybody_starts_from_the_same_weights(open_tiny: Open, name: str):
-    weights = open_method(open_tiny, "fedavg").task.initial_weights()
+    weights = open_method(open_tiny, "fedavg", *OBJECTIVE.get(name, [])).task.initial_weights()
     assert digest(open_method(open_tiny, name).task.initial_weights()) == digest(weights)
 
 

@@ -4,6 +4,8 @@ from rayfed_ssl.methods import METHODS
 
 MIXED = "clients.models=[cnn, vgg9, cnn]"  # vgg9 has dropout, so its steps draw from torch's global generator
 
+BYOL = ("objective=byol", "objective.hidden=32")
+
 VARIANTS: dict[str, tuple[str, ...]] = {
     **{name: (name,) for name in METHODS},
     "fedavg-local-batch-norm": ("fedavg", "method.parts.batch_norm=local"),
@@ -31,4 +33,27 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     ),
     "flesd-exclude-self": ("flesd", "method.exclude_self=true", "method.refill=epoch"),
     "local-mixed-models": ("local", MIXED),
+    "fedu": ("fedu", *BYOL),
+    "fedu-local-predictors": ("fedu", *BYOL, "method.threshold=0", "method.parts.batch_norm=local"),
+    "fedema": ("fedema", *BYOL),
+    "fedema-without-a-predictor": ("fedema",),
+    "fedema-some-of-the-clients": (
+        "fedema",
+        *BYOL,
+        "method.selective=true",
+        "clients.number=4",
+        "clients.fraction=0.67",
+        "rounds=3",
+    ),
+    "ldawa-renormalised": ("ldawa", "method.warm_up=0", "method.renormalise=true"),
+    "fedfoa-mixed-models": ("fedfoa", MIXED, *BYOL, "objective.projector=linear"),
+    "fedfoa-fedema": ("fedfoa", *BYOL, "method.base=fedema"),
+    "fedfoa-fedavg-some-of-the-clients": (
+        "fedfoa",
+        "method.base=fedavg",
+        "method.strength=0.1",
+        "clients.number=5",
+        "clients.fraction=0.5",
+        "rounds=3",
+    ),
 }

@@ -1,0 +1,167 @@
+"""FedEMA: mix the global model into the client's own, the less the further the client has moved.
+
+Zhuang, Wen, Zhang: Divergence-aware Federated Self-Supervised Learning, ICLR 2022. "Code" below is the authors' EasyFL.
+
+Symbols: W_k weights of client k after its last local training; W_g global weights; d_k divergence, how far the encoder moved
+in that training; lambda_k scale, tau target of the autoscaler; mu_k = min(lambda_k d_k, 1) share of the own weights.
+
+Deviations:
+- d_k is FedU's: the mean over convolutions of the online encoder (code; the paper writes a norm of all weights). A training
+  starts from the mixed model, so that is what d_k is measured from (code; the paper's is the global model).
+- Parameters are mixed. Running statistics of encoder and projector are the global ones, those of the heads beyond come
+  from where the larger weight is (code). Entries that are not numbers are treated as statistics.
+- lambda_k is fixed at the first divergence above 0. A client that has not moved has mu_k = 0.
+- Heads beyond the projector are mixed like the predictor, also where an objective has others; the paper has BYOL alone.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+
+from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server
+from rayfed_ssl.methods import fedavg
+from rayfed_ssl.methods.fedavg import Download, FedAvg, ServerState, Upload
+from rayfed_ssl.methods.fedu import check_averaged, encoder_divergence
+from rayfed_ssl.parts import MEMORY, Parts, part_of
+from rayfed_ssl.task import Task
+from rayfed_ssl.trees import Weights
+
+
+@dataclass(frozen=True)
+class ClientState:
+    """What a client remembers of its last local training.
+
+    Attributes:
+        averaging: What FedAvg keeps, the target among it.
+        weights: W_k, all parts that were sent.
+        scale: lambda_k, or None as long as the client has not moved.
+        divergence: d_k.
+        round: The round of that training.
+    """
+
+    averaging: fedavg.ClientState | Empty
+    weights: Weights
+    scale: float | None
+    divergence: float
+    round: int
+
+
+def autoscale(target: float, divergence: float) -> float | None:
+    """lambda_k = tau / d_k, so that the first share of the own weights is tau; None if the client has not moved."""
+    return target / divergence if divergence > 0 else None
+
+
+def own_share(scale: float | None, divergence: float) -> float:
+    """mu_k = min(lambda_k d_k, 1)."""
+    return 0.0 if scale is None else min(scale * divergence, 1.0)
+
+
+def mix(own: Weights, received: Weights, share: float) -> Weights:
+    """W_k <- mu_k W_k + (1 - mu_k) W_g for the parameters of encoder and heads.
+
+    Args:
+        own: W_k.
+        received: W_g, with the same names.
+        share: mu_k, in [0, 1]; 0 gives W_g bit for bit.
+    """
+    return received if share == 0 else {name: _mixed(name, own[name], received[name], share) for name in received}
+
+
+def _mixed(name: str, own: torch.Tensor, received: torch.Tensor, share: float) -> torch.Tensor:
+    part = name.partition(".")[0]
+    if part in MEMORY:
+        return received
+    if part_of(name) == "batch_norm" or not received.is_floating_point():
+        return own if share > 0.5 and part not in ("encoder", "projector") else received
+    return torch.lerp(received, own, share)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedEMA(Method):
+    """FedAvg whose clients keep a share of their own weights.
+
+    Attributes:
+        tau: Target of the autoscaler, the share at a client's second participation; 0.7 in the code's instructions, 0.8 its
+            parser's default.
+        scale: One lambda for all clients in place of the autoscaler; the code's default is 1.
+        selective: Mix only if the client also trained in the round before; otherwise it takes the global weights and a
+            fresh target. For runs in which a part of the clients trains in each round (code).
+        weighting: As in FedAvg; the code has "samples".
+        parts: As in FedAvg.
+    """
+
+    privacy: ClassVar = "High"
+    averages_weights: ClassVar = True
+    tau: float = 0.7
+    scale: float | None = None
+    selective: bool = False
+    weighting: Literal["samples", "uniform"] = "samples"
+    parts: Parts = Parts()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.tau <= 1:
+            raise ValueError(f"method.tau must lie between 0 and 1, got {self.tau}")
+        if self.scale is not None and not self.scale >= 0:
+            raise ValueError(f"method.scale must be at least 0, got {self.scale}")
+        if self.scale is not None and self.tau != FedEMA.tau:
+            raise ValueError(f"method.tau={self.tau} has no meaning with method.scale={self.scale}: remove one of them")
+
+    @property
+    def averaging(self) -> FedAvg:
+        """The FedAvg that everything but the client's start is left to."""
+        return FedAvg(weighting=self.weighting, parts=self.parts)
+
+    def check(self, task: Task, num_public: int) -> tuple[str, ...]:
+        """Refuse an encoder that is not sent, whose divergence nobody could measure."""
+        notes = self.averaging.check(task, num_public)
+        check_averaged("FedEMA", self.averaging, task, "encoder")
+        return notes
+
+    def init_server(self, server: Server) -> ServerState:
+        """Start as FedAvg does."""
+        return self.averaging.init_server(server)
+
+    def download(self, state: ServerState, client_id: int) -> Download:
+        """Send the global weights to everybody."""
+        return self.averaging.download(state, client_id)
+
+    def update_client(
+        self, download: Download, state: ClientState | Empty, client: Client
+    ) -> tuple[Upload, ClientState, Metrics]:
+        """Mix the global weights into the own ones, train, and measure how far the encoder moved."""
+        kept, share, scale = self.resume(state, client.round)
+        start = mix(state.weights, download.weights, share) if isinstance(state, ClientState) else download.weights
+        upload, kept, metrics = self.averaging.update_client(replace(download, weights=start), kept, client)
+        divergence = encoder_divergence(start, upload.weights)
+        scale = autoscale(self.tau, divergence) if scale is None else scale
+        next_state = ClientState(kept, upload.weights, scale, divergence, client.round)
+        return upload, next_state, {**metrics, "divergence": divergence, "own_share": share}
+
+    def resume(self, state: ClientState | Empty, round: int) -> tuple[fedavg.ClientState | Empty, float, float | None]:
+        """Decide what a client takes up again: what FedAvg kept, mu_k and lambda_k.
+
+        A client that takes part for the first time, or under `selective` after a pause, has a share of 0; after a pause its
+        target is dropped, and so starts anew as a copy of the global model.
+        """
+        if not isinstance(state, ClientState):
+            return Empty(), 0.0, self.scale
+        if not self.selective or state.round == round - 1:
+            return state.averaging, own_share(state.scale, state.divergence), state.scale
+        kept = state.averaging
+        if isinstance(kept, fedavg.ClientState):
+            kept = fedavg.ClientState({name: v for name, v in kept.kept.items() if part_of(name) != "target"})
+        return kept, 0.0, state.scale
+
+    def update_server(
+        self, state: ServerState, uploads: Mapping[int, Upload], server: Server
+    ) -> tuple[ServerState, Metrics]:
+        """Average as FedAvg does."""
+        return self.averaging.update_server(state, uploads, server)
+
+    def encoders(self, state: ServerState, clients: Mapping[int, ClientState | Empty]) -> dict[str, Encoder]:
+        """The same encoders as FedAvg's."""
+        return self.averaging.encoders(
+            state, {k: own.averaging if isinstance(own, ClientState) else own for k, own in clients.items()}
+        )

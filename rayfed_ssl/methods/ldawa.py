@@ -1,0 +1,150 @@
+"""L-DAWA: average layer by layer, each client's layer scaled by the cosine of its angle to the global one.
+
+Rehman, Gao, de Gusmao, Alibeigi, Shen, Lane: L-DAWA: Layer-wise Divergence Aware Weight Aggregation in Federated
+Self-Supervised Visual Representation Learning, ICCV 2023. "Code" below is the authors' repository.
+
+Symbols: w_k^l tensor l of client k after local training; w_g^l the global one that it started from; K clients of the round;
+delta_k^l = cos(w_k^l, w_g^l).
+
+Deviations:
+- delta shrinks a layer wherever it is below 1 (code). `renormalise` divides by the sum of |delta| instead of K.
+- A delta below 0 turns a layer round (code). Where w_k^l or w_g^l is 0 there is no angle, and delta is 1; the code divides
+  by 0 if w_g^l is 0.
+- Scalars and integers (batch-norm's step counters) are averaged without scaling; running means and variances are vectors
+  and scaled like weights (code).
+- The warm-up is weighted as FedAvg is, later rounds are not weighted by samples (code).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server
+from rayfed_ssl.methods.fedavg import ClientState, Download, FedAvg, ServerState, Upload
+from rayfed_ssl.parts import Parts
+from rayfed_ssl.task import Task
+from rayfed_ssl.trees import Weights
+
+
+def angle(local: Tensor, reference: Tensor) -> float:
+    """delta_k^l: cosine of the angle between two tensors, in [-1, 1]; 1 where one of them is 0."""
+    first, second = local.double().flatten(), reference.double().flatten()
+    lengths = float(first.norm() * second.norm())
+    return max(-1.0, min(1.0, float(first @ second) / lengths)) if lengths > 0 else 1.0
+
+
+def is_layer(value: Tensor) -> bool:
+    """Whether a tensor has a direction: floating-point, with at least one dimension."""
+    return value.is_floating_point() and value.dim() > 0
+
+
+class LayerwiseMean:
+    """w^l <- 1/K sum_k delta_k^l w_k^l in the making, one client at a time; sums are float64.
+
+    Attributes:
+        reference: w_g.
+        renormalise: Whether the sum of |delta_k^l| stands in the place of K.
+    """
+
+    def __init__(self, reference: Weights, renormalise: bool) -> None:
+        self.reference, self.renormalise = reference, renormalise
+        self.sums: Weights = {}
+        self.scales: dict[str, float] = {}
+        self.angles: list[float] = []
+        self.count = 0
+
+    def add(self, weights: Weights) -> None:
+        """Add w_k; it is not kept."""
+        self.count += 1
+        for name, value in weights.items():
+            cosine = 1.0
+            if is_layer(value):
+                cosine = angle(value, self.reference[name])
+                self.angles.append(cosine)
+            summand = value.double() * cosine
+            self.sums[name] = self.sums[name].add_(summand) if name in self.sums else summand
+            self.scales[name] = self.scales.get(name, 0.0) + (abs(cosine) if self.renormalise else 1.0)
+
+    def result(self) -> Weights:
+        """Compute the mean; a layer at right angles to all clients' stays as it was under `renormalise`.
+
+        Raises:
+            ValueError: No client sent anything.
+        """
+        if not self.count:
+            raise ValueError("L-DAWA has nothing to average: no client of this round sent an upload")
+        return {name: self._mean(name, self.reference[name]) for name in self.sums}
+
+    def _mean(self, name: str, reference: Tensor) -> Tensor:
+        if self.scales[name] == 0:
+            return reference
+        mean = self.sums[name] / self.scales[name]
+        return mean.to(reference.dtype) if reference.is_floating_point() else mean.round().to(reference.dtype)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LDAWA(Method):
+    """FedAvg with a mean that looks at each layer's direction.
+
+    Attributes:
+        warm_up: First rounds that are FedAvg's; the code's condition makes them 3.
+        renormalise: Divide by the sum of |delta| instead of K, so that layers do not shrink.
+        weighting: As in FedAvg, in the warm-up.
+        parts: As in FedAvg.
+    """
+
+    privacy: ClassVar = "High"
+    averages_weights: ClassVar = True
+    warm_up: int = 3
+    renormalise: bool = False
+    weighting: Literal["samples", "uniform"] = "samples"
+    parts: Parts = Parts()
+
+    def __post_init__(self) -> None:
+        if self.warm_up < 0:
+            raise ValueError(f"method.warm_up must be at least 0, got {self.warm_up}")
+
+    @property
+    def averaging(self) -> FedAvg:
+        """The FedAvg that everything but the aggregation is left to."""
+        return FedAvg(weighting=self.weighting, parts=self.parts)
+
+    def check(self, task: Task, num_public: int) -> tuple[str, ...]:
+        """Say where all rounds are FedAvg's."""
+        notes = self.averaging.check(task, num_public)
+        if task.rounds <= self.warm_up:
+            return (*notes, f"L-DAWA is FedAvg here: {task.rounds} rounds of {self.warm_up} for the warm-up")
+        return notes
+
+    def init_server(self, server: Server) -> ServerState:
+        """Start as FedAvg does."""
+        return self.averaging.init_server(server)
+
+    def download(self, state: ServerState, client_id: int) -> Download:
+        """Send the global weights to everybody."""
+        return self.averaging.download(state, client_id)
+
+    def update_client(
+        self, download: Download, state: ClientState | Empty, client: Client
+    ) -> tuple[Upload, ClientState | Empty, Metrics]:
+        """Train as FedAvg's clients do."""
+        return self.averaging.update_client(download, state, client)
+
+    def update_server(
+        self, state: ServerState, uploads: Mapping[int, Upload], server: Server
+    ) -> tuple[ServerState, Metrics]:
+        """Average, after the warm-up layer by layer; reports the mean cosine."""
+        if server.round <= self.warm_up:
+            return self.averaging.update_server(state, uploads, server)
+        mean = LayerwiseMean(state.weights, self.renormalise)
+        for upload in uploads.values():
+            mean.add(upload.weights)
+        cosine = float(torch.tensor(mean.angles, dtype=torch.float64).mean())
+        return replace(state, weights=mean.result()), {"cosine": cosine}
+
+    def encoders(self, state: ServerState, clients: Mapping[int, ClientState | Empty]) -> dict[str, Encoder]:
+        """The same encoders as FedAvg's."""
+        return self.averaging.encoders(state, clients)
