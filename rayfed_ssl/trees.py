@@ -98,27 +98,47 @@ def digest(tree: Tree) -> str:
     return hasher.hexdigest()
 
 
-def weighted_mean(weighted: Iterable[tuple[float, Weights]]) -> Weights:
-    """Average weights, sum_k p_k w_k / sum_k p_k, holding one summand at a time.
+class WeightedMean:
+    """A weighted mean of weights in the making, so that several can be made in one pass.
 
     Sums are float64 in the order given and rounded once at the end, so that the mean of one tree is that tree, bit for
     bit. Integer buffers (batch-norm's step counters) are averaged and rounded to the nearest integer.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._dtypes: dict[str, torch.dtype] = {}
+        self._total = 0.0
+
+    def add(self, factor: float, weights: Weights) -> None:
+        """Add a summand; `weights` is not kept."""
+        self._total += factor
+        for name, value in weights.items():
+            scaled = value.double() * factor
+            self._sums[name] = self._sums[name].add_(scaled) if name in self._sums else scaled
+            self._dtypes[name] = value.dtype
+
+    def result(self) -> Weights:
+        """Compute sum_k p_k w_k / sum_k p_k; nothing can be added afterwards.
+
+        Raises:
+            ValueError: Nothing to average, or the factors sum to zero.
+        """
+        if self._total <= 0:
+            raise ValueError("there is nothing to average: no client sent weights with a positive factor")
+        return {name: _round_to(value.div_(self._total), self._dtypes[name]) for name, value in self._sums.items()}
+
+
+def weighted_mean(weighted: Iterable[tuple[float, Weights]]) -> Weights:
+    """Average weights, sum_k p_k w_k / sum_k p_k, holding one summand at a time (see `WeightedMean`).
 
     Raises:
         ValueError: Nothing to average, or the factors sum to zero.
     """
-    sums: dict[str, Tensor] = {}
-    dtypes: dict[str, torch.dtype] = {}
-    total = 0.0
+    mean = WeightedMean()
     for factor, weights in weighted:
-        total += factor
-        for name, value in weights.items():
-            scaled = value.double() * factor
-            sums[name] = sums[name].add_(scaled) if name in sums else scaled
-            dtypes[name] = value.dtype
-    if total <= 0:
-        raise ValueError("there is nothing to average: no client sent weights with a positive factor")
-    return {name: _round_to(value.div_(total), dtypes[name]) for name, value in sums.items()}
+        mean.add(factor, weights)
+    return mean.result()
 
 
 def _round_to(value: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,0 +1,199 @@
+"""FedMD: clients of different architectures agree on public data, each keeping its own model.
+
+Li, Wang: FedMD: Heterogenous Federated Learning via Model Distillation, 2019 (arXiv 1910.03581), at the level of features,
+as FedFoA compares with it. "Code" below means what the authors' code is known to do.
+
+Symbols: D_pub public samples, P of them; R_k = client k's unit-length projections of D_pub [P, D]; C = consensus [P, D].
+
+Deviations:
+- The paper's clients exchange class scores; FedFoA's text says only that they align "the feature representations over a
+  public dataset". Here they exchange unit-length projections of its calibration layer, one plain view, evaluation mode.
+- The consensus is the plain mean over clients (code) and is not scaled back to unit length: where clients disagree it is
+  short, and its pull on single entries is weak.
+- The code draws 5,000 public samples anew each round; here the public set is all of them (`public=stl10:5000`).
+- The paper's training on labelled public data before round 1 has nothing to correspond to, and is left out.
+- Clients digest in training mode with their own optimiser, as the code does.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rayfed_ssl.compression import Format, Packed, pack, unpack
+from rayfed_ssl.data.views import normalise
+from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, sent
+from rayfed_ssl.models import Model
+from rayfed_ssl.objective import Batch, Terms
+from rayfed_ssl.parts import without_memory
+from rayfed_ssl.task import Task
+from rayfed_ssl.trees import Weights, frozen
+
+
+@dataclass(frozen=True)
+class ClientState:
+    """The client's own model and its objective's memory, which never leave it."""
+
+    architecture: str
+    weights: Weights
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """C of the last round, or None before the first."""
+
+    consensus: Tensor | None
+
+
+@dataclass(frozen=True)
+class Download:
+    """How the clients of the last round see the public samples, on average; nothing in the first round."""
+
+    consensus: Tensor | None = sent("representations")
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What a client reveals: how its model sees public samples; no weights, no sample counts."""
+
+    representations: Packed = sent("representations")
+
+
+def consensus(representations: Iterable[Tensor]) -> Tensor:
+    """C = mean over clients of R_k, each counting the same (code), [P, D]; holds one summand at a time.
+
+    Raises:
+        ValueError: No client sent anything.
+    """
+    total, count = None, 0
+    for rows in representations:
+        total, count = rows.clone() if total is None else total.add_(rows), count + 1
+    if total is None:
+        raise ValueError("FedMD has nothing to agree on: no client of this round sent an upload")
+    return total.div_(count)
+
+
+def digest_loss(projections: Tensor, agreed: Tensor) -> Tensor:
+    """Mean absolute error between a client's projections and the consensus (code).
+
+    Args:
+        projections: Of public samples, not normalised, [B, D].
+        agreed: Rows of C for the same samples, [B, D].
+    """
+    return F.l1_loss(F.normalize(projections, dim=1), agreed)
+
+
+def check_widths(task: Task, name: str) -> None:
+    """Refuse architectures whose projections cannot be averaged.
+
+    Raises:
+        ValueError: Their widths differ.
+    """
+    widths = {encoder: task.blank(encoder).projection_dim for encoder in (*task.client_encoders, task.encoder)}
+    if len(set(widths.values())) > 1:
+        listed = ", ".join(f"{encoder} has {width}" for encoder, width in widths.items())
+        raise ValueError(
+            f"{name} averages projections, so they need one width, but {listed}: set model.projection_dim, or take an "
+            "objective whose head has a width of its own"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedMD(Method):
+    """Fit the mean of all clients' projections of public data, then train on private data.
+
+    Attributes:
+        digest_epochs: Passes over D_pub per round in which a client fits the consensus (code).
+        digest_batch: Samples a step of them (code).
+        upload_format: Number format of what is sent.
+    """
+
+    privacy: ClassVar = "Low"
+    needs_public: ClassVar = True
+    digest_epochs: int = 1
+    digest_batch: int = 256
+    upload_format: Format = "fp32"
+
+    def __post_init__(self) -> None:
+        if self.digest_epochs < 1:
+            raise ValueError(f"method.digest_epochs must be at least 1, got {self.digest_epochs}")
+        if self.digest_batch < 2:
+            raise ValueError(f"method.digest_batch must be at least 2, got {self.digest_batch}")
+
+    def check(self, task: Task, num_public: int) -> tuple[str, ...]:
+        """Refuse projections of different widths and a public set of one sample."""
+        check_widths(task, "fedmd")
+        if num_public < 2:
+            raise ValueError(f"fedmd needs at least 2 public samples, got {num_public}: set a larger public set")
+        return ()
+
+    def init_server(self, server: Server) -> ServerState:
+        """Begin without a consensus."""
+        return ServerState(None)
+
+    def download(self, state: ServerState, client_id: int) -> Download:
+        """Distribute: send the consensus to everybody."""
+        return Download(state.consensus)
+
+    def update_client(
+        self, download: Download, state: ClientState | Empty, client: Client
+    ) -> tuple[Upload, ClientState, Metrics]:
+        """Digest the consensus, revisit the private data, communicate how the public samples look now."""
+        assert client.public is not None, "the engine refuses to start FedMD without public data"
+        own = state.weights if isinstance(state, ClientState) else client.task.initial_weights(client.architecture)
+        digested: Metrics = {}
+        if download.consensus is not None:
+            fitted, digested = self.digest(own, download.consensus, client)
+            own = own | fitted
+        trained, metrics = client.train(own)
+        model = client.task.model(trained, client.architecture)
+        representations = client.task.project(model, client.public).cpu().clone()
+        upload = Upload(pack(representations, self.upload_format))
+        return upload, ClientState(client.architecture, trained), metrics | digested
+
+    def digest(self, weights: Weights, agreed: Tensor, client: Client) -> tuple[Weights, Metrics]:
+        """Fit the client's model to the consensus on public data; the objective's memory stays as it is.
+
+        Args:
+            weights: The client's whole state.
+            agreed: C, [P, D].
+            client: Whose public data, task and generator are used.
+        """
+        task = client.task
+        assert client.public is not None, "the engine refuses to start FedMD without public data"
+        target = agreed.to(task.device)
+
+        def loss(model: Model, memory: nn.Module, batch: Batch) -> Terms:
+            with task.autocast():
+                _, projections = model(normalise(batch.images, task.views.first))
+            return Terms(digest_loss(projections, target[batch.index]), projections)
+
+        model = task.model(weights, client.architecture)
+        metrics = task.fit(
+            model,
+            client.public,
+            client.generator,
+            round=client.round,
+            loss=loss,
+            epochs=self.digest_epochs,
+            batch=self.digest_batch,
+        )
+        return frozen(model.state_dict()), {"digest_loss_first": metrics["loss_first"], "digest_loss": metrics["loss"]}
+
+    def update_server(
+        self, state: ServerState, uploads: Mapping[int, Upload], server: Server
+    ) -> tuple[ServerState, Metrics]:
+        """Aggregate: average what the clients of the round sent."""
+        with torch.no_grad():
+            return ServerState(consensus(unpack(upload.representations) for upload in uploads.values())), {}
+
+    def encoders(self, state: ServerState, clients: Mapping[int, ClientState | Empty]) -> dict[str, Encoder]:
+        """Each client's own encoder; there is no global one."""
+        return {
+            f"client-{client_id}": Encoder(own.architecture, without_memory(own.weights))
+            for client_id, own in clients.items()
+            if isinstance(own, ClientState)
+        }
