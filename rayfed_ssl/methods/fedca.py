@@ -1,0 +1,297 @@
+"""FedCA: FedAvg with SimCLR, a dictionary of everybody's projections as negatives, and a common model to align with.
+
+Zhang, Kuang, You, Shen, Xiao, Zhang, Wu, Zhuang, Li: Federated Unsupervised Representation Learning, 2020
+(arXiv 2010.08982). No code is public.
+
+Symbols: h features, z projections, z~ = z / ||z||; D_u samples of client u; Z ensembled projections [|D_u|, D]; alpha their
+momentum; K rows of the dictionary; t temperature; D_align public samples, P of them; beta strength of the alignment; N
+samples a step; m clients of a round.
+
+What the paper leaves open, and what is done here:
+- t is `objective.temperature`.
+- Who draws the K rows. A client does not know m, so it sends K random rows of its own (or all that it has); the server
+  keeps the first K / m of each. The client's own rows are not taken out of what it receives (Eq. 5 does not either).
+- Projections for the dictionary are those of unaugmented samples, by the trained local model (Algorithm 1; the text also
+  says "global model"), in evaluation mode.
+- The alignment model is SimCLR, trained by the server on D_align from everybody's initial weights with the run's own recipe.
+- A step aligns on min(N, P) random public samples, unaugmented. The alignment model's h and z are those of the evaluation
+  mode and are computed once; clients receive them in the place of the model, in their first round alone.
+- Public samples pass the local model with their own batch statistics and leave no trace in its running ones.
+
+Deviations: t in Eq. 9 counts the rounds in which the client took part. Metrics report the contrastive loss alone.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from rayfed_ssl.data.views import normalise
+from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, sent
+from rayfed_ssl.methods import fedavg
+from rayfed_ssl.methods.fedavg import FedAvg
+from rayfed_ssl.models import Model
+from rayfed_ssl.objective import Batch, Terms
+from rayfed_ssl.objectives import SimCLR
+from rayfed_ssl.parts import Parts
+from rayfed_ssl.task import Task, Term
+from rayfed_ssl.trees import WeightedMean, Weights
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """What the alignment model makes of D_align: h_align [P, d] and z_align [P, D], not normalised."""
+
+    features: Tensor
+    projections: Tensor
+
+
+@dataclass(frozen=True)
+class ClientState:
+    """What FedAvg keeps on the client, Z if projections are ensembled, and the alignment model's outputs."""
+
+    own: fedavg.ClientState | Empty
+    ensembled: Tensor | None
+    aligned: Aligned | None
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """The global weights, the dictionary [K, D] after the first round, and what clients align with."""
+
+    averaged: fedavg.ServerState
+    dictionary: Tensor | None = None
+    aligned: Aligned | None = None
+    started: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Download:
+    """The global weights; the dictionary after the first round; what to align with, in a client's first round alone."""
+
+    weights: Weights = sent("weights")
+    dictionary: Tensor | None = sent("representations")
+    aligned: Aligned | None = sent("representations")
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What a client reveals: weights, how many samples it has, and projections of up to K of its own samples."""
+
+    weights: Weights = sent("weights")
+    num_samples: int = sent("statistics")
+    dictionary: Tensor | None = sent("representations")
+
+
+def dictionary_contrast(first: Tensor, second: Tensor, dictionary: Tensor, temperature: float) -> Tensor:
+    """InfoNCE with the batch's other samples and the dictionary as negatives (Eq. 4-8).
+
+    Args:
+        first: z~_i, unit-length projections of first views, [N, D].
+        second: z~_j, of second views, [N, D].
+        dictionary: z~_dict, unit length, [K, D]; without rows in the first round.
+        temperature: t, above 0.
+
+    Returns:
+        Mean over i of -log( exp(z~_i.z~_j(i) / t) / sum over all N + K of exp(z~_i.z~ / t) ).
+    """
+    logits = torch.cat([first @ second.T, first @ dictionary.T], dim=1) / temperature
+    return F.cross_entropy(logits, torch.arange(len(first), device=first.device))
+
+
+def ensemble(previous: Tensor | None, projections: Tensor, alpha: float) -> Tensor:
+    """Z^t = alpha Z^(t-1) + (1 - alpha) z^t, from Z^0 = 0 (Eq. 9).
+
+    Args:
+        previous: Z^(t-1), [|D_u|, D], or None for Z^0.
+        projections: z^t of the client's own samples, not normalised, [|D_u|, D].
+        alpha: Momentum of the ensemble, at least 0 and below 1.
+    """
+    fresh = (1 - alpha) * projections
+    return fresh if previous is None else alpha * previous + fresh
+
+
+def normalised(ensembled: Tensor) -> Tensor:
+    """z~^t = Z^t / ||Z^t||; the correction 1 / (1 - alpha^t) cancels (Eq. 10), [|D_u|, D]."""
+    return F.normalize(ensembled, dim=1)
+
+
+def alignment_loss(features: Tensor, projections: Tensor, aligned: tuple[Tensor, Tensor]) -> Tensor:
+    """Sum over samples of squared distances to the alignment model's outputs (Eq. 11-13).
+
+    Args:
+        features: h_u, not normalised, [|D_sub|, d].
+        projections: z_u, not normalised, [|D_sub|, D].
+        aligned: h_align and z_align of the same samples.
+    """
+    return (features - aligned[0]).square().sum() + (projections - aligned[1]).square().sum()
+
+
+def share_of(size: int, position: int, num_clients: int) -> int:
+    """Rows that the client at this position of a round gives to a dictionary of K rows: K / m, the first ones one more."""
+    return size // num_clients + (position < size % num_clients)
+
+
+@contextmanager
+def unrecorded(model: nn.Module) -> Iterator[None]:
+    """Let batch-norm layers in training mode use a batch's statistics without recording them."""
+    layers = [module for module in model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
+    for layer in layers:
+        layer.track_running_stats = False
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.track_running_stats = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedCA(Method):
+    """FedAvg with a shared dictionary of negatives and an alignment with a model of public data.
+
+    Attributes:
+        dictionary: Whether projections are shared as negatives.
+        dictionary_size: K (paper).
+        ensembling: alpha (paper); 0 switches temporal ensembling off.
+        beta: Strength of the alignment (paper); 0 switches it off, and no public data are needed.
+        align_epochs: Passes over D_align in which the server trains the alignment model; as many as the paper's clients.
+        parts: As in FedAvg.
+    """
+
+    privacy: ClassVar = "High"
+    averages_weights: ClassVar = True
+    dictionary: bool = True
+    dictionary_size: int = 1024
+    ensembling: float = 0.5
+    beta: float = 0.01
+    align_epochs: int = 100
+    parts: Parts = Parts()
+
+    def __post_init__(self) -> None:
+        if self.dictionary_size < 1:
+            raise ValueError(f"method.dictionary_size must be at least 1, got {self.dictionary_size}")
+        if not 0 <= self.ensembling < 1:
+            raise ValueError(f"method.ensembling must be at least 0 and below 1, got {self.ensembling}")
+        if not self.beta >= 0:
+            raise ValueError(f"method.beta must be at least 0, got {self.beta}")
+        if self.align_epochs < 1:
+            raise ValueError(
+                f"method.align_epochs must be at least 1, got {self.align_epochs}: method.beta=0 aligns not"
+            )
+
+    @property
+    def needs_public(self) -> bool:  # type: ignore[override]
+        """Whether there is an alignment, which happens on public data."""
+        return self.beta > 0
+
+    @property
+    def averaging(self) -> FedAvg:
+        """The FedAvg that weights are left to."""
+        return FedAvg(parts=self.parts)
+
+    def check(self, task: Task, num_public: int) -> tuple[str, ...]:
+        """Refuse objectives whose negatives are not the other samples of the batch."""
+        self.averaging.check(task, num_public)
+        if not isinstance(task.objective, SimCLR) or task.objective.form != "infonce":
+            raise ValueError(
+                f"fedca adds negatives to InfoNCE, got the objective {task.objective}: set objective=simclr and "
+                "objective.form=infonce"
+            )
+        if self.beta and num_public < 2:
+            raise ValueError(f"fedca aligns on at least 2 public samples, got {num_public}: set a larger public set")
+        return ()
+
+    def init_server(self, server: Server) -> ServerState:
+        """Initialise theta_0; prepare D_align and an alignment model (Algorithm 1, server, 1-2)."""
+        return ServerState(
+            self.averaging.init_server(server), aligned=self.alignment_model(server) if self.beta else None
+        )
+
+    def alignment_model(self, server: Server) -> Aligned:
+        """Train a model on D_align and keep what it makes of it."""
+        assert server.public is not None, "the engine refuses to start FedCA's alignment without public data"
+        model = server.task.model(server.task.initial_weights())
+        server.task.fit(model, server.public, server.generator, epochs=self.align_epochs)
+        features, projections = server.task.represent(model, server.public)
+        return Aligned(features.cpu().clone(), projections.cpu().clone())
+
+    def init_client(self, client: Client) -> ClientState:
+        """Z^0 = 0, and nothing to align with yet."""
+        return ClientState(Empty(), None, None)
+
+    def download(self, state: ServerState, client_id: int) -> Download:
+        """Send theta_t and dict_t, and to a newcomer what it shall align with."""
+        aligned = None if client_id in state.started else state.aligned
+        return Download(state.averaged.weights, state.dictionary, aligned)
+
+    def update_client(
+        self, download: Download, state: ClientState, client: Client
+    ) -> tuple[Upload, ClientState, Metrics]:
+        """ClientUpdate(u, theta, dict): E epochs on Eq. 14, then dict^u by Eq. 9-10."""
+        aligned = download.aligned or state.aligned
+        training = client.adding(self.alignment(client, aligned)) if aligned is not None else client
+        loss = None if download.dictionary is None else partial(self.contrast, client, download.dictionary)
+        sent_up, own, metrics = self.averaging.update_client(
+            fedavg.Download(download.weights), state.own, training, loss
+        )
+        if not self.dictionary:
+            return Upload(sent_up.weights, sent_up.num_samples, None), ClientState(own, None, aligned), metrics
+        kept = own.kept if isinstance(own, fedavg.ClientState) else {}
+        model = client.task.model(sent_up.weights | kept)
+        _, projections = client.task.represent(model, client.data)
+        ensembled = ensemble(state.ensembled, projections.cpu(), self.ensembling)
+        chosen = torch.randperm(len(ensembled), generator=client.generator, device=client.task.device).cpu()
+        rows = normalised(ensembled)[chosen[: self.dictionary_size]]
+        remembered = ensembled if self.ensembling else None
+        return Upload(sent_up.weights, sent_up.num_samples, rows), ClientState(own, remembered, aligned), metrics
+
+    def contrast(self, client: Client, dictionary: Tensor, model: Model, memory: nn.Module, batch: Batch) -> Terms:
+        """Contrast two random views of each image, drawn and encoded as SimCLR does, with the dictionary besides."""
+        task, objective = client.task, client.task.objective
+        assert isinstance(objective, SimCLR), "check refuses other objectives"
+        views = [task.augment(batch.images, view, client.generator) for view in (task.views.first, task.views.second)]
+        with task.autocast():
+            _, projections = model(torch.cat(views))
+        first, second = F.normalize(projections, dim=1).chunk(2)
+        others = dictionary.to(first.device)
+        return Terms(dictionary_contrast(first, second, others, objective.temperature), projections.chunk(2)[0])
+
+    def alignment(self, client: Client, aligned: Aligned) -> Term:
+        """Make beta loss_align on a random D_sub of D_align, which is added to each step's loss (Eq. 14)."""
+        task, public = client.task, client.public
+        assert public is not None, "the engine refuses to start FedCA's alignment without public data"
+        targets = aligned.features.to(task.device), aligned.projections.to(task.device)
+
+        def term(model: Model, projections: Tensor) -> Tensor:
+            order = torch.randperm(len(public), generator=client.generator, device=task.device)
+            index = order[: task.batch]
+            with unrecorded(model), task.autocast():
+                h, z = model(normalise(public.batch(index), task.views.first))
+            return self.beta * alignment_loss(h, z, (targets[0][index], targets[1][index]))
+
+        return term
+
+    def update_server(
+        self, state: ServerState, uploads: Mapping[int, Upload], server: Server
+    ) -> tuple[ServerState, Metrics]:
+        """Average the weights by |D_u|; concatenate the dictionaries (Algorithm 1, server, 8-9)."""
+        mean, rows, started = WeightedMean(), [], set(state.started)
+        for position, (client_id, upload) in enumerate(uploads.items()):
+            mean.add(float(upload.num_samples), upload.weights)
+            if upload.dictionary is not None:
+                rows.append(upload.dictionary[: share_of(self.dictionary_size, position, len(uploads))].clone())
+            started.add(client_id)
+        averaged = fedavg.ServerState(state.averaged.architecture, mean.result())
+        dictionary = torch.cat(rows) if rows else None
+        metrics = {} if dictionary is None else {"dictionary_rows": float(len(dictionary))}
+        return ServerState(averaged, dictionary, state.aligned, tuple(sorted(started))), metrics
+
+    def encoders(self, state: ServerState, clients: Mapping[int, ClientState]) -> dict[str, Encoder]:
+        """The same encoders as FedAvg's."""
+        return self.averaging.encoders(state.averaged, {client_id: mine.own for client_id, mine in clients.items()})

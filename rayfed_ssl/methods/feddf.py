@@ -1,0 +1,237 @@
+"""FedDF: average the clients of each architecture, then distil all of them into each average.
+
+Lin, Kong, Stich, Jaggi: Ensemble Distillation for Robust Model Fusion in Federated Learning, NeurIPS 2020, at the level of
+features, as FedFoA compares with it. "Code" below means what the authors' code is known to do.
+
+Symbols: D_pub unlabelled samples for the transfer, P of them; R_k = client k's unit-length projections of D_pub [P, D];
+M = their mean [P, D]; w_a weights of architecture a; n_k samples of client k.
+
+Deviations:
+- The paper's ensemble averages class scores and its student minimises a Kullback-Leibler divergence; FedFoA's text says
+  only "share knowledge at the feature level". Here the student's unit-length projections are drawn to the teachers' mean,
+  by mean squared error or by cosine (`distance`).
+- Teachers see one plain view of each sample in evaluation mode, once a round; the student sees the same view in training
+  mode. The mean is not scaled back to unit length: under "mse" a sample counts the less, the more the teachers disagree.
+- The code takes up to 10,000 steps and stops early by validation accuracy, with a cosine schedule; without labels there is
+  nothing to validate on, so the number of epochs is fixed and the learning rate constant.
+- FedFoA's transfer data are "collaboratively generated", no more is said; here they are the run's public data.
+- With four clients of four architectures the averages are the clients' own models.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rayfed_ssl.data.shard import Shard
+from rayfed_ssl.data.views import normalise
+from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, sent
+from rayfed_ssl.methods import fedavg
+from rayfed_ssl.methods.fedavg import FedAvg
+from rayfed_ssl.methods.fedmd import check_widths
+from rayfed_ssl.models import Model
+from rayfed_ssl.objective import Batch, Terms
+from rayfed_ssl.optimisers import Optimiser
+from rayfed_ssl.parts import Parts, select, with_rule, without_memory
+from rayfed_ssl.task import Task
+from rayfed_ssl.trees import WeightedMean, Weights, frozen
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """Which architecture each client has, cyclically, and w_a of each architecture."""
+
+    architectures: tuple[str, ...]
+    weights: dict[str, Weights]
+
+
+@dataclass(frozen=True)
+class Download:
+    """The weights of the client's architecture."""
+
+    weights: Weights = sent("weights")
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What a client reveals: its weights, from which samples can be reconstructed, and how many samples it has."""
+
+    architecture: str = sent("statistics")
+    weights: Weights = sent("weights")
+    num_samples: int = sent("statistics")
+
+
+class MeanTeacher:
+    """M in the making: the plain mean of the teachers' projections (code: `avg_logits`)."""
+
+    def __init__(self) -> None:
+        self._total: Tensor | None = None
+        self._count = 0
+
+    def add(self, projections: Tensor) -> None:
+        """Add one teacher's R_k, [P, D]."""
+        self._total = projections.clone() if self._total is None else self._total.add_(projections)
+        self._count += 1
+
+    def result(self) -> Tensor:
+        """Compute M = 1/|S| sum_k R_k, [P, D]."""
+        assert self._total is not None, "averaging has refused a round without uploads before"
+        return self._total / self._count
+
+
+def distance_loss(projections: Tensor, taught: Tensor, distance: str) -> Tensor:
+    """Compare a student's projections with the teachers' mean.
+
+    Args:
+        projections: Of the student, not normalised, [B, D].
+        taught: Rows of M for the same samples, [B, D].
+        distance: "mse" for the mean over all entries of (student - M)^2, the student at unit length; "cosine" for the
+            mean over samples of 1 - cos(student, M).
+    """
+    if distance == "mse":
+        return F.mse_loss(F.normalize(projections, dim=1), taught)
+    return 1 - F.cosine_similarity(projections, taught, dim=1).mean()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedDF(Method):
+    """FedAvg per architecture, followed by the distillation of all received models into each.
+
+    Attributes:
+        distance: What the student minimises.
+        distil_epochs: Passes over D_pub per round and architecture; 0 leaves the averages as they are.
+        distil_batch: Samples a step (code).
+        distil_lr: Learning rate of Adam (code).
+        parts: As in FedAvg; encoder, projector and running statistics are always averaged.
+    """
+
+    privacy: ClassVar = "High"
+    needs_public: ClassVar = True
+    distance: Literal["mse", "cosine"] = "mse"
+    distil_epochs: int = 20
+    distil_batch: int = 128
+    distil_lr: float = 1e-3
+    parts: Parts = Parts()
+
+    def __post_init__(self) -> None:
+        if self.distil_epochs < 0:
+            raise ValueError(f"method.distil_epochs must be at least 0, got {self.distil_epochs}")
+        if self.distil_batch < 2:
+            raise ValueError(f"method.distil_batch must be at least 2, got {self.distil_batch}")
+        if not self.distil_lr > 0:
+            raise ValueError(f"method.distil_lr must be above 0, got {self.distil_lr}")
+
+    @property
+    def averaging(self) -> FedAvg:
+        """The FedAvg of one architecture, which trains the clients."""
+        return FedAvg(parts=self.parts)
+
+    def check(self, task: Task, num_public: int) -> tuple[str, ...]:
+        """Refuse what a teacher cannot do without, projections of different widths and a public set of one sample."""
+        rules = self.averaging.rules(task)
+        for part in ("encoder", "projector", "batch_norm"):
+            if rules[part] != "averaged":
+                raise ValueError(
+                    f"feddf lets the server look at public data with whole models, got method.parts.{part}={rules[part]}: "
+                    "remove it"
+                )
+        check_widths(task, "feddf")
+        if num_public < 2:
+            raise ValueError(f"feddf needs at least 2 public samples, got {num_public}: set a larger public set")
+        return ()
+
+    def init_server(self, server: Server) -> ServerState:
+        """Start every architecture from its random weights."""
+        task = server.task
+        architectures = task.client_encoders or (task.encoder,)
+        averaged = with_rule(self.averaging.rules(task), "averaged")
+        return ServerState(
+            architectures, {name: select(task.initial_weights(name), averaged) for name in sorted(set(architectures))}
+        )
+
+    def download(self, state: ServerState, client_id: int) -> Download:
+        """Send a client the weights of its architecture."""
+        return Download(state.weights[_architecture(state, client_id)])
+
+    def update_client(
+        self, download: Download, state: fedavg.ClientState | Empty, client: Client
+    ) -> tuple[Upload, fedavg.ClientState | Empty, Metrics]:
+        """Train as FedAvg's clients do."""
+        upload, kept, metrics = self.averaging.update_client(fedavg.Download(download.weights), state, client)
+        return Upload(client.architecture, upload.weights, upload.num_samples), kept, metrics
+
+    def update_server(
+        self, state: ServerState, uploads: Mapping[int, Upload], server: Server
+    ) -> tuple[ServerState, Metrics]:
+        """Average each architecture's clients (n_k / n); distil the ensemble of all into each average that moved."""
+        assert server.public is not None, "the engine refuses to start FedDF without public data"
+        means: dict[str, WeightedMean] = {}
+        teacher = MeanTeacher()
+        for upload in uploads.values():
+            means.setdefault(upload.architecture, WeightedMean()).add(float(upload.num_samples), upload.weights)
+            if self.distil_epochs:
+                model = server.task.model(upload.weights, upload.architecture)
+                teacher.add(server.task.project(model, server.public))
+        weights = state.weights | {name: mean.result() for name, mean in means.items()}
+        if not self.distil_epochs:
+            return ServerState(state.architectures, weights), {}
+        losses = []
+        for name in sorted(means):
+            student = server.task.model(weights[name], name)
+            losses.append(self.distil(student, teacher.result(), server.public, server.task, server.generator))
+            taught = frozen(student.state_dict())
+            weights[name] = {key: taught.get(key, value) for key, value in weights[name].items()}
+        keys = ("distil_loss_first", "distil_loss", "distil_steps")
+        metrics = {key: sum(loss[key] for loss in losses) / len(losses) for key in keys}
+        return ServerState(state.architectures, weights), metrics
+
+    def distil(self, student: Model, taught: Tensor, public: Shard, task: Task, generator: torch.Generator) -> Metrics:
+        """Train a student in place towards the teachers' mean.
+
+        Args:
+            student: The average of one architecture's clients.
+            taught: M, [P, D].
+            public: D_pub.
+            task: Normalisation of images and number format.
+            generator: Orders the samples.
+
+        Returns:
+            The mean loss of the first and of the last epoch, and the number of steps.
+        """
+
+        def loss(model: Model, memory: nn.Module, batch: Batch) -> Terms:
+            with task.autocast():
+                _, projections = model(normalise(batch.images, task.views.first))
+            return Terms(distance_loss(projections, taught[batch.index], self.distance), projections)
+
+        metrics = task.fit(
+            student,
+            public,
+            generator,
+            loss=loss,
+            epochs=self.distil_epochs,
+            batch=self.distil_batch,
+            optimiser=Optimiser(lr=self.distil_lr, weight_decay=0),
+        )
+        return {
+            "distil_loss_first": metrics["loss_first"],
+            "distil_loss": metrics["loss"],
+            "distil_steps": metrics["steps"],
+        }
+
+    def encoders(self, state: ServerState, clients: Mapping[int, fedavg.ClientState | Empty]) -> dict[str, Encoder]:
+        """The global encoder where there is one architecture, else the one of each client that has trained."""
+        if len(state.weights) == 1:
+            ((name, weights),) = state.weights.items()
+            return {"global": Encoder(name, without_memory(weights))}
+        own = {client_id: _architecture(state, client_id) for client_id in clients}
+        return {
+            f"client-{client_id}": Encoder(name, without_memory(state.weights[name])) for client_id, name in own.items()
+        }
+
+
+def _architecture(state: ServerState, client_id: int) -> str:
+    return state.architectures[client_id % len(state.architectures)]
