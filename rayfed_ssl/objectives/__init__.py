@@ -1,18 +1,39 @@
 """Local objectives, one file each; the registry is explicit."""
 
 from rayfed_ssl.objective import Head, Objective
+from rayfed_ssl.objectives.autoencoder import AutoEncoder
 from rayfed_ssl.objectives.byol import BYOL
+from rayfed_ssl.objectives.deepcluster import DeepCluster
 from rayfed_ssl.objectives.moco import MoCo
+from rayfed_ssl.objectives.rotation import Rotation
 from rayfed_ssl.objectives.simclr import SimCLR
 from rayfed_ssl.objectives.simsiam import SimSiam
 from rayfed_ssl.objectives.supervised import Supervised
+from rayfed_ssl.objectives.swav import SwAV
 
 OBJECTIVES: dict[str, type[Objective]] = {
     "simclr": SimCLR,
     "moco": MoCo,
     "byol": BYOL,
     "simsiam": SimSiam,
+    "swav": SwAV,
+    "deepcluster": DeepCluster,
+    "rotation": Rotation,
+    "autoencoder": AutoEncoder,
     "supervised": Supervised,
 }
 
-__all__ = ["BYOL", "OBJECTIVES", "Head", "MoCo", "Objective", "SimCLR", "SimSiam", "Supervised"]
+__all__ = [
+    "BYOL",
+    "OBJECTIVES",
+    "AutoEncoder",
+    "DeepCluster",
+    "Head",
+    "MoCo",
+    "Objective",
+    "Rotation",
+    "SimCLR",
+    "SimSiam",
+    "Supervised",
+    "SwAV",
+]

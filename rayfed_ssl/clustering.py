@@ -1,0 +1,77 @@
+"""Assignments of unit vectors to clusters: balanced by Sinkhorn's iteration, or by spherical k-means.
+
+Cuturi: Sinkhorn Distances, NIPS 2013. Caron et al.: Unsupervised Learning of Visual Features by Contrasting Cluster
+Assignments, NeurIPS 2020 (SwAV; DeepCluster-v2 is in its appendix). Hornik et al.: Spherical k-Means Clustering, 2012.
+
+Symbols: N samples; K clusters; S scores [N, K]; Q codes [N, K]; eps entropy weight.
+
+Deviations: Sinkhorn's scaling factors are kept as logarithms, where the authors' code multiplies exp(S / eps): the same
+numbers, but no row or column can underflow to 0 / 0. Clusters that no sample chose keep their centroid, as in
+DeepCluster-v2's code; so do those whose samples cancel out, which the code would turn into zero vectors.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+@torch.no_grad()
+def sinkhorn(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
+    """Spread samples over clusters so that clusters are equally full and scores are high (SwAV, Eq. 3 and 5).
+
+    Args:
+        scores: S, usually cosines, [N, K]; N may be 1 and rows may be equal.
+        epsilon: eps, above 0; the lower, the closer are rows to one-hot.
+        iterations: How often columns are scaled to sum 1 / K and then rows to sum 1 / N.
+
+    Returns:
+        Q, [N, K]: rows sum to 1 and, after enough iterations, columns to N / K. No gradients.
+    """
+    logits = scores / epsilon
+    columns = logits.new_zeros(1, logits.shape[1])
+    rows = torch.zeros_like(logits[:, :1])
+    for _ in range(iterations):
+        columns = -torch.logsumexp(logits + rows, dim=0, keepdim=True)
+        rows = -torch.logsumexp(logits + columns, dim=1, keepdim=True)
+    return F.softmax(logits + columns, dim=1)
+
+
+@torch.no_grad()
+def spherical_k_means(
+    rows: Tensor, k: int, iterations: int = 10, generator: torch.Generator | None = None
+) -> tuple[Tensor, Tensor]:
+    """Cluster unit vectors by cosine, starting from k of them (DeepCluster-v2, code).
+
+    Args:
+        rows: Unit vectors, [N, D].
+        k: Number of clusters, at least 1 and at most N.
+        iterations: How often centroids move.
+        generator: Chooses the first centroids.
+
+    Returns:
+        Unit centroids, [k, D], and the nearest centroid of each row, int64 [N].
+
+    Raises:
+        ValueError: k does not fit the number of rows.
+    """
+    if not 1 <= k <= len(rows):
+        raise ValueError(f"{len(rows)} samples cannot be put into {k} clusters: ask for 1 to {len(rows)}")
+    centroids = rows[torch.randperm(len(rows), generator=generator, device=rows.device)[:k]]
+    for _ in range(iterations):
+        centroids = mean_directions(rows, (rows @ centroids.T).argmax(dim=1), centroids)
+    return centroids, (rows @ centroids.T).argmax(dim=1)
+
+
+def mean_directions(rows: Tensor, assignments: Tensor, centroids: Tensor) -> Tensor:
+    """Move each centroid to the direction of its rows' sum; without rows, or if they cancel out, it stays.
+
+    Args:
+        rows: [N, D].
+        assignments: Cluster of each row, int64 [N].
+        centroids: Unit vectors, [K, D].
+    """
+    # A product with one-hot rows adds up in a fixed order, which scattered additions on a GPU do not.
+    sums = F.one_hot(assignments, len(centroids)).to(rows.dtype).T @ rows
+    lengths = sums.norm(dim=1, keepdim=True)
+    least = 1e-6  # a sum of unit vectors that is this short is rounding noise
+    return torch.where(lengths > least, sums / lengths.clamp_min(least), centroids)

@@ -1,0 +1,62 @@
+"""AutoEncoder: rebuild an image from its features.
+
+Hinton, Salakhutdinov: Reducing the Dimensionality of Data with Neural Networks, Science 2006. FedCA's FedAE is FedAvg with
+this objective; the paper describes neither decoder nor loss.
+
+Symbols: x normalised images [B, C, S, S]; h features [B, d]; x^ reconstructions.
+
+Deviations:
+- Squared error per pixel of plain, normalised images; no noise and no augmentation, which an autoencoder as cited has not.
+- The decoder is ours (`rayfed_ssl/models/decoder.py`). It is averaged like the encoder.
+- d is the encoder's: a bottleneck only where d is below C S S (cnn on CIFAR: 256 of 3072, on 8x8 digits 256 of 64).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import nn
+
+from rayfed_ssl.data.views import normalise
+from rayfed_ssl.models import Model
+from rayfed_ssl.models.decoder import Decoder, reconstruction_error
+from rayfed_ssl.objective import Batch, Head, Objective, Terms
+from rayfed_ssl.parts import Rule
+
+if TYPE_CHECKING:
+    from rayfed_ssl.task import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutoEncoder(Objective):
+    """Reconstruction of images from features.
+
+    Attributes:
+        width: Channels of the decoder's first map; every doubling halves them, down to 16.
+    """
+
+    parts: ClassVar[Mapping[str, Rule]] = {"decoder": "averaged"}
+    fixed_head: ClassVar[bool] = True
+    width: int = 128
+
+    def __post_init__(self) -> None:
+        if self.width < 1:
+            raise ValueError(f"objective.width must be at least 1, got {self.width}")
+
+    @property
+    def head(self) -> Head:
+        """None: projections are the features."""
+        return Head("none")
+
+    def heads(self, task: "Task", feature_dim: int, projection_dim: int) -> dict[str, nn.Module]:
+        """The decoder."""
+        return {"decoder": Decoder(feature_dim, channels=task.channels, size=task.size, width=self.width)}
+
+    def loss(self, task: "Task", model: Model, memory: nn.Module, batch: Batch, generator: torch.Generator) -> Terms:
+        """Rebuild the batch; draws nothing."""
+        images = normalise(batch.images, task.views.first)
+        with task.autocast():
+            features, projections = model(images)
+            rebuilt = model.part("decoder")(features)
+        return Terms(reconstruction_error(rebuilt, images), projections)

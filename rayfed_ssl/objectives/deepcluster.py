@@ -1,0 +1,179 @@
+"""DeepCluster-v2: cluster the projections, predict the clusters, and again every epoch.
+
+Caron, Misra, Mairal, Goyal, Bojanowski, Joulin: Unsupervised Learning of Visual Features by Contrasting Cluster
+Assignments, NeurIPS 2020, appendix; after Caron, Bojanowski, Joulin, Douze: Deep Clustering, ECCV 2018. "Code" below is
+facebookresearch/swav. FCL's FedDC is FedAvg with this objective.
+
+Symbols: z unit projections [B, p]; C centroids, unit rows [K, p]; bank: a unit projection of every sample [N, p]; T
+temperature; N samples of the client.
+
+Deviations:
+- Clusters are the client's own, found on its own bank at the start of each local epoch; bank, centroids and assignments are
+  made anew in each round and never leave the client. FCL says nothing about it.
+- One head of K clusters and two views; the code has three heads of 3000 and small crops.
+- A client with fewer than K samples gets as many clusters as it has samples.
+- The bank is filled by a pass over first views with batch statistics, as in the code, but by a copy of the model: running
+  statistics of batch-norm do not change. It is indexed by sample, so one that `drop_last` leaves out keeps its last
+  projection and takes part in clustering; the code ignores it for an epoch.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rayfed_ssl.clustering import spherical_k_means
+from rayfed_ssl.data.views import ViewRecipe
+from rayfed_ssl.models import Model
+from rayfed_ssl.objective import Batch, Head, Objective, Terms
+from rayfed_ssl.parts import Rule
+
+if TYPE_CHECKING:
+    from rayfed_ssl.data.shard import Shard
+    from rayfed_ssl.task import Task
+
+
+class Bank(nn.Module):
+    """A projection and a cluster for each sample.
+
+    Attributes:
+        rows: Unit projections, float32 [N, p].
+        assignments: Clusters, int64 [N].
+    """
+
+    rows: Tensor
+    assignments: Tensor
+
+    def __init__(self, rows: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("rows", rows)
+        self.register_buffer("assignments", torch.zeros(len(rows), dtype=torch.int64, device=rows.device))
+
+
+class DeepClusterMemory(nn.Module):
+    """What DeepCluster-v2 remembers.
+
+    Attributes:
+        bank: Projections and clusters by sample.
+        centroids: C, unit rows, [K, p].
+    """
+
+    centroids: Tensor
+
+    def __init__(self, bank: Bank, num_clusters: int) -> None:
+        super().__init__()
+        self.bank = bank
+        self.register_buffer("centroids", bank.rows[:num_clusters].clone())
+
+
+def cluster_prediction(views: Sequence[Tensor], centroids: Tensor, assignments: Tensor, temperature: float) -> Tensor:
+    """Cross entropy of each view's scores with its sample's cluster (DeepCluster-v2).
+
+    Args:
+        views: Unit projections of each view, [B, p].
+        centroids: C, [K, p].
+        assignments: Clusters of the samples, int64 [B].
+        temperature: T, above 0.
+
+    Returns:
+        The mean over samples and views of -log softmax(z.C / T) at the cluster.
+    """
+    return F.cross_entropy(torch.cat(list(views)) @ centroids.T / temperature, assignments.repeat(len(views)))
+
+
+@torch.no_grad()
+def project_views(task: "Task", model: Model, data: "Shard", recipe: ViewRecipe, generator: torch.Generator) -> Tensor:
+    """Draw one view of every sample and project it with batch statistics, as in training; the model does not change.
+
+    Returns:
+        Unit projections by sample, float32 [N, p].
+    """
+    copied, num = task.twin(model), len(data)
+    rows = torch.empty(num, model.projection_dim, device=task.device)
+    order = torch.randperm(num, generator=generator, device=task.device)
+    for index in order.tensor_split(max(1, num // task.batch)):  # no batch of one, which has no statistics
+        with task.autocast():
+            _, projections = copied(task.augment(data.batch(index), recipe, generator))
+        rows[index] = F.normalize(projections, dim=1)
+    return rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepCluster(Objective):
+    """DeepCluster-v2's prediction of its own clusters.
+
+    Attributes:
+        clusters: K. The paper's 3000 are for 1.28 million images; a client of 10,000 fills 128 with 78 each.
+        temperature: T (code).
+        iterations: Of spherical k-means (code).
+    """
+
+    parts: ClassVar[Mapping[str, Rule]] = {"bank": "reset", "centroids": "reset"}
+    clusters: int = 128
+    temperature: float = 0.1
+    iterations: int = 10
+
+    def __post_init__(self) -> None:
+        if not self.temperature > 0:
+            raise ValueError(f"objective.temperature must be above 0, got {self.temperature}")
+        for name, least in (("clusters", 2), ("iterations", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"objective.{name} must be at least {least}, got {getattr(self, name)}")
+
+    @property
+    def head(self) -> Head:
+        """The projector: d-d-128 with batch-norm, as SwAV's."""
+        return Head("simclr-bn", 128)
+
+    def check(self, task: "Task", shard_sizes: Sequence[int]) -> tuple[str, ...]:
+        """Refuse more clusters than any client has samples; tell which clients get fewer."""
+        if self.clusters >= max(shard_sizes):
+            raise ValueError(
+                f"DeepCluster's objective.clusters must stay below the clients' sample counts, got {self.clusters} and at "
+                f"most {max(shard_sizes)} samples: lower it or clients.number"
+            )
+        small = [size for size in shard_sizes if size <= self.clusters]
+        if not small:
+            return ()
+        return (
+            f"{len(small)} of {len(shard_sizes)} clients have no more samples than DeepCluster has clusters "
+            f"({self.clusters}; the smallest has {min(small)}): each sample can become a cluster of its own; a lower "
+            "objective.clusters avoids that",
+        )
+
+    def start(self, task: "Task", model: Model, data: "Shard", generator: torch.Generator) -> DeepClusterMemory:
+        """Fill the bank by a pass over first views."""
+        rows = project_views(task, model, data, task.views.first, generator)
+        return DeepClusterMemory(Bank(rows), min(self.clusters, len(data)))
+
+    def start_epoch(
+        self, task: "Task", model: Model, memory: nn.Module, data: "Shard", epoch: int, generator: torch.Generator
+    ) -> None:
+        """Cluster the bank anew."""
+        own = _own(memory)
+        centroids, assignments = spherical_k_means(own.bank.rows, len(own.centroids), self.iterations, generator)
+        own.centroids.copy_(centroids)
+        own.bank.assignments.copy_(assignments)
+
+    def loss(self, task: "Task", model: Model, memory: nn.Module, batch: Batch, generator: torch.Generator) -> Terms:
+        """Predict the samples' clusters from two views, which pass the network in one batch of 2 B."""
+        own = _own(memory)
+        views = [task.augment(batch.images, recipe, generator) for recipe in (task.views.first, task.views.second)]
+        with task.autocast():
+            _, projections = model(torch.cat(views))
+        unit = F.normalize(projections, dim=1).chunk(2)
+        loss = cluster_prediction(unit, own.centroids, own.bank.assignments[batch.index], self.temperature)
+        remember = {"rows": unit[0].detach(), "index": batch.index}
+        return Terms(loss, projections[: len(batch.images)], remember)
+
+    def finish_step(self, task: "Task", model: Model, memory: nn.Module, terms: Terms) -> None:
+        """Put the first views' projections into the bank."""
+        _own(memory).bank.rows[terms.remember["index"]] = terms.remember["rows"]
+
+
+def _own(memory: nn.Module) -> DeepClusterMemory:
+    assert isinstance(memory, DeepClusterMemory), "the engine gives back what start made"
+    return memory

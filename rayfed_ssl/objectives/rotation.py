@@ -1,0 +1,78 @@
+"""Rotation: tell by how many quarter turns an image was rotated.
+
+Gidaris, Singh, Komodakis: Unsupervised Representation Learning by Predicting Image Rotations, ICLR 2018 (RotNet). "Code"
+below is the authors'. FedCA's FedPR and FCL's FedRot are FedAvg with this objective, without further facts.
+
+Symbols: y quarter turns in 0..3; B samples a step; S side of the images.
+
+Deviations:
+- None of the three papers says what precedes the rotation. As in the code, images are shifted by up to 4 of 32 pixels and
+  mirrored: colours and sizes stay, for small boxes often show nothing that has an upright position. Other sizes are
+  shifted by an eighth of the side (the code crops 224 of 256 pixels), and images are mirrored as often as in the run's
+  views: digits never. `augmentation="views"` takes the run's first view instead, for comparisons on equal views.
+- One linear layer on the encoder's features tells the turns; RotNet's last block belongs to its classifier.
+- Turns are anticlockwise.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rayfed_ssl.data.views import ViewRecipe
+from rayfed_ssl.models import Model
+from rayfed_ssl.objective import Batch, Head, Objective, Terms
+from rayfed_ssl.parts import Rule
+
+if TYPE_CHECKING:
+    from rayfed_ssl.task import Task
+
+
+def four_rotations(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Rotate every image by 0, 1, 2 and 3 quarter turns (RotNet, Eq. 2).
+
+    Args:
+        images: [B, C, S, S].
+
+    Returns:
+        All upright images, then all turned once, and so on, [4 B, C, S, S]; and their turns y, int64 [4 B].
+    """
+    turns = torch.arange(4, device=images.device).repeat_interleave(len(images))
+    return torch.cat([images.rot90(quarter, (2, 3)) for quarter in range(4)]), turns
+
+
+def shifted_and_mirrored(views: ViewRecipe, size: int) -> ViewRecipe:
+    """Make RotNet's recipe: images padded with black by an eighth of the side and cut out anywhere (code)."""
+    return ViewRecipe(
+        crop_padding=max(1, size // 8), crop_fill="constant", flip=views.flip, mean=views.mean, std=views.std
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rotation(Objective):
+    """Prediction of quarter turns.
+
+    Attributes:
+        augmentation: What precedes the rotation: shift and mirror ("rotnet") or the run's first view ("views").
+    """
+
+    parts: ClassVar[Mapping[str, Rule]] = {}
+    fixed_head: ClassVar[bool] = True
+    augmentation: Literal["rotnet", "views"] = "rotnet"
+
+    @property
+    def head(self) -> Head:
+        """One linear layer from features to the scores of four rotations."""
+        return Head("linear", 4)
+
+    def loss(self, task: "Task", model: Model, memory: nn.Module, batch: Batch, generator: torch.Generator) -> Terms:
+        """Classify all four rotations of each image, which pass the network in one batch of 4 B (RotNet, Eq. 2)."""
+        first = task.views.first
+        recipe = first if self.augmentation == "views" else shifted_and_mirrored(first, task.size)
+        views, turns = four_rotations(task.augment(batch.images, recipe, generator))
+        with task.autocast():
+            _, scores = model(views)
+        return Terms(F.cross_entropy(scores, turns), scores[: len(batch.images)])

@@ -1,0 +1,221 @@
+"""SwAV: predict the cluster of one view from the other; clusters are equally full in every batch.
+
+Caron, Misra, Mairal, Goyal, Bojanowski, Joulin: Unsupervised Learning of Visual Features by Contrasting Cluster
+Assignments, NeurIPS 2020. "Code" below is facebookresearch/swav; FedU2's FedSwAV says how it was federated before. FCL's
+FedSwAV is FedAvg with this objective.
+
+Symbols: z unit projections [B, p]; C prototypes, unit rows [K, p]; q codes [B, K]; T temperature; eps Sinkhorn's entropy
+weight; B samples a step.
+
+Deviations:
+- Two views and no small crops (FCL, FedU2); the paper's best results have six small crops more.
+- K is 32 (FedU2); the paper's 3000 are for 1.28 million images. K must stay below the clients' sample counts.
+- Prototypes are averaged like weights and brought back to unit length when a local training starts.
+- `freeze_epochs` counts a client's local epochs over the whole run; the code's 313 iterations are one epoch of ImageNet.
+- Prototypes are normalised after the optimiser's step and not before the next forward pass (code): the same weights.
+- Codes are computed from the client's batch and its queue alone. The queue stays with the client (FedU2); it is used once it
+  is full, from `queue_epoch` on (code), and its rows are enqueued after the optimiser's step.
+- The projector is d-d-128 with batch-norm; the code's hidden layer is 2048 wide for a ResNet-50.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rayfed_ssl.clustering import sinkhorn
+from rayfed_ssl.models import Model
+from rayfed_ssl.objective import Batch, Head, Objective, Terms
+from rayfed_ssl.objectives.moco import KeyQueue
+from rayfed_ssl.parts import Rule
+
+if TYPE_CHECKING:
+    from rayfed_ssl.data.shard import Shard
+    from rayfed_ssl.task import Task
+
+
+class ViewQueues(nn.Module):
+    """Projections of earlier batches, by view.
+
+    Attributes:
+        first: Of first views.
+        second: Of second views.
+    """
+
+    def __init__(self, first: KeyQueue, second: KeyQueue) -> None:
+        super().__init__()
+        self.first = first
+        self.second = second
+
+
+class SwAVMemory(nn.Module):
+    """What SwAV remembers.
+
+    Attributes:
+        queue: The queues of both views, or None.
+    """
+
+    def __init__(self, queue: ViewQueues | None) -> None:
+        super().__init__()
+        self.queue = queue
+
+
+def swapped_prediction(scores: Sequence[Tensor], codes: Sequence[Tensor], temperature: float) -> Tensor:
+    """Cross entropy of each view's code with the other view's prediction (SwAV, Eq. 1 and 2).
+
+    Args:
+        scores: z.C of first and of second views, each [B, K].
+        codes: q of first and of second views, each [B, K], rows sum to 1.
+        temperature: T, above 0.
+
+    Returns:
+        The mean over samples of -(q_2 . log softmax(z_1.C / T) + q_1 . log softmax(z_2.C / T)) / 2 (halved as in the code).
+    """
+    first, second = (F.log_softmax(score / temperature, dim=1) for score in scores)
+    return -((codes[1] * first).sum(1) + (codes[0] * second).sum(1)).mean() / 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwAV(Objective):
+    """SwAV's swapped prediction.
+
+    Attributes:
+        prototypes: K, below the samples of a client; 32 in FedU2's FedSwAV.
+        temperature: T (section 4 of the paper's appendix, code).
+        epsilon: eps (code).
+        sinkhorn_iterations: Of Sinkhorn's iteration (code).
+        freeze_epochs: Local epochs since the run began in which prototypes are not trained.
+        queue_size: Projections per view that codes are computed with beside the batch's own; 0 for none, 256 in FedU2, 3840
+            for the code's small batches. It helps where a batch is not much larger than K.
+        queue_epoch: Local epochs since the run began before the queue is used (code).
+    """
+
+    parts: ClassVar[Mapping[str, Rule]] = {"prototypes": "averaged", "queue": "local"}
+    prototypes: int = 32
+    temperature: float = 0.1
+    epsilon: float = 0.05
+    sinkhorn_iterations: int = 3
+    freeze_epochs: int = 1
+    queue_size: int = 0
+    queue_epoch: int = 15
+
+    def __post_init__(self) -> None:
+        for name in ("temperature", "epsilon"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"objective.{name} must be above 0, got {getattr(self, name)}")
+        for name, least in (("prototypes", 2), ("sinkhorn_iterations", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"objective.{name} must be at least {least}, got {getattr(self, name)}")
+        for name in ("freeze_epochs", "queue_size", "queue_epoch"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"objective.{name} must be at least 0, got {getattr(self, name)}")
+
+    @property
+    def head(self) -> Head:
+        """The projector: d-d-128 with batch-norm."""
+        return Head("simclr-bn", 128)
+
+    def heads(self, task: "Task", feature_dim: int, projection_dim: int) -> dict[str, nn.Module]:
+        """The prototypes C, random directions."""
+        return {"prototypes": nn.Linear(projection_dim, self.prototypes, bias=False)}
+
+    def check(self, task: "Task", shard_sizes: Sequence[int]) -> tuple[str, ...]:
+        """Refuse more prototypes than any client has samples; tell where codes cannot be balanced or queues stay unused."""
+        if self.prototypes >= max(shard_sizes):
+            raise ValueError(
+                f"SwAV's objective.prototypes must stay below the clients' sample counts, got {self.prototypes} and at most "
+                f"{max(shard_sizes)} samples: lower it or clients.number"
+            )
+        notes = []
+        small = [size for size in shard_sizes if size <= self.prototypes]
+        if small:
+            notes.append(
+                f"{len(small)} of {len(shard_sizes)} clients have no more samples than SwAV has prototypes "
+                f"({self.prototypes}; the smallest has {min(small)}): their codes are arbitrary; a lower "
+                "objective.prototypes avoids that"
+            )
+        batch = min(task.batch, max(shard_sizes))
+        if batch + self.queue_size < self.prototypes:
+            notes.append(
+                f"SwAV spreads {batch + self.queue_size} samples a step over {self.prototypes} prototypes: a larger "
+                "training.batch or objective.queue_size gives them more than one sample each"
+            )
+        if self.queue_size and self.queue_epoch >= task.rounds * task.epochs:
+            notes.append(
+                f"SwAV's queue is never used: objective.queue_epoch={self.queue_epoch} and the run has "
+                f"{task.rounds * task.epochs} local epochs"
+            )
+        return tuple(notes)
+
+    def start(self, task: "Task", model: Model, data: "Shard", generator: torch.Generator) -> SwAVMemory:
+        """Bring averaged prototypes back to unit length, and start two queues."""
+        normalise_prototypes(model)
+        if not self.queue_size:
+            return SwAVMemory(None)
+        first, second = (KeyQueue.random(self.queue_size, model.projection_dim, generator) for _ in range(2))
+        return SwAVMemory(ViewQueues(first, second))
+
+    def loss(self, task: "Task", model: Model, memory: nn.Module, batch: Batch, generator: torch.Generator) -> Terms:
+        """Predict each view's code from the other view; both pass the network in one batch of 2 B."""
+        views = [task.augment(batch.images, recipe, generator) for recipe in (task.views.first, task.views.second)]
+        with task.autocast():
+            _, projections = model(torch.cat(views))
+        weights = _prototypes(model)
+        if batch.epoch < self.freeze_epochs:
+            weights = weights.detach()
+        unit = F.normalize(projections, dim=1).chunk(2)
+        scores = [rows @ weights.T for rows in unit]
+        queues = _own(memory).queue if batch.epoch >= self.queue_epoch else None
+        by_view = (None, None) if queues is None else (queues.first, queues.second)
+        codes = [self.codes(own, queue, weights) for own, queue in zip(scores, by_view, strict=True)]
+        return Terms(
+            swapped_prediction(scores, codes, self.temperature),
+            projections[: len(batch.images)],
+            {"first": unit[0].detach(), "second": unit[1].detach()} if self.queue_size else {},
+        )
+
+    @torch.no_grad()
+    def codes(self, scores: Tensor, queue: KeyQueue | None, weights: Tensor) -> Tensor:
+        """Compute one view's codes among the batch and, if there is one and it is full, the view's queue.
+
+        Args:
+            scores: z.C of the batch, [B, K].
+            queue: Earlier projections of this view.
+            weights: C, [K, p].
+
+        Returns:
+            q of the batch, [B, K].
+        """
+        # Reading the count waits for a GPU, but only in runs with a queue.
+        among = (
+            scores if queue is None or queue.filled < self.queue_size else torch.cat([queue.rows @ weights.T, scores])
+        )
+        return sinkhorn(among, self.epsilon, self.sinkhorn_iterations)[-len(scores) :]
+
+    def finish_step(self, task: "Task", model: Model, memory: nn.Module, terms: Terms) -> None:
+        """Bring prototypes back to unit length and enqueue the projections."""
+        normalise_prototypes(model)
+        if (queues := _own(memory).queue) is not None:
+            queues.first.enqueue(terms.remember["first"])
+            queues.second.enqueue(terms.remember["second"])
+
+
+@torch.no_grad()
+def normalise_prototypes(model: Model) -> None:
+    """Scale each prototype to unit length, in place."""
+    weights = _prototypes(model)
+    weights.copy_(F.normalize(weights, dim=1))
+
+
+def _prototypes(model: Model) -> Tensor:
+    layer = model.part("prototypes")
+    assert isinstance(layer, nn.Linear), "SwAV.heads made it"
+    return layer.weight
+
+
+def _own(memory: nn.Module) -> SwAVMemory:
+    assert isinstance(memory, SwAVMemory), "the engine gives back what start made"
+    return memory

@@ -1,0 +1,74 @@
+"""The autoencoder in local training, and its decoder for all sizes."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.federation import Federation
+from rayfed_ssl.models.decoder import Decoder
+from rayfed_ssl.objectives import AutoEncoder
+from rayfed_ssl.parts import part_of
+from tests.rayfed_ssl.objectives.small_shards import KINDS, check_finite, shard, train
+
+Open = Callable[..., Federation]
+AUTOENCODER = ("objective=autoencoder", "model.projection_dim=null")
+
+
+def test_the_loss_falls_below_that_of_the_mean_image(open_tiny: Open):
+    federation = open_tiny("fedavg", *AUTOENCODER, "training.epochs=12")
+    data = shard(federation, "all samples")
+    _, metrics = train(federation.task, data)
+    mean, std = federation.task.views.first.mean[0], federation.task.views.first.std[0]
+    pixels = (data.batch(torch.arange(len(data))).double() / 255 - mean) / std
+    assert metrics["loss"] < float((pixels - pixels.mean(0)).square().mean()) < metrics["loss_first"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_degenerate_clients_train_to_finite_weights(open_tiny: Open, kind: str):
+    federation = open_tiny("fedavg", *AUTOENCODER, "training.batch=4")
+    trained, metrics = train(federation.task, shard(federation, kind))
+    check_finite(trained)
+    assert metrics["loss"] == metrics["loss"]
+
+
+def test_the_decoder_is_averaged_and_its_statistics_with_it(open_tiny: Open):
+    federation = open_tiny("fedavg", *AUTOENCODER)
+    trained, _ = train(federation.task, shard(federation, "two samples"))
+    assert {part_of(name) for name in trained} == {"encoder", "batch_norm", "decoder"}
+    statistics = [name for name in trained if name.startswith("decoder.") and name.endswith("running_mean")]
+    assert statistics
+    assert {part_of(name) for name in statistics} == {"batch_norm"}
+    assert AutoEncoder.parts == {"decoder": "averaged"}
+
+
+@pytest.mark.parametrize("channels", [1, 3, 5])
+@pytest.mark.parametrize(("size", "first"), [(8, 4), (9, 5), (14, 7), (15, 4), (28, 7), (32, 4), (33, 5), (84, 6)])
+def test_the_decoder_draws_images_of_any_size(size: int, first: int, channels: int):
+    decoder = Decoder(10, channels=channels, size=size, width=16)
+    assert decoder.side == first
+    assert decoder(torch.randn(2, 10)).shape == (2, channels, size, size)
+
+
+def test_the_decoder_halves_its_maps_with_each_doubling():
+    decoder = Decoder(10, channels=3, size=84)
+    assert [layer.out_channels for layer in decoder.layers if isinstance(layer, nn.ConvTranspose2d)] == [64, 32, 16, 16]
+
+
+@pytest.mark.parametrize("encoder", ["cnn", "cnn5", "resnet18", "vgg9", "alexnet32"])
+def test_every_encoder_gets_a_decoder(open_tiny: Open, encoder: str):
+    task = open_tiny("fedavg", *AUTOENCODER, f"model.encoder={encoder}").task
+    weights = task.blank(encoder).state_dict()
+    assert weights["decoder.linear.weight"].shape[1] == task.blank(encoder).projection_dim
+
+
+def test_a_projection_width_has_no_meaning(open_tiny: Open):
+    with pytest.raises(ConfigError, match=r"model.projection_dim has no meaning for objective=autoencoder"):
+        open_tiny("fedavg", "objective=autoencoder", "model.projection_dim=8")
+
+
+def test_a_decoder_without_channels_is_refused():
+    with pytest.raises(ValueError, match=r"objective.width must be at least 1, got 0"):
+        AutoEncoder(width=0)

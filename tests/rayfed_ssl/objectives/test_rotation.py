@@ -1,0 +1,40 @@
+"""Rotation prediction in local training."""
+
+from collections.abc import Callable
+
+import pytest
+
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.federation import Federation
+from rayfed_ssl.parts import part_of
+from tests.rayfed_ssl.objectives.small_shards import KINDS, check_finite, shard, train
+
+Open = Callable[..., Federation]
+ROTATION = ("objective=rotation", "model.projection_dim=null")
+
+
+def test_the_loss_falls(open_tiny: Open):
+    federation = open_tiny("fedavg", *ROTATION, "training.epochs=6")
+    _, metrics = train(federation.task, shard(federation, "all samples"))
+    assert metrics["loss"] < 0.7 * metrics["loss_first"]
+
+
+@pytest.mark.parametrize("augmentation", ["rotnet", "views"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_degenerate_clients_train_to_finite_weights(open_tiny: Open, kind: str, augmentation: str):
+    federation = open_tiny("fedavg", *ROTATION, f"objective.augmentation={augmentation}", "training.batch=4")
+    trained, metrics = train(federation.task, shard(federation, kind))
+    check_finite(trained)
+    assert metrics["loss"] == metrics["loss"]
+
+
+def test_the_projector_tells_four_classes_and_nothing_is_remembered(open_tiny: Open):
+    federation = open_tiny("fedavg", *ROTATION)
+    trained, _ = train(federation.task, shard(federation, "two samples"))
+    assert {part_of(name) for name in trained} == {"encoder", "projector", "batch_norm"}
+    assert trained["projector.weight"].shape == (4, 256)
+
+
+def test_a_projection_width_has_no_meaning(open_tiny: Open):
+    with pytest.raises(ConfigError, match=r"model.projection_dim has no meaning for objective=rotation"):
+        open_tiny("fedavg", "objective=rotation", "model.projection_dim=8")
