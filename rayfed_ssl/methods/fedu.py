@@ -71,7 +71,7 @@ def check_averaged(name: str, averaging: FedAvg, task: Task, *parts: str) -> Non
     for part in parts:
         if part not in rules:
             raise ValueError(
-                f"{name} needs an objective with a {part}, this one has {', '.join(rules)}: objective=byol"
+                f"{name} needs an objective with a {part}, this one has {', '.join(rules)}: set objective=byol"
             )
         if rules[part] != "averaged":
             raise ValueError(

@@ -1,0 +1,152 @@
+"""FedFoA's bank and warm-up, what it takes over from its base, and what it refuses or says."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from rayfed_ssl.config import Config
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.federation import Federation
+from rayfed_ssl.ledger import account
+from rayfed_ssl.methods import FLESD, FedAvg, FedEMA, FedFoA, FedU, LocalOnly
+from rayfed_ssl.methods.fedfoa import from_triangle
+from rayfed_ssl.objectives import Head, SimCLR
+from rayfed_ssl.trees import digest
+from tests.laws.laws import Round, play
+
+Tiny = Callable[..., Config]
+BYOL = ("objective=byol", "objective.hidden=32")
+
+
+@pytest.fixture(scope="module")
+def federation(tiny: Tiny) -> Federation:
+    return Federation.open(tiny("fedfoa", "clients.number=4", "clients.fraction=0.67", "rounds=6", "method.warm_up=2"))
+
+
+@pytest.fixture(scope="module")
+def rounds(federation: Federation) -> list[Round]:
+    return play(federation)
+
+
+def test_nothing_is_sent_down_during_the_warm_up(rounds: list[Round]):
+    for number, round in enumerate(rounds, 1):
+        for download in round.downloads.values():
+            assert (download.relations is None) == (number <= 2)
+
+
+def test_the_bank_holds_the_last_matrix_of_everybody_who_ever_sent_one(rounds: list[Round]):
+    latest: dict[int, torch.Tensor] = {}
+    for round in rounds:
+        latest |= {client_id: upload.relation for client_id, upload in round.uploads.items()}
+        assert digest(round.server.bank) == digest(latest)
+    assert set(latest) == {0, 1, 2, 3}
+
+
+def test_a_client_gets_everybody_elses_matrix_and_not_its_own(rounds: list[Round]):
+    for round in rounds[2:]:
+        bank = round.server_before.bank
+        for client_id, download in round.downloads.items():
+            others = [bank[other] for other in sorted(bank) if other != client_id]
+            assert digest(list(download.relations)) == digest(others)
+
+
+def test_a_matrix_is_upper_triangular_with_a_diagonal_that_is_not_negative(rounds: list[Round]):
+    for upload in rounds[0].uploads.values():
+        relation = from_triangle(upload.relation)
+        assert relation.shape == (24, 24)
+        assert bool((relation.diagonal() >= 0).all())
+        assert not relation.tril(-1).any()
+
+
+def test_bytes_are_those_of_the_triangle_and_of_the_base(tiny: Tiny):
+    federation = Federation.open(tiny("fedfoa", "method.base=fedavg", "method.warm_up=0"))
+    second = play(federation, 2)[1]
+    up = {entry.field: (entry.kind, entry.bytes) for entry in account(second.uploads[0], 2, 0, "up")}
+    assert up["relation"] == ("relation matrix", 4 * 24 * 25 // 2)
+    assert up["base.weights"][0] == "weights"
+    assert up["base.num_samples"] == ("statistics", 8)
+    down = {entry.field: (entry.kind, entry.bytes) for entry in account(second.downloads[0], 2, 0, "down")}
+    assert down["relations"] == ("relation matrix", 2 * 4 * 24 * 25 // 2)
+
+
+def test_the_dropped_outs_matrix_stays(federation: Federation, rounds: list[Round]):
+    uploads = dict(list(rounds[1].uploads.items())[:1])
+    after = federation.update_server(2, rounds[1].server_before, uploads).state
+    assert set(after.bank) == set(rounds[1].server_before.bank) | set(uploads)
+
+
+def test_by_default_clients_train_alone():
+    assert FedFoA().base == LocalOnly()
+    assert (FedFoA().strength, FedFoA().warm_up) == (0.01, 5)
+
+
+@pytest.mark.parametrize(
+    ("base", "privacy"), [(LocalOnly(), "Low"), (FLESD(), "Low"), (FedAvg(), "High"), (FedEMA(), "High")]
+)
+def test_the_base_says_what_the_run_needs(base: object, privacy: str):
+    method = FedFoA(base=base)
+    assert method.privacy == privacy
+    assert method.needs_public == base.needs_public
+    assert method.averages_weights == base.averages_weights
+    assert not FedFoA.needs_public
+
+
+def test_a_base_is_named_and_set_up_in_the_configuration(tiny: Tiny):
+    assert tiny("fedfoa", "method.base=fedema").method.base == FedEMA()
+    assert tiny("fedfoa", "method.base=fedu", "method.base.threshold=0.2").method.base == FedU(threshold=0.2)
+    config = tiny("fedfoa", "method={name: fedfoa, base: {name: fedavg, weighting: uniform}, strength: 0.1}")
+    assert config.method == FedFoA(base=FedAvg(weighting="uniform"), strength=0.1)
+    assert Config.load(config.dump()) == config
+
+
+def test_clients_of_different_architectures_need_a_base_that_can(tiny: Tiny):
+    with pytest.raises(ConfigError, match="all clients need one architecture"):
+        tiny("fedfoa", "method.base=fedavg", "clients.models=[cnn, vgg9]")
+
+
+def test_the_bases_own_refusals_stand(tiny: Tiny):
+    with pytest.raises(ConfigError, match="FedU needs an objective with a predictor"):
+        Federation.open(tiny("fedfoa", "method.base=fedu"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithoutProjector(SimCLR):
+    """SimCLR on features, which are as wide as the encoder makes them."""
+
+    @property
+    def head(self) -> Head:
+        return Head("none")
+
+
+def test_projections_of_different_widths_are_refused(tiny: Tiny):
+    task = Federation.open(tiny("fedfoa", "clients.models=[cnn, vgg9]", "model.projection_dim=null")).task
+    assert FedFoA().check(task, 0)
+    with pytest.raises(ValueError, match=r"one width, got 256 for cnn, 512 for vgg9: set model.projection_dim=256"):
+        FedFoA().check(replace(task, objective=WithoutProjector()), 0)
+
+
+def test_the_price_of_wide_projections_is_told(tiny: Tiny):
+    notes = Federation.open(tiny("fedfoa", *BYOL, "model.projection_dim=null")).notes
+    assert any("every step takes an SVD of 2048 x 2048 for each other client" in note for note in notes)
+
+
+def test_a_term_that_never_acts_and_batches_too_small_are_told(tiny: Tiny):
+    notes = Federation.open(tiny("fedfoa", "method.warm_up=2", "training.batch=16")).notes
+    assert any("FedFoA's term never acts: 2 rounds of 2" in note for note in notes)
+    assert any("a batch of 16 cannot tell the correlations of 24 projections" in note for note in notes)
+    assert not Federation.open(tiny("fedfoa")).notes
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"strength": -1.0}, r"method.strength must be at least 0, got -1.0"),
+        ({"warm_up": -1}, r"method.warm_up must be at least 0, got -1"),
+        ({"base": FedFoA()}, r"method.base must be another method, got fedfoa"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(fields: dict[str, object], message: str):
+    with pytest.raises(ValueError, match=message):
+        FedFoA(**fields)
