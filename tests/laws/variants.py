@@ -6,12 +6,25 @@ MIXED = "clients.models=[cnn, vgg9, cnn]"  # vgg9 has dropout, so its steps draw
 
 BYOL = ("objective=byol", "objective.hidden=32")
 
+MOCO = ("objective=moco", "objective.queue_size=50")  # no multiple of a batch
+
 VARIANTS: dict[str, tuple[str, ...]] = {
     **{name: (name,) for name in METHODS},
     "fedavg-local-batch-norm": ("fedavg", "method.parts.batch_norm=local"),
     "fedavg-half-of-the-clients": ("fedavg", "clients.number=5", "clients.fraction=0.5", "rounds=3"),
     "fedavg-supervised": ("fedavg", "objective=supervised", "model.projection_dim=null"),
     "fedavg-ntxent": ("fedavg", "objective.form=ntxent"),
+    # Random directions are told apart more easily than keys: a loss falls once the queue is full of keys, after many steps.
+    "fedavg-moco": ("fedavg", "objective={name: moco, queue_size: 10}", "training.batch=4"),
+    "fedavg-moco-averaged-target": (
+        "fedavg",
+        "objective={name: moco, queue_size: 10}",
+        "training.batch=4",
+        "method.parts.target=averaged",
+        "method.parts.queue=reset",
+    ),
+    "fedavg-byol": ("fedavg", *BYOL),
+    "fedavg-simsiam": ("fedavg", "objective={name: simsiam, hidden: 32, predictor_hidden: 12}"),
     "fedprox-local-batch-norm": ("fedprox", "method.parts.batch_norm=local", "method.mu=0.1"),
     "flesd-mixed-models": ("flesd", MIXED),
     "flesd-mixed-models-some-of-the-clients": (
@@ -33,6 +46,47 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     ),
     "flesd-exclude-self": ("flesd", "method.exclude_self=true", "method.refill=epoch"),
     "local-mixed-models": ("local", MIXED),
+    "fedmd-mixed-models": ("fedmd", MIXED, "rounds=3"),
+    "fedmd-mixed-models-with-targets": ("fedmd", MIXED, *BYOL, "method.upload_format=int8"),
+    "fedmd-some-of-the-clients": ("fedmd", "clients.number=5", "clients.fraction=0.5", "rounds=3"),
+    "feddf-mixed-models": ("feddf", MIXED, "rounds=3"),
+    "feddf-mixed-models-with-local-predictors": (
+        "feddf",
+        "clients.models=[cnn, cnn5, cnn]",  # vgg9, which has no batch-norm, collapses under BYOL within these few steps
+        *BYOL,
+        "method.parts.predictor=local",
+        "method.distance=cosine",
+    ),
+    "feddf-some-of-the-clients": (
+        "feddf",
+        MIXED,
+        "clients.number=5",
+        "clients.fraction=0.5",
+        "rounds=3",
+        "training.epochs=4",
+    ),
+    "fedca-three-rounds": ("fedca", "rounds=3"),
+    "fedca-dictionary-alone": ("fedca", "method.beta=0", "method.ensembling=0", "public=null"),
+    "fedca-alignment-alone": ("fedca", "method.dictionary=false"),
+    "fedca-some-of-the-clients": (
+        "fedca",
+        "clients.number=5",
+        "clients.fraction=0.5",
+        "rounds=3",
+        "method.parts.batch_norm=local",
+    ),
+    "fcl": ("fcl", *MOCO),
+    "fcl-remote-negatives-alone": ("fcl", *MOCO, "method.negatives=remote", "method.neighbourhood=0", "rounds=3"),
+    "fcl-neither": ("fcl", *MOCO, "method.fusion=false", "method.neighbourhood=0"),
+    "fcl-some-of-the-clients": (
+        "fcl",
+        *MOCO,
+        "objective.symmetric=false",
+        "method.parts.target=local",
+        "clients.number=5",
+        "clients.fraction=0.5",
+        "rounds=3",
+    ),
     "fedu": ("fedu", *BYOL),
     "fedu-local-predictors": ("fedu", *BYOL, "method.threshold=0", "method.parts.batch_norm=local"),
     "fedema": ("fedema", *BYOL),
