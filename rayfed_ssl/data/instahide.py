@@ -1,0 +1,73 @@
+"""InstaHide: images mixed with others and with the sign of every value drawn anew, as FCL encrypts them.
+
+Huang, Song, Li, Arora: InstaHide: Instance-hiding Schemes for Private Distributed Learning, ICML 2020, in the form that
+mixes within one dataset (its authors' code "inside"; reimplemented).
+
+Symbols: x images; k images in a mixture; lambda_1..k their shares; pi_2..k permutations of the images; sigma signs.
+
+It is here to reproduce FCL. It is no guarantee: attacks that undo it were published within months (Carlini et al. 2021).
+"""
+
+import torch
+from torch import Tensor
+
+LARGEST_SHARE = 0.65
+"""c_1: shares are drawn again until none is larger (code)."""
+
+
+def draw_shares(num: int, mixed: int, generator: torch.Generator) -> Tensor:
+    """Draw lambda: absolute values of normals, scaled to sum to 1, again while the largest is above c_1 (code).
+
+    Args:
+        num: Mixtures.
+        mixed: k, at least 2.
+        generator: Source of randomness, on the device of the result.
+
+    Returns:
+        float32 [num, k]; rows sum to 1.
+    """
+    assert mixed * LARGEST_SHARE > 1, "shares of fewer than two images cannot all stay below the largest allowed"
+    device = generator.device
+    shares = torch.zeros(num, mixed, device=device)
+    missing = torch.arange(num, device=device)
+    while len(missing):
+        drawn = torch.randn(len(missing), mixed, generator=generator, device=device).abs_()
+        shares[missing] = drawn / drawn.sum(dim=1, keepdim=True)
+        missing = missing[shares[missing].amax(dim=1) > LARGEST_SHARE]
+    return shares
+
+
+def draw_partners(num: int, mixed: int, generator: torch.Generator) -> Tensor:
+    """Draw which images are mixed: each with itself and with k - 1 permutations of all, int64 [k, num]."""
+    device = generator.device
+    own = torch.arange(num, device=device)
+    return torch.stack([own, *(torch.randperm(num, generator=generator, device=device) for _ in range(mixed - 1))])
+
+
+def mix(images: Tensor, partners: Tensor, shares: Tensor, signs: Tensor) -> Tensor:
+    """Compute sigma * sum_i lambda_i x_(pi_i), [B, C, H, W].
+
+    Args:
+        images: Normalised floats, [B, C, H, W].
+        partners: pi, [k, B]; the first row is the identity.
+        shares: lambda, [B, k].
+        signs: sigma, -1 or 1 for every value, [B, C, H, W].
+    """
+    mixture = torch.zeros_like(images)
+    for partner, share in zip(partners, shares.T, strict=True):
+        mixture.addcmul_(images[partner], share.to(images.dtype).view(-1, 1, 1, 1))
+    return mixture.mul_(signs)
+
+
+def encrypt(images: Tensor, mixed: int, generator: torch.Generator) -> Tensor:
+    """Encrypt a batch with keys that are drawn and thrown away.
+
+    Args:
+        images: Normalised floats, [B, C, H, W], on the generator's device; not written.
+        mixed: k, at least 2 (code: 4).
+        generator: Source of randomness.
+    """
+    shares = draw_shares(len(images), mixed, generator)
+    partners = draw_partners(len(images), mixed, generator)
+    signs = torch.randint(0, 2, images.shape, generator=generator, device=images.device).mul_(2).sub_(1)
+    return mix(images, partners, shares, signs)

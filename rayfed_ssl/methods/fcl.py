@@ -1,0 +1,267 @@
+"""FCL: federated MoCo whose clients contrast with each other's features and match their neighbourhoods.
+
+Wu, Wang, Zeng, Wang, Xu, Shi, Hu: Federated Contrastive Representation Learning with Feature Fusion and Neighborhood
+Matching, 2022 (published as Decentralized Unsupervised Learning of Visual Representations, IJCAI 2022). No code is public
+and the appendix with the settings could not be read.
+
+Symbols: q queries and k+ keys, unit length [B, D]; Q_l the client's queue of K keys; Q^ features of encrypted images, Q_s
+those of all other clients [M, D]; Q' candidates [K, D]; N neighbours; tau, tau_nm temperatures; lambda strength.
+
+What the paper leaves open, and what is done here:
+- tau and K are `objective.temperature` and `objective.queue_size`. Whether Table 1 used Eq. 3 or its form without Q_l is
+  not said: `negatives`.
+- Q^ is made at the end of local training, not during it: `features` of the client's images (or all that it has), one
+  random second view each, encrypted in batches and encoded by the trained momentum model as it encodes keys, with the
+  batch's own statistics. The paper sends as many as the queue holds.
+- Q' is drawn without replacement, once a step. Where it is drawn from Q_l alone, because nobody has sent anything yet,
+  neighbours are local ones, and of a queue that is not full yet some are random directions.
+- A client receives what others sent in the last round; who did not take part in it is not in Q_s.
+- InstaHide mixes k images of one batch (its authors' code); no attack is known to be stopped by it.
+- With `objective.symmetric=true` second views are queries too, and both losses are summed over them as MoCo's is.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rayfed_ssl.data.instahide import encrypt
+from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, sent
+from rayfed_ssl.methods import fedavg
+from rayfed_ssl.methods.fedavg import FedAvg
+from rayfed_ssl.models import Model
+from rayfed_ssl.objective import Batch, Terms
+from rayfed_ssl.objectives.moco import MoCo, queue_contrast, queue_rows
+from rayfed_ssl.parts import Parts
+from rayfed_ssl.task import Task
+from rayfed_ssl.trees import WeightedMean, Weights
+
+ClientState = fedavg.ClientState | Empty
+"""Parts that stay with the client: the queue."""
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """The global weights, momentum model included, and Q^ of each client of the last round."""
+
+    averaged: fedavg.ServerState
+    features: dict[int, Tensor]
+
+
+@dataclass(frozen=True)
+class Download:
+    """Query and momentum model, and the other clients' features of encrypted images."""
+
+    weights: Weights = sent("weights")
+    features: tuple[Tensor, ...] | None = sent("representations")
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What a client reveals: query and momentum model, sample count, and features of its encrypted images."""
+
+    weights: Weights = sent("weights")
+    num_samples: int = sent("statistics")
+    features: Tensor | None = sent("representations")
+
+
+def fused_negatives(local: Tensor, remote: Tensor, negatives: str) -> Tensor:
+    """Choose what a query is told from: Q_l and Q_s (Eq. 3), or Q_s alone (Eq. 5), or Q_l where Q_s is empty.
+
+    Args:
+        local: Q_l, unit length, [K, D].
+        remote: Q_s, unit length, [M, D]; without rows in the first round.
+        negatives: "both" or "remote".
+    """
+    if not len(remote):
+        return local
+    return remote if negatives == "remote" else torch.cat([local, remote])
+
+
+def draw_candidates(local: Tensor, remote: Tensor, generator: torch.Generator) -> Tensor:
+    """Q': K different features, drawn uniformly from Q_s and Q_l together (Eq. 7).
+
+    Args:
+        local: Q_l, [K, D].
+        remote: Q_s, [M, D].
+        generator: Source of randomness.
+    """
+    union = torch.cat([remote, local])
+    return union[torch.randperm(len(union), generator=generator, device=union.device)[: len(local)]]
+
+
+def neighbourhood_loss(queries: Tensor, candidates: Tensor, neighbours: int, temperature: float) -> Tensor:
+    """Make each query's match with each of its nearest candidates certain (Eq. 8-11).
+
+    The set L_j holds neighbour n_j and all candidates that are no neighbours, so its entropy splits by the chain rule
+    into that of "n_j or one of the others" and, weighed with the others' probability, that among the others. The latter
+    is the same for all j: no set is built, and no difference of large numbers is taken.
+
+    Args:
+        queries: q, unit length, [B, D]; the gradient flows through them alone.
+        candidates: Q', unit length, [K, D].
+        neighbours: N; with N >= K every set holds one feature, and the loss is 0.
+        temperature: tau_nm.
+
+    Returns:
+        Mean over queries and neighbours of the entropy of p_ij in nats.
+    """
+    scores = queries @ candidates.T / temperature
+    if neighbours >= len(candidates):
+        return scores.sum() * 0
+    nearest, places = scores.topk(neighbours, dim=1)
+    among = torch.zeros_like(scores, dtype=torch.bool).scatter_(1, places, True)
+    others = scores.masked_fill(among, float("-inf"))
+    log_shares = F.log_softmax(others, dim=1).masked_fill(among, 0)
+    shares = F.softmax(others, dim=1)
+    entropy_of_others = -(shares * log_shares).sum(dim=1, keepdim=True)
+    odds = nearest - others.logsumexp(dim=1, keepdim=True)
+    here, elsewhere = F.sigmoid(odds), F.sigmoid(-odds)
+    of_the_choice = -(here * F.logsigmoid(odds) + elsewhere * F.logsigmoid(-odds))
+    return (of_the_choice + elsewhere * entropy_of_others).mean()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FCL(Method):
+    """FedAvg with MoCo, feature fusion and neighbourhood matching.
+
+    Attributes:
+        fusion: Whether features of encrypted images are shared as negatives; without it FCL is FedAvg with MoCo.
+        negatives: What a query is told from: Q_l and Q_s ("both", Eq. 3), or Q_s alone ("remote", Eq. 5).
+        features: How many features a client shares; the paper's K.
+        mixed: k of InstaHide (its authors' code).
+        neighbourhood: lambda (not in the paper); 0 switches neighbourhood matching off.
+        neighbours: N (not in the paper).
+        neighbourhood_temperature: tau_nm (not in the paper).
+        parts: As in FedAvg, but the target is averaged.
+    """
+
+    privacy: ClassVar = "High"
+    averages_weights: ClassVar = True
+    fusion: bool = True
+    negatives: Literal["both", "remote"] = "both"
+    features: int = 4096
+    mixed: int = 4
+    neighbourhood: float = 0.1
+    neighbours: int = 5
+    neighbourhood_temperature: float = 0.1
+    parts: Parts = Parts()
+
+    def __post_init__(self) -> None:
+        for name, least in (("features", 2), ("mixed", 2), ("neighbours", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"method.{name} must be at least {least}, got {getattr(self, name)}")
+        if not self.neighbourhood_temperature > 0:
+            raise ValueError(f"method.neighbourhood_temperature must be above 0, got {self.neighbourhood_temperature}")
+        if not self.neighbourhood >= 0:
+            raise ValueError(f"method.neighbourhood must be at least 0, got {self.neighbourhood}")
+        if self.neighbourhood and not self.fusion:
+            raise ValueError(
+                f"neighbourhood matching needs fused features, got method.fusion=false and method.neighbourhood="
+                f"{self.neighbourhood}: set method.fusion=true or method.neighbourhood=0"
+            )
+
+    @property
+    def averaging(self) -> FedAvg:
+        """The FedAvg of both models: f_q is encoder and projector, f_k is the target."""
+        return FedAvg(parts=replace(self.parts, target=self.parts.target or "averaged"))
+
+    def check(self, task: Task, num_public: int) -> tuple[str, ...]:
+        """Refuse objectives without queries and keys."""
+        if not isinstance(task.objective, MoCo):
+            raise ValueError(f"fcl extends MoCo, got the objective {task.objective}: set objective=moco")
+        notes = self.averaging.check(task, num_public)
+        if self.parts.target == "reset":
+            raise ValueError(
+                "fcl's clients encode with their momentum models, got method.parts.target=reset: remove it"
+            )
+        if self.neighbourhood and self.neighbours >= task.objective.queue_size:
+            raise ValueError(
+                f"method.neighbours must be below objective.queue_size={task.objective.queue_size}, the number of "
+                f"candidates, got {self.neighbours}: every match would be certain"
+            )
+        return notes
+
+    def init_server(self, server: Server) -> ServerState:
+        """Start from random weights and without features."""
+        return ServerState(self.averaging.init_server(server), {})
+
+    def download(self, state: ServerState, client_id: int) -> Download:
+        """Send the aggregated models and Q_s,c = { Q^_i : i != c } (Eq. 2)."""
+        others = tuple(features for owner, features in sorted(state.features.items()) if owner != client_id)
+        return Download(state.averaged.weights, others or None)
+
+    def update_client(
+        self, download: Download, state: ClientState, client: Client
+    ) -> tuple[Upload, ClientState, Metrics]:
+        """Train f_q and f_k on Eq. 12, then encode encrypted images with f_k."""
+        averaging, weights = self.averaging, fedavg.Download(download.weights)
+        if not self.fusion:
+            upload, kept, metrics = averaging.update_client(weights, state, client)
+            return Upload(upload.weights, upload.num_samples, None), kept, metrics
+        remote = torch.cat(download.features).to(client.task.device) if download.features else None
+        upload, kept, metrics = averaging.update_client(weights, state, client, partial(self.loss, client, remote))
+        whole = upload.weights | (kept.kept if isinstance(kept, fedavg.ClientState) else {})
+        return Upload(upload.weights, upload.num_samples, self.encode_encrypted(whole, client)), kept, metrics
+
+    def loss(self, client: Client, remote: Tensor | None, model: Model, memory: nn.Module, batch: Batch) -> Terms:
+        """L_contrast + lambda L_neigh of one batch (Eq. 12)."""
+        task, objective = client.task, client.task.objective
+        assert isinstance(objective, MoCo), "check refuses other objectives"
+        encoded = objective.encode(task, model, memory, batch, client.generator)
+        local = queue_rows(memory)
+        others = local[:0] if remote is None else remote
+        negatives = fused_negatives(local, others, self.negatives)
+        directions = len(encoded.queries) / len(batch.images)
+        loss = queue_contrast(encoded.queries, encoded.keys, negatives, objective.temperature).mean()
+        if self.neighbourhood:
+            candidates = draw_candidates(local, others, client.generator)
+            loss = loss + self.neighbourhood * neighbourhood_loss(
+                encoded.queries, candidates, self.neighbours, self.neighbourhood_temperature
+            )
+        return Terms(directions * loss, encoded.projections, {"keys": encoded.keys})
+
+    @torch.no_grad()
+    def encode_encrypted(self, weights: Weights, client: Client) -> Tensor:
+        """Q^: features of a random choice of the client's images, each encrypted with others of its batch.
+
+        Args:
+            weights: The client's whole state after training.
+            client: Whose images, task and generator are used.
+
+        Returns:
+            Unit-length rows, float32 [min(features, n), D], on the CPU.
+        """
+        task = client.task
+        momentum_model = task.model(_target(weights), client.architecture)
+        order = torch.randperm(len(client.data), generator=client.generator, device=task.device)[: self.features]
+        rows = []
+        for index in order.tensor_split(max(1, len(order) // task.batch)):
+            views = task.augment(client.data.batch(index), task.views.second, client.generator)
+            with task.autocast():
+                _, projections = momentum_model(encrypt(views, self.mixed, client.generator))
+            rows.append(F.normalize(projections, dim=1))
+        return torch.cat(rows).cpu()
+
+    def update_server(
+        self, state: ServerState, uploads: Mapping[int, Upload], server: Server
+    ) -> tuple[ServerState, Metrics]:
+        """Average both models by |D_c| / |D| and collect the features."""
+        mean, features = WeightedMean(), {}
+        for client_id, upload in uploads.items():
+            mean.add(float(upload.num_samples), upload.weights)
+            if upload.features is not None:
+                features[client_id] = upload.features
+        return ServerState(fedavg.ServerState(state.averaged.architecture, mean.result()), features), {}
+
+    def encoders(self, state: ServerState, clients: Mapping[int, ClientState]) -> dict[str, Encoder]:
+        """The same encoders as FedAvg's."""
+        return self.averaging.encoders(state.averaged, clients)
+
+
+def _target(weights: Weights) -> Weights:
+    return {name.removeprefix("target."): value for name, value in weights.items() if name.startswith("target.")}
