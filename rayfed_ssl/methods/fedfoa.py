@@ -27,7 +27,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server, sent
 from rayfed_ssl.methods.local_only import LocalOnly
@@ -222,7 +221,7 @@ class FedFoA(Method):
             raise ValueError(f"FedFoA compares projections of one width, got {listed}: set model.projection_dim=256")
         notes = []
         if task.rounds <= self.warm_up:
-            notes.append(f"FedFoA's term never acts: {task.rounds} rounds of {self.warm_up} for the warm-up")
+            notes.append(f"FedFoA's term never acts: all {task.rounds} rounds are warm-up, lower method.warm_up")
         if task.batch < width:
             notes.append(
                 f"a batch of {task.batch} cannot tell the correlations of {width} projections: raise training.batch or "

@@ -116,7 +116,7 @@ class LDAWA(Method):
         """Say where all rounds are FedAvg's."""
         notes = self.averaging.check(task, num_public)
         if task.rounds <= self.warm_up:
-            return (*notes, f"L-DAWA is FedAvg here: {task.rounds} rounds of {self.warm_up} for the warm-up")
+            return (*notes, f"L-DAWA is FedAvg here: all {task.rounds} rounds are warm-up, lower method.warm_up")
         return notes
 
     def init_server(self, server: Server) -> ServerState:

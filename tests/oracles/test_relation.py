@@ -162,6 +162,19 @@ def test_a_triangle_is_unpacked_to_what_was_packed(width: int):
     assert torch.equal(from_triangle(packed), relation)
 
 
+def test_descent_on_the_term_ends_in_the_others_relation_matrix():
+    """Where a client understands another, both have the same correlations: l_A = 0 means Z^T Z = R^T R."""
+    values, other = features(8, 3, 1), relation_of(30, 3, 2)
+    for _ in range(400):
+        values = values.detach().requires_grad_()
+        error = recreation_error(values, best_basis(*factorise(values.detach()), other), other)
+        error.backward()
+        assert values.grad is not None
+        values = values - 0.02 * values.grad
+    assert float(error.detach()) < 0.03  # steps have a fixed length, so the end is circled
+    torch.testing.assert_close(factorise(values.detach())[1], other, rtol=0, atol=0.05)
+
+
 @pytest.mark.parametrize("spread", [0, 2])
 def test_single_precision_is_enough(spread: int):
     """Features whose singular values span `spread` powers of ten and some more, in float32 against float64."""

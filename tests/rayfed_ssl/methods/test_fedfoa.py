@@ -134,7 +134,7 @@ def test_the_price_of_wide_projections_is_told(tiny: Tiny):
 
 def test_a_term_that_never_acts_and_batches_too_small_are_told(tiny: Tiny):
     notes = Federation.open(tiny("fedfoa", "method.warm_up=2", "training.batch=16")).notes
-    assert any("FedFoA's term never acts: 2 rounds of 2" in note for note in notes)
+    assert any("FedFoA's term never acts: all 2 rounds are warm-up" in note for note in notes)
     assert any("a batch of 16 cannot tell the correlations of 24 projections" in note for note in notes)
     assert not Federation.open(tiny("fedfoa")).notes
 

@@ -27,7 +27,7 @@ def test_after_the_warm_up_layers_are_scaled_by_their_angle_to_what_was_sent_dow
 
 def test_a_run_that_only_warms_up_is_told(tiny: Tiny):
     assert (
-        "L-DAWA is FedAvg here: 2 rounds of 3 for the warm-up"
+        "L-DAWA is FedAvg here: all 2 rounds are warm-up, lower method.warm_up"
         in Federation.open(tiny("ldawa", "method.warm_up=3")).notes
     )
     assert not Federation.open(tiny("ldawa")).notes
