@@ -13,7 +13,18 @@ from rayfed_ssl.federation import Federation
 from rayfed_ssl.methods import METHODS
 
 # What makes a method quick on a few dozen samples; each method takes the fields that it has.
-SMALL_METHOD = {"queue_size": 32, "distil_batch": 16, "distil_epochs": 2, "refill": "first", "warm_up": 1}
+SMALL_METHOD = {
+    "queue_size": 32,
+    "distil_batch": 16,
+    "distil_epochs": 2,
+    "refill": "first",
+    "warm_up": 1,
+    "digest_batch": 16,
+    "align_epochs": 2,
+    "dictionary_size": 40,
+    "features": 24,
+    "global_steps": 20,
+}
 
 TinyConfig = Callable[..., Config]
 

@@ -3,9 +3,13 @@
 from dataclasses import dataclass
 
 from rayfed_ssl.method import Method
+from rayfed_ssl.methods.fcl import FCL
 from rayfed_ssl.methods.fedavg import FedAvg
+from rayfed_ssl.methods.fedca import FedCA
+from rayfed_ssl.methods.feddf import FedDF
 from rayfed_ssl.methods.fedema import FedEMA
 from rayfed_ssl.methods.fedfoa import FedFoA
+from rayfed_ssl.methods.fedmd import FedMD
 from rayfed_ssl.methods.fedprox import FedProx
 from rayfed_ssl.methods.fedu import FedU
 from rayfed_ssl.methods.flesd import FLESD
@@ -33,13 +37,34 @@ METHODS: dict[str, MethodInfo] = {
     "flesd-cc": MethodInfo(FLESD, "FLESD with constant communication: one round (Shi et al. 2021)", rounds=1),
     "fedavg": MethodInfo(FedAvg, "average weights (McMahan et al. 2017)"),
     "fedprox": MethodInfo(FedProx, "average weights, local training held near the global ones (Li et al. 2020)"),
+    "fedmd": MethodInfo(
+        FedMD, "agree on projections of public data, each client with its own model (Li and Wang 2019)"
+    ),
+    "feddf": MethodInfo(FedDF, "average per architecture, then distil all models on public data (Lin et al. 2020)"),
+    "fedca": MethodInfo(FedCA, "FedAvg with shared negatives and a model to align with (Zhang et al. 2020)"),
     "fedu": MethodInfo(
         FedU, "global encoder, global predictor only for clients that moved little (Zhuang et al. 2021)"
     ),
     "fedema": MethodInfo(FedEMA, "keep a share of the own model, by how far it moved (Zhuang et al. 2022)"),
     "ldawa": MethodInfo(LDAWA, "average layers, scaled by their cosine to the global ones (Rehman et al. 2023)"),
     "fedfoa": MethodInfo(FedFoA, "add others' feature correlations to any method's training (Liu et al. 2022)"),
+    "fcl": MethodInfo(FCL, "FedAvg with MoCo on everybody's features and matched neighbourhoods (Wu et al. 2022)"),
     "local": MethodInfo(LocalOnly, "no federation: lower bound per client, upper bound with partition=pooled"),
 }
 
-__all__ = ["FLESD", "LDAWA", "METHODS", "FedAvg", "FedEMA", "FedFoA", "FedProx", "FedU", "LocalOnly", "MethodInfo"]
+__all__ = [
+    "FCL",
+    "FLESD",
+    "LDAWA",
+    "METHODS",
+    "FedAvg",
+    "FedCA",
+    "FedDF",
+    "FedEMA",
+    "FedFoA",
+    "FedMD",
+    "FedProx",
+    "FedU",
+    "LocalOnly",
+    "MethodInfo",
+]

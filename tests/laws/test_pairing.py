@@ -17,9 +17,15 @@ from tests.laws.laws import play
 
 Open = Callable[..., Federation]
 Tiny = Callable[..., Config]
-PUBLIC = {name: ["public=client:0", "method.distil_batch=8"] for name in ("flesd", "flesd-cc")}
+PUBLIC = {
+    **{name: ["public=client:0", "method.distil_batch=8"] for name in ("flesd", "flesd-cc", "feddf")},
+    **{name: ["public=client:0"] for name in ("fedmd", "fedca")},
+}
 
-OBJECTIVE = {"fedu": ["objective=byol", "objective.hidden=32"]}  # FedU decides about a predictor
+OBJECTIVE = {
+    "fedu": ["objective=byol", "objective.hidden=32"],  # FedU decides about a predictor
+    "fcl": ["objective=moco", "objective.queue_size=50"],
+}
 
 
 def open_method(open_tiny: Open, name: str, *overrides: str) -> Federation:
