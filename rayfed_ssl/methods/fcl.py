@@ -216,14 +216,15 @@ class FCL(Method):
         local = queue_rows(memory)
         others = local[:0] if remote is None else remote
         negatives = fused_negatives(local, others, self.negatives)
-        directions = len(encoded.queries) / len(batch.images)
-        loss = queue_contrast(encoded.queries, encoded.keys, negatives, objective.temperature).mean()
+        contrast = queue_contrast(encoded.queries, encoded.keys, negatives, objective.temperature)
+        loss = contrast.sum() / len(batch.images)
         if self.neighbourhood:
             candidates = draw_candidates(local, others, client.generator)
-            loss = loss + self.neighbourhood * neighbourhood_loss(
+            directions = len(encoded.queries) / len(batch.images)
+            loss = loss + self.neighbourhood * directions * neighbourhood_loss(
                 encoded.queries, candidates, self.neighbours, self.neighbourhood_temperature
             )
-        return Terms(directions * loss, encoded.projections, {"keys": encoded.keys})
+        return Terms(loss, encoded.projections, {"keys": encoded.keys})
 
     @torch.no_grad()
     def encode_encrypted(self, weights: Weights, client: Client) -> Tensor:
