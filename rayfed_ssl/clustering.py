@@ -10,29 +10,35 @@ numbers, but no row or column can underflow to 0 / 0. Clusters that no sample ch
 DeepCluster-v2's code; so do those whose samples cancel out, which the code would turn into zero vectors.
 """
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 
 @torch.no_grad()
-def sinkhorn(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
+def sinkhorn(scores: Tensor, epsilon: float, iterations: int, tolerance: float = 0.0) -> Tensor:
     """Spread samples over clusters so that clusters are equally full and scores are high (SwAV, Eq. 3 and 5).
 
     Args:
         scores: S, usually cosines, [N, K]; N may be 1 and rows may be equal.
         epsilon: eps, above 0; the lower, the closer are rows to one-hot.
-        iterations: How often columns are scaled to sum 1 / K and then rows to sum 1 / N.
+        iterations: How often columns are scaled to sum 1 / K and then rows to sum 1 / N, at most.
+        tolerance: Stop once the rows' factors change by less than this share, summed over rows (Orchestra, code); looked at
+            in every tenth iteration, from the first on. 0 never stops.
 
     Returns:
         Q, [N, K]: rows sum to 1 and, after enough iterations, columns to N / K. No gradients.
     """
-    logits = scores / epsilon
-    columns = logits.new_zeros(1, logits.shape[1])
-    rows = torch.zeros_like(logits[:, :1])
-    for _ in range(iterations):
-        columns = -torch.logsumexp(logits + rows, dim=0, keepdim=True)
-        rows = -torch.logsumexp(logits + columns, dim=1, keepdim=True)
+    logits, (num, clusters) = scores / epsilon, scores.shape
+    columns = logits.new_zeros(1, clusters)
+    rows = logits.new_full((num, 1), -math.log(num))
+    for iteration in range(iterations):
+        columns = -math.log(clusters) - torch.logsumexp(logits + rows, dim=0, keepdim=True)
+        before, rows = rows, -math.log(num) - torch.logsumexp(logits + columns, dim=1, keepdim=True)
+        if tolerance and iteration % 10 == 0 and float((before - rows).expm1().abs().sum()) < tolerance:
+            break
     return F.softmax(logits + columns, dim=1)
 
 

@@ -26,6 +26,9 @@ SMALL_METHOD = {
     "global_steps": 20,
 }
 
+# Objectives of methods that take no other.
+OWN_OBJECTIVE = {"orchestra": {"name": "orchestra", "clusters": 6, "local_clusters": 4, "memory": 16}}
+
 TinyConfig = Callable[..., Config]
 
 # Examples are the same in every run, and a busy machine fails no test.
@@ -57,7 +60,7 @@ def tiny_tree(name: str) -> dict[str, Any]:
     return {
         "rounds": 2,
         "method": {"name": name, **{key: value for key, value in SMALL_METHOD.items() if key in own}},
-        "objective": {"name": "simclr"},
+        "objective": OWN_OBJECTIVE.get(name, {"name": "simclr"}),
         "data": {"name": "digits", "train_limit": 150, "test_limit": 60},
         "partition": {"name": "dirichlet", "alpha": 1.0},
         "clients": {"number": 3},

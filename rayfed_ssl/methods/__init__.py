@@ -15,6 +15,7 @@ from rayfed_ssl.methods.fedu import FedU
 from rayfed_ssl.methods.flesd import FLESD
 from rayfed_ssl.methods.ldawa import LDAWA
 from rayfed_ssl.methods.local_only import LocalOnly
+from rayfed_ssl.methods.orchestra import Orchestra
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ METHODS: dict[str, MethodInfo] = {
     "ldawa": MethodInfo(LDAWA, "average layers, scaled by their cosine to the global ones (Rehman et al. 2023)"),
     "fedfoa": MethodInfo(FedFoA, "add others' feature correlations to any method's training (Liu et al. 2022)"),
     "fcl": MethodInfo(FCL, "FedAvg with MoCo on everybody's features and matched neighbourhoods (Wu et al. 2022)"),
+    "orchestra": MethodInfo(Orchestra, "average weights, and cluster clients' clusters (Lubana et al. 2022)"),
     "local": MethodInfo(LocalOnly, "no federation: lower bound per client, upper bound with partition=pooled"),
 }
 
@@ -67,4 +69,5 @@ __all__ = [
     "FedU",
     "LocalOnly",
     "MethodInfo",
+    "Orchestra",
 ]

@@ -5,6 +5,7 @@ from rayfed_ssl.objectives.autoencoder import AutoEncoder
 from rayfed_ssl.objectives.byol import BYOL
 from rayfed_ssl.objectives.deepcluster import DeepCluster
 from rayfed_ssl.objectives.moco import MoCo
+from rayfed_ssl.objectives.orchestra import OrchestraObjective
 from rayfed_ssl.objectives.rotation import Rotation
 from rayfed_ssl.objectives.simclr import SimCLR
 from rayfed_ssl.objectives.simsiam import SimSiam
@@ -20,6 +21,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "deepcluster": DeepCluster,
     "rotation": Rotation,
     "autoencoder": AutoEncoder,
+    "orchestra": OrchestraObjective,
     "supervised": Supervised,
 }
 
@@ -31,6 +33,7 @@ __all__ = [
     "Head",
     "MoCo",
     "Objective",
+    "OrchestraObjective",
     "Rotation",
     "SimCLR",
     "SimSiam",

@@ -25,6 +25,7 @@ PUBLIC = {
 OBJECTIVE = {
     "fedu": ["objective=byol", "objective.hidden=32"],  # FedU decides about a predictor
     "fcl": ["objective=moco", "objective.queue_size=50"],
+    "orchestra": ["objective=orchestra", "objective.clusters=6", "objective.local_clusters=4", "objective.memory=16"],
 }
 
 

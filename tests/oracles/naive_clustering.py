@@ -81,15 +81,17 @@ def cluster_prediction(
     return math.fsum(losses) / len(losses)
 
 
-def orchestra_sinkhorn(cosines: Matrix, sharpness: float, iterations: int) -> Rows:
+def orchestra_sinkhorn(cosines: Matrix, sharpness: float, iterations: int, tolerance: float = 0.0) -> Rows:
     """Orchestra (code): softmax(sharpness cosines), then clusters and samples are scaled in turn to equal mass."""
     probabilities = [softmax([sharpness * value for value in row]) for row in cosines]
     samples, clusters = range(len(cosines)), range(len(cosines[0]))
     c = [1 / len(cosines) for _ in samples]
     r = [1.0 for _ in clusters]
-    for _ in range(iterations):
+    for iteration in range(iterations):
         r = [1 / len(clusters) / math.fsum(probabilities[n][k] * c[n] for n in samples) for k in clusters]
-        c = [1 / len(cosines) / math.fsum(r[k] * probabilities[n][k] for k in clusters) for n in samples]
+        last, c = c, [1 / len(cosines) / math.fsum(r[k] * probabilities[n][k] for k in clusters) for n in samples]
+        if iteration % 10 == 0 and math.fsum(abs(old / new - 1) for old, new in zip(last, c, strict=True)) < tolerance:
+            break
     return [[len(cosines) * c[n] * probabilities[n][k] * r[k] for k in clusters] for n in samples]
 
 

@@ -1,0 +1,256 @@
+"""Orchestra: clusters that mean the same on all clients.
+
+Lubana, Tang, Kawsar, Dick, Mathur: Orchestra: Unsupervised Federated Learning via Globally Consistent Clustering, ICML 2022.
+"Code" below is akhilmathurs/orchestra.
+
+Symbols: z_t unit projections by the target network; C global centroids, unit rows [G, p]; L local clusters of a client; T
+temperature; p_k weight of client k, in proportion to its number of batches; lambda sharpness of balanced assignments.
+
+Clients keep nothing. Each round they get online network, target network and C, minimise `objective=orchestra`, cluster the
+target's last projections into L equally full groups and send weights and the groups' centroids. The server averages the
+weights and clusters all centroids of the round into C.
+
+Deviations:
+- Round 1 has no C yet: clients only cluster projections by the initial target, nobody trains and no weights are sent. The
+  code adds such a round to the number asked for; here it is the first of `rounds`.
+- C starts in random directions; the code's first C is not of unit length before the first step.
+- A client makes at most one local cluster for each two samples. The code asks for L and fails below.
+- A queue that is not full yet is clustered as far as it is filled; the code would cluster random numbers with it.
+- The number of batches counts an incomplete last batch where the run trains on it; the code drops it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rayfed_ssl.clustering import mean_directions, sinkhorn
+from rayfed_ssl.data.shard import Shard
+from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, sent
+from rayfed_ssl.objectives.deepcluster import project_views
+from rayfed_ssl.objectives.orchestra import OrchestraObjective
+from rayfed_ssl.optimisers import Optimiser
+from rayfed_ssl.parts import select, without_memory
+from rayfed_ssl.task import Task
+from rayfed_ssl.trees import Weights, weighted_mean
+
+AVERAGED = ("encoder", "projector", "batch_norm", "degree", "target")
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """Global weights, target included, and C.
+
+    Attributes:
+        architecture: The encoder's name.
+        weights: Online network, rotation layer and, from round 2 on, target.
+        centroids: C, [G, p]; random directions before round 1.
+        clustered: Whether C has come from clients.
+    """
+
+    architecture: str
+    weights: Weights
+    centroids: Tensor
+    clustered: bool = False
+
+
+@dataclass(frozen=True)
+class Download:
+    """The global weights, and C once there is one."""
+
+    weights: Weights = sent("weights")
+    centroids: Tensor | None = sent("representations", default=None)
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What a client reveals: centroids of groups of its projections, its weights and how many batches they saw.
+
+    A centroid is the mean of about memory / L projections: less than a projection tells of one sample, and no guarantee.
+    """
+
+    local_centroids: Tensor = sent("representations")
+    num_batches: int = sent("statistics")
+    weights: Weights | None = sent("weights", default=None)
+
+
+def balanced_assignments(cosines: Tensor, sharpness: float, iterations: int, tolerance: float = 0.0) -> Tensor:
+    """Assign rows to equally full clusters, starting from softmax(lambda cosines) (code).
+
+    Args:
+        cosines: [N, K].
+        sharpness: lambda.
+        iterations: Of Sinkhorn's iteration, at most.
+        tolerance: As in `sinkhorn`.
+
+    Returns:
+        [N, K]; rows sum to 1.
+    """
+    return sinkhorn(F.log_softmax(sharpness * cosines, dim=1), 1.0, iterations, tolerance)
+
+
+@torch.no_grad()
+def cluster_locally(
+    rows: Tensor, num_clusters: int, sharpness: float, iterations: int, generator: torch.Generator
+) -> Tensor:
+    """Cluster projections into groups of about equal size (code: 10 of Sinkhorn's iterations).
+
+    Args:
+        rows: Unit projections, [N, p].
+        num_clusters: At most N; the first centroids are that many random rows.
+        sharpness: lambda.
+        iterations: How often centroids move.
+        generator: Chooses the first centroids, and rows for groups that are empty.
+
+    Returns:
+        Unit centroids, [num_clusters, p].
+    """
+    centroids = rows[torch.randperm(len(rows), generator=generator, device=rows.device)[:num_clusters]]
+    for _ in range(iterations):
+        assignments = balanced_assignments(rows @ centroids.T, sharpness, 10, 0.01).argmax(dim=1)
+        others = rows[torch.randint(len(rows), (num_clusters,), generator=generator, device=rows.device)]
+        centroids = mean_directions(rows, assignments, others)
+    return centroids
+
+
+def agreement_loss(balanced: Tensor, local: Tensor, centroids: Tensor, temperature: float) -> Tensor:
+    """Minus the mean cosine between balanced and predicted assignments of local centroids (code).
+
+    Args:
+        balanced: Assignments to agree with, [N, G].
+        local: Unit local centroids, [N, p].
+        centroids: C, [G, p].
+        temperature: T.
+    """
+    predicted = F.softmax(local @ centroids.T / temperature, dim=1)
+    return -F.cosine_similarity(balanced, predicted, dim=1).mean()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Orchestra(Method):
+    """Average weights, and cluster clients' clusters.
+
+    Attributes:
+        local_iterations: How often local centroids move (code).
+        sharpness: lambda of balanced assignments (code).
+        global_steps: Steps of gradient descent on C in a round (code).
+        global_lr: Their learning rate; momentum 0.9 and weight decay 1e-4 (code).
+    """
+
+    privacy: ClassVar = "High"
+    averages_weights: ClassVar = True
+    local_iterations: int = 5
+    sharpness: float = 25.0
+    global_steps: int = 500
+    global_lr: float = 0.01
+
+    def __post_init__(self) -> None:
+        for name in ("local_iterations", "sharpness", "global_steps", "global_lr"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"method.{name} must be above 0, got {getattr(self, name)}")
+
+    def check(self, task: Task, num_public: int) -> tuple[str, ...]:
+        """Refuse other objectives, and runs that end before training begins."""
+        _objective(task)
+        if task.rounds < 2:
+            raise ValueError("Orchestra's first round trains nothing, got rounds=1: set rounds to 2 or more")
+        return (f"Orchestra's first round only builds clusters: {task.rounds - 1} of {task.rounds} rounds train",)
+
+    def init_server(self, server: Server) -> ServerState:
+        """Start from random weights and random directions."""
+        task = server.task
+        dim, num = task.blank(task.encoder).projection_dim, _objective(task).clusters
+        directions = torch.randn(num, dim, generator=server.generator, device=server.generator.device)
+        return ServerState(task.encoder, task.initial_weights(), F.normalize(directions, dim=1).cpu())
+
+    def download(self, state: ServerState, client_id: int) -> Download:
+        """Send online and target network and C to everybody."""
+        return Download(state.weights, state.centroids if state.clustered else None)
+
+    def update_client(self, download: Download, state: Empty, client: Client) -> tuple[Upload, Empty, Metrics]:
+        """Train towards C, then cluster what the target saw; without C only cluster."""
+        if download.centroids is None:
+            return Upload(self._local_centroids(first_projections(download.weights, client), client), 0), state, {}
+        trained, metrics = client.train(download.weights | {"centroids": download.centroids})
+        rows, filled = trained["queue.rows"], int(trained["queue.filled"])
+        seen = rows[:filled].to(client.task.device)
+        num_batches = int(metrics["steps"]) // client.task.epochs
+        return Upload(self._local_centroids(seen, client), num_batches, select(trained, AVERAGED)), state, metrics
+
+    def _local_centroids(self, rows: Tensor, client: Client) -> Tensor:
+        num_clusters = min(_objective(client.task).num_local(len(client.data)), len(rows))
+        return cluster_locally(rows, num_clusters, self.sharpness, self.local_iterations, client.generator).cpu()
+
+    def update_server(
+        self, state: ServerState, uploads: Mapping[int, Upload], server: Server
+    ) -> tuple[ServerState, Metrics]:
+        """Server executes: w <- sum_k p_k w_k, and C from all local centroids of the round."""
+        local: list[Tensor] = []
+        if state.clustered:
+            state = replace(state, weights=weighted_mean(_weights(uploads.values(), local)))
+        else:
+            local = [upload.local_centroids for upload in uploads.values()]
+        if not local:
+            raise ValueError("Orchestra has nothing to cluster: no client of this round sent an upload")
+        device = server.task.device
+        centroids, metrics = self.cluster_globally(
+            torch.cat(local).to(device), state.centroids.to(device), _objective(server.task).temperature
+        )
+        return replace(state, centroids=centroids.cpu(), clustered=True), metrics
+
+    def cluster_globally(self, local: Tensor, centroids: Tensor, temperature: float) -> tuple[Tensor, Metrics]:
+        """Move C until predicted assignments of local centroids are balanced (code: 100 of Sinkhorn's iterations).
+
+        Args:
+            local: Unit local centroids of all clients, [N, p].
+            centroids: C of the last round, [G, p]; not written.
+            temperature: T.
+
+        Returns:
+            The new C, unit rows, and the loss of the first and of the last step.
+        """
+        moving = nn.Parameter(centroids.clone())
+        descent = Optimiser(name="sgd", lr=self.global_lr, momentum=0.9, weight_decay=1e-4).over([moving])
+        losses = []
+        for step in range(self.global_steps):
+            balanced = balanced_assignments(local @ moving.detach().T, self.sharpness, 100, 0.01)
+            loss = agreement_loss(balanced, local, moving, temperature)
+            descent.zero_grad(set_to_none=True)
+            loss.backward()
+            descent.step()
+            with torch.no_grad():
+                moving.copy_(F.normalize(moving, dim=1))
+            if step in (0, self.global_steps - 1):
+                losses.append(float(loss.detach()))
+        return moving.detach(), {"clustering_loss_first": losses[0], "clustering_loss": losses[-1]}
+
+    def encoders(self, state: ServerState, clients: Mapping[int, Empty]) -> dict[str, Encoder]:
+        """The global online encoder."""
+        return {"global": Encoder(state.architecture, without_memory(state.weights))}
+
+
+def first_projections(weights: Weights, client: Client) -> Tensor:
+    """Project random samples, as many as the queue holds, by the initial target: unit rows [N, p]."""
+    task, data = client.task, client.data
+    chosen = torch.randperm(len(data), generator=client.generator, device=task.device)[: _objective(task).memory]
+    some = Shard(data.images, data.rows[chosen.to(data.rows.device)])
+    return project_views(task, task.model(weights), some, task.views.first, client.generator)
+
+
+def _weights(uploads: Iterable[Upload], local: list[Tensor]) -> Iterator[tuple[float, Weights]]:
+    """Yield (p_k, w_k) one by one, and collect the local centroids."""
+    for upload in uploads:
+        assert upload.weights is not None, "all clients of a round get the same download"
+        local.append(upload.local_centroids)
+        yield float(upload.num_batches), upload.weights
+
+
+def _objective(task: Task) -> OrchestraObjective:
+    if not isinstance(task.objective, OrchestraObjective):
+        raise ValueError(
+            f"method=orchestra has an objective of its own, got {type(task.objective).__name__}: set objective=orchestra"
+        )
+    return task.objective

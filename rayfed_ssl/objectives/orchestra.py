@@ -1,0 +1,182 @@
+"""Orchestra's local objective: both views of a sample belong to one of the federation's clusters.
+
+Lubana, Tang, Kawsar, Dick, Mathur: Orchestra: Unsupervised Federated Learning via Globally Consistent Clustering, ICML 2022.
+"Code" below is akhilmathurs/orchestra. Clusters come from the server: only method=orchestra (`methods/orchestra.py`) sends
+them, and describes the whole.
+
+Symbols: z_o, z_t unit projections by the online and the target network [B, p]; C global centroids, unit rows [G, p]; T
+temperature; y quarter turns; zeta target decay.
+
+Deviations:
+- The target moves after the optimiser's step. In the code it moves before it is used: the first step of a local training
+  already sees it moved, and the last step does not move it.
+- First views pass the target alone: the code passes them through the online network as well and uses only what that does to
+  running statistics of batch-norm. So a method's terms see the projections of the second view.
+- The rotated view is drawn by the first view's recipe, and turned anticlockwise.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rayfed_ssl.data.views import rotate_quarter_turns
+from rayfed_ssl.models import Model
+from rayfed_ssl.momentum import update_momentum
+from rayfed_ssl.objective import Batch, Head, Objective, Terms
+from rayfed_ssl.objectives.moco import KeyQueue
+from rayfed_ssl.parts import Rule
+
+if TYPE_CHECKING:
+    from rayfed_ssl.data.shard import Shard
+    from rayfed_ssl.task import Task
+
+
+class OrchestraMemory(nn.Module):
+    """What Orchestra's clients hold in a round.
+
+    Attributes:
+        target: The target network, in training mode, without gradients.
+        centroids: C, [G, p]; zeros until the server's are loaded.
+        queue: The target's last projections of first views, which become local clusters.
+    """
+
+    centroids: Tensor
+
+    def __init__(self, target: Model, centroids: Tensor, queue: KeyQueue) -> None:
+        super().__init__()
+        self.target = target
+        self.register_buffer("centroids", centroids)
+        self.queue = queue
+
+
+def assignment_consistency(target: Tensor, online: Tensor, centroids: Tensor, temperature: float) -> Tensor:
+    """Cross entropy of the online network's assignments with the target's (Orchestra, L_cluster).
+
+    Args:
+        target: z_t of first views, [B, p].
+        online: z_o of second views, [B, p].
+        centroids: C, [G, p].
+        temperature: T, above 0.
+
+    Returns:
+        The mean over samples of -softmax(z_t.C / T) . log softmax(z_o.C / T).
+    """
+    wanted = F.softmax(target @ centroids.T / temperature, dim=1)
+    return -(wanted * F.log_softmax(online @ centroids.T / temperature, dim=1)).sum(1).mean()
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrchestraObjective(Objective):
+    """Orchestra's assignment consistency and rotation prediction, for method=orchestra alone.
+
+    Attributes:
+        clusters: G, global clusters (code).
+        local_clusters: L, centroids that a client uploads, if it has twice as many samples (code).
+        memory: Projections from which a client makes its local clusters (code).
+        temperature: T (code).
+        momentum: zeta (code).
+    """
+
+    parts: ClassVar[Mapping[str, Rule]] = {
+        "degree": "averaged",
+        "target": "averaged",
+        "centroids": "averaged",
+        "queue": "reset",
+    }
+    clusters: int = 128
+    local_clusters: int = 16
+    memory: int = 128
+    temperature: float = 0.1
+    momentum: float = 0.996
+
+    def __post_init__(self) -> None:
+        if not self.temperature > 0:
+            raise ValueError(f"objective.temperature must be above 0, got {self.temperature}")
+        if not 0 <= self.momentum <= 1:
+            raise ValueError(f"objective.momentum must be in [0, 1], got {self.momentum}")
+        for name, least in (("clusters", 2), ("local_clusters", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"objective.{name} must be at least {least}, got {getattr(self, name)}")
+        if self.memory < 2 * self.local_clusters:
+            raise ValueError(
+                f"objective.memory must hold at least two projections for each of {self.local_clusters} local clusters, got "
+                f"{self.memory}: raise it or lower objective.local_clusters"
+            )
+
+    @property
+    def head(self) -> Head:
+        """The projector: 512-512 with batch-norm after both layers, the last without scale and shift (code)."""
+        return Head("orchestra", 512)
+
+    def heads(self, task: "Task", feature_dim: int, projection_dim: int) -> dict[str, nn.Module]:
+        """The layer that tells rotations from projections (code)."""
+        return {"degree": nn.Linear(projection_dim, 4)}
+
+    def check(self, task: "Task", shard_sizes: Sequence[int]) -> tuple[str, ...]:
+        """Refuse more global clusters than clients can fill; tell which clients upload fewer local clusters."""
+        most = sum(self.num_local(size) for size in shard_sizes)
+        if self.clusters >= most:
+            raise ValueError(
+                f"Orchestra's objective.clusters must stay below the number of local clusters, got {self.clusters} and "
+                f"{most} from {len(shard_sizes)} clients: set it to {max(2, most // 2)} or less, or raise "
+                "objective.local_clusters"
+            )
+        small = [size for size in shard_sizes if self.num_local(size) < self.local_clusters]
+        if not small:
+            return ()
+        return (
+            f"{len(small)} of {len(shard_sizes)} clients upload fewer than {self.local_clusters} local clusters: the "
+            f"smallest has {min(small)} samples, and a cluster holds at least two",
+        )
+
+    def num_local(self, num_samples: int) -> int:
+        """How many local clusters a client makes: L, but no cluster of a single sample."""
+        return max(1, min(self.local_clusters, num_samples // 2))
+
+    def start(self, task: "Task", model: Model, data: "Shard", generator: torch.Generator) -> OrchestraMemory:
+        """Start the target as the online network, without centroids and with an empty queue."""
+        centroids = torch.zeros(self.clusters, model.projection_dim, device=task.device)
+        return OrchestraMemory(
+            task.twin(model), centroids, KeyQueue.random(self.memory, model.projection_dim, generator)
+        )
+
+    def start_epoch(
+        self, task: "Task", model: Model, memory: nn.Module, data: "Shard", epoch: int, generator: torch.Generator
+    ) -> None:
+        """Refuse to train without the server's centroids.
+
+        Raises:
+            ValueError: Nobody sent centroids.
+        """
+        if not _own(memory).centroids.any():
+            raise ValueError("objective=orchestra needs the server's clusters: set method=orchestra")
+
+    def loss(self, task: "Task", model: Model, memory: nn.Module, batch: Batch, generator: torch.Generator) -> Terms:
+        """Assignment consistency of two views, plus the cross entropy of a third view's rotation."""
+        own, images = _own(memory), batch.images
+        recipes = (task.views.first, task.views.second, task.views.first)
+        first, second, third = (task.augment(images, recipe, generator) for recipe in recipes)
+        turns = torch.randint(4, (len(images),), generator=generator, device=images.device)
+        with task.autocast():
+            _, online = model(second)
+            degrees = model.part("degree")(model(rotate_quarter_turns(third, turns))[1]).float()
+            with torch.no_grad():
+                _, target = own.target(first)
+        seen = F.normalize(target, dim=1)
+        consistency = assignment_consistency(seen, F.normalize(online, dim=1), own.centroids, self.temperature)
+        return Terms(consistency + F.cross_entropy(degrees, turns), online, {"seen": seen})
+
+    def finish_step(self, task: "Task", model: Model, memory: nn.Module, terms: Terms) -> None:
+        """Move the target, and put what it saw into the queue."""
+        own = _own(memory)
+        update_momentum(own.target, model, self.momentum)
+        own.queue.enqueue(terms.remember["seen"])
+
+
+def _own(memory: nn.Module) -> OrchestraMemory:
+    assert isinstance(memory, OrchestraMemory), "the engine gives back what start made"
+    return memory

@@ -1,0 +1,169 @@
+"""Orchestra's rounds: clusters first, then training; what crosses and what stays."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from rayfed_ssl.data.shard import Shard
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.federation import Federation
+from rayfed_ssl.method import Client, Empty, Server
+from rayfed_ssl.methods.orchestra import Download, Orchestra, Upload, balanced_assignments, cluster_locally
+from rayfed_ssl.parts import part_of
+from rayfed_ssl.trees import digest
+from tests.laws.laws import play
+from tests.rayfed_ssl.objectives.small_shards import KINDS, check_finite, shard
+
+Open = Callable[..., Federation]
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def unit_rows(num: int, dim: int, seed: int) -> torch.Tensor:
+    return torch.nn.functional.normalize(torch.randn(num, dim, generator=seeded(seed)), dim=1)
+
+
+def test_round_1_clusters_and_trains_nothing(open_tiny: Open):
+    federation = open_tiny("orchestra")
+    assert "Orchestra's first round only builds clusters: 1 of 2 rounds train" in federation.notes
+    begun = federation.init_server()
+    (first,) = play(federation, 1)
+    for client_id, upload in first.uploads.items():
+        assert first.downloads[client_id].centroids is None
+        assert upload.weights is None
+        assert upload.num_batches == 0
+        assert upload.local_centroids.shape == (4, 24)
+        assert first.results[client_id].metrics == {}
+    assert digest(first.server.weights) == digest(begun.weights)
+    assert first.server.clustered
+    torch.testing.assert_close(first.server.centroids.norm(dim=1), torch.ones(6))
+    assert not first.server.centroids.equal(begun.centroids)
+
+
+def test_round_2_trains_towards_the_clusters_and_sends_the_target(open_tiny: Open):
+    federation = open_tiny("orchestra", "training.epochs=4")
+    _, second = play(federation, 2)
+    for client_id, upload in second.uploads.items():
+        assert second.downloads[client_id].centroids is not None
+        parts = {part_of(name) for name in upload.weights}
+        assert parts == {"encoder", "projector", "batch_norm", "degree", "target"}
+        assert upload.local_centroids.shape == (4, 24)
+        assert upload.num_batches == -(-len(federation.shards[client_id]) // 32)
+        metrics = second.results[client_id].metrics
+        assert metrics["loss"] < metrics["loss_first"]
+        assert second.results[client_id].state == Empty()
+    (encoder,) = federation.method.encoders(second.server, {}).values()
+    assert "target" not in {part_of(name) for name in encoder.weights}
+
+
+def test_clients_start_a_round_from_the_servers_target(open_tiny: Open):
+    federation = open_tiny("orchestra", "rounds=3")
+    third = play(federation, 3)[2]
+    client_id = federation.client_ids[0]
+    moved = dict(third.downloads[client_id].weights)
+    assert any(name.startswith("target.encoder.") for name in moved)
+    name = next(name for name in moved if name.startswith("target.projector.") and name.endswith("weight"))
+    moved[name] = moved[name] + 1
+    download = replace(third.downloads[client_id], weights=moved)
+    other = federation.update_client(3, client_id, download, None).upload.weights
+    # A step moves the target by 0.4 % towards the online network, so most of what was added is still there.
+    difference = other[name] - third.uploads[client_id].weights[name]
+    assert 0.9 < float(difference.mean()) <= 1
+
+
+def test_weights_are_averaged_by_batches(open_tiny: Open):
+    federation = open_tiny("orchestra")
+    state = replace(federation.init_server(), clustered=True)
+    uploads = {
+        client_id: Upload(unit_rows(4, 24, client_id), batches, {"encoder.a": torch.full((2,), value)})
+        for client_id, (batches, value) in enumerate([(1, 0.0), (3, 4.0), (2, 6.0)])
+    }
+    after, _ = federation.method.update_server(state, uploads, Server(2, None, federation.task, seeded()))
+    assert after.weights["encoder.a"].tolist() == [4.0, 4.0]  # (0 + 12 + 12) / 6
+
+
+def test_the_server_clusters_all_local_centroids_from_the_last_clusters(open_tiny: Open):
+    federation = open_tiny("orchestra")
+    state = federation.init_server()
+    local = {client_id: unit_rows(4 - client_id, 24, client_id) for client_id in range(3)}
+    uploads = {client_id: Upload(rows, 0) for client_id, rows in local.items()}
+    after, metrics = federation.method.update_server(state, uploads, Server(1, None, federation.task, seeded()))
+    expected, theirs = federation.method.cluster_globally(torch.cat(list(local.values())), state.centroids, 0.1)
+    assert after.centroids.equal(expected)
+    assert metrics == theirs
+
+
+def test_global_clusters_come_to_tell_groups_of_local_ones():
+    corners = torch.eye(8)[:3]
+    local = torch.nn.functional.normalize(corners.repeat_interleave(6, 0) + 0.05 * unit_rows(18, 8, 1), dim=1)
+    start = torch.nn.functional.normalize(torch.eye(8)[7] + 0.1 * unit_rows(3, 8, 2), dim=1)  # all close together
+    moved, metrics = Orchestra(global_steps=300).cluster_globally(local, start, 0.1)
+    chosen = (local @ moved.T).argmax(1).view(3, 6)
+    assert chosen.eq(chosen[:, :1]).all()
+    assert len(chosen[:, 0].unique()) == 3
+    assert metrics["clustering_loss"] < -0.95
+
+
+def test_local_clusters_are_about_equally_full():
+    rows = torch.cat([unit_rows(1, 6, 1).expand(24, 6) + 0.3 * unit_rows(24, 6, 2), unit_rows(8, 6, 3)])
+    rows = torch.nn.functional.normalize(rows, dim=1)
+    centroids = cluster_locally(rows, 4, 25, 5, seeded())
+    counts = balanced_assignments(rows @ centroids.T, 25, 10).argmax(1).bincount(minlength=4)
+    assert int(counts.min()) >= 4
+    assert int(counts.max()) <= 13
+
+
+def client(federation: Federation, data: Shard, round: int) -> Client:
+    return Client(0, round, data, None, federation.task, seeded(round))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_degenerate_clients_send_finite_clusters(open_tiny: Open, kind: str):
+    federation = open_tiny("orchestra", "training.batch=4", "training.epochs=2")
+    method, data = federation.method, shard(federation, kind)
+    weights = federation.task.initial_weights()
+    first, _, _ = method.update_client(Download(weights), Empty(), client(federation, data, 1))
+    assert first.local_centroids.shape == (min(4, len(data) // 2), 24)
+    second, _, metrics = method.update_client(
+        Download(weights, unit_rows(6, 24, 1)), Empty(), client(federation, data, 2)
+    )
+    assert second.local_centroids.shape == first.local_centroids.shape
+    for upload in (first, second):
+        torch.testing.assert_close(upload.local_centroids.norm(dim=1), torch.ones(len(upload.local_centroids)))
+    check_finite(second.weights)
+    assert metrics["loss"] == metrics["loss"]
+
+
+def test_a_queue_that_is_not_full_is_clustered_as_far_as_it_is_filled(open_tiny: Open):
+    federation = open_tiny("orchestra", "objective.memory=500")
+    data = Shard.of(np.full((2, 1, 8, 8), 7, dtype=np.uint8), np.zeros(2, dtype=np.int64), "cpu")
+    upload, _, _ = federation.method.update_client(
+        Download(federation.task.initial_weights(), unit_rows(6, 24, 1)), Empty(), client(federation, data, 2)
+    )
+    assert upload.local_centroids.shape == (1, 24)
+
+
+def test_the_server_refuses_a_round_without_uploads(open_tiny: Open):
+    federation = open_tiny("orchestra")
+    for clustered in (False, True):
+        state = replace(federation.init_server(), clustered=clustered)
+        with pytest.raises(ValueError, match="nothing to"):
+            federation.method.update_server(state, {}, Server(1, None, federation.task, seeded()))
+
+
+def test_other_objectives_and_single_rounds_are_refused(open_tiny: Open):
+    with pytest.raises(ConfigError, match=r"an objective of its own, got SimCLR: set objective=orchestra"):
+        open_tiny("orchestra", "objective=simclr")
+    with pytest.raises(ConfigError, match=r"first round trains nothing, got rounds=1: set rounds to 2 or more"):
+        open_tiny("orchestra", "rounds=1")
+
+
+@pytest.mark.parametrize("name", ["local_iterations", "sharpness", "global_steps", "global_lr"])
+def test_impossible_fields_are_refused(name: str):
+    with pytest.raises(ValueError, match=f"method.{name} must be above 0, got 0"):
+        Orchestra(**{name: 0})

@@ -1,0 +1,42 @@
+"""Orchestra's objective: sizes that it refuses, and who may use it."""
+
+from collections.abc import Callable
+
+import pytest
+
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.federation import Federation
+from rayfed_ssl.objectives import OrchestraObjective
+from rayfed_ssl.rounds import ClientError
+
+Open = Callable[..., Federation]
+
+
+def test_more_global_than_local_clusters_are_refused(open_tiny: Open):
+    with pytest.raises(ConfigError, match=r"got 12 and 12 from 3 clients: set it to 6 or less"):
+        open_tiny("orchestra", "objective.clusters=12")
+
+
+def test_small_clients_make_fewer_clusters_of_two_samples_at_least(open_tiny: Open):
+    objective = OrchestraObjective(clusters=6, local_clusters=4, memory=16)
+    assert [objective.num_local(size) for size in (2, 3, 4, 7, 8, 100)] == [1, 1, 2, 3, 4, 4]
+    task = open_tiny("orchestra").task
+    assert objective.check(task, [8, 50]) == ()
+    (note,) = objective.check(task, [3, 7, 50])
+    assert note.startswith("2 of 3 clients upload fewer than 4 local clusters: the smallest has 3 samples")
+
+
+def test_another_method_has_no_clusters_to_train_on(open_tiny: Open):
+    federation = open_tiny("fedavg", "objective=orchestra", "objective.clusters=6")
+    download = federation.method.download(federation.init_server(), 0)
+    with pytest.raises(ClientError, match=r"objective=orchestra needs the server's clusters: set method=orchestra"):
+        federation.update_client(1, federation.client_ids[0], download, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("temperature", 0.0), ("momentum", 1.5), ("clusters", 1), ("local_clusters", 0), ("memory", 31)],
+)
+def test_impossible_fields_are_refused(name: str, value: float):
+    with pytest.raises(ValueError, match=rf"objective.{name} must .* got {value}"):
+        OrchestraObjective(**{name: value})
