@@ -104,6 +104,13 @@ BASES = {
     "fedprox": ("method.base.mu=0.1",),
     "fedu": BYOL,
     "fedema": (*BYOL, "objective.projector=linear"),
+    "flesd": (
+        "public=fraction:0.3",
+        "method.base.queue_size=32",
+        "method.base.distil_batch=16",
+        "method.base.distil_epochs=2",
+        "method.base.refill=first",
+    ),
 }
 
 
