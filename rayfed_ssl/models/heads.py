@@ -9,6 +9,7 @@ Heads by source:
 - "fcl": two layers to 128 (FCL's text). It names no width; as in MoCo v2, whose code it extends, the hidden layer is d wide.
 - "linear": one layer to 256, FedFoA's calibration layer.
 - "orchestra": 512-512 with batch-norm after both layers, the last without scale and shift (Orchestra, 2022, code).
+- "simsiam": the same with 2048 units (SimSiam, Chen and He 2021, as lightly and solo-learn have it for CIFAR).
 - "none": the features themselves.
 """
 
@@ -61,6 +62,14 @@ HEADS: Mapping[str, HeadSpec] = MappingProxyType(
                 description="d-512-512 with batch-norm, also after the last layer (Orchestra)",
                 hidden=512,
                 out=512,
+                batch_norm=True,
+                out_norm=True,
+            ),
+            HeadSpec(
+                name="simsiam",
+                description="d-2048-2048 with batch-norm, also after the last layer (SimSiam)",
+                hidden=2048,
+                out=2048,
                 batch_norm=True,
                 out_norm=True,
             ),

@@ -64,8 +64,8 @@ class SimSiam(Objective):
 
     @property
     def head(self) -> Head:
-        """The projector, to 2048 dimensions; Orchestra's head has the wanted layers and BYOL's lacks the last norm."""
-        return Head("orchestra" if self.output_norm else "byol", 2048, self.hidden)
+        """The projector, to 2048 dimensions; BYOL's lacks the last norm."""
+        return Head("simsiam" if self.output_norm else "byol", 2048, self.hidden)
 
     def heads(self, task: "Task", feature_dim: int, projection_dim: int) -> dict[str, nn.Module]:
         """The predictor h, as wide at both ends as the projections."""
