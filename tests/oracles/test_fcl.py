@@ -1,20 +1,23 @@
 """FCL's equations 1 to 11 against naive loops."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rayfed_ssl.methods import fcl
+from rayfed_ssl.federation import Federation
+from rayfed_ssl.method import Client
+from rayfed_ssl.methods import FCL, fcl
+from rayfed_ssl.models import Model
+from rayfed_ssl.objective import Batch
+from rayfed_ssl.objectives.moco import KeyQueue, MoCoMemory, queue_contrast
 from tests.oracles import naive_fcl
 
 EXACT = 1e-12
 """float64 keeps 16 digits; sums of a dozen terms and exponents of up to 20 lose two or three."""
-
-SIZES = [(1, 1), (1, 2), (2, 5), (3, 4)]
-"""Queries and width."""
 
 
 def unit_rows(num: int, dim: int, seed: int) -> Tensor:
@@ -98,3 +101,56 @@ def test_negatives_are_both_banks_or_the_remote_one_if_there_is_one():
     assert torch.equal(fcl.fused_negatives(local, remote, "remote"), remote)
     for negatives in ("both", "remote"):
         assert torch.equal(fcl.fused_negatives(local, remote[:0], negatives), local)
+
+
+@pytest.mark.parametrize("temperature", [0.1, 0.5])
+@pytest.mark.parametrize("negatives", ["both", "remote"])
+@pytest.mark.parametrize("num_remote", [0, 4])
+def test_the_contrast_with_fused_features_is_eq_3_and_6(num_remote: int, negatives: str, temperature: float):
+    queries, keys, local, remote = (unit_rows(n, 3, seed) for seed, n in enumerate((2, 2, 5, num_remote)))
+    fused = fcl.fused_negatives(local, remote, negatives)
+    found = float(queue_contrast(queries, keys, fused, temperature).mean())
+    papers = remote if negatives == "remote" and num_remote else torch.cat([local, remote])
+    expected = naive_fcl.contrast(queries.tolist(), keys.tolist(), papers.tolist(), temperature)
+    assert found == pytest.approx(expected, rel=EXACT)
+
+
+def linear(seed: int) -> Model:
+    torch.manual_seed(seed)
+    return Model(nn.Flatten(), nn.Linear(64, 5), 5)
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize(("negatives", "strength"), [("both", 0.0), ("both", 0.7), ("remote", 0.7)])
+def test_a_steps_loss_is_eq_12(open_tiny: Callable[..., Federation], negatives: str, strength: float, symmetric: bool):
+    """The views are drawn first, then the candidates; when symmetric, losses of both directions are summed."""
+    moco = f"objective={{name: moco, queue_size: 6, temperature: 0.5, symmetric: {str(symmetric).lower()}}}"
+    task = open_tiny("fcl", "training.views=orchestra", moco).task
+    images = torch.randint(0, 256, (4, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    model, target = linear(1), linear(2)
+    local, remote = unit_rows(6, 5, 1).float(), unit_rows(7, 5, 2).float()
+    method = FCL(negatives=negatives, neighbourhood=strength, neighbours=2, neighbourhood_temperature=0.3)
+    client = Client(0, 2, None, None, task, torch.Generator().manual_seed(2))
+    terms = method.loss(
+        client, remote, model, MoCoMemory(target, KeyQueue(local.clone())), Batch(images, torch.arange(4), None, 0)
+    )
+    generator = torch.Generator().manual_seed(2)
+    views = [task.augment(images, view, generator) for view in (task.views.first, task.views.second)]
+    drawn = torch.randperm(13, generator=generator)[:6]
+    candidates = torch.cat([remote, local])[drawn].double().tolist()
+    fused = remote if negatives == "remote" else torch.cat([local, remote])
+    expected = 0.0
+    for query_view, key_view in ((0, 1), (1, 0)) if symmetric else ((0, 1),):
+        queries, keys = unit_outputs(model, views[query_view]), unit_outputs(target, views[key_view])
+        expected += naive_fcl.contrast(queries, keys, fused.double().tolist(), 0.5)
+        expected += strength * naive_fcl.neighbourhood(queries, candidates, 2, 0.3)
+    # The forward pass is float32: 7 digits, divided by temperatures.
+    assert float(terms.loss.detach()) == pytest.approx(expected, rel=1e-5)
+    assert set(terms.remember) == {"keys"}
+    assert len(terms.remember["keys"]) == (8 if symmetric else 4)
+
+
+def unit_outputs(model: Model, views: Tensor) -> list[list[float]]:
+    weight, bias = (parameter.detach().double() for parameter in model.projector.parameters())
+    rows = views.flatten(1).double() @ weight.T + bias
+    return (rows / rows.square().sum(1, keepdim=True).sqrt()).tolist()

@@ -1,0 +1,162 @@
+"""What FCL sends, keeps and refuses."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+
+from rayfed_ssl.config import Config
+from rayfed_ssl.data.instahide import encrypt
+from rayfed_ssl.data.shard import Shard
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.federation import Federation
+from rayfed_ssl.method import Client
+from rayfed_ssl.methods import FCL, fedavg
+from rayfed_ssl.trees import digest
+from tests.laws.laws import Round, play
+
+Tiny = Callable[..., Config]
+Open = Callable[..., Federation]
+
+MOCO = ("objective=moco", "objective.queue_size=50")
+
+
+@pytest.fixture(scope="module")
+def federation(tiny: Tiny) -> Federation:
+    return Federation.open(tiny("fcl", *MOCO, "rounds=3"))
+
+
+@pytest.fixture(scope="module")
+def rounds(federation: Federation) -> list[Round]:
+    return play(federation)
+
+
+def test_a_client_receives_the_others_last_features_and_never_its_own(rounds: list[Round]):
+    assert all(download.features is None for download in rounds[0].downloads.values())
+    for before, after in pairwise(rounds):
+        for client_id, download in after.downloads.items():
+            others = [upload.features for k, upload in before.uploads.items() if k != client_id]
+            assert digest(list(download.features)) == digest(others)
+
+
+def test_everybody_shares_one_tensor_per_client(rounds: list[Round]):
+    """The executor parks a tensor once however many downloads mention it."""
+    seen = {id(features) for download in rounds[1].downloads.values() for features in download.features}
+    assert len(seen) == len(rounds[1].downloads)
+
+
+def test_features_are_unit_rows_one_per_encrypted_image(federation: Federation, rounds: list[Round]):
+    for round in rounds:
+        for client_id, upload in round.uploads.items():
+            assert upload.features.shape == (min(24, len(federation.shards[client_id])), 24)
+            assert upload.features.dtype == torch.float32
+            torch.testing.assert_close(upload.features.norm(dim=1), torch.ones(len(upload.features)), rtol=1e-5, atol=0)
+
+
+def test_a_client_that_is_missing_is_in_nobodys_features(federation: Federation, rounds: list[Round]):
+    uploads = {k: upload for k, upload in rounds[0].uploads.items() if k != 1}
+    after = federation.update_server(1, rounds[0].server_before, uploads).state
+    assert sorted(after.features) == [0, 2]
+    assert len(federation.method.download(after, 1).features) == 2
+    assert len(federation.method.download(after, 0).features) == 1
+
+
+def test_a_client_alone_has_nobodys_features(federation: Federation, rounds: list[Round]):
+    after = federation.update_server(1, rounds[0].server_before, {0: rounds[0].uploads[0]}).state
+    assert federation.method.download(after, 0).features is None
+    result = federation.update_client(2, 0, federation.method.download(after, 0), rounds[0].results[0].state)
+    assert all(value == value for value in result.metrics.values())
+
+
+def test_the_target_is_averaged_and_the_queue_stays(rounds: list[Round]):
+    for round in rounds:
+        for result in round.results.values():
+            parts = {name.partition(".")[0] for name in result.upload.weights}
+            assert parts == {"encoder", "projector", "target"}
+            assert set(result.state.kept) == {"queue.rows", "queue.filled"}
+        assert {name.partition(".")[0] for name in round.server.averaged.weights} == {"encoder", "projector", "target"}
+
+
+def test_features_are_those_of_encrypted_images_by_the_momentum_model(federation: Federation, rounds: list[Round]):
+    """Drawn again by hand: which images, then a second view of each, then the keys, batch by batch."""
+    task, weights = federation.task, rounds[0].uploads[0].weights
+    data = Shard.of(federation.dataset.train.images, federation.shards[0], "cpu")
+    small = replace(task, batch=10)
+    client = Client(0, 1, data, None, small, torch.Generator().manual_seed(7))
+    found = FCL(features=24, mixed=3).encode_encrypted(weights, client)
+    generator, rows = torch.Generator().manual_seed(7), []
+    model = task.model({name[7:]: value for name, value in weights.items() if name.startswith("target.")})
+    chosen = torch.randperm(len(data), generator=generator)[:24]
+    for index in (chosen[:12], chosen[12:]):  # no batch is smaller than a batch: batch-norm needs more than one image
+        views = task.augment(data.batch(index), task.views.second, generator)
+        outputs = model(encrypt(views, 3, generator))[1].detach()
+        rows.append(outputs / outputs.norm(dim=1, keepdim=True))
+    torch.testing.assert_close(found, torch.cat(rows), rtol=1e-5, atol=1e-6)  # one division in another order
+
+
+def test_encrypting_changes_what_is_sent(tiny: Tiny, federation: Federation, rounds: list[Round]):
+    task, weights = federation.task, rounds[0].uploads[0].weights
+    data = Shard.of(federation.dataset.train.images, federation.shards[0], "cpu")
+    sent = []
+    for mixed in (2, 4):
+        client = Client(0, 1, data, None, task, torch.Generator().manual_seed(7))
+        sent.append(FCL(features=24, mixed=mixed).encode_encrypted(weights, client))
+    assert not torch.allclose(*sent, atol=1e-3)
+
+
+@pytest.mark.parametrize("num", [2, 3, 5])
+def test_a_client_smaller_than_a_batch_sends_what_it_has(federation: Federation, rounds: list[Round], num: int):
+    rows = federation.shards[0][:num]
+    data = Shard.of(federation.dataset.train.images, rows, "cpu")
+    task = replace(federation.task, batch=2)
+    client = Client(0, 2, data, None, task, torch.Generator().manual_seed(7))
+    download = federation.method.download(rounds[0].server, 0)
+    upload, _, metrics = federation.method.update_client(download, rounds[0].results[0].state, client)
+    assert len(upload.features) == num
+    assert bool(upload.features.isfinite().all())
+    assert metrics["loss"] == metrics["loss"]
+
+
+def test_remote_features_change_local_training(federation: Federation, rounds: list[Round]):
+    download, state = rounds[1].downloads[0], rounds[0].results[0].state
+    seen = {}
+    for name, features in (("with", download.features), ("without", None), ("fewer", download.features[:1])):
+        seen[name] = digest(federation.update_client(2, 0, replace(download, features=features), state).upload.weights)
+    assert len(set(seen.values())) == 3
+
+
+def test_without_fusion_no_feature_leaves_a_client(open_tiny: Open):
+    for round in play(open_tiny("fcl", *MOCO, "method.fusion=false", "method.neighbourhood=0")):
+        assert all(upload.features is None for upload in round.uploads.values())
+        assert round.server.features == {}
+
+
+def test_a_local_target_encodes_for_its_client(open_tiny: Open):
+    federation = open_tiny("fcl", *MOCO, "method.parts.target=local")
+    for round in play(federation):
+        for result in round.results.values():
+            assert isinstance(result.state, fedavg.ClientState)
+            assert any(name.startswith("target.") for name in result.state.kept)
+            assert not any(name.startswith("target.") for name in result.upload.weights)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("objective=simclr",), "set objective=moco"),
+        ((*MOCO, "method.fusion=false"), "method.fusion=true or method.neighbourhood=0"),
+        ((*MOCO, "method.features=1"), "method.features must be at least 2, got 1"),
+        ((*MOCO, "method.mixed=1"), "method.mixed must be at least 2, got 1"),
+        ((*MOCO, "method.neighbours=0"), "method.neighbours must be at least 1, got 0"),
+        ((*MOCO, "method.neighbours=50"), "must be below objective.queue_size=50"),
+        ((*MOCO, "method.neighbourhood=-1"), "method.neighbourhood must be at least 0, got -1"),
+        ((*MOCO, "method.neighbourhood_temperature=0"), "method.neighbourhood_temperature must be above 0, got 0"),
+        ((*MOCO, "method.parts.target=reset"), "method.parts.target=reset: remove it"),
+        ((*MOCO, "public=fraction:0.3"), "uses no public data"),
+    ],
+)
+def test_what_cannot_work_is_refused(tiny: Tiny, overrides: tuple[str, ...], message: str):
+    with pytest.raises(ConfigError, match=message):
+        Federation.open(tiny("fcl", *overrides))

@@ -1,0 +1,189 @@
+"""What FedCA sends, keeps and refuses."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from rayfed_ssl.config import Config
+from rayfed_ssl.data.shard import Shard
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.federation import Federation
+from rayfed_ssl.ledger import account
+from rayfed_ssl.methods import FedCA, fedca
+from rayfed_ssl.trees import digest
+from tests.laws.laws import Round, play
+
+Tiny = Callable[..., Config]
+Open = Callable[..., Federation]
+
+
+@pytest.fixture(scope="module")
+def federation(tiny: Tiny) -> Federation:
+    return Federation.open(tiny("fedca", "rounds=3", "method.dictionary_size=34"))
+
+
+@pytest.fixture(scope="module")
+def rounds(federation: Federation) -> list[Round]:
+    return play(federation)
+
+
+def test_the_dictionary_is_empty_at_first_and_then_k_unit_rows_of_all_clients(rounds: list[Round]):
+    assert all(download.dictionary is None for download in rounds[0].downloads.values())
+    for before, after in pairwise(rounds):
+        uploads = list(before.uploads.values())
+        expected = torch.cat([upload.dictionary[:n] for upload, n in zip(uploads, (12, 11, 11), strict=True)])
+        for download in after.downloads.values():
+            assert torch.equal(download.dictionary, expected)
+        torch.testing.assert_close(expected.norm(dim=1), torch.ones(34), rtol=1e-5, atol=0)  # float32
+
+
+def test_a_client_sends_different_samples_and_no_more_than_it_has(federation: Federation, rounds: list[Round]):
+    sizes = {k: len(rows) for k, rows in federation.shards.items()}
+    assert min(sizes.values()) < 34 <= max(sizes.values())
+    for client_id, upload in rounds[0].uploads.items():
+        assert len(upload.dictionary) == min(34, sizes[client_id])
+        assert len(upload.dictionary.unique(dim=0)) == len(upload.dictionary)
+        assert upload.num_samples == sizes[client_id]
+
+
+def test_what_to_align_with_is_sent_once(federation: Federation, rounds: list[Round]):
+    assert all(download.aligned is not None for download in rounds[0].downloads.values())
+    for round in rounds[1:]:
+        assert all(download.aligned is None for download in round.downloads.values())
+    aligned = rounds[0].server_before.aligned
+    assert aligned.features.shape == (45, 256)
+    assert aligned.projections.shape == (45, 24)
+    for round in rounds:
+        assert {digest(result.state.aligned) for result in round.results.values()} == {digest(aligned)}
+    entries = account(rounds[0].downloads[0], 1, 0, "down")
+    assert {(e.kind, e.field, e.bytes) for e in entries if e.field == "aligned"} == {
+        ("representations", "aligned", 45 * (256 + 24) * 4)
+    }
+
+
+def test_a_newcomer_is_sent_what_to_align_with_whenever_it_comes(federation: Federation, rounds: list[Round]):
+    uploads = {k: upload for k, upload in rounds[0].uploads.items() if k != 2}
+    after = federation.update_server(1, rounds[0].server_before, uploads).state
+    assert federation.method.download(after, 0).aligned is None
+    assert federation.method.download(after, 2).aligned is not None
+    assert len(after.dictionary) == 34  # two clients share it
+
+
+def test_ensembles_go_on_from_round_to_round(federation: Federation, rounds: list[Round]):
+    """Z^t = Z^(t-1) / 2 + z^t / 2, from the trained local model on plain images."""
+    for client_id in rounds[0].results:
+        ensembled = None
+        for round in rounds:
+            upload = round.uploads[client_id]
+            data = federation_data(federation, client_id)
+            z = federation.task.represent(federation.task.model(upload.weights), data)[1].clone()
+            ensembled = z / 2 if ensembled is None else ensembled / 2 + z / 2
+            # The same numbers by another order of float32 operations.
+            torch.testing.assert_close(round.results[client_id].state.ensembled, ensembled, rtol=1e-5, atol=1e-6)
+            unit = ensembled / ensembled.norm(dim=1, keepdim=True)
+            distances = torch.cdist(upload.dictionary.double(), unit.double()).amin(dim=1)
+            assert float(distances.max()) < 1e-4
+
+
+def federation_data(federation: Federation, client_id: int) -> Shard:
+    return Shard.of(federation.dataset.train.images, federation.shards[client_id], "cpu")
+
+
+def test_without_ensembling_nothing_is_remembered_of_projections(open_tiny: Open):
+    federation = open_tiny("fedca", "method.ensembling=0", "method.beta=0", "public=null")
+    (first, _) = play(federation)
+    for client_id, result in first.results.items():
+        assert result.state.ensembled is result.state.aligned is None
+        z = federation.task.project(
+            federation.task.model(result.upload.weights), federation_data(federation, client_id)
+        )
+        distances = torch.cdist(result.upload.dictionary.double(), z.double()).amin(dim=1)
+        assert float(distances.max()) < 1e-5
+
+
+def test_without_a_dictionary_no_projection_leaves_a_client(open_tiny: Open):
+    for round in play(open_tiny("fedca", "method.dictionary=false")):
+        assert all(upload.dictionary is None for upload in round.uploads.values())
+        assert round.server.dictionary is None
+        assert all(result.state.ensembled is None for result in round.results.values())
+
+
+def test_the_alignment_model_is_trained_on_public_data_alone(open_tiny: Open):
+    federation = open_tiny("fedca", "method.align_epochs=3")
+    aligned = federation.init_server().aligned
+    task = federation.task
+    model = task.model(task.initial_weights())
+    untrained = task.represent(model, federation._server_public)[1]
+    assert not torch.allclose(aligned.projections, untrained)
+    other = open_tiny("fedca", "method.align_epochs=3")
+    hidden = [row for rows in other.shards.values() for row in rows]
+    images = other.dataset.train.images.copy()
+    images[hidden] = 0
+    object.__setattr__(other.dataset.train, "images", images)
+    assert digest(other.init_server().aligned) == digest(aligned)
+
+
+def test_aligning_leaves_no_trace_in_running_statistics(federation: Federation):
+    model = federation.task.model(federation.task.initial_weights())
+    before = {name: value.clone() for name, value in model.named_buffers()}
+    with fedca.unrecorded(model):
+        batched = model(torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(1)))[1]
+    assert all(torch.equal(value, before[name]) for name, value in model.named_buffers())
+    assert model.training
+    recorded = model(torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(1)))[1]
+    assert torch.equal(batched, recorded)  # batch statistics were used all the same
+    assert any(not torch.equal(value, before[name]) for name, value in model.named_buffers())
+
+
+def test_layers_without_running_statistics_stay_so():
+    model = nn.Sequential(nn.BatchNorm1d(2, track_running_stats=False), nn.BatchNorm1d(2))
+    with fedca.unrecorded(model):
+        pass
+    assert [layer.track_running_stats for layer in model] == [False, True]
+
+
+def test_alignment_draws_local_models_to_the_alignment_model(tiny: Tiny):
+    """On public samples, and the more the stronger it is."""
+    distances = []
+    for beta in ("0.0001", "1"):
+        federation = Federation.open(tiny("fedca", f"method.beta={beta}", "training.epochs=4"))
+        (first,) = play(federation, 1)
+        aligned, task = first.server_before.aligned, federation.task
+        model = task.model(first.uploads[0].weights)
+        h, z = task.represent(model, federation._server_public)
+        distances.append(float(fedca.alignment_loss(h, z, (aligned.features, aligned.projections))))
+    assert distances[1] < distances[0] / 2
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("method.ensembling=1",), "method.ensembling must be at least 0 and below 1, got 1"),
+        (("method.beta=-1",), "method.beta must be at least 0, got -1"),
+        (("method.dictionary_size=0",), "method.dictionary_size must be at least 1, got 0"),
+        (("method.align_epochs=0",), "method.align_epochs must be at least 1, got 0"),
+        (("objective.form=ntxent",), "set objective=simclr and objective.form=infonce"),
+        (("objective=moco",), "set objective=simclr and objective.form=infonce"),
+        (("public=null",), "public data"),
+        (("method.beta=0",), "uses no public data"),
+        (("clients.models=[cnn, vgg9]",), "averages weights"),
+    ],
+)
+def test_what_cannot_work_is_refused(tiny: Tiny, overrides: tuple[str, ...], message: str):
+    with pytest.raises(ConfigError, match=message):
+        Federation.open(tiny("fedca", *overrides))
+
+
+def test_public_data_are_needed_for_the_alignment_alone():
+    assert FedCA().needs_public
+    assert not FedCA(beta=0).needs_public
+
+
+def test_one_public_sample_is_refused(federation: Federation):
+    with pytest.raises(ValueError, match="at least 2 public samples, got 1"):
+        federation.method.check(federation.task, 1)
+    replace(federation.method, beta=0.0).check(federation.task, 0)

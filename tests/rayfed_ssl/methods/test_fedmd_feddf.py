@@ -1,0 +1,182 @@
+"""What FedMD and FedDF send, keep and refuse, for clients of one and of four architectures."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from rayfed_ssl.config import Config
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.federation import Federation
+from rayfed_ssl.ledger import account
+from rayfed_ssl.trees import digest, weighted_mean
+from tests.laws.laws import Round, play
+
+Tiny = Callable[..., Config]
+Open = Callable[..., Federation]
+
+FOUR = (
+    "clients.models=[resnet18, vgg9, alexnet32, cnn]",
+    "clients.number=4",
+    "objective=byol",
+    "objective.hidden=32",
+    "training.batch=64",
+)
+ARCHITECTURES = {0: "resnet18", 1: "vgg9", 2: "alexnet32", 3: "cnn"}
+
+
+@pytest.fixture(scope="module")
+def agreeing(tiny: Tiny) -> Federation:
+    return Federation.open(tiny("fedmd", *FOUR))
+
+
+@pytest.fixture(scope="module")
+def agreed(agreeing: Federation) -> list[Round]:
+    return play(agreeing)
+
+
+@pytest.fixture(scope="module")
+def distilling(tiny: Tiny) -> Federation:
+    return Federation.open(tiny("feddf", *FOUR))
+
+
+@pytest.fixture(scope="module")
+def distilled(distilling: Federation) -> list[Round]:
+    return play(distilling)
+
+
+def test_fedmd_sends_projections_of_public_samples_and_nothing_else(agreed: list[Round]):
+    for round in agreed:
+        for client_id, upload in round.uploads.items():
+            (entry,) = account(upload, 1, client_id, "up")
+            assert (entry.kind, entry.bytes) == ("representations", 45 * 24 * 4)
+            norms = upload.representations.values.norm(dim=1)
+            torch.testing.assert_close(norms, torch.ones(45), rtol=1e-5, atol=0)  # float32
+
+
+def test_fedmds_consensus_goes_to_everybody_in_the_next_round(agreed: list[Round]):
+    assert all(download.consensus is None for download in agreed[0].downloads.values())
+    rows = [upload.representations.values.double() for upload in agreed[0].uploads.values()]
+    for download in agreed[1].downloads.values():
+        torch.testing.assert_close(download.consensus.double(), sum(rows) / 4, rtol=0, atol=1e-7)  # float32 sums
+    assert all("digest_loss" not in result.metrics for result in agreed[0].results.values())
+    assert all(result.metrics["digest_loss"] > 0 for result in agreed[1].results.values())
+
+
+def test_fedmds_clients_keep_their_own_models_and_targets(agreeing: Federation, agreed: list[Round]):
+    for client_id, result in agreed[1].results.items():
+        assert result.state.architecture == ARCHITECTURES[client_id]
+        assert {name.partition(".")[0] for name in result.state.weights} >= {"encoder", "projector", "target"}
+    states = {k: result.state for k, result in agreed[1].results.items()}
+    encoders = agreeing.method.encoders(agreed[1].server, states)
+    assert {name: encoder.architecture for name, encoder in encoders.items()} == {
+        f"client-{k}": name for k, name in ARCHITECTURES.items()
+    }
+
+
+def test_fedmds_consensus_moves_a_client(agreeing: Federation, agreed: list[Round]):
+    state, client_id = agreed[0].results[3].state, 3
+    consensus = agreed[0].server.consensus
+    uploads = [
+        agreeing.update_client(2, client_id, type(agreed[1].downloads[3])(rows), state).upload
+        for rows in (consensus, consensus.flip(0), None)
+    ]
+    assert len({digest(upload) for upload in uploads}) == 3
+
+
+@pytest.mark.parametrize(("upload_format", "size"), [("fp16", 45 * 24 * 2), ("int8", 45 * (24 + 4))])
+def test_fedmd_can_send_smaller_numbers(open_tiny: Open, upload_format: str, size: int):
+    federation = open_tiny("fedmd", f"method.upload_format={upload_format}")
+    (first,) = play(federation, 1)
+    (entry,) = account(first.uploads[0], 1, 0, "up")
+    assert entry.bytes == size
+    assert first.server.consensus.dtype == torch.float32
+
+
+def test_feddf_sends_a_client_the_weights_of_its_architecture(distilling: Federation, distilled: list[Round]):
+    for round in distilled:
+        for client_id, name in ARCHITECTURES.items():
+            assert digest(round.downloads[client_id].weights) == digest(round.server_before.weights[name])
+            assert round.uploads[client_id].architecture == name
+    encoders = distilling.method.encoders(distilled[1].server, dict.fromkeys(ARCHITECTURES))
+    assert {name: encoder.architecture for name, encoder in encoders.items()} == {
+        f"client-{k}": name for k, name in ARCHITECTURES.items()
+    }
+    assert not any(name.startswith("target.") for encoder in encoders.values() for name in encoder.weights)
+
+
+def test_feddf_averages_the_clients_of_an_architecture_by_their_samples(open_tiny: Open):
+    federation = open_tiny("feddf", "clients.models=[cnn, vgg9, cnn]", "method.distil_epochs=0")
+    (first,) = play(federation, 1)
+    sizes = {k: len(rows) for k, rows in federation.shards.items()}
+    expected = weighted_mean((sizes[k], first.uploads[k].weights) for k in (0, 2))
+    assert digest(first.server.weights["cnn"]) == digest(expected)
+    assert digest(first.server.weights["vgg9"]) == digest(first.uploads[1].weights)
+
+
+def test_feddf_leaves_an_architecture_without_uploads_as_it_was(distilling: Federation, distilled: list[Round]):
+    before = distilled[0].server_before
+    uploads = {k: upload for k, upload in distilled[0].uploads.items() if k in (1, 3)}
+    after = distilling.update_server(1, before, uploads).state
+    changed = {name for name in before.weights if digest(after.weights[name]) != digest(before.weights[name])}
+    assert changed == {"vgg9", "cnn"}
+
+
+def test_feddf_distils_every_teacher_into_every_student(open_tiny: Open):
+    """A student of one architecture changes with an upload of the other; without distillation it does not."""
+    for epochs, changes in ((1, True), (0, False)):
+        federation = open_tiny("feddf", "clients.models=[cnn, vgg9]", f"method.distil_epochs={epochs}")
+        (first,) = play(federation, 1)
+        fewer = {k: upload for k, upload in first.uploads.items() if upload.architecture == "cnn"}
+        alone = federation.update_server(1, first.server_before, fewer).state
+        assert (digest(alone.weights["cnn"]) != digest(first.server.weights["cnn"])) == changes
+
+
+def test_feddfs_students_come_nearer_to_the_mean_teacher(open_tiny: Open):
+    federation = open_tiny("feddf", "clients.models=[cnn, vgg9, cnn]", "method.distil_epochs=10", "training.epochs=4")
+    (first,) = play(federation, 1)
+    task, public = federation.task, federation._server_public
+    projections = [
+        task.project(task.model(upload.weights, upload.architecture), public) for upload in first.uploads.values()
+    ]
+    taught = sum(projections) / 3
+    averaged = weighted_mean((upload.num_samples, upload.weights) for k, upload in first.uploads.items() if k != 1)
+    distance = [
+        float((task.project(task.model(weights), public) - taught).square().mean())
+        for weights in (averaged, first.server.weights["cnn"])
+    ]
+    assert distance[1] < distance[0] / 2
+    assert first.metrics["distil_loss"] < first.metrics["distil_loss_first"]
+
+
+def test_feddf_of_one_architecture_shows_a_global_encoder(open_tiny: Open):
+    federation = open_tiny("feddf", "clients.models=[vgg9]")
+    encoders = federation.method.encoders(federation.init_server(), {})
+    assert {name: encoder.architecture for name, encoder in encoders.items()} == {"global": "vgg9"}
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "message"),
+    [
+        ("fedmd", ("method.digest_epochs=0",), "method.digest_epochs must be at least 1, got 0"),
+        ("fedmd", ("method.digest_batch=1",), "method.digest_batch must be at least 2, got 1"),
+        ("fedmd", ("public=null",), "public data"),
+        ("feddf", ("public=null",), "public data"),
+        ("feddf", ("method.distil_epochs=-1",), "method.distil_epochs must be at least 0, got -1"),
+        ("feddf", ("method.distil_batch=1",), "method.distil_batch must be at least 2, got 1"),
+        ("feddf", ("method.distil_lr=0",), "method.distil_lr must be above 0, got 0"),
+        ("feddf", ("method.parts.batch_norm=local",), "with whole models, got method.parts.batch_norm=local"),
+        ("feddf", ("method.parts.projector=local",), "with whole models, got method.parts.projector=local"),
+        ("feddf", ("method.parts.predictor=local",), "has no meaning here"),
+    ],
+)
+def test_what_cannot_work_is_refused(tiny: Tiny, name: str, overrides: tuple[str, ...], message: str):
+    with pytest.raises(ConfigError, match=message):
+        Federation.open(tiny(name, *overrides))
+
+
+@pytest.mark.parametrize("name", ["fedmd", "feddf"])
+def test_one_public_sample_is_refused(open_tiny: Open, name: str):
+    federation = open_tiny(name)
+    with pytest.raises(ValueError, match=f"{name} needs at least 2 public samples, got 1"):
+        federation.method.check(federation.task, 1)
