@@ -1,0 +1,82 @@
+"""Every recipe that comes with the package runs, on a few digits; names that the papers use are there."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from rayfed_ssl.config import Config
+from rayfed_ssl.methods import METHODS
+from rayfed_ssl.recipe_files import recipe_names
+from rayfed_ssl.runs import run
+
+SMALL = (
+    "data={name: digits, train_limit: 240, test_limit: 40}",
+    "model.encoder=cnn",
+    "training={epochs: 1, batch: 16}",
+    "evaluation={every: 0, linear: {epochs: 1}}",
+    "engine={executor: local, device: cpu, precision: fp32}",
+)
+OWN: dict[str, tuple[str, ...]] = {
+    "fedca": ("method.align_epochs=1",),
+    "orchestra": ("objective={name: orchestra, clusters: 8, local_clusters: 2, memory: 8}",),
+    "feddc": ("objective.clusters=4",),
+    "fedswav": ("objective.prototypes=4",),
+}
+FLESD = ("method.queue_size=16", "method.distil_batch=8", "method.distil_epochs=1")
+
+PAPERS = [
+    *(
+        "flesd",
+        "flesd-cc",
+        "fedavg",
+        "fedprox",
+        "fedca",
+        "fcl",
+        "fedfoa",
+        "fedu",
+        "fedema",
+        "fedmd",
+        "feddf",
+        "orchestra",
+    ),
+    *("ldawa", "fedbyol", "fedsimclr", "fedmoco", "fedsimsiam", "fedae", "fedpr", "fedrot", "fedswav", "feddc"),
+    *("simclr-centralised", "moco-centralised", "byol-local", "fedavg-supervised"),
+    *("fedfoa-fedbyol", "fedfoa-fedu", "fedfoa-fedema"),
+]
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_a_person_can_run_it_by_name(name: str):
+    assert name in METHODS or name in recipe_names()
+
+
+def small(name: str) -> Config:
+    config = Config.load(name)
+    own = FLESD if config.method_name.startswith("flesd") else OWN.get(name, ())
+    return Config.load(name, *SMALL, f"rounds={min(config.rounds, 2)}", *own)
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_recipe_runs_to_its_end(name: str, tmp_path: Path):
+    result = run(small(name), tmp_path / "run")
+    assert result.scores
+    for scores in result.scores.values():
+        assert 0 <= scores["linear"] <= 1
+    weights = result.encoder(next(iter(result.scores))).weights
+    assert all(bool(torch.as_tensor(value).isfinite().all()) for value in weights.values())
+
+
+@pytest.mark.parametrize("base", ["fedavg", "fedu", "fedema", "local", "flesd"])
+def test_a_method_may_hold_another_and_survives_being_written_down(tiny: Callable[..., Config], base: str):
+    public = "fraction:0.3" if base == "flesd" else "null"
+    config = tiny("fedfoa", f"method.base={base}", "method.strength=0.5", f"public={public}")
+    assert type(config.method.base) is METHODS[base].method
+    again = Config.load(config.dump())
+    assert again == config
+    assert again.dump()["method"]["base"]["name"] == base
+
+
+def test_a_field_of_the_inner_method_can_be_set(tiny: Callable[..., Config]):
+    assert tiny("fedfoa", "method.base=fedema", "method.base.tau=0.25").method.base.tau == 0.25
