@@ -33,11 +33,9 @@ from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, s
 from rayfed_ssl.objectives.deepcluster import project_views
 from rayfed_ssl.objectives.orchestra import OrchestraObjective
 from rayfed_ssl.optimisers import Optimiser
-from rayfed_ssl.parts import select, without_memory
+from rayfed_ssl.parts import Parts, select, with_rule, without_memory
 from rayfed_ssl.task import Task
 from rayfed_ssl.trees import Weights, weighted_mean
-
-AVERAGED = ("encoder", "projector", "batch_norm", "degree", "target")
 
 
 @dataclass(frozen=True)
@@ -178,7 +176,8 @@ class Orchestra(Method):
         rows, filled = trained["queue.rows"], int(trained["queue.filled"])
         seen = rows[:filled].to(client.task.device)
         num_batches = int(metrics["steps"]) // client.task.epochs
-        return Upload(self._local_centroids(seen, client), num_batches, select(trained, AVERAGED)), state, metrics
+        averaged = with_rule(Parts().over(client.task.objective.parts), "averaged")
+        return Upload(self._local_centroids(seen, client), num_batches, select(trained, averaged)), state, metrics
 
     def _local_centroids(self, rows: Tensor, client: Client) -> Tensor:
         num_clusters = min(_objective(client.task).num_local(len(client.data)), len(rows))

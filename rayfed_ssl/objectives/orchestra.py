@@ -71,7 +71,9 @@ def assignment_consistency(target: Tensor, online: Tensor, centroids: Tensor, te
 
 @dataclass(frozen=True, kw_only=True)
 class OrchestraObjective(Objective):
-    """Orchestra's assignment consistency and rotation prediction, for method=orchestra alone.
+    """Agreement on the federation's clusters.
+
+    It works with method=orchestra alone, which sends the clusters.
 
     Attributes:
         clusters: G, global clusters (code).
@@ -84,7 +86,7 @@ class OrchestraObjective(Objective):
     parts: ClassVar[Mapping[str, Rule]] = {
         "degree": "averaged",
         "target": "averaged",
-        "centroids": "averaged",
+        "centroids": "reset",
         "queue": "reset",
     }
     clusters: int = 128
