@@ -33,7 +33,7 @@ from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, s
 from rayfed_ssl.objectives.deepcluster import project_views
 from rayfed_ssl.objectives.orchestra import OrchestraObjective
 from rayfed_ssl.optimisers import Optimiser
-from rayfed_ssl.parts import Parts, select, with_rule, without_memory
+from rayfed_ssl.parts import Parts, Rule, select, with_rule, without_memory
 from rayfed_ssl.task import Task
 from rayfed_ssl.trees import Weights, weighted_mean
 
@@ -67,7 +67,8 @@ class Download:
 class Upload:
     """What a client reveals: centroids of groups of its projections, its weights and how many batches they saw.
 
-    A centroid is the mean of about memory / L projections: less than a projection tells of one sample, and no guarantee.
+    A centroid is the mean of about memory / L projections, which tells less than a projection of one sample. It guarantees
+    nothing: groups are only about equally full, and in the place of one that ends empty stands a single projection (code).
     """
 
     local_centroids: Tensor = sent("representations")
@@ -149,6 +150,10 @@ class Orchestra(Method):
         for name in ("local_iterations", "sharpness", "global_steps", "global_lr"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"method.{name} must be above 0, got {getattr(self, name)}")
+
+    def rules(self, task: Task) -> Mapping[str, Rule]:
+        """The objective's rules, of which its centroids are made by the server from clients' centroids."""
+        return {**Parts().over(task.objective.parts), "centroids": "received"}
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Refuse other objectives, and runs that end before training begins."""

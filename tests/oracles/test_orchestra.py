@@ -53,10 +53,12 @@ def test_the_tolerance_stops_early():
     assert not balanced_assignments(cosines, 25, 100, 0.01).equal(balanced_assignments(cosines, 25, 1))
 
 
-@pytest.mark.parametrize(("num", "k"), [(11, 3), (6, 6), (5, 1)])
-def test_local_clusters_are_normalised_means_of_balanced_groups(num: int, k: int):
-    rows = unit_rows(num, 4, 3)
-    generator = seeded(5)
+@pytest.mark.parametrize(("num", "copies", "k"), [(11, 0, 3), (6, 0, 6), (5, 0, 1), (3, 4, 3)])
+def test_local_clusters_are_normalised_means_of_balanced_groups(num: int, copies: int, k: int):
+    distinct = unit_rows(num, 4, 3)
+    rows = torch.cat([distinct, distinct[:1].expand(copies, 4)])  # equal centroids leave groups empty
+    num = len(rows)
+    generator = seeded(6)
     centroids = rows[torch.randperm(num, generator=generator)[:k]].tolist()
     for _ in range(5):
         cosines = [[clustering.dot(row, centroid) for centroid in centroids] for row in rows.tolist()]
@@ -67,7 +69,7 @@ def test_local_clusters_are_normalised_means_of_balanced_groups(num: int, k: int
             own = [row for row, c in zip(rows.tolist(), chosen, strict=True) if c == cluster]
             mean = [sum(column) for column in zip(*own, strict=True)] if own else others[cluster]
             centroids[cluster] = clustering.unit(mean)
-    got = cluster_locally(rows, k, 25, 5, seeded(5))
+    got = cluster_locally(rows, k, 25, 5, seeded(6))
     torch.testing.assert_close(got, torch.tensor(centroids, dtype=torch.float64), rtol=1e-10, atol=1e-12)
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
@@ -139,13 +138,20 @@ def test_degenerate_clients_send_finite_clusters(open_tiny: Open, kind: str):
     assert metrics["loss"] == metrics["loss"]
 
 
-def test_a_queue_that_is_not_full_is_clustered_as_far_as_it_is_filled(open_tiny: Open):
-    federation = open_tiny("orchestra", "objective.memory=500")
-    data = Shard.of(np.full((2, 1, 8, 8), 7, dtype=np.uint8), np.zeros(2, dtype=np.int64), "cpu")
-    upload, _, _ = federation.method.update_client(
-        Download(federation.task.initial_weights(), unit_rows(6, 24, 1)), Empty(), client(federation, data, 2)
+@pytest.mark.parametrize("memory", [8, 500])
+def test_the_targets_last_projections_are_clustered_and_nothing_else(open_tiny: Open, memory: int):
+    federation = open_tiny("orchestra", f"objective.memory={memory}", "training.epochs=2")
+    data, weights, centroids = (
+        shard(federation, "fewer than a batch"),
+        federation.task.initial_weights(),
+        unit_rows(6, 24, 1),
     )
-    assert upload.local_centroids.shape == (1, 24)
+    upload, _, _ = federation.method.update_client(Download(weights, centroids), Empty(), client(federation, data, 2))
+    again = client(federation, data, 2)
+    trained, _ = again.train(weights | {"centroids": centroids})
+    assert trained["queue.filled"] == 14
+    seen = trained["queue.rows"][:14]
+    assert upload.local_centroids.equal(cluster_locally(seen, 3, 25, 5, again.generator))
 
 
 def test_the_server_refuses_a_round_without_uploads(open_tiny: Open):

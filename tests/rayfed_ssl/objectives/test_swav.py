@@ -55,7 +55,8 @@ def test_a_queue_per_view_stays_with_the_client(open_tiny: Open):
     assert SwAV.parts["queue"] == "local"
     assert queue["queue.first.filled"] == 7
     assert lengths(queue["queue.second.rows"]) == pytest.approx([1] * 10, rel=1e-6)
-    assert not queue["queue.first.rows"].equal(queue["queue.second.rows"])
+    first, second = (queue[f"queue.{view}.rows"][:7] for view in ("first", "second"))
+    assert float((first * second).sum(1).max()) < 0.9999, "both queues hold the same views"
     again, _ = train(federation.task, data, trained, round=2)
     assert again["queue.first.filled"] == 14
     # Rows 4 to 6 were enqueued in the first round and are still there.
