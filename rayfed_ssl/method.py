@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import torch
 
 from rayfed_ssl.data.shard import Shard
+from rayfed_ssl.parts import Rule, all_with
 from rayfed_ssl.task import Loss, Task, Term
 from rayfed_ssl.trees import Weights
 
@@ -124,6 +125,10 @@ class Method(ABC):
             ValueError: The method cannot work with this task or this number of public samples.
         """
         return ()
+
+    def rules(self, task: Task) -> Mapping[str, Rule]:
+        """Say what becomes of each part of a participant's state between two rounds; by default it stays local."""
+        return all_with("local", task.objective.parts)
 
     @abstractmethod
     def init_server(self, server: Server) -> Any:

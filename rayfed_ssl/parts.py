@@ -11,13 +11,14 @@ from typing import ClassVar, Literal, TypeAlias
 
 from rayfed_ssl.trees import Weights
 
-Rule: TypeAlias = Literal["averaged", "local", "reset", "mixed"]
+Rule: TypeAlias = Literal["averaged", "received", "local", "reset", "mixed"]
 """What happens to a part between two rounds.
 
 - averaged: sent up, averaged over clients, sent down.
+- received: sent down, but not up: the server learns it from something else (FLESD).
 - local: kept by the client, never sent.
 - reset: made anew when a local training begins.
-- mixed: kept by the client and mixed with the global one (FedEMA).
+- mixed: averaged, but the client mixes what it receives with its own, or chooses between the two (FedEMA, FedU).
 """
 
 MEMORY = frozenset({"target", "queue", "bank", "centroids"})
@@ -84,6 +85,19 @@ class Parts:
                 )
             chosen[field.name] = rule
         return chosen
+
+
+def all_with(rule: Rule, rules: Mapping[str, Rule]) -> dict[str, Rule]:
+    """Give one rule to all parts of an objective."""
+    return dict.fromkeys(("encoder", "projector", *rules, "batch_norm"), rule)
+
+
+def describe(rules: Mapping[str, Rule]) -> str:
+    """Say it in words: "encoder, projector averaged; queue local"."""
+    by_rule: dict[str, list[str]] = {}
+    for part, rule in rules.items():
+        by_rule.setdefault(rule, []).append(part)
+    return "; ".join(f"{', '.join(parts)} {rule}" for rule, parts in by_rule.items())
 
 
 def with_rule(rules: Mapping[str, Rule], *wanted: Rule) -> frozenset[str]:

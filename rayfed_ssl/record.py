@@ -265,6 +265,7 @@ def _describe(federation: Federation) -> dict[str, Any]:
         "method": config.method_name,
         "settings_sha256": settings_sha256(config),
         "privacy": federation.method.privacy,
+        "parts": dict(federation.method.rules(task)),
         "notes": list(federation.notes),
         "data": {
             "name": federation.dataset.name,

@@ -11,6 +11,7 @@ from rich.progress import Progress as Bars
 from rayfed_ssl.config import Config
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.ledger import total
+from rayfed_ssl.parts import describe
 from rayfed_ssl.rounds import ClientReport, Evaluation, Observer, RoundOutcome, ServerReport
 
 STEPS_OF_SERVER = 1
@@ -65,6 +66,7 @@ class Progress(Observer):
             f"  {models} at {task.size}x{task.size}, {task.device} {task.precision.dtype}, {config.rounds} rounds of "
             f"{config.epochs} local epochs"
         )
+        self._console.print(f"  {describe(federation.method.rules(task))}")
         for note in federation.notes:
             self._console.print(f"  [yellow]note:[/yellow] {note}")
 

@@ -167,8 +167,12 @@ def _names(kind: str) -> Mapping[str, str]:
         return {name: info.summary for name, info in METHODS.items()}
     if kind == "objectives":
         from rayfed_ssl.objectives import OBJECTIVES
+        from rayfed_ssl.parts import Parts, describe
 
-        return {name: f"{_first_line(chosen)}: {_describe_parts(chosen.parts)}" for name, chosen in OBJECTIVES.items()}
+        return {
+            name: f"{_first_line(chosen)}: {describe(Parts().over(chosen.parts))}"
+            for name, chosen in OBJECTIVES.items()
+        }
     if kind == "datasets":
         from rayfed_ssl.data.datasets import DATASETS
 
@@ -180,13 +184,6 @@ def _names(kind: str) -> Mapping[str, str]:
     from rayfed_ssl.data.views import VIEWS
 
     return {name: _describe_views(views) for name, views in VIEWS.items()}
-
-
-def _describe_parts(rules: Mapping[str, str]) -> str:
-    by_rule: dict[str, list[str]] = {"averaged": ["encoder", "projector"]}
-    for part, rule in rules.items():
-        by_rule.setdefault(rule, []).append(part)
-    return "; ".join(f"{', '.join(parts)} {rule}" for rule, parts in by_rule.items())
 
 
 def _describe_views(views: Any) -> str:

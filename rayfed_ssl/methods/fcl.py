@@ -36,7 +36,7 @@ from rayfed_ssl.methods.fedavg import FedAvg
 from rayfed_ssl.models import Model
 from rayfed_ssl.objective import Batch, Terms
 from rayfed_ssl.objectives.moco import MoCo, queue_contrast, queue_rows
-from rayfed_ssl.parts import Parts
+from rayfed_ssl.parts import Parts, Rule
 from rayfed_ssl.task import Task
 from rayfed_ssl.trees import WeightedMean, Weights
 
@@ -169,6 +169,10 @@ class FCL(Method):
     def averaging(self) -> FedAvg:
         """The FedAvg of both models: f_q is encoder and projector, f_k is the target."""
         return FedAvg(parts=replace(self.parts, target=self.parts.target or "averaged"))
+
+    def rules(self, task: Task) -> Mapping[str, Rule]:
+        """The same rules as FedAvg's."""
+        return self.averaging.rules(task)
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Refuse objectives without queries and keys."""

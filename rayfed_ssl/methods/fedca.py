@@ -39,7 +39,7 @@ from rayfed_ssl.methods.fedavg import FedAvg
 from rayfed_ssl.models import Model
 from rayfed_ssl.objective import Batch, Terms
 from rayfed_ssl.objectives import SimCLR
-from rayfed_ssl.parts import Parts
+from rayfed_ssl.parts import Parts, Rule
 from rayfed_ssl.task import Task, Term
 from rayfed_ssl.trees import WeightedMean, Weights
 
@@ -195,6 +195,10 @@ class FedCA(Method):
         """The FedAvg that weights are left to."""
         return FedAvg(parts=self.parts)
 
+    def rules(self, task: Task) -> Mapping[str, Rule]:
+        """The same rules as FedAvg's."""
+        return self.averaging.rules(task)
+
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Refuse objectives whose negatives are not the other samples of the batch."""
         self.averaging.check(task, num_public)
@@ -236,7 +240,8 @@ class FedCA(Method):
         """ClientUpdate(u, theta, dict): E epochs on Eq. 14, then dict^u by Eq. 9-10."""
         aligned = download.aligned or state.aligned
         training = client.adding(self.alignment(client, aligned)) if aligned is not None else client
-        loss = None if download.dictionary is None else partial(self.contrast, client, download.dictionary)
+        others = None if download.dictionary is None else download.dictionary.to(client.task.device)
+        loss = None if others is None else partial(self.contrast, client, others)
         sent_up, own, metrics = self.averaging.update_client(
             fedavg.Download(download.weights), state.own, training, loss
         )
@@ -259,8 +264,7 @@ class FedCA(Method):
         with task.autocast():
             _, projections = model(torch.cat(views))
         first, second = F.normalize(projections, dim=1).chunk(2)
-        others = dictionary.to(first.device)
-        return Terms(dictionary_contrast(first, second, others, objective.temperature), projections.chunk(2)[0])
+        return Terms(dictionary_contrast(first, second, dictionary, objective.temperature), projections.chunk(2)[0])
 
     def alignment(self, client: Client, aligned: Aligned) -> Term:
         """Make beta loss_align on a random D_sub of D_align, which is added to each step's loss (Eq. 14)."""

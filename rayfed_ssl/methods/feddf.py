@@ -35,7 +35,7 @@ from rayfed_ssl.methods.fedmd import check_widths
 from rayfed_ssl.models import Model
 from rayfed_ssl.objective import Batch, Terms
 from rayfed_ssl.optimisers import Optimiser
-from rayfed_ssl.parts import Parts, select, with_rule, without_memory
+from rayfed_ssl.parts import Parts, Rule, select, with_rule, without_memory
 from rayfed_ssl.task import Task
 from rayfed_ssl.trees import WeightedMean, Weights, frozen
 
@@ -128,6 +128,10 @@ class FedDF(Method):
     def averaging(self) -> FedAvg:
         """The FedAvg of one architecture, which trains the clients."""
         return FedAvg(parts=self.parts)
+
+    def rules(self, task: Task) -> Mapping[str, Rule]:
+        """The same rules as FedAvg's."""
+        return self.averaging.rules(task)
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Refuse what a teacher cannot do without, projections of different widths and a public set of one sample."""

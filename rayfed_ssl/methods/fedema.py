@@ -24,7 +24,7 @@ from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.methods.fedavg import Download, FedAvg, ServerState, Upload
 from rayfed_ssl.methods.fedu import check_averaged, encoder_divergence
-from rayfed_ssl.parts import MEMORY, Parts, part_of
+from rayfed_ssl.parts import MEMORY, Parts, Rule, part_of, with_rule
 from rayfed_ssl.task import Task
 from rayfed_ssl.trees import Weights
 
@@ -112,6 +112,12 @@ class FedEMA(Method):
     def averaging(self) -> FedAvg:
         """The FedAvg that everything but the client's start is left to."""
         return FedAvg(weighting=self.weighting, parts=self.parts)
+
+    def rules(self, task: Task) -> dict[str, Rule]:
+        """As FedAvg's, but what gradients train is mixed."""
+        rules = self.averaging.rules(task)
+        trained = with_rule(rules, "averaged") - MEMORY - {"batch_norm"}
+        return {part: "mixed" if part in trained else rule for part, rule in rules.items()}
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Refuse an encoder that is not sent, whose divergence nobody could measure."""

@@ -31,6 +31,7 @@ from torch import Tensor
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server, sent
 from rayfed_ssl.methods.local_only import LocalOnly
 from rayfed_ssl.models import Model
+from rayfed_ssl.parts import Rule
 from rayfed_ssl.task import Task
 
 
@@ -211,6 +212,10 @@ class FedFoA(Method):
             object.__setattr__(self, name, getattr(self.base, name))
         if self.base.privacy == "High":
             object.__setattr__(self, "privacy", "High")
+
+    def rules(self, task: Task) -> Mapping[str, Rule]:
+        """The base's rules."""
+        return self.base.rules(task)
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Refuse projections of different widths; say where the term costs much or never acts."""

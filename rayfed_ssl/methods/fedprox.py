@@ -18,7 +18,7 @@ from torch import Tensor
 from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server
 from rayfed_ssl.methods.fedavg import ClientState, Download, FedAvg, ServerState, Upload
 from rayfed_ssl.models import Model
-from rayfed_ssl.parts import Parts
+from rayfed_ssl.parts import Parts, Rule
 from rayfed_ssl.task import Task
 from rayfed_ssl.trees import Weights
 
@@ -66,6 +66,10 @@ class FedProx(Method):
     def averaging(self) -> FedAvg:
         """The FedAvg that everything but the local loss is left to."""
         return FedAvg(weighting=self.weighting, parts=self.parts)
+
+    def rules(self, task: Task) -> Mapping[str, Rule]:
+        """The same rules as FedAvg's."""
+        return self.averaging.rules(task)
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Refuse what FedAvg refuses."""

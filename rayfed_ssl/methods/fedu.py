@@ -24,7 +24,7 @@ import torch
 from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.methods.fedavg import Download, FedAvg, ServerState, Upload
-from rayfed_ssl.parts import Parts
+from rayfed_ssl.parts import Parts, Rule
 from rayfed_ssl.task import Task
 from rayfed_ssl.trees import Weights
 
@@ -107,6 +107,10 @@ class FedU(Method):
     def averaging(self) -> FedAvg:
         """The FedAvg that everything but the client's start is left to."""
         return FedAvg(weighting=self.weighting, parts=self.parts)
+
+    def rules(self, task: Task) -> dict[str, Rule]:
+        """As FedAvg's, but for the predictor the client chooses between two."""
+        return {**self.averaging.rules(task), "predictor": "mixed"}
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Refuse an objective without a predictor."""

@@ -44,7 +44,7 @@ from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, s
 from rayfed_ssl.models import Model
 from rayfed_ssl.momentum import update_momentum
 from rayfed_ssl.optimisers import Optimiser
-from rayfed_ssl.parts import without_memory
+from rayfed_ssl.parts import MEMORY, Rule, without_memory
 from rayfed_ssl.sample_queue import SampleQueue
 from rayfed_ssl.task import Task, finite
 from rayfed_ssl.trees import Weights, frozen
@@ -214,6 +214,12 @@ class FLESD(Method):
             raise ValueError(f"method.keep is a fraction of at most 1, got {self.keep}")
         if self.keep < 1 and self.upload != "similarities":
             raise ValueError("method.keep applies to similarities only: set method.upload=similarities or drop it")
+
+    def rules(self, task: Task) -> Mapping[str, Rule]:
+        """The student's weights come down and no weights go up; where clients differ, everybody keeps its own."""
+        if task.heterogeneous:
+            return super().rules(task)
+        return {part: "reset" if part in MEMORY else "received" for part in super().rules(task)}
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Shrink the queue to the public set, or refuse a public set that cannot fill two batches."""

@@ -11,6 +11,7 @@ from rayfed_ssl.config import Config
 from rayfed_ssl.data.public import PublicSet
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.ledger import account
+from rayfed_ssl.parts import MEMORY, part_of, with_rule
 from rayfed_ssl.trees import digest, is_node, leaves
 from tests.laws.laws import Round, fresh
 
@@ -26,6 +27,18 @@ def check_messages(played: list[Round]) -> None:
                 assert {entry.field for entry in entries} == set(told(message))
                 assert all(entry.bytes > 0 for entry in entries)
                 assert set(entries) <= set(result.ledger), "the ledger misses what crossed"
+
+
+def check_rules(config: Config, played: list[Round]) -> None:
+    """The parts whose weights are uploaded are those that the method's rules call averaged or mixed."""
+    federation = fresh(config)
+    rules = federation.method.rules(federation.task)
+    for round in played:
+        for client_id, result in round.results.items():
+            model = federation.task.blank(federation.task.architecture(client_id))
+            held = {part_of(name) for name in model.state_dict()} | MEMORY
+            sent = {part_of(path.split("/")[-1]) for path, _ in leaves(result.upload) if "/weights/" in path}
+            assert not sent or sent == with_rule(rules, "averaged", "mixed") & held, f"{sent} goes up, told is {rules}"
 
 
 def told(message: Any, prefix: str = "") -> Iterator[str]:

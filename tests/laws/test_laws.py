@@ -87,3 +87,9 @@ def test_losses_fall(tiny: Callable[..., Config], variant: str):
     epochs = 12 if any("moco" in override for override in overrides) else 6  # a queue is filled first
     longer = [f"training.epochs={epochs}"] + ["method.distil_epochs=8"] * name.startswith("flesd")
     laws.check_loss_falls(tiny(name, *overrides, *longer))
+
+
+@everywhere
+def test_what_goes_up_is_what_the_method_says(reference: Find, variant: str):
+    config, _, played = reference(variant)
+    privacy.check_rules(config, played)
