@@ -13,6 +13,7 @@ from rayfed_ssl.data.shard import Shard
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.ledger import account
+from rayfed_ssl.method import Client
 from rayfed_ssl.methods import FedCA, fedca
 from rayfed_ssl.trees import digest
 from tests.laws.laws import Round, play
@@ -137,6 +138,16 @@ def test_aligning_leaves_no_trace_in_running_statistics(federation: Federation):
     recorded = model(torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(1)))[1]
     assert torch.equal(batched, recorded)  # batch statistics were used all the same
     assert any(not torch.equal(value, before[name]) for name, value in model.named_buffers())
+
+
+def test_the_alignment_of_a_step_records_nothing(federation: Federation, rounds: list[Round]):
+    public, task = federation._server_public, federation.task
+    client = Client(0, 1, public, public, task, torch.Generator().manual_seed(1))
+    model = task.model(task.initial_weights())
+    before = {name: value.clone() for name, value in model.named_buffers()}
+    federation.method.alignment(client, rounds[0].server_before.aligned)(model, torch.zeros(1)).backward()
+    assert all(torch.equal(value, before[name]) for name, value in model.named_buffers())
+    assert all(bool(parameter.grad.isfinite().all()) for parameter in model.parameters())
 
 
 def test_layers_without_running_statistics_stay_so():
