@@ -58,11 +58,11 @@ ENCODERS: Mapping[str, EncoderInfo] = MappingProxyType(
             ),
             EncoderInfo("vgg9", "VGG-9 without batch-norm", "FedMA and NIID-Bench (code)", 512, encoders.vgg9),
             EncoderInfo(
-                "alexnet32",
-                "AlexNet for 32 pixels, without batch-norm",
+                "alexnet",
+                "AlexNet for small images, without batch-norm",
                 "bearpaw/pytorch-classification (code)",
                 256,
-                encoders.alexnet32,
+                encoders.alexnet,
             ),
         )
     }

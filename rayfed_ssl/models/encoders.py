@@ -123,7 +123,7 @@ def vgg9(*, channels: int, size: int) -> Encoder:
     return Encoder(512, layers)
 
 
-def alexnet32(*, channels: int, size: int) -> Encoder:
+def alexnet(*, channels: int, size: int) -> Encoder:
     """Build AlexNet for 32x32 images as bearpaw/pytorch-classification does, 256 features, no batch-norm.
 
     Deviations: later max-pools round up, so that maps of 3 or 1 pixels pass, and what is left is averaged; at 32 pixels the

@@ -98,20 +98,20 @@ def test_feddf_without_distillation_is_fedavg_where_there_is_one_architecture(ti
 
 
 def test_feddf_of_as_many_architectures_as_clients_averages_nothing(tiny: Tiny):
-    (first, _) = played(tiny("feddf", "method.distil_epochs=0", "clients.models=[cnn, vgg9, alexnet32]"))
+    (first, _) = played(tiny("feddf", "method.distil_epochs=0", "clients.models=[cnn, vgg9, alexnet]"))
     for upload in first.uploads.values():
         assert digest(first.server.weights[upload.architecture]) == digest(upload.weights)
 
 
 def test_an_ensemble_of_one_teacher_is_that_teacher(tiny: Tiny):
     """A student that starts as its only teacher, without batch-norm and dropout, has next to nothing to learn."""
-    federation = Federation.open(tiny("feddf", "clients.models=[alexnet32]", "method.distil_epochs=1"))
+    federation = Federation.open(tiny("feddf", "clients.models=[alexnet]", "method.distil_epochs=1"))
     (first,) = play(federation, 1)
     upload = {1: first.uploads[1]}
     outcome = federation.update_server(1, first.server_before, upload)
     # Teacher and student are the same function; MSE of unit rows is in squared float32 rounding until Adam moves.
     batch = "method.distil_batch=45"  # one step: the loss before any step
-    whole = Federation.open(tiny("feddf", "clients.models=[alexnet32]", "method.distil_epochs=1", batch))
+    whole = Federation.open(tiny("feddf", "clients.models=[alexnet]", "method.distil_epochs=1", batch))
     assert whole.update_server(1, first.server_before, upload).metrics["distil_loss"] < 1e-12
     assert outcome.metrics["distil_steps"] == 3
 

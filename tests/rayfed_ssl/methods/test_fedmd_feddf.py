@@ -16,13 +16,13 @@ Tiny = Callable[..., Config]
 Open = Callable[..., Federation]
 
 FOUR = (
-    "clients.models=[resnet18, vgg9, alexnet32, cnn]",
+    "clients.models=[resnet18, vgg9, alexnet, cnn]",
     "clients.number=4",
     "objective=byol",
     "objective.hidden=32",
     "training.batch=64",
 )
-ARCHITECTURES = {0: "resnet18", 1: "vgg9", 2: "alexnet32", 3: "cnn"}
+ARCHITECTURES = {0: "resnet18", 1: "vgg9", 2: "alexnet", 3: "cnn"}
 
 
 @pytest.fixture(scope="module")

@@ -51,7 +51,7 @@ def test_every_encoder_learns_from_small_images(name: str, channels: int, size: 
         ("resnet50", 32, 25_557_032 - 2_049_000 - 7_680),
         ("resnet18", 224, 11_689_512 - 513_000),
         ("vgg9", 32, 3_491_530 - 5_130),
-        ("alexnet32", 32, 2_472_266 - 2_570),
+        ("alexnet", 32, 2_472_266 - 2_570),
     ],
 )
 def test_parameters_are_as_many_as_the_source_has(name: str, size: int, count: int) -> None:
@@ -123,13 +123,13 @@ def test_vgg9_is_its_source_at_32_pixels() -> None:
     assert torch.equal(encoder(images), load(reference, encoder)(images))
 
 
-def test_alexnet32_is_its_source_at_32_pixels() -> None:
+def test_alexnet_is_its_source_at_32_pixels() -> None:
     pool = nn.MaxPool2d(2)
     reference = nn.Sequential(
         *(*conv(3, 64, 11, 4, 5), pool, *conv(64, 192, 5, 1, 2), pool),
         *(*conv(192, 384), *conv(384, 256), *conv(256, 256), pool, nn.Flatten()),
     )
-    encoder = build_encoder("alexnet32", channels=3, size=32).eval()
+    encoder = build_encoder("alexnet", channels=3, size=32).eval()
     images = torch.randn(2, 3, 32, 32)
     assert torch.equal(encoder(images), load(reference, encoder)(images))
 

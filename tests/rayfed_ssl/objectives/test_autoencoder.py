@@ -57,7 +57,7 @@ def test_the_decoder_halves_its_maps_with_each_doubling():
     assert [layer.out_channels for layer in decoder.layers if isinstance(layer, nn.ConvTranspose2d)] == [64, 32, 16, 16]
 
 
-@pytest.mark.parametrize("encoder", ["cnn", "cnn5", "resnet18", "vgg9", "alexnet32"])
+@pytest.mark.parametrize("encoder", ["cnn", "cnn5", "resnet18", "vgg9", "alexnet"])
 def test_every_encoder_gets_a_decoder(open_tiny: Open, encoder: str):
     task = open_tiny("fedavg", *AUTOENCODER, f"model.encoder={encoder}").task
     weights = task.blank(encoder).state_dict()
