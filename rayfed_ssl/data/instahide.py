@@ -5,7 +5,8 @@ mixes within one dataset (its authors' code "inside"; reimplemented).
 
 Symbols: x images; k images in a mixture; lambda_1..k their shares; pi_2..k permutations of the images; sigma signs.
 
-It is here to reproduce FCL. It is no guarantee: attacks that undo it were published within months (Carlini et al. 2021).
+It is here to reproduce FCL. It is no guarantee: an attack that undoes it was published within months (Carlini et al.: Is
+Private Learning Possible with Instance Encoding?, S&P 2021).
 """
 
 import torch

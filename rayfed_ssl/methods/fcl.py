@@ -1,8 +1,8 @@
 """FCL: federated MoCo whose clients contrast with each other's features and match their neighbourhoods.
 
-Wu, Wang, Zeng, Wang, Xu, Shi, Hu: Federated Contrastive Representation Learning with Feature Fusion and Neighborhood
-Matching, 2022 (published as Decentralized Unsupervised Learning of Visual Representations, IJCAI 2022). No code is public
-and the appendix with the settings could not be read.
+Federated Contrastive Representation Learning with Feature Fusion and Neighborhood Matching, under review for ICLR 2022.
+Published as Wu, Wang, Zeng, Li, Shi, Hu: Decentralized Unsupervised Learning of Visual Representations, IJCAI 2022
+(arXiv 2111.10763). No code is public, and the appendix with the settings could not be read.
 
 Symbols: q queries and k+ keys, unit length [B, D]; Q_l the client's queue of K keys; Q^ features of encrypted images, Q_s
 those of all other clients [M, D]; Q' candidates [K, D]; N neighbours; tau, tau_nm temperatures; lambda strength.
