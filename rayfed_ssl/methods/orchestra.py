@@ -181,7 +181,7 @@ class Orchestra(Method):
         rows, filled = trained["queue.rows"], int(trained["queue.filled"])
         seen = rows[:filled].to(client.task.device)
         num_batches = int(metrics["steps"]) // client.task.epochs
-        averaged = with_rule(Parts().over(client.task.objective.parts), "averaged")
+        averaged = with_rule(self.rules(client.task), "averaged")
         return Upload(self._local_centroids(seen, client), num_batches, select(trained, averaged)), state, metrics
 
     def _local_centroids(self, rows: Tensor, client: Client) -> Tensor:
