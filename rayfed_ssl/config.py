@@ -223,9 +223,14 @@ def _check_method(config: Config) -> None:
     method: Method = config.method
     name = next(n for n, info in METHODS.items() if info.method is type(method))
     objective: Objective = config.objective
+    if objective.belongs_to not in (None, name):
+        raise ConfigError(
+            f"objective={objective.belongs_to} belongs to method={objective.belongs_to} alone, got method={name}: take "
+            f"another objective or method={objective.belongs_to}"
+        )
     if method.needs_public and config.public is None:
         raise ConfigError(
-            f"{name} distils on public data, but this run has none: set public (for example client:0 or stl10:3200)"
+            f"{name} works on public data, but this run has none: set public (for example client:0 or stl10:3200)"
         )
     if not method.needs_public and config.public is not None:
         raise ConfigError(f"{name} uses no public data, got public={config.public}: set public=null")

@@ -83,6 +83,7 @@ class OrchestraObjective(Objective):
         momentum: zeta (code).
     """
 
+    belongs_to: ClassVar[str | None] = "orchestra"
     parts: ClassVar[Mapping[str, Rule]] = {
         "degree": "averaged",
         "target": "averaged",
@@ -145,17 +146,6 @@ class OrchestraObjective(Objective):
         return OrchestraMemory(
             task.twin(model), centroids, KeyQueue.random(self.memory, model.projection_dim, generator)
         )
-
-    def start_epoch(
-        self, task: "Task", model: Model, memory: nn.Module, data: "Shard", epoch: int, generator: torch.Generator
-    ) -> None:
-        """Refuse to train without the server's centroids.
-
-        Raises:
-            ValueError: Nobody sent centroids.
-        """
-        if not _own(memory).centroids.any():
-            raise ValueError("objective=orchestra needs the server's clusters: set method=orchestra")
 
     def loss(self, task: "Task", model: Model, memory: nn.Module, batch: Batch, generator: torch.Generator) -> Terms:
         """Assignment consistency of two views, plus the cross entropy of a third view's rotation."""

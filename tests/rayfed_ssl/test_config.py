@@ -21,7 +21,20 @@ MISTAKES = {
     "unknown method": (["method=fedavgg"], "method: unknown method 'fedavgg': did you mean 'fedavg'?"),
     "far off method": (
         ["method=xyz"],
-        "method: unknown method 'xyz': choose from fedavg, fedprox, flesd, flesd-cc, local",
+        f"method: unknown method 'xyz': choose from {', '.join(sorted(METHODS))}",
+    ),
+    "an objective that belongs to another method": (
+        ["objective=orchestra"],
+        "objective=orchestra belongs to method=orchestra alone, got method=flesd: take another objective or "
+        "method=orchestra",
+    ),
+    "unknown field of an inner setting": (
+        ["method=fedavg", "public=null", "method.parts.targte=local"],
+        "unknown key 'method.parts.targte': did you mean 'method.parts.target'?",
+    ),
+    "unknown inner method": (
+        ["method={name: fedfoa, base: fedem}", "public=null"],
+        "method: unknown method 'fedem': did you mean 'fedema'?",
     ),
     "unknown objective": (["objective=simclar"], "objective: unknown objective 'simclar': did you mean 'simclr'?"),
     "unknown field": (["method.temprature=1"], "method flesd has no field 'temprature': did you mean 'temperature'?"),
@@ -56,7 +69,7 @@ MISTAKES = {
     "classes missing": (["partition=classes_per_client"], "needs partition.classes, how many classes a client holds"),
     "public missing": (
         ["public=null"],
-        r"flesd distils on public data, but this run has none: set public \(for example",
+        r"flesd works on public data, but this run has none: set public \(for example",
     ),
     "public unused": (["method=fedavg"], "fedavg uses no public data, got public=client:0: set public=null"),
     "mixed models averaged": (

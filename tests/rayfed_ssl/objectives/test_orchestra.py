@@ -7,7 +7,6 @@ import pytest
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.objectives import OrchestraObjective
-from rayfed_ssl.rounds import ClientError
 
 Open = Callable[..., Federation]
 
@@ -27,10 +26,8 @@ def test_small_clients_make_fewer_clusters_of_two_samples_at_least(open_tiny: Op
 
 
 def test_another_method_has_no_clusters_to_train_on(open_tiny: Open):
-    federation = open_tiny("fedavg", "objective=orchestra", "objective.clusters=6")
-    download = federation.method.download(federation.init_server(), 0)
-    with pytest.raises(ClientError, match=r"objective=orchestra needs the server's clusters: set method=orchestra"):
-        federation.update_client(1, federation.client_ids[0], download, None)
+    with pytest.raises(ConfigError, match=r"objective=orchestra belongs to method=orchestra alone, got method=fedavg"):
+        open_tiny("fedavg", "objective=orchestra", "objective.clusters=6")
 
 
 @pytest.mark.parametrize(
