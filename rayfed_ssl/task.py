@@ -186,13 +186,14 @@ class Task:
             round: From 1; a schedule of the learning rate depends on it.
             memory: The objective's, changed in place; None makes one, or none at all where `loss` is given.
             loss: Takes the place of the objective's; with a memory, the objective still looks after it.
-            terms: Added to the loss of every step; not part of the metrics.
+            terms: Added to the loss of every step; not part of the reported loss.
             epochs: E_local of the task by default.
             batch: Samples a step; the task's by default.
             optimiser: The task's by default.
 
         Returns:
-            The mean loss of the first and of the last epoch, the number of steps and of samples seen.
+            The mean loss of the first and of the last epoch, the number of steps and of samples seen, and if there are any
+            the mean of all terms in the last epoch.
 
         Raises:
             ValueError: Too few samples for one batch, or a loss that is no longer finite.
@@ -209,14 +210,15 @@ class Task:
         for epoch in range(num_epochs):
             if memory is not None:
                 self.objective.start_epoch(self, model, memory, data, epoch, generator)
-            total, count = torch.zeros((), device=self.device), 0
+            total, added, count = torch.zeros((), device=self.device), torch.zeros((), device=self.device), 0
             for index in steps():
                 labels = None if data.labels is None else data.labels[index]
                 step = forward(model, kept, Batch(data.batch(index), index, labels, (round - 1) * num_epochs + epoch))
                 total, count = total + step.loss.detach() * len(index), count + len(index)
                 value = step.loss
                 for term in terms:
-                    value = value + term(model, step.projections)
+                    extra = term(model, step.projections)
+                    value, added = value + extra, added + extra.detach() * len(index)
                 descent.zero_grad(set_to_none=True)
                 value.backward()
                 descent.step()
@@ -224,12 +226,13 @@ class Task:
                     self.objective.finish_step(self, model, memory, step)
                 num_steps += 1
             epoch_losses.append(finite(float(total) / count, f"epoch {epoch + 1} of {num_epochs}", descent))
-        return {
+        metrics = {
             "loss_first": epoch_losses[0],
             "loss": epoch_losses[-1],
             "steps": num_steps,
             "samples": count * num_epochs,
         }
+        return metrics | {"terms": float(added) / count} if terms else metrics
 
     def _own_loss(self, generator: torch.Generator, model: Model, memory: nn.Module, batch: Batch) -> Terms:
         return self.objective.loss(self, model, memory, batch, generator)

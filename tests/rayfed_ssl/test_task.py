@@ -88,15 +88,22 @@ def test_the_reported_loss_is_the_mean_over_samples(federation: Federation):
     assert metrics["loss"] == metrics["loss_first"] == (4 * 4 + 4 * 4 + 2 * 2) / 10
 
 
-def test_a_term_trains_but_is_not_reported(federation: Federation):
-    task, digests, losses = replace(federation.task, epochs=1, batch=100), [], []
+def test_terms_train_and_are_reported_apart_from_the_loss(federation: Federation):
+    task, digests, metrics = replace(federation.task, epochs=1, batch=100), [], []
     shard = Shard.of(federation.dataset.train.images, torch.arange(10).numpy(), "cpu")
-    for terms in ((), (lambda model, projections: 1000 * model.projector[0].weight.square().sum(),)):
-        model = task.model(task.initial_weights())
-        losses.append(task.fit(model, shard, torch.Generator().manual_seed(0), terms=terms)["loss"])
+    start = task.initial_weights()
+    size = 1000 * float(start["projector.0.weight"].square().sum())
+    for terms in (
+        (),
+        (lambda model, projections: 1000 * model.projector[0].weight.square().sum(), lambda *_: torch.ones(())),
+    ):
+        model = task.model(start)
+        metrics.append(task.fit(model, shard, torch.Generator().manual_seed(0), terms=terms))
         digests.append(digest(model.state_dict()))
-    assert losses[0] == losses[1]
+    assert metrics[0]["loss"] == metrics[1]["loss"]  # one step: both losses are those of the first weights
     assert digests[0] != digests[1]
+    assert "terms" not in metrics[0]
+    assert metrics[1]["terms"] == pytest.approx(size + 1, rel=1e-6)
 
 
 @pytest.mark.parametrize("num_samples", [0, 1])
