@@ -22,11 +22,12 @@ from rayfed_ssl.reports.rescore import rescore
 SIZE = [
     "data.train_limit=5000",
     "data.test_limit=5000",
+    "data.size=24",
     "clients.number=5",
-    "rounds=5",
+    "rounds=8",
     "training.epochs=4",
     "training.batch=64",
-    "training.views=moco-cifar",
+    "training.views=orchestra",
     "evaluation={every: 0, linear: {standardise: true}}",
 ]
 SPLITS = {
@@ -34,14 +35,14 @@ SPLITS = {
     "2 classes": ["partition={name: classes_per_client, classes: 2}"],
 }
 NON_IID = {"2 classes": SPLITS["2 classes"]}
-POOLED = ["partition={name: pooled}", "rounds=1", "training.epochs=20"]
+POOLED = ["partition={name: pooled}", "rounds=1", "training.epochs=32"]
 MIXED = [
     "clients.number=4",
     "clients.models=[resnet18, vgg9, alexnet, resnet34]",
     "model.encoder=resnet18",
-    "data.train_limit=4000",
-    "rounds=4",
-    "training.epochs=2",
+    "data.train_limit=3000",
+    "rounds=5",
+    "training.epochs=4",
     "partition={name: iid}",
 ]
 
@@ -220,10 +221,10 @@ def accuracy(runs: Sequence[Summary], score: str) -> str:
 def losses(directory: Path) -> tuple[float, float]:
     """Give the clients' mean loss in the first epoch of the first round and in the last epoch of the last."""
     rows = RunRecord.open(directory).metrics
-    last = max(row["round"] for row in rows if row["name"] == "loss")
+    with_loss = [row["round"] for row in rows if row["name"] == "loss"]  # Orchestra's first round trains nothing
     return (
-        fmean(row["value"] for row in rows if row["name"] == "loss_first" and row["round"] == 1),
-        fmean(row["value"] for row in rows if row["name"] == "loss" and row["round"] == last),
+        fmean(row["value"] for row in rows if row["name"] == "loss_first" and row["round"] == min(with_loss)),
+        fmean(row["value"] for row in rows if row["name"] == "loss" and row["round"] == max(with_loss)),
     )
 
 

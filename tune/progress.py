@@ -82,7 +82,8 @@ class Progress(Observer):
     def on_client(self, report: ClientReport) -> None:
         """Advance by one client."""
         self._bytes += total(report.ledger)
-        self._losses.append(report.metrics.get("loss", float("nan")))
+        if "loss" in report.metrics:
+            self._losses.append(report.metrics["loss"])
         self._bars.advance(self._task)
 
     def on_server(self, report: ServerReport) -> None:
@@ -94,9 +95,10 @@ class Progress(Observer):
         report = outcome.server
         distilled = f", distillation {report.metrics['distil_loss']:.3f}" if "distil_loss" in report.metrics else ""
         again = f", {outcome.retries} steps repeated" if outcome.retries else ""
+        trained = f", loss {sum(self._losses) / len(self._losses):.3f}" if self._losses else ""
         self._console.print(
-            f"round {outcome.state.round}/{self._config.rounds}: {len(outcome.clients)} clients, "
-            f"loss {sum(self._losses) / len(self._losses):.3f}{distilled}, {megabytes(self._bytes)} moved{again}, "
+            f"round {outcome.state.round}/{self._config.rounds}: {len(outcome.clients)} clients"
+            f"{trained}{distilled}, {megabytes(self._bytes)} moved{again}, "
             f"{outcome.seconds:.1f} s"
         )
 
