@@ -9,24 +9,21 @@ checkpoints/     the last committed rounds; encoders/ the final encoders; figure
 
 import hashlib
 import json
-import os
-import platform
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 import yaml
 
 from rayfed_ssl import checkpoints
 from rayfed_ssl.checkpoints import write_durably
 from rayfed_ssl.config import Config
+from rayfed_ssl.environment import environment
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.federation import Federation, training_seed
 from rayfed_ssl.ledger import Entry
@@ -281,24 +278,3 @@ def _describe(federation: Federation) -> dict[str, Any]:
         "rounds": [],
         **environment(),
     }
-
-
-def environment() -> dict[str, Any]:
-    """Name the versions and the hardware that bits depend on."""
-    packages = ("rayfed-ssl", "ray", "torch", "torchvision", "numpy", "pyarrow", "optuna", "scikit-learn")
-    return {
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in packages},
-        "hardware": {
-            "machine": platform.machine(),
-            "cpu": torch.backends.cpu.get_cpu_capability(),
-            "cores": os.cpu_count(),
-            "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
-        },
-    }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None

@@ -181,9 +181,7 @@ class FedCA(Method):
         if not self.beta >= 0:
             raise ValueError(f"method.beta must be at least 0, got {self.beta}")
         if self.align_epochs < 1:
-            raise ValueError(
-                f"method.align_epochs must be at least 1, got {self.align_epochs}: method.beta=0 aligns not"
-            )
+            raise ValueError(f"method.align_epochs must be at least 1, got {self.align_epochs}: beta=0 aligns nothing")
 
     @property
     def needs_public(self) -> bool:  # type: ignore[override]

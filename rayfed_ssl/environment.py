@@ -1,0 +1,29 @@
+"""Versions and hardware: what bits depend on besides the settings."""
+
+import os
+import platform
+from importlib import metadata
+from typing import Any
+
+import torch
+
+
+def environment() -> dict[str, Any]:
+    """Name the versions and the hardware that bits depend on."""
+    packages = ("rayfed-ssl", "ray", "torch", "torchvision", "numpy", "pyarrow", "optuna", "scikit-learn")
+    return {
+        "versions": {"python": platform.python_version()} | {name: _version(name) for name in packages},
+        "hardware": {
+            "machine": platform.machine(),
+            "cpu": torch.backends.cpu.get_cpu_capability(),
+            "cores": os.cpu_count(),
+            "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        },
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
