@@ -9,8 +9,8 @@ import torch
 from rich.console import Console
 
 from rayfed_ssl.config import Config
-from rayfed_ssl.federation import Federation
 from rayfed_ssl.environment import environment
+from rayfed_ssl.federation import Federation
 from rayfed_ssl.trees import nbytes
 from tune.progress import megabytes
 
