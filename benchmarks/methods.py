@@ -40,10 +40,11 @@ MIXED = [
     "clients.number=4",
     "clients.models=[resnet18, vgg9, alexnet, resnet34]",
     "model.encoder=resnet18",
-    "data.train_limit=3000",
-    "rounds=5",
-    "training.epochs=4",
+    "data.train_limit=2000",
+    "rounds=3",
+    "training.batch=32",
     "partition={name: iid}",
+    "objective.projector=linear",  # FedFoA's calibration layer
 ]
 
 Rows = Mapping[str, Sequence[str]]
@@ -112,7 +113,7 @@ TABLES: dict[str, tuple[Rows, Mapping[str, Sequence[str]]]] = {
             "BYOL, local": ["byol-local", *MIXED],
             "FedMD": ["fedmd", *MIXED],
             "FedDF": ["feddf", *MIXED],
-            "FedFoA": ["fedfoa", *MIXED],
+            "FedFoA": ["fedfoa", *MIXED, "method.warm_up=1"],
         },
         {"ResNet-18, VGG-9, AlexNet, ResNet-34": []},
     ),

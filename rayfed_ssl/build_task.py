@@ -59,6 +59,7 @@ def build_task(config: Config, dataset: Dataset) -> Task:
         objective=objective,
         optimiser=config.training.optimiser,
         rounds=config.rounds,
+        fraction=config.clients.fraction,
         epochs=config.epochs,
         batch=config.training.batch,
         drop_last=config.training.drop_last,

@@ -35,7 +35,7 @@ def _chosen(kind: str, registry: Mapping[str, Any]) -> Any:
         _refuse_unknown(fields, built_class, kind, name, registry)
         for field in dataclasses.fields(built_class):
             if field.type is Method and field.name in fields:
-                fields[field.name] = build(_with_name(fields[field.name]))
+                fields[field.name] = build(_named_base(fields[field.name], f"{kind}.{field.name}", registry))
         return TypeAdapter(built_class).validate_python(fields)
 
     return build
@@ -54,8 +54,15 @@ def _refuse_unknown(fields: Mapping[str, Any], chosen: Any, kind: str, name: str
             raise ValueError(f"{kind} {name} has no field {field!r}{hint}")
 
 
-def _with_name(value: Any) -> Any:
-    return {"name": value} if isinstance(value, str) else value
+def _named_base(value: Any, key: str, registry: Mapping[str, Any]) -> Any:
+    named = {"name": value} if isinstance(value, str) else value
+    if isinstance(named, Mapping):
+        name = named.get("name")
+        if name is None:
+            raise ValueError(f"{key} needs a name beside its fields: set {key}.name")
+        if getattr(registry.get(str(name)), "rounds", None) is not None:
+            raise ValueError(f"{key} cannot stand for a number of rounds, got {name}: take the method without it")
+    return named
 
 
 def _named(registry: Mapping[str, Any]) -> PlainSerializer:
@@ -219,26 +226,36 @@ def _check_consistency(config: Config) -> None:
     _check_method(config)
 
 
+def _name_of(method: Method) -> str:
+    return next(name for name, info in METHODS.items() if info.method is type(method))
+
+
 def _check_method(config: Config) -> None:
     method: Method = config.method
-    name = next(n for n, info in METHODS.items() if info.method is type(method))
+    name = _name_of(method)
     objective: Objective = config.objective
-    if objective.belongs_to not in (None, name):
+    innermost = method
+    while isinstance(getattr(innermost, "base", None), Method):
+        innermost = innermost.base  # type: ignore[attr-defined]
+    if objective.belongs_to not in (None, _name_of(innermost)):
         raise ConfigError(
             f"objective={objective.belongs_to} belongs to method={objective.belongs_to} alone, got method={name}: take "
             f"another objective or method={objective.belongs_to}"
         )
     if method.needs_public and config.public is None:
+        base = getattr(method, "base", None)
+        who = f"{name} over {_name_of(base)}" if base is not None and base.needs_public else name
         raise ConfigError(
-            f"{name} works on public data, but this run has none: set public (for example client:0 or stl10:3200)"
+            f"{who} works on public data, but this run has none: set public (for example client:0 or stl10:3200)"
         )
     if not method.needs_public and config.public is not None:
         raise ConfigError(f"{name} uses no public data, got public={config.public}: set public=null")
     models = config.clients.models
+    mixed = [other for other, info in METHODS.items() if not info.method.averages_weights]
     if models and method.averages_weights and set(models) != {config.model.encoder}:
         raise ConfigError(
             f"{name} averages weights, so all clients need one architecture, got {', '.join(models)}: remove "
-            "clients.models or take a method for mixed models (flesd, local)"
+            f"clients.models or take a method for mixed models ({', '.join(mixed)})"
         )
     if objective.needs_labels and method.needs_public:
         raise ConfigError(f"{name} compares representations: a supervised objective has none, take objective=simclr")

@@ -7,7 +7,7 @@ machine. Nothing here survives a step: the same arguments give the same bits in 
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
@@ -17,17 +17,15 @@ import torch
 from rayfed_ssl.build_task import build_task
 from rayfed_ssl.config import Config
 from rayfed_ssl.data.datasets import open_dataset
-from rayfed_ssl.data.partition import partition, random_rows
+from rayfed_ssl.data.partition import partition
 from rayfed_ssl.data.public import PublicSet, parse_public, split_public
 from rayfed_ssl.data.shard import Shard
-from rayfed_ssl.data.store import Dataset, ImageSet
-from rayfed_ssl.data.views import PROBE_VIEW, augment, normalise
+from rayfed_ssl.data.store import Dataset
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.evaluation.features import extract_features
-from rayfed_ssl.evaluation.knn import knn_accuracy
 from rayfed_ssl.ledger import BreakEven, Entry, account
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server
 from rayfed_ssl.rounds import ClientError, Evaluation, ServerError
+from rayfed_ssl.scoring import labelled, score
 from rayfed_ssl.seeds import SERVER, Purpose, derive_seed, generator
 
 
@@ -132,9 +130,16 @@ class Federation:
         return tuple(sorted(int(i) for i in rng.choice(self.client_ids, size=count, replace=False)))
 
     def init_server(self) -> Any:
-        """Make the server's state before round 1."""
+        """Make the server's state before round 1.
+
+        Raises:
+            ServerError: The step failed; the message names the cause.
+        """
         with self._seeded(0, SERVER) as random:
-            return self.method.init_server(Server(0, self._server_public, self.task, random))
+            try:
+                return self.method.init_server(Server(0, self._server_public, self.task, random))
+            except ValueError as error:
+                raise ServerError(f"the server failed before round 1: {error}") from error
 
     def update_client(self, round: int, client_id: int, download: Any, state: Any | None) -> ClientResult:
         """Run one client's step of a round.
@@ -153,9 +158,11 @@ class Federation:
             with self._seeded(round, client_id) as random:
                 labels = self.dataset.train.labels if self.config.objective.needs_labels else None
                 data = Shard.of(self.dataset.train.images, self.shards[client_id], self.task.device, labels)
-                client = Client(client_id, round, data, self._public, self.task, random)
-                own = self.method.init_client(client) if state is None else state
-                upload, next_state, metrics = self.method.update_client(download, own, client)
+                own = derive_seed(self.config.seed, Purpose.METHOD, round=round, participant=client_id)
+                draws = generator(self.task.device, own)
+                client = Client(client_id, round, data, self._public, self.task, random, own_generator=draws)
+                known = self.method.init_client(client) if state is None else state
+                upload, next_state, metrics = self.method.update_client(download, known, client)
         except Exception as error:
             raise client_error(self.config, round, client_id, f"{type(error).__name__}: {error}") from error
         ledger = account(download, round, client_id, "down") + account(upload, round, client_id, "up")
@@ -197,66 +204,20 @@ class Federation:
 
         Returns:
             Accuracies in [0, 1] as "knn" and, if `final`, "linear" (last epoch) and "linear_best".
+
+        Raises:
+            ServerError: The encoder cannot be scored; the message says why.
         """
         start = time.perf_counter()
-        train, test = self._labelled_train(), self.dataset.test
-        classes = train.num_classes
-        if len(np.unique(train.labels)) < 2 or not len(test):
-            return Evaluation(round, name, {}, time.perf_counter() - start)
-        model = self.task.model(encoder.weights, encoder.architecture).encoder
-        transform = partial(normalise, recipe=self.task.views.first)
-        features = partial(
-            extract_features, model, transform=transform, device=self.task.device, precision=self.task.precision
-        )
-        train_features, test_features = features(train.images), features(test.images)
-        train_labels, test_labels = torch.tensor(train.labels), torch.tensor(test.labels)
-        knn, settings = self.config.evaluation.knn, self.config.evaluation
-        metrics: Metrics = {
-            "knn": knn_accuracy(
-                train_features,
-                train_labels,
-                test_features,
-                test_labels,
-                num_classes=classes,
-                neighbours=knn.neighbours,
-                temperature=knn.temperature,
-            )
-        }
-        if final:
-            random = generator("cpu", derive_seed(self.config.seed, Purpose.EVALUATION))
-            if settings.augment:
-                view = replace(PROBE_VIEW, mean=self.task.views.first.mean, std=self.task.views.first.std)
-                result = settings.linear.fit_augmented(
-                    model,
-                    train.images,
-                    train_labels,
-                    test_features,
-                    test_labels,
-                    num_classes=classes,
-                    generator=random,
-                    view=lambda images, g: augment(images, view, g, size=self.task.size),
-                    device=self.task.device,
-                    precision=self.task.precision,
-                )
-            else:
-                result = settings.linear.fit(
-                    train_features, train_labels, test_features, test_labels, num_classes=classes, generator=random
-                )
-            metrics |= {"linear": result.last, "linear_best": result.best}
+        try:
+            metrics = score(encoder, self.config, self.task, self.dataset, final)
+        except ValueError as error:
+            raise ServerError(f"encoder {name!r} of round {round} cannot be scored: {error}") from error
         return Evaluation(round, name, metrics, time.perf_counter() - start)
-
-    def _labelled_train(self) -> ImageSet:
-        train, limit = self.dataset.train, self.config.evaluation.train_limit
-        rows = np.flatnonzero(train.labels >= 0)
-        if limit is not None and limit < len(rows):
-            rows = rows[random_rows(len(rows), limit, derive_seed(self.config.seed, Purpose.EVALUATION))]
-        if len(rows) == len(train):
-            return train
-        return ImageSet(train.images[rows], train.labels[rows], train.classes)
 
     def _data_notes(self) -> tuple[str, ...]:
         notes = [f"{len(self.dataset.skipped)} unreadable images were left out"] if self.dataset.skipped else []
-        if len(np.unique(self._labelled_train().labels)) < 2:
+        if len(np.unique(labelled(self.config, self.dataset).labels)) < 2:
             notes.append("the training set has fewer than two labelled classes, so no accuracy can be measured")
         return tuple(notes)
 

@@ -55,7 +55,8 @@ class Client:
         data: The client's own samples; labels are there only for objectives that need them.
         public: Samples that everybody holds, or None.
         task: Models, local training and device, the same for all.
-        generator: The only source of randomness, on the device, seeded from (run seed, round, client).
+        generator: Orders the samples and draws the views, on the device, seeded from (run seed, round, client).
+        own_generator: Seeded likewise, for what only this method draws; see `draws`.
         terms: What a method adds to each step's loss in `train`.
     """
 
@@ -66,6 +67,15 @@ class Client:
     task: Task
     generator: torch.Generator
     terms: tuple[Term, ...] = ()
+    own_generator: torch.Generator | None = None
+
+    @property
+    def draws(self) -> torch.Generator:
+        """The generator for a method's own draws while it trains.
+
+        With it the samples and views that a client trains on stay those of every other method with this objective.
+        """
+        return self.own_generator or self.generator
 
     @property
     def architecture(self) -> str:

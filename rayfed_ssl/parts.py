@@ -72,7 +72,7 @@ class Parts:
         """Lay what is set here over an objective's rules.
 
         Raises:
-            ValueError: A rule for a part that the objective does not have.
+            ValueError: A rule for a part that the objective does not have, or rules that contradict each other.
         """
         chosen: dict[str, Rule] = {"encoder": "averaged", "projector": "averaged", "batch_norm": "averaged", **rules}
         for field in fields(self):
@@ -84,6 +84,13 @@ class Parts:
                     f"method.parts.{field.name}={rule} has no meaning here: the objective has only {', '.join(chosen)}"
                 )
             chosen[field.name] = rule
+        if chosen.get("target") == "averaged" and "local" in (chosen["encoder"], chosen["projector"]):
+            raise ValueError(
+                "the target is a slow copy of encoder and projector, so method.parts.target=averaged would send what shall "
+                "stay local: set method.parts.target=local, or leave encoder and projector averaged"
+            )
+        if with_rule(chosen, "averaged") <= {"batch_norm"}:
+            raise ValueError("no part is averaged, got method.parts with only local ones: take method=local")
         return chosen
 
 

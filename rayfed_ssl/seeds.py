@@ -23,6 +23,7 @@ class Purpose(IntEnum):
     TRAINING = 5
     EVALUATION = 6
     DROPOUT = 7
+    METHOD = 8
 
 
 def derive_seed(run_seed: int, purpose: Purpose, *, round: int = 0, participant: int = 0) -> int:

@@ -1,5 +1,6 @@
 """What every participant of a run knows: models, views, local training, device. It holds no data and no state."""
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ class Task:
         objective: What clients minimise locally.
         optimiser: How clients minimise it; made anew for every local training, as in FLESD's code.
         rounds: T, for schedules.
+        fraction: C, the part of the clients that takes part in a round.
         epochs: E_local.
         batch: Samples a step.
         drop_last: Whether an incomplete last batch is left out.
@@ -60,6 +62,7 @@ class Task:
     objective: Objective
     optimiser: Optimiser
     rounds: int
+    fraction: float = 1.0
     epochs: int
     batch: int
     drop_last: bool = False
@@ -225,7 +228,14 @@ class Task:
                 if memory is not None:
                     self.objective.finish_step(self, model, memory, step)
                 num_steps += 1
-            epoch_losses.append(finite(float(total) / count, f"epoch {epoch + 1} of {num_epochs}", descent))
+            where = f"epoch {epoch + 1} of {num_epochs}"
+            epoch_losses.append(finite(float(total) / count, where, descent))
+            if terms:
+                finite(float(added) / count, where, descent, "what the method adds to the loss")
+        if not all(bool(parameter.isfinite().all()) for parameter in model.parameters()):
+            raise ValueError(
+                f"a weight is not finite after the last step at learning rate {descent.param_groups[0]['lr']:g}: lower it"
+            )
         metrics = {
             "loss_first": epoch_losses[0],
             "loss": epoch_losses[-1],
@@ -273,13 +283,14 @@ class Task:
         return F.normalize(self.represent(model, data, batch)[1], dim=1)
 
 
-def finite(loss: float, where: str, optimiser: torch.optim.Optimizer) -> float:
+def finite(loss: float, where: str, optimiser: torch.optim.Optimizer, what: str = "the loss") -> float:
     """Pass a finite loss through.
 
     Raises:
         ValueError: The loss is NaN or infinite.
     """
-    if loss != loss or loss in (float("inf"), float("-inf")):
+    if not math.isfinite(loss):
         rate = optimiser.param_groups[0]["lr"]
-        raise ValueError(f"the loss is {loss} in {where} at learning rate {rate}: lower the learning rate")
+        also = "" if what == "the loss" else " or its strength"
+        raise ValueError(f"{what} is {loss} in {where} at learning rate {rate}: lower the learning rate{also}")
     return loss

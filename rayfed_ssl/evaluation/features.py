@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rayfed_ssl.models.precision import Precision, autocast
+from rayfed_ssl.trees import to_torch
 
 
 def extract_features(
@@ -91,4 +92,5 @@ def check_labelled(train: Tensor, train_labels: Tensor, test: Tensor, test_label
 
 
 def _as_tensor(images: np.ndarray | Tensor) -> Tensor:
-    return images if isinstance(images, Tensor) else torch.from_numpy(np.ascontiguousarray(images))
+    shared: Tensor = images if isinstance(images, Tensor) else to_torch(np.ascontiguousarray(images))
+    return shared

@@ -223,7 +223,7 @@ class FCL(Method):
         contrast = queue_contrast(encoded.queries, encoded.keys, negatives, objective.temperature)
         loss = contrast.sum() / len(batch.images)
         if self.neighbourhood:
-            candidates = draw_candidates(local, others, client.generator)
+            candidates = draw_candidates(local, others, client.draws)
             directions = len(encoded.queries) / len(batch.images)
             loss = loss + self.neighbourhood * directions * neighbourhood_loss(
                 encoded.queries, candidates, self.neighbours, self.neighbourhood_temperature

@@ -271,7 +271,7 @@ class FedCA(Method):
         targets = aligned.features.to(task.device), aligned.projections.to(task.device)
 
         def term(model: Model, projections: Tensor) -> Tensor:
-            order = torch.randperm(len(public), generator=client.generator, device=task.device)
+            order = torch.randperm(len(public), generator=client.draws, device=task.device)
             index = order[: task.batch]
             with unrecorded(model), task.autocast():
                 h, z = model(normalise(public.batch(index), task.views.first))

@@ -175,7 +175,7 @@ class FedMD(Method):
         metrics = task.fit(
             model,
             client.public,
-            client.generator,
+            client.draws,
             round=client.round,
             loss=loss,
             epochs=self.digest_epochs,

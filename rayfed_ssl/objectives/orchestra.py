@@ -121,12 +121,13 @@ class OrchestraObjective(Objective):
 
     def check(self, task: "Task", shard_sizes: Sequence[int]) -> tuple[str, ...]:
         """Refuse more global clusters than clients can fill; tell which clients upload fewer local clusters."""
-        most = sum(self.num_local(size) for size in shard_sizes)
+        cohort = max(1, int(task.fraction * len(shard_sizes) + 0.5))
+        most = sum(sorted(self.num_local(size) for size in shard_sizes)[-cohort:])
         if self.clusters >= most:
             raise ValueError(
-                f"Orchestra's objective.clusters must stay below the number of local clusters, got {self.clusters} and "
-                f"{most} from {len(shard_sizes)} clients: set it to {max(2, most // 2)} or less, or raise "
-                "objective.local_clusters"
+                f"Orchestra's objective.clusters must stay below the number of local clusters of a round, got "
+                f"{self.clusters} and {most} from {cohort} clients: set it to {max(2, most // 2)} or less, or raise "
+                "objective.local_clusters or clients.fraction"
             )
         small = [size for size in shard_sizes if self.num_local(size) < self.local_clusters]
         if not small:

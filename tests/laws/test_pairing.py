@@ -1,7 +1,7 @@
 """Comparisons are paired: with one seed, methods see the same shards, cohorts, start, samples and views."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -113,3 +113,52 @@ def test_labels_are_there_only_for_objectives_that_need_them(open_tiny: Open):
         object.__setattr__(other.dataset.train, "labels", labels)
         digests = [digest(play(f, 1)[0].uploads) for f in (federation, other)]
         assert (digests[0] != digests[1]) == depends
+
+
+@dataclass(frozen=True)
+class Recording(Shard):
+    """A shard that remembers which of its samples were asked for."""
+
+    asked: list[list[int]] = field(default_factory=list)
+
+    def batch(self, index: torch.Tensor) -> torch.Tensor:
+        self.asked.append(index.tolist())
+        return super().batch(index)
+
+
+def batches(federation: Federation) -> list[list[int]]:
+    """Play a round, then record what client 1 trains on in the second."""
+    (first,) = play(federation, 1)
+    whole = Shard.of(federation.dataset.train.images, federation.shards[1], "cpu")
+    data = Recording(whole.images, whole.rows)
+    public = federation._public
+    draws = (torch.Generator().manual_seed(seed) for seed in (1, 2))
+    client = Client(1, 2, data, public, federation.task, next(draws), own_generator=next(draws))
+    download = federation.method.download(first.server, 1)
+    federation.method.update_client(download, first.results[1].state, client)
+    return data.asked[: federation.task.epochs * -(-len(data) // federation.task.batch)]
+
+
+MOCO = ("objective={name: moco, queue_size: 16}",)
+SAME_SHARDS = ("public=fraction:0.3", "method.dictionary_size=8", "method.align_epochs=1")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("fedca", *SAME_SHARDS), ("fedca", *SAME_SHARDS, "method.beta=1e-9", "method.dictionary=false")),
+        (("fcl", *MOCO), ("fcl", *MOCO, "method.neighbourhood=0")),
+        (("fcl", *MOCO), ("fedavg", *MOCO)),
+        (("fedmd",), ("fedmd", "method.digest_epochs=2")),
+        (("fedema",), ("fedavg",)),
+        (("fedfoa", "method.base=fedavg", "method.warm_up=0"), ("fedavg",)),
+        (("ldawa",), ("fedprox",)),
+    ],
+    ids=lambda words: "-".join(words[:1] + words[-1:]) if isinstance(words, tuple) else None,
+)
+def test_a_methods_own_draws_leave_the_order_of_samples_alone(
+    open_tiny: Open, one: tuple[str, ...], other: tuple[str, ...]
+):
+    recorded = [batches(open_tiny(*words, "training.epochs=3")) for words in (one, other)]
+    assert recorded[0] == recorded[1]
+    assert len({tuple(batch) for batch in recorded[0]}) >= 3

@@ -14,8 +14,9 @@ from rayfed_ssl.config import Config
 from rayfed_ssl.data.store import Dataset, ImageSet
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.federation import Federation, round_half_up
-from rayfed_ssl.method import Server
-from rayfed_ssl.rounds import ClientError
+from rayfed_ssl.method import Encoder, Server
+from rayfed_ssl.rounds import ClientError, ServerError
+from rayfed_ssl.scoring import labelled
 from rayfed_ssl.trees import digest, to_numpy
 
 Tiny = Callable[..., Config]
@@ -154,7 +155,7 @@ def test_one_class_is_enough_to_train_but_not_to_be_scored(tiny: Tiny, labels: l
 def test_unlabelled_samples_are_not_scored_with(tiny: Tiny):
     federation = with_data(tiny("fedavg"), [0, 1] * 15 + [-1] * 10)
     assert federation.notes == ()
-    train = federation._labelled_train()
+    train = labelled(federation.config, federation.dataset)
     assert len(train) == 30
     assert set(train.labels.tolist()) == {0, 1}
 
@@ -213,3 +214,39 @@ def test_views_follow_the_dataset_and_its_size():
     assert default_views("digits", 8) == "digits"
     assert default_views("cifar10", 32) == "flesd-cifar"
     assert default_views("folder", 64) == default_views("folder", 224) == "flesd-imagenet"
+
+
+def test_a_term_that_is_not_finite_stops_the_client_that_met_it(open_tiny: Callable[..., Federation]):
+    federation = open_tiny("fedprox", "method.mu=1e38", "training.epochs=2")
+    download = federation.method.download(federation.init_server(), 0)
+    with pytest.raises(
+        ClientError, match=r"client 0 failed in round 1 .* what the method adds to the loss is (inf|nan)"
+    ):
+        federation.update_client(1, 0, download, None)
+
+
+def test_weights_that_the_last_step_made_infinite_stop_the_client(open_tiny: Callable[..., Federation]):
+    """One step at an absurd rate: its loss was finite, and no later loss would tell."""
+    federation = open_tiny("fedavg", "training.batch=150", "training.optimiser.lr=1.0e+39")
+    download = federation.method.download(federation.init_server(), 0)
+    with pytest.raises(
+        ClientError, match=r"a weight is not finite after the last step at learning rate 1e\+39: lower it"
+    ):
+        federation.update_client(1, 0, download, None)
+
+
+def test_a_server_that_fails_before_round_1_says_so(open_tiny: Callable[..., Federation]):
+    federation = open_tiny("fedca", "training.optimiser.lr=1e20", "method.align_epochs=9")
+    with pytest.raises(ServerError, match=r"the server failed before round 1: .*: lower"):
+        federation.init_server()
+
+
+def test_an_encoder_that_cannot_be_scored_is_named(open_tiny: Callable[..., Federation]):
+    federation = open_tiny("fedavg")
+    weights = {
+        k: v * float("nan") if v.is_floating_point() else v for k, v in federation.task.initial_weights().items()
+    }
+    with pytest.raises(
+        ServerError, match=r"encoder 'global' of round 2 cannot be scored: train features are not finite"
+    ):
+        federation.evaluate(Encoder("cnn", weights), "global", 2, final=False)

@@ -104,3 +104,18 @@ def test_local_statistics_without_batch_norm_still_give_one_global_encoder(open_
         played = play(federation)[0]
         states = {client_id: result.state for client_id, result in played.results.items()}
         assert set(federation.method.encoders(played.server, states)) == expected
+
+
+@pytest.mark.parametrize("part", ["encoder", "projector"])
+def test_what_stays_local_is_not_sent_as_a_slow_copy(open_tiny: Open, part: str):
+    with pytest.raises(ConfigError, match=r"parts\.target=averaged would send what shall stay local"):
+        open_tiny("fedavg", *BYOL, f"method.parts.{part}=local", "method.parts.target=averaged")
+    with pytest.raises(ConfigError, match=r"parts\.target=averaged would send what shall stay local"):
+        open_tiny("fcl", *MOCO, f"method.parts.{part}=local")
+
+
+def test_a_method_that_averages_nothing_is_refused(open_tiny: Open):
+    with pytest.raises(
+        ConfigError, match=r"no part is averaged, got method\.parts with only local ones: take method=local"
+    ):
+        open_tiny("fedavg", "method.parts.encoder=local", "method.parts.projector=local")
