@@ -137,6 +137,15 @@ class Config(Section):
         names = {info.rounds: name for name, info in METHODS.items() if info.method is type(self.method)}
         return names.get(self.rounds, names[None])
 
+    @property
+    def system(self) -> str:
+        """Method, the one that it holds, and the objective unless it is SimCLR or the method's own: fedfoa-fedema-byol."""
+        names, method = [self.method_name], self.method
+        while isinstance(method := getattr(method, "base", None), Method):
+            names.append(_name_of(method))
+        objective = next(name for name, kind in OBJECTIVES.items() if kind is type(self.objective))
+        return "-".join(names + [objective] * (objective != "simclr" and self.objective.belongs_to is None))
+
     def dump(self) -> dict[str, Any]:
         """Give the configuration back as plain data that `load` reads."""
         return self.model_dump(mode="json")

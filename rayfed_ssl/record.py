@@ -259,7 +259,7 @@ def _describe(federation: Federation) -> dict[str, Any]:
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "finished": None,
-        "method": config.method_name,
+        "method": config.system,
         "settings_sha256": settings_sha256(config),
         "privacy": federation.method.privacy,
         "parts": dict(federation.method.rules(task)),

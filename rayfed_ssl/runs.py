@@ -85,9 +85,9 @@ class _Both(Observer):
 
 
 def default_directory(config: Config) -> Path:
-    """Name a run after its time, method, data and seed, under ./runs."""
+    """Name a run after its time, method and objective, data and seed, under ./runs."""
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    return Path("runs") / f"{stamp}-{config.method_name}-{config.data.name}-s{config.seed}"
+    return Path("runs") / f"{stamp}-{config.system}-{config.data.name}-s{config.seed}"
 
 
 def run(

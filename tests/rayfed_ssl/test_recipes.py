@@ -1,6 +1,7 @@
 """Every recipe that comes with the package runs, on a few digits; names that the papers use are there."""
 
 from collections.abc import Callable
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 from rayfed_ssl.config import Config
 from rayfed_ssl.methods import METHODS
+from rayfed_ssl.optimisers import Optimiser
 from rayfed_ssl.recipe_files import recipe_names
 from rayfed_ssl.runs import run
 
@@ -52,6 +54,34 @@ def test_a_person_can_run_it_by_name(name: str):
     assert name in METHODS or name in recipe_names()
 
 
+def full_size(name: str) -> list[str]:
+    """Read the settings that a recipe's comment gives for the size of the paper or of its authors' code."""
+    lines = resources.files("rayfed_ssl.recipes").joinpath(f"{name}.yaml").read_text().splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("# At full size"))
+    return " ".join(line.removeprefix("#   ") for line in lines[start + 1 :] if line.startswith("#   ")).split()
+
+
+DIGITS_ONLY = ("digits", "flesd", "flesd-table1-cifar10", "flesd-table1-cifar10-cpu")
+
+
+@pytest.mark.parametrize("name", sorted({*recipe_names()} - {*DIGITS_ONLY}))
+def test_a_recipes_comment_gives_the_full_size(name: str):
+    config = Config.load(name, *full_size(name))
+    assert config.data.name == "cifar10"
+    assert config.model.encoder in ("resnet18", "resnet34", "resnet50", "cnn5")
+    assert config.rounds * config.epochs >= 100
+
+
+@pytest.mark.parametrize("name", ["fedbyol", "fedu", "fedema"])
+def test_easyfls_settings_are_the_defaults_of_byol(name: str):
+    config = Config.load(name, *full_size(name))
+    objective, training = config.objective, config.training
+    assert (objective.hidden, objective.momentum, config.model.projection_dim) == (4096, 0.99, 2048)
+    assert training.optimiser == Optimiser(name="sgd", lr=0.032, weight_decay=5e-4, schedule="cosine")
+    assert (config.rounds, config.epochs, training.batch, training.drop_last) == (100, 5, 128, True)
+    assert (config.partition.name, config.partition.classes, config.clients.number) == ("classes_per_client", 2, 5)
+
+
 def small(name: str) -> Config:
     config = Config.load(name)
     own = FLESD if config.method_name.startswith("flesd") else OWN.get(name, ())
@@ -76,6 +106,28 @@ def test_a_method_may_hold_another_and_survives_being_written_down(tiny: Callabl
     again = Config.load(config.dump())
     assert again == config
     assert again.dump()["method"]["base"]["name"] == base
+
+
+@pytest.mark.parametrize(
+    ("recipe", "system"),
+    [
+        ("fedsimclr", "fedavg"),
+        ("fedmoco", "fedavg-moco"),
+        ("fedfoa-fedema", "fedfoa-fedema-byol"),
+        ("fedfoa", "fedfoa-local-byol"),
+        ("orchestra", "orchestra"),
+        ("digits", "flesd"),
+    ],
+)
+def test_a_system_is_named_for_its_method_and_objective(recipe: str, system: str):
+    assert Config.load(recipe).system == system
+
+
+def test_systems_of_the_papers_are_told_apart_by_name():
+    named = [name for name in PAPERS if name in recipe_names()]
+    systems = [(config.system, config.partition.name) for config in map(Config.load, named)]
+    alike = {systems[named.index("fedpr")]}  # FedPR and FedRot differ in their optimiser alone
+    assert len(set(systems)) == len(named) - len(alike)
 
 
 def test_a_field_of_the_inner_method_can_be_set(tiny: Callable[..., Config]):
