@@ -111,6 +111,20 @@ BASES = {
         "method.base.distil_epochs=2",
         "method.base.refill=first",
     ),
+    "ldawa": ("method.base.warm_up=1",),
+    "fedca": ("public=fraction:0.3", "method.base.dictionary_size=40", "method.base.align_epochs=2"),
+    "fcl": ("objective={name: moco, queue_size: 50}", "method.base.features=24"),
+    "fedmd-mixed-models": ("public=fraction:0.3", "method.base.digest_batch=16", "clients.models=[cnn, vgg9, cnn]"),
+    "feddf-mixed-models": (
+        "public=fraction:0.3",
+        "method.base.distil_batch=16",
+        "method.base.distil_epochs=2",
+        "clients.models=[cnn, vgg9, cnn]",
+    ),
+    "orchestra": (
+        "objective={name: orchestra, clusters: 6, local_clusters: 4, memory: 16}",
+        "method.base.global_steps=20",
+    ),
 }
 
 

@@ -132,6 +132,19 @@ def test_only_clients_of_a_higher_trace_are_listened_to():
     assert float(Understanding(others, 0.25)(no_model(), values)) == pytest.approx(expected, rel=EXACT)
 
 
+def test_normalised_features_are_rows_of_unit_length():
+    values = features(6, 3, 1) * torch.tensor([[5.0], [0.1], [1.0], [2.0], [7.0], [0.3]], dtype=torch.float64)
+    rows = [[x / math.sqrt(naive_sum(row)) for x in row] for row in values.tolist()]
+    others = [relation_of(60, 3, 2), relation_of(50, 3, 3)]
+    expected = naive.regularisation(rows, [other.tolist() for other in others], 0.25)
+    assert expected > 0
+    assert float(Understanding(others, 0.25, normalise=True)(no_model(), values)) == pytest.approx(expected, rel=EXACT)
+
+
+def naive_sum(row: list[float]) -> float:
+    return math.fsum(x * x for x in row)
+
+
 def test_an_equal_trace_is_not_higher():
     values = features(6, 3, 1)
     own = factorise(values)[1]
