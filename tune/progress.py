@@ -55,7 +55,7 @@ class Progress(Observer):
         """Say what is about to run."""
         config, task = federation.config, federation.task
         shards = [len(rows) for rows in federation.shards.values()]
-        name = config.method_name
+        name = config.system
         self._console.print(f"[bold]{name}[/bold] on {federation.dataset.name}, seed {config.seed} -> {directory}")
         self._console.print(
             f"  {len(shards)} clients with {min(shards):,} to {max(shards):,} samples"

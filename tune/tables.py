@@ -53,7 +53,8 @@ def print_run(directory: Path, figures: Sequence[Path]) -> None:
     summary, console = summarise(directory), _console()
     table = _table("encoder", "kNN", "linear probe", "best epoch")
     for name, scores in summary.scores.items():
-        table.add_row(name, *(_percent(scores.get(score)) for score in ("knn", "linear", "linear_best")))
+        shown = f"{name} ({summary.architecture(name)})" if summary.config.clients.models else name
+        table.add_row(shown, *(_percent(scores.get(score)) for score in ("knn", "linear", "linear_best")))
     if len(summary.scores) > 1:
         local = [scores for name, scores in summary.scores.items() if name != "global"]
         for label, function in (("mean of clients", np.mean), ("minimum of clients", np.min)):

@@ -177,7 +177,7 @@ class FCL(Method):
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Refuse objectives without queries and keys."""
         if not isinstance(task.objective, MoCo):
-            raise ValueError(f"fcl extends MoCo, got the objective {task.objective}: set objective=moco")
+            raise ValueError(f"fcl extends MoCo, got {type(task.objective).__name__}: set objective=moco")
         notes = self.averaging.check(task, num_public)
         if self.parts.target == "reset":
             raise ValueError(

@@ -202,7 +202,7 @@ class FedCA(Method):
         self.averaging.check(task, num_public)
         if not isinstance(task.objective, SimCLR) or task.objective.form != "infonce":
             raise ValueError(
-                f"fedca adds negatives to InfoNCE, got the objective {task.objective}: set objective=simclr and "
+                f"fedca adds negatives to InfoNCE, got {type(task.objective).__name__}: set objective=simclr and "
                 "objective.form=infonce"
             )
         if self.beta and num_public < 2:

@@ -95,10 +95,8 @@ def check_widths(task: Task, name: str) -> None:
     widths = {encoder: task.blank(encoder).projection_dim for encoder in (*task.client_encoders, task.encoder)}
     if len(set(widths.values())) > 1:
         listed = ", ".join(f"{encoder} has {width}" for encoder, width in widths.items())
-        raise ValueError(
-            f"{name} averages projections, so they need one width, but {listed}: set model.projection_dim, or take an "
-            "objective whose head has a width of its own"
-        )
+        advice = "take another objective" if task.objective.fixed_head else "set model.projection_dim"
+        raise ValueError(f"{name} averages projections, so they need one width, but {listed}: {advice}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -65,6 +65,12 @@ class Summary:
         values = [metrics[score] for metrics in self.scores.values() if score in metrics]
         return fmean(values) if values else None
 
+    def architecture(self, encoder: str) -> str:
+        """Name an encoder's architecture: "client-3" has that of client 3, every other the global one."""
+        kind, _, number = encoder.partition("-")
+        models = self.config.clients.models
+        return models[int(number) % len(models)] if models and kind == "client" else self.config.model.encoder
+
     def minimum(self, score: str) -> float | None:
         """The lowest score over clients' own encoders: FLESD's Min-Local for the method "local"."""
         values = [metrics[score] for name, metrics in self.scores.items() if score in metrics and name != "global"]

@@ -57,6 +57,22 @@ def test_without_a_global_encoder_mean_and_minimum_are_shown(finished: Finished)
         assert start in starts
 
 
+def test_encoders_of_mixed_models_are_told_with_their_architecture(cli: Cli, recipes: Recipes, tmp_path: Path):
+    result = cli("run", recipes["local"], "rounds=1", "clients.models=[cnn, alexnet]", "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.stderr
+    starts = [line.split("  ")[0] for line in result.stdout.splitlines()]
+    assert [start for start in starts if start.startswith("client-")] == [
+        "client-0 (cnn)",
+        "client-1 (alexnet)",
+        "client-2 (cnn)",
+    ]
+
+
+def test_what_becomes_of_each_part_is_told_at_the_start(finished: Finished):
+    assert "encoder, projector, batch_norm received" in finished["flesd"][1].stderr
+    assert "encoder, projector, batch_norm local" in finished["local"][1].stderr
+
+
 def test_quiet_says_nothing_but_the_result(cli: Cli, recipes: Recipes, tmp_path: Path):
     result = cli("run", recipes["fedavg"], "rounds=1", "--out", tmp_path / "run", "--quiet")
     assert (result.exit_code, result.stderr) == (0, "")
