@@ -197,11 +197,12 @@ def print_table(out: Path, cells: Sequence[Cell]) -> None:
     for (row, split), found in groups.items():
         runs = [summarise(directory) for directory in found]
         first, last = losses(found[0])
+        where = "one client" if runs[0].num_clients == 1 else split
         up, down = (
             size / runs[0].num_clients / runs[0].rounds / 1e3 for size in (runs[0].bytes_up, runs[0].bytes_down)
         )
         print(
-            f"| {row} | {split} | {accuracy(runs, 'linear')} | {accuracy(runs, 'knn')} | {first:.3f}, {last:.3f} "
+            f"| {row} | {where} | {accuracy(runs, 'linear')} | {accuracy(runs, 'knn')} | {first:.3f}, {last:.3f} "
             f"| {up:,.0f}, {down:,.0f} | {fmean(run.seconds for run in runs):.0f} |"
         )
     if groups:
