@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -131,3 +131,12 @@ class Objective(ABC):
         self, task: "Task", model: "Model", memory: nn.Module, terms: Terms
     ) -> None:
         """Change memory and heads after the optimiser's step: move a target, enqueue keys."""
+
+
+Memory = TypeVar("Memory", bound=nn.Module)
+
+
+def memory_as(kind: type[Memory], memory: nn.Module) -> Memory:
+    """Give an objective its memory back under the type that its `start` made."""
+    assert isinstance(memory, kind), "the engine gives back what start made"
+    return memory

@@ -145,6 +145,14 @@ def _round_to(value: Tensor, dtype: torch.dtype) -> Tensor:
     return value.to(dtype) if dtype.is_floating_point else value.round_().to(dtype)
 
 
+def tensor_mean(tensors: Iterable[Tensor]) -> Tensor | None:
+    """Average tensors of one shape, each counting the same, in the order given; holds one at a time, None without any."""
+    total, count = None, 0
+    for tensor in tensors:
+        total, count = tensor.clone() if total is None else total.add_(tensor), count + 1
+    return None if total is None else total.div_(count)
+
+
 def lerp(start: Weights, end: Weights, weight: float) -> Weights:
     """Interpolate start + weight (end - start); integer entries are taken from `end`."""
     return {

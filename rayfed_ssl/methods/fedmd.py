@@ -30,7 +30,7 @@ from rayfed_ssl.models import Model
 from rayfed_ssl.objective import Batch, Terms
 from rayfed_ssl.parts import without_memory
 from rayfed_ssl.task import Task
-from rayfed_ssl.trees import Weights, frozen
+from rayfed_ssl.trees import Weights, frozen, tensor_mean
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,10 @@ def consensus(representations: Iterable[Tensor]) -> Tensor:
     Raises:
         ValueError: No client sent anything.
     """
-    total, count = None, 0
-    for rows in representations:
-        total, count = rows.clone() if total is None else total.add_(rows), count + 1
-    if total is None:
+    mean = tensor_mean(representations)
+    if mean is None:
         raise ValueError("FedMD has nothing to agree on: no client of this round sent an upload")
-    return total.div_(count)
+    return mean
 
 
 def digest_loss(projections: Tensor, agreed: Tensor) -> Tensor:

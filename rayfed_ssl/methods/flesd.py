@@ -47,7 +47,7 @@ from rayfed_ssl.optimisers import Optimiser
 from rayfed_ssl.parts import MEMORY, Rule, without_memory
 from rayfed_ssl.sample_queue import SampleQueue
 from rayfed_ssl.task import Task, finite
-from rayfed_ssl.trees import Weights, frozen
+from rayfed_ssl.trees import Weights, frozen, tensor_mean
 
 
 @dataclass(frozen=True)
@@ -115,12 +115,10 @@ def ensemble(sharpened: Iterable[Tensor]) -> Tensor:
     Raises:
         ValueError: No client sent anything.
     """
-    total, count = None, 0
-    for matrix in sharpened:
-        total, count = matrix.clone() if total is None else total.add_(matrix), count + 1
-    if total is None:
+    mean = tensor_mean(sharpened)
+    if mean is None:
         raise ValueError("FLESD has nothing to distil: no client of this round sent an upload")
-    return total.div_(count)
+    return mean
 
 
 def student_log_probabilities(queries: Tensor, anchors: Tensor, temperature: float) -> Tensor:

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from rayfed_ssl.models import Model, build_head
 from rayfed_ssl.momentum import update_momentum
-from rayfed_ssl.objective import Batch, Head, Objective, Terms
+from rayfed_ssl.objective import Batch, Head, Objective, Terms, memory_as
 from rayfed_ssl.parts import Rule
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class BYOL(Objective):
     def loss(self, task: "Task", model: Model, memory: nn.Module, batch: Batch, generator: torch.Generator) -> Terms:
         """Mean over samples of the regression error, summed over both directions."""
         first, second = (task.augment(batch.images, view, generator) for view in (task.views.first, task.views.second))
-        predictor, target = model.part("predictor"), _own(memory).target
+        predictor, target = model.part("predictor"), memory_as(BYOLMemory, memory).target
         with task.autocast():
             online = [model(view)[1] for view in (first, second)]
             predictions = [predictor(projections).float() for projections in online]
@@ -116,9 +116,4 @@ class BYOL(Objective):
 
     def finish_step(self, task: "Task", model: Model, memory: nn.Module, terms: Terms) -> None:
         """Move the target: xi <- zeta xi + (1 - zeta) theta (Eq. 1)."""
-        update_momentum(_own(memory).target, model, self.momentum)
-
-
-def _own(memory: nn.Module) -> BYOLMemory:
-    assert isinstance(memory, BYOLMemory), "the engine gives back what start made"
-    return memory
+        update_momentum(memory_as(BYOLMemory, memory).target, model, self.momentum)

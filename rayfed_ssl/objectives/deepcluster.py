@@ -28,7 +28,7 @@ from torch.nn import functional as F
 from rayfed_ssl.clustering import spherical_k_means
 from rayfed_ssl.data.views import ViewRecipe
 from rayfed_ssl.models import Model
-from rayfed_ssl.objective import Batch, Head, Objective, Terms
+from rayfed_ssl.objective import Batch, Head, Objective, Terms, memory_as
 from rayfed_ssl.parts import Rule
 
 if TYPE_CHECKING:
@@ -153,14 +153,14 @@ class DeepCluster(Objective):
         self, task: "Task", model: Model, memory: nn.Module, data: "Shard", epoch: int, generator: torch.Generator
     ) -> None:
         """Cluster the bank anew."""
-        own = _own(memory)
+        own = memory_as(DeepClusterMemory, memory)
         centroids, assignments = spherical_k_means(own.bank.rows, len(own.centroids), self.iterations, generator)
         own.centroids.copy_(centroids)
         own.bank.assignments.copy_(assignments)
 
     def loss(self, task: "Task", model: Model, memory: nn.Module, batch: Batch, generator: torch.Generator) -> Terms:
         """Predict the samples' clusters from two views, which pass the network in one batch of 2 B."""
-        own = _own(memory)
+        own = memory_as(DeepClusterMemory, memory)
         views = [task.augment(batch.images, recipe, generator) for recipe in (task.views.first, task.views.second)]
         with task.autocast():
             _, projections = model(torch.cat(views))
@@ -171,9 +171,4 @@ class DeepCluster(Objective):
 
     def finish_step(self, task: "Task", model: Model, memory: nn.Module, terms: Terms) -> None:
         """Put the first views' projections into the bank."""
-        _own(memory).bank.rows[terms.remember["index"]] = terms.remember["rows"]
-
-
-def _own(memory: nn.Module) -> DeepClusterMemory:
-    assert isinstance(memory, DeepClusterMemory), "the engine gives back what start made"
-    return memory
+        memory_as(DeepClusterMemory, memory).bank.rows[terms.remember["index"]] = terms.remember["rows"]

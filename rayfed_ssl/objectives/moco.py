@@ -34,7 +34,7 @@ from torch.nn import functional as F
 
 from rayfed_ssl.models import Model
 from rayfed_ssl.momentum import update_momentum
-from rayfed_ssl.objective import Batch, Head, Objective, Terms
+from rayfed_ssl.objective import Batch, Head, Objective, Terms, memory_as
 from rayfed_ssl.parts import Rule
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def queue_contrast(queries: Tensor, keys: Tensor, negatives: Tensor, temperature
 
 def queue_rows(memory: nn.Module) -> Tensor:
     """The queue of MoCo's memory as it is now, float32 [K, p]: not a copy, `finish_step` changes it."""
-    return _own(memory).queue.rows
+    return memory_as(MoCoMemory, memory).queue.rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +185,7 @@ class MoCo(Objective):
         Each view passes each encoder in a batch of its own (code).
         """
         first, second = (task.augment(batch.images, view, generator) for view in (task.views.first, task.views.second))
-        target = _own(memory).target
+        target = memory_as(MoCoMemory, memory).target
         with task.autocast():
             projections = [model(view)[1] for view in ((first, second) if self.symmetric else (first,))]
         keys = [
@@ -212,11 +212,6 @@ class MoCo(Objective):
 
     def finish_step(self, task: "Task", model: Model, memory: nn.Module, terms: Terms) -> None:
         """Move the key encoder, theta_k <- m theta_k + (1 - m) theta_q (Eq. 2), then enqueue `terms.remember["keys"]`."""
-        own = _own(memory)
+        own = memory_as(MoCoMemory, memory)
         update_momentum(own.target, model, self.momentum)
         own.queue.enqueue(terms.remember["keys"])
-
-
-def _own(memory: nn.Module) -> MoCoMemory:
-    assert isinstance(memory, MoCoMemory), "the engine gives back what start made"
-    return memory

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from rayfed_ssl.data.views import rotate_quarter_turns
 from rayfed_ssl.models import Model
 from rayfed_ssl.momentum import update_momentum
-from rayfed_ssl.objective import Batch, Head, Objective, Terms
+from rayfed_ssl.objective import Batch, Head, Objective, Terms, memory_as
 from rayfed_ssl.objectives.moco import KeyQueue
 from rayfed_ssl.parts import Rule
 
@@ -150,7 +150,7 @@ class OrchestraObjective(Objective):
 
     def loss(self, task: "Task", model: Model, memory: nn.Module, batch: Batch, generator: torch.Generator) -> Terms:
         """Assignment consistency of two views, plus the cross entropy of a third view's rotation."""
-        own, images = _own(memory), batch.images
+        own, images = memory_as(OrchestraMemory, memory), batch.images
         recipes = (task.views.first, task.views.second, task.views.first)
         first, second, third = (task.augment(images, recipe, generator) for recipe in recipes)
         turns = torch.randint(4, (len(images),), generator=generator, device=images.device)
@@ -165,11 +165,6 @@ class OrchestraObjective(Objective):
 
     def finish_step(self, task: "Task", model: Model, memory: nn.Module, terms: Terms) -> None:
         """Move the target, and put what it saw into the queue."""
-        own = _own(memory)
+        own = memory_as(OrchestraMemory, memory)
         update_momentum(own.target, model, self.momentum)
         own.queue.enqueue(terms.remember["seen"])
-
-
-def _own(memory: nn.Module) -> OrchestraMemory:
-    assert isinstance(memory, OrchestraMemory), "the engine gives back what start made"
-    return memory

@@ -28,7 +28,7 @@ from torch.nn import functional as F
 
 from rayfed_ssl.clustering import sinkhorn
 from rayfed_ssl.models import Model
-from rayfed_ssl.objective import Batch, Head, Objective, Terms
+from rayfed_ssl.objective import Batch, Head, Objective, Terms, memory_as
 from rayfed_ssl.objectives.moco import KeyQueue
 from rayfed_ssl.parts import Rule
 
@@ -168,7 +168,7 @@ class SwAV(Objective):
             weights = weights.detach()
         unit = F.normalize(projections, dim=1).chunk(2)
         scores = [rows @ weights.T for rows in unit]
-        queues = _own(memory).queue if batch.epoch >= self.queue_epoch else None
+        queues = memory_as(SwAVMemory, memory).queue if batch.epoch >= self.queue_epoch else None
         by_view = (None, None) if queues is None else (queues.first, queues.second)
         codes = [self.codes(own, queue, weights) for own, queue in zip(scores, by_view, strict=True)]
         return Terms(
@@ -198,7 +198,7 @@ class SwAV(Objective):
     def finish_step(self, task: "Task", model: Model, memory: nn.Module, terms: Terms) -> None:
         """Bring prototypes back to unit length and enqueue the projections."""
         normalise_prototypes(model)
-        if (queues := _own(memory).queue) is not None:
+        if (queues := memory_as(SwAVMemory, memory).queue) is not None:
             queues.first.enqueue(terms.remember["first"])
             queues.second.enqueue(terms.remember["second"])
 
@@ -214,8 +214,3 @@ def _prototypes(model: Model) -> Tensor:
     layer = model.part("prototypes")
     assert isinstance(layer, nn.Linear), "SwAV.heads made it"
     return layer.weight
-
-
-def _own(memory: nn.Module) -> SwAVMemory:
-    assert isinstance(memory, SwAVMemory), "the engine gives back what start made"
-    return memory
