@@ -108,6 +108,22 @@ class Task:
         twin.load_state_dict(held)
         return prepare(twin, self.precision, self.device).train().requires_grad_(False)
 
+    def shared_width(self, who: str) -> int:
+        """Find the width that projections of all clients' architectures have in common.
+
+        Args:
+            who: The method that needs it, for the message.
+
+        Raises:
+            ValueError: Widths differ.
+        """
+        widths = {name: self.blank(name).projection_dim for name in self.client_encoders or (self.encoder,)}
+        if len(set(widths.values())) > 1:
+            listed = ", ".join(f"{name} has {width}" for name, width in widths.items())
+            advice = "take another objective" if self.objective.fixed_head else "set model.projection_dim"
+            raise ValueError(f"{who} compares clients' projections, so they need one width, but {listed}: {advice}")
+        return max(widths.values())
+
     def blank(self, architecture: str) -> Model:
         """Make a model without memory: no random weights are drawn that would be thrown away."""
         with torch.device("meta"):

@@ -31,7 +31,6 @@ from rayfed_ssl.data.views import normalise
 from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, sent
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.methods.fedavg import FedAvg
-from rayfed_ssl.methods.fedmd import check_widths
 from rayfed_ssl.models import Model
 from rayfed_ssl.objective import Batch, Terms
 from rayfed_ssl.optimisers import Optimiser
@@ -142,7 +141,7 @@ class FedDF(Method):
                     f"feddf lets the server look at public data with whole models, got method.parts.{part}={rules[part]}: "
                     "remove it"
                 )
-        check_widths(task, "feddf")
+        task.shared_width("feddf")
         if num_public < 2:
             raise ValueError(f"feddf needs at least 2 public samples, got {num_public}: set a larger public set")
         return ()

@@ -224,11 +224,7 @@ class FedFoA(Method):
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Refuse projections of different widths; say where the term costs much or never acts."""
-        widths = {name: task.blank(name).projection_dim for name in task.client_encoders or (task.encoder,)}
-        width = max(widths.values())
-        if len(set(widths.values())) > 1:
-            listed = ", ".join(f"{dim} for {name}" for name, dim in widths.items())
-            raise ValueError(f"FedFoA compares projections of one width, got {listed}: set model.projection_dim=256")
+        width = task.shared_width("fedfoa")
         notes = []
         if task.rounds <= self.warm_up:
             notes.append(f"FedFoA's term never acts: all {task.rounds} rounds are warm-up, lower method.warm_up")

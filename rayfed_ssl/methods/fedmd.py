@@ -84,19 +84,6 @@ def digest_loss(projections: Tensor, agreed: Tensor) -> Tensor:
     return F.l1_loss(F.normalize(projections, dim=1), agreed)
 
 
-def check_widths(task: Task, name: str) -> None:
-    """Refuse architectures whose projections cannot be averaged.
-
-    Raises:
-        ValueError: Their widths differ.
-    """
-    widths = {encoder: task.blank(encoder).projection_dim for encoder in (*task.client_encoders, task.encoder)}
-    if len(set(widths.values())) > 1:
-        listed = ", ".join(f"{encoder} has {width}" for encoder, width in widths.items())
-        advice = "take another objective" if task.objective.fixed_head else "set model.projection_dim"
-        raise ValueError(f"{name} averages projections, so they need one width, but {listed}: {advice}")
-
-
 @dataclass(frozen=True, kw_only=True)
 class FedMD(Method):
     """Fit the mean of all clients' projections of public data, then train on private data.
@@ -121,7 +108,7 @@ class FedMD(Method):
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Refuse projections of different widths and a public set of one sample."""
-        check_widths(task, "fedmd")
+        task.shared_width("fedmd")
         if num_public < 2:
             raise ValueError(f"fedmd needs at least 2 public samples, got {num_public}: set a larger public set")
         return ()

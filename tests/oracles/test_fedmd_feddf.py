@@ -175,5 +175,5 @@ def test_projections_of_different_widths_are_refused(open_tiny: Open, name: str)
     task = replace(federation.task, client_encoders=("cnn", "vgg9"), projection_dim=None)
     federation.method.check(task, 45)
     headless = replace(task, objective=Headless())
-    with pytest.raises(ValueError, match=f"{name} averages projections.*cnn has 256, vgg9 has 512"):
+    with pytest.raises(ValueError, match=f"{name} compares clients. projections.*cnn has 256, vgg9 has 512"):
         federation.method.check(headless, 45)

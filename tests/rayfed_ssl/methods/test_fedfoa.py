@@ -123,7 +123,7 @@ class WithoutProjector(SimCLR):
 def test_projections_of_different_widths_are_refused(tiny: Tiny):
     task = Federation.open(tiny("fedfoa", "clients.models=[cnn, vgg9]", "model.projection_dim=null")).task
     assert FedFoA().check(task, 0)
-    with pytest.raises(ValueError, match=r"one width, got 256 for cnn, 512 for vgg9: set model.projection_dim=256"):
+    with pytest.raises(ValueError, match=r"one width, but cnn has 256, vgg9 has 512: set model.projection_dim"):
         FedFoA().check(replace(task, objective=WithoutProjector()), 0)
 
 
