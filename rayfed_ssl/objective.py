@@ -140,3 +140,21 @@ def memory_as(kind: type[Memory], memory: nn.Module) -> Memory:
     """Give an objective its memory back under the type that its `start` made."""
     assert isinstance(memory, kind), "the engine gives back what start made"
     return memory
+
+
+def tiny_batch_notes(task: "Task", shard_sizes: Sequence[int]) -> tuple[str, ...]:
+    """Say where an incomplete last batch is so small that objectives without negatives suffer from its statistics.
+
+    Such an objective relies on batch-norm to tell samples apart. On 900 photographs a client, where every epoch ended in a
+    batch of 4 after 14 of 64, BYOL's kNN accuracy after 8 rounds of 4 epochs was 27.8 %, and 34.6 % without those batches.
+    """
+    if task.drop_last:
+        return ()
+    left = [size % task.batch for size in shard_sizes if size > task.batch]
+    tiny = [count for count in left if 2 <= count <= task.batch // 8]
+    if not tiny:
+        return ()
+    return (
+        f"every epoch of {len(tiny)} of {len(shard_sizes)} clients ends in a batch of {min(tiny)} to {max(tiny)} samples, "
+        "whose batch-norm statistics are noise: training.drop_last=true leaves it out",
+    )

@@ -15,7 +15,7 @@ Deviations:
 - A slow copy is made of parameters only, predictor excluded; the paper does not say what becomes of batch-norm statistics.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from rayfed_ssl.models import Model, build_head
 from rayfed_ssl.momentum import update_momentum
-from rayfed_ssl.objective import Batch, Head, Objective, Terms, memory_as
+from rayfed_ssl.objective import Batch, Head, Objective, Terms, memory_as, tiny_batch_notes
 from rayfed_ssl.parts import Rule
 
 if TYPE_CHECKING:
@@ -101,6 +101,10 @@ class BYOL(Objective):
     def start(self, task: "Task", model: Model, data: "Shard", generator: torch.Generator) -> BYOLMemory:
         """Start the target: xi <- theta, without the predictor."""
         return BYOLMemory(task.twin(model))
+
+    def check(self, task: "Task", shard_sizes: Sequence[int]) -> tuple[str, ...]:
+        """Say where batches are too small."""
+        return tiny_batch_notes(task, shard_sizes)
 
     def loss(self, task: "Task", model: Model, memory: nn.Module, batch: Batch, generator: torch.Generator) -> Terms:
         """Mean over samples of the regression error, summed over both directions."""

@@ -13,7 +13,7 @@ Deviations:
 - The paper keeps the predictor's learning rate constant while the others decay; a run has one schedule for all parts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfed_ssl.models import Model, build_head
-from rayfed_ssl.objective import Batch, Head, Objective, Terms
+from rayfed_ssl.objective import Batch, Head, Objective, Terms, tiny_batch_notes
 from rayfed_ssl.parts import Rule
 
 if TYPE_CHECKING:
@@ -71,6 +71,10 @@ class SimSiam(Objective):
         """The predictor h, as wide at both ends as the projections."""
         predictor = build_head("byol-predictor", projection_dim, out=projection_dim, hidden=self.predictor_hidden)
         return {"predictor": predictor}
+
+    def check(self, task: "Task", shard_sizes: Sequence[int]) -> tuple[str, ...]:
+        """Say where batches are too small."""
+        return tiny_batch_notes(task, shard_sizes)
 
     def loss(self, task: "Task", model: Model, memory: nn.Module, batch: Batch, generator: torch.Generator) -> Terms:
         """Mean over samples of D(p1, stopgrad(z2)) / 2 + D(p2, stopgrad(z1)) / 2 (Eq. 4)."""

@@ -163,3 +163,17 @@ def test_bad_settings_are_named(field: str, value: float):
 def test_a_hidden_width_without_hidden_layers_is_refused():
     with pytest.raises(ValueError, match=r"objective\.hidden=48 has no meaning here.*leave it out"):
         BYOL(projector="linear", predictor="linear", hidden=48)
+
+
+@pytest.mark.parametrize("objective", ["byol", "simsiam"])
+def test_a_last_batch_of_a_few_samples_is_told(open_tiny: Open, objective: str):
+    """Batch-norm over a few samples is noise, and these objectives live by batch-norm."""
+    task = open_tiny("fedavg", f"objective={objective}", "objective.hidden=48").task
+    task = replace(task, batch=64)
+    (note,) = task.objective.check(task, [900, 64 * 3, 130, 700])  # they leave 4, 0, 2 and 60
+    assert "2 of 4 clients ends in a batch of 2 to 4 samples" in note
+    assert "training.drop_last=true" in note
+    assert not task.objective.check(replace(task, drop_last=True), [900])
+    assert not task.objective.check(
+        task, [640, 641, 4, 2, 700]
+    )  # nothing left over, one sample left out, no whole batch
