@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from rayfed_ssl.federation import Federation
     from rayfed_ssl.rounds import Executor
 
+from tune import results
+from tune.errors import plain_errors
+from tune.words import Address, Quiet, RunDirectory, Settings, Words
+
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -22,51 +26,9 @@ app = typer.Typer(
     help="Federated self-supervised representation learning, simulated on Ray: same seed, same bits.",
 )
 
-Words = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[RECIPE] [KEY=VALUE]...",
-        help="A recipe's name or file (default: digits), then settings such as method=fedavg or rounds=4.",
-    ),
-]
-RunDirectory = Annotated[Path, typer.Argument(metavar="RUN", help="A run's directory.")]
-Settings = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")]
-Address = Annotated[
-    str | None, typer.Option(help="Ray cluster to join, or auto; without it Ray is started on this machine.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
 
 class _TerminatedError(KeyboardInterrupt):
     """SIGTERM, which spot machines and batch systems send before they take the machine away."""
-
-
-@contextmanager
-def plain_errors() -> Iterator[None]:
-    """Turn what a user can mend into one line and a non-zero exit; anything else is our bug and keeps its traceback."""
-    from rayfed_ssl.checkpoints import CheckpointError
-    from rayfed_ssl.errors import ConfigError
-    from rayfed_ssl.rounds import ClientError, ServerError
-
-    try:
-        yield
-    except (ConfigError, CheckpointError) as error:
-        _fail(str(error), 2)
-    except (ClientError, ServerError) as error:
-        _fail(str(error), 1)
-    except OSError as error:
-        _fail(f"{error.strerror or error}: {error.filename or 'no file named'}; rounds that were committed are kept", 1)
-    except Exception as error:
-        if type(error).__module__.partition(".")[0] != "actors":  # importing it to name its errors would load Ray
-            raise
-        _fail(str(error), 3)
-
-
-def _fail(message: str, code: int) -> None:
-    for line in message.splitlines():
-        typer.echo(f"error: {line}", err=True)
-    raise typer.Exit(code)
 
 
 def split_words(words: list[str] | None) -> tuple[str, list[str]]:
@@ -200,43 +162,6 @@ def replay(
 
 
 @app.command()
-def evaluate(
-    directory: RunDirectory,
-    settings: Settings = None,
-    round: Annotated[int | None, typer.Option(help="A committed round; default: the last.")] = None,
-    initial: Annotated[
-        bool, typer.Option("--initial", help="Score the random encoder that the run began with.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Score a run's encoders again, with other settings of evaluation.* if you like."""
-    with plain_errors():
-        from rayfed_ssl.reports.rescore import rescore
-        from tune.tables import print_evaluations
-
-        print_evaluations(rescore(directory, *(settings or []), round=round, initial=initial), as_json)
-
-
-@app.command()
-def compare(
-    directories: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Directories of runs.")],
-    figure: Annotated[Path | None, typer.Option(help="Draw accuracy over bytes here (.png or .svg).")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Compare runs: accuracy against bytes and rounds."""
-    with plain_errors():
-        from rayfed_ssl.reports.compare import summarise
-        from tune.tables import print_comparison
-
-        summaries = [summarise(directory) for directory in directories]
-        print_comparison(summaries, as_json)
-        if figure is not None:
-            from rayfed_ssl.reports.figures import draw_comparison
-
-            typer.echo(f"figure: {draw_comparison(summaries, figure)}", err=as_json)
-
-
-@app.command()
 def partition(
     words: Words = None,
     out: Annotated[Path, typer.Option(help="Picture to write (.png or .svg).")] = Path("partition.png"),
@@ -271,6 +196,9 @@ def doctor(words: Words = None) -> None:
 
         if not examine(_load(words)):
             raise typer.Exit(1)
+
+
+app.add_typer(results.app)
 
 
 def main() -> None:

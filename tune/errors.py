@@ -1,0 +1,34 @@
+"""What a user sees when something is wrong: one line a mistake, and an exit code that says whose it is."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Turn what a user can mend into one line and a non-zero exit; anything else is our bug and keeps its traceback."""
+    from rayfed_ssl.checkpoints import CheckpointError
+    from rayfed_ssl.errors import ConfigError
+    from rayfed_ssl.rounds import ClientError, ServerError
+
+    try:
+        yield
+    except (ConfigError, CheckpointError) as error:
+        fail(str(error), 2)
+    except (ClientError, ServerError) as error:
+        fail(str(error), 1)
+    except OSError as error:
+        fail(f"{error.strerror or error}: {error.filename or 'no file named'}; rounds that were committed are kept", 1)
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] != "actors":  # importing it to name its errors would load Ray
+            raise
+        fail(str(error), 3)
+
+
+def fail(message: str, code: int) -> None:
+    """Print a message, each line as an error, and exit."""
+    for line in message.splitlines():
+        typer.echo(f"error: {line}", err=True)
+    raise typer.Exit(code)

@@ -1,0 +1,48 @@
+"""Commands that look at what runs have given. They import what they need when they run, as `tune/cli.py` does."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tune.errors import plain_errors
+from tune.words import AsJson, RunDirectory, Settings
+
+app = typer.Typer()
+
+
+@app.command()
+def evaluate(
+    directory: RunDirectory,
+    settings: Settings = None,
+    round: Annotated[int | None, typer.Option(help="A committed round; default: the last.")] = None,
+    initial: Annotated[
+        bool, typer.Option("--initial", help="Score the random encoder that the run began with.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Score a run's encoders again, with other settings of evaluation.* if you like."""
+    with plain_errors():
+        from rayfed_ssl.reports.rescore import rescore
+        from tune.tables import print_evaluations
+
+        print_evaluations(rescore(directory, *(settings or []), round=round, initial=initial), as_json)
+
+
+@app.command()
+def compare(
+    directories: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Directories of runs.")],
+    figure: Annotated[Path | None, typer.Option(help="Draw accuracy over bytes here (.png or .svg).")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare runs: accuracy against bytes and rounds."""
+    with plain_errors():
+        from rayfed_ssl.reports.compare import summarise
+        from tune.tables import print_comparison
+
+        summaries = [summarise(directory) for directory in directories]
+        print_comparison(summaries, as_json)
+        if figure is not None:
+            from rayfed_ssl.reports.figures import draw_comparison
+
+            typer.echo(f"figure: {draw_comparison(summaries, figure)}", err=as_json)
