@@ -20,12 +20,24 @@ _EXPORTS = {
     "ClientError": "rayfed_ssl.rounds",
     "Observer": "rayfed_ssl.rounds",
     "Result": "rayfed_ssl.runs",
+    "load_encoder": "rayfed_ssl.export",
     "replay": "rayfed_ssl.runs",
     "resume": "rayfed_ssl.runs",
     "run": "rayfed_ssl.runs",
 }
 
-__all__ = ["CheckpointError", "ClientError", "Config", "ConfigError", "Observer", "Result", "replay", "resume", "run"]
+__all__ = [
+    "CheckpointError",
+    "ClientError",
+    "Config",
+    "ConfigError",
+    "Observer",
+    "Result",
+    "load_encoder",
+    "replay",
+    "resume",
+    "run",
+]
 
 
 def __getattr__(name: str) -> Any:

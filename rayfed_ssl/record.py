@@ -267,6 +267,8 @@ def _describe(federation: Federation) -> dict[str, Any]:
         "data": {
             "name": federation.dataset.name,
             "fingerprint": federation.dataset.fingerprint,
+            "shape": list(federation.dataset.train.shape),
+            "classes": list(federation.dataset.train.classes),
             "train": len(federation.dataset.train),
             "test": len(federation.dataset.test),
             "public": federation.num_public,

@@ -34,6 +34,13 @@ class Encoder(nn.Sequential):
         self.feature_dim = feature_dim
 
 
+def stem_for(size: int, stem: Stem) -> Literal["cifar", "imagenet"]:
+    """Choose a ResNet's first layers: by the image's size where nothing else is asked for."""
+    if stem == "auto":
+        return "cifar" if size <= CIFAR_STEM_MAX_SIZE else "imagenet"
+    return stem
+
+
 def resnet(depth: Depth, *, channels: int, size: int, stem: Stem) -> Encoder:
     """Build torchvision's ResNet without its classifier.
 
@@ -45,7 +52,7 @@ def resnet(depth: Depth, *, channels: int, size: int, stem: Stem) -> Encoder:
     build: Callable[..., nn.Module] = {18: resnet18, 34: resnet34, 50: resnet50}[depth]
     layers = OrderedDict(build(num_classes=1).named_children())
     feature_dim = 2048 if depth == 50 else 512
-    if stem == "cifar" or (stem == "auto" and size <= CIFAR_STEM_MAX_SIZE):
+    if stem_for(size, stem) == "cifar":
         layers["conv1"] = nn.Conv2d(channels, 64, 3, stride=1, padding=1, bias=False)
         layers["maxpool"] = nn.Identity()
     elif channels != 3:

@@ -1,0 +1,288 @@
+"""Encoders as plain files for other programs: one safetensors file with weights and what it takes to use them.
+
+Tensors are named as the encoder's layers are, which for ResNets are torchvision's names, so that a ResNet's file loads with
+`strict=True` into torchvision's model without its classifier. Heads, where asked for, are named "heads.projector..." and so
+on. The file's metadata are strings: `Export`'s fields, lists and numbers as JSON.
+"""
+
+import dataclasses
+import json
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+import rayfed_ssl
+from rayfed_ssl import checkpoints
+from rayfed_ssl.build_task import default_views
+from rayfed_ssl.config import Config
+from rayfed_ssl.data.views import VIEWS, ViewRecipe, normalise
+from rayfed_ssl.errors import ConfigError, nearest
+from rayfed_ssl.federation import Federation
+from rayfed_ssl.method import Encoder
+from rayfed_ssl.models import ENCODERS, build_encoder, encoders
+from rayfed_ssl.models.precision import choose_precision, prepare
+from rayfed_ssl.parts import without_memory
+from rayfed_ssl.record import RunRecord
+from rayfed_ssl.trees import Weights
+
+FORMAT = "rayfed-ssl-encoder/1"
+"""Names the file's layout; a file without it is no exported encoder."""
+
+HEADS = "heads."
+BODY = "encoder."
+
+
+@dataclass(frozen=True)
+class Info:
+    """What is known of an exported encoder: all of it stands in the file's metadata.
+
+    Attributes:
+        architecture: A key of `ENCODERS`.
+        stem: First layers of a ResNet: "cifar" or "imagenet"; "auto" for encoders that have one set only.
+        channels: C of the images.
+        size: Side in pixels of the images that it was trained on.
+        feature_dim: Width of the features.
+        mean: What is subtracted from each channel of images in [0, 1], length C.
+        std: What each channel is then divided by, length C.
+        classes: Names of the dataset's classes.
+        method: The system that trained it, as `rayfed-ssl compare` names it.
+        encoder: Its name in the run: "global", or "client-3" and so on.
+        dataset: Name of the dataset.
+        dataset_fingerprint: sha256 of the dataset.
+        seed: The run's.
+        round: After which it was taken.
+        state_sha256: Digest of the run's state after that round.
+        version: Of rayfed-ssl, which wrote the file.
+    """
+
+    architecture: str
+    stem: str
+    channels: int
+    size: int
+    feature_dim: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    classes: tuple[str, ...]
+    method: str
+    encoder: str
+    dataset: str
+    dataset_fingerprint: str
+    seed: int
+    round: int
+    state_sha256: str
+    version: str
+
+    def metadata(self) -> dict[str, str]:
+        """Write the fields as strings."""
+        fields = dataclasses.asdict(self)
+        return {"format": FORMAT} | {k: v if isinstance(v, str) else json.dumps(v) for k, v in fields.items()}
+
+    @classmethod
+    def read(cls, metadata: dict[str, str]) -> "Info":
+        """Read the fields back.
+
+        Raises:
+            KeyError: One is missing.
+            ValueError: One is not what `metadata` writes.
+        """
+        fields: dict[str, Any] = {}
+        for field in dataclasses.fields(cls):
+            text = metadata[field.name]
+            value = text if field.type is str else json.loads(text)
+            fields[field.name] = tuple(value) if isinstance(value, list) else value
+        return cls(**fields)
+
+    @property
+    def recipe(self) -> ViewRecipe:
+        """The normalisation, as views know it."""
+        return ViewRecipe(mean=self.mean, std=self.std)
+
+
+@dataclass(frozen=True)
+class Export:
+    """An exported encoder, read.
+
+    Attributes:
+        info: What is known of it.
+        weights: The encoder's weights by the names of its layers.
+        heads: Weights of the heads by part and layer, such as "projector.0.weight"; empty where none were exported.
+    """
+
+    info: Info
+    weights: Weights
+    heads: Weights
+
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder as evaluation sees those of a run."""
+        body = {BODY + name: value for name, value in self.weights.items()}
+        return Encoder(self.info.architecture, body | self.heads)
+
+
+class LoadedEncoder(encoders.Encoder):
+    """A plain chain of layers in evaluation mode: normalised images [N, C, S, S] to features [N, feature_dim].
+
+    Attributes:
+        info: What is known of it.
+        size: S.
+        mean: What is subtracted from each channel of images in [0, 1].
+        std: What each channel is then divided by.
+    """
+
+    def __init__(self, info: Info, body: encoders.Encoder) -> None:
+        super().__init__(body.feature_dim, OrderedDict(body.named_children()))
+        self.info = info
+        self.size, self.mean, self.std = info.size, info.mean, info.std
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """Turn uint8 images [N, C, H, W] into what the encoder takes, float32 of the same shape.
+
+        Raises:
+            ValueError: Images of another type, or with another number of channels.
+        """
+        if images.ndim == 4 and images.shape[1] != self.info.channels:
+            raise ValueError(
+                f"the encoder takes images with {self.info.channels} channels, got {list(images.shape)}: pass "
+                f"[N, {self.info.channels}, H, W]"
+            )
+        return normalise(images, self.info.recipe)
+
+
+def export_encoder(directory: Path, out: Path, *, encoder: str = "global", with_heads: bool = False) -> Export:
+    """Write an encoder of a run, after its last committed round, into a file of its own.
+
+    Args:
+        directory: The run record; the run need not be finished.
+        out: The file, replaced if there is one.
+        encoder: Its name in the run.
+        with_heads: Whether projector and the objective's other heads go with it.
+
+    Raises:
+        ConfigError: There is no such run or encoder, or the file's name does not end in .safetensors.
+        CheckpointError: The run's files are damaged.
+    """
+    if out.suffix != ".safetensors":
+        raise ConfigError(f"an exported encoder's name ends in .safetensors, got {out}")
+    record = RunRecord.open(directory)
+    config = record.config()
+    round, state_sha256, found = _last_encoders(record, config)
+    if encoder not in found:
+        raise ConfigError(f"{directory} has no encoder {encoder!r}{nearest(encoder, found)}")
+    chosen = found[encoder]
+    weights = without_memory(chosen.weights)
+    body = {name.removeprefix(BODY): value for name, value in weights.items() if name.startswith(BODY)}
+    heads = {name: value for name, value in weights.items() if not name.startswith(BODY)} if with_heads else {}
+    export = Export(_describe(record, config, encoder, chosen, round, state_sha256), body, heads)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    tensors = body | {HEADS + name: value for name, value in heads.items()}
+    content = save({name: value.contiguous() for name, value in tensors.items()}, export.info.metadata())
+    checkpoints.write_durably(out, content)
+    return export
+
+
+def read_export(path: Path | str) -> Export:
+    """Read an exported encoder.
+
+    Raises:
+        ConfigError: The file is missing or no exported encoder, or its architecture is unknown here.
+    """
+    path = Path(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        raise ConfigError(f"there is no file {path}: write one with `rayfed-ssl export RUN {path}`") from None
+    except (SafetensorError, OSError) as error:
+        raise ConfigError(f"{path} cannot be read as safetensors ({error}): export the encoder again") from None
+    if metadata.get("format") != FORMAT:
+        raise ConfigError(
+            f"{path} is not an exported encoder, its format is {metadata.get('format', 'not named')} instead of {FORMAT}: "
+            "write one with `rayfed-ssl export RUN FILE`"
+        )
+    try:
+        info = Info.read(metadata)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"the metadata of {path} are damaged ({error}): export the encoder again") from None
+    if info.architecture not in ENCODERS:
+        raise ConfigError(
+            f"{path} holds an unknown encoder {info.architecture!r}{nearest(info.architecture, ENCODERS)}"
+        )
+    heads = {name.removeprefix(HEADS): value for name, value in tensors.items() if name.startswith(HEADS)}
+    return Export(info, {name: value for name, value in tensors.items() if not name.startswith(HEADS)}, heads)
+
+
+def load_encoder(path: Path | str, device: torch.device | str = "cpu") -> LoadedEncoder:
+    """Load an exported encoder as a module in evaluation mode, float32, laid out in memory as evaluation does.
+
+        encoder = load_encoder("encoder.safetensors")
+        features = encoder(encoder.normalise(images))  # uint8 [N, C, S, S] to float32 [N, feature_dim]
+
+    Raises:
+        ConfigError: As in `read_export`, or weights that do not fit the architecture.
+    """
+    export = read_export(path)
+    info = export.info
+    with torch.device("meta"):
+        body = build_encoder(info.architecture, channels=info.channels, size=info.size, stem=info.stem)  # type: ignore[arg-type]
+    module = LoadedEncoder(info, body)
+    module.to_empty(device="cpu")
+    try:
+        module.load_state_dict(export.weights)
+    except RuntimeError:
+        raise ConfigError(f"the weights in {path} do not fit {info.architecture}: export the encoder again") from None
+    return prepare(module, choose_precision(device, "fp32"), device).eval()
+
+
+def _last_encoders(record: RunRecord, config: Config) -> tuple[int, str, dict[str, Encoder]]:
+    """Find the encoders after the last committed round: (round, state_sha256, encoder by name)."""
+    if record.summary["finished"] is not None:
+        last = record.summary["rounds"][-1]
+        paths = sorted((record.directory / "encoders").glob("*.safetensors"))
+        return last["round"], last["state_sha256"], {path.stem: checkpoints.read_file(path) for path in paths}
+    state = checkpoints.latest(record.checkpoints)
+    clients = checkpoints.StoredStates(state.clients, record.checkpoints)
+    found = config.method.encoders(checkpoints.read(state.server, record.checkpoints), clients)
+    return state.round, state.sha256, found
+
+
+def _describe(record: RunRecord, config: Config, name: str, encoder: Encoder, round: int, state_sha256: str) -> Info:
+    data = record.summary["data"]
+    if "shape" not in data:  # a record from before it held shape and classes
+        train = Federation.open(config).dataset.train
+        data |= {"shape": list(train.shape), "classes": list(train.classes)}
+    channels, size, _ = data["shape"]
+    info = ENCODERS[encoder.architecture]
+    views = VIEWS[config.training.views or default_views(config.data.name, size)].first
+    return Info(
+        architecture=encoder.architecture,
+        stem=encoders.stem_for(size, config.model.stem) if info.has_stem else "auto",
+        channels=channels,
+        size=size,
+        feature_dim=info.feature_dim,
+        mean=_per_channel(views.mean, channels),
+        std=_per_channel(views.std, channels),
+        classes=tuple(data["classes"]),
+        method=record.summary["method"],
+        encoder=name,
+        dataset=data["name"],
+        dataset_fingerprint=data["fingerprint"],
+        seed=config.seed,
+        round=round,
+        state_sha256=state_sha256,
+        version=rayfed_ssl.__version__,
+    )
+
+
+def _per_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
+    """Give one value a channel: as they are, or their float32 average for all, which is what views compute with."""
+    return values if len(values) == channels else (float(torch.tensor(values).mean()),) * channels
+
+
+__all__ = ["Export", "Info", "LoadedEncoder", "export_encoder", "load_encoder", "read_export"]
