@@ -15,8 +15,8 @@ A file of `rayfed_ssl/reproductions/` has these keys:
                the first: {recipe, set}, with data, partition, clients, model and seed of the first; `x` and `panel`
                place a column in a figure; `obtain` says how to get its dataset
     published  row -> one number for each column, ~ where the paper has none; rows without numbers are left out
-    sizes      paper and cpu, each {set, rows, columns, notes}: what holds for all cells, for a row, for a column at this
-               size; `columns` as a list takes columns as they are and leaves the others out
+    sizes      paper and cpu, each {set, after, rows, columns, notes}: what holds for all cells, for all second runs, for a
+               row, for a column at this size; `columns` as a list takes columns as they are and leaves the others out
 
 `set` maps dotted keys of the configuration to values. A cell is its row's recipe changed by the size's `set`, the
 column's, the row's, the size's for the column, the size's for the row, and last by the user. Cells of equal settings are
@@ -40,3 +40,152 @@ one run.
                both, and `columns`: column -> tau-b within it; null where it is undefined
     figures    file names of the drawn figure, PNG and SVG, relative to this file
 """
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rayfed_ssl.config import Config
+from rayfed_ssl.errors import ConfigError, nearest
+from rayfed_ssl.recipe_files import apply_override, read_recipe
+
+SIZES = ("cpu", "paper")
+
+SECOND = "after."
+"""What a user's setting begins with if it is meant for second runs."""
+
+Settings = tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class After:
+    """A second run that begins with the encoder of the first."""
+
+    recipe: str
+    settings: Settings
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a table, or one bar, curve or picture of a figure.
+
+    Attributes:
+        row: Name of the system.
+        column: Name of the dataset, split or measure.
+        recipe: What is run first.
+        settings: What is changed in it, in this order.
+        score: Which score of the last run is shown.
+        take: Of which encoder; None takes the global one, or the mean.
+        published: The paper's number.
+        after: The second run.
+        random_start: Whether there is only the second run, from random weights.
+    """
+
+    row: str
+    column: str
+    recipe: str
+    settings: Settings
+    score: str
+    take: str | None
+    published: float | None
+    after: After | None
+    random_start: bool
+
+    def config(self, seed: int, *overrides: str) -> Config:
+        """Resolve the first run.
+
+        Raises:
+            ConfigError: The settings do not fit together.
+        """
+        own = [override for override in overrides if not override.startswith(SECOND)]
+        return Config.load(_changed(self.recipe, self.settings), *own, f"seed={seed}")
+
+    def second(self, first: Config, start: Path | None, *overrides: str) -> Config | None:
+        """Resolve the second run, on the data, shards and architecture of the first, if there is one.
+
+        Args:
+            first: The first run.
+            start: Its directory; None for random weights.
+            overrides: The user's settings; those that begin with "after." are meant.
+        """
+        if self.after is None:
+            return None
+        tree, dump = read_recipe(self.after.recipe), first.dump()
+        tree |= {key: dump[key] for key in ("seed", "data", "partition", "engine")}
+        tree["clients"] = tree.get("clients", {}) | {key: dump["clients"][key] for key in ("number", "models")}
+        tree["model"] = {key: dump["model"][key] for key in ("encoder", "stem")}
+        tree["model"] |= {} if start is None else {"start": str(start)}
+        for key, value in self.after.settings:
+            apply_override(tree, f"{key}={json.dumps(value)}")
+        return Config.load(tree, *(text.removeprefix(SECOND) for text in overrides if text.startswith(SECOND)))
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table, or a place in a figure.
+
+    Attributes:
+        name: As the paper prints it.
+        x: Where it stands on a figure's axis.
+        panel: In which part of a figure it stands.
+        obtain: How to get its dataset.
+    """
+
+    name: str
+    x: float | None = None
+    panel: str | None = None
+    obtain: str | None = None
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A table or figure at one size; the fields are those of the file, see the module's text."""
+
+    name: str
+    title: str
+    source: Mapping[str, str]
+    kind: str
+    draw: str | None
+    unit: str
+    notes: tuple[str, ...]
+    size: str
+    rows: tuple[str, ...]
+    columns: tuple[Column, ...]
+    cells: tuple[Cell, ...]
+
+    def only(self, rows: Sequence[str] | None, columns: Sequence[str] | None) -> "Reproduction":
+        """Keep some rows and columns, in the paper's order.
+
+        Raises:
+            ConfigError: One of them is not there.
+        """
+        names = [column.name for column in self.columns]
+        kept_rows = choose("row", rows, self.rows, self.name)
+        kept = choose("column", columns, names, self.name)
+        return Reproduction(
+            **{key: getattr(self, key) for key in ("name", "title", "source", "kind", "draw", "unit", "notes", "size")},
+            rows=kept_rows,
+            columns=tuple(column for column in self.columns if column.name in kept),
+            cells=tuple(cell for cell in self.cells if cell.row in kept_rows and cell.column in kept),
+        )
+
+
+def _changed(recipe: str, settings: Settings) -> dict[str, Any]:
+    tree = read_recipe(recipe)
+    for key, value in settings:
+        apply_override(tree, f"{key}={json.dumps(value)}")
+    return tree
+
+
+def choose(kind: str, asked: Sequence[str] | None, known: Sequence[str], name: str) -> tuple[str, ...]:
+    """Keep what was asked for, in the known order; None asks for everything.
+
+    Raises:
+        ConfigError: A word is not known.
+    """
+    for word in asked or ():
+        if word not in known:
+            raise ConfigError(f"{name} has no {kind} {word!r}{nearest(word, known)}")
+    return tuple(word for word in known if asked is None or word in asked)
