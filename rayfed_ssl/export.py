@@ -2,7 +2,7 @@
 
 Tensors are named as the encoder's layers are, which for ResNets are torchvision's names, so that a ResNet's file loads with
 `strict=True` into torchvision's model without its classifier. Heads, where asked for, are named "heads.projector..." and so
-on. The file's metadata are strings: `Export`'s fields, lists and numbers as JSON.
+on. The file's metadata are strings: `Info`'s fields, lists and numbers as JSON.
 """
 
 import dataclasses
@@ -14,21 +14,13 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
-import rayfed_ssl
-from rayfed_ssl import checkpoints
-from rayfed_ssl.build_task import default_views
-from rayfed_ssl.config import Config
-from rayfed_ssl.data.views import VIEWS, ViewRecipe, normalise
+from rayfed_ssl.data.views import ViewRecipe, normalise
 from rayfed_ssl.errors import ConfigError, nearest
-from rayfed_ssl.federation import Federation
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.models import ENCODERS, build_encoder, encoders
 from rayfed_ssl.models.precision import choose_precision, prepare
-from rayfed_ssl.parts import without_memory
-from rayfed_ssl.record import RunRecord
 from rayfed_ssl.trees import Weights
 
 FORMAT = "rayfed-ssl-encoder/1"
@@ -154,38 +146,6 @@ class LoadedEncoder(encoders.Encoder):
         return normalise(images, self.info.recipe)
 
 
-def export_encoder(directory: Path, out: Path, *, encoder: str = "global", with_heads: bool = False) -> Export:
-    """Write an encoder of a run, after its last committed round, into a file of its own.
-
-    Args:
-        directory: The run record; the run need not be finished.
-        out: The file, replaced if there is one.
-        encoder: Its name in the run.
-        with_heads: Whether projector and the objective's other heads go with it.
-
-    Raises:
-        ConfigError: There is no such run or encoder, or the file's name does not end in .safetensors.
-        CheckpointError: The run's files are damaged.
-    """
-    if out.suffix != ".safetensors":
-        raise ConfigError(f"an exported encoder's name ends in .safetensors, got {out}")
-    record = RunRecord.open(directory)
-    config = record.config()
-    round, state_sha256, found = _last_encoders(record, config)
-    if encoder not in found:
-        raise ConfigError(f"{directory} has no encoder {encoder!r}{nearest(encoder, found)}")
-    chosen = found[encoder]
-    weights = without_memory(chosen.weights)
-    body = {name.removeprefix(BODY): value for name, value in weights.items() if name.startswith(BODY)}
-    heads = {name: value for name, value in weights.items() if not name.startswith(BODY)} if with_heads else {}
-    export = Export(_describe(record, config, encoder, chosen, round, state_sha256), body, heads)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    tensors = body | {HEADS + name: value for name, value in heads.items()}
-    content = save({name: value.contiguous() for name, value in tensors.items()}, export.info.metadata())
-    checkpoints.write_durably(out, content)
-    return export
-
-
 def read_export(path: Path | str) -> Export:
     """Read an exported encoder.
 
@@ -238,51 +198,3 @@ def load_encoder(path: Path | str, device: torch.device | str = "cpu") -> Loaded
     except RuntimeError:
         raise ConfigError(f"the weights in {path} do not fit {info.architecture}: export the encoder again") from None
     return prepare(module, choose_precision(device, "fp32"), device).eval()
-
-
-def _last_encoders(record: RunRecord, config: Config) -> tuple[int, str, dict[str, Encoder]]:
-    """Find the encoders after the last committed round: (round, state_sha256, encoder by name)."""
-    if record.summary["finished"] is not None:
-        last = record.summary["rounds"][-1]
-        paths = sorted((record.directory / "encoders").glob("*.safetensors"))
-        return last["round"], last["state_sha256"], {path.stem: checkpoints.read_file(path) for path in paths}
-    state = checkpoints.latest(record.checkpoints)
-    clients = checkpoints.StoredStates(state.clients, record.checkpoints)
-    found = config.method.encoders(checkpoints.read(state.server, record.checkpoints), clients)
-    return state.round, state.sha256, found
-
-
-def _describe(record: RunRecord, config: Config, name: str, encoder: Encoder, round: int, state_sha256: str) -> Info:
-    data = record.summary["data"]
-    if "shape" not in data:  # a record from before it held shape and classes
-        train = Federation.open(config).dataset.train
-        data |= {"shape": list(train.shape), "classes": list(train.classes)}
-    channels, size, _ = data["shape"]
-    info = ENCODERS[encoder.architecture]
-    views = VIEWS[config.training.views or default_views(config.data.name, size)].first
-    return Info(
-        architecture=encoder.architecture,
-        stem=encoders.stem_for(size, config.model.stem) if info.has_stem else "auto",
-        channels=channels,
-        size=size,
-        feature_dim=info.feature_dim,
-        mean=_per_channel(views.mean, channels),
-        std=_per_channel(views.std, channels),
-        classes=tuple(data["classes"]),
-        method=record.summary["method"],
-        encoder=name,
-        dataset=data["name"],
-        dataset_fingerprint=data["fingerprint"],
-        seed=config.seed,
-        round=round,
-        state_sha256=state_sha256,
-        version=rayfed_ssl.__version__,
-    )
-
-
-def _per_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
-    """Give one value a channel: as they are, or their float32 average for all, which is what views compute with."""
-    return values if len(values) == channels else (float(torch.tensor(values).mean()),) * channels
-
-
-__all__ = ["Export", "Info", "LoadedEncoder", "export_encoder", "load_encoder", "read_export"]

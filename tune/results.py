@@ -59,7 +59,7 @@ def export(
 ) -> None:
     """Write an encoder into a file of its own, for plain PyTorch and scikit-learn."""
     with plain_errors():
-        from rayfed_ssl.export import export_encoder
+        from rayfed_ssl.reports.export import export_encoder
 
         info = export_encoder(directory, out, encoder=encoder, with_heads=with_heads).info
         typer.echo(
