@@ -3,7 +3,7 @@
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,11 +12,10 @@ import typer
 
 if TYPE_CHECKING:
     from rayfed_ssl.config import Config
-    from rayfed_ssl.federation import Federation
-    from rayfed_ssl.rounds import Executor
 
 from tune import results
 from tune.errors import plain_errors
+from tune.executors import executor_for
 from tune.words import Address, Quiet, RunDirectory, Settings, Words
 
 app = typer.Typer(
@@ -46,16 +45,6 @@ def _load(words: list[str] | None) -> "Config":
     return Config.load(recipe, *overrides)
 
 
-def _executor(config: "Config", address: str | None) -> "Callable[[Federation], Executor]":
-    if config.engine.executor == "local":
-        from rayfed_ssl.local_executor import LocalExecutor
-
-        return LocalExecutor
-    from actors import RayExecutor
-
-    return lambda federation: RayExecutor(federation, address=address)
-
-
 @app.command()
 def run(
     words: Words = None,
@@ -77,7 +66,7 @@ def run(
         progress.introduce(federation, directory)
         with _resumable(directory):
             result = run_federation(
-                config, directory, observer=progress, executor=_executor(config, address), federation=federation
+                config, directory, observer=progress, executor=executor_for(config, address), federation=federation
             )
         progress.close()
         _present(result.directory)
@@ -104,7 +93,7 @@ def resume(
                 directory,
                 *(settings or []),
                 observer=progress,
-                executor=_executor(config, address),
+                executor=executor_for(config, address),
                 round=round,
             )
         progress.close()

@@ -1,0 +1,20 @@
+"""Where a configuration says that its steps run."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rayfed_ssl.config import Config
+    from rayfed_ssl.federation import Federation
+    from rayfed_ssl.rounds import Executor
+
+
+def executor_for(config: "Config", address: str | None = None) -> "Callable[[Federation], Executor]":
+    """Give what makes the executor; Ray is loaded only where it is asked for."""
+    if config.engine.executor == "local":
+        from rayfed_ssl.local_executor import LocalExecutor
+
+        return LocalExecutor
+    from actors import RayExecutor
+
+    return lambda federation: RayExecutor(federation, address=address)
