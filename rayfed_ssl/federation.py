@@ -21,6 +21,7 @@ from rayfed_ssl.data.partition import partition
 from rayfed_ssl.data.public import PublicSet, parse_public, split_public
 from rayfed_ssl.data.shard import Shard
 from rayfed_ssl.data.store import Dataset
+from rayfed_ssl.diagnosis import client_diagnostics, encoder_diagnostics
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.ledger import BreakEven, Entry, account
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server
@@ -182,7 +183,18 @@ class Federation:
                 )
             except ValueError as error:
                 raise ServerError(f"the server failed in round {round}: {error}") from error
-        return ServerResult(next_state, metrics, time.perf_counter() - start)
+        seconds = time.perf_counter() - start
+        if self.is_diagnosed(round):
+            received = partial(self.method.download, state)
+            metrics = metrics | client_diagnostics(
+                round, received, uploads, self.config, self.task, self.dataset, self.num_public
+            )
+        return ServerResult(next_state, metrics, seconds)
+
+    def is_diagnosed(self, round: int) -> bool:
+        """Whether clients and encoders are looked at after a round: where any is, the last one."""
+        every = self.config.evaluation.diagnostics
+        return bool(every) and (round % every == 0 or round == self.config.rounds)
 
     def public_entries(self) -> tuple[Entry, ...]:
         """What clients receive before round 1: the public samples, once (FLESD, section 6)."""
@@ -211,6 +223,8 @@ class Federation:
         start = time.perf_counter()
         try:
             metrics = score(encoder, self.config, self.task, self.dataset, final)
+            if self.is_diagnosed(round):
+                metrics = metrics | encoder_diagnostics(encoder, self.config, self.task, self.dataset)
         except ValueError as error:
             raise ServerError(f"encoder {name!r} of round {round} cannot be scored: {error}") from error
         return Evaluation(round, name, metrics, time.perf_counter() - start)

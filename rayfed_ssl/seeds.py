@@ -24,6 +24,8 @@ class Purpose(IntEnum):
     EVALUATION = 6
     DROPOUT = 7
     METHOD = 8
+    LABELS = 9
+    DIAGNOSTICS = 10
 
 
 def derive_seed(run_seed: int, purpose: Purpose, *, round: int = 0, participant: int = 0) -> int:

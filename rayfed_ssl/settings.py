@@ -129,6 +129,8 @@ class Evaluation(Section):
         augment: Draw crops and flips for the probe in every epoch, as FLESD's protocol does, instead of computing
             features once.
         train_limit: Probe and monitor see this many training samples at most.
+        diagnostics: Look at encoders (where they are scored) and compare clients, without labels, after every so many
+            rounds and the last; 0 means never.
     """
 
     every: int = Field(1, ge=0)
@@ -136,6 +138,7 @@ class Evaluation(Section):
     linear: LinearProbe = LinearProbe()
     augment: bool = False
     train_limit: int | None = Field(None, ge=2)
+    diagnostics: int = Field(0, ge=0)
 
 
 def _actors(value: Any) -> str | int:

@@ -1,0 +1,228 @@
+"""Numbers that tell without labels whether features have collapsed, and how far clients' models have come apart.
+
+Sources:
+- Chen, He: Exploring Simple Siamese Representation Learning, CVPR 2021, section 4.1 (standard deviation of features).
+- Roy, Vetterli: The Effective Rank, EUSIPCO 2007.
+- Wang, Isola: Understanding Contrastive Representation Learning through Alignment and Uniformity on the Hypersphere,
+  ICML 2020, section 4.1.
+- Kornblith, Norouzi, Lee, Hinton: Similarity of Neural Network Representations Revisited, ICML 2019, section 3.
+- FedCA, Figure 4 (angles); FedFoA, Figure 6 (distances of relation matrices); FCL, Eq. 4 and 5 (false negatives).
+
+Symbols: N samples, d feature width, f = feature at unit length, K clients, C classes.
+
+Everything is computed in float64 on the CPU, as sums over hundreds of samples should not depend on their order.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from rayfed_ssl.methods.fedfoa import factorise, filled, triangle
+from rayfed_ssl.trees import Weights
+
+
+def feature_std(features: Tensor) -> float:
+    """Mean over dimensions of the standard deviation of unit-length features, relative to 1 / sqrt(d) (Chen & He, 4.1).
+
+    Args:
+        features: [N, d].
+
+    Returns:
+        In [0, 1]: 0 if all samples share one direction, 1 if directions are spread evenly about 0. Features after a ReLU
+        have no negative entries and stay below it. Of one sample 0.
+    """
+    units = F.normalize(_exact(features), dim=1)
+    return float(units.std(dim=0, correction=0).mean()) * math.sqrt(units.shape[1])
+
+
+def effective_rank(features: Tensor) -> float:
+    """Exponential of the entropy of the singular values, which are normalised to sum to 1 (Roy & Vetterli, Definition 1).
+
+    Args:
+        features: [N, d], neither centred nor normalised.
+
+    Returns:
+        In [1, min(N, d)]: how many directions the features use; 1 for features that are multiples of one, or all 0.
+    """
+    values = torch.linalg.svdvals(_exact(features))
+    if not values.sum() > 0:
+        return 1.0
+    return float(torch.special.entr(values / values.sum()).sum().exp())
+
+
+def alignment(first: Tensor, second: Tensor) -> float:
+    """Mean squared distance of two views' unit-length features (Wang & Isola, L_align with alpha = 2).
+
+    Args:
+        first: Features of one random view of each sample, [N, d].
+        second: Those of another, [N, d].
+
+    Returns:
+        In [0, 4]; 0 if no augmentation moves a feature, collapsed ones included.
+    """
+    units = F.normalize(_exact(first), dim=1), F.normalize(_exact(second), dim=1)
+    return float((units[0] - units[1]).square().sum(dim=1).mean())
+
+
+def uniformity(features: Tensor) -> float:
+    """Log of the mean over pairs of exp(-2 ||f_i - f_j||^2) (Wang & Isola, L_uniform with t = 2).
+
+    Args:
+        features: [N, d].
+
+    Returns:
+        In (-8, 0]: the lower, the more evenly the sphere is filled; 0 if all samples lie in one point. Of one sample 0.
+    """
+    if len(features) < 2:
+        return 0.0
+    distances = torch.pdist(F.normalize(_exact(features), dim=1))
+    return float((-2 * distances.square()).exp().mean().log())
+
+
+def centred_gram(features: Tensor) -> Tensor:
+    """Prepare features for `cka`: H F F^T H with H = I - 1/N, at unit Frobenius norm, [N, N]; 0 if they are constant."""
+    centred = _exact(features) - _exact(features).mean(dim=0)
+    gram = centred @ centred.T
+    norm = torch.linalg.matrix_norm(gram)
+    # Rounding leaves constant features about 1e-16 of their size away from their mean: that is no structure.
+    floor = 1e-24 * float(_exact(features).square().sum())
+    return gram / norm if norm > floor else torch.zeros_like(gram)
+
+
+def cka(first: Tensor, second: Tensor) -> float:
+    """Linear CKA: HSIC(K, L) / sqrt(HSIC(K, K) HSIC(L, L)) (Kornblith et al., Eq. 3 and Table 1).
+
+    Args:
+        first: `centred_gram` of one model's features, [N, N].
+        second: That of another's for the same samples; widths may differ.
+
+    Returns:
+        In [0, 1]: 1 if features agree up to rotation and scale; 0 if they have nothing in common, or one set is constant.
+    """
+    return min(1.0, max(0.0, float((first * second).sum())))
+
+
+class Angles(NamedTuple):
+    """Quartiles of the angles between two models' features of the same sample, in degrees."""
+
+    lower: float
+    median: float
+    upper: float
+
+
+def angles(first: Tensor, second: Tensor) -> Angles:
+    """Angles between two models' features of the same sample (FedCA, Figure 4).
+
+    Args:
+        first: [N, d].
+        second: [N, d], of the same samples in the same order.
+
+    Returns:
+        Quartiles in [0, 180] degrees; with features after a ReLU, which have no negative entries, at most 90. A feature
+        that is 0 has no direction: 90 from every other one, 0 from another 0.
+    """
+    one, other = F.normalize(_exact(first), dim=1), F.normalize(_exact(second), dim=1)
+    # From chord and sum, as arccos loses half the digits near 0 degrees.
+    chord, total = (one - other).norm(dim=1), (one + other).norm(dim=1)
+    degrees = torch.rad2deg(2 * torch.atan2(chord, total))
+    lower, median, upper = torch.quantile(degrees, degrees.new_tensor([0.25, 0.5, 0.75])).tolist()
+    return Angles(lower, median, upper)
+
+
+def relation(projections: Tensor) -> Tensor:
+    """Pack the relation matrix R of Z = QR, as FedFoA's clients do (FedFoA, Eq. 4).
+
+    Args:
+        projections: Z, [N, n].
+
+    Returns:
+        Upper triangle with a non-negative diagonal, row by row, [n (n + 1) / 2].
+    """
+    return triangle(factorise(filled(_exact(projections)))[1])
+
+
+def relation_distance(first: Tensor, second: Tensor) -> float:
+    """Euclidean distance of two packed relation matrices (FedFoA, Figure 6), at least 0; grows with sqrt(N) and with Z."""
+    return float(torch.linalg.vector_norm(_exact(first) - _exact(second)))
+
+
+class Drift:
+    """How far clients' updates point the same way, in the making: one update at a time is held, never a pair.
+
+    The mean cosine of one update with K - 1 others needs their unit vectors' sum alone, so each client is passed twice.
+
+    Attributes:
+        count: K, updates that were added.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._sum: Weights = {}
+
+    def add(self, update: Weights) -> float:
+        """Add w_k - w, which is not kept, and give its length; one of length 0 has no direction."""
+        norm = _norm(update)
+        self.count += 1
+        for name, value in update.items():
+            unit = value.double() / norm if norm else torch.zeros_like(value, dtype=torch.float64)
+            self._sum[name] = self._sum[name].add_(unit) if name in self._sum else unit
+        return norm
+
+    def cosine(self, update: Weights) -> float:
+        """Compute the mean cosine, in [-1, 1], of an update that was added with the K - 1 others; a zero vector's is 0."""
+        norm = _norm(update)
+        if norm == 0 or self.count < 2:
+            return 0.0
+        along = sum(float((value.double() * self._sum[name]).sum()) for name, value in update.items())
+        return (along / norm - 1) / (self.count - 1)
+
+
+def _norm(update: Weights) -> float:
+    return math.sqrt(sum(float(value.double().square().sum()) for value in update.values()))
+
+
+class FalseNegatives(NamedTuple):
+    """Expected share of a client's negatives that have the class of the sample they are told from.
+
+    Attributes:
+        local: Among the client's own negatives Q_l; 1 / m for m equally frequent classes.
+        fused: Among Q_l and all others' Q_s (FCL, Eq. 4).
+        remote: Among Q_s alone (FCL, Eq. 5); None with one client.
+    """
+
+    local: float
+    fused: float
+    remote: float | None
+
+
+def false_negatives(counts: Tensor) -> list[FalseNegatives]:
+    """Compute each client's false-negative ratios from the labels of the partition (FCL, Eq. 4 and 5).
+
+    FCL writes them for m equally frequent classes; here a class is as frequent as it is. As there, banks are equally
+    large, and q and its negatives are drawn from the client's samples. Labels are needed: no client could compute this.
+
+    Args:
+        counts: Samples by client and class, [K, C], at least one in each row.
+    """
+    shares = _exact(counts) / _exact(counts).sum(dim=1, keepdim=True)
+    same = shares @ shares.T
+    num = len(shares)
+    ratios = []
+    for client in range(num):
+        local, total = float(same[client, client]), float(same[client].sum())
+        ratios.append(FalseNegatives(local, total / num, (total - local) / (num - 1) if num > 1 else None))
+    return ratios
+
+
+def pairs(num: int) -> Sequence[tuple[int, int]]:
+    """List the pairs i < j of 0..num - 1."""
+    return tuple(combinations(range(num), 2))
+
+
+def _exact(values: Tensor) -> Tensor:
+    return values.detach().to("cpu", torch.float64)
