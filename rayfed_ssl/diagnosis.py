@@ -7,6 +7,7 @@ own. No label is read. The images are test images, which no client holds; what c
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
+from itertools import combinations
 from statistics import fmean
 from typing import Any
 
@@ -27,7 +28,6 @@ from rayfed_ssl.evaluation.diagnostics import (
     cka,
     effective_rank,
     feature_std,
-    pairs,
     relation_distance,
     uniformity,
 )
@@ -167,7 +167,7 @@ def client_diagnostics(
         updates = (_update(shown(uploads[i], num_public), shown(download(i), num_public)) for i in chosen)
         (only,) = drift.values()
         cosines = [only.cosine(update) for update in updates if update is not None]
-    distances = [relation_distance(relations[i], relations[j]) for i, j in pairs(len(relations))]
+    distances = [relation_distance(one, other) for one, other in combinations(relations, 2)]
     return (
         _spread("diag_update_norm", norms)
         | _spread("diag_update_cosine", cosines)
@@ -197,25 +197,25 @@ def _update(sent: Shown, received: Shown) -> Weights | None:
 
 def _features(sent: Shown, architecture: str, images: np.ndarray, public: Tensor, task: Task) -> Tensor | None:
     """Compute what the sent encoder makes of the images, or take what it was told to make of public samples."""
-    if sent.weights is not None and len(images) and _whole(sent.weights, architecture, task):
+    if sent.weights is not None and len(images) and holds(sent.weights, "encoder", architecture, task):
         model = task.model(sent.weights, architecture).encoder
         transform = partial(normalise, recipe=task.views.first)
         return extract_features(model, images, transform, device=task.device, precision=task.precision)
     return None if sent.representations is None else sent.representations[public]
 
 
-def _whole(weights: Weights, architecture: str, task: Task) -> bool:
-    """Whether no part of the encoder, running statistics included, stayed with the client."""
-    return all(f"encoder.{name}" in weights for name in task.blank(architecture).encoder.state_dict())
+def holds(weights: Weights, part: str, architecture: str, task: Task) -> bool:
+    """Whether a whole encoder, or projector, is there, running statistics included."""
+    return all(f"{part}.{name}" in weights for name in task.blank(architecture).part(part).state_dict())
 
 
 def _compare(features: Sequence[Tensor]) -> Metrics:
     """CKA, and angles where all widths are equal, over pairs of models; nothing of fewer than two."""
     grams = [centred_gram(rows) for rows in features]
-    metrics = _spread("diag_cka", [cka(grams[i], grams[j]) for i, j in pairs(len(grams))])
+    metrics = _spread("diag_cka", [cka(one, other) for one, other in combinations(grams, 2)])
     if len(features) < 2 or len({rows.shape[1] for rows in features}) > 1:
         return metrics
-    found = [angles(features[i], features[j]) for i, j in pairs(len(features))]
+    found = [angles(one, other) for one, other in combinations(features, 2)]
     return (
         metrics
         | _spread("diag_angle", [quartiles.median for quartiles in found])

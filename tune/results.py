@@ -66,3 +66,23 @@ def export(
             f"{out}: {info.architecture}, {info.channels} x {info.size} x {info.size} pixels to {info.feature_dim} "
             f"features, {info.method} after round {info.round}"
         )
+
+
+@app.command()
+def diagnose(
+    directory: RunDirectory,
+    round: Annotated[int | None, typer.Option(help="A committed round; default: the last.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look at a run's encoders beside each other, without labels, and write RUN/diagnostics.json."""
+    with plain_errors():
+        from rayfed_ssl.reports.diagnose import FILE
+        from rayfed_ssl.reports.diagnose import diagnose as look
+        from tune.diagnostics_tables import print_diagnosis
+        from tune.tables import print_json
+
+        found = look(directory, round)
+        if as_json:
+            print_json(found)
+        else:
+            print_diagnosis(found, directory / FILE)

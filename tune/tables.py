@@ -32,12 +32,14 @@ class _Console(Console):
         raise SystemExit(0)
 
 
-def _console() -> Console:
+def plain_console() -> Console:
+    """Open the terminal, or a wide page where there is none."""
     console = _Console(highlight=False)
     return console if console.is_terminal else _Console(highlight=False, width=WIDTH)
 
 
-def _table(*columns: str, title: str | None = None) -> Table:
+def plain_table(*columns: str, title: str | None = None) -> Table:
+    """Begin a table without lines: the first column to the left, numbers to the right."""
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
@@ -50,8 +52,8 @@ def _percent(value: float | None) -> str:
 
 def print_run(directory: Path, figures: Sequence[Path]) -> None:
     """Print what a finished run achieved and cost."""
-    summary, console = summarise(directory), _console()
-    table = _table("encoder", "kNN", "linear probe", "best epoch")
+    summary, console = summarise(directory), plain_console()
+    table = plain_table("encoder", "kNN", "linear probe", "best epoch")
     for name, scores in summary.scores.items():
         shown = f"{name} ({summary.architecture(name)})" if summary.config.clients.models else name
         table.add_row(shown, *(_percent(scores.get(score)) for score in ("knn", "linear", "linear_best")))
@@ -61,7 +63,7 @@ def print_run(directory: Path, figures: Sequence[Path]) -> None:
             found = [[float(scores[s]) for scores in local if s in scores] for s in ("knn", "linear", "linear_best")]
             table.add_row(label, *(_percent(float(function(values))) if values else "-" for values in found))
     console.print(table)
-    moved = _table("content", "up", "down")
+    moved = plain_table("content", "up", "down")
     for kind in sorted({kind for _, kind in summary.bytes_by_kind}):
         sizes = (summary.bytes_by_kind.get((direction, kind), 0) for direction in ("up", "down"))
         moved.add_row(kind, *(megabytes(size) for size in sizes))
@@ -86,7 +88,7 @@ def print_comparison(summaries: Sequence[Summary], as_json: bool) -> None:
     if as_json:
         print_json([_plain(summary) for summary in summaries])
         return
-    table = _table(
+    table = plain_table(
         "run", "method", "split", "seed", "rounds", "linear", "minimum", "kNN", "up", "down", "seconds", "privacy"
     )
     for summary in summaries:
@@ -106,7 +108,7 @@ def print_comparison(summaries: Sequence[Summary], as_json: bool) -> None:
             f"{summary.seconds:.0f}",
             summary.privacy,
         )
-    _console().print(table)
+    plain_console().print(table)
 
 
 def _plain(summary: Summary) -> dict[str, Any]:
@@ -121,30 +123,30 @@ def print_evaluations(evaluations: Sequence[Evaluation], as_json: bool) -> None:
     if as_json:
         print_json([asdict(evaluation) for evaluation in evaluations])
         return
-    table = _table("encoder", "round", "kNN", "linear probe", "best epoch", "seconds")
+    table = plain_table("encoder", "round", "kNN", "linear probe", "best epoch", "seconds")
     for evaluation in evaluations:
         scores = (_percent(evaluation.metrics.get(score)) for score in ("knn", "linear", "linear_best"))
         table.add_row(evaluation.encoder, str(evaluation.round), *scores, f"{evaluation.seconds:.1f}")
-    _console().print(table)
+    plain_console().print(table)
 
 
 def print_json(value: Any) -> None:
     """Print JSON that other programs read."""
-    _console().print_json(json.dumps(value, default=str))
+    plain_console().print_json(json.dumps(value, default=str))
 
 
 def print_partition(federation: Federation) -> None:
     """Print samples by client and class."""
     labels, classes = federation.dataset.train.labels, federation.dataset.train.classes
     shown = len(classes) <= 20
-    table = _table("client", "samples", "classes", *(classes if shown else ()))
+    table = plain_table("client", "samples", "classes", *(classes if shown else ()))
     for client_id, rows in federation.shards.items():
         counts = np.bincount(labels[rows][labels[rows] >= 0], minlength=len(classes))
         cells = map(str, counts) if shown else ()
         table.add_row(str(client_id), str(len(rows)), str(np.count_nonzero(counts)), *cells)
-    _console().print(table)
+    plain_console().print(table)
     if federation.num_public:
-        _console().print(f"public: {federation.num_public:,} samples from {federation.config.public}")
+        plain_console().print(f"public: {federation.num_public:,} samples from {federation.config.public}")
 
 
 def print_names(kind: str) -> None:
@@ -152,11 +154,11 @@ def print_names(kind: str) -> None:
     kinds = ("methods", "objectives", "datasets", "models", "views", "recipes")
     if kind not in kinds:
         raise ConfigError(f"there is no list of {kind!r}{nearest(kind, kinds)}")
-    table = _table("name", "what it is")
+    table = plain_table("name", "what it is")
     table.columns[1].justify = "left"
     for name, text in _names(kind).items():
         table.add_row(name, text)
-    _console().print(table)
+    plain_console().print(table)
 
 
 def _names(kind: str) -> Mapping[str, str]:

@@ -14,8 +14,6 @@ Everything is computed in float64 on the CPU, as sums over hundreds of samples s
 """
 
 import math
-from collections.abc import Sequence
-from itertools import combinations
 from typing import NamedTuple
 
 import torch
@@ -217,11 +215,6 @@ def false_negatives(counts: Tensor) -> list[FalseNegatives]:
         local, total = float(same[client, client]), float(same[client].sum())
         ratios.append(FalseNegatives(local, total / num, (total - local) / (num - 1) if num > 1 else None))
     return ratios
-
-
-def pairs(num: int) -> Sequence[tuple[int, int]]:
-    """List the pairs i < j of 0..num - 1."""
-    return tuple(combinations(range(num), 2))
 
 
 def _exact(values: Tensor) -> Tensor:
