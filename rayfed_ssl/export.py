@@ -8,14 +8,17 @@ on. The file's metadata are strings: `Info`'s fields, lists and numbers as JSON.
 import dataclasses
 import json
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor
 
+from rayfed_ssl.checkpoints import write_durably
 from rayfed_ssl.data.views import ViewRecipe, normalise
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.method import Encoder
@@ -76,7 +79,7 @@ class Info:
         return {"format": FORMAT} | {k: v if isinstance(v, str) else json.dumps(v) for k, v in fields.items()}
 
     @classmethod
-    def read(cls, metadata: dict[str, str]) -> "Info":
+    def read(cls, metadata: Mapping[str, str]) -> "Info":
         """Read the fields back.
 
         Raises:
@@ -144,6 +147,20 @@ class LoadedEncoder(encoders.Encoder):
                 f"[N, {self.info.channels}, H, W]"
             )
         return normalise(images, self.info.recipe)
+
+
+def write_export(export: Export, path: Path) -> None:
+    """Write the file, as a whole or not at all; its directory is made where it is missing.
+
+    Raises:
+        ConfigError: Its name does not end in .safetensors.
+    """
+    if path.suffix != ".safetensors":
+        raise ConfigError(f"an exported encoder's name ends in .safetensors, got {path}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tensors = export.weights | {HEADS + name: value for name, value in export.heads.items()}
+    content = save({name: value.contiguous() for name, value in tensors.items()}, export.info.metadata())
+    write_durably(path, content)
 
 
 def read_export(path: Path | str) -> Export:

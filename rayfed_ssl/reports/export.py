@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import torch
-from safetensors.torch import save
 
 import rayfed_ssl
 from rayfed_ssl import checkpoints
@@ -11,7 +10,7 @@ from rayfed_ssl.build_task import default_views
 from rayfed_ssl.config import Config
 from rayfed_ssl.data.views import VIEWS
 from rayfed_ssl.errors import ConfigError, nearest
-from rayfed_ssl.export import BODY, HEADS, Export, Info
+from rayfed_ssl.export import BODY, Export, Info, write_export
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.models import ENCODERS, encoders
@@ -32,8 +31,6 @@ def export_encoder(directory: Path, out: Path, *, encoder: str = "global", with_
         ConfigError: There is no such run or encoder, or the file's name does not end in .safetensors.
         CheckpointError: The run's files are damaged.
     """
-    if out.suffix != ".safetensors":
-        raise ConfigError(f"an exported encoder's name ends in .safetensors, got {out}")
     record = RunRecord.open(directory)
     config = record.config()
     round, state_sha256, found = _last_encoders(record, config)
@@ -44,10 +41,7 @@ def export_encoder(directory: Path, out: Path, *, encoder: str = "global", with_
     body = {name.removeprefix(BODY): value for name, value in weights.items() if name.startswith(BODY)}
     heads = {name: value for name, value in weights.items() if not name.startswith(BODY)} if with_heads else {}
     export = Export(_describe(record, config, encoder, chosen, round, state_sha256), body, heads)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    tensors = body | {HEADS + name: value for name, value in heads.items()}
-    content = save({name: value.contiguous() for name, value in tensors.items()}, export.info.metadata())
-    checkpoints.write_durably(out, content)
+    write_export(export, out)
     return export
 
 

@@ -1,0 +1,267 @@
+"""Exported encoders: what is in the file, and that it gives the same bits wherever it is loaded."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import rayfed_ssl
+from rayfed_ssl import Config, ConfigError, Observer, run
+from rayfed_ssl.data.views import normalise
+from rayfed_ssl.evaluation.features import extract_features
+from rayfed_ssl.export import Export, Info, load_encoder, read_export, write_export
+from rayfed_ssl.federation import Federation
+from rayfed_ssl.models import ENCODERS, build_encoder
+from rayfed_ssl.models.precision import choose_precision
+from rayfed_ssl.record import RunRecord
+from rayfed_ssl.reports.export import export_encoder
+from rayfed_ssl.runs import Result
+from rayfed_ssl.trees import digest
+
+Tiny = Callable[..., Config]
+
+INFO = Info(
+    architecture="cnn",
+    stem="auto",
+    channels=3,
+    size=20,
+    feature_dim=256,
+    mean=(0.4, 0.45, 0.5),
+    std=(0.2, 0.25, 0.3),
+    classes=("a", "b, c"),
+    method="fedavg",
+    encoder="global",
+    dataset="folder",
+    dataset_fingerprint="f" * 64,
+    seed=3,
+    round=7,
+    state_sha256="e" * 64,
+    version="0.1.0",
+)
+
+
+@pytest.fixture(scope="module")
+def finished(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Result:
+    return run(tiny("fedavg"), tmp_path_factory.mktemp("runs") / "fedavg")
+
+
+@pytest.fixture(scope="module")
+def mixed(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Result:
+    config = tiny("local", "rounds=1", "clients.models=[cnn, alexnet]")
+    return run(config, tmp_path_factory.mktemp("runs") / "local")
+
+
+def random_export(architecture: str, stem: str = "auto", channels: int = 3, size: int = 20) -> Export:
+    """An encoder with random weights and random running statistics."""
+    torch.manual_seed(5)
+    body = build_encoder(architecture, channels=channels, size=size, stem=stem)
+    body(torch.randn(4, channels, size, size))
+    info = replace(INFO, architecture=architecture, stem=stem, channels=channels, size=size)
+    info = replace(info, feature_dim=body.feature_dim, mean=INFO.mean[:channels], std=INFO.std[:channels])
+    return Export(info, body.state_dict(), {})
+
+
+def random_images(number: int, channels: int = 3, size: int = 20) -> np.ndarray:
+    shape = (number, channels, size, size)
+    return np.random.default_rng(1).integers(0, 256, shape, dtype=np.uint8)
+
+
+def test_all_that_is_known_survives_the_file(tmp_path: Path):
+    export = random_export("cnn")
+    write_export(export, tmp_path / "new" / "encoder.safetensors")
+    again = read_export(tmp_path / "new" / "encoder.safetensors")
+    assert again.info == export.info
+    assert digest(again.weights) == digest(export.weights)
+    with safe_open(tmp_path / "new" / "encoder.safetensors", "pt") as file:
+        metadata = file.metadata()
+    assert json.loads(metadata["mean"]) == list(INFO.mean)
+    assert (metadata["architecture"], metadata["size"], metadata["classes"]) == ("cnn", "20", '["a", "b, c"]')
+
+
+def test_a_run_s_encoder_is_told_with_its_run(finished: Result, tmp_path: Path):
+    info = export_encoder(finished.directory, tmp_path / "e.safetensors").info
+    federation = Federation.open(finished.record.config())
+    assert (info.architecture, info.stem, info.channels, info.size, info.feature_dim) == ("cnn", "auto", 1, 8, 256)
+    assert (info.method, info.encoder, info.dataset, info.seed, info.round) == ("fedavg", "global", "digits", 0, 2)
+    assert (info.mean, info.std) == ((0.305,), (0.376,))
+    assert info.classes == federation.dataset.train.classes
+    assert info.dataset_fingerprint == federation.dataset.fingerprint
+    assert (info.state_sha256, info.version) == (finished.state_sha256, rayfed_ssl.__version__)
+
+
+def test_features_have_the_bits_of_evaluation(finished: Result, tmp_path: Path):
+    export_encoder(finished.directory, tmp_path / "e.safetensors")
+    federation = Federation.open(finished.record.config())
+    own, task = finished.encoder(), federation.task
+    features = partial(extract_features, device="cpu", precision=choose_precision("cpu", "fp32"))
+    images = federation.dataset.test.images
+    expected = features(
+        task.model(own.weights, own.architecture).encoder, images, partial(normalise, recipe=task.views.first)
+    )
+    loaded = load_encoder(tmp_path / "e.safetensors")
+    assert not loaded.training
+    assert torch.equal(features(loaded, images, loaded.normalise), expected)
+
+
+def test_one_mean_for_three_channels_is_written_three_times(tiny: Tiny, tmp_path: Path):
+    config = tiny("fedavg", "rounds=1", "data.channels=3", "training.views=simclr-cifar", "data.size=10")
+    info = export_encoder(run(config, tmp_path / "run").directory, tmp_path / "e.safetensors").info
+    assert (info.channels, info.size) == (3, 10)
+    assert info.mean == (0.4914, 0.4822, 0.4465)
+    grey = tiny("fedavg", "rounds=1", "training.views=simclr-cifar")
+    federation = Federation.open(grey)
+    export_encoder(run(grey, tmp_path / "grey").directory, tmp_path / "grey.safetensors")
+    images = torch.from_numpy(np.array(federation.dataset.test.images[:7]))
+    assert torch.equal(
+        load_encoder(tmp_path / "grey.safetensors").normalise(images),
+        normalise(images, federation.task.views.first),
+    )
+
+
+def test_each_client_s_own_encoder_can_be_exported(mixed: Result, tmp_path: Path):
+    for name, architecture in (("client-0", "cnn"), ("client-1", "alexnet")):
+        export = export_encoder(mixed.directory, tmp_path / f"{name}.safetensors", encoder=name)
+        assert (export.info.encoder, export.info.architecture) == (name, architecture)
+        weights = mixed.encoder(name).weights
+        assert {f"encoder.{key}" for key in export.weights} == {key for key in weights if key.startswith("encoder.")}
+        assert all(torch.equal(value, weights[f"encoder.{key}"]) for key, value in export.weights.items())
+
+
+def test_heads_go_along_only_where_asked_for(finished: Result, tmp_path: Path):
+    plain = export_encoder(finished.directory, tmp_path / "plain.safetensors")
+    both = export_encoder(finished.directory, tmp_path / "both.safetensors", with_heads=True)
+    assert (plain.heads, digest(plain.weights)) == ({}, digest(both.weights))
+    assert {name.partition(".")[0] for name in both.heads} == {"projector"}
+    again = read_export(tmp_path / "both.safetensors")
+    assert digest(again.encoder.weights) == digest(finished.encoder().weights)
+    images = torch.from_numpy(random_images(3, 1, 8))
+    first, second = (load_encoder(tmp_path / f"{name}.safetensors") for name in ("plain", "both"))
+    assert torch.equal(first(first.normalise(images)), second(second.normalise(images)))
+
+
+class StopInRound2(Observer):
+    def on_round(self, round: int, cohort: object) -> None:
+        if round == 2:
+            raise KeyboardInterrupt
+
+
+def test_of_an_unfinished_run_the_last_committed_round_is_taken(tiny: Tiny, tmp_path: Path):
+    with pytest.raises(KeyboardInterrupt):
+        run(tiny("fedavg"), tmp_path / "run", observer=StopInRound2())
+    unfinished = export_encoder(tmp_path / "run", tmp_path / "stopped.safetensors")
+    whole = run(tiny("fedavg", "rounds=1"), tmp_path / "one")
+    assert (unfinished.info.round, unfinished.info.state_sha256) == (1, whole.state_sha256)
+    assert digest(unfinished.weights) == digest(export_encoder(whole.directory, tmp_path / "one.safetensors").weights)
+
+
+def test_a_record_without_shape_and_classes_is_completed_from_the_data(finished: Result, tmp_path: Path):
+    expected = export_encoder(finished.directory, tmp_path / "new.safetensors").info
+    record = RunRecord.open(finished.directory)
+    record.directory = tmp_path / "old"
+    record.directory.mkdir()
+    for name in ("shape", "classes"):
+        del record.summary["data"][name]
+    record.save()
+    for name in ("config.yaml", "encoders"):
+        (record.directory / name).symlink_to(finished.directory / name)
+    assert export_encoder(record.directory, tmp_path / "old.safetensors").info == expected
+
+
+@pytest.mark.parametrize("architecture", ENCODERS)
+def test_every_architecture_gives_its_features_again(architecture: str, tmp_path: Path):
+    export = random_export(architecture, "cifar" if ENCODERS[architecture].has_stem else "auto", channels=2)
+    original = build_encoder(architecture, channels=2, size=20, stem=export.info.stem)
+    original.load_state_dict(export.weights)
+    write_export(export, tmp_path / "e.safetensors")
+    loaded = load_encoder(tmp_path / "e.safetensors")
+    images = torch.from_numpy(random_images(3, 2))
+    assert (loaded.size, loaded.mean, loaded.std) == (20, (0.4, 0.45), (0.2, 0.25))
+    with torch.inference_mode():
+        features = loaded(loaded.normalise(images))
+        expected = original.eval()(normalise(images, export.info.recipe))
+    # The layout in memory may differ, and with it the order of float32 sums.
+    torch.testing.assert_close(features, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("depth", "stem"), [(18, "cifar"), (18, "imagenet"), (34, "cifar"), (50, "imagenet")])
+def test_a_resnet_loads_into_torchvision_strictly(depth: int, stem: str, tmp_path: Path):
+    size = 20 if stem == "cifar" else 40
+    write_export(random_export(f"resnet{depth}", stem, size=size), tmp_path / "e.safetensors")
+    model = getattr(torchvision.models, f"resnet{depth}")(num_classes=4)
+    model.fc = nn.Identity()
+    if stem == "cifar":
+        model.conv1, model.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
+    model.load_state_dict(load_file(tmp_path / "e.safetensors"), strict=True)
+    ours = load_encoder(tmp_path / "e.safetensors")
+    inputs = ours.normalise(torch.from_numpy(random_images(2, size=size)))
+    with torch.inference_mode():
+        features = model.eval().to(memory_format=torch.channels_last)(inputs)
+        assert torch.equal(features, ours(inputs))
+
+
+def test_images_with_other_channels_or_scaled_are_refused(tmp_path: Path):
+    write_export(random_export("cnn"), tmp_path / "e.safetensors")
+    loaded = load_encoder(tmp_path / "e.safetensors")
+    with pytest.raises(ValueError, match=r"takes images with 3 channels, got \[2, 1, 20, 20\]: pass \[N, 3, H, W\]$"):
+        loaded.normalise(torch.from_numpy(random_images(2, 1)))
+    with pytest.raises(ValueError, match="uint8 images"):
+        loaded.normalise(torch.zeros(2, 3, 20, 20))
+
+
+def damaged(name: str, path: Path) -> None:
+    """Write a file that is no usable export, in one of several ways."""
+    export = random_export("cnn")
+    if name == "no safetensors":
+        path.write_text("PK")
+    elif name == "other safetensors":
+        save_file(export.weights, path)
+    elif name == "other weights":
+        write_export(replace(export, weights=random_export("alexnet").weights), path)
+    elif name == "unknown architecture":
+        write_export(replace(export, info=replace(INFO, architecture="resnet19")), path)
+    elif name != "missing":
+        metadata = export.info.metadata() | ({"size": "large"} if name == "size" else {})
+        if name == "no classes":
+            del metadata["classes"]
+        save_file(export.weights, path, metadata)
+
+
+WRONG = {
+    "missing": "there is no file",
+    "no safetensors": "cannot be read as safetensors",
+    "other safetensors": "is not an exported encoder, its format is not named instead of rayfed-ssl-encoder/1",
+    "unknown architecture": "holds an unknown encoder 'resnet19': did you mean 'resnet18'",
+    "other weights": "the weights in .* do not fit cnn",
+    "size": "the metadata of .* are damaged",
+    "no classes": "the metadata of .* are damaged .*classes",
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_file_that_cannot_be_used_is_told_in_one_line(name: str, tmp_path: Path):
+    damaged(name, tmp_path / "e.safetensors")
+    with pytest.raises(ConfigError, match=WRONG[name]) as caught:
+        load_encoder(tmp_path / "e.safetensors")
+    assert "\n" not in str(caught.value)
+
+
+def test_what_cannot_be_exported_is_told(finished: Result, mixed: Result, tmp_path: Path):
+    out = tmp_path / "new" / "e.safetensors"
+    with pytest.raises(ConfigError, match=r"has no encoder 'client-3': choose from global$"):
+        export_encoder(finished.directory, out, encoder="client-3")
+    with pytest.raises(ConfigError, match=r"has no encoder 'global': choose from client-0, client-1, client-2$"):
+        export_encoder(mixed.directory, out)
+    with pytest.raises(ConfigError, match=r"name ends in \.safetensors, got .*e\.pt$"):
+        export_encoder(finished.directory, out.with_suffix(".pt"))
+    with pytest.raises(ConfigError, match="holds no run"):
+        export_encoder(tmp_path, out)
+    assert list(tmp_path.iterdir()) == []
