@@ -13,26 +13,48 @@ app = typer.Typer()
 
 @app.command()
 def evaluate(
-    directory: RunDirectory,
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN", help="A run's directory; with --protocol also a file of its encoders, or an exported encoder."
+        ),
+    ],
     settings: Settings = None,
+    protocol: Annotated[
+        list[str] | None,
+        typer.Option(help="Run this protocol (`list protocols`) alone, and append to evaluations.parquet. Repeatable."),
+    ] = None,
     round: Annotated[int | None, typer.Option(help="A committed round; default: the last.")] = None,
     initial: Annotated[
         bool, typer.Option("--initial", help="Score the random encoder that the run began with.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Score a run's encoders again, with other settings of evaluation.* if you like."""
+    """Score a run's encoders again, with other settings of evaluation.* if you like, or by the papers' protocols.
+
+    Settings of a protocol are given by their name, such as epochs=5, or linear-moco.epochs=5 for one of several.
+    """
     with plain_errors():
+        if protocol:
+            from rayfed_ssl.reports.measurements import TABLE, measure_encoders
+            from tune.score_tables import print_measurements
+
+            found = measure_encoders(path, protocol, settings or [], round=round, initial=initial)
+            print_measurements(found, path / TABLE if path.is_dir() else None, as_json)
+            return
         from rayfed_ssl.reports.rescore import rescore
         from tune.tables import print_evaluations
 
-        print_evaluations(rescore(directory, *(settings or []), round=round, initial=initial), as_json)
+        print_evaluations(rescore(path, *(settings or []), round=round, initial=initial), as_json)
 
 
 @app.command()
 def compare(
     directories: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Directories of runs.")],
     figure: Annotated[Path | None, typer.Option(help="Draw accuracy over bytes here (.png or .svg).")] = None,
+    seeds: Annotated[
+        bool, typer.Option("--by-seed", help="Runs that differ in their seed alone as one: mean, standard deviation, n.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare runs: accuracy against bytes and rounds."""
@@ -41,7 +63,13 @@ def compare(
         from tune.tables import print_comparison
 
         summaries = [summarise(directory) for directory in directories]
-        print_comparison(summaries, as_json)
+        if seeds:
+            from rayfed_ssl.reports.seeds import by_seed
+            from tune.score_tables import print_seed_groups
+
+            print_seed_groups(by_seed(summaries), as_json)
+        else:
+            print_comparison(summaries, as_json)
         if figure is not None:
             from rayfed_ssl.reports.figures import draw_comparison
 
@@ -86,3 +114,23 @@ def diagnose(
             print_json(found)
         else:
             print_diagnosis(found, directory / FILE)
+
+
+@app.command()
+def report(
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="RUN_OR_SWEEP...", help="Runs, directories of runs, reproductions.")
+    ],
+    out: Annotated[Path, typer.Option(help="HTML file to write; figures go beside it.")] = Path("report.html"),
+    embedding: Annotated[
+        str, typer.Option(help="How test features are placed on a plane: tsne, or umap where umap-learn is installed.")
+    ] = "tsne",
+) -> None:
+    """Write one HTML file on runs, with all figures as PNG and SVG files beside it."""
+    with plain_errors():
+        from rayfed_ssl.reports.html import write_report
+
+        def warn(line: str) -> None:
+            typer.echo(f"left out: {line}", err=True)
+
+        typer.echo(f"report: {write_report(directories, out, embedding=embedding, on_left_out=warn)}")

@@ -1,0 +1,112 @@
+"""The part of the report that compares runs: those that differ in seed alone are one row, with mean and spread."""
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from rayfed_ssl.reports.html import bars, curves
+from rayfed_ssl.reports.html.figure import Gallery
+from rayfed_ssl.reports.html.groups import Group, differences, spread
+from rayfed_ssl.reports.html.page import Card, Section
+from rayfed_ssl.reports.html.sources import ReportedRun
+from rayfed_ssl.reports.html.tables import Cell, Table, count, duration, percent, score_title, size
+
+
+def comparison_sections(groups: Sequence[Group], gallery: Gallery, command: str) -> tuple[Section, ...]:
+    """Make the sections that are about all runs."""
+    runs = [run for group in groups for run in group.runs]
+    names = ", ".join(run.name for run in runs[:6]) + (f" and {len(runs) - 6} more" if len(runs) > 6 else "")
+    origin = f"{command} · runs {names}"
+    accuracy = tuple(gallery.show(plot, "comparison", origin) for plot in curves.accuracy_plots(groups))
+    differing = differences(groups)
+    text = (
+        "A row is a setting; seeds are averaged: mean ± standard deviation (n − 1) and n. “Last epoch” is the result; “best "
+        "epoch” is chosen on the test set.",
+    )
+    return (
+        Section("headline", "Headline", cards=_cards(groups), text=text, tables=(scores(groups),)),
+        Section("accuracy", "Accuracy", figures=accuracy)
+        if accuracy
+        else Section("accuracy", "Accuracy", text=("No accuracy is on record yet.",)),
+        Section(
+            "communication", "Communication", figures=(gallery.show(bars.traffic_plot(groups), "comparison", origin),)
+        ),
+        Section("differences", "What differs", tables=(_differences(groups, differing),))
+        if differing
+        else Section("differences", "What differs", text=("Nothing but the seed.",)),
+        Section("runs", "All runs", tables=(_runs(runs),)),
+    )
+
+
+def _cards(groups: Sequence[Group]) -> tuple[Card, ...]:
+    runs = [run for group in groups for run in group.runs]
+    unfinished = sum(not run.summary.finished for run in runs)
+    notes = (f"{unfinished} unfinished",) if unfinished else ("all finished",)
+    found = [Card("Runs", str(len(runs)), notes), Card("Settings", str(len(groups)))]
+    scored = [(fmean(values), group) for group in groups if (values := group.scores("linear"))]
+    if scored:
+        best, group = max(scored, key=lambda pair: pair[0])
+        found.append(
+            Card("Highest linear probe, last epoch", percent(best).text, (group.label, f"n = {len(group.runs)}"))
+        )
+    sent = sum(run.summary.bytes_up for run in runs)
+    seconds = sum(run.summary.seconds for run in runs)
+    return (*found, Card("Sent by all clients", size(sent).text), Card("Time of rounds", duration(seconds).text))
+
+
+def scores(groups: Sequence[Group]) -> Table:
+    """Show final scores, bytes and time of each group."""
+    found = [metrics for group in groups for run in group.runs for metrics in run.summary.scores.values()]
+    names = list(dict.fromkeys(name for metrics in found for name in metrics))
+    names.sort(key=lambda name: (name != "linear", name != "linear_best", name != "knn", name))
+    columns = [
+        "run",
+        "seeds",
+        "rounds",
+        *map(score_title, names),
+        "up, all",
+        "down, all",
+        "time of rounds",
+        "privacy risk",
+    ]
+    rows = [
+        [
+            Cell(group.label),
+            count(len(group.runs)),
+            Cell(
+                f"{group.runs[0].summary.rounds} × {group.runs[0].summary.config.epochs}", group.runs[0].summary.rounds
+            ),
+            *(spread(group.scores(name)) for name in names),
+            size(fmean(run.summary.bytes_up for run in group.runs)),
+            size(fmean(run.summary.bytes_down for run in group.runs)),
+            duration(fmean(run.summary.seconds for run in group.runs)),
+            Cell(group.runs[0].summary.privacy),
+        ]
+        for group in groups
+    ]
+    return Table.of("Final scores and costs, mean over seeds", columns, rows)
+
+
+def _differences(groups: Sequence[Group], differing: dict[str, list[str]]) -> Table:
+    rows = [[key, *values] for key, values in differing.items()]
+    return Table.of("Settings that differ", ["key", *(group.label for group in groups)], rows)
+
+
+def _runs(runs: Sequence[ReportedRun]) -> Table:
+    rows = []
+    for run in runs:
+        summary = run.summary
+        rows.append(
+            [
+                Cell(run.name),
+                Cell(summary.name),
+                count(summary.config.seed),
+                Cell("yes" if summary.finished else f"no, round {summary.rounds} of {summary.config.rounds}"),
+                percent(summary.headline("linear")),
+                percent(summary.headline("knn")),
+                size(summary.bytes_up),
+                duration(summary.seconds),
+                Cell((summary.state_sha256 or "–")[:16]),
+            ]
+        )
+    columns = ["run", "method", "seed", "finished", "linear probe, last epoch", "kNN", "up", "time of rounds", "state"]
+    return Table.of("Each run", columns, rows)

@@ -1,0 +1,266 @@
+"""Lines: accuracy over rounds, bytes and time, and the losses (FLESD's Figure 5)."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, pstdev, stdev
+from typing import Any, Literal
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from rayfed_ssl.record import Row
+from rayfed_ssl.reports.figures import BLUE, ORANGE
+from rayfed_ssl.reports.html.figure import DASHES, PAPER, SERIES, Plot, clean
+from rayfed_ssl.reports.html.groups import Group, spread
+from rayfed_ssl.reports.html.sources import ReportedRun
+from rayfed_ssl.reports.html.tables import Cell, Table, count, number
+
+WIDTH, HEIGHT = 4.6, 3.3
+"""Inches of a figure: at the width of a phone its letters can still be read."""
+
+Over = Literal["rounds", "bytes", "time"]
+
+_AXES = {"rounds": "round", "bytes": "MB moved by all clients", "time": "seconds of rounds (wall clock)"}
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A run after a round: where it is on each axis, and its kNN accuracy in [0, 1]."""
+
+    round: int
+    megabytes: float
+    seconds: float
+    knn: float
+
+    def at(self, over: Over) -> float:
+        """Tell the place on an axis."""
+        return {"rounds": float(self.round), "bytes": self.megabytes, "time": self.seconds}[over]
+
+
+def moments(run: ReportedRun) -> list[Moment]:
+    """Read a run's kNN curve, with the wall time of the rounds so far."""
+    seconds = {row["round"]: row["value"] for row in run.record.metrics if _is(row, "run", "seconds")}
+    return [
+        Moment(
+            point.round, point.bytes / 1e6, sum(s for round, s in seconds.items() if round <= point.round), point.knn
+        )
+        for point in run.summary.curve
+    ]
+
+
+def _is(row: Row, participant: str, name: str) -> bool:
+    return bool(row["participant"] == participant and row["name"] == name)
+
+
+def new_axes(*, height: float = HEIGHT) -> tuple[Figure, Axes]:
+    """Begin a figure of one panel."""
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def legend_below(figure: Figure, axes: Axes) -> None:
+    """Put the legend under the axes, where labels of any length have room."""
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        columns = 1 if max(map(len, labels)) > 24 or len(labels) < 2 else 2
+        figure.legend(handles, labels, loc="outside lower left", ncols=columns)
+
+
+def style(index: int) -> dict[str, Any]:
+    """Choose colour, marker and dash of a series; together they never repeat."""
+    colour, marker = SERIES[index % len(SERIES)]
+    return {"color": colour, "marker": marker, "linestyle": DASHES[index // len(SERIES) % len(DASHES)]}
+
+
+def accuracy_plots(groups: Sequence[Group]) -> list[Plot]:
+    """Draw accuracy over rounds, over bytes and over time; nothing where no run was scored."""
+    curves = {group.label: [moments(run) for run in group.runs] for group in groups}
+    if not any(curve for found in curves.values() for curve in found):
+        return []
+    table = _curve_table(groups)
+    plots = []
+    for over in ("rounds", "bytes", "time"):
+        says = (
+            f"Line chart: accuracy in percent over {_AXES[over]}, {len(groups)} series. The numbers are in the table of the "
+            "chart over rounds."
+        )
+        plots.append(
+            Plot(
+                f"accuracy-over-{over}",
+                f"Accuracy over {over}",
+                says,
+                lambda over=over: _accuracy(groups, over),  # type: ignore[misc]
+                table if over == "rounds" else None,
+                "Lines: kNN accuracy, mean over encoders and seeds; bands: one standard deviation over seeds. Diamonds: "
+                "linear probe of the final encoder, last epoch.",
+            )
+        )
+    return plots
+
+
+def _accuracy(groups: Sequence[Group], over: Over) -> Figure:
+    figure, axes = new_axes(height=HEIGHT + 0.19 * max(len(groups) - 2, 0))
+    for index, group in enumerate(groups):
+        line = style(index)
+        points = list(_over_seeds([moments(run) for run in group.runs], over))
+        places, means, deviations = zip(*points, strict=True) if points else ((), (), ())
+        axes.plot(places, means, label=clean(group.label), markersize=5, **line)
+        if any(deviations):
+            low, high = ([m + sign * d for m, d in zip(means, deviations, strict=True)] for sign in (-1, 1))
+            axes.fill_between(places, low, high, color=line["color"], alpha=0.18, linewidth=0)
+        probes = group.scores("linear")
+        if probes and points:
+            axes.plot(
+                places[-1:],
+                [100 * fmean(probes)],
+                marker="D",
+                markersize=8,
+                markerfacecolor=PAPER,
+                markeredgecolor=line["color"],
+                markeredgewidth=1.8,
+                linestyle="",
+            )
+    axes.set(xlabel=_AXES[over], ylabel="accuracy (%)")
+    if over == "rounds":
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.margins(0.06)
+    if over != "rounds":
+        axes.set_xlim(left=0)
+    legend_below(figure, axes)
+    return figure
+
+
+def _over_seeds(curves: Iterable[Sequence[Moment]], over: Over) -> Iterable[tuple[float, float, float]]:
+    """Average curves of several seeds round by round: place, accuracy and its deviation in percent."""
+    by_round: dict[int, list[Moment]] = defaultdict(list)
+    for curve in curves:
+        for moment in curve:
+            by_round[moment.round].append(moment)
+    for _, found in sorted(by_round.items()):
+        values = [100 * moment.knn for moment in found]
+        yield fmean(moment.at(over) for moment in found), fmean(values), stdev(values) if len(values) > 1 else 0.0
+
+
+def _curve_table(groups: Sequence[Group]) -> Table:
+    rows = []
+    for group in groups:
+        found: dict[int, list[Moment]] = defaultdict(list)
+        for run in group.runs:
+            for moment in moments(run):
+                found[moment.round].append(moment)
+        for round, at in sorted(found.items()):
+            rows.append(
+                [
+                    Cell(group.label),
+                    count(round),
+                    number(fmean(moment.megabytes for moment in at)),
+                    number(fmean(moment.seconds for moment in at)),
+                    spread([moment.knn for moment in at]),
+                ]
+            )
+    return Table.of("kNN accuracy over the run", ["run", "round", "MB", "seconds", "kNN"], rows)
+
+
+_LOSSES = {
+    "loss_first": ("clients, first local epoch", BLUE, "o", ":"),
+    "loss": ("clients, last local epoch", BLUE, "s", "--"),
+    "distil_loss_first": ("server, first distillation epoch", ORANGE, "v", "-."),
+    "distil_loss": ("server, last distillation epoch", ORANGE, "^", "-"),
+}
+
+
+def loss_plot(run: ReportedRun) -> Plot | None:
+    """Draw local losses dashed and the server's solid, as FLESD's Figure 5 does; None where none is on record."""
+    series = {name: by_round(run.record.metrics, name) for name in _LOSSES}
+    series = {name: found for name, found in series.items() if found}
+    if not series:
+        return None
+
+    def draw() -> Figure:
+        figure, axes = new_axes(height=HEIGHT + 0.3)
+        for name, found in series.items():
+            label, colour, marker, dash = _LOSSES[name]
+            rounds, means = list(found), [fmean(values) for values in found.values()]
+            axes.plot(rounds, means, color=colour, marker=marker, linestyle=dash, markersize=4, label=label)
+            if len(next(iter(found.values()))) > 1 and name == "loss":
+                low, high = [min(v) for v in found.values()], [max(v) for v in found.values()]
+                axes.fill_between(rounds, low, high, color=colour, alpha=0.15, linewidth=0)
+        axes.set(xlabel="round", ylabel="loss")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        legend_below(figure, axes)
+        return figure
+
+    rounds = sorted({round for found in series.values() for round in found})
+    columns = ["round", *(_LOSSES[name][0] for name in series)]
+    rows = [
+        [count(round), *(number(fmean(found[round]) if round in found else None) for found in series.values())]
+        for round in rounds
+    ]
+    return Plot(
+        "losses",
+        "Losses over rounds",
+        f"Line chart: losses over {len(rounds)} rounds; the clients' mean is dashed or dotted, the server's solid.",
+        draw,
+        Table.of("Losses, mean over clients", columns, rows),
+        "Dashed: local training, mean over clients, the band from the lowest to the highest client. Solid: the server's.",
+    )
+
+
+def by_round(rows: Iterable[Row], name: str) -> dict[int, list[float]]:
+    """Collect a metric of all participants by round, in ascending rounds."""
+    found: dict[int, list[float]] = defaultdict(list)
+    for row in rows:
+        if row["name"] == name:
+            found[row["round"]].append(row["value"])
+    return dict(sorted(found.items()))
+
+
+_DIAGNOSTICS = {
+    "diag_effective_rank": "effective rank of features",
+    "diag_feature_std": "deviation of normalised features",
+    "diag_alignment": "alignment of two views",
+    "diag_uniformity": "uniformity on the sphere",
+    "diag_update_cosine": "cosine of clients' updates",
+    "diag_cka": "linear CKA of clients' encoders",
+    "diag_angle": "angle between representations (degrees)",
+    "diag_relation_distance": "distance of relation matrices",
+}
+
+
+def diagnostic_plots(run: ReportedRun) -> list[Plot]:
+    """Draw each "diag_" metric over rounds: a line where one participant has it, else mean and range."""
+    names = sorted({row["name"] for row in run.record.metrics if row["name"].startswith("diag_")})
+    return [_diagnostic_plot(run, name, index) for index, name in enumerate(names)]
+
+
+def _diagnostic_plot(run: ReportedRun, name: str, index: int) -> Plot:
+    found = by_round(run.record.metrics, name)
+    title = _DIAGNOSTICS.get(name, name.removeprefix("diag_").replace("_", " "))
+
+    def draw() -> Figure:
+        figure, axes = new_axes(height=2.6)
+        means = [fmean(values) for values in found.values()]
+        line = style(index)
+        axes.plot(list(found), means, markersize=5, **line)
+        if any(len(values) > 1 for values in found.values()):
+            low, high = [min(v) for v in found.values()], [max(v) for v in found.values()]
+            axes.fill_between(list(found), low, high, color=line["color"], alpha=0.18, linewidth=0)
+        axes.set(xlabel="round", ylabel=clean(title))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        return figure
+
+    rows = [
+        [count(round), number(fmean(v)), number(min(v)), number(max(v)), number(pstdev(v)), count(len(v))]
+        for round, v in found.items()
+    ]
+    columns = ["round", "mean", "minimum", "maximum", "standard deviation", "values"]
+    return Plot(
+        name,
+        title[0].upper() + title[1:],
+        f"Line chart: {title} over {len(found)} rounds. The numbers are in the table below.",
+        draw,
+        Table.of(f"{name} over rounds", columns, rows),
+        "Line: mean over encoders or pairs; band: from the lowest to the highest.",
+    )

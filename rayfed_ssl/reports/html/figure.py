@@ -1,0 +1,192 @@
+"""From a Matplotlib figure to the page: inline SVG in the page's own colours, and PNG and SVG files beside it.
+
+Figures are drawn once, in colours for white paper. In the page's copy each of these colours is a CSS variable, so that the
+page sets them again for a dark screen; text stays text. The same figure gives the same bytes.
+"""
+
+import html
+import io
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from rayfed_ssl.reports.figures import BLUE, GREEN, METHOD_STYLES, ORANGE
+from rayfed_ssl.reports.html.tables import Table
+
+INK, MUTED, GRID, PAPER = "#1b2530", "#4d5966", "#d9dee3", "#ffffff"
+PINK, SKY, BLACK = (colour for colour, _ in METHOD_STYLES[3:])
+AMBER = "#E69F00"
+
+SERIES = (*((colour, marker) for colour, marker in METHOD_STYLES), (AMBER, "X"))
+DASHES = ("-", "--", "-.", ":")
+
+VARIABLES: Mapping[str, str] = {
+    INK: "ink",
+    MUTED: "muted",
+    GRID: "grid",
+    "#dddddd": "grid",
+    PAPER: "card",
+    BLUE: "blue",
+    ORANGE: "vermillion",
+    GREEN: "green",
+    PINK: "pink",
+    SKY: "sky",
+    BLACK: "ink",
+    AMBER: "amber",
+}
+
+STYLE: Any = {
+    "font.size": 10,
+    "text.parse_math": False,  # a run may be called anything, "$x" included
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": MUTED,
+    "axes.titlesize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.facecolor": "none",
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "hatch.linewidth": 0.8,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "rayfed-ssl",
+}
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A figure that is to be drawn.
+
+    Attributes:
+        key: Its name within its part of the report; files are named for it.
+        title: What it shows, a few words.
+        says: The same for who cannot see it: what is on the axes, and where the numbers are.
+        draw: Draws it.
+        table: The numbers in it.
+        note: What a reader needs to know to read it.
+    """
+
+    key: str
+    title: str
+    says: str
+    draw: Callable[[], Figure]
+    table: Table | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A figure in the page."""
+
+    title: str
+    svg: Markup
+    note: str
+    origin: str
+    table: Table | None
+    wide: bool
+    files: tuple[str, ...]
+
+
+class Gallery:
+    """Draws figures and writes their files.
+
+    Args:
+        folder: Where PNG and SVG files go.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._names: set[str] = set()
+
+    def show(self, plot: Plot, part: str, origin: str) -> Shown:
+        """Draw a figure.
+
+        Args:
+            plot: What to draw.
+            part: The run or the comparison it belongs to; begins the files' names.
+            origin: The command and the run that made it.
+        """
+        name = self._name(f"{part}-{plot.key}")
+        with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Glyph .* missing")  # the page's own fonts may have it
+            figure = plot.draw()
+            svg = _svg(figure)
+            png = io.BytesIO()
+            figure.savefig(png, format="png", dpi=150, facecolor=PAPER, metadata={"Software": None})
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / f"{name}.svg").write_text(svg, encoding="utf-8")
+        (self.folder / f"{name}.png").write_bytes(png.getvalue())
+        wide = figure.get_figwidth() > 5.2
+        files = tuple(f"{self.folder.name}/{name}.{kind}" for kind in ("svg", "png"))
+        return Shown(plot.title, inline(svg, name, plot.says), plot.note, origin, plot.table, wide, files)
+
+    def keep(self, *paths: Path) -> tuple[str, ...]:
+        """Copy files of figures that were drawn elsewhere; those that are not there are left out."""
+        names = []
+        for path in paths:
+            if path.is_file():
+                name = f"{self._name(path.stem + path.suffix)}{path.suffix}"
+                self.folder.mkdir(parents=True, exist_ok=True)
+                (self.folder / name).write_bytes(path.read_bytes())
+                names.append(f"{self.folder.name}/{name}")
+        return tuple(names)
+
+    def _name(self, wanted: str) -> str:
+        slug = re.sub(r"[^A-Za-z0-9]+", "-", wanted).strip("-").lower()[:80] or "figure"
+        name, number = slug, 1
+        while name in self._names:
+            number += 1
+            name = f"{slug}-{number}"
+        self._names.add(name)
+        return name
+
+
+def clean(text: str) -> str:
+    """Make text that a figure can hold: no control characters, nothing that hides it from a legend."""
+    shown = "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
+    return f" {shown}" if shown.startswith("_") else shown
+
+
+def _svg(figure: Figure) -> str:
+    out = io.StringIO()
+    figure.savefig(out, format="svg", facecolor=PAPER, metadata={"Date": None, "Creator": None})
+    return re.sub(r"[ \t]+\n", "\n", out.getvalue())
+
+
+def inline(svg: str, name: str, says: str) -> Markup:
+    """Turn an SVG file into a part of the page: own ids, the page's colours and fonts, a text alternative."""
+    body = svg[svg.index("<svg") :]
+    body = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style[^>]*>.*?</style>", "", body, flags=re.DOTALL)
+    body = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', body)
+    body = re.sub(r'(url\(|xlink:href=")#', rf"\1#{name}-", body)
+    body = re.sub(r'style="[^"]*"', lambda match: _themed(match[0]), body)
+    root = body[: body.index(">") + 1]
+    box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', root)
+    assert box is not None, "Matplotlib writes a view box"
+    width = float(box[1]) * 4 / 3
+    opening = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" {box[0]} role="img" '
+        f'aria-label="{html.escape(says)}" style="max-width:{width:.0f}px">'
+    )
+    return Markup(opening + re.sub(r"\n\s*", "\n", body[len(root) :]).strip())
+
+
+_THEMED = {colour.lower(): name for colour, name in VARIABLES.items()}
+
+
+def _themed(style: str) -> str:
+    style = re.sub(r"#[0-9a-f]{6}", lambda m: f"var(--{_THEMED[m[0]]})" if m[0] in _THEMED else m[0], style)
+    return re.sub(r"(font: [^';]*?)'DejaVu Sans'[^;\"]*", r"\1system-ui, sans-serif", style)

@@ -1,0 +1,90 @@
+"""Runs that differ in their seed alone, as one: mean, spread and number."""
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Any
+
+from rayfed_ssl.reports.html.sources import ReportedRun
+from rayfed_ssl.reports.html.tables import Cell, flatten, plain
+
+LABEL_LIMIT = 44
+"""Characters of a label; more does not fit beside a figure on a phone."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one setting with different seeds.
+
+    Attributes:
+        label: What tells it from the other groups.
+        runs: In the order of their seeds.
+    """
+
+    label: str
+    runs: tuple[ReportedRun, ...]
+
+    def scores(self, score: str) -> list[float]:
+        """Collect a final score over seeds; runs without it are left out."""
+        found = (run.summary.headline(score) for run in self.runs)
+        return [value for value in found if value is not None]
+
+
+def group(runs: Sequence[ReportedRun]) -> tuple[Group, ...]:
+    """Put runs of one setting together, in the order in which the first of each was named."""
+    found: dict[str, list[ReportedRun]] = defaultdict(list)
+    for run in runs:
+        found[_key(run)].append(run)
+    members = [sorted(group, key=lambda run: run.summary.config.seed) for group in found.values()]
+    labels = _labels([group[0] for group in members])
+    return tuple(Group(label, tuple(group)) for label, group in zip(labels, members, strict=True))
+
+
+def spread(values: Sequence[float], scale: float = 100, unit: str = "%") -> Cell:
+    """Show mean ± standard deviation over seeds (n - 1) and n; a single value stands alone."""
+    if not values:
+        return Cell("–")
+    mean = fmean(values)
+    if len(values) == 1:
+        return Cell(f"{scale * mean:.2f}{unit}", mean)
+    return Cell(f"{scale * mean:.2f} ± {scale * stdev(values):.2f}{unit} (n = {len(values)})", mean)
+
+
+def differences(groups: Sequence[Group]) -> dict[str, list[str]]:
+    """Find the settings that differ between groups: key -> value in each group."""
+    configs = [_settings(group.runs[0]) for group in groups]
+    keys = dict.fromkeys(key for config in configs for key in config)
+    shown = {key: [plain(config.get(key)) if key in config else "–" for config in configs] for key in keys}
+    return {key: values for key, values in shown.items() if len(set(values)) > 1}
+
+
+def _settings(run: ReportedRun) -> dict[str, Any]:
+    """Collect what a result depends on: all settings but the seed and how it was computed."""
+    flat = flatten(run.summary.config.dump())
+    return {key: value for key, value in flat.items() if key != "seed" and not key.startswith("engine.")}
+
+
+def _key(run: ReportedRun) -> str:
+    return json.dumps([run.summary.name, run.summary.rounds, _settings(run)], sort_keys=True)
+
+
+def _labels(firsts: Sequence[ReportedRun]) -> list[str]:
+    """Label each group by its method; where methods are equal, by the settings or else the names that differ."""
+    names = [run.summary.name for run in firsts]
+    labels = []
+    for run in firsts:
+        alike = [other for other in firsts if other.summary.name == run.summary.name]
+        label = run.summary.name
+        if len(alike) > 1:
+            own, others = _settings(run), [_settings(other) for other in alike]
+            differing = [key for key in own if any(other.get(key) != own[key] for other in others)]
+            label += " " + " ".join(f"{key}={plain(own[key])}" for key in differing[:2])
+        labels.append(label)
+    unique = [label if labels.count(label) == 1 else run.name for label, run in zip(labels, firsts, strict=True)]
+    shortened = [label if len(label) <= LABEL_LIMIT else label[: LABEL_LIMIT - 1] + "…" for label in unique]
+    if len(set(shortened)) < len(shortened):
+        shortened = [f"{index}: {label}" for index, label in enumerate(shortened, 1)]
+    assert len(names) == len(shortened)
+    return shortened
