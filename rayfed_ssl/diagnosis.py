@@ -147,33 +147,77 @@ def client_diagnostics(
         and "diag_angle_lower" and "diag_angle_upper", means of the quartiles over pairs.
     """
     chosen = _chosen(tuple(uploads), derive_seed(config.seed, Purpose.DIAGNOSTICS, round=round))
-    images = sample_images(config, dataset, CLIENT_SAMPLES)
-    public = torch.from_numpy(random_rows(num_public, CLIENT_SAMPLES, derive_seed(config.seed, Purpose.DIAGNOSTICS)))
-    drift, norms = {name: Drift() for name in {task.architecture(i) for i in chosen}}, []
-    features: list[Tensor] = []
-    relations: list[Tensor] = []
+    comparison = Comparison(config, task, dataset, num_public)
     for client_id in chosen:
-        sent, architecture = shown(uploads[client_id], num_public), task.architecture(client_id)
-        update = _update(sent, shown(download(client_id), num_public))
-        if update is not None:
-            norms.append(drift[architecture].add(update))
-        rows = _features(sent, architecture, images, public, task)
-        if rows is not None and bool(rows.isfinite().all()):
-            features.append(rows)
-        if sent.relation is not None:
-            relations.append(sent.relation.clone())
+        architecture = task.architecture(client_id)
+        comparison.add(architecture, shown(uploads[client_id], num_public), shown(download(client_id), num_public))
     cosines: list[float] = []
-    if len(drift) == 1 and len(norms) > 1:  # updates of different architectures have no angle between them
-        updates = (_update(shown(uploads[i], num_public), shown(download(i), num_public)) for i in chosen)
-        (only,) = drift.values()
-        cosines = [only.cosine(update) for update in updates if update is not None]
-    distances = [relation_distance(one, other) for one, other in combinations(relations, 2)]
-    return (
-        _spread("diag_update_norm", norms)
-        | _spread("diag_update_cosine", cosines)
-        | _compare(features)
-        | _spread("diag_relation_distance", distances)
-    )
+    if comparison.has_one_drift:
+        for client_id in chosen:
+            sent, received = shown(uploads[client_id], num_public), shown(download(client_id), num_public)
+            cosines += comparison.cosine(sent, received)
+            del sent, received
+    return comparison.metrics() | _spread("diag_update_cosine", cosines)
+
+
+class Comparison:
+    """What a round's clients have in common, in the making: it keeps features and relation matrices, but no weights.
+
+    Args:
+        config: The run's seed.
+        task: Models, number format and device.
+        dataset: Its test images.
+        num_public: P.
+    """
+
+    def __init__(self, config: Config, task: Task, dataset: Dataset, num_public: int) -> None:
+        self._task = task
+        self._images = sample_images(config, dataset, CLIENT_SAMPLES)
+        rows = random_rows(num_public, CLIENT_SAMPLES, derive_seed(config.seed, Purpose.DIAGNOSTICS))
+        self._public = torch.from_numpy(rows)
+        self._drifts: dict[str, Drift] = {}
+        self._norms: list[float] = []
+        self._features: list[Tensor] = []
+        self._relations: list[Tensor] = []
+
+    def add(self, architecture: str, sent: Shown, received: Shown) -> None:
+        """Look at one client's upload and at what it had received."""
+        update = update_of(sent, received)
+        if update is not None:
+            self._norms.append(self._drifts.setdefault(architecture, Drift()).add(update))
+        rows = self._look(architecture, sent)
+        if rows is not None and bool(rows.isfinite().all()):
+            self._features.append(rows)
+        if sent.relation is not None:
+            self._relations.append(sent.relation.clone())
+
+    @property
+    def has_one_drift(self) -> bool:
+        """Whether several updates were added, all of one architecture: others have no angle between them."""
+        return len(self._drifts) == 1 and len(self._norms) > 1
+
+    def cosine(self, sent: Shown, received: Shown) -> list[float]:
+        """Compute the mean cosine of an update that was added with the others; nothing of a client that sent none."""
+        update, (drift,) = update_of(sent, received), self._drifts.values()
+        return [] if update is None else [drift.cosine(update)]
+
+    def metrics(self) -> Metrics:
+        """Sum up everything but the cosines."""
+        distances = [relation_distance(one, other) for one, other in combinations(self._relations, 2)]
+        return (
+            _spread("diag_update_norm", self._norms)
+            | compare_features(self._features)
+            | _spread("diag_relation_distance", distances)
+        )
+
+    def _look(self, architecture: str, sent: Shown) -> Tensor | None:
+        """Compute what the sent encoder makes of the images, or take what it was told to make of public samples."""
+        task = self._task
+        if sent.weights is not None and len(self._images) and holds(sent.weights, "encoder", architecture, task):
+            model = task.model(sent.weights, architecture).encoder
+            transform = partial(normalise, recipe=task.views.first)
+            return extract_features(model, self._images, transform, device=task.device, precision=task.precision)
+        return None if sent.representations is None else sent.representations[self._public]
 
 
 def _chosen(client_ids: Sequence[int], seed: int) -> tuple[int, ...]:
@@ -183,7 +227,7 @@ def _chosen(client_ids: Sequence[int], seed: int) -> tuple[int, ...]:
     return tuple(client_ids[row] for row in random_rows(len(client_ids), COMPARED_CLIENTS, seed))
 
 
-def _update(sent: Shown, received: Shown) -> Weights | None:
+def update_of(sent: Shown, received: Shown) -> Weights | None:
     """w_k - w over trained parameters: neither running statistics nor an objective's memory."""
     if sent.weights is None or received.weights is None:
         return None
@@ -195,21 +239,12 @@ def _update(sent: Shown, received: Shown) -> Weights | None:
     return trained or None
 
 
-def _features(sent: Shown, architecture: str, images: np.ndarray, public: Tensor, task: Task) -> Tensor | None:
-    """Compute what the sent encoder makes of the images, or take what it was told to make of public samples."""
-    if sent.weights is not None and len(images) and holds(sent.weights, "encoder", architecture, task):
-        model = task.model(sent.weights, architecture).encoder
-        transform = partial(normalise, recipe=task.views.first)
-        return extract_features(model, images, transform, device=task.device, precision=task.precision)
-    return None if sent.representations is None else sent.representations[public]
-
-
 def holds(weights: Weights, part: str, architecture: str, task: Task) -> bool:
     """Whether a whole encoder, or projector, is there, running statistics included."""
     return all(f"{part}.{name}" in weights for name in task.blank(architecture).part(part).state_dict())
 
 
-def _compare(features: Sequence[Tensor]) -> Metrics:
+def compare_features(features: Sequence[Tensor]) -> Metrics:
     """CKA, and angles where all widths are equal, over pairs of models; nothing of fewer than two."""
     grams = [centred_gram(rows) for rows in features]
     metrics = _spread("diag_cka", [cka(one, other) for one, other in combinations(grams, 2)])
