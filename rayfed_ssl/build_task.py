@@ -11,6 +11,7 @@ from rayfed_ssl.errors import ConfigError, check_name
 from rayfed_ssl.models import ENCODERS
 from rayfed_ssl.models.precision import choose_precision
 from rayfed_ssl.objectives import OBJECTIVES, Supervised
+from rayfed_ssl.saved_encoders import read_start
 from rayfed_ssl.task import Task
 
 
@@ -31,7 +32,8 @@ def build_task(config: Config, dataset: Dataset) -> Task:
     """Build the task.
 
     Raises:
-        ConfigError: A name is unknown, the images are not square, or the device is not there.
+        ConfigError: A name is unknown, the images are not square, the device is not there, or the run cannot start from
+            the encoder that it names.
         ValueError: An encoder cannot take such images.
     """
     channels, height, width = dataset.train.shape
@@ -68,9 +70,13 @@ def build_task(config: Config, dataset: Dataset) -> Task:
             device, engine.precision, channels_last=engine.channels_last, compile=engine.compile
         ),
         seed=config.seed,
+        start=None if config.model.start is None else read_start(config.model.start),
     )
-    for name in {task.encoder, *task.client_encoders}:
-        task.blank(name)  # an encoder that cannot take these images says so now, not in round 1
+    for name in sorted({task.encoder, *task.client_encoders}):
+        blank = task.blank(name)  # an encoder that cannot take these images says so now, not in round 1
+        if task.start is not None:
+            body = {f"encoder.{key}": value for key, value in blank.encoder.state_dict().items()}
+            task.start.check(name, body)
     return task
 
 

@@ -184,6 +184,22 @@ def read_file(path: Path) -> Tree:
         raise CheckpointError(f"{path} is damaged ({error}): {EARLIER}") from None
 
 
+def metadata(path: Path) -> dict[str, str]:
+    """Read what a safetensors file says about itself, without its tensors.
+
+    Raises:
+        CheckpointError: It is missing, or no such file.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            found: dict[str, str] = file.metadata() or {}
+            return found
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing: {EARLIER}") from None
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path} cannot be read as safetensors ({error}): write or copy it again") from None
+
+
 def manifests(directory: Path) -> dict[int, Path]:
     """Find committed rounds in ascending order."""
     paths = [path for path in directory.glob("round-*.json") if path.stem.removeprefix("round-").isdecimal()]

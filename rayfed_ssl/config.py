@@ -232,6 +232,13 @@ def _check_consistency(config: Config) -> None:
         raise ConfigError("partition=classes_per_client needs partition.classes, how many classes a client holds")
     if training.optimiser.name == "adam" and training.optimiser.momentum != Optimiser.momentum:
         raise ConfigError("training.optimiser.momentum has no meaning for adam: remove it or set optimiser.name=sgd")
+    if config.clients.labelled is None and config.clients.label_choice != Clients().label_choice:
+        raise ConfigError("clients.label_choice has no meaning without clients.labelled: set both or neither")
+    if config.clients.labelled is not None and not config.objective.needs_labels:
+        raise ConfigError(
+            "clients.labelled has no meaning for an objective without labels, which learns from every sample: remove it or "
+            "take objective=supervised"
+        )
     _check_method(config)
 
 

@@ -17,6 +17,7 @@ import torch
 from rayfed_ssl.build_task import build_task
 from rayfed_ssl.config import Config
 from rayfed_ssl.data.datasets import open_dataset
+from rayfed_ssl.data.labels import label_subset
 from rayfed_ssl.data.partition import partition
 from rayfed_ssl.data.public import PublicSet, parse_public, split_public
 from rayfed_ssl.data.shard import Shard
@@ -26,7 +27,7 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.ledger import BreakEven, Entry, account
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server
 from rayfed_ssl.rounds import ClientError, Evaluation, ServerError
-from rayfed_ssl.scoring import labelled, score
+from rayfed_ssl.scoring import check_protocols, labelled, score
 from rayfed_ssl.seeds import SERVER, Purpose, derive_seed, generator
 
 
@@ -73,6 +74,7 @@ class Federation:
         self.public = public
         self._public = None if public is None else Shard.of(public.images.images, public.rows, self.task.device)
         _check_shards(self.shards)
+        check_protocols(config.evaluation.chosen, config, self.task, dataset)
         sizes = [len(rows) for _, rows in sorted(self.shards.items())]
         self.notes = (
             self.method.check(self.task, self.num_public)
@@ -100,7 +102,7 @@ class Federation:
                 seed=derive_seed(config.seed, Purpose.PUBLIC),
                 open_other=partial(open_dataset, download=config.data.download, on_progress=on_progress),
             )
-            return cls(config, dataset, shards, public)
+            return cls(config, dataset, _labelled(config, dataset, shards), public)
         except ConfigError:
             raise
         except ValueError as error:
@@ -215,7 +217,7 @@ class Federation:
         """Score an encoder with the training set's labels, which no client is shown, and the test set.
 
         Returns:
-            Accuracies in [0, 1] as "knn" and, if `final`, "linear" (last epoch) and "linear_best".
+            Accuracies in [0, 1] by name, as `score` gives them.
 
         Raises:
             ServerError: The encoder cannot be scored; the message says why.
@@ -242,6 +244,24 @@ class Federation:
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(derive_seed(self.config.seed, Purpose.DROPOUT, round=round, participant=participant))
             yield generator(self.task.device, training_seed(self.config, round, participant))
+
+
+def _labelled(config: Config, dataset: Dataset, shards: Mapping[int, np.ndarray]) -> Mapping[int, np.ndarray]:
+    """Leave each client the samples whose labels it knows, where the run has few."""
+    fraction = config.clients.labelled
+    if fraction is None:
+        return shards
+    known = {}
+    for client_id, rows in shards.items():
+        seed = derive_seed(config.seed, Purpose.LABELS, participant=client_id)
+        chosen = label_subset(dataset.train.labels[rows], fraction, config.clients.label_choice, seed)
+        known[client_id] = rows[chosen]
+        if len(chosen) < 2:
+            raise ConfigError(
+                f"clients.labelled={fraction:g} leaves client {client_id} {len(chosen)} of {len(rows)} samples, but it "
+                "needs 2 to train: raise it"
+            )
+    return known
 
 
 def _check_shards(shards: Mapping[int, np.ndarray]) -> None:

@@ -72,12 +72,14 @@ class Objective(ABC):
 
     Class attributes:
         needs_labels: Whether clients must show it their labels, as only the papers' supervised comparisons do.
+        classifies: Whether the projections are scores of the dataset's classes, so that they have an accuracy.
         parts: Rules of its heads and memories by part; encoder, projector and batch-norm are averaged.
         fixed_head: Whether the head's width follows from the objective, so that `model.projection_dim` means nothing.
         belongs_to: The only method that can train on it, or None.
     """
 
     needs_labels: ClassVar[bool] = False
+    classifies: ClassVar[bool] = False
     parts: ClassVar[Mapping[str, Rule]] = {}
     fixed_head: ClassVar[bool] = False
     belongs_to: ClassVar[str | None] = None

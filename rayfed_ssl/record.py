@@ -25,6 +25,7 @@ from rayfed_ssl.checkpoints import write_durably
 from rayfed_ssl.config import Config
 from rayfed_ssl.environment import environment
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.evaluation.protocols import is_score
 from rayfed_ssl.federation import Federation, training_seed
 from rayfed_ssl.ledger import Entry
 from rayfed_ssl.method import Encoder, Metrics
@@ -45,7 +46,8 @@ LEDGER = pa.schema(
     ]
 )
 
-SCORES = ("knn", "linear", "linear_best")
+LATER_KEYS = (("model", "start", None), ("clients", "labelled", None), ("clients", "label_choice", "balanced"))
+"""Keys that earlier records do not have, with the default that stands for what runs did then."""
 
 Row = dict[str, Any]
 
@@ -159,6 +161,11 @@ class RunRecord(Observer):
             raise ConfigError(
                 f"{self.directory / 'config.yaml'} is not what this run began with: restore it, or start a new run from it"
             )
+        begun_from, start = self.summary.get("start"), _start(federation)
+        if begun_from != start:
+            raise ConfigError(
+                f"model.start={federation.config.model.start} changed since this run began: restore it, or start a new run"
+            )
         began, now = self.summary["data"]["fingerprint"], federation.dataset.fingerprint
         if began != now:
             raise ConfigError(
@@ -178,7 +185,7 @@ class RunRecord(Observer):
         """Accuracies in [0, 1] of a round by encoder."""
         found: dict[str, Metrics] = {}
         for row in self.metrics:
-            if row["round"] == round and row["name"] in SCORES:
+            if row["round"] == round and is_score(row["name"]):
                 found.setdefault(row["participant"], {})[row["name"]] = row["value"]
         return found
 
@@ -236,6 +243,9 @@ class RunRecord(Observer):
 def settings_sha256(config: Config) -> str:
     """Digest of the settings that a run's states depend on: all but how it is computed and scored."""
     settings = {key: value for key, value in config.dump().items() if key not in ("engine", "evaluation")}
+    for section, key, default in LATER_KEYS:
+        if settings[section][key] == default:
+            del settings[section][key]
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
@@ -250,6 +260,11 @@ def encoders_of(federation: Federation, state: checkpoints.RunState, directory: 
     """Read from a checkpoint the encoders that the method shows."""
     clients = checkpoints.StoredStates(state.clients, directory)
     return federation.method.encoders(checkpoints.read(state.server, directory), clients)
+
+
+def _start(federation: Federation) -> dict[str, str] | None:
+    start = federation.task.start
+    return None if start is None else {"file": str(start.file), "sha256": start.sha256}
 
 
 def _describe(federation: Federation) -> dict[str, Any]:
@@ -274,6 +289,7 @@ def _describe(federation: Federation) -> dict[str, Any]:
             "public": federation.num_public,
             "shards": {str(client_id): len(rows) for client_id, rows in federation.shards.items()},
         },
+        "start": _start(federation),
         "precision": {"device": str(task.device), **asdict(task.precision)},
         "seeds": {"run": config.seed, "server_round_1": training_seed(config, 1, SERVER)},
         "break_even": None if break_even is None else asdict(break_even),

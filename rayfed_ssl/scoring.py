@@ -1,19 +1,19 @@
 """Scores of an encoder under the protocols that a configuration asks for."""
 
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterable, Mapping
 
 import numpy as np
-import torch
+from torch import nn
 
 from rayfed_ssl.config import Config
 from rayfed_ssl.data.partition import random_rows
 from rayfed_ssl.data.store import Dataset, ImageSet
-from rayfed_ssl.data.views import PROBE_VIEW, augment, normalise
-from rayfed_ssl.evaluation.features import extract_features
-from rayfed_ssl.evaluation.knn import knn_accuracy
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.evaluation.fine_tuning import accuracy_of
+from rayfed_ssl.evaluation.protocol import Linear, Neighbours, Protocol
+from rayfed_ssl.evaluation.subject import Subject
 from rayfed_ssl.method import Encoder, Metrics
-from rayfed_ssl.seeds import Purpose, derive_seed, generator
+from rayfed_ssl.seeds import Purpose, derive_seed
 from rayfed_ssl.task import Task
 
 
@@ -25,54 +25,72 @@ def score(encoder: Encoder, config: Config, task: Task, dataset: Dataset, final:
         config: The protocols' settings.
         task: Models, number format and device.
         dataset: Training and test set.
-        final: Whether to fit the linear probe besides the kNN monitor.
+        final: Whether to run the linear probe and `evaluation.protocols` besides the kNN monitor.
 
     Returns:
-        Accuracies in [0, 1] as "knn" and, if `final`, "linear" (last epoch) and "linear_best"; nothing without labels.
+        Accuracies in [0, 1] as "knn", as "supervised" where the objective trains a classifier, and if `final` as "linear"
+        (last epoch), "linear_best" and by the names of the protocols; nothing without labels.
 
     Raises:
         ValueError: Features are not finite.
     """
-    train, test = labelled(config, dataset), dataset.test
-    if len(np.unique(train.labels)) < 2 or not len(test):
+    subject = subject_of(encoder, config, task, dataset)
+    if subject is None:
         return {}
-    model = task.model(encoder.weights, encoder.architecture).encoder
-    transform = partial(normalise, recipe=task.views.first)
-    features = partial(extract_features, model, transform=transform, device=task.device, precision=task.precision)
-    train_features, test_features = features(train.images), features(test.images)
-    train_labels, test_labels = torch.tensor(train.labels), torch.tensor(test.labels)
-    knn, settings, classes = config.evaluation.knn, config.evaluation, train.num_classes
-    accuracy = knn_accuracy(
-        train_features,
-        train_labels,
-        test_features,
-        test_labels,
-        num_classes=classes,
-        neighbours=knn.neighbours,
-        temperature=knn.temperature,
+    settings = config.evaluation
+    monitor = Neighbours(
+        name="knn", description="", source="", neighbours=settings.knn.neighbours, temperature=settings.knn.temperature
     )
+    metrics = dict(monitor.measure(subject)) | classifier_accuracy(subject)
     if not final:
-        return {"knn": accuracy}
-    random = generator("cpu", derive_seed(config.seed, Purpose.EVALUATION))
-    if settings.augment:
-        view = replace(PROBE_VIEW, mean=task.views.first.mean, std=task.views.first.std)
-        result = settings.linear.fit_augmented(
-            model,
-            train.images,
-            train_labels,
-            test_features,
-            test_labels,
-            num_classes=classes,
-            generator=random,
-            view=lambda images, g: augment(images, view, g, size=task.size),
-            device=task.device,
-            precision=task.precision,
-        )
-    else:
-        result = settings.linear.fit(
-            train_features, train_labels, test_features, test_labels, num_classes=classes, generator=random
-        )
-    return {"knn": accuracy, "linear": result.last, "linear_best": result.best}
+        return metrics
+    probe = Linear(name="linear", description="", source="", probe=settings.linear, augment=settings.augment)
+    for protocol in (probe, *settings.chosen):
+        metrics |= measure(protocol, subject)
+    return metrics
+
+
+def measure(protocol: Protocol, subject: Subject) -> Mapping[str, float]:
+    """Run a protocol.
+
+    Raises:
+        ValueError: It cannot be run on this encoder; the message begins with its name.
+    """
+    try:
+        return protocol.measure(subject)
+    except ValueError as error:
+        raise ValueError(f"{protocol.name}: {error}") from error
+
+
+def subject_of(encoder: Encoder, config: Config, task: Task, dataset: Dataset) -> Subject | None:
+    """Put an encoder before its data, or None where these have no labels that could be learned."""
+    train = labelled(config, dataset)
+    if len(np.unique(train.labels)) < 2 or not len(dataset.test):
+        return None
+    return Subject(encoder.architecture, encoder.weights, task, train, dataset.test, config.seed)
+
+
+def check_protocols(protocols: Iterable[Protocol], config: Config, task: Task, dataset: Dataset) -> None:
+    """Refuse, before a run begins, protocols that could not be run at its end.
+
+    Raises:
+        ConfigError: The data do not do for one of them.
+    """
+    train = labelled(config, dataset)
+    for protocol in protocols:
+        try:
+            protocol.check(task, train, config.seed)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+
+
+def classifier_accuracy(subject: Subject) -> Metrics:
+    """Test the classifier that a supervised objective has trained on the encoder, as "supervised"."""
+    trained = any(name.startswith("projector.") for name in subject.weights)
+    if not (subject.task.objective.classifies and trained):
+        return {}
+    model = subject.model()
+    return {"supervised": accuracy_of(subject, nn.Sequential(model.encoder, model.projector))}
 
 
 def labelled(config: Config, dataset: Dataset) -> ImageSet:

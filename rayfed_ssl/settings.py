@@ -3,9 +3,11 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.linear_probe import LinearProbe
+from rayfed_ssl.evaluation.protocols import Protocol, configured
 from rayfed_ssl.optimisers import Optimiser
 
 
@@ -66,11 +68,20 @@ class Clients(Section):
         number: K, with the client that gives its shard as public data.
         fraction: C, the part of the clients that takes part in a round.
         models: Encoders by client id, cyclically; None gives everybody the global one.
+        labelled: The part of its samples that a client has labels of; a supervised objective trains on these alone. None
+            gives it all labels.
+        label_choice: Which samples these are: as many of each class as can be ("balanced"), or any ("random").
     """
 
     number: int = Field(6, ge=1)
     fraction: float = Field(1.0, gt=0, le=1)
     models: tuple[str, ...] | None = None
+    labelled: float | None = Field(None, gt=0, le=1)
+    label_choice: Literal["balanced", "random"] = "balanced"
+
+
+def _absolute(path: Path) -> Path:
+    return path.expanduser().resolve()
 
 
 class ModelChoice(Section):
@@ -80,11 +91,14 @@ class ModelChoice(Section):
         encoder: One of `rayfed-ssl list models`.
         stem: A ResNet's first layers: "cifar" (3x3, no pooling), "imagenet", or by image size.
         projection_dim: Width of the projections; None takes the objective's own.
+        start: A finished run, one of its encoders/*.safetensors or an exported encoder, whose encoder everybody starts
+            from; None starts from random weights.
     """
 
     encoder: str = "cnn"
     stem: Literal["auto", "cifar", "imagenet"] = "auto"
     projection_dim: int | None = Field(None, ge=1, le=65536)
+    start: Annotated[Path, AfterValidator(_absolute)] | None = None
 
 
 class Training(Section):
@@ -119,6 +133,10 @@ class KNN(Section):
     temperature: float = Field(0.1, gt=0)
 
 
+def _one_or_more(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
 class Evaluation(Section):
     """What is measured, and when.
 
@@ -128,7 +146,9 @@ class Evaluation(Section):
         linear: The linear probe at the end; FLESD's protocol.
         augment: Draw crops and flips for the probe in every epoch, as FLESD's protocol does, instead of computing
             features once.
-        train_limit: Probe and monitor see this many training samples at most.
+        train_limit: Probe, monitor and protocols see this many training samples at most.
+        protocols: Protocols of `rayfed-ssl list protocols` that are run at the end besides kNN and linear probe.
+        settings: Changes of their settings by name: evaluation.settings.linear-moco.epochs=5.
         diagnostics: Look at encoders (where they are scored) and compare clients, without labels, after every so many
             rounds and the last; 0 means never.
     """
@@ -138,7 +158,29 @@ class Evaluation(Section):
     linear: LinearProbe = LinearProbe()
     augment: bool = False
     train_limit: int | None = Field(None, ge=2)
+    protocols: Annotated[tuple[str, ...], BeforeValidator(_one_or_more)] = ()
+    settings: dict[str, dict[str, Any]] = {}
     diagnostics: int = Field(0, ge=0)
+
+    @property
+    def chosen(self) -> tuple[Protocol, ...]:
+        """The protocols with their settings."""
+        return tuple(configured(name, self.settings.get(name, {})) for name in self.protocols)
+
+    @model_validator(mode="after")
+    def _check_protocols(self) -> "Evaluation":
+        if "knn" in self.protocols:
+            raise ConfigError(
+                "knn is measured in every run: leave it out of evaluation.protocols, and set evaluation.knn.*"
+            )
+        if len(set(self.protocols)) < len(self.protocols):
+            raise ConfigError(f"evaluation.protocols names one twice: {', '.join(self.protocols)}")
+        for name in self.settings:
+            if name not in self.protocols:
+                raise ConfigError(f"evaluation.settings.{name} has no meaning: {name} is not in evaluation.protocols")
+        for name in self.protocols:
+            configured(name, self.settings.get(name, {}))
+        return self
 
 
 def _actors(value: Any) -> str | int:

@@ -19,6 +19,7 @@ from rayfed_ssl.objective import Batch, Objective, Terms
 from rayfed_ssl.optimisers import Optimiser
 from rayfed_ssl.parts import without_memory
 from rayfed_ssl.seeds import Purpose, derive_seed
+from rayfed_ssl.start import Start
 from rayfed_ssl.trees import Weights, frozen
 
 Loss: TypeAlias = Callable[[Model, nn.Module, Batch], Terms]
@@ -50,6 +51,7 @@ class Task:
         device: Where models and batches live.
         precision: Number format and memory layout of the forward pass.
         seed: The run's seed, for the initial weights only.
+        start: The encoder that everybody starts from in place of random weights, which heads have all the same.
     """
 
     encoder: str
@@ -69,6 +71,7 @@ class Task:
     device: torch.device
     precision: Precision
     seed: int
+    start: Start | None = None
 
     @property
     def heterogeneous(self) -> bool:
@@ -80,11 +83,12 @@ class Task:
         return self.client_encoders[client_id % len(self.client_encoders)] if self.client_encoders else self.encoder
 
     def initial_weights(self, architecture: str | None = None) -> Weights:
-        """Draw the weights that everybody starts from; one architecture, one draw."""
+        """Draw the weights that everybody starts from, one architecture, one draw; an encoder to start from is laid over."""
         name = architecture or self.encoder
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed(self.seed, Purpose.INITIAL_MODEL))
-            return frozen(self._build(name).state_dict())
+            drawn = frozen(self._build(name).state_dict())
+        return drawn if self.start is None else drawn | self.start.weights
 
     def model(self, weights: Weights, architecture: str | None = None) -> Model:
         """Make a model in training mode, on the device, that holds a copy of the weights.

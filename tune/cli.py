@@ -168,7 +168,7 @@ def partition(
 
 @app.command(name="list")
 def list_names(
-    kind: Annotated[str, typer.Argument(help="methods, objectives, datasets, models, views or recipes")],
+    kind: Annotated[str, typer.Argument(help="methods, objectives, datasets, models, views, protocols or recipes")],
 ) -> None:
     """List what can be named in a configuration."""
     with plain_errors():

@@ -16,7 +16,8 @@ def evaluate(
     path: Annotated[
         Path,
         typer.Argument(
-            metavar="RUN", help="A run's directory; with --protocol also a file of its encoders, or an exported encoder."
+            metavar="RUN",
+            help="A run's directory; with --protocol also a file of its encoders, or an exported encoder.",
         ),
     ],
     settings: Settings = None,
@@ -36,11 +37,11 @@ def evaluate(
     """
     with plain_errors():
         if protocol:
-            from rayfed_ssl.reports.measurements import TABLE, measure_encoders
+            from rayfed_ssl.reports.measurements import measure_encoders, run_of
             from tune.score_tables import print_measurements
 
             found = measure_encoders(path, protocol, settings or [], round=round, initial=initial)
-            print_measurements(found, path / TABLE if path.is_dir() else None, as_json)
+            print_measurements(found, run_of(path), as_json)
             return
         from rayfed_ssl.reports.rescore import rescore
         from tune.tables import print_evaluations
@@ -53,7 +54,8 @@ def compare(
     directories: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Directories of runs.")],
     figure: Annotated[Path | None, typer.Option(help="Draw accuracy over bytes here (.png or .svg).")] = None,
     seeds: Annotated[
-        bool, typer.Option("--by-seed", help="Runs that differ in their seed alone as one: mean, standard deviation, n.")
+        bool,
+        typer.Option("--by-seed", help="Runs that differ in their seed alone as one: mean, standard deviation, n."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:

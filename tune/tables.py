@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,10 @@ from tune.progress import megabytes
 
 WIDTH = 140
 """Columns of output that goes to a file or a pipe, where no terminal sets them."""
+
+
+BASE_SCORES = {"knn": "kNN", "supervised": "classifier", "linear": "linear probe", "linear_best": "best epoch"}
+"""Headings of the scores that runs have always, and of the classifier that a supervised objective trains."""
 
 
 class _Console(Console):
@@ -46,23 +50,33 @@ def plain_table(*columns: str, title: str | None = None) -> Table:
     return table
 
 
-def _percent(value: float | None) -> str:
+def percent(value: float | None) -> str:
+    """Write a score in [0, 1] as 12.34%, and none as a dash."""
     return "-" if value is None else f"{100 * value:.2f}%"
+
+
+def _base_scores(scores: Iterable[Mapping[str, float]]) -> list[str]:
+    found = {name for metrics in scores for name in metrics}
+    return [name for name in BASE_SCORES if name in found or name != "supervised"]
 
 
 def print_run(directory: Path, figures: Sequence[Path]) -> None:
     """Print what a finished run achieved and cost."""
     summary, console = summarise(directory), plain_console()
-    table = plain_table("encoder", "kNN", "linear probe", "best epoch")
+    names = _base_scores(summary.scores.values())
+    table = plain_table("encoder", *(BASE_SCORES[name] for name in names))
     for name, scores in summary.scores.items():
         shown = f"{name} ({summary.architecture(name)})" if summary.config.clients.models else name
-        table.add_row(shown, *(_percent(scores.get(score)) for score in ("knn", "linear", "linear_best")))
+        table.add_row(shown, *(percent(scores.get(score)) for score in names))
     if len(summary.scores) > 1:
         local = [scores for name, scores in summary.scores.items() if name != "global"]
         for label, function in (("mean of clients", np.mean), ("minimum of clients", np.min)):
-            found = [[float(scores[s]) for scores in local if s in scores] for s in ("knn", "linear", "linear_best")]
-            table.add_row(label, *(_percent(float(function(values))) if values else "-" for values in found))
+            found = [[float(scores[s]) for scores in local if s in scores] for s in names]
+            table.add_row(label, *(percent(float(function(values))) if values else "-" for values in found))
     console.print(table)
+    from tune.score_tables import print_protocols  # it takes its tables from here
+
+    print_protocols(summary.scores)
     moved = plain_table("content", "up", "down")
     for kind in sorted({kind for _, kind in summary.bytes_by_kind}):
         sizes = (summary.bytes_by_kind.get((direction, kind), 0) for direction in ("up", "down"))
@@ -100,9 +114,9 @@ def print_comparison(summaries: Sequence[Summary], as_json: bool) -> None:
             split,
             str(config.seed),
             f"{summary.rounds}x{config.epochs}",
-            _percent(summary.headline("linear")),
-            _percent(summary.minimum("linear")) if len(summary.scores) > 1 else "",
-            _percent(summary.headline("knn")),
+            percent(summary.headline("linear")),
+            percent(summary.minimum("linear")) if len(summary.scores) > 1 else "",
+            percent(summary.headline("knn")),
             megabytes(summary.bytes_up),
             megabytes(summary.bytes_down),
             f"{summary.seconds:.0f}",
@@ -123,11 +137,15 @@ def print_evaluations(evaluations: Sequence[Evaluation], as_json: bool) -> None:
     if as_json:
         print_json([asdict(evaluation) for evaluation in evaluations])
         return
-    table = plain_table("encoder", "round", "kNN", "linear probe", "best epoch", "seconds")
+    names = _base_scores(evaluation.metrics for evaluation in evaluations)
+    table = plain_table("encoder", "round", *(BASE_SCORES[name] for name in names), "seconds")
     for evaluation in evaluations:
-        scores = (_percent(evaluation.metrics.get(score)) for score in ("knn", "linear", "linear_best"))
+        scores = (percent(evaluation.metrics.get(score)) for score in names)
         table.add_row(evaluation.encoder, str(evaluation.round), *scores, f"{evaluation.seconds:.1f}")
     plain_console().print(table)
+    from tune.score_tables import print_protocols  # it takes its tables from here
+
+    print_protocols({evaluation.encoder: evaluation.metrics for evaluation in evaluations})
 
 
 def print_json(value: Any) -> None:
@@ -151,7 +169,7 @@ def print_partition(federation: Federation) -> None:
 
 def print_names(kind: str) -> None:
     """Print the names of a kind and what they stand for."""
-    kinds = ("methods", "objectives", "datasets", "models", "views", "recipes")
+    kinds = ("methods", "objectives", "datasets", "models", "views", "protocols", "recipes")
     if kind not in kinds:
         raise ConfigError(f"there is no list of {kind!r}{nearest(kind, kinds)}")
     table = plain_table("name", "what it is")
@@ -180,6 +198,10 @@ def _names(kind: str) -> Mapping[str, str]:
         from rayfed_ssl.data.datasets import DATASETS
 
         return {name: dataset.description for name, dataset in DATASETS.items()}
+    if kind == "protocols":
+        from rayfed_ssl.evaluation.protocols import PROTOCOLS
+
+        return {name: f"{protocol.description}; {protocol.source}" for name, protocol in PROTOCOLS.items()}
     if kind == "models":
         from rayfed_ssl.models import ENCODERS
 

@@ -1,4 +1,4 @@
-"""Linear probe: softmax regression on frozen features, FLESD's protocol, which is MoCo's with another learning rate.
+"""Linear probe: softmax regression on frozen features; by default FLESD's, which is MoCo's with another learning rate.
 
 He, Fan, Wu, Xie, Girshick: Momentum Contrast, CVPR 2020, section 4.1; FLESD's settings from the authors' code.
 
@@ -10,7 +10,7 @@ The encoder is frozen, so features are computed once and the probe's gradient is
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -37,20 +37,14 @@ class ProbeResult(NamedTuple):
     loss: float
 
 
-class Layer(NamedTuple):
-    """Weights with the bias as last column, [K, d + 1], and their momentum."""
-
-    weights: Tensor
-    momentum: Tensor
-
-
 @dataclass(frozen=True, kw_only=True)
 class LinearProbe:
     """The probe's hyperparameters; defaults are FLESD's for CIFAR.
 
     Attributes:
+        optimiser: "sgd", or "adam" with torch's moments.
         lr: Initial learning rate; 0.3 for ImageNet-100 in FLESD.
-        momentum: SGD momentum, not Nesterov.
+        momentum: SGD momentum, not Nesterov; "adam" has none to set.
         weight_decay: Added to the gradients of weights and bias.
         batch: B; an incomplete last batch counts as a batch.
         epochs: Passes over the training features.
@@ -59,8 +53,10 @@ class LinearProbe:
         init_std: Standard deviation of the initial weights; the bias starts at 0.
         standardise: Whether features are scaled to mean 0 and deviation 1 by training statistics first. The protocol does
             not; encoders whose features are very small or large need it at a fixed learning rate.
+        shuffle: Whether every epoch draws a new order of the samples.
     """
 
+    optimiser: Literal["sgd", "adam"] = "sgd"
     lr: float = 0.03
     momentum: float = 0.9
     weight_decay: float = 0.0
@@ -70,6 +66,7 @@ class LinearProbe:
     decay: float = 0.1
     init_std: float = 0.01
     standardise: bool = False
+    shuffle: bool = True
 
     def __post_init__(self) -> None:
         if self.lr <= 0 or self.batch < 1 or self.epochs < 1:
@@ -77,6 +74,8 @@ class LinearProbe:
                 f"the linear probe needs lr above 0, batch and epochs of at least 1, got {self.lr}, {self.batch}, "
                 f"{self.epochs}"
             )
+        if self.optimiser == "adam" and self.momentum != LinearProbe.momentum:
+            raise ValueError("momentum has no meaning for a linear probe with adam: remove it or take optimiser=sgd")
 
     def fit(
         self,
@@ -162,31 +161,32 @@ class LinearProbe:
         train_labels, test_labels = train_labels.to(train.device), test_labels.to(train.device)
         scale = _standardiser(train) if self.standardise else _unscaled
         train, test = _with_ones(scale(train)), _with_ones(scale(test.to(train)))
-        layer = self._initial_layer(num_classes, train, generator)
+        weights = self._initial_weights(num_classes, train, generator)
+        descent = self._descent(weights)
         accuracies = []
         for epoch in range(self.epochs):
             if fresh is not None and epoch > 0:
                 train = _with_ones(scale(fresh()))
-            order = torch.randperm(len(train), generator=generator).to(train.device)
-            self._train_epoch(layer, train, train_labels, order, self.learning_rate(epoch))
-            accuracies.append(_accuracy(test @ layer.weights.T, test_labels))
-        logits = train @ layer.weights.T
+            order = torch.randperm(len(train), generator=generator) if self.shuffle else torch.arange(len(train))
+            descent.param_groups[0]["lr"] = self.learning_rate(epoch)
+            for index in order.to(train.device).split(self.batch):
+                weights.grad = cross_entropy_gradient(weights, train[index], train_labels[index])
+                descent.step()
+            accuracies.append(_accuracy(test @ weights.T, test_labels))
+        logits = train @ weights.T
         loss = float(F.cross_entropy(logits, train_labels))
         return ProbeResult(accuracies[-1], max(accuracies), _accuracy(logits, train_labels), loss)
 
-    def _initial_layer(self, num_classes: int, train: Tensor, generator: torch.Generator) -> Layer:
+    def _initial_weights(self, num_classes: int, train: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw the weights with the bias, 0, as last column, [K, d + 1]."""
         weights = torch.zeros(num_classes, train.shape[1], dtype=train.dtype, device=train.device)
         weights[:, :-1] = torch.randn(num_classes, train.shape[1] - 1, generator=generator) * self.init_std
-        return Layer(weights, torch.zeros_like(weights))
+        return weights
 
-    def _train_epoch(self, layer: Layer, features: Tensor, labels: Tensor, order: Tensor, lr: float) -> None:
-        """Pass once over the samples in the given order, in place on the layer."""
-        for index in order.split(self.batch):
-            gradient = cross_entropy_gradient(layer.weights, features[index], labels[index])
-            if self.weight_decay:
-                gradient.add_(layer.weights, alpha=self.weight_decay)
-            layer.momentum.mul_(self.momentum).add_(gradient)
-            layer.weights.sub_(layer.momentum, alpha=lr)
+    def _descent(self, weights: Tensor) -> torch.optim.Optimizer:
+        if self.optimiser == "adam":
+            return torch.optim.Adam([weights], self.lr, weight_decay=self.weight_decay)
+        return torch.optim.SGD([weights], self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
 
 
 def cross_entropy_gradient(weights: Tensor, features: Tensor, labels: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ class Supervised(Objective):
     """
 
     needs_labels: ClassVar[bool] = True
+    classifies: ClassVar[bool] = True
     fixed_head: ClassVar[bool] = True
     num_classes: int = 0
 

@@ -1,0 +1,63 @@
+"""Few labels: which samples of a set have one, by a fraction and a seed.
+
+Semi-supervised protocols take a share of the training set (SimCLR and SwAV: as many images of each class), federated
+fine-tuning a share of every client's shard (FedCA, FCL).
+"""
+
+from typing import Literal
+
+import numpy as np
+
+from rayfed_ssl.data.partition import Rows
+
+Choice = Literal["balanced", "random"]
+
+
+def label_subset(labels: np.ndarray, fraction: float, choice: Choice, seed: int) -> Rows:
+    """Choose the samples whose labels are known.
+
+    Args:
+        labels: Classes, int64 [N]; samples with -1 have no label that could be known and do not count.
+        fraction: Above 0, at most 1; the nearest whole number of samples is chosen, one at least.
+        choice: "balanced" takes equally many of each class, one more of some where that does not work out, and all of a
+            class that has fewer; "random" takes any.
+        seed: Seed of the choice.
+
+    Returns:
+        Rows, sorted, int64.
+
+    Raises:
+        ValueError: The fraction is out of range, or no sample has a label.
+    """
+    if not 0 < fraction <= 1:
+        raise ValueError(f"the labelled fraction must be above 0 and at most 1, got {fraction}")
+    rows = np.flatnonzero(labels >= 0)
+    if not len(rows):
+        raise ValueError(f"none of {len(labels)} samples has a label: take a dataset with classes")
+    count = max(1, int(fraction * len(rows) + 0.5))
+    rng = np.random.default_rng(np.random.SeedSequence([seed, *b"label_subset"]))
+    if choice == "random":
+        return np.sort(rng.choice(rows, count, replace=False)).astype(np.int64)
+    classes = rng.permutation(np.unique(labels[rows]))  # who gets one more where it does not work out is random too
+    shuffled = [rng.permutation(np.flatnonzero(labels == label)) for label in classes]
+    counts = even_counts(np.array([len(members) for members in shuffled]), count)
+    chosen = [members[:number] for members, number in zip(shuffled, counts, strict=True)]
+    return np.sort(np.concatenate(chosen)).astype(np.int64)
+
+
+def even_counts(sizes: np.ndarray, total: int) -> np.ndarray:
+    """Divide `total` as evenly as sizes allow; what does not divide goes to the first classes that have room.
+
+    Args:
+        sizes: Samples of each class, int64 [C].
+        total: At most their sum.
+    """
+    counts = np.zeros_like(sizes)
+    while (left := total - int(counts.sum())) > 0:
+        room = np.flatnonzero(counts < sizes)
+        share = left // len(room)
+        if share:
+            counts[room] = np.minimum(sizes[room], counts[room] + share)
+        else:
+            counts[room[:left]] += 1
+    return counts

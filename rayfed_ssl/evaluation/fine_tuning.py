@@ -1,0 +1,155 @@
+"""Fine-tuning of a whole encoder with a classifier on top, from few labels or on other data.
+
+- FedCA (Zhang et al. 2020), Tables 2 and 3: a classifier with one hidden layer, Adam.
+- SwAV (Caron et al., NeurIPS 2020; eval_semisup.py of its code), which FCL follows: a linear classifier, SGD with one
+  learning rate for the encoder and a higher one for the classifier.
+
+Symbols: N labelled samples, d feature width, K classes, B batch.
+
+Batch-norm uses the statistics of each batch, as in SwAV's code. A last batch of a single sample, which has none, is left out.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rayfed_ssl.data.shard import Shard
+from rayfed_ssl.data.views import normalise
+from rayfed_ssl.evaluation.features import evaluating
+from rayfed_ssl.evaluation.subject import Subject
+from rayfed_ssl.models import ENCODERS
+from rayfed_ssl.task import finite
+
+
+class Accuracies(NamedTuple):
+    """Test accuracies in [0, 1]: after the last epoch, and the highest of any epoch, chosen on the test set."""
+
+    last: float
+    best: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuning:
+    """How encoder and classifier are trained together; defaults are FedCA's where it names them.
+
+    Attributes:
+        head: "mlp" (d-d-K with a ReLU) or "linear" (d-K).
+        optimiser: "adam" or "sgd".
+        lr: Learning rate of the encoder.
+        head_lr: Learning rate of the classifier; None takes the encoder's.
+        momentum: SGD momentum, not Nesterov; "adam" has none to set.
+        weight_decay: L2 factor.
+        batch: B.
+        epochs: Passes over the labelled samples.
+        milestones: Epochs after which both learning rates are multiplied by `decay`.
+        decay: That factor.
+        augment: Whether each epoch draws a crop and a flip of every sample.
+    """
+
+    head: Literal["mlp", "linear"] = "mlp"
+    optimiser: Literal["adam", "sgd"] = "adam"
+    lr: float = 1e-3
+    head_lr: float | None = None
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    batch: int = 128
+    epochs: int = 100
+    milestones: tuple[int, ...] = ()
+    decay: float = 0.1
+    augment: bool = True
+
+    def __post_init__(self) -> None:
+        if self.lr <= 0 or (self.head_lr or 1) <= 0 or self.batch < 2 or self.epochs < 1:
+            raise ValueError(
+                f"fine-tuning needs lr and head_lr above 0, batch of at least 2 and epochs of at least 1, got {self.lr}, "
+                f"{self.head_lr}, {self.batch}, {self.epochs}"
+            )
+        if self.optimiser == "adam" and self.momentum != FineTuning.momentum:
+            raise ValueError("momentum has no meaning for fine-tuning with adam: remove it or take optimiser=sgd")
+
+    def factor(self, epoch: int) -> float:
+        """Compute what both learning rates are multiplied by in an epoch, counted from 0."""
+        return self.decay ** sum(epoch >= milestone for milestone in self.milestones)
+
+    def fit(self, subject: Subject, rows: Tensor) -> Accuracies:
+        """Train a copy of the encoder and a fresh classifier on some samples, and test after every epoch.
+
+        Args:
+            subject: Encoder and data.
+            rows: Training samples whose labels are known, int64 [N], at least two.
+
+        Raises:
+            ValueError: The encoder or the loss is not finite, or there are too few samples.
+        """
+        if len(rows) < 2:
+            raise ValueError(f"fine-tuning needs at least 2 labelled samples, got {len(rows)}: raise fraction")
+        data = Shard.of(subject.train.images, rows.numpy(), subject.task.device, subject.train.labels)
+        assert data.labels is not None
+        with subject.seeded() as random:
+            network = self.network(subject)
+            descent = self.descent(network)
+            accuracies = []
+            for epoch in range(self.epochs):
+                for group in descent.param_groups:
+                    group["lr"] = group["initial_lr"] * self.factor(epoch)
+                loss = self._epoch(subject, network, descent, data, data.labels, random)
+                finite(loss, f"epoch {epoch + 1} of {self.epochs} of fine-tuning", descent)
+                accuracies.append(accuracy_of(subject, network))
+        return Accuracies(accuracies[-1], max(accuracies))
+
+    def network(self, subject: Subject) -> nn.Sequential:
+        """Put a fresh classifier, drawn as torch draws linear layers, on a copy of the encoder."""
+        body = subject.model().encoder
+        width = ENCODERS[subject.architecture].feature_dim
+        hidden = [nn.Linear(width, width), nn.ReLU(inplace=True)] if self.head == "mlp" else []
+        head = nn.Sequential(*hidden, nn.Linear(width, subject.train.num_classes)).to(subject.task.device)
+        return nn.Sequential(body, head).train()
+
+    def descent(self, network: nn.Sequential) -> torch.optim.Optimizer:
+        """Make the optimiser: one group for the encoder, one for the classifier."""
+        rates = (self.lr, self.head_lr or self.lr)
+        groups = [
+            {"params": list(part.parameters()), "lr": rate, "initial_lr": rate}
+            for part, rate in zip(network, rates, strict=True)
+        ]
+        if self.optimiser == "adam":
+            return torch.optim.Adam(groups, weight_decay=self.weight_decay, fused=True)
+        return torch.optim.SGD(groups, momentum=self.momentum, weight_decay=self.weight_decay, fused=True)
+
+    def _epoch(
+        self,
+        subject: Subject,
+        network: nn.Sequential,
+        descent: torch.optim.Optimizer,
+        data: Shard,
+        labels: Tensor,
+        random: torch.Generator,
+    ) -> float:
+        """Train for one epoch, in place, and give the mean loss."""
+        total, count = torch.zeros((), device=subject.task.device), 0
+        order = torch.randperm(len(data), generator=random, device=subject.task.device)
+        for index in order.split(self.batch):
+            if len(index) < 2:
+                continue
+            images = data.batch(index)
+            view = subject.crop(images, random) if self.augment else normalise(images, subject.task.views.first)
+            with subject.task.autocast():
+                scores = network(view)
+            loss = F.cross_entropy(scores.float(), labels[index])
+            descent.zero_grad(set_to_none=True)
+            loss.backward()
+            descent.step()
+            total, count = total + loss.detach() * len(index), count + len(index)
+        return float(total) / count
+
+
+def accuracy_of(subject: Subject, network: nn.Module) -> float:
+    """Share of test images whose highest class score is their class's, in [0, 1]."""
+    with evaluating(network):
+        scores = subject.extract(network, subject.test.images)
+    if not bool(scores.isfinite().all()):
+        raise ValueError("class scores of test images are not finite: lower the learning rate")
+    return int((scores.argmax(1) == subject.labels[1]).sum()) / len(scores)

@@ -1,0 +1,116 @@
+"""What an evaluation protocol looks at: an encoder, and labelled data that no client has shown."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rayfed_ssl.data.store import ImageSet
+from rayfed_ssl.data.views import PROBE_VIEW, augment, normalise
+from rayfed_ssl.evaluation.features import extract_features
+from rayfed_ssl.models import Model
+from rayfed_ssl.seeds import Purpose, derive_seed, generator
+from rayfed_ssl.task import Task
+from rayfed_ssl.trees import Weights
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """An encoder under evaluation. Features are computed when a protocol first asks for them, and kept.
+
+    Attributes:
+        architecture: The encoder's name in `ENCODERS`.
+        weights: Of encoder and heads.
+        task: Models, normalisation, number format and device.
+        train: Labelled training samples; no label is -1.
+        test: Test samples.
+        seed: The run's. Each protocol draws from a fresh stream of it, so no protocol depends on those before it.
+    """
+
+    architecture: str
+    weights: Weights
+    task: Task
+    train: ImageSet
+    test: ImageSet
+    seed: int
+
+    def on(self, train: ImageSet, test: ImageSet) -> "Subject":
+        """The same encoder with other data."""
+        return replace(self, train=train, test=test)
+
+    def model(self) -> Model:
+        """Make a copy of the model, in training mode and on the device, to be changed at will.
+
+        Raises:
+            ValueError: A weight is not finite.
+        """
+        model = self.task.model(self.weights, self.architecture)
+        for name, value in model.state_dict().items():
+            if not bool(value.isfinite().all()):
+                raise ValueError(f"its {name} is not finite: the encoder diverged, lower its learning rate")
+        return model
+
+    @cached_property
+    def encoder(self) -> nn.Module:
+        """The encoder, which protocols leave as it is."""
+        return self.task.model(self.weights, self.architecture).encoder
+
+    @property
+    def labels(self) -> tuple[Tensor, Tensor]:
+        """Classes of the training and of the test samples, int64."""
+        return torch.tensor(self.train.labels), torch.tensor(self.test.labels)
+
+    @cached_property
+    def train_features(self) -> Tensor:
+        """Features of the unaugmented training images, float32 [N, d]."""
+        return self.extract(self.encoder, self.train.images)
+
+    @cached_property
+    def test_features(self) -> Tensor:
+        """Features of the test images, float32 [M, d]."""
+        return self.extract(self.encoder, self.test.images)
+
+    def extract(self, module: nn.Module, images: np.ndarray) -> Tensor:
+        """Compute what a module makes of unaugmented images, in evaluation mode, [N, d] on the CPU."""
+        transform = partial(normalise, recipe=self.task.views.first)
+        return extract_features(module, images, transform, device=self.task.device, precision=self.task.precision)
+
+    def cpu_generator(self) -> torch.Generator:
+        """Start the stream that orders samples and draws layers."""
+        return generator("cpu", derive_seed(self.seed, Purpose.EVALUATION))
+
+    def crop(self, images: Tensor, random: torch.Generator) -> Tensor:
+        """Draw a crop and a flip of each image, normalised as the encoder is used to: [B, C, S, S].
+
+        Args:
+            images: uint8 [B, C, H, W] on the task's device.
+            random: Draws them; it must be on the images' device.
+        """
+        first = self.task.views.first
+        return augment(images, replace(PROBE_VIEW, mean=first.mean, std=first.std), random, size=self.task.size)
+
+    def cropper(self) -> Callable[[Tensor, torch.Generator], Tensor]:
+        """Draw crops from the caller's generator where it lies with the images, and else from one of the seed there."""
+        own = None if self.task.device.type == "cpu" else self.device_generator()
+        return lambda images, random: self.crop(images, random if own is None else own)
+
+    def device_generator(self) -> torch.Generator:
+        """Start the stream of what is drawn on the device."""
+        return generator(self.task.device, derive_seed(self.seed, Purpose.EVALUATION))
+
+    @contextmanager
+    def seeded(self) -> Iterator[torch.Generator]:
+        """Fix torch's global generator, which dropout and fresh layers draw from, and give one on the device."""
+        devices = [self.task.device] if self.task.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(derive_seed(self.seed, Purpose.EVALUATION))
+            yield self.device_generator()
+
+
+def scores(name: str, last: float, best: float) -> Mapping[str, float]:
+    """Name a protocol's accuracies in [0, 1]: the last epoch's, and the best epoch's, which the test set has chosen."""
+    return {name: last, f"{name}_best": best}

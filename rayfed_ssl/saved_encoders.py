@@ -1,0 +1,64 @@
+"""Learned encoders on disk: where they are and how they are read."""
+
+import hashlib
+from pathlib import Path
+
+from rayfed_ssl import checkpoints
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.method import Encoder
+from rayfed_ssl.parts import without_memory
+from rayfed_ssl.start import Start
+
+
+def encoder_file(path: Path) -> Path:
+    """Find the file of an encoder.
+
+    Args:
+        path: A finished run, whose global or only encoder is meant, or a file.
+
+    Raises:
+        ConfigError: There is none, or several.
+    """
+    if path.is_file():
+        return path
+    if not path.is_dir():
+        raise ConfigError(f"there is no encoder at {path}: name a finished run or a .safetensors file")
+    found = sorted((path / "encoders").glob("*.safetensors"))
+    if not found:
+        raise ConfigError(f"{path} holds no encoders: it is no run, or not a finished one; go on with it first")
+    chosen = [file for file in found if file.stem == "global"] or found
+    if len(chosen) > 1:
+        raise ConfigError(
+            f"{path} holds {len(found)} encoders: name one of them, as {path / 'encoders' / found[0].name}"
+        )
+    return chosen[0]
+
+
+def read_encoder(path: Path) -> Encoder:
+    """Read an encoder with its heads: a run's own file, or one that `rayfed-ssl export` has written.
+
+    Raises:
+        ConfigError: The file holds no encoder.
+        CheckpointError: It is damaged.
+    """
+    if "rayfed-ssl-encoder" in checkpoints.metadata(path).get("format", ""):
+        from rayfed_ssl.export import read_export  # it knows federations, which begin with what is read here
+
+        return read_export(path).encoder
+    found = checkpoints.read_file(path)
+    if not isinstance(found, Encoder):
+        raise ConfigError(f"{path} holds no encoder, but {type(found).__name__}: take RUN/encoders/NAME.safetensors")
+    return found
+
+
+def read_start(path: Path) -> Start:
+    """Read what a run shall start from.
+
+    Raises:
+        ConfigError: There is no encoder.
+        CheckpointError: It is damaged.
+    """
+    file = encoder_file(path)
+    encoder = read_encoder(file)
+    body = {name: value for name, value in without_memory(encoder.weights).items() if name.startswith("encoder.")}
+    return Start(encoder.architecture, body, file, hashlib.sha256(file.read_bytes()).hexdigest())

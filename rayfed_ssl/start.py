@@ -1,0 +1,47 @@
+"""What a run may start from in place of random weights: an encoder that another run has learned."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.trees import Weights
+
+
+@dataclass(frozen=True)
+class Start:
+    """A learned encoder.
+
+    Attributes:
+        architecture: Its name in `ENCODERS`.
+        weights: Of the encoder alone, named "encoder.…": heads belong to what it was trained with.
+        file: Where it was read.
+        sha256: Digest of that file.
+    """
+
+    architecture: str
+    weights: Weights
+    file: Path
+    sha256: str
+
+    def check(self, architecture: str, expected: Weights) -> None:
+        """Refuse to start another encoder from this one.
+
+        Args:
+            architecture: What the run trains.
+            expected: That encoder's weights, of which shapes are looked at.
+
+        Raises:
+            ConfigError: Architecture or shapes differ.
+        """
+        if architecture != self.architecture:
+            raise ConfigError(
+                f"model.start={self.file} holds the encoder {self.architecture}, but this run trains {architecture}: set "
+                f"model.encoder={self.architecture} and leave clients.models out"
+            )
+        for name in sorted({*expected, *self.weights}):
+            have, want = (list(held[name].shape) if name in held else "missing" for held in (self.weights, expected))
+            if have != want:
+                raise ConfigError(
+                    f"model.start={self.file} does not fit these images: its {name} is {have}, this run's is {want}; set "
+                    "data.size, data.channels and model.stem as they were in its training"
+                )
