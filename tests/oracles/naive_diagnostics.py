@@ -27,9 +27,8 @@ def squared_distance(first: Sequence[float], second: Sequence[float]) -> float:
 
 def feature_std(features: Matrix) -> float:
     """SimSiam, section 4.1: the standard deviation of z / ||z|| per channel, averaged; 1 / sqrt(d) counts as 1."""
-    deviations = []
-    for column in columns([unit(row) for row in features]):
-        deviations.append(math.sqrt(mean([(value - mean(column)) ** 2 for value in column])))
+    turned = columns([unit(row) for row in features])
+    deviations = [math.sqrt(mean([(value - mean(column)) ** 2 for value in column])) for column in turned]
     return mean(deviations) * math.sqrt(len(features[0]))
 
 

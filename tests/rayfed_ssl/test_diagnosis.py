@@ -1,0 +1,317 @@
+"""Diagnostics while a run goes on: when they are made, of what, and that nothing of the run changes by them."""
+
+import math
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rayfed_ssl.config import Config
+from rayfed_ssl.diagnosis import (
+    CLIENT_SAMPLES,
+    COMPARED_CLIENTS,
+    client_diagnostics,
+    compare_features,
+    encoder_diagnostics,
+    sample_images,
+    shown,
+    update_of,
+)
+from rayfed_ssl.evaluation.diagnostics import relation_distance
+from rayfed_ssl.federation import Federation
+from rayfed_ssl.method import Encoder
+from rayfed_ssl.runs import run
+from rayfed_ssl.trees import digest, map_leaves
+from tests.laws.laws import Round, play
+
+Tiny = Callable[..., Config]
+Open = Callable[..., Federation]
+
+OF_ENCODER = {"diag_feature_std", "diag_effective_rank", "diag_alignment", "diag_uniformity"}
+ANGLES = {"diag_angle_lower", "diag_angle_upper"}
+
+
+def spread(*names: str) -> set[str]:
+    return {f"diag_{name}{suffix}" for name in names for suffix in ("", "_min", "_max")}
+
+
+DRIFT, FEATURES = spread("update_norm", "update_cosine"), spread("cka", "angle") | ANGLES
+
+
+def compare(federation: Federation, round: Round, uploads: Mapping[int, Any] | None = None) -> dict[str, float]:
+    return client_diagnostics(
+        1,
+        partial(federation.method.download, round.server_before),
+        round.uploads if uploads is None else uploads,
+        federation.config,
+        federation.task,
+        federation.dataset,
+        federation.num_public,
+    )
+
+
+def last(federation: Federation, rounds: int = 1) -> Round:
+    return play(federation, rounds)[-1]
+
+
+@pytest.fixture(scope="module")
+def averaging(tiny: Tiny) -> Federation:
+    return Federation.open(tiny("fedavg", "clients.number=4"))
+
+
+@pytest.fixture(scope="module")
+def averaged(averaging: Federation) -> Round:
+    return last(averaging)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedfoa"])
+def test_a_runs_states_are_the_same_bits_with_diagnostics(tiny: Tiny, name: str, tmp_path: Any):
+    plain = run(tiny(name), tmp_path / "plain")
+    looked = run(tiny(name, "evaluation.diagnostics=1"), tmp_path / "looked")
+    assert looked.state_sha256 == plain.state_sha256
+    assert looked.scores == plain.scores
+    named = {(row["round"], row["participant"]) for row in looked.record.metrics if row["name"].startswith("diag_")}
+    assert {(1, "server"), (2, "server")} < named
+    assert not any(row["name"].startswith("diag_") for row in plain.record.metrics)
+
+
+@pytest.mark.parametrize(("every", "expected"), [(0, []), (1, [1, 2, 3]), (2, [2, 3]), (5, [3])])
+def test_diagnostics_are_due_every_so_many_rounds_and_at_the_end(open_tiny: Open, every: int, expected: list[int]):
+    federation = open_tiny("fedavg", "rounds=3", f"evaluation.diagnostics={every}")
+    assert [round for round in (1, 2, 3) if federation.is_diagnosed(round)] == expected
+
+
+def test_encoders_are_looked_at_where_they_are_scored(tiny: Tiny, tmp_path: Any):
+    found = run(tiny("local", "rounds=3", "evaluation.every=2", "evaluation.diagnostics=1"), tmp_path / "run")
+    rows = {(r["round"], r["participant"]) for r in found.record.metrics if r["name"] == "diag_effective_rank"}
+    assert rows == {(round, f"client-{client}") for round in (2, 3) for client in (0, 1, 2)}
+
+
+def test_looking_draws_from_no_generator_and_writes_nothing(averaging: Federation, averaged: Round):
+    encoder = averaging.method.encoders(averaged.server, {})["global"]
+    before = torch.get_rng_state(), digest([averaged, encoder])
+    compare(averaging, averaged)
+    encoder_diagnostics(encoder, averaging.config, averaging.task, averaging.dataset)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert digest([averaged, encoder]) == before[1]
+
+
+def test_an_encoder_is_looked_at_twice_with_the_same_result(averaging: Federation, averaged: Round):
+    encoder = averaging.method.encoders(averaged.server, {})["global"]
+    first, second = (
+        encoder_diagnostics(encoder, averaging.config, averaging.task, averaging.dataset) for _ in range(2)
+    )
+    assert set(first) == OF_ENCODER
+    assert first == second
+    assert 0 < first["diag_feature_std"] < 1
+    assert 1 < first["diag_effective_rank"] < 60  # test images
+    assert 0 < first["diag_alignment"] < 4
+    assert -8 < first["diag_uniformity"] < 0
+
+
+def collapsed(federation: Federation) -> Encoder:
+    """An encoder whose last layer gives one and the same feature for every image."""
+    weights = federation.task.initial_weights()
+    model = federation.task.model(weights).encoder
+    *_, (name, _) = [(name, value) for name, value in model.named_parameters() if value.ndim == 1]
+    silent = {f"encoder.{key}" for key in dict(model.named_parameters()) if key.split(".")[0] == name.split(".")[0]}
+    return Encoder("cnn", {key: torch.zeros_like(value) if key in silent else value for key, value in weights.items()})
+
+
+def test_a_collapsed_encoder_is_seen_and_gives_numbers(averaging: Federation):
+    found = encoder_diagnostics(collapsed(averaging), averaging.config, averaging.task, averaging.dataset)
+    assert found["diag_feature_std"] == pytest.approx(0, abs=1e-6)  # float32 features
+    assert found["diag_effective_rank"] == pytest.approx(1, abs=1e-3)  # as above
+    assert found["diag_uniformity"] == pytest.approx(0, abs=1e-6)  # as above
+    assert found["diag_alignment"] == pytest.approx(0, abs=1e-6)  # as above
+
+
+def test_an_encoder_that_diverged_is_named_as_such(averaging: Federation):
+    weights = {name: value * math.nan for name, value in averaging.task.initial_weights().items()}
+    with pytest.raises(ValueError, match="not finite: the encoder diverged"):
+        encoder_diagnostics(Encoder("cnn", weights), averaging.config, averaging.task, averaging.dataset)
+
+
+def test_labels_are_not_read(averaging: Federation, averaged: Round):
+    encoder = averaging.method.encoders(averaged.server, {})["global"]
+    test = averaging.dataset.test
+    blind = replace(averaging.dataset, test=replace(test, labels=np.full(len(test), -1)))
+    given = encoder_diagnostics(encoder, averaging.config, averaging.task, averaging.dataset)
+    assert encoder_diagnostics(encoder, averaging.config, averaging.task, blind) == given
+
+
+def test_the_sample_is_seeded_and_no_larger_than_asked(open_tiny: Open, averaging: Federation):
+    chosen, again = (sample_images(averaging.config, averaging.dataset, 20) for _ in range(2))
+    assert chosen.shape == (20, 1, 8, 8)
+    assert np.array_equal(chosen, again)
+    other = open_tiny("fedavg", "seed=1")
+    assert not np.array_equal(sample_images(other.config, other.dataset, 20), chosen)
+    assert len(sample_images(averaging.config, averaging.dataset, 1000)) == 60
+
+
+def test_clients_that_send_weights_are_compared(averaging: Federation, averaged: Round):
+    found = compare(averaging, averaged)
+    assert set(found) == DRIFT | FEATURES
+    for name in ("update_norm", "update_cosine", "cka", "angle"):
+        assert found[f"diag_{name}_min"] < found[f"diag_{name}"] < found[f"diag_{name}_max"]
+    assert found["diag_angle_lower"] < found["diag_angle"] < found["diag_angle_upper"]
+
+
+def test_updates_are_measured_over_trained_parameters(averaging: Federation, averaged: Round):
+    found, norms, vectors = compare(averaging, averaged), [], []
+    trained = [name for name, _ in averaging.task.model(averaging.task.initial_weights()).named_parameters()]
+    for client_id, upload in averaged.uploads.items():
+        before = averaged.downloads[client_id].weights
+        vectors.append(torch.cat([(upload.weights[n].double() - before[n].double()).flatten() for n in trained]))
+        norms.append(float(vectors[-1].norm()))
+    cosines = [float(a @ b / a.norm() / b.norm()) for i, a in enumerate(vectors) for b in vectors[:i]]
+    assert found["diag_update_norm"] == pytest.approx(sum(norms) / 4, rel=1e-9)  # another order of summation
+    assert (found["diag_update_norm_min"], found["diag_update_norm_max"]) == pytest.approx((min(norms), max(norms)))
+    assert found["diag_update_cosine"] == pytest.approx(sum(cosines) / 6, rel=1e-6)  # as above, of differences
+
+
+def test_clients_with_one_model_agree_in_everything(averaging: Federation, averaged: Round):
+    same = dict.fromkeys(averaged.uploads, averaged.uploads[0])
+    found = compare(averaging, averaged, same)
+    assert found["diag_cka_min"] == pytest.approx(1, rel=1e-9)  # float64
+    assert found["diag_angle_max"] == 0
+    assert found["diag_update_cosine_min"] == pytest.approx(1, rel=1e-9)  # float64
+
+
+def test_one_client_has_a_length_and_nobody_to_compare_with(averaging: Federation, averaged: Round):
+    assert set(compare(averaging, averaged, {2: averaged.uploads[2]})) == spread("update_norm")
+    assert compare(averaging, averaged, {}) == {}
+
+
+def test_a_client_whose_encoder_overflows_is_left_out_of_comparisons(averaging: Federation, averaged: Round):
+    broken = {name: value * math.inf for name, value in averaged.uploads[1].weights.items()}
+    kept = {client: upload for client, upload in averaged.uploads.items() if client != 1}
+    found = compare(averaging, averaged, averaged.uploads | {1: replace(averaged.uploads[1], weights=broken)})
+    assert {name: found[name] for name in FEATURES} == {
+        name: compare(averaging, averaged, kept)[name] for name in FEATURES
+    }
+
+
+class Lazy(Mapping[int, Any]):
+    """Uploads as Ray gives them: made anew each time, and gone when nobody holds them."""
+
+    def __init__(self, uploads: Mapping[int, Any]) -> None:
+        self._uploads, self.asked, self.most, self._alive = uploads, [], 0, []
+
+    def __getitem__(self, client_id: int) -> Any:
+        self.asked.append(client_id)
+        made = map_leaves(
+            lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, self._uploads[client_id]
+        )
+        self._alive = [one for one in self._alive if one() is not None]
+        self._alive += [weakref.ref(value) for value in made.weights.values()]
+        self.most = max(self.most, len(self._alive))
+        return made
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._uploads)
+
+    def __len__(self) -> int:
+        return len(self._uploads)
+
+
+def test_one_uploads_weights_are_held_at_a_time(averaging: Federation, averaged: Round):
+    lazy = Lazy(averaged.uploads)
+    assert compare(averaging, averaged, lazy) == compare(averaging, averaged)
+    assert lazy.most == len(averaged.uploads[0].weights)
+
+
+def test_of_a_large_cohort_a_seeded_few_are_compared(averaging: Federation, averaged: Round):
+    many = {client_id: averaged.uploads[client_id % 4] for client_id in range(11)}
+    first, second = Lazy(many), Lazy(many)
+    assert compare(averaging, averaged, first) == compare(averaging, averaged, second)
+    assert first.asked == second.asked
+    assert len(set(first.asked)) == COMPARED_CLIENTS
+    assert sorted(set(first.asked)) == first.asked[:COMPARED_CLIENTS]
+
+
+def test_an_encoder_whose_statistics_stayed_at_home_is_not_guessed(open_tiny: Open):
+    federation = open_tiny("fedavg", "method.parts.batch_norm=local")
+    assert set(compare(federation, last(federation))) == DRIFT
+
+
+def test_an_objectives_memory_is_no_part_of_an_update(open_tiny: Open):
+    federation = open_tiny("fedavg", "objective=byol", "objective.hidden=32", "method.parts.target=averaged")
+    round = last(federation)
+    update = update_of(shown(round.uploads[0], 0), shown(round.downloads[0], 0))
+    assert update is not None
+    assert {name.partition(".")[0] for name in update} == {"encoder", "projector", "predictor"}
+    assert not any("running" in name for name in update)
+
+
+def test_models_of_different_widths_have_cka_and_no_angle(open_tiny: Open):
+    federation = open_tiny("feddf", "clients.models=[cnn, vgg9, cnn]")
+    found = compare(federation, last(federation))
+    assert set(found) == spread("update_norm", "cka")
+
+
+def test_what_clients_make_of_public_samples_is_compared(open_tiny: Open):
+    for name in ("flesd", "fedmd"):
+        federation = open_tiny(name)
+        round = last(federation)
+        sent = [shown(upload, federation.num_public).representations for upload in round.uploads.values()]
+        assert all(rows is not None and rows.shape == (45, 24) for rows in sent)
+        found = compare(federation, round)
+        assert set(found) == FEATURES
+        assert found == compare_features([rows for rows in sent if rows is not None])
+
+
+def test_representations_of_clients_own_samples_are_not_compared(open_tiny: Open):
+    federation = open_tiny("fcl", "objective={name: moco, queue_size: 32}", "method.features=45")
+    (upload, *_) = last(federation).uploads.values()
+    assert upload.features is not None
+    assert shown(upload, 45).representations is None
+
+
+def test_similarities_and_silence_give_nothing(open_tiny: Open):
+    for federation in (open_tiny("flesd", "method.upload=similarities"), open_tiny("local")):
+        assert compare(federation, last(federation)) == {}
+
+
+def test_relation_matrices_are_compared_beside_what_the_base_sends(open_tiny: Open):
+    for base, names in (("local", set()), ("fedavg", DRIFT | FEATURES)):
+        federation = open_tiny("fedfoa", f"method.base={base}")
+        round = last(federation)
+        found = compare(federation, round)
+        assert set(found) == names | spread("relation_distance")
+        one, other, _ = (upload.relation for upload in round.uploads.values())
+        assert (
+            found["diag_relation_distance_min"] <= relation_distance(one, other) <= found["diag_relation_distance_max"]
+        )
+
+
+def test_a_client_that_sends_no_weights_is_passed_over(open_tiny: Open):
+    own = "objective={name: orchestra, clusters: 6, local_clusters: 4, memory: 16}"
+    federation = open_tiny("orchestra", own)
+    first, second = play(federation)
+    assert compare(federation, first) == {}  # Orchestra's first round sends centroids alone
+    silent = second.uploads | {0: replace(second.uploads[0], weights=None)}
+    heard = {client_id: upload for client_id, upload in second.uploads.items() if client_id != 0}
+    assert compare(federation, second, silent) == compare(federation, second, heard)
+
+
+def test_a_round_reports_them_beside_the_methods_own_metrics(open_tiny: Open):
+    plain, looked = (open_tiny("feddf", f"evaluation.diagnostics={every}") for every in (0, 1))
+    without, beside = last(plain).metrics, last(looked).metrics
+    assert {name: value for name, value in beside.items() if not name.startswith("diag_")} == without
+    assert {name for name in beside if name.startswith("diag_")} == DRIFT | FEATURES
+
+
+def test_features_are_taken_of_no_more_samples_than_allowed(open_tiny: Open):
+    federation = open_tiny("flesd", "public=fraction:0.3", "data.train_limit=1000")
+    assert federation.num_public > CLIENT_SAMPLES
+    round = last(federation)
+    sent = [shown(upload, federation.num_public).representations for upload in round.uploads.values()]
+    found, whole = compare(federation, round), compare_features([rows for rows in sent if rows is not None])
+    assert found["diag_cka"] != whole["diag_cka"]
+    assert found["diag_cka"] == pytest.approx(whole["diag_cka"], abs=0.1)  # 256 of 300 samples
