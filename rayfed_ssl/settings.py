@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.evaluation.linear_probe import LinearProbe
 from rayfed_ssl.evaluation.protocols import Protocol, configured
 from rayfed_ssl.optimisers import Optimiser
@@ -189,6 +189,22 @@ def _actors(value: Any) -> str | int:
     raise ValueError(f"must be auto, per-client or a whole number of at least 1, got {value!r}")
 
 
+TRACKERS = ("tensorboard", "wandb", "mlflow")
+"""What can follow a run, each an extra of the same name; `rayfed_ssl.trackers` has one module for each."""
+
+
+def _trackers(value: Any) -> "Literal['auto'] | tuple[str, ...]":
+    if value == "auto":
+        return "auto"
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list | tuple):
+        raise ValueError(f"must be auto or a list of {', '.join(TRACKERS)}, got {value!r}")
+    for name in names:
+        if name not in TRACKERS:
+            raise ValueError(f"unknown tracker {name!r}{nearest(str(name), TRACKERS)}")
+    return tuple(dict.fromkeys(names))
+
+
 class Engine(Section):
     """How the run is computed. Bits depend on device, precision, compile and threads, never on the rest.
 
@@ -204,6 +220,8 @@ class Engine(Section):
         threads: Compute threads of a client actor.
         server_threads: Compute threads of the server.
         attempts: How often a client whose actor died is tried before the run fails.
+        trackers: "tensorboard", "wandb", "mlflow", several of them in a list, or [] for none; "auto" takes TensorBoard where
+            it is installed.
     """
 
     executor: Literal["ray", "local"] = "ray"
@@ -217,3 +235,4 @@ class Engine(Section):
     threads: int = Field(1, ge=1, le=256)
     server_threads: int = Field(1, ge=1, le=256)
     attempts: int = Field(3, ge=1)
+    trackers: Annotated[Literal["auto"] | tuple[str, ...], BeforeValidator(_trackers)] = "auto"

@@ -68,7 +68,7 @@ def tiny_tree(name: str) -> dict[str, Any]:
         "model": {"encoder": "cnn", "projection_dim": 24},
         "training": {"epochs": 1, "batch": 32},
         "evaluation": {"every": 0, "linear": {"epochs": 2}},
-        "engine": {"executor": "local", "device": "cpu", "precision": "fp32", "actors": 2},
+        "engine": {"executor": "local", "device": "cpu", "precision": "fp32", "actors": 2, "trackers": []},
     }
 
 
