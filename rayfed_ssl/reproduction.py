@@ -10,13 +10,14 @@ A file of `rayfed_ssl/reproductions/` has these keys:
     take       of which encoder: global, mean, minimum (over clients) or client-3; the default is global where there is
                one and else the mean
     notes      what a reader has to know, a line each
-    rows       name -> {recipe, set, score, take, start}; `start: random` trains nothing before the step of `after`
+    rows       name -> {recipe, set, score, take, runs}; what a row says goes before what a column says; `runs: first` leaves
+               out the column's second run, `runs: second` makes it alone, from random weights
     columns    name -> {set, score, take, after, x, panel, obtain}; `after` is a second run that begins with the encoder of
                the first: {recipe, set}, with data, partition, clients, model and seed of the first; `x` and `panel`
                place a column in a figure; `obtain` says how to get its dataset
     published  row -> one number for each column, ~ where the paper has none; rows without numbers are left out
-    sizes      paper and cpu, each {set, after, rows, columns, notes}: what holds for all cells, for all second runs, for a
-               row, for a column at this size; `columns` as a list takes columns as they are and leaves the others out
+    sizes      paper and cpu, each {set, score, after, rows, columns, notes}: what holds at this size for all cells, for all
+               second runs, for a row, for a column; columns that `columns` does not name are left out, if it is there
 
 `set` maps dotted keys of the configuration to values. A cell is its row's recipe changed by the size's `set`, the
 column's, the row's, the size's for the column, the size's for the row, and last by the user. Cells of equal settings are
@@ -80,7 +81,7 @@ class Cell:
         take: Of which encoder; None takes the global one, or the mean.
         published: The paper's number.
         after: The second run.
-        random_start: Whether there is only the second run, from random weights.
+        alone: Whether there is only the second run, from random weights.
     """
 
     row: str
@@ -91,7 +92,7 @@ class Cell:
     take: str | None
     published: float | None
     after: After | None
-    random_start: bool
+    alone: bool
 
     def config(self, seed: int, *overrides: str) -> Config:
         """Resolve the first run.

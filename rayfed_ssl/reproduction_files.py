@@ -14,9 +14,9 @@ from rayfed_ssl.reproduction import After, Cell, Column, Reproduction, Settings,
 DRAWINGS = ("bars", "lines", "losses", "rounds", "boxplots", "heatmaps", "tsne")
 
 _KEYS = ("title", "source", "kind", "draw", "unit", "score", "take", "notes", "rows", "columns", "published", "sizes")
-_ROW = ("recipe", "set", "score", "take", "start")
+_ROW = ("recipe", "set", "score", "take", "runs")
 _COLUMN = ("set", "score", "take", "after", "x", "panel", "obtain")
-_SIZE = ("set", "after", "rows", "columns", "notes")
+_SIZE = ("set", "score", "after", "rows", "columns", "notes")
 
 
 def reproduction_names() -> list[str]:
@@ -62,6 +62,8 @@ def load_reproduction(name: str, size: str) -> Reproduction:
     choose("row", list(row_size), list(rows), name)
     for row in rows:
         _check_keys(rows[row], _ROW, f"{name}, row {row}")
+        if rows[row].get("runs", "first") not in ("first", "second"):
+            raise ConfigError(f"{name}, row {row}: runs is first or second, got {rows[row]['runs']!r}")
     numbers = _published(tree, name)
     cells = tuple(
         _cell(
@@ -90,10 +92,8 @@ def _columns_at(tree: Mapping[str, Any], chosen: Mapping[str, Any], name: str) -
     for column, entry in tree["columns"].items():
         _check_keys(entry, _COLUMN, f"{name}, column {column}")
     asked = chosen.get("columns")
-    if isinstance(asked, list):
-        return list(choose("column", asked, list(tree["columns"]), name)), {}
-    choose("column", list(asked or {}), list(tree["columns"]), name)
-    return list(tree["columns"]), asked or {}
+    kept = choose("column", None if asked is None else list(asked), list(tree["columns"]), name)
+    return list(kept), asked if isinstance(asked, Mapping) else {}
 
 
 def _published(tree: Mapping[str, Any], name: str) -> dict[tuple[str, str], float]:
@@ -119,8 +119,9 @@ def _cell(
 ) -> Cell:
     own, place, (own_at_size, place_at_size) = tree["rows"][row], tree["columns"][column], at_size
     settings = (chosen.get("set"), place.get("set"), own.get("set"), place_at_size.get("set"), own_at_size.get("set"))
-    entries = (place_at_size, place, own_at_size, own, tree)
-    after = place_at_size.get("after") or place.get("after")
+    entries = (own_at_size, own, place_at_size, place, chosen, tree)
+    runs = own.get("runs")
+    after = None if runs == "first" else place_at_size.get("after") or place.get("after")
     return Cell(
         row=row,
         column=column,
@@ -130,7 +131,7 @@ def _cell(
         take=next((entry["take"] for entry in entries if "take" in entry), None),
         published=published,
         after=None if after is None else After(after["recipe"], _joined((after.get("set"), chosen.get("after")))),
-        random_start=own.get("start") == "random",
+        alone=runs == "second",
     )
 
 

@@ -1,6 +1,7 @@
 """The command line. Subcommands import what they need when they run, so that `--help` loads neither Ray nor torch."""
 
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -124,6 +125,7 @@ def _present(directory: Path) -> None:
 
     figures = draw_run(directory)
     print_run(directory, figures)
+    typer.echo(f"report: rayfed-ssl report {shlex.quote(str(directory))}")
 
 
 @app.command()
@@ -168,7 +170,9 @@ def partition(
 
 @app.command(name="list")
 def list_names(
-    kind: Annotated[str, typer.Argument(help="methods, objectives, datasets, models, views, protocols or recipes")],
+    kind: Annotated[
+        str, typer.Argument(help="methods, objectives, datasets, models, views, protocols, recipes or reproductions")
+    ],
 ) -> None:
     """List what can be named in a configuration."""
     with plain_errors():

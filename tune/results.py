@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from tune.errors import plain_errors
-from tune.words import AsJson, RunDirectory, Settings
+from tune.words import AsJson, Quiet, RunDirectory, Settings
 
 app = typer.Typer()
 
@@ -136,3 +136,37 @@ def report(
             typer.echo(f"left out: {line}", err=True)
 
         typer.echo(f"report: {write_report(directories, out, embedding=embedding, on_left_out=warn)}")
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="One of `list reproductions`, or a file of your own.")],
+    settings: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes of all runs.")] = None,
+    size: Annotated[str, typer.Option(help="cpu: minutes on two cores; paper: the published settings.")] = "cpu",
+    out: Annotated[Path | None, typer.Option(help="Directory; the same one goes on where it stopped.")] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Repeatable: a run of each cell for each seed.")] = None,
+    row: Annotated[list[str] | None, typer.Option(help="Only this row. Repeatable.")] = None,
+    column: Annotated[list[str] | None, typer.Option(help="Only this column. Repeatable.")] = None,
+    jobs: Annotated[int, typer.Option(help="Runs at a time; above 1 each is a process of one core.")] = 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and stop.")] = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a table or figure of a paper and set it beside the published one."""
+    with plain_errors():
+        from tune.reproduce import Wish, listed, present, print_lines
+        from tune.reproduce import reproduce as make
+
+        rows, columns = (tuple(words) if words else None for words in (row, column))
+        wish = Wish(name, size, tuple(seed or (0,)), rows, columns, tuple(settings or ()), jobs, out)
+        if dry_run:
+            print_lines(*listed(wish))
+            return
+        try:
+            result = make(wish, lambda line: None if quiet else typer.echo(line, err=True))
+        except KeyboardInterrupt:
+            typer.echo(f"\nstopped; go on with: {wish.command}", err=True)
+            raise typer.Exit(130) from None
+        present(result, wish.directory, as_json)
+        if result.failures:
+            raise typer.Exit(1)

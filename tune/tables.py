@@ -169,7 +169,7 @@ def print_partition(federation: Federation) -> None:
 
 def print_names(kind: str) -> None:
     """Print the names of a kind and what they stand for."""
-    kinds = ("methods", "objectives", "datasets", "models", "views", "protocols", "recipes")
+    kinds = ("methods", "objectives", "datasets", "models", "views", "protocols", "recipes", "reproductions")
     if kind not in kinds:
         raise ConfigError(f"there is no list of {kind!r}{nearest(kind, kinds)}")
     table = plain_table("name", "what it is")
@@ -180,6 +180,10 @@ def print_names(kind: str) -> None:
 
 
 def _names(kind: str) -> Mapping[str, str]:
+    if kind == "reproductions":
+        from rayfed_ssl.reproduction_files import read_reproduction, reproduction_names
+
+        return {name: read_reproduction(name)["title"] for name in reproduction_names()}
     if kind == "recipes":
         return {name: _recipe_summary(name) for name in recipe_names()}
     if kind == "methods":

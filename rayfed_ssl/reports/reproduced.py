@@ -1,0 +1,199 @@
+"""What a reproduction has given: our numbers beside the published ones, as JSON and as a table in the paper's layout."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import combinations
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from rayfed_ssl.checkpoints import write_durably
+from rayfed_ssl.record import RunRecord
+from rayfed_ssl.reproduction import Cell, Reproduction
+
+CAUTION = (
+    "cpu size: few photographs, a small CNN and few epochs. These numbers are comparable with each other, and with the "
+    "published ones in their order alone."
+)
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """A cell with its runs; the fields are those of `reproduction.json`."""
+
+    row: str
+    column: str
+    score: str
+    take: str | None
+    published: float | None
+    runs: tuple[str, ...]
+    ours: tuple[float | None, ...]
+    failures: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def values(self) -> list[float]:
+        """The numbers of the seeds that have one."""
+        return [value for value in self.ours if value is not None]
+
+    @property
+    def mean(self) -> float | None:
+        """Mean over seeds."""
+        return fmean(self.values) if self.values else None
+
+    @property
+    def std(self) -> float | None:
+        """Standard deviation over seeds."""
+        return stdev(self.values) if len(self.values) > 1 else None
+
+    @property
+    def difference(self) -> float | None:
+        """Mean minus published."""
+        return None if self.mean is None or self.published is None else self.mean - self.published
+
+    def plain(self) -> dict[str, Any]:
+        """The cell as JSON."""
+        return asdict(self) | {"mean": self.mean, "std": self.std, "difference": self.difference}
+
+
+@dataclass(frozen=True)
+class Reproduced:
+    """A table or figure with what was measured for it."""
+
+    reproduction: Reproduction
+    cells: tuple[CellResult, ...]
+    seeds: tuple[int, ...]
+    settings: tuple[str, ...]
+    skipped: Mapping[str, str]
+    command: str
+    figures: tuple[str, ...] = ()
+
+    @property
+    def failures(self) -> list[str]:
+        """A line for each run that failed."""
+        return [f"{c.row}, {c.column}, seed {seed}: {why}" for c in self.cells for seed, why in c.failures.items()]
+
+    def agreement(self) -> dict[str, Any]:
+        """Compare the order of our means with that of the published numbers, in all and within each column."""
+        both = [(c.column, c.mean, c.published) for c in self.cells if c.mean is not None and c.published is not None]
+        pairs = [(ours, theirs) for _, ours, theirs in both]
+        names = [c.name for c in self.reproduction.columns if c.name in {name for name, _, _ in both}]
+        within = {name: kendall([(a, b) for column, a, b in both if column == name]) for name in names}
+        return {"cells": len(pairs), "kendall": kendall(pairs), "columns": within}
+
+    def plain(self) -> dict[str, Any]:
+        """The whole as JSON, as `rayfed_ssl/reproduction.py` describes it."""
+        shown = self.reproduction
+        same = {key: getattr(shown, key) for key in ("name", "title", "kind", "unit", "source", "notes", "size")}
+        return (
+            {"format": 1}
+            | same
+            | {
+                "command": self.command,
+                "settings": list(self.settings),
+                "seeds": list(self.seeds),
+                "rows": list(shown.rows),
+                "columns": [column.name for column in shown.columns],
+                "skipped": dict(self.skipped),
+                "cells": [cell.plain() for cell in self.cells],
+                "agreement": self.agreement(),
+                "figures": list(self.figures),
+            }
+        )
+
+    def write(self, directory: Path) -> None:
+        """Write `reproduction.json` and `table.md`."""
+        write_durably(directory / "reproduction.json", (json.dumps(self.plain(), indent=1) + "\n").encode())
+        write_durably(directory / "table.md", self.markdown().encode())
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Head and lines of the table: a cell holds mean ± std, the published number and the difference."""
+        columns = [column.name for column in self.reproduction.columns if column.name not in self.skipped]
+        by_place = {(cell.row, cell.column): cell for cell in self.cells}
+        lines = [
+            [row, *(describe(cell) if (cell := by_place.get((row, c))) else "" for c in columns)]
+            for row in self.reproduction.rows
+        ]
+        return ["", *columns], lines
+
+    def remarks(self) -> list[str]:
+        """What a reader of the table has to know, a line each."""
+        shown, agreement = self.reproduction, self.agreement()
+        lines = ["Each cell: ours, mean ± standard deviation over seeds [published; difference]."]
+        lines += [CAUTION] * (shown.size == "cpu") + list(shown.notes)
+        if agreement["kendall"] is not None:
+            within = {name: tau for name, tau in agreement["columns"].items() if tau is not None}
+            split = "; by column: " + ", ".join(f"{name} {tau:+.2f}" for name, tau in within.items()) if within else ""
+            lines.append(f"Order, Kendall's tau-b over {agreement['cells']} cells: {agreement['kendall']:+.2f}{split}")
+        lines += [f"Left out, {name}: {why}" for name, why in self.skipped.items()]
+        return lines + [f"Failed, {line}" for line in self.failures]
+
+    def markdown(self) -> str:
+        """The table as Markdown."""
+        shown = self.reproduction
+        head, lines = self.table()
+        source = f"{shown.source['paper']}, {shown.source['item']} (arXiv {shown.source['arxiv']})"
+        text = [f"# {source}, {shown.size} size", "", f"{shown.title}. Seeds {', '.join(map(str, self.seeds))}.", ""]
+        text += [f"    {self.command}", "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+        text += [f"| {' | '.join(line)} |" for line in lines]
+        return "\n".join([*text, "", *(f"- {line}" for line in self.remarks()), ""])
+
+
+def describe(cell: CellResult) -> str:
+    """Write a cell for people: "71.20 ± 0.31 [75.6; -4.4]"."""
+    if cell.mean is None:
+        ours = "failed" if cell.failures else "-"
+    else:
+        ours = f"{cell.mean:.2f}" + ("" if cell.std is None else f" ± {cell.std:.2f}")
+        ours += f" ({len(cell.values)} of {len(cell.ours)} seeds)" * (len(cell.values) < len(cell.ours))
+    if cell.published is None:
+        return ours
+    return f"{ours} [{cell.published:g}" + ("" if cell.difference is None else f"; {cell.difference:+.1f}") + "]"
+
+
+def measured(cell: Cell, directory: Path, unit: str) -> float | None:
+    """Read a cell's number from a finished run; None if the run has no such score.
+
+    Args:
+        cell: Which score, and of which encoder.
+        directory: The run.
+        unit: "percent" multiplies by 100.
+    """
+    found = series(cell, directory, unit)
+    return found[-1][1] if found else None
+
+
+def series(cell: Cell, directory: Path, unit: str) -> list[tuple[int, float]]:
+    """Read a cell's score over the rounds that have it, as (round, value)."""
+    by_round: dict[int, dict[str, float]] = {}
+    for row in RunRecord.open(directory).metrics:
+        if row["name"] == cell.score:
+            by_round.setdefault(row["round"], {})[row["participant"]] = row["value"]
+    factor = 100 if unit == "percent" else 1
+    taken = ((round, _take(values, cell.take)) for round, values in sorted(by_round.items()))
+    return [(round, factor * value) for round, value in taken if value is not None]
+
+
+def _take(values: Mapping[str, float], take: str | None) -> float | None:
+    local = [value for name, value in values.items() if name != "global"]
+    if take == "minimum":
+        return min(local, default=None)
+    if take == "mean":
+        return fmean(local) if local else None
+    if take is None and "global" not in values:
+        return fmean(local)
+    return values.get(take or "global")
+
+
+def kendall(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """Kendall's rank correlation tau-b of pairs; None where one side has fewer than two different values."""
+    agree = tied_left = tied_right = 0
+    for (a, b), (c, d) in combinations(pairs, 2):
+        left, right = (a > c) - (a < c), (b > d) - (b < d)
+        agree += left * right
+        tied_left += left == 0
+        tied_right += right == 0
+    number = len(pairs) * (len(pairs) - 1) // 2
+    scale = math.sqrt((number - tied_left) * (number - tied_right))
+    return agree / scale if scale else None

@@ -1,0 +1,232 @@
+"""Figures of reproductions, drawn from the records of their runs, as PNG and SVG.
+
+Colours are Okabe and Ito's; rows differ in marker, dash or hatching as well. Hollow diamonds are published numbers.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import cycle
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from rayfed_ssl.record import RunRecord
+from rayfed_ssl.reports.diagnose import diagnose
+from rayfed_ssl.reports.embedding import embed
+from rayfed_ssl.reports.figures import METHOD_STYLES
+from rayfed_ssl.reports.reproduced import CellResult, Reproduced
+from rayfed_ssl.reproduction import Column
+
+HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo", "--")
+DASHES = ("-", "--", ":", "-.")
+
+
+def draw_reproduction(result: Reproduced, directory: Path) -> tuple[str, ...]:
+    """Draw a figure from its runs; returns the names of the files, or none if there is nothing to draw.
+
+    Args:
+        result: The figure with its cells.
+        directory: Where its runs are and where the files go.
+    """
+    draw = DRAWERS.get(result.reproduction.draw or "")
+    if draw is None or not any(cell.values for cell in result.cells):
+        return ()
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    draw(figure, result, directory)
+    source = result.reproduction.source
+    figure.suptitle(f"{source['paper']}, {source['item']} ({result.reproduction.size} size)", fontsize=10)
+    names = tuple(f"{result.reproduction.name}.{ending}" for ending in ("png", "svg"))
+    for name in names:
+        figure.savefig(directory / name, dpi=144)
+    return names
+
+
+def _bars(figure: Figure, result: Reproduced, directory: Path) -> None:
+    axes = figure.add_subplot()
+    columns, rows = result.reproduction.columns, result.reproduction.rows
+    width = 0.8 / len(rows)
+    for index, (row, (colour, _), hatch) in enumerate(zip(rows, cycle(METHOD_STYLES), cycle(HATCHES), strict=False)):
+        for place, column in enumerate(columns):
+            cell = _cell(result, row, column)
+            if cell is None or cell.mean is None:
+                continue
+            x, label = place + (index - (len(rows) - 1) / 2) * width, row if place == 0 else None
+            axes.bar(x, cell.mean, 0.9 * width, yerr=cell.std, color=colour, alpha=0.7, hatch=hatch, label=label)
+            if cell.take == "mean":
+                own = clients(directory / cell.runs[0], cell.score)
+                axes.plot([x] * len(own), [100 * value for value in own], "k.", markersize=4)
+            if cell.published is not None:
+                axes.plot(x, cell.published, "kD", markerfacecolor="none", markersize=7)
+    axes.set_xticks(range(len(columns)), [column.name for column in columns])
+    axes.set_ylabel(_label(result))
+    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+
+
+def _lines(figure: Figure, result: Reproduced, directory: Path) -> None:
+    columns = result.reproduction.columns
+    panels = list(dict.fromkeys(column.panel for column in columns))
+    figure.set_size_inches(max(6, 3.6 * len(panels)), 4)
+    for number, panel in enumerate(panels):
+        axes = figure.add_subplot(1, len(panels), number + 1)
+        own = sorted((c for c in columns if c.panel == panel), key=lambda c: c.x or 0)
+        for row, (colour, marker), dash in _styled(result.reproduction.rows):
+            found = [(c.x or 0.0, cell) for c in own if (cell := _cell(result, row, c)) is not None]
+            drawn = [(x, cell.mean, cell.std or 0) for x, cell in found if cell.mean is not None]
+            if drawn:
+                xs, means, spread = zip(*drawn, strict=True)
+                axes.errorbar(xs, means, yerr=spread, color=colour, marker=marker, linestyle=dash, label=row, capsize=3)
+            published = [(x, cell.published) for x, cell in found if cell.published is not None]
+            for x, value in published:
+                axes.plot(x, value, "D", color=colour, markerfacecolor="none", markersize=9)
+        positive = [column.x for column in own if column.x]
+        if len(positive) > 1:
+            axes.set_xscale("symlog" if len(positive) < len(own) else "log", **_threshold(positive, len(own)))
+        axes.set_xticks([column.x or 0 for column in own], [f"{column.x or 0:g}" for column in own], minor=False)
+        axes.minorticks_off()
+        axes.set(title=panel or "", ylabel=_label(result) if number == 0 else "", xlabel=own[-1].name.split("=")[0])
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+
+
+def _threshold(positive: Sequence[float], number: int) -> dict[str, float]:
+    """Where a logarithmic axis that has a 0 becomes linear."""
+    return {"linthresh": min(positive)} if len(positive) < number else {}
+
+
+def _losses(figure: Figure, result: Reproduced, directory: Path) -> None:
+    """Two points a round for the clients, one for the server, over local epochs (FLESD, Figure 5)."""
+    axes = figure.add_subplot()
+    for cell, (colour, marker) in zip(result.cells, cycle(METHOD_STYLES), strict=False):
+        if cell.mean is None:
+            continue
+        record = RunRecord.open(directory / cell.runs[0])
+        epochs = record.config().epochs
+        first, last = by_round(record, "loss_first"), by_round(record, "loss")
+        points = [(round - 1) * epochs + 1 for round in first], [round * epochs for round in last]
+        series = sorted([*zip(points[0], first.values(), strict=True), *zip(points[1], last.values(), strict=True)])
+        xs, ys = zip(*series, strict=True)
+        axes.plot(xs, ys, color=colour, linestyle="--", marker=marker, markersize=3, label=f"{cell.row}, clients")
+        server = by_round(record, "distil_loss")
+        if server:
+            axes.plot([round * epochs for round in server], list(server.values()), color=colour, marker=marker,
+                      label=f"{cell.row}, server")  # fmt: skip
+    axes.set(xlabel="local epochs", ylabel="loss")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+
+
+def _rounds(figure: Figure, result: Reproduced, directory: Path) -> None:
+    columns = result.reproduction.columns
+    for number, column in enumerate(columns):
+        axes = figure.add_subplot(1, len(columns), number + 1)
+        for row, (colour, marker), dash in _styled(result.reproduction.rows):
+            cell = _cell(result, row, column)
+            if cell is None or cell.mean is None:
+                continue
+            found = [by_round(RunRecord.open(directory / run), cell.score, "global") for run in cell.runs]
+            rounds = sorted(set.intersection(*(set(one) for one in found)))
+            means = [100 * fmean(one[round] for one in found) for round in rounds]
+            axes.plot(rounds, means, color=colour, marker=marker, markersize=3, linestyle=dash, label=row)
+            if cell.published is not None:
+                axes.axhline(cell.published, color=colour, alpha=0.4, linewidth=1, linestyle=":")
+        axes.set(title=column.name, xlabel="round", ylabel=_label(result))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+
+
+def _boxplots(figure: Figure, result: Reproduced, directory: Path) -> None:
+    """A box a round: quartiles over images and extreme medians over pairs of clients (FedCA, Figure 4)."""
+    shared: Axes | None = None
+    for number, cell in enumerate(result.cells):
+        axes = shared = figure.add_subplot(1, len(result.cells), number + 1, sharey=shared)
+        axes.set(title=cell.row, xlabel="round", ylabel=result.reproduction.unit if number == 0 else "")
+        if cell.mean is None:
+            continue
+        record = RunRecord.open(directory / cell.runs[0])
+        parts = {"med": "", "q1": "_lower", "q3": "_upper", "whislo": "_min", "whishi": "_max"}
+        found = {key: by_round(record, cell.score + ending) for key, ending in parts.items()}
+        boxes: list[dict[str, Any]] = []
+        for round in found["med"]:
+            box = {key: values[round] for key, values in found.items()}
+            box |= {"whislo": min(box["whislo"], box["q1"]), "whishi": max(box["whishi"], box["q3"])}
+            boxes.append(box | {"label": str(round)})
+        axes.bxp(boxes, showfliers=False)
+        axes.grid(alpha=0.3, axis="y")
+
+
+def _heatmaps(figure: Figure, result: Reproduced, directory: Path) -> None:
+    """Distances between clients' relation matrices, a picture a column (FedFoA, Figure 6)."""
+    cells = [cell for cell in result.cells if cell.mean is not None]
+    found = [diagnose(directory / cell.runs[0])["matrices"]["relation_distance"] for cell in cells]
+    highest = max((v for matrix in found for line in matrix["values"] for v in line if v is not None), default=1.0)
+    figure.set_size_inches(3.4 * len(cells), 3.8)
+    for number, (cell, matrix) in enumerate(zip(cells, found, strict=True)):
+        axes = figure.add_subplot(1, len(cells), number + 1)
+        values, names = matrix["values"], [str(client) for client in matrix["clients"]]
+        axes.imshow([[v or 0.0 for v in line] for line in values], cmap="Blues", vmin=0, vmax=highest)
+        for i, line in enumerate(values):
+            for j, v in enumerate(line):
+                if v is not None:
+                    axes.text(j, i, f"{v:.1f}", ha="center", va="center", color="w" if v > 0.6 * highest else "k")
+        axes.set_xticks(range(len(names)), names)
+        axes.set_yticks(range(len(names)), names)
+        axes.set(title=cell.column, xlabel="client")
+
+
+def _tsne(figure: Figure, result: Reproduced, directory: Path) -> None:
+    cells = [cell for cell in result.cells if cell.mean is not None]
+    figure.set_size_inches(4.2 * len(cells), 4.6)
+    for number, cell in enumerate(cells):
+        axes = figure.add_subplot(1, len(cells), number + 1)
+        picture = embed(directory / cell.runs[0], local=result.reproduction.name == "fedca-figure3")
+        for label, name in enumerate(picture.classes):
+            own = picture.points[picture.labels == label]
+            grey = picture.held is not None and label not in picture.held
+            colour = "0.8" if grey else f"C{label % 10}"
+            axes.scatter(own[:, 0], own[:, 1], s=5, color=colour, label=None if grey else name, zorder=1 if grey else 2)
+        axes.set(title=cell.row, xticks=[], yticks=[])
+        axes.legend(fontsize=6, ncols=5, loc="upper center", bbox_to_anchor=(0.5, 0), markerscale=2)
+
+
+DRAWERS: Mapping[str, Callable[[Figure, Reproduced, Path], None]] = {
+    "bars": _bars,
+    "lines": _lines,
+    "losses": _losses,
+    "rounds": _rounds,
+    "boxplots": _boxplots,
+    "heatmaps": _heatmaps,
+    "tsne": _tsne,
+}
+
+
+def _styled(rows: Sequence[str]) -> Iterator[tuple[str, tuple[str, str], str]]:
+    yield from zip(rows, cycle(METHOD_STYLES), cycle(DASHES), strict=False)
+
+
+def _cell(result: Reproduced, row: str, column: Column) -> CellResult | None:
+    return next((cell for cell in result.cells if (cell.row, cell.column) == (row, column.name)), None)
+
+
+def _label(result: Reproduced) -> str:
+    return "accuracy (%)" if result.reproduction.unit == "percent" else result.reproduction.unit
+
+
+def by_round(record: RunRecord, name: str, participant: str | None = None) -> dict[int, float]:
+    """Mean of a metric over participants, or of one, by round."""
+    found: dict[int, list[float]] = {}
+    for row in record.metrics:
+        if row["name"] == name and participant in (None, row["participant"]):
+            found.setdefault(row["round"], []).append(row["value"])
+    return {round: fmean(values) for round, values in sorted(found.items())}
+
+
+def clients(directory: Path, score: str) -> list[float]:
+    """Scores of the clients' own encoders in the last round, by client id."""
+    record = RunRecord.open(directory)
+    last = max(row["round"] for row in record.metrics)
+    scores = {name: found[score] for name, found in record.scores(last).items() if score in found and name != "global"}
+    return [scores[name] for name in sorted(scores, key=lambda name: (len(name), name))]
