@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from rich.table import Table
@@ -15,12 +16,13 @@ WIDEST = 12
 def print_diagnosis(found: Mapping[str, Any], path: Path) -> None:
     """Print what `rayfed_ssl.reports.diagnose` found."""
     out = plain_console()
-    out.print(_encoders(found))
+    out.print(f"round {found['round']}, {found['samples']} test images without labels")
+    out.print(_encoders(found["encoders"]))
     for matrix in found["matrices"].values():
-        out.print()
+        out.print(f"\n{matrix['title']}" + (f" ({matrix['unit']})" if matrix["unit"] else ""))
         out.print(_matrix(matrix) if len(matrix["encoders"]) <= WIDEST else _range(matrix))
     if found["false_negatives"] is not None:
-        out.print()
+        out.print("\nfalse negatives, by the partition's labels")
         out.print(_false_negatives(found["false_negatives"]))
     out.print()
     for note in found["notes"]:
@@ -28,21 +30,16 @@ def print_diagnosis(found: Mapping[str, Any], path: Path) -> None:
     out.print(f"file: {path}", soft_wrap=True)
 
 
-def _encoders(found: Mapping[str, Any]) -> Table:
+def _encoders(encoders: Mapping[str, Mapping[str, Any]]) -> Table:
     columns = ("architecture", "width", "feature_std", "effective_rank", "alignment", "uniformity")
-    shown = plain_table(
-        "encoder",
-        *(column.replace("_", " ") for column in columns),
-        title=f"round {found['round']}, {found['samples']} test images without labels",
-    )
-    for name, numbers in found["encoders"].items():
+    shown = plain_table("encoder", *(column.replace("_", " ") for column in columns))
+    for name, numbers in encoders.items():
         shown.add_row(name, *(_cell(numbers.get(column)) for column in columns))
     return shown
 
 
 def _matrix(matrix: Mapping[str, Any]) -> Table:
-    unit = f" ({matrix['unit']})" if matrix["unit"] else ""
-    shown = plain_table("", *matrix["encoders"], title=f"{matrix['title']}{unit}")
+    shown = plain_table("", *matrix["encoders"])
     for name, values in zip(matrix["encoders"], matrix["values"], strict=True):
         shown.add_row(name, *map(_cell, values))
     return shown
@@ -50,15 +47,13 @@ def _matrix(matrix: Mapping[str, Any]) -> Table:
 
 def _range(matrix: Mapping[str, Any]) -> Table:
     values = [value for i, row in enumerate(matrix["values"]) for value in row[:i] if value is not None]
-    shown = plain_table(f"{matrix['title']}, {len(matrix['encoders'])} encoders", "minimum", "mean", "maximum")
-    shown.add_row("", _cell(min(values)), _cell(sum(values) / len(values)), _cell(max(values)))
+    shown = plain_table("", "minimum", "mean", "maximum")
+    shown.add_row(f"{len(matrix['encoders'])} encoders", _cell(min(values)), _cell(fmean(values)), _cell(max(values)))
     return shown
 
 
 def _false_negatives(ratios: Mapping[str, Any]) -> Table:
-    shown = plain_table(
-        "client", "own negatives", "own and others'", "others'", title="false negatives, from the partition's labels"
-    )
+    shown = plain_table("client", "own negatives", "own and others'", "others'")
     remote: Sequence[float | None] = ratios["remote"] or [None] * len(ratios["clients"])
     for client, *values in zip(ratios["clients"], ratios["local"], ratios["fused"], remote, strict=True):
         shown.add_row(str(client), *("-" if value is None else f"{100 * value:.1f}%" for value in values))

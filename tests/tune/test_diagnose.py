@@ -1,0 +1,65 @@
+"""`rayfed-ssl diagnose` on the command line."""
+
+import json
+from pathlib import Path
+
+from click.testing import Result
+
+from rayfed_ssl.reports.diagnose import FILE
+from tests.tune.conftest import Cli
+from tune.diagnostics_tables import print_diagnosis
+
+Finished = dict[str, tuple[Path, Result]]
+
+
+def test_tables_are_printed_and_the_file_is_named(cli: Cli, finished: Finished):
+    directory, _ = finished["local"]
+    result = cli("diagnose", directory)
+    assert result.exit_code == 0, result.output
+    found = json.loads((directory / FILE).read_text())
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert result.stdout.startswith("round 2, 60 test images without labels")
+    for name, numbers in found["encoders"].items():
+        assert [name, "cnn", str(numbers["width"]), f"{numbers['feature_std']:.4g}"] in [line[:4] for line in lines]
+        for matrix in found["matrices"].values():
+            row = matrix["values"][matrix["encoders"].index(name)]
+            assert [name, *(f"{value:.4g}" for value in row)] in lines
+    assert "median angle between features (degrees)" in result.stdout
+    assert [
+        str(0),
+        *(f"{100 * found['false_negatives'][key][0]:.1f}%" for key in ("local", "fused", "remote")),
+    ] in lines
+    assert f"file: {directory / FILE}" in result.stdout
+
+
+def test_json_is_the_file(cli: Cli, finished: Finished):
+    directory, _ = finished["flesd"]
+    result = cli("diagnose", directory, "--json", "--round", "1")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout) == json.loads((directory / FILE).read_text())
+    assert json.loads(result.stdout)["round"] == 1
+
+
+def test_what_cannot_be_compared_is_said_in_one_line(cli: Cli, finished: Finished):
+    result = cli("diagnose", finished["flesd"][0])
+    (note,) = [line for line in result.stdout.splitlines() if line.startswith("note:")]
+    assert "holds no clients' models to compare" in note
+
+
+def test_mistakes_are_one_line(cli: Cli, finished: Finished, tmp_path: Path):
+    for words in ((tmp_path,), (finished["local"][0], "--round", "9")):
+        result = cli("diagnose", *words)
+        assert result.exit_code == 2
+        (line,) = result.stderr.splitlines()
+        assert line.startswith("error: ")
+
+
+def test_a_large_matrix_is_summed_up(capsys, tmp_path: Path):
+    names = [f"client-{i}" for i in range(13)]
+    values = [[float(i != j) * (i + j) for j in range(13)] for i in range(13)]
+    matrix = {"title": "distance", "unit": "", "encoders": names, "clients": list(range(13)), "values": values}
+    nothing = {"round": 1, "samples": 2, "encoders": {}, "false_negatives": None, "notes": []}
+    print_diagnosis(nothing | {"matrices": {"distance": matrix}}, tmp_path)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["13", "encoders", "1", "12", "23"] in lines  # 0 + 1, the mean of i + j over pairs, 11 + 12
+    assert not any(name in line for name in names for line in lines)
