@@ -6,7 +6,7 @@
 
 Symbols: N labelled samples, d feature width, K classes, B batch.
 
-Batch-norm uses the statistics of each batch, as in SwAV's code. A last batch of a single sample, which has none, is left out.
+Batch-norm uses the statistics of each batch, as in SwAV's code. A last batch of one sample, which has none, is left out.
 """
 
 from dataclasses import dataclass

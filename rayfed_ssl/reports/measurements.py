@@ -174,8 +174,15 @@ def _split(names: Sequence[str], words: Sequence[str]) -> tuple[dict[str, dict[s
             known = {setting for name in names for setting in PROTOCOLS[name].settings()}
             raise ConfigError(f"no protocol here has a setting {key!r}{nearest(key, known)}")
         for name in having:
-            own[name][rest or key] = yaml.safe_load(text)
+            own[name][rest or key] = _plain(text)
     return own, overrides
+
+
+def _plain(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
 
 
 def run_of(path: Path) -> Path | None:

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,11 +42,19 @@ def reference(
     with torch.no_grad():
         layer.weight.copy_(torch.randn(3, train.shape[1], generator=generator) * probe.init_std)
         layer.bias.zero_()
-    optimiser = torch.optim.SGD(layer.parameters(), probe.lr, momentum=probe.momentum, weight_decay=probe.weight_decay)
+    if probe.optimiser == "adam":
+        optimiser: torch.optim.Optimizer = torch.optim.Adam(
+            layer.parameters(), probe.lr, weight_decay=probe.weight_decay
+        )
+    else:
+        optimiser = torch.optim.SGD(
+            layer.parameters(), probe.lr, momentum=probe.momentum, weight_decay=probe.weight_decay
+        )
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimiser, list(probe.milestones), probe.decay)
     accuracies = []
     for _ in range(probe.epochs):
-        for index in torch.randperm(len(train), generator=generator).split(probe.batch):
+        order = torch.randperm(len(train), generator=generator) if probe.shuffle else torch.arange(len(train))
+        for index in order.split(probe.batch):
             optimiser.zero_grad()
             F.cross_entropy(layer(train[index]), train_labels[index]).backward()
             optimiser.step()
@@ -58,7 +67,18 @@ def reference(
 
 @pytest.mark.parametrize("change", [{}, {"weight_decay": 0.02}, {"momentum": 0.0}, {"batch": 100}, {"decay": 0.5}])
 def test_probe_is_torchs_sgd_with_a_step_schedule(change: dict[str, float]) -> None:
-    probe = replace(SHORT, **change)  # type: ignore[arg-type]
+    check_against_torch(change)
+
+
+@pytest.mark.parametrize(
+    "change", [{}, {"shuffle": False}, {"weight_decay": 0.02}, {"milestones": (), "lr": 0.03}, {"batch": 100}]
+)
+def test_probe_is_torchs_adam(change: dict[str, float]) -> None:
+    check_against_torch({"optimiser": "adam", **change})
+
+
+def check_against_torch(change: dict[str, Any]) -> None:
+    probe = replace(SHORT, **change)
     train, test = blobs(71, 1), blobs(53, 2)  # 71 = 4 batches of 16 and one of 7
     got = probe.fit(*train, *test, num_classes=3, generator=seeded())
     expected = reference(probe, *train, *test, seeded())

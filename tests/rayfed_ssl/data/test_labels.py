@@ -1,0 +1,81 @@
+"""Few labels: which samples have one."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rayfed_ssl.data.labels import even_counts, label_subset
+
+
+def classes(*sizes: int) -> np.ndarray:
+    """Labels with so many samples of each class, mixed."""
+    return np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), sizes))
+
+
+def test_a_balanced_choice_has_as_many_of_each_class():
+    labels = classes(50, 20, 30)
+    rows = label_subset(labels, 0.12, "balanced", 0)
+    assert np.bincount(labels[rows]).tolist() == [4, 4, 4]
+    assert (np.diff(rows) > 0).all()
+
+
+def test_a_balanced_choice_takes_all_of_a_class_that_has_too_few():
+    labels = classes(90, 3, 7)
+    assert np.bincount(labels[label_subset(labels, 0.3, "balanced", 0)]).tolist() == [20, 3, 7]
+
+
+def test_what_does_not_divide_goes_to_classes_at_random():
+    labels = classes(40, 40, 40)
+    counts = [np.bincount(labels[label_subset(labels, 4 / 120, "balanced", seed)], minlength=3) for seed in range(30)]
+    assert all(sorted(count.tolist()) == [1, 1, 2] for count in counts)
+    assert {int(count.argmax()) for count in counts} == {0, 1, 2}
+
+
+def test_a_random_choice_follows_the_classes_sizes():
+    labels = classes(900, 100)
+    counts = np.bincount(labels[label_subset(labels, 0.5, "random", 0)])
+    # 500 of 1,000 without replacement: the hypergeometric deviation is 4.7; five of them
+    assert counts.sum() == 500
+    assert abs(counts[0] - 450) < 24
+
+
+@pytest.mark.parametrize("choice", ["balanced", "random"])
+def test_the_seed_decides(choice: str):
+    labels = classes(50, 50)
+    one, same, other = (label_subset(labels, 0.2, choice, seed) for seed in (3, 3, 4))  # type: ignore[arg-type]
+    assert one.tolist() == same.tolist() != other.tolist()
+
+
+@pytest.mark.parametrize("choice", ["balanced", "random"])
+def test_samples_without_a_label_are_never_chosen_and_do_not_count(choice: str):
+    labels = classes(20, 20)
+    labels[::2] = -1
+    rows = label_subset(labels, 0.5, choice, 0)  # type: ignore[arg-type]
+    assert len(rows) == 10
+    assert (labels[rows] >= 0).all()
+
+
+def test_everything_is_everything():
+    labels = classes(5, 3)
+    assert label_subset(labels, 1.0, "balanced", 0).tolist() == list(range(8))
+
+
+@pytest.mark.parametrize("fraction", [0.0, -0.1, 1.1])
+def test_a_fraction_out_of_range_is_refused(fraction: float):
+    with pytest.raises(ValueError, match="must be above 0 and at most 1"):
+        label_subset(classes(5, 5), fraction, "random", 0)
+
+
+def test_no_labels_at_all_are_refused():
+    with pytest.raises(ValueError, match="none of 4 samples has a label"):
+        label_subset(np.full(4, -1), 0.5, "random", 0)
+
+
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=6), st.data())
+def test_even_counts_add_up_and_differ_only_where_a_class_is_exhausted(sizes: list[int], data: st.DataObject):
+    total = data.draw(st.integers(0, sum(sizes)))
+    counts = even_counts(np.array(sizes), total)
+    assert counts.sum() == total
+    assert (counts <= np.array(sizes)).all()
+    assert all(count == size or count >= counts.max() - 1 for count, size in zip(counts, sizes, strict=True))

@@ -1,0 +1,298 @@
+"""Protocols: the papers' settings, what they find where the answer is known, and what they refuse."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rayfed_ssl.config import Config
+from rayfed_ssl.data.store import ImageSet
+from rayfed_ssl.data.views import PROBE_VIEW, augment, normalise
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.evaluation.fine_tuning import FineTuning
+from rayfed_ssl.evaluation.protocol import Linear, SemiSupervised, Transfer
+from rayfed_ssl.evaluation.protocols import PROTOCOLS, configured, is_score
+from rayfed_ssl.evaluation.subject import Subject
+from rayfed_ssl.federation import Federation
+from rayfed_ssl.method import Encoder
+from rayfed_ssl.rounds import ServerError
+from rayfed_ssl.seeds import Purpose, derive_seed
+
+Open = Callable[..., Federation]
+
+LINEAR = [name for name, protocol in PROTOCOLS.items() if isinstance(protocol, Linear)]
+CLASSES = 4
+
+
+class Shown(Subject):
+    """A subject whose encoder is one that the test knows."""
+
+    @cached_property
+    def encoder(self) -> nn.Module:
+        return self.known
+
+
+class ClassOfGrey(nn.Module):
+    """Tell the class of a grey image, whose brightness is its class, as a one-hot vector."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        brightness = images.mean((1, 2, 3)) * 0.376 + 0.305  # undo the normalisation of the views "digits"
+        return F.one_hot((brightness * 255 / 40).round().long(), CLASSES).float()
+
+
+def image_set(images: np.ndarray, labels: np.ndarray) -> ImageSet:
+    return ImageSet(images, labels, tuple("abcd"))
+
+
+def known(federation: Federation, encoder: nn.Module, train: ImageSet, test: ImageSet) -> Subject:
+    subject = Shown("cnn", federation.task.initial_weights(), federation.task, train, test, 0)
+    object.__setattr__(subject, "known", encoder)
+    return subject
+
+
+@pytest.fixture(scope="module")
+def federation(open_tiny: Open) -> Federation:
+    return open_tiny("fedavg")
+
+
+@pytest.fixture
+def subject(federation: Federation) -> Subject:
+    data = federation.dataset
+    return Subject("cnn", federation.task.initial_weights(), federation.task, data.train, data.test, 0)
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_the_true_classes_as_features_give_every_test_sample_its_class(federation: Federation, name: str):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, CLASSES, 90), rng.integers(0, CLASSES, 70)
+    train, test = (image_set(np.full((len(y), 1, 8, 8), 40, np.uint8) * y[:, None, None, None].astype(np.uint8), y)
+                   for y in labels)  # fmt: skip
+    found = PROTOCOLS[name].measure(known(federation, ClassOfGrey(), train, test))
+    assert found == {name: 1.0, f"{name}_best": 1.0}
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_noise_is_classified_by_chance(federation: Federation, name: str):
+    rng = np.random.default_rng(1)
+    train, test = (
+        image_set(rng.integers(0, 256, (num, 1, 8, 8), dtype=np.uint8), rng.integers(0, CLASSES, num))
+        for num in (300, 2000)
+    )
+    found = PROTOCOLS[name].measure(known(federation, nn.Flatten(), train, test))
+    # 2,000 draws with probability 1/4: five standard deviations
+    assert found[name] == pytest.approx(0.25, abs=5 * math.sqrt(0.25 * 0.75 / 2000))
+    assert found[f"{name}_best"] >= found[name]
+
+
+def test_linear_probes_are_those_of_the_papers():
+    def row(name: str) -> tuple[object, ...]:
+        protocol = PROTOCOLS[name]
+        assert isinstance(protocol, Linear)
+        probe = protocol.probe
+        assert (probe.weight_decay, probe.momentum, probe.init_std, probe.standardise) == (0, 0.9, 0.01, False)
+        steps = probe.milestones, probe.decay
+        return probe.optimiser, probe.lr, probe.epochs, probe.batch, steps, protocol.augment, probe.shuffle
+
+    assert row("linear-flesd") == ("sgd", 0.03, 60, 256, ((30, 50), 0.1), True, True)
+    assert row("linear-moco") == ("sgd", 30, 100, 256, ((60, 80), 0.1), True, True)
+    assert row("linear-easyfl") == ("adam", 0.003, 200, 2048, ((), 0.1), False, False)
+    assert row("linear-fedca") == ("adam", 0.001, 100, 128, ((), 0.1), False, True)
+    assert row("linear-fedfoa") == ("adam", 0.003, 200, 500, ((), 0.1), False, True)
+
+
+def test_fine_tuning_is_that_of_the_papers():
+    fedca = {"head": "mlp", "optimiser": "adam", "lr": 0.001, "head_lr": None, "batch": 128, "epochs": 100}
+    fedca |= {"milestones": (), "augment": True, "weight_decay": 0}
+    swav = {"head": "linear", "optimiser": "sgd", "momentum": 0.9, "weight_decay": 0, "batch": 256, "epochs": 20}
+    swav |= {"milestones": (12, 16), "decay": 0.2, "augment": True}
+    expected = {
+        "semi-fedca-1": fedca | {"fraction": 0.01, "subset": "random"},
+        "semi-fedca-10": fedca | {"fraction": 0.1, "subset": "random"},
+        "semi-swav-1": swav | {"fraction": 0.01, "subset": "balanced", "lr": 0.02, "head_lr": 5},
+        "semi-swav-10": swav | {"fraction": 0.1, "subset": "balanced", "lr": 0.01, "head_lr": 0.2},
+        "transfer-fedca": fedca | {"dataset": None},
+    }
+    for name, settings in expected.items():
+        assert settings.items() <= PROTOCOLS[name].settings().items(), name
+
+
+def test_learning_rates_fall_where_the_papers_say(subject: Subject):
+    moco, swav = PROTOCOLS["linear-moco"], PROTOCOLS["semi-swav-1"]
+    assert isinstance(moco, Linear)
+    assert isinstance(swav, SemiSupervised)
+    rates = [moco.probe.learning_rate(epoch) for epoch in (0, 59, 60, 79, 80, 99)]
+    assert rates == pytest.approx([30, 30, 3, 3, 0.3, 0.3], rel=1e-12)
+    factors = [swav.tuning.factor(epoch) for epoch in (0, 11, 12, 15, 16, 19)]
+    assert factors == pytest.approx([1, 1, 0.2, 0.2, 0.04, 0.04], rel=1e-12)
+    network = swav.tuning.network(subject)
+    assert [group["lr"] for group in swav.tuning.descent(network).param_groups] == [0.02, 5]
+
+
+def plain_fine_tuning(subject: Subject, rows: np.ndarray, tuning: FineTuning) -> list[float]:
+    """SwAV's protocol as a plain loop, for a task whose images need no resizing."""
+    torch.manual_seed(derive_seed(0, Purpose.EVALUATION))
+    body = subject.task.model(subject.weights, "cnn").encoder
+    network = nn.Sequential(body, nn.Linear(256, 10))
+    groups = [{"params": body.parameters(), "lr": 0.03}, {"params": network[1].parameters(), "lr": 0.4}]
+    optimiser = torch.optim.SGD(groups, momentum=0.9, fused=True)
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimiser, [1, 2], 0.2)
+    random = torch.Generator().manual_seed(derive_seed(0, Purpose.EVALUATION))
+    views = subject.task.views.first
+    crop = replace(PROBE_VIEW, mean=views.mean, std=views.std)
+    images, labels = torch.tensor(subject.train.images[rows]), torch.tensor(subject.train.labels[rows])
+    accuracies = []
+    for _ in range(tuning.epochs):
+        network.train()
+        for index in torch.randperm(len(rows), generator=random).split(tuning.batch):
+            view = augment(images[index], crop, random, size=8)
+            optimiser.zero_grad()
+            F.cross_entropy(network(view), labels[index]).backward()
+            optimiser.step()
+        schedule.step()
+        network.eval()
+        with torch.no_grad():
+            predicted = network(normalise(torch.tensor(subject.test.images), views)).argmax(1)
+        accuracies.append(float((predicted == torch.tensor(subject.test.labels)).double().mean()))
+    return accuracies
+
+
+def test_fine_tuning_is_a_plain_loop_of_torchs_sgd(subject: Subject):
+    protocol = configured(
+        "semi-swav-10",
+        {"epochs": 4, "milestones": [1, 2], "lr": 0.03, "head_lr": 0.4, "batch": 16, "fraction": 0.3},
+    )
+    assert isinstance(protocol, SemiSupervised)
+    rows = protocol.rows(subject.train, 0)
+    with torch.random.fork_rng():
+        expected = plain_fine_tuning(subject, rows, protocol.tuning)
+    assert len(set(expected)) > 1
+    assert protocol.measure(subject) == {"semi-swav-10": expected[-1], "semi-swav-10_best": max(expected)}
+
+
+SHORT = {
+    "linear-flesd": {"epochs": 2},
+    "linear-easyfl": {"epochs": 2},
+    "semi-fedca-10": {"epochs": 1},
+    "semi-swav-10": {"epochs": 1},
+    "transfer-fedca": {"epochs": 1, "dataset": "digits", "train_limit": 40, "test_limit": 30},
+}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_seed_decides_every_bit_and_nothing_else_does(federation: Federation, subject: Subject, name: str):
+    protocol = configured(name, SHORT[name])
+    before = {key: value.clone() for key, value in subject.weights.items()}
+    first = protocol.measure(subject)
+    torch.rand(7)  # whatever ran before
+    configured("linear-fedca", {"epochs": 1}).measure(subject)
+    assert protocol.measure(subject) == first
+    assert all(torch.equal(value, before[key]) for key, value in subject.weights.items())
+    assert any(protocol.measure(replace(subject, seed=seed)) != first for seed in (1, 2, 3))
+
+
+@pytest.mark.parametrize("name", ["linear-flesd", "linear-easyfl", "semi-swav-10", "transfer-fedca"])
+def test_an_encoder_that_diverged_gives_one_clear_error(open_tiny: Open, name: str):
+    words = [f"evaluation.settings.{name}.{key}={value}" for key, value in SHORT[name].items()]
+    federation = open_tiny("fedavg", f"evaluation.protocols={name}", *words)
+    weights = {key: value * math.nan for key, value in federation.task.initial_weights().items()}
+    with pytest.raises(ServerError, match=r"encoder 'global' of round 2 cannot be scored: .*lower its learning rate"):
+        federation.evaluate(Encoder("cnn", weights), "global", 2, final=True)
+    subject = Subject("cnn", weights, federation.task, federation.dataset.train, federation.dataset.test, 0)
+    with pytest.raises(ValueError, match=r"not finite: the encoder diverged, lower its learning rate$"):
+        configured(name, SHORT[name]).measure(subject)
+
+
+def test_fine_tuning_that_diverges_says_where(subject: Subject):
+    protocol = configured("semi-swav-10", {"lr": 1e30, "head_lr": 1e30, "epochs": 3, "batch": 8})
+    with pytest.raises(ValueError, match=r"the loss is (nan|inf) in epoch \d of 3 of fine-tuning at learning rate"):
+        protocol.measure(subject)
+
+
+def test_protocols_of_a_run_are_scored_at_its_end_alone(open_tiny: Open):
+    federation = open_tiny(
+        "fedavg", "evaluation.protocols=[linear-easyfl, semi-swav-10]", "evaluation.settings.linear-easyfl.epochs=3"
+    )
+    encoder = Encoder("cnn", federation.task.initial_weights())
+    final = federation.evaluate(encoder, "global", 2, final=True).metrics
+    own = {"linear-easyfl", "linear-easyfl_best", "semi-swav-10", "semi-swav-10_best"}
+    assert set(final) == {"knn", "linear", "linear_best"} | own
+    assert set(federation.evaluate(encoder, "global", 1, final=False).metrics) == {"knn"}
+    alone = open_tiny("fedavg", "evaluation.protocols=semi-swav-10")
+    assert alone.evaluate(encoder, "global", 2, final=True).metrics["semi-swav-10"] == final["semi-swav-10"]
+
+
+def test_too_few_labels_for_the_classes_are_refused_before_the_run(open_tiny: Open):
+    with pytest.raises(
+        ConfigError, match=r"semi-swav-1 takes 1 % of 150 labels, which are 2 for 10 classes: raise fract"
+    ):
+        open_tiny("fedavg", "evaluation.protocols=semi-swav-1")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("protocols=knn",), "knn is measured in every run: leave it out"),
+        (("protocols=linear-mocco",), "unknown protocol 'linear-mocco': did you mean 'linear-moco'"),
+        (("protocols=[linear-moco, linear-moco]",), "names one twice"),
+        (("settings.linear-moco.epochs=3",), "linear-moco is not in evaluation.protocols"),
+        (("protocols=linear-moco", "settings.linear-moco.epoch=3"), "no setting 'epoch': did you mean 'epochs'"),
+        (("protocols=linear-moco", "settings.linear-moco.epochs=many"), "epochs: .*, got 'many'"),
+        (("protocols=linear-moco", "settings.linear-moco.epochs=0"), "epochs of at least 1, got 30, 256, 0"),
+        (("protocols=linear-fedca", "settings.linear-fedca.momentum=0.5"), "momentum has no meaning"),
+    ],
+)
+def test_mistakes_in_protocols_are_named(tiny: Callable[..., Config], words: tuple[str, ...], message: str):
+    with pytest.raises(ConfigError, match=message):
+        tiny("fedavg", *(f"evaluation.{word}" for word in words))
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three classes of 20 x 14 pictures in folders, told apart by their colour."""
+    root, rng = tmp_path_factory.mktemp("shapes"), np.random.default_rng(0)
+    for split, num in (("train", 12), ("test", 5)):
+        for label, name in enumerate("xyz"):
+            folder = root / split / name
+            folder.mkdir(parents=True)
+            for number in range(num):
+                pixels = rng.integers(0, 60, (14, 20, 3), dtype=np.uint8)
+                pixels[..., label] += 180
+                Image.fromarray(pixels).save(folder / f"{number}.png")
+    return root
+
+
+def test_transfer_fits_the_other_dataset_to_the_encoders_images(open_tiny: Open, shapes: Path):
+    federation = open_tiny("fedavg", "data.size=12", "data.channels=3")
+    protocol = configured("transfer-fedca", {"dataset": f"folder:{shapes}", "epochs": 12, "batch": 12})
+    assert isinstance(protocol, Transfer)
+    opened = protocol.open(federation.task)
+    assert (opened.train.shape, opened.train.num_classes) == ((3, 12, 12), 3)
+    data = federation.dataset
+    subject = Subject("cnn", federation.task.initial_weights(), federation.task, data.train, data.test, 0)
+    assert protocol.measure(subject)["transfer-fedca"] > 0.8  # colours tell the classes apart; chance is 1/3
+
+
+def test_transfer_needs_a_dataset_that_is_there(open_tiny: Open):
+    with pytest.raises(ConfigError, match="transfer-fedca needs a dataset to transfer to: set dataset"):
+        open_tiny("fedavg", "evaluation.protocols=transfer-fedca")
+    with pytest.raises(ConfigError, match="unknown dataset 'digit': did you mean 'digits'"):
+        open_tiny("fedavg", "evaluation.protocols=transfer-fedca", "evaluation.settings.transfer-fedca.dataset=digit")
+
+
+def test_scores_are_told_from_other_numbers():
+    scores = ("knn", "linear", "linear_best", "supervised", "linear-moco", "linear-moco_best", "semi-swav-1_best")
+    assert all(is_score(name) for name in scores)
+    assert not any(is_score(name) for name in ("loss", "seconds", "steps", "diag_cka", "linear-other"))
+
+
+def test_every_protocol_names_its_source():
+    assert all(protocol.source and protocol.description for protocol in PROTOCOLS.values())
+    assert all(name == protocol.name for name, protocol in PROTOCOLS.items())

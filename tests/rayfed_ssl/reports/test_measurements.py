@@ -1,0 +1,97 @@
+"""Protocols on encoders that are there already, and what stays of them on disk."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rayfed_ssl.config import Config
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.reports.compare import summarise
+from rayfed_ssl.reports.export import export_encoder
+from rayfed_ssl.reports.measurements import TABLE, measure_encoders, read_measurements
+from rayfed_ssl.runs import run
+
+Tiny = Callable[..., Config]
+
+
+@pytest.fixture(scope="module")
+def finished(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run, scored by two protocols at its end."""
+    words = ("evaluation.protocols=[linear-easyfl, semi-swav-10]", "evaluation.settings.semi-swav-10.epochs=2")
+    return run(tiny("fedavg", *words), tmp_path_factory.mktemp("runs") / "run").directory
+
+
+def test_a_protocol_afterwards_gives_the_bits_that_it_gave_at_the_end(finished: Path):
+    found = measure_encoders(finished, ["semi-swav-10", "linear-easyfl"], ["semi-swav-10.epochs=2"])
+    at_the_end = summarise(finished).scores["global"]
+    for one in found:
+        assert (one.round, one.encoder) == (2, "global")
+        assert one.scores == {name: at_the_end[name] for name in (one.protocol, f"{one.protocol}_best")}
+
+
+def test_a_run_its_file_and_its_export_are_one_encoder(finished: Path, tmp_path: Path):
+    exported = tmp_path / "encoder.safetensors"
+    export_encoder(finished, exported)
+    of_run, of_file = (
+        measure_encoders(path, ["linear-flesd"], ["epochs=2"])
+        for path in (finished, finished / "encoders" / "global.safetensors")
+    )
+    of_export = measure_encoders(
+        exported, ["linear-flesd"], ["epochs=2", "data.train_limit=150", "data.test_limit=60", "engine.precision=fp32"]
+    )
+    assert of_run[0].scores == of_file[0].scores == of_export[0].scores
+    assert not (tmp_path / TABLE).exists()
+
+
+def test_what_was_measured_is_appended_with_its_settings(finished: Path):
+    before = read_measurements(finished)
+    measure_encoders(finished, ["linear-fedca", "knn"], ["linear-fedca.epochs=2", "lr=0.01"])
+    rows = read_measurements(finished)[len(before) :]
+    assert read_measurements(finished)[: len(before)] == before
+    assert [(row["protocol"], row["name"]) for row in rows] == [
+        ("linear-fedca", "linear-fedca"),
+        ("linear-fedca", "linear-fedca_best"),
+        ("knn", "knn"),
+    ]
+    assert json.loads(rows[0]["settings"]).items() >= {"epochs": 2, "lr": 0.01, "optimiser": "adam"}.items()
+    assert json.loads(rows[2]["settings"]) == {"neighbours": 200, "temperature": 0.1}
+
+
+def test_round_and_random_encoder_can_be_chosen(finished: Path):
+    (earlier,) = measure_encoders(finished, ["knn"], round=1)
+    (initial,) = measure_encoders(finished, ["knn"], initial=True)
+    assert (earlier.round, initial.round, initial.encoder) == (1, 0, "initial")
+
+
+@pytest.mark.parametrize(
+    ("names", "words", "message"),
+    [
+        (["linear-mocco"], [], "unknown protocol 'linear-mocco': did you mean 'linear-moco'"),
+        (["knn"], ["epochs=2"], "no protocol here has a setting 'epochs'"),
+        (["knn"], ["linear-moco.epochs=2"], "sets a protocol that is not run: name it with --protocol linear-moco"),
+        (["knn", "knn"], [], "a protocol is named twice: knn, knn"),
+        (["semi-fedca-1"], [], "are 2 for 10 classes: raise fraction"),
+        (["linear-fedca"], ["epochs=many"], "epochs: .*got 'many'"),
+        (["knn"], ["data.size=9"], r"only engine\.\* and evaluation\.\* may change"),
+    ],
+)
+def test_mistakes_are_named(finished: Path, names: list[str], words: list[str], message: str):
+    with pytest.raises(ConfigError, match=message):
+        measure_encoders(finished, names, words)
+
+
+def test_an_exported_encoder_keeps_its_images(finished: Path, tmp_path: Path):
+    exported = tmp_path / "encoder.safetensors"
+    export_encoder(finished, exported)
+    with pytest.raises(ConfigError, match="takes images of 8 pixels and 1 channels: leave both as they are"):
+        measure_encoders(exported, ["knn"], ["data.size=16"])
+    with pytest.raises(ConfigError, match="is no run: --round and --initial take one"):
+        measure_encoders(exported, ["knn"], round=1)
+
+
+def test_a_damaged_table_is_named(tmp_path: Path):
+    (tmp_path / TABLE).write_bytes(b"no table")
+    with pytest.raises(ConfigError, match=r"evaluations\.parquet is damaged"):
+        read_measurements(tmp_path)

@@ -1,0 +1,94 @@
+"""Protocols and seeds on the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from rayfed_ssl.evaluation.protocols import PROTOCOLS
+from rayfed_ssl.reports.measurements import read_measurements
+from tests.tune.conftest import Cli
+
+Finished = dict[str, tuple[Path, Result]]
+Recipes = dict[str, Path]
+
+
+def test_protocols_are_run_printed_and_appended(cli: Cli, finished: Finished):
+    directory, _ = finished["flesd"]
+    result = cli("evaluate", directory, "--protocol", "linear-easyfl", "--protocol", "semi-swav-10", "epochs=2")
+    assert result.exit_code == 0, result.stderr
+    rows = {row["name"]: row["value"] for row in read_measurements(directory)}
+    lines = [line.split() for line in result.stdout.splitlines()]
+    for name in ("linear-easyfl", "semi-swav-10"):
+        (line,) = [line for line in lines if line[0] == name]
+        assert line[1:5] == ["global", "2", f"{100 * rows[name]:.2f}%", f"{100 * rows[name + '_best']:.2f}%"]
+    assert f"appended to {directory / 'evaluations.parquet'}" in result.stdout
+
+
+def test_every_clients_encoder_is_measured_with_mean_and_minimum(cli: Cli, finished: Finished):
+    directory, _ = finished["local"]
+    table = cli("evaluate", directory, "--protocol", "knn").stdout
+    found = json.loads(cli("evaluate", directory, "--protocol", "knn", "--json").stdout)
+    scores = {row["encoder"]: row["scores"]["knn"] for row in found}
+    assert set(scores) == {"client-0", "client-1", "client-2"}
+    for label, value in (("mean of clients", sum(scores.values()) / 3), ("minimum of clients", min(scores.values()))):
+        (line,) = [line for line in table.splitlines() if label in line]
+        assert f"{100 * value:.2f}%" in line
+
+
+def test_protocols_of_a_run_are_printed_at_its_end(cli: Cli, recipes: Recipes, tmp_path: Path):
+    words = ("rounds=1", "evaluation.protocols=linear-fedca", "evaluation.settings.linear-fedca.epochs=2")
+    result = cli("run", recipes["fedavg"], *words, "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.stderr
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("linear-fedca")]
+    assert line.split()[1] == "global"
+    again = cli("evaluate", tmp_path / "run")
+    assert line in again.stdout
+
+
+def test_the_list_of_protocols_names_their_sources(cli: Cli):
+    listed = " ".join(cli("list", "protocols").stdout.split())
+    for name, protocol in PROTOCOLS.items():
+        assert name in listed
+        assert protocol.source in listed
+
+
+def test_federated_fine_tuning_is_one_command(cli: Cli, recipes: Recipes, tmp_path: Path):
+    learned, tuned = tmp_path / "learned", tmp_path / "tuned"
+    assert cli("run", recipes["fedavg"], "rounds=1", "--out", learned).exit_code == 0
+    words = (f"model.start={learned}", "clients.labelled=0.1", "rounds=1", "training.epochs=1", "engine.executor=local")
+    result = cli("run", "federated-finetune", *words, "--out", tuned)
+    assert result.exit_code == 0, result.stderr
+    assert "classifier" in result.stdout.splitlines()[0]
+    assert json.loads((tuned / "run.json").read_text())["start"]["file"] == str(learned / "encoders/global.safetensors")
+
+
+def test_runs_over_seeds_are_compared_as_one(cli: Cli, recipes: Recipes, tmp_path: Path):
+    for seed in (0, 1):
+        run = cli("run", recipes["fedavg"], "rounds=1", f"seed={seed}", "--out", tmp_path / f"s{seed}")
+        assert run.exit_code == 0, run.stderr
+    runs = (tmp_path / "s0", tmp_path / "s1")
+    (group,) = json.loads(cli("compare", *runs, "--by-seed", "--json").stdout)
+    assert (group["seeds"], group["runs"]) == ([0, 1], [str(run) for run in runs])
+    spread = group["scores"]["linear"]
+    assert spread["n"] == 2
+    table = cli("compare", *runs, "--by-seed").stdout
+    (line,) = [line for line in table.splitlines() if " linear " in line]
+    assert [f"{100 * spread[name]:.2f}%" for name in ("mean", "std")] == line.split()[-5:-3]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--protocol", "knnn"), "unknown protocol 'knnn': did you mean 'knn'?"),
+        (("--protocol", "transfer-fedca"), "transfer-fedca needs a dataset to transfer to"),
+        (("--protocol", "knn", "--round", "9"), "does not hold round 9"),
+    ],
+)
+def test_mistakes_are_one_line(cli: Cli, finished: Finished, words: tuple[str, ...], message: str):
+    result = cli("evaluate", finished["flesd"][0], *words)
+    assert result.exit_code == 2
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert message in line
