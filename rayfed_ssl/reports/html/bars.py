@@ -77,7 +77,7 @@ def ledger_plot(run: ReportedRun) -> Plot:
             ["direction", "kind", "field", "all clients", "a client on average"],
             rows,
         ),
-        "Up: sent by clients; down: received by them. Sizes are uncompressed and without framing; 1 MB is 10^6 bytes.",
+        "Up: sent by clients; down: received by them. Sizes are uncompressed and without framing; 1 MB is 10⁶ bytes.",
     )
 
 

@@ -10,6 +10,9 @@ from rayfed_ssl.reports.html.page import Card, Section
 from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.html.tables import Cell, Table, count, duration, percent, score_title, size
 
+MAX_SHOWN = 12
+"""Differing settings that are shown at once; more fold away."""
+
 
 def comparison_sections(groups: Sequence[Group], gallery: Gallery, command: str) -> tuple[Section, ...]:
     """Make the sections that are about all runs."""
@@ -17,7 +20,6 @@ def comparison_sections(groups: Sequence[Group], gallery: Gallery, command: str)
     names = ", ".join(run.name for run in runs[:6]) + (f" and {len(runs) - 6} more" if len(runs) > 6 else "")
     origin = f"{command} · runs {names}"
     accuracy = tuple(gallery.show(plot, "comparison", origin) for plot in curves.accuracy_plots(groups))
-    differing = differences(groups)
     text = (
         "A row is a setting; seeds are averaged: mean ± standard deviation (n − 1) and n. “Last epoch” is the result; “best "
         "epoch” is chosen on the test set.",
@@ -30,9 +32,7 @@ def comparison_sections(groups: Sequence[Group], gallery: Gallery, command: str)
         Section(
             "communication", "Communication", figures=(gallery.show(bars.traffic_plot(groups), "comparison", origin),)
         ),
-        Section("differences", "What differs", tables=(_differences(groups, differing),))
-        if differing
-        else Section("differences", "What differs", text=("Nothing but the seed.",)),
+        _differences(groups),
         Section("runs", "All runs", tables=(_runs(runs),)),
     )
 
@@ -86,9 +86,16 @@ def scores(groups: Sequence[Group]) -> Table:
     return Table.of("Final scores and costs, mean over seeds", columns, rows)
 
 
-def _differences(groups: Sequence[Group], differing: dict[str, list[str]]) -> Table:
+def _differences(groups: Sequence[Group]) -> Section:
+    differing = differences(groups)
+    if not differing:
+        return Section("differences", "What differs", text=("Nothing but the seed.",))
     rows = [[key, *values] for key, values in differing.items()]
-    return Table.of("Settings that differ", ["key", *(group.label for group in groups)], rows)
+    table = Table.of("Settings that differ", ["key", *(group.label for group in groups)], rows)
+    if len(rows) <= MAX_SHOWN:
+        return Section("differences", "What differs", tables=(table,))
+    text = (f"{len(rows)} settings, those of methods and objectives that other runs do not have included.",)
+    return Section("differences", "What differs", text=text, folded=(table,))
 
 
 def _runs(runs: Sequence[ReportedRun]) -> Table:

@@ -17,7 +17,7 @@ from rayfed_ssl.reports.html.groups import Group, spread
 from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.html.tables import Cell, Table, count, number
 
-WIDTH, HEIGHT = 4.6, 3.3
+WIDTH, HEIGHT = 4.2, 3.1
 """Inches of a figure: at the width of a phone its letters can still be read."""
 
 Over = Literal["rounds", "bytes", "time"]
@@ -75,16 +75,17 @@ def style(index: int) -> dict[str, Any]:
 
 
 def accuracy_plots(groups: Sequence[Group]) -> list[Plot]:
-    """Draw accuracy over rounds, over bytes and over time; nothing where no run was scored."""
-    curves = {group.label: [moments(run) for run in group.runs] for group in groups}
-    if not any(curve for found in curves.values() for curve in found):
+    """Draw accuracy over rounds, over bytes and over time; what would show a single point is left out."""
+    lengths = [len(moments(run)) for group in groups for run in group.runs]
+    if max(lengths) < 2 and sum(map(bool, lengths)) < 2:
         return []
     table = _curve_table(groups)
+    overs: tuple[Over, ...] = ("rounds", "bytes", "time") if max(lengths) > 1 else ("bytes", "time")
     plots = []
-    for over in ("rounds", "bytes", "time"):
+    for over in overs:
         says = (
             f"Line chart: accuracy in percent over {_AXES[over]}, {len(groups)} series. The numbers are in the table of the "
-            "chart over rounds."
+            f"chart over {overs[0]}."
         )
         plots.append(
             Plot(
@@ -92,8 +93,8 @@ def accuracy_plots(groups: Sequence[Group]) -> list[Plot]:
                 f"Accuracy over {over}",
                 says,
                 lambda over=over: _accuracy(groups, over),  # type: ignore[misc]
-                table if over == "rounds" else None,
-                "Lines: kNN accuracy, mean over encoders and seeds; bands: one standard deviation over seeds. Diamonds: "
+                table if over == overs[0] else None,
+                "Lines: kNN accuracy, mean over encoders and seeds; bands: one standard deviation over seeds. Hollow: "
                 "linear probe of the final encoder, last epoch.",
             )
         )
@@ -115,8 +116,8 @@ def _accuracy(groups: Sequence[Group], over: Over) -> Figure:
             axes.plot(
                 places[-1:],
                 [100 * fmean(probes)],
-                marker="D",
-                markersize=8,
+                marker=line["marker"],
+                markersize=9,
                 markerfacecolor=PAPER,
                 markeredgecolor=line["color"],
                 markeredgewidth=1.8,

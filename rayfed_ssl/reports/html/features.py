@@ -38,7 +38,7 @@ TITLES: Mapping[Embedding, str] = {"tsne": "t-SNE", "umap": "UMAP"}
 MAX_SAMPLES = 1000
 """Test samples whose features are embedded."""
 
-MAX_IN_HEATMAP = 240
+MAX_IN_HEATMAP = 160
 """Test samples in the heatmap of similarities."""
 
 

@@ -125,7 +125,15 @@ class Gallery:
             figure = plot.draw()
             svg = _svg(figure)
             png = io.BytesIO()
-            figure.savefig(png, format="png", dpi=150, facecolor=PAPER, metadata={"Software": None})
+            figure.savefig(
+                png,
+                format="png",
+                dpi=150,
+                facecolor=PAPER,
+                bbox_inches="tight",
+                pad_inches=0.05,
+                metadata={"Software": None},
+            )
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / f"{name}.svg").write_text(svg, encoding="utf-8")
         (self.folder / f"{name}.png").write_bytes(png.getvalue())
@@ -162,7 +170,14 @@ def clean(text: str) -> str:
 
 def _svg(figure: Figure) -> str:
     out = io.StringIO()
-    figure.savefig(out, format="svg", facecolor=PAPER, metadata={"Date": None, "Creator": None})
+    figure.savefig(
+        out,
+        format="svg",
+        facecolor=PAPER,
+        bbox_inches="tight",
+        pad_inches=0.05,
+        metadata={"Date": None, "Creator": None},
+    )
     return re.sub(r"[ \t]+\n", "\n", out.getvalue())
 
 
@@ -179,7 +194,7 @@ def inline(svg: str, name: str, says: str) -> Markup:
     width = float(box[1]) * 4 / 3
     opening = (
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" {box[0]} role="img" '
-        f'aria-label="{html.escape(says)}" style="max-width:{width:.0f}px">'
+        f'aria-label="{html.escape(clean(says))}" style="max-width:{width:.0f}px">'
     )
     return Markup(opening + re.sub(r"\n\s*", "\n", body[len(root) :]).strip())
 

@@ -44,7 +44,7 @@ def side_by_side(content: dict[str, Any]) -> Table:
     unit = "%" if content.get("unit") == "percent" else ""
     rows = [[Cell(row), *(_cell(cells.get((row, column)), unit) for column in columns)] for row in content["rows"]]
     caption = "Ours, the paper’s, and the difference" + ("" if unit else f" ({content.get('unit')})")
-    return Table.of(caption, ["", *columns], rows)
+    return Table.of(caption, ["row", *columns], rows)
 
 
 def _cell(cell: dict[str, Any] | None, unit: str) -> Cell:

@@ -76,7 +76,13 @@ class RunSection:
     def _accuracy(self) -> Section:
         run, summary = self._run, self._run.summary
         plots = curves.accuracy_plots([Group(summary.name, (run,))])
-        text = [] if plots or summary.scores else ["No accuracy is on record yet: none of the rounds was evaluated."]
+        text = (
+            []
+            if summary.curve or summary.scores
+            else ["No accuracy is on record yet: none of the rounds was evaluated."]
+        )
+        if len(summary.curve) == 1:
+            text.append(f"kNN was measured after round {summary.rounds} alone; evaluation.every=1 gives curves.")
         tables: list[Table | None] = []
         if summary.scores:
             architecture = {encoder: summary.architecture(encoder) for encoder in summary.scores}
@@ -179,7 +185,7 @@ def cards(run: ReportedRun) -> tuple[Card, ...]:
         *found,
         Card("Sent by clients", size(summary.bytes_up).text, (f"{up} a client", received)),
         Card("Time of rounds", duration(summary.seconds).text, (f"evaluation: {duration(evaluation).text}",)),
-        Card("State", (summary.state_sha256 or "–")[:16], ("first 16 digits of its SHA-256",)),
+        Card("State", (summary.state_sha256 or "–")[:12], ("first 12 digits of its SHA-256",)),
     )
 
 

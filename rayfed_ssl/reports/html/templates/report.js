@@ -3,7 +3,6 @@
 for (const table of document.querySelectorAll("table.sortable")) {
   const heads = [...table.tHead.rows[0].cells];
   heads.forEach((head, column) => {
-    if (head.tagName !== "TH") return;
     const button = document.createElement("button");
     button.type = "button";
     button.textContent = head.textContent;

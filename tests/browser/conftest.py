@@ -1,0 +1,65 @@
+"""A report, and a Chromium to open it with; without one these tests are skipped."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rayfed_ssl.reports.html import write_report
+from rayfed_ssl.runs import run
+from tests.conftest import TinyConfig
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+@pytest.fixture(scope="session")
+def report(tiny: TinyConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report on two methods, one of them with diagnostics, and on a paper's table made of them."""
+    folder = tmp_path_factory.mktemp("browser")
+    table = folder / "table"
+    run(tiny("flesd", "evaluation.every=1"), table / "cells" / "flesd")
+    run(tiny("local", "evaluation.every=1"), table / "cells" / "local")
+    matrix = {
+        "title": "linear CKA",
+        "range": [0, 1],
+        "encoders": ["client-0", "client-1"],
+        "values": [[1, 0.5], [0.5, 1]],
+    }
+    (table / "cells" / "local" / "diagnostics.json").write_text(json.dumps({"round": 2, "matrices": {"cka": matrix}}))
+    cells = [
+        {
+            "row": name,
+            "column": "alpha 1",
+            "runs": [f"cells/{name}"],
+            "ours": [40.0 + i],
+            "mean": 40.0 + i,
+            "published": 75.8,
+        }
+        for i, name in enumerate(("flesd", "local"))
+    ]
+    content = {
+        "title": "A table",
+        "unit": "percent",
+        "rows": ["flesd", "local"],
+        "columns": ["alpha 1"],
+        "cells": cells,
+    }
+    (table / "reproduction.json").write_text(json.dumps(content))
+    return write_report([table], folder / "report.html")
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[object]:
+    """A headless Chromium: that of $CHROMIUM, or the system's."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    found = os.environ.get("CHROMIUM") or next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if found is None:
+        pytest.skip("no Chromium: install it (apt-get install chromium), or set CHROMIUM to its path")
+    sandbox = [] if os.geteuid() else ["--no-sandbox"]  # Chromium's sandbox refuses to run as root
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=sandbox)
+        yield browser
+        browser.close()

@@ -1,0 +1,277 @@
+"""The report on tiny runs: what is in it, that it is one file, and that it is the same each time."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean, stdev
+from urllib.parse import unquote
+
+import pytest
+
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.record import RunRecord
+from rayfed_ssl.reports.compare import summarise
+from rayfed_ssl.reports.html import write_report
+from rayfed_ssl.reports.html.bars import client_plot
+from rayfed_ssl.reports.html.groups import differences, group, spread
+from rayfed_ssl.reports.html.sources import open_sources
+
+
+class Parsed(HTMLParser):
+    """What a page holds: its tags with attributes, its words, its headings."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.text = " ".join(" ".join(self.words).split())
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self._open.append(tag)
+
+    def handle_endtag(self, tag):
+        while self._open and self._open.pop() != tag:
+            pass
+
+    def handle_data(self, data):
+        if not {"script", "style"} & set(self._open):
+            self.words.append(data)
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+@pytest.fixture(scope="module")
+def single(sweep, tmp_path_factory):
+    out = tmp_path_factory.mktemp("single") / "report.html"
+    return write_report([sweep / "flesd-0"], out)
+
+
+@pytest.fixture(scope="module")
+def several(sweep, tmp_path_factory):
+    return write_report([sweep / "flesd-0", sweep / "flesd-1"], tmp_path_factory.mktemp("several") / "all.html")
+
+
+def parsed(path: Path) -> Parsed:
+    return Parsed(path.read_text())
+
+
+def copied(sweep: Path, tmp_path: Path, name: str = "flesd-0", to: str = "copy") -> Path:
+    return Path(shutil.copytree(sweep / name, tmp_path / to))
+
+
+def percent(value):
+    return f"{100 * value:.2f}%"
+
+
+def test_the_page_needs_nothing_but_itself(single):
+    page = parsed(single)
+    for tag, attributes in page.tags:
+        for key in ("src", "href", "xlink:href", "action", "srcset"):
+            address = attributes.get(key)
+            if address and not address.startswith(("#", "data:")):
+                assert tag == "a", (tag, address)
+                assert (single.parent / unquote(address)).is_file(), address
+    assert not re.search(r"@import|url\((?!#)", single.read_text())
+    (policy,) = [a["content"] for a in page.all("meta") if a.get("http-equiv") == "Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+
+
+def test_every_figure_has_a_caption_an_alternative_and_its_files(single):
+    page = parsed(single)
+    figures = page.all("figure")
+    assert len(figures) == len(page.all("figcaption")) >= 8
+    alternatives = [attributes for attributes in page.all("svg") if attributes.get("role") == "img"]
+    assert len(alternatives) == len(figures)
+    assert all(len(attributes["aria-label"]) > 20 for attributes in alternatives)
+    files = sorted(path.name for path in (single.parent / "report-figures").iterdir())
+    assert [name for name in files if name.endswith(".svg")] == [
+        name.replace(".png", ".svg") for name in files if name.endswith(".png")
+    ]
+    assert len(files) == 2 * len(figures)
+    assert all(path.stat().st_size > 1000 for path in (single.parent / "report-figures").iterdir())
+
+
+def test_every_caption_names_the_command_and_the_run(single, sweep):
+    digest = summarise(sweep / "flesd-0").state_sha256
+    text = parsed(single).text
+    assert digest is not None
+    made = f"rayfed-ssl report flesd-0 · run flesd-0 (seed 0, round 2, state {digest[:12]})"
+    assert text.count(made) == len(parsed(single).all("figure"))
+
+
+def test_last_and_best_are_named_and_are_those_of_the_record(single, sweep):
+    scores, text = summarise(sweep / "flesd-0").scores["global"], parsed(single).text
+    assert f"linear probe, last epoch {percent(scores['linear'])}" in text
+    assert f"best epoch, chosen on the test set: {percent(scores['linear_best'])}" in text
+    assert f"kNN, round 2 {percent(scores['knn'])}" in text
+
+
+def test_break_even_configuration_and_hash_are_there(single, sweep):
+    summary, text = summarise(sweep / "flesd-0"), parsed(single).text
+    assert "2 rounds × 45 public samples × 24 dimensions = 2,160 numbers" in text
+    assert "training.optimiser.lr" in text
+    assert str(summary.state_sha256) in text
+    assert "FLESD's queue holds 16 anchors instead of 32" in text
+
+
+def test_headings_never_skip_a_level(single, several):
+    for path in (single, several):
+        levels = [int(tag[1]) for tag, _ in parsed(path).tags if re.fullmatch(r"h[1-6]", tag)]
+        assert levels[0] == 1
+        assert levels.count(1) == 1
+        assert all(after <= before + 1 for before, after in pairwise(levels))
+
+
+def test_no_two_elements_share_an_address(several):
+    addresses = [attributes["id"] for _, attributes in parsed(several).tags if attributes.get("id")]
+    assert len(addresses) == len(set(addresses)) > 20
+
+
+def test_the_same_run_gives_the_same_bytes(sweep, single, tmp_path):
+    again = write_report([sweep / "flesd-0"], tmp_path / "report.html")
+    assert again.read_bytes() == single.read_bytes()
+    for path in (single.parent / "report-figures").iterdir():
+        assert (tmp_path / "report-figures" / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+def test_runs_that_differ_in_seed_alone_are_one_row_with_mean_spread_and_number(several, sweep):
+    values = [summarise(sweep / f"flesd-{seed}").scores["global"]["linear"] for seed in (0, 1)]
+    shown = f"{100 * fmean(values):.2f} ± {100 * stdev(values):.2f}% (n = 2)"
+    text = parsed(several).text
+    assert shown in text
+    table = text[text.index("Final scores and costs") :]
+    assert re.search(rf"flesd 2 2 × 1 {re.escape(shown)}", table)
+
+
+def test_a_sweep_is_its_runs_grouped_by_setting(sweep):
+    groups = group(open_sources([sweep]).runs)
+    assert [(found.label, [run.name for run in found.runs]) for found in groups] == [
+        ("flesd", ["flesd-0", "flesd-1"]),
+        ("local", ["local-0"]),
+    ]
+    keys = differences(groups)
+    assert keys["method.name"] == ["flesd", "local"]
+    assert "seed" not in keys
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"), [([], "–"), ([0.5], "50.00%"), ([0.5, 0.75, 0.7], "65.00 ± 13.23% (n = 3)")]
+)
+def test_spread_is_the_deviation_of_a_sample(values, shown):
+    assert spread(values).text == shown
+
+
+def test_clients_that_train_alone_have_bars_of_their_own(sweep):
+    alone, together = (open_sources([sweep / name]).runs[0] for name in ("local-0", "flesd-0"))
+    assert client_plot(together) is None
+    plot = client_plot(alone)
+    assert plot is not None
+    assert plot.table is not None
+    scores = alone.summary.scores
+    assert [row[1].value for row in plot.table.rows] == [metrics["linear"] for metrics in scores.values()]
+    bars = plot.draw().axes[0].containers[0]
+    assert [bar.get_width() for bar in bars] == [100 * metrics["linear"] for metrics in scores.values()]
+    mean = fmean(metrics["linear"] for metrics in scores.values())
+    assert f"linear probe, last epoch {percent(mean)}" in plot.note
+
+
+def test_a_hostile_name_stays_text(sweep, tmp_path):
+    name = '<img src=x onerror=alert(1)>"&$\\frac{'
+    run = copied(sweep, tmp_path, to=name)
+    summary = json.loads((run / "run.json").read_text())
+    summary["notes"] = ["</script><script>alert(2)</script>"]
+    (run / "run.json").write_text(json.dumps(summary))
+    page = parsed(write_report([run], tmp_path / "a b<c>.html"))
+    assert name in page.text
+    assert "</script><script>alert(2)</script>" in page.text
+    assert len(page.all("script")) == 1
+    assert page.all("img") == []
+    assert not any(key.startswith("on") for _, attributes in page.tags for key in attributes)
+
+
+def test_without_the_data_the_report_says_so_and_shows_the_rest(sweep, tmp_path):
+    run = copied(sweep, tmp_path)
+    summary = json.loads((run / "run.json").read_text())
+    summary["data"]["fingerprint"] = "0" * 64
+    (run / "run.json").write_text(json.dumps(summary))
+    out = write_report([run], tmp_path / "report.html")
+    text = parsed(out).text
+    assert text.count("This needs the run's data, which cannot be read here: the data of digits changed") == 2
+    drawn = {path.stem.removeprefix("copy-") for path in (tmp_path / "report-figures").glob("*.svg")}
+    assert drawn == {"accuracy-over-rounds", "accuracy-over-bytes", "accuracy-over-time", "losses", "ledger", "timing"}
+    assert re.search(r"Samples by client, from the run's record: client 0: \d+, client 1", text)
+
+
+def test_an_unfinished_run_is_reported_as_such(sweep, tmp_path):
+    run = copied(sweep, tmp_path)
+    RunRecord.open(run).truncate(1)
+    shutil.rmtree(run / "encoders")
+    (run / "checkpoints" / "round-000002.json").unlink()
+    out = write_report([run], tmp_path / "report.html")
+    assert "This run is unfinished: 1 of 2 rounds are on record." in parsed(out).text
+    RunRecord.open(run).truncate(0)
+    text = parsed(write_report([run], out)).text
+    assert "0 of 2 rounds are on record" in text
+    assert "No accuracy is on record yet" in text
+
+
+def test_a_damaged_run_is_one_line_and_in_a_sweep_it_is_left_out(sweep, tmp_path):
+    folder = tmp_path / "sweep"
+    shutil.copytree(sweep / "flesd-0", folder / "good")
+    bad = Path(shutil.copytree(sweep / "flesd-1", folder / "bad"))
+    (bad / "metrics.parquet").write_bytes(b"nothing")
+    with pytest.raises(ConfigError, match=r"the record in .*bad is damaged") as caught:
+        write_report([bad], tmp_path / "report.html")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "report.html").exists()
+    told: list[str] = []
+    out = write_report([folder], tmp_path / "report.html", on_left_out=told.append)
+    assert len(told) == 1
+    assert "damaged" in told[0]
+    assert "Left out: the record in" in parsed(out).text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"out": "report.txt"}, "name a file that ends in .html"),
+        ({"embedding": "pca"}, "--embedding is tsne or umap, got 'pca'"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(sweep, tmp_path, words, message):
+    out = tmp_path / words.pop("out", "report.html")
+    with pytest.raises(ConfigError, match=message):
+        write_report([sweep / "flesd-0"], out, **words)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_without_runs_is_refused(tmp_path):
+    (tmp_path / "empty").mkdir()
+    for directory in (tmp_path / "empty", tmp_path / "nowhere"):
+        with pytest.raises(ConfigError, match="holds no run, sweep or reproduction"):
+            write_report([directory], tmp_path / "report.html")
+
+
+def test_the_page_of_a_run_is_well_below_three_megabytes(single):
+    assert single.stat().st_size < 1_500_000
+
+
+def test_a_report_loads_no_ray(tmp_path):
+    code = (
+        f"import sys; from tune.cli import app\napp(['report', {str(tmp_path / 'nowhere')!r}], standalone_mode=False)\n"
+    )
+    check = (
+        "import atexit, sys; atexit.register(lambda: print('ray' in sys.modules, 'matplotlib.pyplot' in sys.modules))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", check + code], capture_output=True, text=True, check=False)
+    assert "holds no run, sweep or reproduction" in done.stderr
+    assert done.stdout == "False False\n"

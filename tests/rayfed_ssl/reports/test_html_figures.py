@@ -1,0 +1,221 @@
+"""Figures of the report: what is drawn of diagnostics and features, how figures enter the page, the paper's table."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.reports.html import matrices
+from rayfed_ssl.reports.html.features import TestFeatures as Features
+from rayfed_ssl.reports.html.features import embed, embedding_named, similarity_plot
+from rayfed_ssl.reports.html.figure import Gallery, Plot, clean, inline
+from rayfed_ssl.reports.html.reproduction_section import side_by_side
+from rayfed_ssl.reports.html.sources import open_sources
+from rayfed_ssl.reports.html.tables import duration, score_title, size
+
+DIAGNOSTICS = {
+    "round": 2,
+    "encoders": {"client-0": {"architecture": "cnn", "effective_rank": 3.5}, "client-1": {"effective_rank": None}},
+    "matrices": {
+        "cka": {
+            "title": "linear CKA",
+            "unit": "",
+            "range": [0, 1],
+            "encoders": ["client-0", "client-1"],
+            "clients": [0, 1],
+            "values": [[1.0, None], [None, 1.0]],
+        }
+    },
+    "angles": [{"encoders": ["client-0", "client-1"], "lower": 31.0, "median": 36.2, "upper": 41.9}],
+    "false_negatives": {"clients": [0, 2], "local": [0.5, 0.25], "fused": [0.25, 0.125], "remote": None},
+    "notes": ["a pair differs in width"],
+}
+
+CELL = {"row": "FLESD", "column": "alpha 1", "ours": [50.0, 51.0], "mean": 50.5, "std": 0.7071, "published": 76.2}
+REPRODUCTION = {
+    "format": 1,
+    "title": "A table",
+    "unit": "percent",
+    "size": "cpu",
+    "source": {"paper": "FLESD", "item": "Table 1", "arxiv": "2109.14611"},
+    "seeds": [0, 1],
+    "rows": ["FLESD", "Local"],
+    "columns": ["alpha 1", "skipped"],
+    "skipped": {"skipped": "the dataset is not here"},
+    "cells": [
+        CELL | {"difference": -25.7, "runs": ["cells/flesd"], "failures": {}},
+        {
+            "row": "Local",
+            "column": "alpha 1",
+            "ours": [None],
+            "mean": None,
+            "published": None,
+            "failures": {"0": "broke"},
+        },
+    ],
+    "agreement": {"cells": 1, "kendall": None},
+    "notes": ["a note"],
+    "figures": [],
+}
+
+
+@pytest.fixture
+def diagnosed(sweep, tmp_path):
+    run = Path(shutil.copytree(sweep / "local-0", tmp_path / "run"))
+    (run / "diagnostics.json").write_text(json.dumps(DIAGNOSTICS))
+    return open_sources([run]).runs[0]
+
+
+def test_a_matrix_is_drawn_with_its_range_and_a_pair_without_a_number_is_empty(diagnosed):
+    (plot,) = matrices.matrix_plots(diagnosed)
+    figure = plot.draw()
+    image = figure.axes[0].images[0]
+    assert image.get_clim() == (0, 1)
+    assert image.get_array().mask.tolist() == [[False, True], [True, False]]
+    assert [text.get_text() for text in figure.axes[0].texts] == ["1", "1"]
+    assert plot.table is not None
+    assert [cell.text for cell in plot.table.rows[0]] == ["client-0", "1", "–"]
+
+
+def test_angles_and_false_negatives_are_drawn_and_listed(diagnosed):
+    angles, negatives = matrices.angle_plot(diagnosed), matrices.negatives_plot(diagnosed)
+    assert angles is not None
+    assert negatives is not None
+    bar, median = angles.draw().axes[0].lines
+    assert list(bar.get_xdata()) == [31.0, 41.9]
+    assert list(median.get_xdata()) == [36.2]
+    heights = [[patch.get_height() for patch in bars] for bars in negatives.draw().axes[0].containers]
+    assert heights == [[50, 25], [25, 12.5]]
+    table = matrices.encoder_table(diagnosed)
+    assert table is not None
+    assert [[cell.text for cell in row] for row in table.rows] == [["client-0", "cnn", "3.5"], ["client-1", "–", "–"]]
+
+
+def features() -> Features:
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(3), (4, 7, 9))
+    values = np.eye(5)[labels] * 3 + rng.normal(size=(20, 5)) * 0.1
+    return Features("global", values.astype(np.float32), labels, ("ant", "bee", "cow"), 2**62 + 1)
+
+
+def test_an_embedding_is_seeded_and_keeps_classes_apart():
+    found = features()
+    places = embed(found, "tsne")
+    assert places.shape == (20, 2)
+    assert np.array_equal(places, embed(found, "tsne"))
+    distances = np.linalg.norm(places[:, None] - places[None], axis=2) + np.diag(np.full(20, np.inf))
+    assert (found.labels[distances.argmin(axis=1)] == found.labels).all()
+
+
+def test_mean_cosines_of_classes_leave_out_a_sample_with_itself():
+    found = features()
+    plot = similarity_plot(found)
+    unit = found.values / np.linalg.norm(found.values, axis=1, keepdims=True)
+    bees = [unit[i] @ unit[j] for i in range(4, 11) for j in range(4, 11) if i != j]
+    assert plot.table is not None
+    assert plot.table.rows[1][2].value == pytest.approx(np.mean(bees), rel=1e-5)  # float32 features
+    matrix = plot.draw().axes[0].images[0].get_array()
+    assert matrix.shape == (20, 20)
+    assert np.allclose(np.diag(matrix), 1, atol=1e-4)  # cosines are rounded to four digits
+
+
+def test_an_embedding_has_a_name_and_is_installed(monkeypatch):
+    monkeypatch.setattr("rayfed_ssl.reports.html.features.find_spec", lambda name: None)
+    assert embedding_named("tsne") == "tsne"
+    with pytest.raises(ConfigError, match="pip install 'rayfed-ssl\\[umap\\]'"):
+        embedding_named("umap")
+
+
+def toy(title: str) -> Plot:
+    def draw() -> Figure:
+        figure = Figure(figsize=(2, 1))
+        axes = figure.add_subplot()
+        axes.plot([0, 1], color="#0072B2", label=clean(title))
+        axes.legend()
+        return figure
+
+    return Plot("toy", title, f"A line: {title}.", draw)
+
+
+def test_a_figure_takes_the_colours_of_the_page_and_keeps_its_own_in_files(tmp_path):
+    shown = Gallery(tmp_path / "figures").show(toy("$\\frac{ <b>&\x07"), "part", "made here")
+    svg = (tmp_path / "figures" / "part-toy.svg").read_text()
+    assert "var(--" not in svg
+    assert "#0072b2" in svg
+    assert "stroke: var(--blue)" in shown.svg
+    assert not re.findall(r'style="[^"]*#(?:1b2530|4d5966|0072b2|ffffff)', shown.svg)
+    assert "&lt;b&gt;" in shown.svg
+    assert "<b>" not in shown.svg
+    assert "\x07" not in shown.svg
+    assert shown.files == ("figures/part-toy.svg", "figures/part-toy.png")
+
+
+def test_two_figures_of_one_name_have_files_and_addresses_of_their_own(tmp_path):
+    gallery = Gallery(tmp_path / "figures")
+    first, second = (gallery.show(toy("line"), "A b", "made here") for _ in range(2))
+    assert first.files[0] == "figures/a-b-toy.svg"
+    assert second.files[0] == "figures/a-b-toy-2.svg"
+    assert not set(re.findall(r'\bid="([^"]+)"', first.svg)) & set(re.findall(r'\bid="([^"]+)"', second.svg))
+
+
+def test_every_reference_within_a_figure_is_found(tmp_path):
+    svg = Gallery(tmp_path / "figures").show(toy("line"), "x", "made here").svg
+    addresses = set(re.findall(r'\bid="([^"]+)"', svg))
+    references = set(re.findall(r'(?:url\(|xlink:href=")#([^")]+)', svg))
+    assert references
+    assert references <= addresses
+
+
+def test_an_alternative_is_escaped():
+    svg = '<svg viewBox="0 0 72 36" width="72pt"><g id="a"/></svg>'
+    assert 'aria-label="&lt;x&gt; &quot;y&quot;"' in inline(svg, "n", '<x> "y"')
+
+
+def test_ours_the_papers_and_the_difference_stand_side_by_side():
+    table = side_by_side(REPRODUCTION)
+    assert table.columns == ("row", "alpha 1")
+    flesd, local = (row[1] for row in table.rows)
+    assert (flesd.text, flesd.value, flesd.small) == ("50.5 ± 0.71% (n = 2)", 50.5, ("paper 76.2%", "−25.7"))
+    assert (local.text, local.value, local.small) == ("failed", None, ("paper –",))
+
+
+def test_a_reproduction_brings_its_runs_along(sweep, tmp_path):
+    folder = tmp_path / "table"
+    shutil.copytree(sweep / "flesd-0", folder / "cells" / "flesd")
+    (folder / "reproduction.json").write_text(json.dumps(REPRODUCTION))
+    sources = open_sources([folder])
+    assert [run.name for run in sources.runs] == ["flesd"]
+    assert [found.content["title"] for found in sources.reproductions] == ["A table"]
+    assert open_sources([tmp_path]).reproductions[0].directory == folder
+    (folder / "reproduction.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"reproduction.json is damaged .*: make it anew"):
+        open_sources([folder])
+
+
+@pytest.mark.parametrize(
+    ("shown", "text"),
+    [
+        (size(999), "999 B"),
+        (size(1_500_000), "1.50 MB"),
+        (duration(59.94), "59.9 s"),
+        (duration(150), "2 min 30 s"),
+        (duration(3_720), "1 h 02 min"),
+    ],
+)
+def test_numbers_take_the_unit_that_fits(shown, text):
+    assert shown.text == text
+
+
+def test_scores_say_whether_they_are_last_or_best():
+    names = ["knn", "linear", "linear_best", "linear-moco_best"]
+    assert [score_title(name) for name in names] == [
+        "kNN",
+        "linear probe, last epoch",
+        "linear probe, best epoch",
+        "linear-moco, best epoch",
+    ]
