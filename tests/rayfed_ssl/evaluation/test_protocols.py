@@ -229,6 +229,16 @@ def test_protocols_of_a_run_are_scored_at_its_end_alone(open_tiny: Open):
     assert alone.evaluate(encoder, "global", 2, final=True).metrics["semi-swav-10"] == final["semi-swav-10"]
 
 
+def test_flesds_protocol_is_the_runs_probe_with_crops(open_tiny: Open):
+    federation = open_tiny(
+        "fedavg",
+        *("evaluation.augment=true", "evaluation.linear.epochs=3"),
+        *("evaluation.protocols=linear-flesd", "evaluation.settings.linear-flesd.epochs=3"),
+    )
+    scores = federation.evaluate(Encoder("cnn", federation.task.initial_weights()), "global", 2, final=True).metrics
+    assert (scores["linear"], scores["linear_best"]) == (scores["linear-flesd"], scores["linear-flesd_best"])
+
+
 def test_too_few_labels_for_the_classes_are_refused_before_the_run(open_tiny: Open):
     with pytest.raises(
         ConfigError, match=r"semi-swav-1 takes 1 % of 150 labels, which are 2 for 10 classes: raise fract"
