@@ -1,6 +1,7 @@
 """The round loop, and what it asks of an executor."""
 
 import time
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -120,6 +121,10 @@ class Observer:
 
     def on_evaluated(self, evaluations: Sequence[Evaluation]) -> None:
         """All encoders of a round were scored."""
+
+    def on_warning(self, message: str) -> None:
+        """Something went wrong that does not stop the run."""
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 
 @dataclass(frozen=True)

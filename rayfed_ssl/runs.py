@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from rayfed_ssl import checkpoints
+from rayfed_ssl import checkpoints, trackers
 from rayfed_ssl.checkpoints import RunState
 from rayfed_ssl.config import Config
 from rayfed_ssl.errors import ConfigError
@@ -16,6 +16,7 @@ from rayfed_ssl.local_executor import LocalExecutor
 from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.record import RunRecord
 from rayfed_ssl.rounds import ClientReport, Evaluation, Executor, Observer, Plan, RoundOutcome, ServerReport, run_rounds
+from rayfed_ssl.trackers.tracking import tracked
 
 ExecutorFactory = Callable[[Federation], Executor]
 
@@ -39,7 +40,7 @@ class Result:
 
     @property
     def scores(self) -> dict[str, Metrics]:
-        """Final accuracies in [0, 1] by encoder: "knn", "linear", "linear_best"."""
+        """Final accuracies in [0, 1] by encoder, as `scoring.score` gives them."""
         record = self.record
         return record.scores(max(row["round"] for row in record.metrics))
 
@@ -114,6 +115,7 @@ def run(
     federation = federation or Federation.open(config)
     target = Path(directory) if directory else default_directory(config)
     RunRecord.refuse_used(target)
+    trackers.chosen(federation.config)
     running = executor(federation)  # before the record: a Ray that does not start leaves no empty run behind
     try:
         return _go(federation, RunRecord.create(target, federation), None, observer, running)
@@ -144,6 +146,7 @@ def resume(
     record = RunRecord.open(Path(directory))
     federation = Federation.open(record.config(*overrides))
     record.check(federation)
+    trackers.chosen(federation.config)
     record.checkpoints.mkdir(exist_ok=True)
     state = None
     if checkpoints.manifests(record.checkpoints):
@@ -163,9 +166,10 @@ def _go(
 ) -> Result:
     config = federation.config
     plan = Plan(config.rounds, federation.cohort, config.evaluation.every, record.checkpoints)
-    watching = record if observer is None else _Both(record, observer)
-    with record.locked():
-        final = run_rounds(plan, executor, watching, state, record.evaluated())
+    watching = observer or Observer()
+    begun = 0 if state is None else state.round
+    with record.locked(), tracked(record, config, begun, watching.on_warning) as tracking:
+        final = run_rounds(plan, executor, _Both(record, tracking, watching), state, record.evaluated())
         record.finish(federation)
     return Result(record.directory, final.sha256)
 

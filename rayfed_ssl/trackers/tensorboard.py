@@ -1,0 +1,55 @@
+"""TensorBoard: event files in RUN/tensorboard, to be seen with `tensorboard --logdir runs`."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import yaml
+from PIL import Image
+from torch.utils.tensorboard import SummaryWriter
+
+from rayfed_ssl.trackers import Ending, Subject
+
+FOLDER = "tensorboard"
+
+
+class TensorBoard:
+    """Writes event files; a resumed run adds one that makes readers drop what came after the round it goes on from.
+
+    Args:
+        subject: The run.
+    """
+
+    identity = FOLDER
+    rewinds = True
+
+    def __init__(self, subject: Subject) -> None:
+        folder = subject.directory / FOLDER
+        self.continues = any(folder.glob("events.out.tfevents.*"))
+        purge_step = subject.round + 1 if self.continues else None
+        self._writer = SummaryWriter(str(folder), purge_step=purge_step)
+        if not self.continues:
+            text = f"```yaml\n{yaml.safe_dump(dict(subject.config), sort_keys=False)}```"
+            self._writer.add_text("config", text, 0)
+            self._writer.flush()
+
+    def log(self, round: int, values: Mapping[str, float]) -> None:
+        """Write numbers of a round."""
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, round)
+        self._writer.flush()
+
+    def show(self, round: int, figures: Mapping[str, Path]) -> None:
+        """Write figures."""
+        for name, path in figures.items():
+            with Image.open(path) as picture:
+                pixels = np.asarray(picture.convert("RGB"))
+            self._writer.add_image(f"figures/{name}", pixels, round, dataformats="HWC")
+        self._writer.flush()
+
+    def close(self, ending: Ending) -> None:
+        """Close the file."""
+        self._writer.close()
+
+
+open_tracker = TensorBoard

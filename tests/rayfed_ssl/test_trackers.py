@@ -1,0 +1,388 @@
+"""Trackers: they hold what the record holds, once, however often a run was stopped, and change nothing of it."""
+
+import json
+import sqlite3
+import struct
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from shutil import copytree
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from rayfed_ssl import Config, ConfigError, Observer, resume, run
+from rayfed_ssl.record import RunRecord
+from rayfed_ssl.trackers import LIBRARIES, Library, chosen
+from rayfed_ssl.trackers.series import moved, points
+from rayfed_ssl.trackers.tracking import MEMORY
+from tests.rayfed_ssl.test_layers import loaded_after
+
+Tiny = Callable[..., Config]
+Series = dict[str, list[tuple[int, float]]]
+Reader = Callable[[Path], Series]
+
+NAMES = list(LIBRARIES)
+
+
+@pytest.fixture(scope="module")
+def plain(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run(settings(tiny), tmp_path_factory.mktemp("runs") / "plain").directory
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty MLflow database: making its tables takes seconds."""
+    pytest.importorskip("mlflow", reason="MLflow is not installed")
+    from mlflow.tracking import MlflowClient
+
+    path = tmp_path_factory.mktemp("mlflow") / "empty.db"
+    MlflowClient(f"sqlite:///{path}").search_experiments()
+    return path
+
+
+@pytest.fixture(params=NAMES)
+def reader(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Reader]:
+    """A tracker that keeps everything in local files, and what reads them back."""
+    name = request.param
+    pytest.importorskip(LIBRARIES[name].package, reason=f"{name} is not installed")
+    if name == "mlflow":
+        copy = tmp_path / "mlflow.db"
+        copy.write_bytes(request.getfixturevalue("database").read_bytes())
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{copy}")
+        monkeypatch.chdir(tmp_path)
+        return name, lambda _: read_mlflow(copy)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    return name, {"tensorboard": read_tensorboard, "wandb": read_wandb}[name]
+
+
+def settings(tiny: Tiny, *overrides: str) -> Config:
+    return tiny("local", "evaluation.every=1", "data.train_limit=60", "data.test_limit=30", *overrides)
+
+
+def read_tensorboard(directory: Path) -> Series:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(directory / "tensorboard"), size_guidance={"scalars": 0})
+    events.Reload()
+    return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
+def read_mlflow(database: Path) -> Series:
+    found: Series = defaultdict(list)
+    with sqlite3.connect(database) as connection:
+        for key, step, value in connection.execute("select key, step, value from metrics order by step"):
+            found[key].append((step, value))
+    return dict(found)
+
+
+def wandb_records(file: Path) -> list[Any]:
+    """Read W&B's file: 7 bytes that name the format, then LevelDB's log of protobuf messages in blocks of 32 KiB."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    content, at, parts, records = file.read_bytes(), 7, b"", []
+    while at + 7 <= len(content):
+        if (left := 32768 - at % 32768) < 7:
+            at += left
+            continue
+        _, length, kind = struct.unpack_from("<IHB", content, at)
+        parts += content[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            records.append(Record.FromString(parts))
+            parts = b""
+    return records
+
+
+def all_wandb_records(directory: Path) -> list[Any]:
+    import wandb
+
+    wandb.teardown()  # its own process writes the last bytes while it ends
+    files = sorted((directory / "wandb").glob("offline-run-*/*.wandb"))
+    return [record for file in files for record in wandb_records(file)]
+
+
+def read_wandb(directory: Path) -> Series:
+    found: Series = defaultdict(list)
+    for record in all_wandb_records(directory):
+        row = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+        for key, value in row.items():
+            if "/" in key and not key.startswith("figures/"):
+                found[key].append((row["round"], value))
+    return dict(found)
+
+
+def expected(directory: Path) -> Series:
+    """What a tracker has to hold, read off the record with loops of its own."""
+    record, found = RunRecord.open(directory), defaultdict(list)
+    for round, values in sorted((points(record.metrics)).items()):
+        for name, value in values.items():
+            found[name].append((round, value))
+    for round, values in moved(record.ledger).items():
+        for name, value in values.items():
+            found[name].append((round, value))
+    last = record.summary["rounds"][-1]["round"]
+    for name in ("knn", "linear", "linear_best"):
+        found[f"final/{name}"] = [(last, fmean(scores[name] for scores in record.scores(last).values()))]
+    return dict(found)
+
+
+def assert_same(got: Series, wanted: Series) -> None:
+    assert set(got) == set(wanted)
+    for name, series in wanted.items():
+        assert [step for step, _ in got[name]] == [step for step, _ in series], name
+        # TensorBoard keeps float32.
+        assert [v for _, v in got[name]] == pytest.approx([v for _, v in series], rel=1e-6, nan_ok=True), name
+
+
+def untimed(series: Series) -> Series:
+    return {name: values for name, values in series.items() if "seconds" not in name}
+
+
+def test_clients_give_mean_minimum_and_maximum():
+    rows = [
+        {"round": 1, "participant": who, "name": name, "value": value}
+        for who, name, value in (
+            ("client-0", "loss", 2.0),
+            ("client-10", "loss", 5.0),
+            ("client-3", "loss", 2.0),
+            ("client-0", "knn", 0.25),
+            ("client-3", "knn", 0.75),
+            ("global", "linear_best", 0.5),
+            ("server", "diag_cka", 0.9),
+            ("run", "seconds", 7.0),
+        )
+    ]
+    assert points(rows) == {
+        1: {
+            "clients/loss/mean": 3.0,
+            "clients/loss/min": 2.0,
+            "clients/loss/max": 5.0,
+            "accuracy/clients/knn/mean": 0.5,
+            "accuracy/clients/knn/min": 0.25,
+            "accuracy/clients/knn/max": 0.75,
+            "accuracy/global/linear_best": 0.5,
+            "diagnostics/server/cka": 0.9,
+            "run/seconds": 7.0,
+        }
+    }
+
+
+def test_bytes_add_up_over_rounds():
+    rows = [
+        {"round": round, "direction": direction, "bytes": count}
+        for round, direction, count in ((0, "down", 5), (1, "down", 10), (1, "up", 3), (1, "up", 4), (3, "up", 1))
+    ]
+    assert moved(rows) == {
+        0: {"bytes/up": 0, "bytes/down": 5},
+        1: {"bytes/up": 7, "bytes/down": 15},
+        3: {"bytes/up": 8, "bytes/down": 15},
+    }
+
+
+@dataclass
+class StopAt(Observer):
+    """Interrupts a run at the first call of a hook in a round."""
+
+    hook: str
+    at: int
+    round: int = 0
+
+    def on_round(self, round: int, cohort: Any) -> None:
+        self.round = round
+
+    def on_client(self, report: Any) -> None:
+        self._stop("on_client")
+
+    def on_round_end(self, outcome: Any) -> None:
+        self._stop("on_round_end")
+
+    def on_evaluations(self, final: bool) -> None:
+        self._stop("on_evaluations")
+
+    def on_evaluated(self, evaluations: Any) -> None:
+        self._stop("on_evaluated")
+
+    def _stop(self, hook: str) -> None:
+        if (self.hook, self.at) == (hook, self.round):
+            raise KeyboardInterrupt
+
+
+def test_a_run_that_is_stopped_again_and_again_is_one_run_without_duplicates(
+    tiny: Tiny, tmp_path: Path, plain: Path, reader: tuple[str, Reader]
+):
+    name, read = reader
+    with pytest.raises(KeyboardInterrupt):
+        run(settings(tiny, f"engine.trackers={name}"), tmp_path / "run", observer=StopAt("on_round_end", 1))
+    with pytest.raises(KeyboardInterrupt):
+        resume(tmp_path / "run", observer=StopAt("on_evaluations", 1))
+    with pytest.raises(KeyboardInterrupt):
+        resume(tmp_path / "run", observer=StopAt("on_evaluated", 2))
+    result = resume(tmp_path / "run")
+    assert result.state_sha256 == RunRecord.open(plain).summary["rounds"][-1]["state_sha256"]
+    assert_same(untimed(read(tmp_path / "run")), untimed(expected(plain)))
+    resume(tmp_path / "run")
+    resume(tmp_path / "run", round=1)
+    assert_same(untimed(read(tmp_path / "run")), untimed(expected(plain)))
+
+
+def test_a_tracker_that_comes_late_gets_everything(tmp_path: Path, plain: Path, reader: tuple[str, Reader]):
+    name, read = reader
+    copytree(plain, tmp_path / "run")
+    resume(tmp_path / "run", f"engine.trackers=[{name}]")
+    got = read(tmp_path / "run")
+    assert_same(got, expected(plain))
+    assert len(got) < 80  # three clients or three thousand
+
+
+def test_a_run_without_trackers_leaves_nothing_for_them(plain: Path):
+    assert not {path.name for path in plain.iterdir()} & {MEMORY, "tensorboard", "wandb", "figures"}
+
+
+def test_configuration_and_figures_are_shown(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
+    pytest.importorskip("wandb", reason="Weights & Biases is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    config = settings(tiny, "rounds=1", "engine.trackers=[tensorboard, wandb]")
+    directory = run(config, tmp_path / "run").directory
+    events = EventAccumulator(str(directory / "tensorboard")).Reload()
+    (text,) = events.Tensors("config/text_summary")
+    assert "alpha: 1.0" in text.tensor_proto.string_val[0].decode()
+    assert set(events.Tags()["images"]) == {"figures/partition", "figures/training"}
+    assert [image.step for image in events.Images("figures/training")] == [1]
+    records = all_wandb_records(directory)
+    logged = {item.key: json.loads(item.value_json) for r in records for item in r.run.config.update}
+    assert logged["partition"]["alpha"] == 1.0
+    assert {record.run.run_id for record in records if record.run.run_id} == {
+        json.loads((directory / MEMORY).read_text())["wandb"]["identity"]
+    }
+    assert len(list((directory / "wandb").glob("offline-run-*/files/media/images/figures/*.png"))) == 2
+
+
+def test_mlflow_gets_parameters_figures_and_how_it_ended(
+    tiny: Tiny, tmp_path: Path, database: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from mlflow.tracking import MlflowClient
+
+    (tmp_path / "mlflow.db").write_bytes(database.read_bytes())
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
+    monkeypatch.chdir(tmp_path)
+    config = settings(tiny, "rounds=1", "engine.trackers=mlflow")
+    with pytest.raises(KeyboardInterrupt):
+        run(config, tmp_path / "run", observer=StopAt("on_client", 1))
+    client = MlflowClient()
+    experiment = client.get_experiment_by_name("mine")
+    (found,) = client.search_runs([experiment.experiment_id])
+    assert (found.info.run_name, found.info.status) == ("run", "KILLED")
+    resume(tmp_path / "run")
+    (found,) = client.search_runs([experiment.experiment_id])
+    assert found.info.status == "FINISHED"
+    assert (found.data.params["partition.alpha"], found.data.params["method.name"]) == ("1.0", "local")
+    artifacts = {file.path for file in client.list_artifacts(found.info.run_id, "figures")}
+    assert artifacts == {"figures/partition.png", "figures/training.png"}
+
+
+class Failing(Observer):
+    """Collects warnings."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def on_warning(self, message: str) -> None:
+        self.messages.append(message)
+
+
+class FullDisk:
+    """A tracker whose disk fills up in round 2."""
+
+    identity, continues, rewinds = "disk", False, False
+
+    def __init__(self, subject: Any) -> None:
+        self.logged: list[int] = []
+
+    def log(self, round: int, values: Mapping[str, float]) -> None:
+        if round == 2:
+            raise OSError("no space left\non device")
+
+    def show(self, round: int, figures: Mapping[str, Path]) -> None:
+        raise AssertionError("it was left out")
+
+    def close(self, ending: str) -> None:
+        raise AssertionError("it was left out")
+
+
+def test_a_tracker_that_fails_is_reported_once_and_the_run_goes_on(
+    tiny: Tiny, tmp_path: Path, plain: Path, monkeypatch: pytest.MonkeyPatch
+):
+    pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
+    module = import_module(LIBRARIES["tensorboard"].module)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "open_tracker", FullDisk)
+        observer = Failing()
+        result = run(settings(tiny, "engine.trackers=tensorboard"), tmp_path / "run", observer=observer)
+    (message,) = observer.messages
+    assert message.startswith("tensorboard failed and is left out from here on (OSError: no space left); the record")
+    assert f"rayfed-ssl resume {tmp_path / 'run'} engine.trackers=[tensorboard]" in message
+    assert result.state_sha256 == RunRecord.open(plain).summary["rounds"][-1]["state_sha256"]
+    resume(tmp_path / "run")
+    assert_same(read_tensorboard(tmp_path / "run"), expected(tmp_path / "run"))
+
+
+def test_without_an_observer_a_failing_tracker_is_a_warning(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
+    monkeypatch.setattr(import_module(LIBRARIES["tensorboard"].module), "open_tracker", FullDisk)
+    with pytest.warns(RuntimeWarning, match="tensorboard failed and is left out"):
+        run(settings(tiny, "engine.trackers=tensorboard"), tmp_path / "run")
+
+
+def test_tensorboard_follows_unless_told_otherwise_where_it_is_installed(tiny: Tiny, monkeypatch: pytest.MonkeyPatch):
+    there = Library("json", "rayfed_ssl.trackers.tensorboard")
+    missing = Library("tensorbored", "rayfed_ssl.trackers.tensorboard")
+    for library, names in ((there, ("tensorboard",)), (missing, ())):
+        monkeypatch.setattr("rayfed_ssl.trackers.LIBRARIES", dict(LIBRARIES) | {"tensorboard": library})
+        assert chosen(tiny("fedavg", "engine.trackers=auto")) == names
+        assert chosen(tiny("fedavg", "engine.trackers=[]")) == ()
+
+
+def test_a_folder_is_not_mistaken_for_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "wandbox").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    assert not Library("wandbox", "").installed
+
+
+def test_a_named_tracker_that_is_not_installed_is_refused_before_anything_starts(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    missing = Library("wandbox", "rayfed_ssl.trackers.wandb")
+    monkeypatch.setattr("rayfed_ssl.trackers.LIBRARIES", dict(LIBRARIES) | {"wandb": missing})
+    message = r"names wandb, but its package wandbox is not installed: run `pip install 'rayfed-ssl\[wandb\]'`$"
+    with pytest.raises(ConfigError, match=message):
+        run(tiny("fedavg", "engine.trackers=[wandb]"), tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("value", ["wandbb", "[tensorboard, tensorbord]", "null", "7", "[auto]"])
+def test_an_unknown_tracker_is_a_mistake(tiny: Tiny, value: str):
+    with pytest.raises(ConfigError, match=r"^engine\.trackers: "):
+        tiny("fedavg", f"engine.trackers={value}")
+
+
+def test_trackers_are_imported_only_by_runs_that_have_them():
+    heavy = ("tensorboard", "wandb", "mlflow", "matplotlib")
+    assert loaded_after("import rayfed_ssl.runs, rayfed_ssl.trackers.tracking", *heavy) == []
+
+
+def test_all_extras_are_named_in_the_project(tmp_path: Path):
+    import tomllib
+
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert set(LIBRARIES) <= set(project["optional-dependencies"])
