@@ -28,6 +28,7 @@ class Summary:
         directory: The run.
         name: The method's name; "local" on one pooled shard is the centralised upper bound.
         config: What was run.
+        fingerprint: sha256 of the dataset, wherever it lay.
         privacy: What uploads expose, in the wording of FLESD's Table 1.
         finished: Whether the run came to its end.
         rounds: Rounds that are on record.
@@ -45,6 +46,7 @@ class Summary:
     directory: Path
     name: str
     config: Config
+    fingerprint: str
     privacy: str
     finished: bool
     rounds: int
@@ -94,6 +96,7 @@ def summarise(directory: Path) -> Summary:
         directory=directory,
         name=record.summary["method"] + (" (pooled)" if config.partition.name == "pooled" else ""),
         config=config,
+        fingerprint=record.summary["data"]["fingerprint"],
         privacy=record.summary["privacy"],
         finished=record.summary["finished"] is not None,
         rounds=last,

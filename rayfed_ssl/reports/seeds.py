@@ -56,22 +56,23 @@ class SeedGroup:
 def by_seed(summaries: Iterable[Summary]) -> tuple[SeedGroup, ...]:
     """Put together the runs that differ in their seed alone, in the order in which each setting first appears.
 
-    Engine and cadence of scoring do not count, as no score depends on them. Runs that began with an encoder belong together
-    if that encoder's runs do.
+    Engine, cadence of scoring and where the data lie do not count, as no score depends on them. Runs that began with another
+    run's encoder belong together if those runs do.
 
     Raises:
         ConfigError: Two runs of a setting have one seed, which would count one draw twice.
     """
     groups: dict[str, list[Summary]] = {}
     for summary in summaries:
-        groups.setdefault(repr(identity(summary.config)), []).append(summary)
+        groups.setdefault(repr(identity(summary.config, summary.fingerprint)), []).append(summary)
     return tuple(_group(runs) for runs in groups.values())
 
 
-def identity(config: Config) -> dict[str, Any]:
-    """Give the settings that runs of several seeds share."""
+def identity(config: Config, fingerprint: str) -> dict[str, Any]:
+    """Give what runs of several seeds share: their settings and their data."""
     settings = config.dump()
     settings = {key: value for key, value in settings.items() if key not in ("seed", "engine")}
+    settings["data"] = settings["data"] | {"path": fingerprint}
     ignored = ("every", "diagnostics")
     settings["evaluation"] = {key: value for key, value in settings["evaluation"].items() if key not in ignored}
     if config.model.start is not None:
@@ -84,7 +85,8 @@ def _origin(start: Path) -> Any:
     run, encoder = (start, "global") if start.is_dir() else (start.parent.parent, start.stem)
     if not (run / "run.json").is_file():
         return str(start)
-    return encoder, identity(RunRecord.open(run).config())
+    record = RunRecord.open(run)
+    return encoder, identity(record.config(), record.summary["data"]["fingerprint"])
 
 
 def _group(runs: Sequence[Summary]) -> SeedGroup:

@@ -58,6 +58,13 @@ def test_a_seed_that_comes_twice_is_refused(summaries: list[Summary]):
         by_seed([summaries[0], twice])
 
 
+def test_where_the_data_lie_does_not_count_but_what_they_are_does(summaries: list[Summary]):
+    one, two = summaries[:2]
+    elsewhere = two.config.model_copy(update={"data": two.config.data.model_copy(update={"path": Path("elsewhere")})})
+    assert len(by_seed([one, replace(two, config=elsewhere)])) == 1
+    assert len(by_seed([one, replace(two, fingerprint="other")])) == 2
+
+
 def test_a_run_without_scores_lowers_n(summaries: list[Summary]):
     (group,) = by_seed([replace(summaries[0], scores={}), summaries[1]])
     assert (group.seeds, group.scores["linear"].n) == ((0, 1), 1)
