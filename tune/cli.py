@@ -65,7 +65,7 @@ def run(
         federation = Federation.open(config, progress.on_decode)
         directory = out or default_directory(config)
         progress.introduce(federation, directory)
-        with _resumable(directory):
+        with _resumable(directory), progress:
             result = run_federation(
                 config, directory, observer=progress, executor=executor_for(config, address), federation=federation
             )
@@ -87,9 +87,11 @@ def resume(
         from rayfed_ssl.runs import resume as resume_run
         from tune.progress import Progress
 
-        config = RunRecord.open(directory).config(*(settings or []))
+        record = RunRecord.open(directory)
+        config = record.config(*(settings or []))
         progress = Progress(config, quiet=quiet)
-        with _resumable(directory):
+        progress.go_on(record)
+        with _resumable(directory), progress:
             resume_run(
                 directory,
                 *(settings or []),
