@@ -1,14 +1,13 @@
 """Runs that differ in their seed alone, as one: mean, spread and number."""
 
-import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
 from typing import Any
 
 from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.html.tables import Cell, flatten, plain
+from rayfed_ssl.reports.seeds import Spread, identity
 
 LABEL_LIMIT = 44
 """Characters of a label; more does not fit beside a figure on a phone."""
@@ -35,8 +34,12 @@ class Group:
 def group(runs: Sequence[ReportedRun]) -> tuple[Group, ...]:
     """Put runs of one setting together, in the order in which the first of each was named."""
     found: dict[str, list[ReportedRun]] = defaultdict(list)
+    seen: Counter[str] = Counter()
     for run in runs:
-        found[_key(run)].append(run)
+        key = repr((run.summary.rounds, identity(run.summary.config, run.summary.fingerprint)))
+        seed = f"{key} {run.summary.config.seed}"
+        found[f"{key} {seen[seed]}"].append(run)  # a seed that comes again is no further draw: it begins another group
+        seen[seed] += 1
     members = [sorted(group, key=lambda run: run.summary.config.seed) for group in found.values()]
     labels = _labels([group[0] for group in members])
     return tuple(Group(label, tuple(group)) for label, group in zip(labels, members, strict=True))
@@ -46,10 +49,10 @@ def spread(values: Sequence[float], scale: float = 100, unit: str = "%") -> Cell
     """Show mean ± standard deviation over seeds (n - 1) and n; a single value stands alone."""
     if not values:
         return Cell("–")
-    mean = fmean(values)
-    if len(values) == 1:
-        return Cell(f"{scale * mean:.2f}{unit}", mean)
-    return Cell(f"{scale * mean:.2f} ± {scale * stdev(values):.2f}{unit} (n = {len(values)})", mean)
+    found = Spread.of(values)
+    if found.std is None:
+        return Cell(f"{scale * found.mean:.2f}{unit}", found.mean)
+    return Cell(f"{scale * found.mean:.2f} ± {scale * found.std:.2f}{unit} (n = {found.n})", found.mean)
 
 
 def differences(groups: Sequence[Group]) -> dict[str, list[str]]:
@@ -66,13 +69,8 @@ def _settings(run: ReportedRun) -> dict[str, Any]:
     return {key: value for key, value in flat.items() if key != "seed" and not key.startswith("engine.")}
 
 
-def _key(run: ReportedRun) -> str:
-    return json.dumps([run.summary.name, run.summary.rounds, _settings(run)], sort_keys=True)
-
-
 def _labels(firsts: Sequence[ReportedRun]) -> list[str]:
     """Label each group by its method; where methods are equal, by the settings or else the names that differ."""
-    names = [run.summary.name for run in firsts]
     labels = []
     for run in firsts:
         alike = [other for other in firsts if other.summary.name == run.summary.name]
@@ -86,5 +84,4 @@ def _labels(firsts: Sequence[ReportedRun]) -> list[str]:
     shortened = [label if len(label) <= LABEL_LIMIT else label[: LABEL_LIMIT - 1] + "…" for label in unique]
     if len(set(shortened)) < len(shortened):
         shortened = [f"{index}: {label}" for index, label in enumerate(shortened, 1)]
-    assert len(names) == len(shortened)
     return shortened

@@ -163,6 +163,13 @@ def test_a_sweep_is_its_runs_grouped_by_setting(sweep):
     assert "seed" not in keys
 
 
+def test_a_seed_that_comes_again_is_no_further_draw(sweep, tmp_path):
+    copied(sweep, tmp_path, to="again")
+    groups = group(open_sources([sweep / "flesd-0", tmp_path / "again", sweep / "flesd-1"]).runs)
+    assert [[run.name for run in found.runs] for found in groups] == [["flesd-0", "flesd-1"], ["again"]]
+    assert len({found.label for found in groups}) == 2
+
+
 @pytest.mark.parametrize(
     ("values", "shown"), [([], "–"), ([0.5], "50.00%"), ([0.5, 0.75, 0.7], "65.00 ± 13.23% (n = 3)")]
 )
