@@ -40,7 +40,8 @@ class Status:
         knn: Lowest and highest kNN accuracy over encoders when they were last scored.
         bytes: Moved since the run began, by earlier processes too.
         begun: When this process began its first round.
-        first: That round.
+        started: When the running round began.
+        first: This process's first round, 0 before it.
         earlier: Rounds that are done by earlier processes, and their seconds.
     """
 
@@ -53,23 +54,20 @@ class Status:
     scoring: bool = False
     knn: tuple[float, float] | None = None
     bytes: int = 0
-    begun: float | None = None
-    first: int = 1
+    begun: float = 0.0
+    started: float = 0.0
+    first: int = 0
     earlier: tuple[int, float] = (0, 0.0)
 
     def seconds_left(self) -> float | None:
-        """Estimate from this process's rounds, scoring included; before one is done, from the record's or the clients."""
-        if self.begun is None:
+        """Estimate from the rounds that this process has done, scoring included, or else from the record's."""
+        done, seconds = self.earlier
+        if self.round > self.first:
+            done, seconds = self.round - self.first, self.started - self.begun
+        if not done:
             return None
-        spent, finished = self.clock() - self.begun, self.round - self.first
-        share = finished + (self.done / (self.clients + 1) if self.clients else 0.0)
-        if not finished and self.earlier[0]:
-            each = self.earlier[1] / self.earlier[0]
-        elif share:
-            each = spent / share
-        else:
-            return None
-        return max(0.0, each * (self.rounds - self.first + 1) - spent)
+        each, spent = seconds / done, self.clock() - self.started
+        return max(0.0, each - spent) + each * (self.rounds - self.round)
 
     def parts(self) -> list[tuple[int, str]]:
         """The line's parts from left to right, each with its rank: where there is no room, the highest goes first."""
@@ -171,14 +169,15 @@ class Progress(Observer):
 
     def on_round(self, round: int, cohort: Sequence[int]) -> None:
         """Begin the round's count."""
-        status = self.status
-        if status.begun is None:
-            status.begun, status.first = status.clock(), round
+        status, now = self.status, self.status.clock()
+        if not status.first:
+            status.begun, status.first = now, round
             if self._record is not None:
                 _count(status, self._record, round)
             if self._shown:
                 self._live.start()
-        status.round, status.clients, status.done, status.losses, status.scoring = round, len(cohort), 0, [], False
+        status.round, status.started, status.clients = round, now, len(cohort)
+        status.done, status.losses, status.scoring = 0, [], False
 
     def on_client(self, report: ClientReport) -> None:
         """Count a client."""

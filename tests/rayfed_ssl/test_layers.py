@@ -40,7 +40,7 @@ def test_a_run_loads_neither_figures_nor_scikit_learn(module: str):
 
 
 def test_what_the_package_exports_is_there():
-    names = "Config ConfigError CheckpointError ClientError Observer Result replay resume run"
+    names = "Config ConfigError CheckpointError ClientError Observer Result load_encoder replay resume run"
     assert loaded_after(f"from rayfed_ssl import {', '.join(names.split())}") == []
 
 

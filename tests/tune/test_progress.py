@@ -181,21 +181,20 @@ def untimed(lines: list[str]) -> list[str]:
 
 
 def status_at(now: float, **known: Any) -> Status:
-    return Status(10, lambda: now, **({"begun": 100.0} | known))
+    return Status(10, lambda: now, **({"begun": 100.0, "first": 1} | known))
 
 
 @pytest.mark.parametrize(
     ("status", "left"),
     [
-        (status_at(100, round=1, clients=4), None),  # nothing is known yet
-        (
-            status_at(106, round=1, clients=5, done=2),
-            174.0,
-        ),  # 2 of 6 steps, one is the server's, took 6 s: 18 s a round
-        (status_at(130, round=4, clients=5), 70.0),  # 3 rounds took 30 s
-        (status_at(110, round=6, first=5, clients=5), 50.0),  # of this process's 6 rounds, one is done
-        (status_at(100, round=6, first=6, clients=5, earlier=(5, 40.0)), 40.0),  # as fast as before
-        (status_at(999, round=6, first=6, clients=5, earlier=(5, 40.0)), 0.0),
+        (status_at(130, round=1, started=100), None),  # no round is done, so nothing is known
+        (status_at(130, round=4, started=130), 70.0),  # 3 rounds took 30 s
+        (status_at(134, round=4, started=130), 66.0),
+        (status_at(150, round=4, started=130), 60.0),  # this one takes longer than its 10 s, and 6 are to come
+        (status_at(110, round=6, first=5, started=110), 50.0),  # of this process's 6 rounds, one is done
+        (status_at(103, round=6, first=6, started=100, earlier=(5, 40.0)), 37.0),  # as fast as before the interruption
+        (status_at(199, round=10, started=190), 1.0),
+        (status_at(999, round=10, started=190), 0.0),
         (Status(10, lambda: 5.0), None),
     ],
 )
@@ -204,18 +203,28 @@ def test_time_left_is_the_rest_at_the_pace_so_far(status: Status, left: float | 
 
 
 FULL = Status(
-    12, lambda: 160.0, round=4, clients=6, done=3, losses=[2.0, 3.0], knn=(0.41, 0.62), bytes=12_340_000, begun=100.0
+    12,
+    lambda: 160.0,
+    round=4,
+    clients=6,
+    done=3,
+    losses=[2.0, 3.0],
+    knn=(0.41, 0.62),
+    bytes=12_340_000,
+    begun=100.0,
+    started=150.0,
+    first=1,
 )
 
 
 def test_a_narrow_terminal_loses_the_least_important_first():
     assert FULL.line(120) == (
-        "round 4/12  ━━━━━╌╌╌╌╌╌╌╌╌╌╌  3/6 clients  loss 2.500  kNN 41.0% to 62.0%  12.34 MB  2:30 left"
+        "round 4/12  ━━━━━╌╌╌╌╌╌╌╌╌╌╌  3/6 clients  loss 2.500  kNN 41.0% to 62.0%  12.34 MB  2:20 left"
     )
     widths = {
-        80: "round 4/12  3/6 clients  loss 2.500  kNN 41.0% to 62.0%  12.34 MB  2:30 left",
-        60: "round 4/12  3/6 clients  loss 2.500  2:30 left",
-        40: "round 4/12  3/6 clients  2:30 left",
+        80: "round 4/12  3/6 clients  loss 2.500  kNN 41.0% to 62.0%  12.34 MB  2:20 left",
+        60: "round 4/12  3/6 clients  loss 2.500  2:20 left",
+        40: "round 4/12  3/6 clients  2:20 left",
         30: "round 4/12  3/6 clients",
         12: "round 4/12",
         5: "round",
