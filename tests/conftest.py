@@ -36,6 +36,15 @@ settings.register_profile("rayfed-ssl", deadline=None, derandomize=True, databas
 settings.load_profile("rayfed-ssl")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give to one worker what shares an expensive start: what needs Ray, a variant's undisturbed run, a file's fixtures."""
+    for item in items:
+        variant = getattr(item, "callspec", None) and item.callspec.params.get("variant")
+        on_ray = item.get_closest_marker("ray") or "actors" in item.path.parts
+        item.add_marker(pytest.mark.xdist_group("ray" if on_ray else str(variant or item.path)))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep decoded datasets out of the user's cache, in subprocesses too."""
