@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 from rayfed_ssl.config import Config
 from rayfed_ssl.federation import Federation
@@ -36,13 +37,23 @@ settings.register_profile("rayfed-ssl", deadline=None, derandomize=True, databas
 settings.load_profile("rayfed-ssl")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give to one worker what shares an expensive start: what needs Ray, a variant's undisturbed run, a file's fixtures."""
-    for item in items:
-        variant = getattr(item, "callspec", None) and item.callspec.params.get("variant")
-        on_ray = item.get_closest_marker("ray") or "actors" in item.path.parts
-        item.add_marker(pytest.mark.xdist_group("ray" if on_ray else str(variant or item.path)))
+class TogetherScheduling(LoadScopeScheduling):
+    """Gives to one worker what shares an expensive start.
+
+    That is what needs Ray, what compares with one undisturbed run, and a file's fixtures.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file, _, rest = nodeid.partition("::")
+        if file.startswith("tests/actors/") or file.endswith("test_ray_laws.py"):
+            return "ray"
+        variant = rest.partition("[")[2]
+        return f"law {variant}" if file.endswith("test_laws.py") and variant else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> TogetherScheduling:
+    """Spread tests over workers."""
+    return TogetherScheduling(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)
