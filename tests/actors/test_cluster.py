@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 
 import psutil
@@ -114,10 +115,12 @@ def test_ray_is_taken_as_it_is_if_this_process_has_it(cluster):
 
 
 def test_a_run_is_silent_even_when_an_actor_dies_and_leaves_nothing(tmp_path):
-    before = set(os.listdir("/tmp"))
-    ended = shell(RUN.format(on_client=KILL_ONE, epochs=5), str(tmp_path / "run"))
+    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as own:  # sockets' names must be short
+        code = f"import tempfile; tempfile.tempdir = {own!r}\n" + RUN.format(on_client=KILL_ONE, epochs=5)
+        ended = shell(code, str(tmp_path / "run"))
+        left = os.listdir(own)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
-    assert not [name for name in set(os.listdir("/tmp")) - before if name.startswith("rayfed-")]
+    assert not [name for name in left if name.startswith("rayfed-")]
 
 
 @pytest.mark.parametrize(("number", "send"), [(signal.SIGINT, os.killpg), (signal.SIGTERM, os.kill)])
