@@ -56,6 +56,7 @@ class SeedGroup:
 def by_seed(summaries: Iterable[Summary]) -> tuple[SeedGroup, ...]:
     """Put together the runs that differ in their seed alone, in the order in which each setting first appears.
 
+    Runs that have done other numbers of rounds are no draws of one score, so one that was stopped stands apart.
     Engine, cadence of scoring and where the data lie do not count, as no score depends on them. Runs that began with another
     run's encoder belong together if those runs do.
 
@@ -64,8 +65,13 @@ def by_seed(summaries: Iterable[Summary]) -> tuple[SeedGroup, ...]:
     """
     groups: dict[str, list[Summary]] = {}
     for summary in summaries:
-        groups.setdefault(repr(identity(summary.config, summary.fingerprint)), []).append(summary)
+        groups.setdefault(setting(summary), []).append(summary)
     return tuple(_group(runs) for runs in groups.values())
+
+
+def setting(summary: Summary) -> str:
+    """Name what runs of several seeds share, with the rounds that they have done: other rounds are other scores."""
+    return repr((summary.rounds, identity(summary.config, summary.fingerprint)))
 
 
 def identity(config: Config, fingerprint: str) -> dict[str, Any]:

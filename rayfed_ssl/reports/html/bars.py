@@ -30,10 +30,18 @@ def client_plot(run: ReportedRun) -> Plot | None:
         figure, axes = new_axes(height=min(1.4 + 0.36 * len(scores), 9))
         thickness = 0.8 / len(names)
         for index, name in enumerate(names):
-            places = [row + (index - (len(names) - 1) / 2) * thickness for row in range(len(scores))]
-            values = [100 * metrics.get(name, 0.0) for metrics in scores.values()]
+            shift = (index - (len(names) - 1) / 2) * thickness
+            found = {row + shift: 100 * m[name] for row, m in enumerate(scores.values()) if name in m}
             colour, hatch = FILLS[index]
-            axes.barh(places, values, thickness, color=colour, hatch=hatch, edgecolor=PAPER, label=score_title(name))
+            axes.barh(
+                list(found),
+                list(found.values()),
+                thickness,
+                color=colour,
+                hatch=hatch,
+                edgecolor=PAPER,
+                label=score_title(name),
+            )
         labels = [f"{name} ({run.summary.architecture(name)})" for name in scores]
         axes.set_yticks(range(len(scores)), [clean(label) for label in labels])
         axes.invert_yaxis()

@@ -232,12 +232,22 @@ _DIAGNOSTICS = {
 
 def diagnostic_plots(run: ReportedRun) -> list[Plot]:
     """Draw each "diag_" metric over rounds: a line where one participant has it, else mean and range."""
-    names = sorted({row["name"] for row in run.record.metrics if row["name"].startswith("diag_")})
-    return [_diagnostic_plot(run, name, index) for index, name in enumerate(names)]
+    names = {row["name"] for row in run.record.metrics if row["name"].startswith("diag_")}
+    folded = {name + part for name in names for part in _PARTS} & names
+    return [_diagnostic_plot(run, name, index) for index, name in enumerate(sorted(names - folded))]
+
+
+_PARTS = ("_min", "_max", "_lower", "_upper")
+"""What the server adds to the name of a metric that it has averaged over clients or pairs: range and quartiles."""
 
 
 def _diagnostic_plot(run: ReportedRun, name: str, index: int) -> Plot:
     found = by_round(run.record.metrics, name)
+    parts = {part: by_round(run.record.metrics, name + part) for part in _PARTS}
+    low = [min(parts["_min"].get(round, values)) for round, values in found.items()]
+    high = [max(parts["_max"].get(round, values)) for round, values in found.items()]
+    quartiles = [round for round in found if round in parts["_lower"] and round in parts["_upper"]]
+    lower, upper = ({round: fmean(parts[part][round]) for round in quartiles} for part in ("_lower", "_upper"))
     title = _DIAGNOSTICS.get(name, name.removeprefix("diag_").replace("_", " "))
 
     def draw() -> Figure:
@@ -245,23 +255,32 @@ def _diagnostic_plot(run: ReportedRun, name: str, index: int) -> Plot:
         means = [fmean(values) for values in found.values()]
         line = style(index)
         axes.plot(list(found), means, markersize=5, **line)
-        if any(len(values) > 1 for values in found.values()):
-            low, high = [min(v) for v in found.values()], [max(v) for v in found.values()]
+        if low != high:
             axes.fill_between(list(found), low, high, color=line["color"], alpha=0.18, linewidth=0)
+        if quartiles:
+            between = list(lower.values()), list(upper.values())
+            axes.fill_between(quartiles, *between, color=line["color"], alpha=0.25, linewidth=0)
         axes.set(xlabel="round", ylabel=clean(title))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         return figure
 
+    columns = ["round", "mean", "minimum", "maximum"]
     rows = [
-        [count(round), number(fmean(v)), number(min(v)), number(max(v)), number(pstdev(v)), count(len(v))]
-        for round, v in found.items()
+        [count(round), number(fmean(v)), number(least), number(most)]
+        for (round, v), least, most in zip(found.items(), low, high, strict=True)
     ]
-    columns = ["round", "mean", "minimum", "maximum", "standard deviation", "values"]
+    if quartiles:
+        columns += ["lower quartile", "upper quartile"]
+        rows = [[*row, *(number(q.get(round)) for q in (lower, upper))] for round, row in zip(found, rows, strict=True)]
+    if not parts["_min"]:  # else what is on record is a mean already, and how many it is of is not
+        columns += ["standard deviation", "values"]
+        rows = [[*row, number(pstdev(v)), count(len(v))] for row, v in zip(rows, found.values(), strict=True)]
     return Plot(
         name,
         title[0].upper() + title[1:],
         f"Line chart: {title} over {len(found)} rounds. The numbers are in the table below.",
         draw,
         Table.of(f"{name} over rounds", columns, rows),
-        "Line: mean over encoders or pairs; band: from the lowest to the highest.",
+        "Line: mean over encoders or pairs; band: from the lowest to the highest"
+        + (", darker between the mean quartiles." if quartiles else "."),
     )

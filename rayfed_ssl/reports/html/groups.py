@@ -7,7 +7,7 @@ from typing import Any
 
 from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.html.tables import Cell, flatten, plain
-from rayfed_ssl.reports.seeds import Spread, identity
+from rayfed_ssl.reports.seeds import Spread, setting
 
 LABEL_LIMIT = 44
 """Characters of a label; more does not fit beside a figure on a phone."""
@@ -36,7 +36,7 @@ def group(runs: Sequence[ReportedRun]) -> tuple[Group, ...]:
     found: dict[str, list[ReportedRun]] = defaultdict(list)
     seen: Counter[str] = Counter()
     for run in runs:
-        key = repr((run.summary.rounds, identity(run.summary.config, run.summary.fingerprint)))
+        key = setting(run.summary)
         seed = f"{key} {run.summary.config.seed}"
         found[f"{key} {seen[seed]}"].append(run)  # a seed that comes again is no further draw: it begins another group
         seen[seed] += 1

@@ -73,9 +73,11 @@ def _page(sources: Sources, gallery: Gallery, embedding: Embedding) -> Page:
         (run,) = sources.runs
         sections = RunSection(run, gallery, command, embedding).sections()
         return Page(run.name, "A run of rayfed-ssl.", command, notices, sections)
+    title = ", ".join(sources.words) if len(sources.words) <= 3 else f"{len(sources.runs)} runs"
+    if not sources.runs:
+        return Page(title, "A reproduction by rayfed-ssl, without its runs.", command, notices, reproductions)
     runs = _run_sections(sources, gallery, command, embedding)
     compared = comparison_sections(group(sources.runs), gallery, command)
-    title = ", ".join(sources.words) if len(sources.words) <= 3 else f"{len(sources.runs)} runs"
     lead = f"{len(sources.runs)} runs of rayfed-ssl."
     return Page(title, lead, command, notices, reproductions + compared + runs)
 

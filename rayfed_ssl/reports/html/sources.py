@@ -3,15 +3,18 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import BaseModel
 
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.record import Row, RunRecord
 from rayfed_ssl.reports.compare import Summary, summarise
+from rayfed_ssl.reports.html.schemas import DiagnosticsFile, ReproductionFile, damage
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +54,7 @@ class Sources:
         words: The directories by name, as on the command line.
         runs: Runs in the order in which they were named, none twice.
         reproductions: Tables and figures of papers.
-        left_out: One line for each run of a sweep that could not be read.
+        left_out: One line for each run or table of a sweep that could not be read, and for runs of a table that are gone.
     """
 
     words: tuple[str, ...]
@@ -62,29 +65,30 @@ class Sources:
 
 @dataclass
 class _Found:
-    runs: dict[Path, str] = field(default_factory=dict)
-    """Directories of runs, each with why it may be left out ("" where it may not: the user named it)."""
+    runs: dict[Path, bool] = field(default_factory=dict)
+    """Directories of runs, each with whether the user named it: such a one is not left out."""
     reproductions: list[Reproduction] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
 
 
 def open_sources(directories: Sequence[Path]) -> Sources:
-    """Open runs, sweeps and reproductions.
+    """Open runs, sweeps and reproductions. A table is shown without its runs where these are gone.
 
     Raises:
-        ConfigError: A directory holds none of them, or a run that was named is damaged.
+        ConfigError: A directory holds none of them, or a run or a table that was named is damaged.
     """
     found = _Found()
     for directory in directories:
         _find(directory, found)
-    runs, left_out = [], []
-    for directory, sweep in found.runs.items():
+    runs, left_out = [], found.left_out
+    for directory, named in found.runs.items():
         try:
             runs.append(_open_run(directory))
         except ConfigError as error:
-            if not sweep:
+            if named:
                 raise
             left_out.append(str(error))
-    if not runs:
+    if not runs and not found.reproductions:
         raise ConfigError("\n".join(left_out))
     words = tuple(directory.resolve().name for directory in directories)
     return Sources(words, _told_apart(runs), tuple(found.reproductions), tuple(left_out))
@@ -92,14 +96,9 @@ def open_sources(directories: Sequence[Path]) -> Sources:
 
 def _find(directory: Path, found: _Found) -> None:
     if (directory / "run.json").is_file():
-        found.runs[directory.resolve()] = ""
+        found.runs[directory.resolve()] = True
     elif (directory / "reproduction.json").is_file():
-        content = _read_json(directory / "reproduction.json", "cells")
-        found.reproductions.append(Reproduction(directory, content))
-        for cell in content["cells"]:
-            for run in cell.get("runs") or []:
-                if run and (directory / run).is_dir():
-                    found.runs.setdefault((directory / run).resolve(), directory.name)
+        _find_reproduction(directory, found)
     else:
         children = sorted(directory.iterdir()) if directory.is_dir() else []
         inner = [child for child in children if any((child / f"{kind}.json").is_file() for kind in _KINDS)]
@@ -109,9 +108,31 @@ def _find(directory: Path, found: _Found) -> None:
             )
         for child in inner:
             if (child / "run.json").is_file():
-                found.runs.setdefault(child.resolve(), directory.name)
-            else:
-                _find(child, found)
+                found.runs.setdefault(child.resolve(), False)
+                continue
+            try:
+                _find_reproduction(child, found)
+            except ConfigError as error:
+                found.left_out.append(str(error))
+
+
+def _find_reproduction(directory: Path, found: _Found) -> None:
+    content = _read_json(directory / "reproduction.json", ReproductionFile)
+    found.reproductions.append(Reproduction(directory, content))
+    measured, gone = 0, []
+    for cell in content["cells"]:
+        runs = cell.get("runs") or []
+        for run, value in zip_longest(runs, (cell.get("ours") or [])[: len(runs)]):
+            if run and (directory / run).is_dir():
+                found.runs.setdefault((directory / run).resolve(), False)
+            elif run and value is not None:
+                gone.append(run)
+            measured += value is not None
+    if gone:
+        found.left_out.append(
+            f"{len(gone)} of {measured} runs of {directory}, which are not there (such as {gone[0]}): its table is shown "
+            "without them"
+        )
 
 
 _KINDS = ("run", "reproduction")
@@ -126,18 +147,18 @@ def _open_run(directory: Path) -> ReportedRun:
         except (OSError, pa.ArrowException) as error:
             raise ConfigError(f"{path} is damaged ({error}): remove it and evaluate again") from None
     path = directory / "diagnostics.json"
-    diagnostics = _read_json(path, "matrices") if path.is_file() else None
+    diagnostics = _read_json(path, DiagnosticsFile) if path.is_file() else None
     return ReportedRun(directory.name, directory, record, summary, tuple(evaluations), diagnostics)
 
 
-def _read_json(path: Path, key: str) -> dict[str, Any]:
+def _read_json(path: Path, schema: type[BaseModel]) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} is damaged ({error}): make it anew") from None
-    if not isinstance(content, dict) or key not in content:
-        raise ConfigError(f"{path} is damaged (there is no {key!r} in it): make it anew")
-    return content
+    if (wrong := damage(content, schema)) is not None:
+        raise ConfigError(f"{path} is damaged ({wrong}): make it anew")
+    return dict(content)
 
 
 def _told_apart(runs: Sequence[ReportedRun]) -> tuple[ReportedRun, ...]:

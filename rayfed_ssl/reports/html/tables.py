@@ -76,8 +76,8 @@ def duration(value: float) -> Cell:
 def score_title(score: str) -> str:
     """Name a score so that last and best are never confused."""
     base, best = score.removesuffix("_best"), score.endswith("_best")
-    title = {"knn": "kNN", "linear": "linear probe"}.get(base, base)
-    if base == "knn":
+    title = {"knn": "kNN", "linear": "linear probe", "supervised": "supervised classifier"}.get(base, base)
+    if base in ("knn", "supervised"):  # neither is trained for the score, so neither has epochs
         return title
     return f"{title}, {'best' if best else 'last'} epoch"
 

@@ -3,7 +3,9 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,9 +13,12 @@ from matplotlib.figure import Figure
 
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.reports.html import matrices
+from rayfed_ssl.reports.html.bars import client_plot
+from rayfed_ssl.reports.html.curves import diagnostic_plots
 from rayfed_ssl.reports.html.features import TestFeatures as Features
 from rayfed_ssl.reports.html.features import embed, embedding_named, similarity_plot
 from rayfed_ssl.reports.html.figure import Gallery, Plot, clean, inline
+from rayfed_ssl.reports.html.report import write_report
 from rayfed_ssl.reports.html.reproduction_section import side_by_side
 from rayfed_ssl.reports.html.sources import open_sources
 from rayfed_ssl.reports.html.tables import duration, score_title, size
@@ -197,6 +202,93 @@ def test_a_reproduction_brings_its_runs_along(sweep, tmp_path):
         open_sources([folder])
 
 
+def test_a_reproduction_whose_runs_are_gone_is_shown_without_them(tmp_path):
+    folder = tmp_path / "table"
+    folder.mkdir()
+    (folder / "reproduction.json").write_text(json.dumps(REPRODUCTION))
+    told: list[str] = []
+    page = write_report([folder], tmp_path / "report.html", on_left_out=told.append).read_text()
+    assert "Reproduction: A table" in page
+    assert len(told) == 1
+    assert "1 of 1 runs of" in told[0]
+    assert "are not there (such as cells/flesd): its table is shown without them" in told[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("reproduction", REPRODUCTION | {"cells": [{"column": "alpha 1"}]}, r"there is no 'cells\.0\.row' in it"),
+        (
+            "reproduction",
+            REPRODUCTION | {"cells": [CELL | {"mean": "5"}]},
+            r"cells\.0\.mean: input should be a valid num",
+        ),
+        ("reproduction", [], "it is no table of keys and values"),
+        ("diagnostics", {"matrices": None}, r"matrices: input should be a valid dict"),
+        ("diagnostics", {"matrices": {"cka": {}}}, r"there is no 'matrices\.cka\.encoders' in it"),
+        (
+            "diagnostics",
+            {"matrices": {"cka": {"encoders": ["a", "b"], "values": [[1.0]]}}},
+            "as many rows and columns as encoders",
+        ),
+    ],
+)
+def test_a_damaged_file_is_one_line_if_named_and_else_left_out(sweep, tmp_path, name, content, message):
+    folder = tmp_path / "sweep"
+    shutil.copytree(sweep / "local-0", folder / "good")
+    bad = Path(shutil.copytree(sweep / "local-0", folder / "bad"))
+    if name == "reproduction":
+        (bad / "run.json").unlink()
+    (bad / f"{name}.json").write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match=rf"{name}.json is damaged \(.*{message}.*: make it anew$"):
+        open_sources([bad])
+    sources = open_sources([folder])
+    assert [run.name for run in sources.runs] == ["good"]
+    assert [f"{name}.json is damaged" in line for line in sources.left_out] == [True]
+
+
+def test_a_sweep_that_is_the_current_directory_is_not_its_runs_by_name(sweep, tmp_path, monkeypatch):
+    shutil.copytree(sweep / "local-0", tmp_path / "good")
+    shutil.copytree(sweep / "local-0", tmp_path / "bad")
+    (tmp_path / "bad" / "metrics.parquet").write_bytes(b"nothing")
+    monkeypatch.chdir(tmp_path)
+    sources = open_sources([Path(".")])
+    assert ([run.name for run in sources.runs], len(sources.left_out)) == (["good"], 1)
+
+
+def with_metrics(sweep, values):
+    run = open_sources([sweep / "local-0"]).runs[0]
+    rows = [
+        {"round": round, "participant": "server", "name": name, "value": value + round}
+        for round in (1, 2)
+        for name, value in values.items()
+    ]
+    return replace(run, record=SimpleNamespace(metrics=rows))
+
+
+def test_range_and_quartiles_of_a_diagnostic_are_bands_of_its_one_figure(sweep):
+    values = {"diag_angle": 40.0, "diag_angle_min": 10.0, "diag_angle_max": 80.0}
+    quartiles = {"diag_angle_lower": 30.0, "diag_angle_upper": 50.0}
+    (plot,) = diagnostic_plots(with_metrics(sweep, values | quartiles))
+    assert plot.table.columns == ("round", "mean", "minimum", "maximum", "lower quartile", "upper quartile")
+    assert [[cell.value for cell in row] for row in plot.table.rows] == [
+        [1, 41, 11, 81, 31, 51],
+        [2, 42, 12, 82, 32, 52],
+    ]
+    (axes,) = plot.draw().axes
+    assert len(axes.lines) == 1
+    ends = [(band.get_datalim(axes.transData).y0, band.get_datalim(axes.transData).y1) for band in axes.collections]
+    assert ends == [(11, 82), (31, 52)]
+
+
+def test_a_client_without_a_score_has_no_bar(sweep):
+    run = open_sources([sweep / "local-0"]).runs[0]
+    scores = {"client-0": {"knn": 0.5, "linear": 0.25}, "client-1": {"knn": 0.75}}
+    plot = client_plot(replace(run, summary=replace(run.summary, scores=scores)))
+    (axes,) = plot.draw().axes
+    assert sorted(bar.get_width() for bar in axes.patches) == [25, 50, 75]
+
+
 @pytest.mark.parametrize(
     ("shown", "text"),
     [
@@ -212,9 +304,10 @@ def test_numbers_take_the_unit_that_fits(shown, text):
 
 
 def test_scores_say_whether_they_are_last_or_best():
-    names = ["knn", "linear", "linear_best", "linear-moco_best"]
+    names = ["knn", "supervised", "linear", "linear_best", "linear-moco_best"]
     assert [score_title(name) for name in names] == [
         "kNN",
+        "supervised classifier",
         "linear probe, last epoch",
         "linear probe, best epoch",
         "linear-moco, best epoch",

@@ -78,3 +78,8 @@ def test_runs_from_encoders_of_several_seeds_belong_together(tiny: Tiny, summari
     (group,) = by_seed(made)
     assert group.seeds == (0, 1)
     assert group.scores["supervised"].n == 2
+
+
+def test_a_run_that_was_stopped_early_is_no_draw_of_the_finished_ones(summaries: list[Summary]):
+    finished, stopped = by_seed([summaries[1], replace(summaries[0], rounds=0, finished=False)])
+    assert (finished.seeds, stopped.seeds) == ((0,), (1,))
