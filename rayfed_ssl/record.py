@@ -9,7 +9,8 @@ checkpoints/     the last committed rounds; encoders/ the final encoders; figure
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import shutil
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -27,7 +28,6 @@ from rayfed_ssl.environment import environment
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.protocols import is_score
 from rayfed_ssl.federation import Federation, training_seed
-from rayfed_ssl.ledger import Entry
 from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.rounds import Evaluation, Observer, RoundOutcome
 from rayfed_ssl.seeds import SERVER
@@ -161,8 +161,7 @@ class RunRecord(Observer):
             raise ConfigError(
                 f"{self.directory / 'config.yaml'} is not what this run began with: restore it, or start a new run from it"
             )
-        begun_from, start = self.summary.get("start"), _start(federation)
-        if begun_from != start:
+        if self.summary.get("start") != _start(federation):
             raise ConfigError(
                 f"model.start={federation.config.model.start} changed since this run began: restore it, or start a new run"
             )
@@ -174,12 +173,14 @@ class RunRecord(Observer):
             )
 
     def truncate(self, round: int) -> None:
-        """Forget what was recorded after a round that was not committed."""
+        """Forget what was recorded after a round that was not committed, and the encoders of the run's end."""
         self.metrics = [row for row in self.metrics if row["round"] <= round]
         self.ledger = [row for row in self.ledger if row["round"] <= round]
         self.summary["rounds"] = [row for row in self.summary["rounds"] if row["round"] <= round]
         self.summary["finished"] = None
         self.save()
+        if (self.directory / "encoders").exists():
+            shutil.rmtree(self.directory / "encoders")
 
     def scores(self, round: int) -> dict[str, Metrics]:
         """Accuracies in [0, 1] of a round by encoder."""
@@ -198,7 +199,7 @@ class RunRecord(Observer):
         round = outcome.state.round
         for report in outcome.clients:
             self._add(round, f"client-{report.client}", report.metrics | {"seconds": report.seconds})
-            self._charge(report.ledger)
+            self.ledger.extend(asdict(entry) for entry in report.ledger)
         self._add(round, "server", outcome.server.metrics | {"seconds": outcome.server.seconds})
         self._add(round, "run", {"seconds": outcome.seconds, "retries": outcome.retries})
         self.summary["rounds"].append(
@@ -235,9 +236,6 @@ class RunRecord(Observer):
     def _add(self, round: int, participant: str, metrics: Metrics) -> None:
         for name, value in metrics.items():
             self.metrics.append({"round": round, "participant": participant, "name": name, "value": float(value)})
-
-    def _charge(self, entries: Iterable[Entry]) -> None:
-        self.ledger.extend(asdict(entry) for entry in entries)
 
 
 def settings_sha256(config: Config) -> str:

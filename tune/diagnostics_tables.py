@@ -13,8 +13,8 @@ WIDEST = 12
 """Rows of a matrix that are printed; larger ones are in the file alone."""
 
 
-def print_diagnosis(found: Mapping[str, Any], path: Path) -> None:
-    """Print what `rayfed_ssl.reports.diagnose` found."""
+def print_diagnosis(found: Mapping[str, Any], path: Path | None) -> None:
+    """Print what `rayfed_ssl.reports.diagnose` found, and the file it was written to."""
     out = plain_console()
     out.print(f"round {found['round']}, {found['samples']} test images without labels")
     out.print(_encoders(found["encoders"]))
@@ -26,8 +26,9 @@ def print_diagnosis(found: Mapping[str, Any], path: Path) -> None:
         out.print(_false_negatives(found["false_negatives"]))
     out.print()
     for note in found["notes"]:
-        out.print(f"note: {note}", soft_wrap=True)
-    out.print(f"file: {path}", soft_wrap=True)
+        out.print(f"note: {note}", soft_wrap=True, markup=False)
+    if path is not None:
+        out.print(f"file: {path}", soft_wrap=True, markup=False)
 
 
 def _encoders(encoders: Mapping[str, Mapping[str, Any]]) -> Table:

@@ -32,3 +32,20 @@ def fail(message: str, code: int) -> None:
     for line in message.splitlines():
         typer.echo(f"error: {line}", err=True)
     raise typer.Exit(code)
+
+
+class Unwritten:
+    """Warns in one line that what was found cannot be written, so that it is at least printed.
+
+    Attributes:
+        happened: Whether it has.
+    """
+
+    def __init__(self) -> None:
+        self.happened = False
+
+    def __call__(self, error: OSError) -> None:
+        """Warn."""
+        self.happened = True
+        why = f"{error.strerror or error}: {error.filename or 'no file named'}"
+        typer.echo(f"warning: what was found is printed, but not written ({why})", err=True)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tune.errors import plain_errors
+from tune.errors import Unwritten, plain_errors
 from tune.words import AsJson, Quiet, RunDirectory, Settings
 
 app = typer.Typer()
@@ -40,8 +40,11 @@ def evaluate(
             from rayfed_ssl.reports.measurements import measure_encoders, run_of
             from tune.score_tables import print_measurements
 
-            found = measure_encoders(path, protocol, settings or [], round=round, initial=initial)
-            print_measurements(found, run_of(path), as_json)
+            unwritten = Unwritten()
+            found = measure_encoders(
+                path, protocol, settings or [], round=round, initial=initial, on_unwritten=unwritten
+            )
+            print_measurements(found, None if unwritten.happened else run_of(path), as_json)
             return
         from rayfed_ssl.reports.rescore import rescore
         from tune.tables import print_evaluations
@@ -111,11 +114,12 @@ def diagnose(
         from tune.diagnostics_tables import print_diagnosis
         from tune.tables import print_json
 
-        found = look(directory, round)
+        unwritten = Unwritten()
+        found = look(directory, round, unwritten)
         if as_json:
             print_json(found)
         else:
-            print_diagnosis(found, directory / FILE)
+            print_diagnosis(found, None if unwritten.happened else directory / FILE)
 
 
 @app.command()

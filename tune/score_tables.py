@@ -58,7 +58,7 @@ def print_measurements(measurements: Sequence[Measurement], run: Path | None, as
             )
     plain_console().print(table)
     if run is not None:
-        plain_console().print(f"appended to {run / TABLE}", soft_wrap=True)
+        plain_console().print(f"appended to {run / TABLE}", soft_wrap=True, markup=False)
 
 
 def print_seed_groups(groups: Sequence[SeedGroup], as_json: bool) -> None:

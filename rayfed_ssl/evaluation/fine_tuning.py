@@ -9,6 +9,7 @@ Symbols: N labelled samples, d feature width, K classes, B batch.
 Batch-norm uses the statistics of each batch, as in SwAV's code. A last batch of one sample, which has none, is left out.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -62,13 +63,23 @@ class FineTuning:
     augment: bool = True
 
     def __post_init__(self) -> None:
-        if self.lr <= 0 or (self.head_lr or 1) <= 0 or self.batch < 2 or self.epochs < 1:
+        rates = (self.lr, self._head_lr, self.decay)
+        if min(rates) <= 0 or self.batch < 2 or self.epochs < 1:
             raise ValueError(
-                f"fine-tuning needs lr and head_lr above 0, batch of at least 2 and epochs of at least 1, got {self.lr}, "
-                f"{self.head_lr}, {self.batch}, {self.epochs}"
+                "fine-tuning needs lr, head_lr and decay above 0, batch of at least 2 and epochs of at least 1, got "
+                f"{self.lr}, {self.head_lr}, {self.decay}, {self.batch}, {self.epochs}"
+            )
+        if not all(map(math.isfinite, (*rates, self.momentum, self.weight_decay))):
+            raise ValueError(
+                "fine-tuning needs finite lr, head_lr, decay, momentum and weight_decay, got "
+                f"{self.lr}, {self.head_lr}, {self.decay}, {self.momentum}, {self.weight_decay}"
             )
         if self.optimiser == "adam" and self.momentum != FineTuning.momentum:
             raise ValueError("momentum has no meaning for fine-tuning with adam: remove it or take optimiser=sgd")
+
+    @property
+    def _head_lr(self) -> float:
+        return self.lr if self.head_lr is None else self.head_lr
 
     def factor(self, epoch: int) -> float:
         """Compute what both learning rates are multiplied by in an epoch, counted from 0."""
@@ -110,7 +121,7 @@ class FineTuning:
 
     def descent(self, network: nn.Sequential) -> torch.optim.Optimizer:
         """Make the optimiser: one group for the encoder, one for the classifier."""
-        rates = (self.lr, self.head_lr or self.lr)
+        rates = (self.lr, self._head_lr)
         groups = [
             {"params": list(part.parameters()), "lr": rate, "initial_lr": rate}
             for part, rate in zip(network, rates, strict=True)

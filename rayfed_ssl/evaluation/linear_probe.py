@@ -8,6 +8,7 @@ The encoder is frozen, so features are computed once and the probe's gradient is
 10,000 x 512 in about a second. FLESD draws a crop and a flip per sample and epoch; `fit_augmented` does so, `fit` does not.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -74,6 +75,14 @@ class LinearProbe:
                 f"the linear probe needs lr above 0, batch and epochs of at least 1, got {self.lr}, {self.batch}, "
                 f"{self.epochs}"
             )
+        if self.decay <= 0:
+            raise ValueError(f"the linear probe needs decay above 0, got {self.decay}")
+        rates = (self.lr, self.decay, self.momentum, self.weight_decay, self.init_std)
+        if not all(map(math.isfinite, rates)):
+            raise ValueError(
+                "the linear probe needs finite lr, decay, momentum, weight_decay and init_std, got "
+                + ", ".join(map(str, rates))
+            )
         if self.optimiser == "adam" and self.momentum != LinearProbe.momentum:
             raise ValueError("momentum has no meaning for a linear probe with adam: remove it or take optimiser=sgd")
 
@@ -98,7 +107,7 @@ class LinearProbe:
             generator: On the CPU; draws the initial weights and the order of samples.
 
         Raises:
-            ValueError: Inputs do not fit together, or training labels are all one class.
+            ValueError: Inputs do not fit together, training labels are all one class, or the probe diverged.
         """
         return self._fit(train, None, train_labels, test, test_labels, num_classes, generator)
 
@@ -172,10 +181,15 @@ class LinearProbe:
             for index in order.to(train.device).split(self.batch):
                 weights.grad = cross_entropy_gradient(weights, train[index], train_labels[index])
                 descent.step()
-            accuracies.append(_accuracy(test @ weights.T, test_labels))
-        logits = train @ weights.T
+            accuracies.append(_accuracy(self._finite(test @ weights.T), test_labels))
+        logits = self._finite(train @ weights.T)
         loss = float(F.cross_entropy(logits, train_labels))
         return ProbeResult(accuracies[-1], max(accuracies), _accuracy(logits, train_labels), loss)
+
+    def _finite(self, logits: Tensor) -> Tensor:
+        if not bool(logits.isfinite().all()):
+            raise ValueError(f"the linear probe diverged at learning rate {self.lr:g}: lower it")
+        return logits
 
     def _initial_weights(self, num_classes: int, train: Tensor, generator: torch.Generator) -> Tensor:
         """Draw the weights with the bias, 0, as last column, [K, d + 1]."""

@@ -1,6 +1,7 @@
 """The protocols' kinds: what each measures of an encoder, with its settings as fields."""
 
 import dataclasses
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -81,10 +82,13 @@ class Protocol(ABC):
     def _valid(self, owner: Any, name: str, value: Any) -> Any:
         kind: Any = next(field.type for field in dataclasses.fields(owner) if field.name == name)
         try:
-            return TypeAdapter(kind).validate_python(value)
+            valid = TypeAdapter(kind).validate_python(value)
         except ValidationError as error:
             why = error.errors()[0]["msg"].lower()
             raise ConfigError(f"protocol {self.name}: {name}: {why}, got {value!r}") from None
+        if isinstance(valid, float) and not math.isfinite(valid):
+            raise ConfigError(f"protocol {self.name}: {name}: input should be a finite number, got {value!r}")
+        return valid
 
 
 def _owners(protocol: Protocol) -> Iterator[tuple[str, Any]]:

@@ -44,6 +44,7 @@ from rayfed_ssl import checkpoints
 from rayfed_ssl.checkpoints import RunState, StoredStates, write_durably
 from rayfed_ssl.data.shard import Shard
 from rayfed_ssl.diagnosis import CLIENT_SAMPLES, encoder_diagnostics, holds, sample_images
+from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.diagnostics import angles, centred_gram, cka, false_negatives, relation, relation_distance
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.local_executor import compute_threads
@@ -54,19 +55,23 @@ from rayfed_ssl.record import RunRecord, encoders_of
 FILE = "diagnostics.json"
 
 
-def diagnose(directory: Path, round: int | None = None) -> dict[str, Any]:
+def diagnose(
+    directory: Path, round: int | None = None, on_unwritten: Callable[[OSError], None] | None = None
+) -> dict[str, Any]:
     """Look at a run's encoders and write RUN/diagnostics.json.
 
     Args:
         directory: The run record.
         round: A committed round; None takes the last.
+        on_unwritten: Is told where the file cannot be written; None lets the error out.
 
     Returns:
-        What was written, as the module describes it.
+        What was found and written, as the module describes it.
 
     Raises:
-        ConfigError: There is no such run.
+        ConfigError: There is no such run, or an encoder in it has diverged.
         CheckpointError: The round is not on disk, or damaged.
+        OSError: The file cannot be written, and nobody is told.
     """
     record = RunRecord.open(directory)
     federation = Federation.open(record.config("engine.executor=local"))
@@ -75,7 +80,12 @@ def diagnose(directory: Path, round: int | None = None) -> dict[str, Any]:
     with compute_threads(federation.config.engine.threads):
         found = examine(federation, encoders_in(federation, state, record.checkpoints))
     found = {"round": state.round, "method": federation.config.system, "seed": federation.config.seed} | found
-    write_durably(directory / FILE, json.dumps(found, indent=1).encode())
+    try:
+        write_durably(directory / FILE, json.dumps(found, indent=1).encode())
+    except OSError as error:
+        if on_unwritten is None:
+            raise
+        on_unwritten(error)
     return found
 
 
@@ -92,14 +102,21 @@ def encoders_in(federation: Federation, state: RunState, directory: Path) -> dic
 
 
 def examine(federation: Federation, encoders: Mapping[str, Encoder]) -> dict[str, Any]:
-    """Compute all that follows from the encoders and the partition."""
+    """Compute all that follows from the encoders and the partition.
+
+    Raises:
+        ConfigError: An encoder's features are not finite.
+    """
     config, task, dataset = federation.config, federation.task, federation.dataset
     images = sample_images(config, dataset, CLIENT_SAMPLES)
     described: dict[str, dict[str, Any]] = {}
     features: dict[str, Tensor] = {}
     relations: dict[str, Tensor] = {}
     for name, encoder in encoders.items():
-        numbers = encoder_diagnostics(encoder, config, task, dataset)
+        try:
+            numbers = encoder_diagnostics(encoder, config, task, dataset)
+        except ValueError as error:
+            raise ConfigError(f"encoder {name!r} cannot be diagnosed: {error}") from error
         model = task.model(encoder.weights, encoder.architecture)
         rows, projections = task.represent(model, Shard.of(images, np.arange(len(images)), task.device))
         features[name] = rows.cpu()

@@ -2,7 +2,8 @@
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from rayfed_ssl.data.store import Dataset
 from rayfed_ssl.data.views import Views
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.evaluation.protocols import PROTOCOLS, Protocol, configured
-from rayfed_ssl.export import read_export
+from rayfed_ssl.export import BODY, read_export
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.local_executor import compute_threads
 from rayfed_ssl.method import Encoder, Metrics
@@ -76,7 +77,13 @@ class Found:
 
 
 def measure_encoders(
-    path: Path, names: Sequence[str], words: Sequence[str] = (), *, round: int | None = None, initial: bool = False
+    path: Path,
+    names: Sequence[str],
+    words: Sequence[str] = (),
+    *,
+    round: int | None = None,
+    initial: bool = False,
+    on_unwritten: Callable[[OSError], None] | None = None,
 ) -> tuple[Measurement, ...]:
     """Run protocols on encoders, and append what they find to the run's evaluations.parquet if there is a run.
 
@@ -88,21 +95,33 @@ def measure_encoders(
             "data.…" besides.
         round: A committed round of the run; None takes the last.
         initial: Measure the random encoder that the run began with instead.
+        on_unwritten: Is told once where the run cannot be written; None lets the error out.
 
     Raises:
         ConfigError: There is no such encoder, protocol or setting, or the data do not do.
         CheckpointError: A file is damaged.
+        OSError: The run cannot be written, and nobody is told.
     """
     own, overrides = _split(names, words)
     protocols = [configured(name, own[name]) for name in names]
     found = _find(path, overrides, round, initial)
     check_protocols(protocols, found.config, found.task, found.dataset)
-    results = []
+    results: list[Measurement] = []
+    unwritten: OSError | None = None
+    if found.run is not None:
+        read_measurements(found.run)  # a damaged table says so before hours of measuring
     with compute_threads(found.config.engine.threads):
         for name, encoder in found.encoders.items():
             results += [_measure(found, name, encoder, protocol) for protocol in protocols]
-            if found.run is not None:
+            if found.run is None or unwritten is not None:
+                continue
+            try:
                 append(found.run, results[-len(protocols) :])
+            except OSError as error:
+                if on_unwritten is None:
+                    raise
+                unwritten = error
+                on_unwritten(error)
     return tuple(results)
 
 
@@ -120,7 +139,7 @@ def _measure(found: Found, name: str, encoder: Encoder, protocol: Protocol) -> M
 
 
 def append(directory: Path, measurements: Sequence[Measurement]) -> None:
-    """Append to the run's evaluations.parquet."""
+    """Append to the run's evaluations.parquet, one process after the other."""
     rows = [
         {
             "round": one.round,
@@ -133,7 +152,21 @@ def append(directory: Path, measurements: Sequence[Measurement]) -> None:
         for one in measurements
         for name, value in one.scores.items()
     ]
-    write_table(directory / TABLE, pa.Table.from_pylist(read_measurements(directory) + rows, schema=SCHEMA))
+    with _alone(directory):
+        write_table(directory / TABLE, pa.Table.from_pylist(read_measurements(directory) + rows, schema=SCHEMA))
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Wait until no other process appends; a lock of its own, as the run's is held for as long as a run goes on."""
+    with (directory / f".{TABLE}.lock").open("w") as file:
+        try:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except ImportError:
+            pass
+        yield
 
 
 def read_measurements(directory: Path) -> list[dict[str, Any]]:
@@ -217,6 +250,7 @@ def _in_run(run: Path, file: Path | None, overrides: Sequence[str], round: int |
         at, encoders = state.round, encoders_of(federation, state, record.checkpoints)
     if file is not None:
         encoders = {file.stem: read_encoder(file)}
+        _check_whole(file, encoders[file.stem], federation.task)
     return Found(federation.config, federation.task, federation.dataset, encoders, at, run)
 
 
@@ -244,4 +278,20 @@ def _exported(path: Path, overrides: Sequence[str]) -> Found:
         task = replace(build_task(config, dataset), views=Views(info.recipe, info.recipe))
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    return Found(config, task, dataset, {info.encoder: export.encoder}, info.round, None)
+    body = {BODY + name: value for name, value in export.weights.items()}
+    encoder = Encoder(info.architecture, body)  # without heads: they are of an objective that the file does not name
+    _check_whole(path, encoder, task)
+    return Found(config, task, dataset, {info.encoder: encoder}, info.round, None)
+
+
+def _check_whole(path: Path, encoder: Encoder, task: Task) -> None:
+    """Refuse a file that lacks a part of its encoder, which would be measured with random weights in its place."""
+    want = {BODY + name: value for name, value in task.blank(encoder.architecture).encoder.state_dict().items()}
+    have = {name: value for name, value in encoder.weights.items() if name.startswith(BODY)}
+    for name in sorted({*want, *have}):
+        got, expected = (list(held[name].shape) if name in held else "missing" for held in (have, want))
+        if got != expected:
+            raise ConfigError(
+                f"{path} does not hold a whole {encoder.architecture} for these images: its {name} is {got} where "
+                f"{expected} is expected; export the encoder again, and leave model.* as it was"
+            )

@@ -59,7 +59,9 @@ def test_a_large_matrix_is_summed_up(capsys, tmp_path: Path):
     values = [[float(i != j) * (i + j) for j in range(13)] for i in range(13)]
     matrix = {"title": "distance", "unit": "", "encoders": names, "clients": list(range(13)), "values": values}
     nothing = {"round": 1, "samples": 2, "encoders": {}, "false_negatives": None, "notes": []}
-    print_diagnosis(nothing | {"matrices": {"distance": matrix}}, tmp_path)
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    print_diagnosis(nothing | {"matrices": {"distance": matrix}}, tmp_path / "[bold]run")
+    shown = capsys.readouterr().out
+    assert f"file: {tmp_path / '[bold]run'}" in shown
+    lines = [line.split() for line in shown.splitlines()]
     assert ["13", "encoders", "1", "12", "23"] in lines  # 0 + 1, the mean of i + j over pairs, 11 + 12
     assert not any(name in line for name in names for line in lines)

@@ -1,5 +1,6 @@
 """Protocols and seeds on the command line."""
 
+import errno
 import json
 from pathlib import Path
 
@@ -92,3 +93,26 @@ def test_mistakes_are_one_line(cli: Cli, finished: Finished, words: tuple[str, .
     (line,) = result.stderr.splitlines()
     assert line.startswith("error: ")
     assert message in line
+
+
+def test_scores_and_diagnosis_of_a_run_that_cannot_be_written_are_printed(
+    cli: Cli, finished: Finished, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(path: Path, content: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr("rayfed_ssl.reports.measurements.write_table", refuse)
+    monkeypatch.setattr("rayfed_ssl.reports.diagnose.write_durably", refuse)
+    directory, _ = finished["flesd"]
+    for words, shown, hidden in (
+        (("evaluate", directory, "--protocol", "knn"), "global", "appended to"),
+        (("diagnose", directory), "effective rank", "file:"),
+    ):
+        result = cli(*words)
+        assert result.exit_code == 0
+        assert shown in result.stdout
+        assert hidden not in result.stdout
+        (line,) = result.stderr.splitlines()
+        assert line.startswith(
+            f"warning: what was found is printed, but not written (Read-only file system: {directory}"
+        )

@@ -236,3 +236,9 @@ def test_augmented_probe_with_a_view_that_changes_nothing_is_the_plain_probe(sta
         num_classes=3, generator=seeded(), view=lambda x, _: x / 255, device="cpu", precision=Precision(),
     )  # fmt: skip
     assert augmented == plain
+
+
+def test_a_probe_that_diverges_says_so() -> None:
+    probe = replace(SHORT, lr=1e30, weight_decay=1.0)
+    with pytest.raises(ValueError, match=r"^the linear probe diverged at learning rate 1e\+30: lower it$"):
+        probe.fit(*blobs(71, 1), *blobs(53, 2), num_classes=3, generator=seeded())

@@ -1,5 +1,6 @@
 """Diagnosing a finished run: what diagnostics.json holds, and what is said where something cannot be computed."""
 
+import errno
 import json
 import math
 from collections.abc import Callable
@@ -163,3 +164,26 @@ def test_the_result_is_the_same_every_time(finished: Runs):
 )
 def test_encoders_of_clients_are_known_by_name(name: str, expected: Any):
     assert client_of(name) == expected
+
+
+def test_features_that_overflow_are_one_error(open_tiny: Callable[..., Federation]):
+    federation = open_tiny("local")
+    weights = {
+        name: value * 1e30 if value.is_floating_point() else value
+        for name, value in federation.task.initial_weights().items()
+    }
+    with pytest.raises(ConfigError, match="encoder 'client-0' cannot be diagnosed: its features are not finite"):
+        examine(federation, {"client-0": Encoder("cnn", weights)})
+
+
+def test_what_cannot_be_written_is_given_all_the_same(finished: Runs, monkeypatch: pytest.MonkeyPatch):
+    def refuse(path: Path, content: bytes) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    expected = diagnose(finished("local"))
+    monkeypatch.setattr("rayfed_ssl.reports.diagnose.write_durably", refuse)
+    told: list[OSError] = []
+    assert diagnose(finished("local"), on_unwritten=told.append) == expected
+    assert len(told) == 1
+    with pytest.raises(OSError, match="Read-only"):
+        diagnose(finished("local"))

@@ -221,7 +221,6 @@ def test_without_the_data_the_report_says_so_and_shows_the_rest(sweep, tmp_path)
 def test_an_unfinished_run_is_reported_as_such(sweep, tmp_path):
     run = copied(sweep, tmp_path)
     RunRecord.open(run).truncate(1)
-    shutil.rmtree(run / "encoders")
     (run / "checkpoints" / "round-000002.json").unlink()
     out = write_report([run], tmp_path / "report.html")
     assert "This run is unfinished: 1 of 2 rounds are on record." in parsed(out).text

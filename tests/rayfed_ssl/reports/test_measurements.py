@@ -1,16 +1,22 @@
 """Protocols on encoders that are there already, and what stays of them on disk."""
 
+import errno
+import fcntl
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from rayfed_ssl.config import Config
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.reports import measurements
 from rayfed_ssl.reports.compare import summarise
 from rayfed_ssl.reports.export import export_encoder
-from rayfed_ssl.reports.measurements import TABLE, measure_encoders, read_measurements
+from rayfed_ssl.reports.measurements import TABLE, Measurement, append, measure_encoders, read_measurements
 from rayfed_ssl.runs import run
 
 Tiny = Callable[..., Config]
@@ -95,3 +101,59 @@ def test_a_damaged_table_is_named(tmp_path: Path):
     (tmp_path / TABLE).write_bytes(b"no table")
     with pytest.raises(ConfigError, match=r"evaluations\.parquet is damaged"):
         read_measurements(tmp_path)
+
+
+@pytest.mark.parametrize("changed", ["missing", "of another shape", "too many"])
+def test_a_file_that_does_not_hold_the_whole_encoder_is_refused(finished: Path, tmp_path: Path, changed: str):
+    path = tmp_path / "encoder.safetensors"
+    export_encoder(finished, path)
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata()
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    first = next(iter(tensors))
+    if changed == "missing":
+        del tensors[first]
+    elif changed == "too many":
+        tensors["more"] = tensors[first].clone()
+    else:
+        tensors[first] = tensors[first][:1].clone()
+    save_file(tensors, path, metadata)
+    with pytest.raises(ConfigError, match=r"encoder\.safetensors does not hold a whole cnn .*: its encoder\.\S+ is "):
+        measure_encoders(path, ["knn"])
+
+
+def test_heads_of_an_exported_encoder_are_not_looked_at(tiny: Tiny, tmp_path: Path):
+    directory = run(tiny("fedavg", "objective=byol", "rounds=1"), tmp_path / "run").directory
+    scores = []
+    for with_heads in (False, True):
+        path = tmp_path / f"{with_heads}.safetensors"
+        assert bool(export_encoder(directory, path, with_heads=with_heads).heads) is with_heads
+        scores += [one.scores for one in measure_encoders(path, ["knn"], ["data.train_limit=150"])]
+    assert scores[0] == scores[1]
+
+
+def test_what_cannot_be_written_is_given_all_the_same(finished: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(path: Path, table: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr(measurements, "write_table", refuse)
+    told: list[OSError] = []
+    (one,) = measure_encoders(finished, ["knn"], on_unwritten=told.append)
+    assert 0 <= one.scores["knn"] <= 1
+    assert [error.filename for error in told] == [str(finished / TABLE)]
+    with pytest.raises(OSError, match="Read-only"):
+        measure_encoders(finished, ["knn"])
+
+
+def test_who_appends_waits_for_who_is_appending(tmp_path: Path):
+    one = Measurement(1, "global", "knn", {"knn": 0.5}, 0.1, {})
+    append(tmp_path, [one])
+    waiting = threading.Thread(target=append, args=(tmp_path, [one]))
+    with (tmp_path / f".{TABLE}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        waiting.start()
+        waiting.join(0.2)
+        assert waiting.is_alive()
+        assert len(read_measurements(tmp_path)) == 1
+    waiting.join(10)
+    assert len(read_measurements(tmp_path)) == 2
