@@ -9,6 +9,7 @@ A file of `rayfed_ssl/reproductions/` has these keys:
     score      what a cell shows: "linear", "linear_best", "knn", the name of a protocol, or a diagnostic ("diag_...")
     take       of which encoder: global, mean, minimum (over clients) or client-3; the default is global where there is
                one and else the mean
+    published_score   of which score the published numbers are, if not of the cell's at the paper's size
     notes      what a reader has to know, a line each
     rows       name -> {recipe, set, score, take, runs}; what a row says goes before what a column says; `runs: first` leaves
                out the column's second run, `runs: second` makes it alone, from random weights
@@ -26,19 +27,21 @@ one run.
 `reproduction.json`, which `rayfed-ssl reproduce` writes into its directory beside `table.md`, has these keys:
 
     format     1
-    name, title, kind, unit, source, notes     as above; notes hold those of the size as well
+    name, title, kind, unit, source, notes     as above; notes hold those of the size as well, and one on `unlike`
     size       "paper" or "cpu"
     command    the command line that made it
     settings   the user's changes, "key=value" each
     seeds      list of integers
     rows, columns    names in the paper's order, those that were asked for
-    skipped    column -> why it was not run
-    cells      list of {row, column, score, take, published, runs, ours, mean, std, difference, failures}: `published` is a
-               number or null; `runs` has a directory for each seed, relative to this file; `ours` a number or null for
-               each seed, in `unit`, like `mean`, `std` (over seeds, n - 1; null below two) and `difference` (mean minus
-               published); `failures` maps a seed, as a string, to one line. Cells of skipped columns are not in it.
+    skipped    column, or "row, column" for a cell alone -> why it was not run
+    cells      list of {row, column, score, take, published, unlike, runs, ours, mean, std, difference, failures}:
+               `published` is a number or null; `unlike` is null, or says why the two are not compared, their
+               dataset or score being another ("cifar10 for cifar100"); `runs` has a directory for each seed, relative
+               to this file; `ours` a number or null for each seed, in `unit`, like `mean`, `std` (over seeds, n - 1;
+               null below two) and `difference` (mean minus published); `failures` maps a seed, as a string, to one
+               line. Skipped cells are not in it.
     agreement  {cells, kendall}: Kendall's tau-b between our means and the published numbers over the cells that have
-               both, and `columns`: column -> tau-b within it; null where it is undefined
+               both and compare, and `columns`: column -> tau-b within it; null where it is undefined
     figures    file names of the drawn figure, PNG and SVG, relative to this file
 """
 
@@ -119,7 +122,7 @@ class Cell:
         tree["model"] = {key: dump["model"][key] for key in ("encoder", "stem")}
         tree["model"] |= {} if start is None else {"start": str(start)}
         for key, value in self.after.settings:
-            apply_override(tree, f"{key}={json.dumps(value)}")
+            apply_override(tree, f"{key}={json.dumps(value, default=str)}")
         return Config.load(tree, *(text.removeprefix(SECOND) for text in overrides if text.startswith(SECOND)))
 
 
@@ -176,7 +179,7 @@ class Reproduction:
 def _changed(recipe: str, settings: Settings) -> dict[str, Any]:
     tree = read_recipe(recipe)
     for key, value in settings:
-        apply_override(tree, f"{key}={json.dumps(value)}")
+        apply_override(tree, f"{key}={json.dumps(value, default=str)}")
     return tree
 
 

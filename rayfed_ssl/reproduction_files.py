@@ -1,6 +1,6 @@
 """Reproduction files: YAML as `rayfed_ssl/reproduction.py` describes it, read and checked."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -10,13 +10,7 @@ import yaml
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.recipe_files import read_recipe
 from rayfed_ssl.reproduction import After, Cell, Column, Reproduction, Settings, choose
-
-DRAWINGS = ("bars", "lines", "losses", "rounds", "boxplots", "heatmaps", "tsne")
-
-_KEYS = ("title", "source", "kind", "draw", "unit", "score", "take", "notes", "rows", "columns", "published", "sizes")
-_ROW = ("recipe", "set", "score", "take", "runs")
-_COLUMN = ("set", "score", "take", "after", "x", "panel", "obtain")
-_SIZE = ("set", "score", "after", "rows", "columns", "notes")
+from rayfed_ssl.reproduction_shape import check_shape
 
 
 def reproduction_names() -> list[str]:
@@ -37,12 +31,7 @@ def read_reproduction(name: str) -> dict[str, Any]:
         tree = yaml.safe_load(resources.files("rayfed_ssl.reproductions").joinpath(f"{name}.yaml").read_text())
     else:
         raise ConfigError(f"there is no reproduction {name!r}{nearest(name, reproduction_names())}")
-    _check_keys(tree, _KEYS, name)
-    for key in ("title", "source", "kind", "score", "rows", "columns", "sizes"):
-        if key not in tree:
-            raise ConfigError(f"{name}: {key} is missing")
-    if tree["kind"] == "figure" and tree.get("draw") not in DRAWINGS:
-        raise ConfigError(f"{name}: unknown draw {tree.get('draw')!r}{nearest(str(tree.get('draw')), DRAWINGS)}")
+    check_shape(tree, name)
     return tree
 
 
@@ -56,14 +45,9 @@ def load_reproduction(name: str, size: str) -> Reproduction:
     if size not in tree["sizes"]:
         raise ConfigError(f"{name} has no size {size!r}{nearest(size, tree['sizes'])}")
     chosen = tree["sizes"][size] or {}
-    _check_keys(chosen, _SIZE, f"{name}, size {size}")
     columns, at_size = _columns_at(tree, chosen, name)
     rows, row_size = tree["rows"], chosen.get("rows") or {}
     choose("row", list(row_size), list(rows), name)
-    for row in rows:
-        _check_keys(rows[row], _ROW, f"{name}, row {row}")
-        if rows[row].get("runs", "first") not in ("first", "second"):
-            raise ConfigError(f"{name}, row {row}: runs is first or second, got {rows[row]['runs']!r}")
     numbers = _published(tree, name)
     cells = tuple(
         _cell(
@@ -89,8 +73,6 @@ def load_reproduction(name: str, size: str) -> Reproduction:
 
 def _columns_at(tree: Mapping[str, Any], chosen: Mapping[str, Any], name: str) -> tuple[list[str], Mapping[str, Any]]:
     """Names of the columns that a size has, in the paper's order, and what it changes in them."""
-    for column, entry in tree["columns"].items():
-        _check_keys(entry, _COLUMN, f"{name}, column {column}")
     asked = chosen.get("columns")
     kept = choose("column", None if asked is None else list(asked), list(tree["columns"]), name)
     return list(kept), asked if isinstance(asked, Mapping) else {}
@@ -137,11 +119,3 @@ def _cell(
 
 def _joined(maps: Iterable[Mapping[str, Any] | None]) -> Settings:
     return tuple(pair for entry in maps for pair in (entry or {}).items())
-
-
-def _check_keys(entry: Any, known: Sequence[str], where: str) -> None:
-    if not isinstance(entry, Mapping):
-        raise ConfigError(f"{where} must hold keys and values, got {entry!r}")
-    for key in entry:
-        if key not in known:
-            raise ConfigError(f"{where}: unknown key {key!r}{nearest(str(key), known)}")

@@ -1,6 +1,7 @@
 """Run the cells of a reproduction, each as a run of its own in one directory, and go on where an earlier call stopped.
 
 DIR/runs/NAME/        a run, named for its system, its seed and a digest of its settings, so that equal cells share it
+DIR/runs/.locks/NAME  held by the process that makes the run
 DIR/logs/NAME.log     what it said, where runs are processes of their own
 DIR/reproduction.json, DIR/table.md, figures
 """
@@ -10,9 +11,11 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,13 +26,19 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.record import RunRecord
 from rayfed_ssl.reports.reproduced import CellResult, measured
 from rayfed_ssl.reproduction import Cell, Reproduction
+from rayfed_ssl.settings import Engine
 from tune.executors import executor_for
+
+POLL_SECONDS = 0.5
 
 Place = tuple[str, str, int]
 """Row, column and seed."""
 
-Launch = Callable[[Config, Path], str | None]
-"""Makes or resumes a run in a directory; returns why it failed, or None."""
+Launch = Callable[[Config, Path, int | None], str | None]
+"""Makes or resumes a run in a directory, holding a lock by its descriptor; returns why it failed, or None."""
+
+BITS = ("device", "precision", "channels_last", "compile", "threads", "server_threads")
+"""What of `engine` changes bits."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +77,10 @@ class Plan:
 
 
 def _digest(config: Config, needs: str | None) -> str:
-    """Digest of all that decides a run's scores; where it is computed does not."""
+    """Digest of all that decides a run's bits; of how it is computed, only what is not as usual."""
     settings = {key: value for key, value in config.dump().items() if key != "engine"} | {"needs": needs}
+    usual, engine = Engine().model_dump(mode="json"), config.dump()["engine"]
+    settings |= {f"engine.{key}": engine[key] for key in BITS if engine[key] != usual[key]}
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:10]
 
 
@@ -97,58 +108,12 @@ def _add_cell(made: Plan, cell: Cell, seed: int, settings: Sequence[str]) -> str
     return made.add(second, None if cell.alone else made.add(first))
 
 
-def one_dataset(reproduction: Reproduction, settings: Sequence[str]) -> None:
-    """Refuse to put columns of several datasets on one.
-
-    Raises:
-        ConfigError: The settings name a dataset, and the columns have several.
-    """
-    if not any(text.startswith(("data.name=", "data.path=", "data=")) for text in settings):
-        return
-    names = sorted({cell.config(0).data.name for cell in reproduction.cells})
-    if len(names) > 1:
-        raise ConfigError(
-            f"the columns of {reproduction.name} are on {', '.join(names)}, which cannot all be one dataset: choose the "
-            "columns of one with --columns"
-        )
-
-
-def absent(reproduction: Reproduction, settings: Sequence[str]) -> dict[str, str]:
-    """Find the columns whose dataset is not there, with the reason and how to get it."""
-    found: dict[str, str] = {}
-    looked: dict[str, str | None] = {}
-    for column in reproduction.columns:
-        cell = next(cell for cell in reproduction.cells if cell.column == column.name)
-        data = cell.config(0, *settings).data
-        key = data.model_dump_json()
-        if key not in looked:
-            looked[key] = _missing(data.name, data.path)
-        if reason := looked[key]:
-            found[column.name] = reason + (f"; {column.obtain}" if column.obtain else "")
-    return found
-
-
-def _missing(name: str, path: Path | None) -> str | None:
-    import platformdirs
-
-    from rayfed_ssl.data.datasets import DATASETS
-
-    info = DATASETS[name]
-    if info.needs_path and path is None:
-        return f"dataset {name} has no default place: set data.path to its directory"
-    try:
-        info.find((path or platformdirs.user_cache_path("rayfed-ssl") / "datasets").resolve(), False)
-    except ValueError as error:
-        return str(error)
-    return None
-
-
 def finished(directory: Path) -> bool:
     """Whether a run came to its end."""
     return (directory / "run.json").is_file() and RunRecord.open(directory).summary["finished"] is not None
 
 
-def in_process(config: Config, directory: Path) -> str | None:
+def in_process(config: Config, directory: Path, lock: int | None = None) -> str | None:
     """Make or resume a run in this process."""
     from rayfed_ssl.runs import resume, run
 
@@ -173,8 +138,8 @@ class Processes:
         self._logs = logs
         self._running: set[subprocess.Popen[bytes]] = set()
 
-    def __call__(self, config: Config, directory: Path) -> str | None:
-        """Run to the end."""
+    def __call__(self, config: Config, directory: Path, lock: int | None = None) -> str | None:
+        """Run to the end; the process keeps the lock, even if this one is killed."""
         self._logs.mkdir(parents=True, exist_ok=True)
         recipe, log = self._logs / f"{directory.name}.yaml", self._logs / f"{directory.name}.log"
         recipe.write_text(yaml.safe_dump(config.dump(), sort_keys=False))
@@ -182,7 +147,10 @@ class Processes:
         words = ["resume", str(directory)] if begun else ["run", str(recipe), "--out", str(directory)]
         with log.open("ab") as file:
             process = subprocess.Popen(
-                [sys.executable, "-m", "tune.cli", *words, "--quiet", "engine.executor=local"], stdout=file, stderr=file
+                [sys.executable, "-m", "tune.cli", *words, "--quiet", "engine.executor=local"],
+                stdout=file,
+                stderr=file,
+                pass_fds=() if lock is None else (lock,),
             )
             self._running.add(process)
             code = process.wait()
@@ -217,6 +185,7 @@ class Execution:
     jobs: int = 1
     say: Callable[[str], None] = lambda line: None
     failures: dict[str, str] = field(default_factory=dict)
+    _stopped: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
         """Make what is missing; what fails is kept in `failures`, and what needs it is left out."""
@@ -233,6 +202,7 @@ class Execution:
                 for name, reason in self._pooled(pool, waiting):
                     self._end(name, reason)
             except BaseException:
+                self._stopped.set()
                 pool.shutdown(wait=False, cancel_futures=True)
                 if isinstance(self.launch, Processes):
                     self.launch.stop()
@@ -252,9 +222,39 @@ class Execution:
         if job.needs in self.failures:
             return f"needs {job.needs}, which failed"
         directory = self.folder / job.name
+        with self._alone(job.name) as lock:
+            if finished(directory):
+                return None  # by another process, for which this one waited
+            return self._begin(job, directory, lock)
+
+    def _begin(self, job: Job, directory: Path, lock: int | None) -> str | None:
         if directory.exists() and not (directory / "run.json").is_file():
             shutil.rmtree(directory)  # it was stopped before its record began, and would not be an empty directory
-        return self.launch(job.placed(self.folder), directory)
+        return self.launch(job.placed(self.folder), directory, lock)
+
+    @contextmanager
+    def _alone(self, name: str) -> Iterator[int | None]:
+        """Wait for a run's lock, which a process of a call that was killed may still hold; give its descriptor."""
+        try:
+            import fcntl
+        except ImportError:  # a system without file locks, where nobody waits
+            yield None
+            return
+        place = self.folder / ".locks" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        told = False
+        with place.open("w") as file:
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if not told:
+                        self.say(f"{name} is being run by another process: waiting for it")
+                    told = True
+                if self._stopped.wait(POLL_SECONDS):
+                    raise KeyboardInterrupt
+            yield file.fileno()
 
     def _end(self, name: str, reason: str | None) -> None:
         if reason is not None:
@@ -267,9 +267,14 @@ class Execution:
 
 
 def collect(
-    reproduction: Reproduction, plan: Plan, folder: Path, seeds: Sequence[int], failures: Mapping[str, str]
+    reproduction: Reproduction,
+    plan: Plan,
+    folder: Path,
+    seeds: Sequence[int],
+    failures: Mapping[str, str],
+    unlike: Mapping[tuple[str, str], str],
 ) -> tuple[CellResult, ...]:
-    """Read the cells' numbers from the runs."""
+    """Read the cells' numbers from the runs; `unlike` has the cells that differ in kind from the published ones."""
     results = []
     for cell in reproduction.cells:
         names = [plan.last[cell.row, cell.column, seed] for seed in seeds]
@@ -283,5 +288,6 @@ def collect(
                     f" of {cell.take}" if cell.take else ""
                 )
         runs = tuple(f"{folder.name}/{name}" for name in names)
-        results.append(CellResult(cell.row, cell.column, cell.score, cell.take, cell.published, runs, tuple(ours), why))
+        facts = (cell.row, cell.column, cell.score, cell.take, cell.published)
+        results.append(CellResult(*facts, runs, tuple(ours), why, unlike.get((cell.row, cell.column))))
     return tuple(results)

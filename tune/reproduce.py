@@ -9,11 +9,13 @@ from pathlib import Path
 
 import typer
 
+from rayfed_ssl.comparison import unlike
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.reports.reproduced import Reproduced
 from rayfed_ssl.reproduction import Reproduction
 from rayfed_ssl.reproduction_files import load_reproduction
-from tune.cells import Execution, Plan, Processes, absent, collect, finished, in_process, one_dataset, plan
+from tune.cells import Execution, Plan, Processes, collect, finished, in_process, plan
+from tune.needed_data import absent, by_column, one_dataset
 
 Say = Callable[[str], None]
 
@@ -67,7 +69,7 @@ class Wish:
         """Read the file and resolve all cells whose data are there.
 
         Returns:
-            The reproduction, the columns that are left out with the reason, and the runs.
+            The reproduction, the columns and cells that are left out with the reason, and the runs.
 
         Raises:
             ConfigError: Names or settings do not fit, or the data of no column are there.
@@ -78,8 +80,9 @@ class Wish:
             raise ConfigError(f"each seed counts once, got {', '.join(map(str, self.seeds))}")
         chosen = load_reproduction(self.name, self.size).only(self.rows, self.columns)
         one_dataset(chosen, self.settings)
-        skipped = absent(chosen, self.settings)
-        there = replace(chosen, cells=tuple(cell for cell in chosen.cells if cell.column not in skipped))
+        missing = absent(chosen, self.settings)
+        skipped = by_column(chosen, missing)
+        there = replace(chosen, cells=tuple(cell for cell in chosen.cells if (cell.row, cell.column) not in missing))
         if not there.cells:
             reasons = "\n".join(f"{column}: {reason}" for column, reason in skipped.items())
             raise ConfigError(f"the data of no column of {self.name} are there\n{reasons}")
@@ -101,18 +104,20 @@ def reproduce(wish: Wish, say: Say) -> Reproduced:
     _refuse_other(wish)
     for column, reason in skipped.items():
         say(f"left out, {column}: {reason}")
+    differing = unlike(wish.name, shown, wish.settings)
     wish.folder.mkdir(parents=True, exist_ok=True)
     launch = in_process if wish.jobs == 1 else Processes(wish.directory / "logs")
     execution = Execution(planned, wish.folder, launch, wish.jobs, say)
     with _terminated_is_interrupted():
         execution.run()
-    cells = collect(shown, planned, wish.folder, wish.seeds, execution.failures)
+    cells = collect(shown, planned, wish.folder, wish.seeds, execution.failures, differing)
     result = Reproduced(shown, cells, wish.seeds, wish.settings, skipped, wish.command)
+    result.write(wish.directory)  # before anything is drawn, which may fail
     if shown.kind == "figure":
         from rayfed_ssl.reports.reproduction_figures import draw_reproduction
 
         result = replace(result, figures=draw_reproduction(result, wish.directory))
-    result.write(wish.directory)
+        result.write(wish.directory)
     return result
 
 
@@ -123,11 +128,13 @@ def _refuse_other(wish: Wish) -> None:
     file = wish.directory / "reproduction.json"
     if not file.is_file():
         return
-    there = json.loads(file.read_text())
-    if (there["name"], there["size"]) != (Path(wish.name).stem, wish.size):
-        raise ConfigError(
-            f"{wish.directory} holds {there['name']} at {there['size']} size: name another directory with --out"
-        )
+    try:
+        there = json.loads(file.read_text())
+        name, size = there["name"], there["size"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{file} is damaged ({error!r}): delete it, or name another directory with --out") from None
+    if (name, size) != (Path(wish.name).stem, wish.size):
+        raise ConfigError(f"{wish.directory} holds {name} at {size} size: name another directory with --out")
 
 
 @contextmanager

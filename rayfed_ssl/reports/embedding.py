@@ -74,7 +74,8 @@ def embed(directory: Path, *, local: bool) -> Embedding:
             precision=task.precision,
         )
         perplexity = min(PERPLEXITY, (len(rows) - 1) / 3)
-        points = TSNE(perplexity=perplexity, init="pca", random_state=config.seed).fit_transform(features.numpy())
+        seed = config.seed % 2**32  # scikit-learn takes no more
+        points = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(features.numpy())
     own = federation.dataset.train.labels[federation.shards[client]]
     held = frozenset(int(label) for label in np.unique(own)) if local else None
     return Embedding(points, test.labels[rows], test.classes, held)

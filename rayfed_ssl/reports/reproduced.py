@@ -14,8 +14,8 @@ from rayfed_ssl.record import RunRecord
 from rayfed_ssl.reproduction import Cell, Reproduction
 
 CAUTION = (
-    "cpu size: few photographs, a small CNN and few epochs. These numbers are comparable with each other, and with the "
-    "published ones in their order alone."
+    "cpu size: far fewer, smaller photographs and fewer epochs than in the paper, and mostly a small CNN. These numbers "
+    "are comparable with each other, and with the published ones in their order alone."
 )
 
 
@@ -31,6 +31,12 @@ class CellResult:
     runs: tuple[str, ...]
     ours: tuple[float | None, ...]
     failures: Mapping[str, str] = field(default_factory=dict)
+    unlike: str | None = None
+
+    @property
+    def comparable(self) -> float | None:
+        """The published number, if it is of the same dataset and score as ours."""
+        return self.published if self.unlike is None else None
 
     @property
     def values(self) -> list[float]:
@@ -50,7 +56,7 @@ class CellResult:
     @property
     def difference(self) -> float | None:
         """Mean minus published."""
-        return None if self.mean is None or self.published is None else self.mean - self.published
+        return None if self.mean is None or self.comparable is None else self.mean - self.comparable
 
     def plain(self) -> dict[str, Any]:
         """The cell as JSON."""
@@ -74,9 +80,18 @@ class Reproduced:
         """A line for each run that failed."""
         return [f"{c.row}, {c.column}, seed {seed}: {why}" for c in self.cells for seed, why in c.failures.items()]
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader has to know: the file's notes, and whether some numbers are not of what the published are of."""
+        kinds = list(dict.fromkeys(cell.unlike for cell in self.cells if cell.unlike is not None))
+        if not kinds:
+            return self.reproduction.notes
+        note = "No difference and no part in the order where ours are of another dataset or score than the published"
+        return (*self.reproduction.notes, f"{note}: {'; '.join(kinds)}.")
+
     def agreement(self) -> dict[str, Any]:
         """Compare the order of our means with that of the published numbers, in all and within each column."""
-        both = [(c.column, c.mean, c.published) for c in self.cells if c.mean is not None and c.published is not None]
+        both = [(c.column, c.mean, c.comparable) for c in self.cells if c.mean is not None and c.comparable is not None]
         pairs = [(ours, theirs) for _, ours, theirs in both]
         names = [c.name for c in self.reproduction.columns if c.name in {name for name, _, _ in both}]
         within = {name: kendall([(a, b) for column, a, b in both if column == name]) for name in names}
@@ -85,11 +100,12 @@ class Reproduced:
     def plain(self) -> dict[str, Any]:
         """The whole as JSON, as `rayfed_ssl/reproduction.py` describes it."""
         shown = self.reproduction
-        same = {key: getattr(shown, key) for key in ("name", "title", "kind", "unit", "source", "notes", "size")}
+        same = {key: getattr(shown, key) for key in ("name", "title", "kind", "unit", "source", "size")}
         return (
             {"format": 1}
             | same
             | {
+                "notes": list(self.notes),
                 "command": self.command,
                 "settings": list(self.settings),
                 "seeds": list(self.seeds),
@@ -121,7 +137,7 @@ class Reproduced:
         """What a reader of the table has to know, a line each."""
         shown, agreement = self.reproduction, self.agreement()
         lines = ["Each cell: ours, mean ± standard deviation over seeds [published; difference]."]
-        lines += [CAUTION] * (shown.size == "cpu") + list(shown.notes)
+        lines += [CAUTION] * (shown.size == "cpu") + list(self.notes)
         if agreement["kendall"] is not None:
             within = {name: tau for name, tau in agreement["columns"].items() if tau is not None}
             split = "; by column: " + ", ".join(f"{name} {tau:+.2f}" for name, tau in within.items()) if within else ""

@@ -1,6 +1,7 @@
 """Figures of reproductions, drawn from the records of their runs, as PNG and SVG.
 
-Colours are Okabe and Ito's; rows differ in marker, dash or hatching as well. Hollow diamonds are published numbers.
+Colours are Okabe and Ito's; rows differ in marker, dash or hatching as well. Hollow diamonds are published
+numbers of the same dataset and score.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,8 +59,8 @@ def _bars(figure: Figure, result: Reproduced, directory: Path) -> None:
             if cell.take == "mean":
                 own = clients(directory / cell.runs[0], cell.score)
                 axes.plot([x] * len(own), [100 * value for value in own], "k.", markersize=4)
-            if cell.published is not None:
-                axes.plot(x, cell.published, "kD", markerfacecolor="none", markersize=7)
+            if cell.comparable is not None:
+                axes.plot(x, cell.comparable, "kD", markerfacecolor="none", markersize=7)
     axes.set_xticks(range(len(columns)), [column.name for column in columns])
     axes.set_ylabel(_label(result))
     axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
@@ -78,7 +79,7 @@ def _lines(figure: Figure, result: Reproduced, directory: Path) -> None:
             if drawn:
                 xs, means, spread = zip(*drawn, strict=True)
                 axes.errorbar(xs, means, yerr=spread, color=colour, marker=marker, linestyle=dash, label=row, capsize=3)
-            published = [(x, cell.published) for x, cell in found if cell.published is not None]
+            published = [(x, cell.comparable) for x, cell in found if cell.comparable is not None]
             for x, value in published:
                 axes.plot(x, value, "D", color=colour, markerfacecolor="none", markersize=9)
         positive = [column.x for column in own if column.x]
@@ -130,8 +131,8 @@ def _rounds(figure: Figure, result: Reproduced, directory: Path) -> None:
             rounds = sorted(set.intersection(*(set(one) for one in found)))
             means = [100 * fmean(one[round] for one in found) for round in rounds]
             axes.plot(rounds, means, color=colour, marker=marker, markersize=3, linestyle=dash, label=row)
-            if cell.published is not None:
-                axes.axhline(cell.published, color=colour, alpha=0.4, linewidth=1, linestyle=":")
+            if cell.comparable is not None:
+                axes.axhline(cell.comparable, color=colour, alpha=0.4, linewidth=1, linestyle=":")
         axes.set(title=column.name, xlabel="round", ylabel=_label(result))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)

@@ -1,7 +1,10 @@
 """Reproducing in small: two rows, two columns and two seeds of digits run, stop, go on, and say what failed."""
 
+import fcntl
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -70,7 +73,7 @@ def test_cells_of_equal_settings_are_one_run(made):
         runs[cell["row"]].append(cell["runs"])
     assert runs["pooled"][0] == runs["pooled"][1]
     assert runs["FedSimCLR"][0] != runs["FedSimCLR"][1]
-    assert len(list(wish.folder.iterdir())) == 2 * 3
+    assert len(list(wish.folder.glob("*/run.json"))) == 2 * 3
     assert said[-1].startswith("run 6 of 6: ")
 
 
@@ -185,7 +188,7 @@ def test_a_second_run_begins_with_the_encoder_of_the_first(tmp_path: Path):
     assert result.failures == []
     runs = [wish.directory / cell.runs[0] for cell in result.cells]
     starts = [RunRecord.open(run).config().model.start for run in runs]
-    assert len(list(wish.folder.iterdir())) == 3
+    assert len(list(wish.folder.glob("*/run.json"))) == 3
     assert starts[0] is not None
     assert RunRecord.open(starts[0]).summary["method"] == "fedavg"
     assert starts[1] is None
@@ -194,7 +197,7 @@ def test_a_second_run_begins_with_the_encoder_of_the_first(tmp_path: Path):
 def test_what_needs_a_failed_run_is_left_out(tmp_path: Path):
     config = Config.load("fedsimclr")
     plan = Plan({"first": Job("first", config), "second": Job("second", config, "first")})
-    execution = Execution(plan, tmp_path, lambda config, directory: "it is broken", jobs=2)
+    execution = Execution(plan, tmp_path, lambda config, directory, lock: "it is broken", jobs=2)
     execution.run()
     assert execution.failures == {"first": "it is broken", "second": "needs first, which failed"}
 
@@ -227,7 +230,7 @@ def test_a_dry_run_lists_cells_and_writes_nothing(cli: Cli, tmp_path: Path):
         (["flesd-table1", "--jobs", "0"], "at least 1, got 0"),
         (["flesd-table1", "--seed", "1", "--seed", "1"], "each seed counts once"),
         (["flesd-table1", "training.batches=3"], "unknown key 'training.batches'"),
-        (["fcl-table1", "--size", "paper", "data.name=parquet"], "choose the columns of one with --columns"),
+        (["fcl-table1", "--size", "paper", "data.name=parquet"], "choose the columns of one with --column\n"),
         (
             ["flesd-table1", "data.name=parquet", "data.path=/nowhere"],
             "the data of no column of flesd-table1 are there",
@@ -245,3 +248,65 @@ def test_another_tables_directory_is_refused(made):
     wish, _, _ = made
     with pytest.raises(ConfigError, match="holds small at cpu size"):
         reproduce(replace(wish, name="flesd-figure5", settings=("data={name: digits}",)), lambda line: None)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}"])
+def test_a_damaged_record_is_refused_in_one_line(made, tmp_path: Path, text: str):
+    (tmp_path / "reproduction.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"reproduction.json is damaged .*: delete it, or name another"):
+        reproduce(replace(made[0], out=tmp_path), lambda line: None)
+
+
+def test_what_changes_bits_makes_another_run_and_what_does_not_makes_none(made):
+    names = [
+        tuple(replace(made[0], settings=words).resolve()[2].jobs)
+        for words in ((), ("engine.actors=3",), ("engine.threads=2",), ("engine.precision=bf16",))
+    ]
+    assert names[0] == names[1]
+    assert len(set(names)) == 3
+
+
+def test_a_run_that_a_killed_call_left_behind_is_waited_for(tmp_path: Path):
+    config, said, tried = Config.load("fedsimclr"), [], []
+    (tmp_path / ".locks").mkdir()
+    with (tmp_path / ".locks" / "first").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        sleep = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+        orphan = subprocess.Popen(sleep, stdin=subprocess.PIPE, pass_fds=(lock.fileno(),))
+
+    def say(line: str) -> None:
+        said.append(line)
+        if "waiting" in line:
+            orphan.communicate()
+
+    Execution(Plan({"first": Job("first", config)}), tmp_path, lambda *words: tried.append(orphan.poll()), 2, say).run()
+    assert said[0] == "first is being run by another process: waiting for it"
+    assert tried == [0]
+
+
+def test_a_table_is_there_even_if_its_figure_cannot_be_drawn(made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def broken(*words: Any) -> None:
+        raise RuntimeError("no ink")
+
+    wish = replace(made[0], name=write(tmp_path, kind="figure", draw="bars"), out=tmp_path / "out", seeds=(0,))
+    shutil.copytree(made[0].folder, wish.folder)
+    monkeypatch.setattr("rayfed_ssl.reports.reproduction_figures.draw_reproduction", broken)
+    with pytest.raises(RuntimeError, match="no ink"):
+        reproduce(wish, lambda line: None)
+    assert (wish.directory / "table.md").is_file()
+    assert json.loads((wish.directory / "reproduction.json").read_text())["cells"]
+
+
+def test_a_cell_alone_is_left_out_for_its_public_data_or_what_it_transfers_to(tmp_path: Path):
+    sizes = {"cpu": {"set": SMALL, "rows": {"public": {"set": {"public": "folder:/nowhere:10"}}}}}
+    target = {
+        "evaluation.protocols": ["transfer-fedca"],
+        "evaluation.settings.transfer-fedca.dataset": "folder:/nowhere",
+    }
+    rows = {"public": {"recipe": "flesd"}, "FedSimCLR": {"recipe": "fedsimclr"}}
+    columns = {"IID": {}, "elsewhere": {"set": target}}
+    wish = Wish(write(tmp_path, rows=rows, columns=columns, sizes=sizes, published={}))
+    shown, skipped, planned = wish.resolve()
+    assert [(cell.row, cell.column) for cell in shown.cells] == [("FedSimCLR", "IID")]
+    assert list(skipped) == ["public, IID", "elsewhere"]
+    assert len(planned.jobs) == 1
