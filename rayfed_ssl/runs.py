@@ -118,7 +118,9 @@ def run(
     trackers.chosen(federation.config)
     running = executor(federation)  # before the record: a Ray that does not start leaves no empty run behind
     try:
-        return _go(federation, RunRecord.create(target, federation), None, observer, running)
+        record = RunRecord.create(target, federation)
+        with record.locked():
+            return _go(federation, record, None, observer, running)
     finally:
         running.close()
 
@@ -140,25 +142,27 @@ def resume(
         round: Go on from this committed round instead of the last.
 
     Raises:
-        ConfigError: There is no such run.
+        ConfigError: There is no such run, or another process is running it.
         CheckpointError: It has no usable checkpoint.
     """
     record = RunRecord.open(Path(directory))
-    federation = Federation.open(record.config(*overrides))
-    record.check(federation)
-    trackers.chosen(federation.config)
     record.checkpoints.mkdir(exist_ok=True)
-    state = None
-    if checkpoints.manifests(record.checkpoints):
-        state = checkpoints.latest(record.checkpoints, round)
-    running = executor(federation)
-    try:
-        last = 0 if state is None else state.round
-        checkpoints.forget_after(record.checkpoints, last)
-        record.truncate(last)
-        return _go(federation, record, state, observer, running)
-    finally:
-        running.close()
+    with record.locked():
+        record = RunRecord.open(Path(directory))  # once more, as who had the lock may have gone on
+        federation = Federation.open(record.config(*overrides))
+        record.check(federation)
+        trackers.chosen(federation.config)
+        state = None
+        if checkpoints.manifests(record.checkpoints):
+            state = checkpoints.latest(record.checkpoints, round)
+        running = executor(federation)
+        try:
+            last = 0 if state is None else state.round
+            checkpoints.forget_after(record.checkpoints, last)
+            record.truncate(last)
+            return _go(federation, record, state, observer, running)
+        finally:
+            running.close()
 
 
 def _go(
@@ -168,7 +172,7 @@ def _go(
     plan = Plan(config.rounds, federation.cohort, config.evaluation.every, record.checkpoints)
     watching = observer or Observer()
     begun = 0 if state is None else state.round
-    with record.locked(), tracked(record, config, begun, watching.on_warning) as tracking:
+    with tracked(record, config, begun, watching.on_warning) as tracking:
         final = run_rounds(plan, executor, _Both(record, tracking, watching), state, record.evaluated())
         record.finish(federation)
     return Result(record.directory, final.sha256)

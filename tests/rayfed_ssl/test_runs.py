@@ -1,6 +1,7 @@
 """Runs: the record, interruption at any moment, resuming, replaying."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -269,3 +270,11 @@ def test_a_step_that_failed_fails_again_when_it_is_replayed(tiny: Tiny, tmp_path
 def test_a_round_that_is_no_longer_on_disk_cannot_be_replayed(whole: Result):
     with pytest.raises(CheckpointError, match="does not hold round 0: it holds 1, 2"):
         replay(whole.directory, 1, 0)
+
+
+def test_a_run_that_another_process_has_is_left_as_it_is(whole: Result, tmp_path: Path):
+    shutil.copytree(whole.directory, tmp_path / "run")
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    with RunRecord.open(tmp_path / "run").locked(), pytest.raises(ConfigError, match="another process is running"):
+        resume(tmp_path / "run", round=1)
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
