@@ -1,6 +1,8 @@
 """From a configuration and its data to the task that all participants share."""
 
 from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
 
 import torch
 
@@ -12,6 +14,7 @@ from rayfed_ssl.models import ENCODERS
 from rayfed_ssl.models.precision import choose_precision
 from rayfed_ssl.objectives import OBJECTIVES, Supervised
 from rayfed_ssl.saved_encoders import read_start
+from rayfed_ssl.start import Start
 from rayfed_ssl.task import Task
 
 
@@ -29,11 +32,10 @@ def _device(name: str) -> torch.device:
 
 
 def build_task(config: Config, dataset: Dataset) -> Task:
-    """Build the task.
+    """Build the task. The encoder that a run starts from is read where weights are drawn: a finished run needs it no more.
 
     Raises:
-        ConfigError: A name is unknown, the images are not square, the device is not there, or the run cannot start from
-            the encoder that it names.
+        ConfigError: A name is unknown, the images are not square or the device is not there.
         ValueError: An encoder cannot take such images.
     """
     channels, height, width = dataset.train.shape
@@ -70,14 +72,25 @@ def build_task(config: Config, dataset: Dataset) -> Task:
             device, engine.precision, channels_last=engine.channels_last, compile=engine.compile
         ),
         seed=config.seed,
-        start=None if config.model.start is None else read_start(config.model.start),
     )
-    for name in sorted({task.encoder, *task.client_encoders}):
-        blank = task.blank(name)  # an encoder that cannot take these images says so now, not in round 1
-        if task.start is not None:
-            body = {f"encoder.{key}": value for key, value in blank.encoder.state_dict().items()}
-            task.start.check(name, body)
-    return task
+    for name in _architectures(task):
+        task.blank(name)  # an encoder that cannot take these images says so now, not in round 1
+    if config.model.start is None:
+        return task
+    return replace(task, read_start=cache(partial(_fitting_start, config.model.start, task)))
+
+
+def _architectures(task: Task) -> list[str]:
+    return sorted({task.encoder, *task.client_encoders})
+
+
+def _fitting_start(path: Path, task: Task) -> Start:
+    """Read what the run starts from, and refuse what it cannot start from."""
+    start = read_start(path)
+    for name in _architectures(task):
+        state = task.blank(name).encoder.state_dict()
+        start.check(name, {f"encoder.{key}": value for key, value in state.items()})
+    return start
 
 
 def default_views(dataset: str, size: int) -> str:

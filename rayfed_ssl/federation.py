@@ -27,7 +27,7 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.ledger import BreakEven, Entry, account
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server
 from rayfed_ssl.rounds import ClientError, Evaluation, ServerError
-from rayfed_ssl.scoring import check_protocols, labelled, score
+from rayfed_ssl.scoring import labelled, score
 from rayfed_ssl.seeds import SERVER, Purpose, derive_seed, generator
 
 
@@ -74,7 +74,6 @@ class Federation:
         self.public = public
         self._public = None if public is None else Shard.of(public.images.images, public.rows, self.task.device)
         _check_shards(self.shards)
-        check_protocols(config.evaluation.chosen, config, self.task, dataset)
         sizes = [len(rows) for _, rows in sorted(self.shards.items())]
         self.notes = (
             self.method.check(self.task, self.num_public)
@@ -234,7 +233,7 @@ class Federation:
     def _data_notes(self) -> tuple[str, ...]:
         notes = [f"{len(self.dataset.skipped)} unreadable images were left out"] if self.dataset.skipped else []
         if len(np.unique(labelled(self.config, self.dataset).labels)) < 2:
-            notes.append("the training set has fewer than two labelled classes, so no accuracy can be measured")
+            notes.append("the training set has fewer than two labelled classes, so no accuracy can be measured on it")
         return tuple(notes)
 
     @contextmanager

@@ -151,8 +151,8 @@ class RunRecord(Observer):
                 )
         return Config.load(self.directory / "config.yaml", *overrides)
 
-    def check(self, federation: Federation) -> None:
-        """Refuse to go on with other settings or other data than the run began with.
+    def check(self, federation: Federation, *, draws: bool = False) -> None:
+        """Refuse other settings, other data and, where weights are drawn, another start than the run began with.
 
         Raises:
             ConfigError: They differ.
@@ -161,7 +161,7 @@ class RunRecord(Observer):
             raise ConfigError(
                 f"{self.directory / 'config.yaml'} is not what this run began with: restore it, or start a new run from it"
             )
-        if self.summary.get("start") != _start(federation):
+        if draws and self.summary.get("start") != _start(federation):
             raise ConfigError(
                 f"model.start={federation.config.model.start} changed since this run began: restore it, or start a new run"
             )

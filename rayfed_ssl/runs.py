@@ -14,6 +14,7 @@ from rayfed_ssl.federation import ClientResult, Federation
 from rayfed_ssl.ledger import Direction
 from rayfed_ssl.local_executor import LocalExecutor
 from rayfed_ssl.method import Encoder, Metrics
+from rayfed_ssl.readiness import check_ready
 from rayfed_ssl.record import RunRecord
 from rayfed_ssl.rounds import ClientReport, Evaluation, Executor, Observer, Plan, RoundOutcome, ServerReport, run_rounds
 from rayfed_ssl.trackers.tracking import tracked
@@ -113,6 +114,7 @@ def run(
         ClientError: A client's step failed.
     """
     federation = federation or Federation.open(config)
+    check_ready(federation)
     target = Path(directory) if directory else default_directory(config)
     RunRecord.refuse_used(target)
     trackers.chosen(federation.config)
@@ -150,7 +152,8 @@ def resume(
     with record.locked():
         record = RunRecord.open(Path(directory))  # once more, as who had the lock may have gone on
         federation = Federation.open(record.config(*overrides))
-        record.check(federation)
+        record.check(federation, draws=True)
+        check_ready(federation)
         trackers.chosen(federation.config)
         state = None
         if checkpoints.manifests(record.checkpoints):
@@ -187,7 +190,7 @@ def replay(directory: Path | str, round: int, client_id: int) -> ClientResult:
     """
     record = RunRecord.open(Path(directory))
     federation = Federation.open(record.config("engine.executor=local"))
-    record.check(federation)
+    record.check(federation, draws=True)
     if client_id not in federation.shards:
         known = ", ".join(map(str, federation.client_ids))
         raise ConfigError(f"there is no client {client_id} that trains: the clients are {known}")

@@ -29,24 +29,23 @@ def score(encoder: Encoder, config: Config, task: Task, dataset: Dataset, final:
 
     Returns:
         Accuracies in [0, 1] as "knn", as "supervised" where the objective trains a classifier, and if `final` as "linear"
-        (last epoch), "linear_best" and by the names of the protocols; nothing without labels.
+        (last epoch), "linear_best" and by the names of the protocols; without labels, of those that bring their own alone.
 
     Raises:
         ValueError: Features are not finite.
     """
     subject = subject_of(encoder, config, task, dataset)
-    if subject is None:
-        return {}
     settings = config.evaluation
     monitor = Neighbours(
         name="knn", description="", source="", neighbours=settings.knn.neighbours, temperature=settings.knn.temperature
     )
-    metrics = dict(monitor.measure(subject)) | classifier_accuracy(subject)
+    metrics = dict(monitor.measure(subject)) | classifier_accuracy(subject) if subject.is_labelled else {}
     if not final:
         return metrics
     probe = Linear(name="linear", description="", source="", probe=settings.linear, augment=settings.augment)
     for protocol in (probe, *settings.chosen):
-        metrics |= measure(protocol, subject)
+        if protocol.suits(subject):
+            metrics |= measure(protocol, subject)
     return metrics
 
 
@@ -62,11 +61,9 @@ def measure(protocol: Protocol, subject: Subject) -> Mapping[str, float]:
         raise ValueError(f"{protocol.name}: {error}") from error
 
 
-def subject_of(encoder: Encoder, config: Config, task: Task, dataset: Dataset) -> Subject | None:
-    """Put an encoder before its data, or None where these have no labels that could be learned."""
+def subject_of(encoder: Encoder, config: Config, task: Task, dataset: Dataset) -> Subject:
+    """Put an encoder before its data."""
     train = labelled(config, dataset)
-    if len(np.unique(train.labels)) < 2 or not len(dataset.test):
-        return None
     return Subject(encoder.architecture, encoder.weights, task, train, dataset.test, config.seed)
 
 

@@ -133,6 +133,15 @@ class KNN(Section):
     temperature: float = Field(0.1, gt=0)
 
 
+def _absolute_datasets(settings: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Make the paths of datasets to transfer to absolute: "folder:tr" means the same in another directory then."""
+    found = {}
+    for protocol, own in settings.items():
+        name, _, path = str(own.get("dataset", "")).partition(":")
+        found[protocol] = own | {"dataset": f"{name}:{_absolute(Path(path))}"} if path else own
+    return found
+
+
 def _one_or_more(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
@@ -159,7 +168,7 @@ class Evaluation(Section):
     augment: bool = False
     train_limit: int | None = Field(None, ge=2)
     protocols: Annotated[tuple[str, ...], BeforeValidator(_one_or_more)] = ()
-    settings: dict[str, dict[str, Any]] = {}
+    settings: Annotated[dict[str, dict[str, Any]], AfterValidator(_absolute_datasets)] = {}
     diagnostics: int = Field(0, ge=0)
 
     @property

@@ -51,7 +51,7 @@ class Task:
         device: Where models and batches live.
         precision: Number format and memory layout of the forward pass.
         seed: The run's seed, for the initial weights only.
-        start: The encoder that everybody starts from in place of random weights, which heads have all the same.
+        read_start: Gives the encoder that everybody starts from in place of random weights, which heads have all the same.
     """
 
     encoder: str
@@ -71,7 +71,16 @@ class Task:
     device: torch.device
     precision: Precision
     seed: int
-    start: Start | None = None
+    read_start: Callable[[], Start] | None = None
+
+    @property
+    def start(self) -> Start | None:
+        """The encoder that weights start from, read where weights are drawn and nowhere else.
+
+        Raises:
+            ConfigError: It is not there, or does not fit.
+        """
+        return None if self.read_start is None else self.read_start()
 
     @property
     def heterogeneous(self) -> bool:
@@ -84,11 +93,13 @@ class Task:
 
     def initial_weights(self, architecture: str | None = None) -> Weights:
         """Draw the weights that everybody starts from, one architecture, one draw; an encoder to start from is laid over."""
-        name = architecture or self.encoder
+        drawn, start = self._random_weights(architecture or self.encoder), self.start
+        return drawn if start is None else drawn | start.weights
+
+    def _random_weights(self, architecture: str) -> Weights:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed(self.seed, Purpose.INITIAL_MODEL))
-            drawn = frozen(self._build(name).state_dict())
-        return drawn if self.start is None else drawn | self.start.weights
+            return frozen(self._build(architecture).state_dict())
 
     def model(self, weights: Weights, architecture: str | None = None) -> Model:
         """Make a model in training mode, on the device, that holds a copy of the weights.
@@ -99,7 +110,9 @@ class Task:
         model = self.blank(name).to_empty(device="cpu")
         held = without_memory(weights)
         if len(held) < len(model.state_dict()):
-            held = self.initial_weights(name) | held
+            encoder = {key for key in model.state_dict() if key.startswith("encoder.")}
+            fresh = self._random_weights if encoder <= held.keys() else self.initial_weights
+            held = fresh(name) | held  # heads alone need no start, which may be gone by now
         model.load_state_dict(held)
         return prepare(model, self.precision, self.device).train()
 

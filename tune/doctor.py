@@ -11,6 +11,7 @@ from rich.console import Console
 from rayfed_ssl.config import Config
 from rayfed_ssl.environment import environment
 from rayfed_ssl.federation import Federation
+from rayfed_ssl.readiness import check_ready
 from rayfed_ssl.trees import nbytes
 from tune.progress import megabytes
 
@@ -49,6 +50,7 @@ def examine(config: Config) -> bool:
 
 def _examine_run(config: Config, console: Console, cores: int, free: int) -> bool:
     federation = Federation.open(config)
+    check_ready(federation)
     task, clients = federation.task, len(federation.client_ids)
     weights = max(nbytes(task.initial_weights(name)) for name in {task.encoder, *task.client_encoders})
     wanted = config.engine.actors

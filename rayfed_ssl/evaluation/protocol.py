@@ -47,6 +47,10 @@ class Protocol(ABC):
             ValueError: The encoder diverged, or the data do not do for this protocol.
         """
 
+    def suits(self, subject: Subject) -> bool:
+        """Tell whether there is something to measure: labels, unless the protocol brings its own."""
+        return subject.is_labelled
+
     def check(self, task: Task, train: ImageSet, seed: int) -> None:  # noqa: B027 - most can work with any data
         """Refuse data that this protocol cannot work with, before a run begins.
 
@@ -224,6 +228,10 @@ class Transfer(Protocol):
         other = subject.on(target.train, target.test)
         rows = torch.from_numpy((target.train.labels >= 0).nonzero()[0])
         return scores(self.name, *self.tuning.fit(other, rows))
+
+    def suits(self, subject: Subject) -> bool:
+        """Always: the labels are the other dataset's."""
+        return True
 
     def check(self, task: Task, train: ImageSet, seed: int) -> None:
         """Open the other dataset, decoding it if no run has done so yet."""

@@ -54,6 +54,11 @@ class Subject:
                 raise ValueError(f"its {name} is not finite: the encoder diverged, lower its learning rate")
         return model
 
+    @property
+    def is_labelled(self) -> bool:
+        """Whether there are labels that could be learned, and samples to test on."""
+        return len(np.unique(self.train.labels)) > 1 and len(self.test) > 0
+
     @cached_property
     def encoder(self) -> nn.Module:
         """The encoder, which protocols leave as it is."""

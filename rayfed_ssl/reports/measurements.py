@@ -128,7 +128,7 @@ def measure_encoders(
 def _measure(found: Found, name: str, encoder: Encoder, protocol: Protocol) -> Measurement:
     start = time.perf_counter()
     subject = subject_of(encoder, found.config, found.task, found.dataset)
-    if subject is None:
+    if not protocol.suits(subject):
         raise ConfigError(f"{found.dataset.name} has fewer than two labelled classes: no accuracy can be measured")
     try:
         scores = dict(measure(protocol, subject))
@@ -242,7 +242,7 @@ def _find(path: Path, overrides: Sequence[str], round: int | None, initial: bool
 def _in_run(run: Path, file: Path | None, overrides: Sequence[str], round: int | None, initial: bool) -> Found:
     record = RunRecord.open(run)
     federation = Federation.open(record.config(*overrides))
-    record.check(federation)
+    record.check(federation, draws=initial)
     if initial:
         at, encoders = 0, {"initial": Encoder(federation.task.encoder, federation.task.initial_weights())}
     else:

@@ -95,7 +95,10 @@ class Tracking(Observer):
 
     def _log(self, gained: Points) -> None:
         for followed in list(self._followed):
-            self._attempt(followed.name, partial(_log_new, followed, gained))
+            self._attempt(followed.name, partial(self._hand_over, followed, gained))
+
+    def _hand_over(self, followed: _Followed, gained: Points) -> None:
+        _log_new(followed, gained)
         self._remember()
 
     def _show(self, followed: _Followed, round: int) -> None:

@@ -144,7 +144,9 @@ def with_data(config: Config, labels: list[int], classes: int = 10) -> Federatio
 @pytest.mark.parametrize("labels", [[3] * 40, [-1] * 40, [-1] * 20 + [7] * 20], ids=["one", "none", "one and none"])
 def test_one_class_is_enough_to_train_but_not_to_be_scored(tiny: Tiny, labels: list[int]):
     federation = with_data(tiny("fedavg"), labels)
-    assert federation.notes == ("the training set has fewer than two labelled classes, so no accuracy can be measured",)
+    assert federation.notes == (
+        "the training set has fewer than two labelled classes, so no accuracy can be measured on it",
+    )
     state = federation.init_server()
     result = federation.update_client(1, 0, federation.method.download(state, 0), None)
     after = federation.update_server(1, state, {0: result.upload}).state

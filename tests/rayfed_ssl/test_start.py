@@ -15,8 +15,13 @@ from rayfed_ssl.config import Config
 from rayfed_ssl.data.views import normalise
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.federation import Federation, training_seed
+from rayfed_ssl.readiness import check_ready
 from rayfed_ssl.record import LATER_KEYS, RunRecord, settings_sha256
+from rayfed_ssl.reports.diagnose import diagnose
 from rayfed_ssl.reports.export import export_encoder
+from rayfed_ssl.reports.html.features import open_federation
+from rayfed_ssl.reports.html.sources import open_sources
+from rayfed_ssl.reports.measurements import measure_encoders
 from rayfed_ssl.runs import resume, run
 from rayfed_ssl.saved_encoders import read_start
 from rayfed_ssl.trees import Weights, digest
@@ -70,23 +75,23 @@ def test_run_encoder_file_and_exported_encoder_are_one_start(learned: Path, tmp_
 )
 def test_an_encoder_that_does_not_fit_is_refused(open_tiny: Open, learned: Path, words: tuple[str, ...], message: str):
     with pytest.raises(ConfigError, match=message):
-        open_tiny("fedavg", *SUPERVISED, f"model.start={learned}", *words)
+        check_ready(open_tiny("fedavg", *SUPERVISED, f"model.start={learned}", *words))
 
 
 def test_a_start_that_is_none_is_refused(open_tiny: Open, learned: Path, tmp_path: Path):
     with pytest.raises(ConfigError, match=r"there is no encoder at .*nowhere: name a finished run"):
-        open_tiny("fedavg", f"model.start={tmp_path / 'nowhere'}")
+        check_ready(open_tiny("fedavg", f"model.start={tmp_path / 'nowhere'}"))
     with pytest.raises(ConfigError, match="holds no encoders: it is no run, or not a finished one"):
-        open_tiny("fedavg", f"model.start={tmp_path}")
+        check_ready(open_tiny("fedavg", f"model.start={tmp_path}"))
     states = next((learned / "checkpoints").glob("server-*.safetensors"))
     with pytest.raises(ConfigError, match="holds no encoder, but ServerState: take RUN/encoders/NAME"):
-        open_tiny("fedavg", f"model.start={states}")
+        check_ready(open_tiny("fedavg", f"model.start={states}"))
 
 
 def test_one_of_several_encoders_has_to_be_named(tiny: Tiny, open_tiny: Open, tmp_path: Path):
     directory = run(tiny("local", "rounds=1"), tmp_path / "run").directory
     with pytest.raises(ConfigError, match=r"holds 3 encoders: name one of them, as .*client-0\.safetensors"):
-        open_tiny("fedavg", f"model.start={directory}")
+        check_ready(open_tiny("fedavg", f"model.start={directory}"))
     chosen = open_tiny("fedavg", f"model.start={directory / 'encoders' / 'client-2.safetensors'}")
     assert chosen.task.start is not None
 
@@ -101,6 +106,28 @@ def test_resume_refuses_another_encoder_under_the_same_name(tiny: Tiny, learned:
     export_encoder(learned, own, with_heads=True)
     with pytest.raises(ConfigError, match=r"model.start=.* changed since this run began"):
         resume(directory)
+
+
+def test_a_finished_run_needs_its_start_no_more(tiny: Tiny, learned: Path, tmp_path: Path):
+    own = tmp_path / "encoder.safetensors"
+    export_encoder(learned, own)
+    config = tiny("fedavg", *SUPERVISED, "rounds=1", f"model.start={own}")
+    directory = run(config, tmp_path / "run").directory
+    own.rename(tmp_path / "elsewhere.safetensors")
+    (measured,) = measure_encoders(directory, ["knn"])
+    assert measured.scores["knn"] == RunRecord.open(directory).scores(1)["global"]["knn"]
+    assert diagnose(directory)["round"] == 1
+    task = open_federation(open_sources([directory]).runs[0]).task
+    task.model(read_start(learned).weights)  # an encoder without its heads, which are drawn
+    for fails in (
+        lambda: resume(directory),
+        lambda: run(config, tmp_path / "again"),
+        lambda: measure_encoders(directory, ["knn"], initial=True),
+        task.initial_weights,
+    ):
+        with pytest.raises(ConfigError, match="there is no encoder at"):
+            fails()
+    assert not (tmp_path / "again").exists()
 
 
 def test_a_relative_start_is_written_down_absolutely(

@@ -335,6 +335,33 @@ def test_a_tracker_that_fails_is_reported_once_and_the_run_goes_on(
     assert_same(read_tensorboard(tmp_path / "run"), expected(tmp_path / "run"))
 
 
+class Quiet(FullDisk):
+    """A tracker that takes everything."""
+
+    def log(self, round: int, values: Mapping[str, float]) -> None:
+        self.logged.append(round)
+
+    def close(self, ending: str) -> None:
+        """Nothing to let go of."""
+
+
+def test_what_trackers_had_cannot_be_written_down_and_the_run_goes_on(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
+
+    def full(path: Path, content: bytes) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(import_module(LIBRARIES["tensorboard"].module), "open_tracker", Quiet)
+    monkeypatch.setattr("rayfed_ssl.trackers.tracking.write_durably", full)
+    observer = Failing()
+    result = run(settings(tiny, "engine.trackers=tensorboard"), tmp_path / "run", observer=observer)
+    assert result.record.summary["finished"]
+    (message,) = observer.messages
+    assert "tensorboard failed and is left out from here on (OSError: no space left on device)" in message
+
+
 def test_without_an_observer_a_failing_tracker_is_a_warning(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -1,6 +1,7 @@
 """Protocols: the papers' settings, what they find where the answer is known, and what they refuse."""
 
 import math
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
@@ -23,7 +24,11 @@ from rayfed_ssl.evaluation.protocols import PROTOCOLS, configured, is_score
 from rayfed_ssl.evaluation.subject import Subject
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.method import Encoder
+from rayfed_ssl.readiness import check_ready
+from rayfed_ssl.reports.diagnose import diagnose
+from rayfed_ssl.reports.measurements import measure_encoders
 from rayfed_ssl.rounds import ServerError
+from rayfed_ssl.runs import resume, run
 from rayfed_ssl.seeds import Purpose, derive_seed
 
 Open = Callable[..., Federation]
@@ -243,7 +248,7 @@ def test_too_few_labels_for_the_classes_are_refused_before_the_run(open_tiny: Op
     with pytest.raises(
         ConfigError, match=r"semi-swav-1 takes 1 % of 150 labels, which are 2 for 10 classes: raise fract"
     ):
-        open_tiny("fedavg", "evaluation.protocols=semi-swav-1")
+        check_ready(open_tiny("fedavg", "evaluation.protocols=semi-swav-1"))
 
 
 @pytest.mark.parametrize(
@@ -292,9 +297,46 @@ def test_transfer_fits_the_other_dataset_to_the_encoders_images(open_tiny: Open,
 
 def test_transfer_needs_a_dataset_that_is_there(open_tiny: Open):
     with pytest.raises(ConfigError, match="transfer-fedca needs a dataset to transfer to: set dataset"):
-        open_tiny("fedavg", "evaluation.protocols=transfer-fedca")
+        check_ready(open_tiny("fedavg", "evaluation.protocols=transfer-fedca"))
+    words = ("evaluation.protocols=transfer-fedca", "evaluation.settings.transfer-fedca.dataset=digit")
     with pytest.raises(ConfigError, match="unknown dataset 'digit': did you mean 'digits'"):
-        open_tiny("fedavg", "evaluation.protocols=transfer-fedca", "evaluation.settings.transfer-fedca.dataset=digit")
+        check_ready(open_tiny("fedavg", *words))
+
+
+TRANSFER = ("evaluation.protocols=transfer-fedca", "evaluation.settings.transfer-fedca.epochs=1")
+
+
+def test_a_dataset_to_transfer_to_is_needed_where_a_run_goes_on_and_nowhere_else(
+    tiny: Callable[..., Config], shapes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    there = tmp_path / "shapes"
+    shutil.copytree(shapes, there)
+    monkeypatch.chdir(tmp_path)
+    config = tiny("fedavg", "rounds=1", *TRANSFER, "evaluation.settings.transfer-fedca.dataset=folder:shapes")
+    assert config.dump()["evaluation"]["settings"]["transfer-fedca"]["dataset"] == f"folder:{there}"
+    directory = run(config, tmp_path / "run").directory
+    there.rename(tmp_path / "elsewhere")
+    (measured,) = measure_encoders(directory, ["knn"], ["evaluation.train_limit=50"])
+    assert measured.protocol == "knn"
+    assert diagnose(directory)["round"] == 1
+    with pytest.raises(ConfigError, match="shapes"):
+        resume(directory)
+    with pytest.raises(ConfigError, match="shapes"):
+        run(config, tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+
+
+def test_unlabelled_images_are_transferred_from(tiny: Callable[..., Config], open_tiny: Open, shapes: Path):
+    words = (*TRANSFER, f"evaluation.settings.transfer-fedca.dataset=folder:{shapes}", "data.channels=3", "data.size=8")
+    config, labelled = tiny("fedavg", *words), open_tiny("fedavg", *words)
+    images = labelled.dataset.train.images
+    train = ImageSet(images, np.full(len(images), -1), labelled.dataset.train.classes)
+    federation = Federation(config, replace(labelled.dataset, train=train), labelled.shards)
+    check_ready(federation)
+    encoder = Encoder("cnn", federation.task.initial_weights())
+    assert federation.evaluate(encoder, "global", 1, final=False).metrics == {}
+    last = federation.evaluate(encoder, "global", 2, final=True).metrics
+    assert set(last) == {"transfer-fedca", "transfer-fedca_best"}
 
 
 def test_scores_are_told_from_other_numbers():
