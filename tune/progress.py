@@ -148,7 +148,9 @@ class Progress(Observer):
         config, task = federation.config, federation.task
         shards = [len(rows) for rows in federation.shards.values()]
         name = config.system
-        self._console.print(f"[bold]{name}[/bold] on {federation.dataset.name}, seed {config.seed} -> {directory}")
+        self._console.print(
+            f"[bold]{name}[/bold] on {escape(federation.dataset.name)}, seed {config.seed} -> {escape(str(directory))}"
+        )
         self._console.print(
             f"  {len(shards)} clients with {min(shards):,} to {max(shards):,} samples"
             + (f", {federation.num_public:,} public samples" if federation.num_public else "")
@@ -160,7 +162,7 @@ class Progress(Observer):
         )
         self._console.print(f"  {describe(federation.method.rules(task))}")
         for note in federation.notes:
-            self._console.print(f"  [yellow]note:[/yellow] {note}")
+            self._console.print(f"  [yellow]note:[/yellow] {escape(note)}")
         self.status.bytes = total(federation.public_entries())
 
     def go_on(self, record: RunRecord) -> None:

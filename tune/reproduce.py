@@ -175,13 +175,11 @@ def _state(directory: Path) -> str:
 
 def print_lines(head: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
     """Print a table, its first column to the left."""
-    from rich.markup import escape
-
     from tune.tables import plain_console, plain_table
 
     table = plain_table(*head)
     for line in lines:
-        table.add_row(*(escape(word) for word in line))
+        table.add_row(*line)
     plain_console().print(table)
 
 

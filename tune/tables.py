@@ -37,9 +37,9 @@ class _Console(Console):
 
 
 def plain_console() -> Console:
-    """Open the terminal, or a wide page where there is none."""
-    console = _Console(highlight=False)
-    return console if console.is_terminal else _Console(highlight=False, width=WIDTH)
+    """Open the terminal, or a wide page where there is none; brackets in names and paths are no markup."""
+    console = _Console(highlight=False, markup=False)
+    return console if console.is_terminal else _Console(highlight=False, markup=False, width=WIDTH)
 
 
 def plain_table(*columns: str, title: str | None = None) -> Table:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from rich.console import Console
 from rayfed_ssl import Config, resume, run
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.record import RunRecord
+from rayfed_ssl.reports.compare import summarise
 from tune.progress import Progress, Status, accuracies, duration
+from tune.tables import print_comparison, print_run
 
 Tiny = Callable[..., Config]
 
@@ -67,6 +70,20 @@ def watched(config: Config, tmp_path_factory: pytest.TempPathFactory) -> tuple[W
         run(config, directory, observer=progress, federation=federation)
     progress.close()
     return progress, directory
+
+
+def test_brackets_in_a_path_are_no_markup(
+    config: Config, watched: tuple[Watched, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    progress = Watched(config, terminal=False)
+    progress.introduce(Federation.open(config), Path("x[/bold]"))
+    assert "-> x[/bold]" in progress.screen.getvalue()
+    directory = tmp_path / "x[/bold]" / "y[bold]"
+    copytree(watched[1], directory)
+    print_run(directory, [])
+    assert f"record: {directory}" in capsys.readouterr().out
+    print_comparison([summarise(directory)], False)
+    assert "y[bold]" in capsys.readouterr().out
 
 
 def mean_losses(directory: Path, round: int) -> list[float]:
