@@ -70,9 +70,12 @@ def _settings(run: ReportedRun) -> dict[str, Any]:
 
 
 def _labels(firsts: Sequence[ReportedRun]) -> list[str]:
-    """Label each group by its method; where methods are equal, by the settings or else the names that differ."""
+    """Label each group by its place in a paper's table, or its method; where these are equal, by what differs."""
     labels = []
     for run in firsts:
+        if run.place and [other.place for other in firsts].count(run.place) == 1:
+            labels.append(run.place)
+            continue
         alike = [other for other in firsts if other.summary.name == run.summary.name]
         label = run.summary.name
         if len(alike) > 1:

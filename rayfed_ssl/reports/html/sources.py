@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ class ReportedRun:
         summary: The same in numbers.
         evaluations: Rows that `rayfed-ssl evaluate --protocol` has added.
         diagnostics: RUN/diagnostics.json (`reports/diagnose.py` says what is in it), or None.
+        place: Row and columns of a paper's table that it was made for, or "".
     """
 
     name: str
@@ -36,6 +37,7 @@ class ReportedRun:
     summary: Summary
     evaluations: tuple[Row, ...] = ()
     diagnostics: dict[str, Any] | None = None
+    place: str = ""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,19 @@ def open_sources(directories: Sequence[Path]) -> Sources:
     if not runs and not found.reproductions:
         raise ConfigError("\n".join(left_out))
     words = tuple(directory.resolve().name for directory in directories)
-    return Sources(words, _told_apart(runs), tuple(found.reproductions), tuple(left_out))
+    placed = [replace(run, place=_place(run.directory, found.reproductions)) for run in runs]
+    return Sources(words, _told_apart(placed), tuple(found.reproductions), tuple(left_out))
+
+
+def _place(directory: Path, reproductions: Sequence[Reproduction]) -> str:
+    """Name a run for its cells: "FLESD, α=1"; "FedBYOL, Last and Best" where columns show scores of one run."""
+    columns: dict[str, list[str]] = {}
+    for table in reproductions:
+        for cell in table.content["cells"]:
+            if any(run and (table.directory / run).resolve() == directory for run in cell.get("runs") or []):
+                columns.setdefault(cell["row"], []).append(cell["column"])
+    wide = any(len({cell["column"] for cell in table.content["cells"]}) > 1 for table in reproductions)
+    return "; ".join(row + (f", {' and '.join(names)}" if wide else "") for row, names in columns.items())
 
 
 def _find(directory: Path, found: _Found) -> None:
@@ -164,15 +178,6 @@ def _read_json(path: Path, schema: type[BaseModel]) -> dict[str, Any]:
 def _told_apart(runs: Sequence[ReportedRun]) -> tuple[ReportedRun, ...]:
     names = [run.name for run in runs]
     return tuple(
-        run
-        if names.count(run.name) == 1
-        else ReportedRun(
-            f"{run.directory.parent.name}/{run.name}",
-            run.directory,
-            run.record,
-            run.summary,
-            run.evaluations,
-            run.diagnostics,
-        )
+        run if names.count(run.name) == 1 else replace(run, name=f"{run.directory.parent.name}/{run.name}")
         for run in runs
     )

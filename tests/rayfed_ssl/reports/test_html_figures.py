@@ -18,6 +18,7 @@ from rayfed_ssl.reports.html.curves import diagnostic_plots
 from rayfed_ssl.reports.html.features import TestFeatures as Features
 from rayfed_ssl.reports.html.features import embed, embedding_named, similarity_plot
 from rayfed_ssl.reports.html.figure import Gallery, Plot, clean, inline
+from rayfed_ssl.reports.html.groups import group
 from rayfed_ssl.reports.html.report import write_report
 from rayfed_ssl.reports.html.reproduction_section import side_by_side
 from rayfed_ssl.reports.html.sources import open_sources
@@ -194,12 +195,31 @@ def test_a_reproduction_brings_its_runs_along(sweep, tmp_path):
     shutil.copytree(sweep / "flesd-0", folder / "cells" / "flesd")
     (folder / "reproduction.json").write_text(json.dumps(REPRODUCTION))
     sources = open_sources([folder])
-    assert [run.name for run in sources.runs] == ["flesd"]
+    assert [(run.name, run.place) for run in sources.runs] == [("flesd", "flesd")]
     assert [found.content["title"] for found in sources.reproductions] == ["A table"]
     assert open_sources([tmp_path]).reproductions[0].directory == folder
     (folder / "reproduction.json").write_text("{")
     with pytest.raises(ConfigError, match=r"reproduction.json is damaged .*: make it anew"):
         open_sources([folder])
+
+
+def test_a_run_is_called_by_its_places_in_the_papers_table(sweep, tmp_path):
+    folder = tmp_path / "table"
+    shutil.copytree(sweep / "flesd-0", folder / "one")
+    shutil.copytree(sweep / "local-0", folder / "two")
+    cells = [
+        {"row": row, "column": column, "runs": [run], "ours": [50.0]}
+        for row, column, run in (
+            ("FLESD", "last", "one"),
+            ("FLESD", "best", "one"),
+            ("Min-Local", "last", "two"),
+        )
+    ]
+    content = {**REPRODUCTION, "rows": ["FLESD", "Min-Local"], "columns": ["last", "best"], "cells": cells}
+    (folder / "reproduction.json").write_text(json.dumps(content))
+    sources = open_sources([folder])
+    assert [group.label for group in group(sources.runs)] == ["FLESD, last and best", "Min-Local, last"]
+    assert [run.place for run in open_sources([folder / "one"]).runs] == [""]
 
 
 def test_a_reproduction_whose_runs_are_gone_is_shown_without_them(tmp_path):
