@@ -195,7 +195,7 @@ def test_a_reproduction_brings_its_runs_along(sweep, tmp_path):
     shutil.copytree(sweep / "flesd-0", folder / "cells" / "flesd")
     (folder / "reproduction.json").write_text(json.dumps(REPRODUCTION))
     sources = open_sources([folder])
-    assert [(run.name, run.place) for run in sources.runs] == [("flesd", "flesd")]
+    assert [(run.name, run.place) for run in sources.runs] == [("flesd", "FLESD")]
     assert [found.content["title"] for found in sources.reproductions] == ["A table"]
     assert open_sources([tmp_path]).reproductions[0].directory == folder
     (folder / "reproduction.json").write_text("{")
