@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.trees import Weights
+from rayfed_ssl.trees import Weights, misfit
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,9 @@ class Start:
                 f"model.start={self.file} holds the encoder {self.architecture}, but this run trains {architecture}: set "
                 f"model.encoder={self.architecture} and leave clients.models out"
             )
-        for name in sorted({*expected, *self.weights}):
-            have, want = (list(held[name].shape) if name in held else "missing" for held in (self.weights, expected))
-            if have != want:
-                raise ConfigError(
-                    f"model.start={self.file} does not fit these images: its {name} is {have}, this run's is {want}; set "
-                    "data.size, data.channels and model.stem as they were in its training"
-                )
+        if wrong := misfit(self.weights, expected):
+            name, have, want = wrong
+            raise ConfigError(
+                f"model.start={self.file} does not fit these images: its {name} is {have}, this run's is {want}; set "
+                "data.size, data.channels and model.stem as they were in its training"
+            )

@@ -169,3 +169,12 @@ def l2_distance(first: Weights, second: Weights) -> float:
         if value.is_floating_point()
     ]
     return float(torch.stack(squares).sum().sqrt()) if squares else 0.0
+
+
+def misfit(have: Weights, want: Weights) -> tuple[str, list[int] | str, list[int] | str] | None:
+    """Find the first name, in order, whose shapes differ or which one side lacks: the name, and either side's shape."""
+    for name in sorted({*want, *have}):
+        got, expected = (list(side[name].shape) if name in side else "missing" for side in (have, want))
+        if got != expected:
+            return name, got, expected
+    return None

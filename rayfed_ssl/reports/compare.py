@@ -1,6 +1,7 @@
 """What a run achieved and what it cost, from its record."""
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -8,7 +9,7 @@ from statistics import fmean
 from rayfed_ssl.config import Config
 from rayfed_ssl.ledger import BreakEven
 from rayfed_ssl.method import Metrics
-from rayfed_ssl.record import RunRecord
+from rayfed_ssl.record import Row, RunRecord
 
 
 @dataclass(frozen=True)
@@ -112,15 +113,20 @@ def summarise(directory: Path) -> Summary:
     )
 
 
+def by_round(rows: Iterable[Row], name: str, participant: str | None = None) -> dict[int, list[float]]:
+    """Collect a metric of all participants, or of one, by round, in ascending rounds."""
+    found: dict[int, list[float]] = defaultdict(list)
+    for row in rows:
+        if row["name"] == name and participant in (None, row["participant"]):
+            found[row["round"]].append(row["value"])
+    return dict(sorted(found.items()))
+
+
 def _curve(record: RunRecord) -> tuple[Point, ...]:
-    knn: dict[int, list[float]] = defaultdict(list)
-    for row in record.metrics:
-        if row["name"] == "knn":
-            knn[row["round"]].append(row["value"])
     moved: dict[int, int] = defaultdict(int)
     for row in record.ledger:
         moved[row["round"]] += row["bytes"]
     return tuple(
         Point(round, sum(size for at, size in moved.items() if at <= round), fmean(values))
-        for round, values in sorted(knn.items())
+        for round, values in by_round(record.metrics, "knn").items()
     )

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from rayfed_ssl.data.partition import random_rows
 from rayfed_ssl.data.views import normalise
@@ -52,8 +53,6 @@ def embed(directory: Path, *, local: bool) -> Embedding:
         ConfigError: There is no such run, or it has no global encoder.
         CheckpointError: The round before the last is not on disk.
     """
-    from sklearn.manifold import TSNE  # takes a second, which no other report should pay
-
     config = RunRecord.open(directory).config("engine.executor=local")
     federation = Federation.open(config)
     task, test = federation.task, federation.dataset.test
@@ -73,12 +72,21 @@ def embed(directory: Path, *, local: bool) -> Embedding:
             device=task.device,
             precision=task.precision,
         )
-        perplexity = min(PERPLEXITY, (len(rows) - 1) / 3)
-        seed = config.seed % 2**32  # scikit-learn takes no more
-        points = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(features.numpy())
+        points = tsne(features.numpy(), config.seed)
     own = federation.dataset.train.labels[federation.shards[client]]
     held = frozenset(int(label) for label in np.unique(own)) if local else None
     return Embedding(points, test.labels[rows], test.classes, held)
+
+
+def tsne(features: np.ndarray, seed: int) -> np.ndarray:
+    """Place features [N, d] on a plane, [N, 2]; with one thread, as sums over threads may differ in their last bits."""
+    from sklearn.manifold import TSNE  # takes a second, which no other report should pay
+
+    perplexity = min(PERPLEXITY, (len(features) - 1) / 3)
+    init = "pca" if min(features.shape) >= 2 else "random"
+    with threadpool_limits(1):
+        placed = TSNE(perplexity=perplexity, init=init, random_state=seed % 2**32)  # scikit-learn takes no more
+        return np.asarray(placed.fit_transform(features))
 
 
 def _sent(directory: Path, round: int, client: int, num_public: int) -> Weights | None:

@@ -3,7 +3,6 @@
 Colours are Okabe and Ito's, which colour-blind readers tell apart; lines differ in marker and dash as well.
 """
 
-from collections import defaultdict
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
@@ -17,7 +16,7 @@ from rayfed_ssl.data.public import PublicClient, parse_public
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.record import Row, RunRecord
-from rayfed_ssl.reports.compare import Summary, summarise
+from rayfed_ssl.reports.compare import Summary, by_round, summarise
 from rayfed_ssl.reports.partition_figure import partition_figure
 
 BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
@@ -100,21 +99,13 @@ def _training(record: RunRecord) -> Figure:
 
 
 def _draw_losses(axes: Axes, rows: list[Row]) -> None:
-    by_name: dict[str, dict[int, list[float]]] = {}
-    for name in ("loss_first", "loss", "distil_loss"):
-        series: dict[int, list[float]] = defaultdict(list)
-        for row in rows:
-            if row["name"] == name:
-                series[row["round"]].append(row["value"])
-        by_name[name] = dict(sorted(series.items()))
     styles = {
         "loss_first": ("clients' mean, first local epoch", BLUE, "o", ":"),
         "loss": ("clients' mean, last local epoch", BLUE, "s", "--"),
         "distil_loss": ("server, last distillation epoch", ORANGE, "^", "-"),
     }
-    for name, series in by_name.items():
-        label, colour, marker, dash = styles[name]
-        if series:
+    for name, (label, colour, marker, dash) in styles.items():
+        if series := by_round(rows, name):
             means = [fmean(values) for values in series.values()]
             axes.plot(list(series), means, color=colour, marker=marker, linestyle=dash, label=label)
     axes.set(xlabel="round", ylabel="loss", title="Training")

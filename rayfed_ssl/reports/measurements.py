@@ -28,6 +28,7 @@ from rayfed_ssl.record import RunRecord, encoders_of, write_table
 from rayfed_ssl.saved_encoders import read_encoder
 from rayfed_ssl.scoring import check_protocols, measure, subject_of
 from rayfed_ssl.task import Task
+from rayfed_ssl.trees import misfit
 
 TABLE = "evaluations.parquet"
 
@@ -288,10 +289,9 @@ def _check_whole(path: Path, encoder: Encoder, task: Task) -> None:
     """Refuse a file that lacks a part of its encoder, which would be measured with random weights in its place."""
     want = {BODY + name: value for name, value in task.blank(encoder.architecture).encoder.state_dict().items()}
     have = {name: value for name, value in encoder.weights.items() if name.startswith(BODY)}
-    for name in sorted({*want, *have}):
-        got, expected = (list(held[name].shape) if name in held else "missing" for held in (have, want))
-        if got != expected:
-            raise ConfigError(
-                f"{path} does not hold a whole {encoder.architecture} for these images: its {name} is {got} where "
-                f"{expected} is expected; export the encoder again, and leave model.* as it was"
-            )
+    if wrong := misfit(have, want):
+        name, got, expected = wrong
+        raise ConfigError(
+            f"{path} does not hold a whole {encoder.architecture} for these images: its {name} is {got} where "
+            f"{expected} is expected; export the encoder again, and leave model.* as it was"
+        )

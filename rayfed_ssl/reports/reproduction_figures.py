@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from rayfed_ssl.record import RunRecord
+from rayfed_ssl.reports.compare import by_round
 from rayfed_ssl.reports.diagnose import diagnose
 from rayfed_ssl.reports.embedding import embed
 from rayfed_ssl.reports.figures import METHOD_STYLES
@@ -105,12 +106,12 @@ def _losses(figure: Figure, result: Reproduced, directory: Path) -> None:
             continue
         record = RunRecord.open(directory / cell.runs[0])
         epochs = record.config().epochs
-        first, last = by_round(record, "loss_first"), by_round(record, "loss")
+        first, last = mean_by_round(record, "loss_first"), mean_by_round(record, "loss")
         points = [(round - 1) * epochs + 1 for round in first], [round * epochs for round in last]
         series = sorted([*zip(points[0], first.values(), strict=True), *zip(points[1], last.values(), strict=True)])
         xs, ys = zip(*series, strict=True)
         axes.plot(xs, ys, color=colour, linestyle="--", marker=marker, markersize=3, label=f"{cell.row}, clients")
-        server = by_round(record, "distil_loss")
+        server = mean_by_round(record, "distil_loss")
         if server:
             axes.plot([round * epochs for round in server], list(server.values()), color=colour, marker=marker,
                       label=f"{cell.row}, server")  # fmt: skip
@@ -127,7 +128,7 @@ def _rounds(figure: Figure, result: Reproduced, directory: Path) -> None:
             cell = _cell(result, row, column)
             if cell is None or cell.mean is None:
                 continue
-            found = [by_round(RunRecord.open(directory / run), cell.score, "global") for run in cell.runs]
+            found = [mean_by_round(RunRecord.open(directory / run), cell.score, "global") for run in cell.runs]
             rounds = sorted(set.intersection(*(set(one) for one in found)))
             means = [100 * fmean(one[round] for one in found) for round in rounds]
             axes.plot(rounds, means, color=colour, marker=marker, markersize=3, linestyle=dash, label=row)
@@ -149,7 +150,7 @@ def _boxplots(figure: Figure, result: Reproduced, directory: Path) -> None:
             continue
         record = RunRecord.open(directory / cell.runs[0])
         parts = {"med": "", "q1": "_lower", "q3": "_upper", "whislo": "_min", "whishi": "_max"}
-        found = {key: by_round(record, cell.score + ending) for key, ending in parts.items()}
+        found = {key: mean_by_round(record, cell.score + ending) for key, ending in parts.items()}
         boxes: list[dict[str, Any]] = []
         for round in found["med"]:
             box = {key: values[round] for key, values in found.items()}
@@ -216,13 +217,9 @@ def _label(result: Reproduced) -> str:
     return "accuracy (%)" if result.reproduction.unit == "percent" else result.reproduction.unit
 
 
-def by_round(record: RunRecord, name: str, participant: str | None = None) -> dict[int, float]:
+def mean_by_round(record: RunRecord, name: str, participant: str | None = None) -> dict[int, float]:
     """Mean of a metric over participants, or of one, by round."""
-    found: dict[int, list[float]] = {}
-    for row in record.metrics:
-        if row["name"] == name and participant in (None, row["participant"]):
-            found.setdefault(row["round"], []).append(row["value"])
-    return {round: fmean(values) for round, values in sorted(found.items())}
+    return {round: fmean(values) for round, values in by_round(record.metrics, name, participant).items()}
 
 
 def clients(directory: Path, score: str) -> list[float]:

@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 import torch
 import yaml
 
-from rayfed_ssl import Config, ConfigError, Observer, replay, resume, run
+from rayfed_ssl import Config, ConfigError, replay, resume, run
 from rayfed_ssl.checkpoints import CheckpointError, manifests
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.record import RunRecord
@@ -21,6 +20,7 @@ from rayfed_ssl.rounds import ClientError
 from rayfed_ssl.runs import Result
 from rayfed_ssl.trees import digest
 from tests.laws.laws import play
+from tests.rayfed_ssl.stopping import Stop, StopAt
 
 Tiny = Callable[..., Config]
 
@@ -44,42 +44,6 @@ def facts(directory: Path) -> tuple[Any, ...]:
 def whole(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Result:
     """An undisturbed run of LocalOnly, whose clients remember their models."""
     return run(tiny("local", "evaluation.every=1"), tmp_path_factory.mktemp("runs") / "whole")
-
-
-class Stop(KeyboardInterrupt):
-    """Control-C at a moment of our choice."""
-
-
-@dataclass
-class StopAt(Observer):
-    """Interrupts a run at the first call of a hook in a round."""
-
-    hook: str
-    at: int
-    round: int = 0
-
-    def on_round(self, round: int, cohort: Any) -> None:
-        self.round = round
-        self._stop("on_round")
-
-    def on_client(self, report: Any) -> None:
-        self._stop("on_client")
-
-    def on_server(self, report: Any) -> None:
-        self._stop("on_server")
-
-    def on_round_end(self, outcome: Any) -> None:
-        self._stop("on_round_end")
-
-    def on_evaluations(self, final: bool) -> None:
-        self._stop("on_evaluations")
-
-    def on_evaluated(self, evaluations: Any) -> None:
-        self._stop("on_evaluated")
-
-    def _stop(self, hook: str) -> None:
-        if (self.hook, self.at) == (hook, self.round):
-            raise Stop
 
 
 def test_a_record_holds_all_that_a_run_was_and_measured(whole: Result):

@@ -6,7 +6,6 @@ import struct
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from shutil import copytree
@@ -20,6 +19,7 @@ from rayfed_ssl.record import RunRecord
 from rayfed_ssl.trackers import LIBRARIES, Library, chosen
 from rayfed_ssl.trackers.series import moved, points
 from rayfed_ssl.trackers.tracking import MEMORY
+from tests.rayfed_ssl.stopping import StopAt
 from tests.rayfed_ssl.test_layers import loaded_after
 
 Tiny = Callable[..., Config]
@@ -182,34 +182,6 @@ def test_bytes_add_up_over_rounds():
         1: {"bytes/up": 7, "bytes/down": 15},
         3: {"bytes/up": 8, "bytes/down": 15},
     }
-
-
-@dataclass
-class StopAt(Observer):
-    """Interrupts a run at the first call of a hook in a round."""
-
-    hook: str
-    at: int
-    round: int = 0
-
-    def on_round(self, round: int, cohort: Any) -> None:
-        self.round = round
-
-    def on_client(self, report: Any) -> None:
-        self._stop("on_client")
-
-    def on_round_end(self, outcome: Any) -> None:
-        self._stop("on_round_end")
-
-    def on_evaluations(self, final: bool) -> None:
-        self._stop("on_evaluations")
-
-    def on_evaluated(self, evaluations: Any) -> None:
-        self._stop("on_evaluated")
-
-    def _stop(self, hook: str) -> None:
-        if (self.hook, self.at) == (hook, self.round):
-            raise KeyboardInterrupt
 
 
 def test_a_run_that_is_stopped_again_and_again_is_one_run_without_duplicates(

@@ -7,8 +7,9 @@ from statistics import fmean
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from rayfed_ssl.reports.compare import by_round
 from rayfed_ssl.reports.figures import BLUE, GREEN, ORANGE
-from rayfed_ssl.reports.html.curves import HEIGHT, by_round, legend_below, new_axes
+from rayfed_ssl.reports.html.curves import HEIGHT, legend_below, new_axes
 from rayfed_ssl.reports.html.figure import AMBER, INK, PAPER, PINK, SKY, Plot, clean
 from rayfed_ssl.reports.html.groups import Group
 from rayfed_ssl.reports.html.sources import ReportedRun

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from rayfed_ssl.record import Row
+from rayfed_ssl.reports.compare import by_round
 from rayfed_ssl.reports.figures import BLUE, ORANGE
 from rayfed_ssl.reports.html.figure import DASHES, PAPER, SERIES, Plot, clean
 from rayfed_ssl.reports.html.groups import Group, spread
@@ -135,11 +136,11 @@ def _accuracy(groups: Sequence[Group], over: Over) -> Figure:
 
 def _over_seeds(curves: Iterable[Sequence[Moment]], over: Over) -> Iterable[tuple[float, float, float]]:
     """Average curves of several seeds round by round: place, accuracy and its deviation in percent."""
-    by_round: dict[int, list[Moment]] = defaultdict(list)
+    moments: dict[int, list[Moment]] = defaultdict(list)
     for curve in curves:
         for moment in curve:
-            by_round[moment.round].append(moment)
-    for _, found in sorted(by_round.items()):
+            moments[moment.round].append(moment)
+    for _, found in sorted(moments.items()):
         values = [100 * moment.knn for moment in found]
         yield fmean(moment.at(over) for moment in found), fmean(values), stdev(values) if len(values) > 1 else 0.0
 
@@ -207,15 +208,6 @@ def loss_plot(run: ReportedRun) -> Plot | None:
         Table.of("Losses, mean over clients", columns, rows),
         "Dashed: local training, mean over clients, the band from the lowest to the highest client. Solid: the server's.",
     )
-
-
-def by_round(rows: Iterable[Row], name: str) -> dict[int, list[float]]:
-    """Collect a metric of all participants by round, in ascending rounds."""
-    found: dict[int, list[float]] = defaultdict(list)
-    for row in rows:
-        if row["name"] == name:
-            found[row["round"]].append(row["value"])
-    return dict(sorted(found.items()))
 
 
 _DIAGNOSTICS = {

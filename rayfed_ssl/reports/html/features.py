@@ -23,6 +23,7 @@ from rayfed_ssl.federation import Federation
 from rayfed_ssl.local_executor import compute_threads
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.record import encoders_of
+from rayfed_ssl.reports.embedding import tsne
 from rayfed_ssl.reports.html.curves import HEIGHT, WIDTH
 from rayfed_ssl.reports.html.figure import SERIES, Plot, clean
 from rayfed_ssl.reports.html.matrices import heatmap
@@ -152,19 +153,14 @@ def _encoder(run: ReportedRun, federation: Federation) -> tuple[str, Encoder]:
 
 def embed(features: TestFeatures, embedding: Embedding) -> np.ndarray:
     """Place features on a plane, [N, 2]; seeded, and with one thread, as sums over threads may differ in their last bits."""
-    seed, num = features.seed % 2**32, len(features.values)
+    if embedding == "tsne":
+        return tsne(features.values, features.seed)
+    from umap import UMAP
+
+    neighbours = min(15, len(features.values) - 1)
     with threadpool_limits(1):
-        if embedding == "umap":
-            from umap import UMAP
-
-            return np.asarray(
-                UMAP(n_neighbors=min(15, num - 1), random_state=seed, n_jobs=1).fit_transform(features.values)
-            )
-        from sklearn.manifold import TSNE
-
-        perplexity = min(30.0, (num - 1) / 3)
-        init = "pca" if min(features.values.shape) >= 2 else "random"
-        return np.asarray(TSNE(perplexity=perplexity, init=init, random_state=seed).fit_transform(features.values))
+        placed = UMAP(n_neighbors=neighbours, random_state=features.seed % 2**32, n_jobs=1)
+        return np.asarray(placed.fit_transform(features.values))
 
 
 def embedding_plot(features: TestFeatures, embedding: Embedding) -> Plot | None:

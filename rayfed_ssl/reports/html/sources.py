@@ -7,14 +7,13 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import BaseModel
 
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.record import Row, RunRecord
 from rayfed_ssl.reports.compare import Summary, summarise
 from rayfed_ssl.reports.html.schemas import DiagnosticsFile, ReproductionFile, damage
+from rayfed_ssl.reports.measurements import read_measurements
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,12 +153,7 @@ _KINDS = ("run", "reproduction")
 
 def _open_run(directory: Path) -> ReportedRun:
     record, summary = RunRecord.open(directory), summarise(directory)
-    evaluations: list[Row] = []
-    if (path := directory / "evaluations.parquet").is_file():
-        try:
-            evaluations = pq.read_table(path).to_pylist()
-        except (OSError, pa.ArrowException) as error:
-            raise ConfigError(f"{path} is damaged ({error}): remove it and evaluate again") from None
+    evaluations = read_measurements(directory)
     path = directory / "diagnostics.json"
     diagnostics = _read_json(path, DiagnosticsFile) if path.is_file() else None
     return ReportedRun(directory.name, directory, record, summary, tuple(evaluations), diagnostics)

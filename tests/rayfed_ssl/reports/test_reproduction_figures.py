@@ -10,7 +10,7 @@ import yaml
 from rayfed_ssl.record import RunRecord
 from rayfed_ssl.reports.embedding import embed
 from rayfed_ssl.reports.reproduced import CellResult, Reproduced, series
-from rayfed_ssl.reports.reproduction_figures import by_round, clients, draw_reproduction
+from rayfed_ssl.reports.reproduction_figures import clients, draw_reproduction, mean_by_round
 from rayfed_ssl.reproduction import Reproduction
 from rayfed_ssl.reproduction_files import load_reproduction
 from rayfed_ssl.runs import run
@@ -115,7 +115,7 @@ def test_scores_of_clients_are_in_the_order_of_their_ids(runs: Path):
 
 def test_a_metric_by_round_is_the_mean_over_those_who_have_it(runs: Path):
     record = RunRecord.open(runs / "FedSimCLR")
-    means = by_round(record, "loss")
+    means = mean_by_round(record, "loss")
     own = [row["value"] for row in record.metrics if row["name"] == "loss" and row["round"] == 2]
     assert list(means) == [1, 2]
     assert len(own) == 2
