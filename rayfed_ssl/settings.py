@@ -228,7 +228,12 @@ class Engine(Section):
         compile: Whether torch.compile is used.
         threads: Compute threads of a client actor.
         server_threads: Compute threads of the server.
-        attempts: How often a client whose actor died is tried before the run fails.
+        attempts: How often a client whose actor died is tried before it counts as failed.
+        on_failure: What a client's step that failed does: end the run ("stop") or leave the client out of the round
+            ("drop"), and one that killed its actor in every attempt out of all rounds to come; such a run is degraded.
+        deadline: Seconds after which the clients of a round that are not done are dropped; None waits for all.
+        quorum: Part of a cohort that must deliver, or the round fails.
+        checkpoints: Directory or s3:// address for states, which all machines must reach; None means the run's own.
         trackers: "tensorboard", "wandb", "mlflow", several of them in a list, or [] for none; "auto" takes TensorBoard where
             it is installed.
     """
@@ -244,4 +249,8 @@ class Engine(Section):
     threads: int = Field(1, ge=1, le=256)
     server_threads: int = Field(1, ge=1, le=256)
     attempts: int = Field(3, ge=1)
+    on_failure: Literal["stop", "drop"] = "stop"
+    deadline: float | None = Field(None, gt=0)
+    quorum: float = Field(0.5, gt=0, le=1)
+    checkpoints: str | None = None
     trackers: Annotated[Literal["auto"] | tuple[str, ...], BeforeValidator(_trackers)] = "auto"
