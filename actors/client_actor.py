@@ -1,7 +1,6 @@
 """The actor that runs clients' steps, one after the other; clients are data to it, and nothing survives a call."""
 
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -14,6 +13,7 @@ from rayfed_ssl.config import Config
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.local_executor import client_file
 from rayfed_ssl.method import Encoder
+from rayfed_ssl.places import Directory
 from rayfed_ssl.rounds import ClientReport, Evaluation
 from rayfed_ssl.trees import to_numpy
 
@@ -39,7 +39,7 @@ class ClientActor:
 
     @ray.method(num_returns=3)
     def update_client(
-        self, round: int, client_id: int, download: Any, memory: Memory | None, directory: Path
+        self, round: int, client_id: int, download: Any, memory: Memory | None, directory: Directory
     ) -> tuple[Any, Any, ClientReport]:
         """Run one client's step and store its next state, which so never passes through the driver.
 

@@ -1,7 +1,6 @@
 """The executor on Ray: client actors, a server actor, and a driver that holds refs and never a state or an upload."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -19,6 +18,7 @@ from actors.server_actor import ServerActor
 from actors.supervision import ActorError, Keeper, await_ready, await_room
 from rayfed_ssl.checkpoints import RunState, Stored
 from rayfed_ssl.federation import Federation, client_error
+from rayfed_ssl.places import Directory
 from rayfed_ssl.rounds import ClientError, ClientReport, Evaluation, ServerReport
 from rayfed_ssl.trees import Tree
 
@@ -84,13 +84,13 @@ class RayExecutor:
             await_room(placement)
         return placement
 
-    def init_server(self, directory: Path) -> Stored:
+    def init_server(self, directory: Directory) -> Stored:
         """Make and store the server's state before round 1."""
         stored: Stored = self._keeper.ask(lambda server: ray.get(server.init.remote(directory.resolve())))
         return stored
 
     def train_clients(
-        self, state: RunState, cohort: Sequence[int], directory: Path, on_client: Callable[[ClientReport], None]
+        self, state: RunState, cohort: Sequence[int], directory: Directory, on_client: Callable[[ClientReport], None]
     ) -> tuple[ClientReport, ...]:
         """Run one round's client steps; uploads and states stay where they were made."""
         self._uploads = {}
@@ -100,7 +100,7 @@ class RayExecutor:
             on_client(report)
         return tuple(sorted(reports, key=lambda report: report.client))
 
-    def _train(self, state: RunState, cohort: Sequence[int], directory: Path) -> Iterator[ClientReport]:
+    def _train(self, state: RunState, cohort: Sequence[int], directory: Directory) -> Iterator[ClientReport]:
         def park() -> None:
             self._downloads = self._keeper.ask(
                 lambda server: _collect(server.downloads.remote(cohort, state.server, directory))
@@ -122,7 +122,7 @@ class RayExecutor:
             self.retries += self._pool.retries - before
             self._downloads = {}
 
-    def _client_job(self, state: RunState, client_id: int, directory: Path) -> Job:
+    def _client_job(self, state: RunState, client_id: int, directory: Directory) -> Job:
         own = state.clients.get(client_id)
         memory = None if own is None else self._memories.find(client_id, own)
 
@@ -148,7 +148,7 @@ class RayExecutor:
             return error.cause
         return client_error(self._federation.config, round, error.key, error.reason)
 
-    def update_server(self, state: RunState, cohort: Sequence[int], directory: Path) -> ServerReport:
+    def update_server(self, state: RunState, cohort: Sequence[int], directory: Directory) -> ServerReport:
         """Aggregate the uploads of the clients that were just trained."""
         directory = directory.resolve()
         while True:
@@ -163,7 +163,7 @@ class RayExecutor:
                 self._uploads = {}
                 return report
 
-    def evaluate(self, state: RunState, directory: Path, final: bool) -> tuple[Evaluation, ...]:
+    def evaluate(self, state: RunState, directory: Directory, final: bool) -> tuple[Evaluation, ...]:
         """Score every encoder that the method shows, several at a time."""
         memories = {client_id: self._memories.find(client_id, own) for client_id, own in state.clients.items()}
         encoders = self._keeper.ask(

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -11,6 +10,7 @@ from ray.exceptions import ObjectLostError
 
 from rayfed_ssl import checkpoints
 from rayfed_ssl.checkpoints import Stored
+from rayfed_ssl.places import Directory
 from rayfed_ssl.trees import Tree, to_torch
 
 
@@ -21,7 +21,7 @@ class Memory:
     stored: Stored
     ref: ObjectRef[Any] | None = None
 
-    def recall(self, directory: Path) -> Tree:
+    def recall(self, directory: Directory) -> Tree:
         """Read the state from the object store, or from the checkpoint if it is not there or was lost."""
         if self.ref is not None:
             try:
@@ -43,9 +43,9 @@ class MemoryCache:
         self._memories: dict[int, Memory] = {}
         self._sizes: dict[int, int] = {}
 
-    def keep(self, client_id: int, stored: Stored, ref: ObjectRef[Any], directory: Path) -> None:
+    def keep(self, client_id: int, stored: Stored, ref: ObjectRef[Any], directory: Directory) -> None:
         """Remember a client's next state in the place of its last."""
-        size = (directory / stored.file).stat().st_size if stored.file else 0
+        size = stored.nbytes
         others = sum(kept for other, kept in self._sizes.items() if other != client_id)
         fits = bool(size) and others + size <= self._room
         self._memories[client_id] = Memory(stored, ref if fits else None)
@@ -60,7 +60,7 @@ class MemoryCache:
 class Memories(Mapping[int, Any]):
     """Client states in ascending client id, read when they are asked for and not kept."""
 
-    def __init__(self, memories: Mapping[int, Memory], directory: Path) -> None:
+    def __init__(self, memories: Mapping[int, Memory], directory: Directory) -> None:
         self._memories, self._directory = dict(sorted(memories.items())), directory
 
     def __getitem__(self, client_id: int) -> Any:

@@ -2,7 +2,6 @@
 
 from collections.abc import Generator, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from rayfed_ssl.checkpoints import Stored
 from rayfed_ssl.config import Config
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.local_executor import compute_threads
+from rayfed_ssl.places import Directory
 from rayfed_ssl.rounds import ServerReport
 from rayfed_ssl.trees import Tree, to_numpy
 
@@ -39,11 +39,11 @@ class ServerActor:
         """Open the data, so that what is wrong with it is told before the first round."""
         assert self._federation
 
-    def init(self, directory: Path) -> Stored:
+    def init(self, directory: Directory) -> Stored:
         """Make and store the state before round 1."""
         return self._keep(self._federation.init_server(), directory, 0)
 
-    def downloads(self, cohort: Sequence[int], state: Stored, directory: Path) -> Generator[Tree, None, None]:
+    def downloads(self, cohort: Sequence[int], state: Stored, directory: Directory) -> Generator[Tree, None, None]:
         """Select what each client of a cohort receives.
 
         A generator's values belong to the caller and so outlive this actor; what `ray.put` stores would not.
@@ -56,12 +56,16 @@ class ServerActor:
             downloads = {client_id: self._federation.method.download(current, client_id) for client_id in cohort}
         yield from _in_parts(downloads)
 
-    def update(self, round: int, state: Stored, uploads: Mapping[int, ObjectRef[Any]], directory: Path) -> ServerReport:
+    def update(
+        self, round: int, state: Stored, uploads: Mapping[int, ObjectRef[Any]], directory: Directory
+    ) -> ServerReport:
         """Aggregate a round's uploads, one in memory at a time, and store the next state."""
         result = self._federation.update_server(round, self._recall(state, directory), Uploads(uploads))
         return ServerReport(self._keep(result.state, directory, round), result.metrics, result.seconds)
 
-    def encoders(self, state: Stored, clients: Mapping[int, Memory], directory: Path) -> Generator[Tree, None, None]:
+    def encoders(
+        self, state: Stored, clients: Mapping[int, Memory], directory: Directory
+    ) -> Generator[Tree, None, None]:
         """Select the encoders that evaluation shall see.
 
         Yields:
@@ -71,12 +75,12 @@ class ServerActor:
             found = self._federation.method.encoders(self._recall(state, directory), Memories(clients, directory))
         yield from _in_parts(found)
 
-    def _keep(self, state: Any, directory: Path, round: int) -> Stored:
+    def _keep(self, state: Any, directory: Directory, round: int) -> Stored:
         stored = checkpoints.store(state, directory, f"server-{round:06d}")
         self._live = stored, state
         return stored
 
-    def _recall(self, stored: Stored, directory: Path) -> Any:
+    def _recall(self, stored: Stored, directory: Directory) -> Any:
         if self._live is None or self._live[0] != stored:
             self._live = stored, checkpoints.read(stored, directory)
         return self._live[1]

@@ -16,7 +16,7 @@ __version__ = "0.1.0"
 _EXPORTS = {
     "Config": "rayfed_ssl.config",
     "ConfigError": "rayfed_ssl.errors",
-    "CheckpointError": "rayfed_ssl.checkpoints",
+    "CheckpointError": "rayfed_ssl.errors",
     "ClientError": "rayfed_ssl.rounds",
     "Observer": "rayfed_ssl.rounds",
     "Result": "rayfed_ssl.runs",

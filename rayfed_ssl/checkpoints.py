@@ -1,43 +1,50 @@
 """Checkpoints: trees in safetensors files, a JSON manifest that makes a round count, nothing that runs when loaded.
 
-A round is committed by its manifest, which is written last and moved into place: a run that is killed at any moment leaves
-the last complete round. States that did not change since an earlier round are not written again.
+What holds, in a directory as in a bucket:
+
+- A round counts once its manifest is in place, which is written last, as a whole. A run that is killed at any moment, by
+  any signal, in any process, goes on from the last complete round: at most the running round is lost.
+- When a manifest is moved into place, every file that it names was flushed to disk. A power loss therefore loses at most
+  what a process being killed loses. States are not flushed one by one when they are written, but together, in `commit`.
+- A state is checked against its digest whenever it is read, a manifest against its own. If the last round is damaged, the
+  one before it is there: `KEPT_ROUNDS` rounds stay, and every file that they name.
+
+States that did not change since an earlier round are not written again.
 """
 
-import dataclasses
 import hashlib
-import importlib
 import json
-import os
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import Tensor
-
+from rayfed_ssl.errors import CheckpointError
 from rayfed_ssl.method import Empty
-from rayfed_ssl.trees import Tree, digest, is_node
+from rayfed_ssl.places import Directory, Place, place_of
+from rayfed_ssl.tensor_files import EARLIER, chunks, encode
+from rayfed_ssl.trees import Tree, digest, digest_leaves, leaves
 
 KEPT_ROUNDS = 2
-"""How many rounds stay on disk: the last, and one before it in case the last is damaged."""
+"""How many rounds stay: the last, and one before it in case the last is damaged."""
 
-
-EARLIER = "go on from an earlier round with `rayfed-ssl resume RUN --round N`, or start anew"
-
-
-class CheckpointError(ValueError):
-    """A checkpoint that cannot be used; the message says which file, why, and what to do."""
+STATES = ".safetensors"
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A state on disk: its file in the checkpoint directory ("" for an empty state) and the digest of its content."""
+    """A state that was written.
+
+    Attributes:
+        file: Its file in the checkpoint directory, "" for an empty state.
+        sha256: Digest of its content.
+        nbytes: Bytes of its tensors; 0 if it was written before this was noted.
+    """
 
     file: str
     sha256: str
+    nbytes: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -51,90 +58,36 @@ class RunState:
     server: Stored
     clients: Mapping[int, Stored] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def sha256(self) -> str:
         """Digest of the round, the server's and every client's state: equal digests mean equal bits."""
         parts = [f"round:{self.round}", f"server:{self.server.sha256}"]
         parts += [f"client-{client_id}:{self.clients[client_id].sha256}" for client_id in sorted(self.clients)]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
-
-def encode(tree: Tree) -> tuple[Any, dict[str, Tensor]]:
-    """Split a tree into plain JSON data and named tensors."""
-    tensors: dict[str, Tensor] = {}
-    seen: set[int] = set()
-
-    def visit(node: Tree, path: str) -> Any:
-        if isinstance(node, Tensor):
-            own = node.detach().cpu().contiguous()
-            # safetensors refuses tensors that share memory.
-            tensors[path] = own.clone() if own.untyped_storage().data_ptr() in seen else own
-            seen.add(own.untyped_storage().data_ptr())
-            return {"tensor": path}
-        if isinstance(node, dict):
-            return {"dict": [[key, visit(value, f"{path}/{key}")] for key, value in node.items()]}
-        if isinstance(node, list | tuple):
-            return {type(node).__name__: [visit(value, f"{path}/{i}") for i, value in enumerate(node)]}
-        if is_node(node):
-            kind = f"{type(node).__module__}:{type(node).__qualname__}"
-            names = [f.name for f in dataclasses.fields(node)]
-            return {"class": kind, "fields": {name: visit(getattr(node, name), f"{path}/{name}") for name in names}}
-        return {"value": node}
-
-    return visit(tree, ""), tensors
+    @property
+    def files(self) -> frozenset[str]:
+        """Every file that this state lies in."""
+        return frozenset(stored.file for stored in (self.server, *self.clients.values()) if stored.file)
 
 
-def decode(structure: Any, tensors: Mapping[str, Tensor]) -> Tree:
-    """Join what `encode` split; only dataclasses of this package are made."""
-    if "tensor" in structure:
-        return tensors[structure["tensor"]]
-    if "dict" in structure:
-        return {key: decode(value, tensors) for key, value in structure["dict"]}
-    if "list" in structure:
-        return [decode(value, tensors) for value in structure["list"]]
-    if "tuple" in structure:
-        return tuple(decode(value, tensors) for value in structure["tuple"])
-    if "class" in structure:
-        fields = {name: decode(value, tensors) for name, value in structure["fields"].items()}
-        return _dataclass(structure["class"])(**fields)
-    return structure["value"]
+def store(tree: Tree, directory: Directory, name: str) -> Stored:
+    """Write a state, which `commit` makes last; an empty one needs no file.
 
-
-def _dataclass(kind: str) -> type:
-    module, _, name = kind.partition(":")
-    if module.split(".")[0] != "rayfed_ssl":
-        raise CheckpointError(f"a checkpoint may hold states of rayfed_ssl only, got {kind}: do not load this file")
-    found = getattr(importlib.import_module(module), name, None)
-    if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
-        raise CheckpointError(f"a checkpoint may hold dataclasses only, got {kind}: do not load this file")
-    return found
-
-
-def write_durably(path: Path, content: bytes) -> None:
-    """Write beside the path, flush to disk, then move into place: readers see all of it or nothing."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def store(tree: Tree, directory: Path, name: str) -> Stored:
-    """Write a state; an empty one needs no file."""
+    Raises:
+        OSError: There is no room, no permission, no connection; the message says which.
+    """
     if isinstance(tree, Empty):
         return Stored("", digest(tree))
     structure, tensors = encode(tree)
-    write_durably(directory / f"{name}.safetensors", save(tensors, {"structure": json.dumps(structure)}))
-    return Stored(f"{name}.safetensors", digest(tree))
+    # Hashing takes as long as writing and both let go of the interpreter's lock.
+    with ThreadPoolExecutor(1) as hashing:
+        sha256 = hashing.submit(digest_leaves, ((path, tensors.get(path, leaf)) for path, leaf in leaves(tree)))
+        place_of(directory).write(name + STATES, chunks(structure, tensors))
+        return Stored(name + STATES, sha256.result(), sum(tensor.nbytes for tensor in tensors.values()))
 
 
-def read(stored: Stored, directory: Path) -> Tree:
+def read(stored: Stored, directory: Directory) -> Tree:
     """Read a state and check it against its digest.
 
     Raises:
@@ -142,10 +95,10 @@ def read(stored: Stored, directory: Path) -> Tree:
     """
     if not stored.file:
         return Empty()
-    path = directory / stored.file
-    tree = read_file(path)
+    place = place_of(directory)
+    tree = place.read_tree(stored.file)
     if digest(tree) != stored.sha256:
-        raise CheckpointError(f"{path} does not hold what its manifest says: {EARLIER}")
+        raise CheckpointError(f"{place.file(stored.file)} does not hold what its manifest says: {EARLIER}")
     return tree
 
 
@@ -157,7 +110,7 @@ class StoredStates(Mapping[int, Tree]):
         directory: The checkpoint directory.
     """
 
-    def __init__(self, stored: Mapping[int, Stored], directory: Path) -> None:
+    def __init__(self, stored: Mapping[int, Stored], directory: Directory) -> None:
         self._stored, self._directory = stored, directory
 
     def __getitem__(self, client_id: int) -> Tree:
@@ -171,91 +124,121 @@ class StoredStates(Mapping[int, Tree]):
 
 
 def read_file(path: Path) -> Tree:
-    """Read a tree without a digest to check it against."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            structure = json.loads((file.metadata() or {})["structure"])
-            return decode(structure, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing: {EARLIER}") from None
-    except (SafetensorError, ImportError, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
-        if isinstance(error, CheckpointError):
-            raise
-        raise CheckpointError(f"{path} is damaged ({error}): {EARLIER}") from None
-
-
-def metadata(path: Path) -> dict[str, str]:
-    """Read what a safetensors file says about itself, without its tensors.
+    """Read a tree without a digest to check it against.
 
     Raises:
-        CheckpointError: It is missing, or no such file.
+        CheckpointError: The file is missing or damaged.
     """
-    try:
-        with safe_open(path, framework="pt") as file:
-            found: dict[str, str] = file.metadata() or {}
-            return found
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing: {EARLIER}") from None
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path} cannot be read as safetensors ({error}): write or copy it again") from None
+    return place_of(path.parent).read_tree(path.name)
 
 
-def manifests(directory: Path) -> dict[int, Path]:
-    """Find committed rounds in ascending order."""
-    paths = [path for path in directory.glob("round-*.json") if path.stem.removeprefix("round-").isdecimal()]
-    found = {int(path.stem.removeprefix("round-")): path for path in paths}
+def manifests(directory: Directory) -> dict[int, str]:
+    """Find the manifests of committed rounds, in ascending order of rounds."""
+    return _manifests_in(place_of(directory).names())
+
+
+def _manifests_in(names: list[str]) -> dict[int, str]:
+    found = {}
+    for name in names:
+        number = name.removeprefix("round-").removesuffix(".json")
+        if name == f"round-{number}.json" and number.isdecimal():
+            found[int(number)] = name
     return dict(sorted(found.items()))
 
 
-def commit(state: RunState, directory: Path) -> None:
-    """Make a round count, then remove what no kept round refers to."""
-    content = {
-        "round": state.round,
-        "server": dataclasses.asdict(state.server),
-        "clients": {str(client_id): dataclasses.asdict(own) for client_id, own in sorted(state.clients.items())},
-        "state_sha256": state.sha256,
-    }
-    write_durably(directory / f"round-{state.round:06d}.json", json.dumps(content, indent=1).encode())
-    kept = list(manifests(directory).values())[-KEPT_ROUNDS:]
-    for path in manifests(directory).values():
-        if path not in kept:
-            path.unlink()
-    referenced = {stored.file for path in kept for stored in _stored_in(load(path))}
-    for path in directory.glob("*.safetensors"):
-        if path.name not in referenced:
-            path.unlink()
+def commit(state: RunState, directory: Directory) -> None:
+    """Make a round count, then remove what no kept round refers to.
+
+    A `Place` that is given again remembers what its kept rounds refer to; for a path their manifests are read.
+
+    Raises:
+        OSError: There is no room, no permission, no connection; the message says which.
+        CheckpointError: A file of the state is not there.
+    """
+    place = place_of(directory)
+    known, anew = (place.kept, False) if place.kept is not None else (_kept_in(place), True)
+    place.settle(state.files.difference(*known.values()))
+    place.write(_manifest_name(state.round), [_manifest(state)], durably=True)
+    rounds = known | {state.round: state.files}
+    place.kept = {round: rounds[round] for round in sorted(rounds)[-KEPT_ROUNDS:]}
+    place.settle(())
+    _clean(place, anew)
 
 
-def forget_after(directory: Path, round: int) -> None:
+def _kept_in(place: Place) -> dict[int, frozenset[str]]:
+    """Read what the kept rounds refer to; one that is damaged keeps nothing."""
+    found = {}
+    for round, name in list(manifests(place).items())[-KEPT_ROUNDS:]:
+        try:
+            found[round] = load(place, name).files
+        except CheckpointError:
+            continue
+    return found
+
+
+def _clean(place: Place, leftovers: bool) -> None:
+    """Remove states and manifests that are not kept, and perhaps what writers that were killed left behind."""
+    assert place.kept
+    wanted = {_manifest_name(round) for round in place.kept}.union(*place.kept.values())
+    names = place.names()
+    manifests_there = set(_manifests_in(names).values())
+    unwanted = [
+        name
+        for name in names
+        if name not in wanted
+        and (name in manifests_there or (name.endswith(STATES) and not _is_of_later_round(name, max(place.kept))))
+    ]
+    place.delete(
+        unwanted + [name for name in names if leftovers and name.startswith((".client-", ".server-", ".round-"))]
+    )
+
+
+def _is_of_later_round(name: str, round: int) -> bool:
+    """Whether a state was written for a round that has not been committed yet: its name ends in the round's number."""
+    number = name.removesuffix(STATES).rpartition("-")[2]
+    return number.isdecimal() and int(number) > round
+
+
+def _manifest_name(round: int) -> str:
+    return f"round-{round:06d}.json"
+
+
+def _manifest(state: RunState) -> bytes:
+    clients = {str(client_id): vars(own) for client_id, own in sorted(state.clients.items())}
+    content = {"round": state.round, "server": vars(state.server), "clients": clients, "state_sha256": state.sha256}
+    return json.dumps(content).encode()
+
+
+def forget_after(directory: Directory, round: int) -> None:
     """Take back what was committed after a round, so that going on from it cannot be mistaken for being done."""
-    for later, path in reversed(manifests(directory).items()):
+    place = place_of(directory)
+    place.kept = None
+    for later, name in reversed(manifests(place).items()):
         if later > round:
-            path.unlink()
+            place.delete([name])
 
 
-def _stored_in(state: RunState) -> Iterator[Stored]:
-    yield state.server
-    yield from state.clients.values()
-
-
-def load(path: Path) -> RunState:
+def load(directory: Directory, name: str) -> RunState:
     """Read a manifest.
 
     Raises:
         CheckpointError: It is damaged.
     """
+    place = place_of(directory)
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(place.read(name))
         clients = {int(client_id): Stored(**own) for client_id, own in content["clients"].items()}
         state = RunState(content["round"], Stored(**content["server"]), clients)
         if content["state_sha256"] != state.sha256:
             raise ValueError("its digest does not fit its content")
         return state
-    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{path} is damaged ({error}): delete it to go on from the round before") from None
+    except (KeyError, TypeError, ValueError, AttributeError, FileNotFoundError) as error:
+        raise CheckpointError(
+            f"{place.file(name)} is damaged ({error}): delete it to go on from the round before"
+        ) from None
 
 
-def latest(directory: Path, round: int | None = None) -> RunState:
+def latest(directory: Directory, round: int | None = None) -> RunState:
     """Read the last committed round, or a given one.
 
     Raises:
@@ -267,4 +250,4 @@ def latest(directory: Path, round: int | None = None) -> RunState:
     if round is not None and round not in found:
         there = ", ".join(map(str, found))
         raise CheckpointError(f"{directory} does not hold round {round}: it holds {there}")
-    return load(found[max(found) if round is None else round])
+    return load(directory, found[max(found) if round is None else round])

@@ -9,6 +9,10 @@ class ConfigError(ValueError):
     """A configuration that cannot be run; the message says what is wrong, what was got and what to do."""
 
 
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be used; the message says which file, why, and what to do."""
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """Suggest the nearest known word, or list them all where none is near."""
     known = sorted(known)

@@ -18,12 +18,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from rayfed_ssl.checkpoints import write_durably
 from rayfed_ssl.data.views import ViewRecipe, normalise
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.models import ENCODERS, build_encoder, encoders
 from rayfed_ssl.models.precision import choose_precision, prepare
+from rayfed_ssl.places import write_durably
 from rayfed_ssl.trees import Weights
 
 FORMAT = "rayfed-ssl-encoder/1"

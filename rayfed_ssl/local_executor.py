@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ import torch
 from rayfed_ssl import checkpoints
 from rayfed_ssl.checkpoints import RunState, Stored
 from rayfed_ssl.federation import Federation
+from rayfed_ssl.places import Directory
 from rayfed_ssl.rounds import ClientReport, Evaluation, ServerReport
 
 
@@ -27,13 +27,13 @@ class LocalExecutor:
         self._uploads: dict[int, Any] = {}
         self._live: dict[Stored, Any] = {}
 
-    def init_server(self, directory: Path) -> Stored:
+    def init_server(self, directory: Directory) -> Stored:
         """Make and store the server's state before round 1."""
         with compute_threads(self._engine.server_threads):
             return self._keep(self._federation.init_server(), directory, "server-000000")
 
     def train_clients(
-        self, state: RunState, cohort: Sequence[int], directory: Path, on_client: Callable[[ClientReport], None]
+        self, state: RunState, cohort: Sequence[int], directory: Directory, on_client: Callable[[ClientReport], None]
     ) -> tuple[ClientReport, ...]:
         """Run one round's client steps."""
         server_state = self._recall(state.server, directory)
@@ -56,7 +56,7 @@ class LocalExecutor:
                 on_client(report)
         return tuple(reports)
 
-    def update_server(self, state: RunState, cohort: Sequence[int], directory: Path) -> ServerReport:
+    def update_server(self, state: RunState, cohort: Sequence[int], directory: Directory) -> ServerReport:
         """Aggregate the uploads of the clients that were just trained."""
         with compute_threads(self._engine.server_threads):
             result = self._federation.update_server(
@@ -67,7 +67,7 @@ class LocalExecutor:
         stored = self._keep(result.state, directory, f"server-{state.round:06d}")
         return ServerReport(stored, result.metrics, result.seconds)
 
-    def evaluate(self, state: RunState, directory: Path, final: bool) -> tuple[Evaluation, ...]:
+    def evaluate(self, state: RunState, directory: Directory, final: bool) -> tuple[Evaluation, ...]:
         """Score every encoder that the method shows."""
         states = checkpoints.StoredStates(state.clients, directory)
         server_state = self._recall(state.server, directory)
@@ -81,12 +81,12 @@ class LocalExecutor:
         """Forget all states; they lie in the checkpoint."""
         self._live.clear()
 
-    def _keep(self, tree: Any, directory: Path, name: str) -> Stored:
+    def _keep(self, tree: Any, directory: Directory, name: str) -> Stored:
         stored = checkpoints.store(tree, directory, name)
         self._live[stored] = tree
         return stored
 
-    def _recall(self, stored: Stored, directory: Path) -> Any:
+    def _recall(self, stored: Stored, directory: Directory) -> Any:
         if stored not in self._live:
             self._live[stored] = checkpoints.read(stored, directory)
         return self._live[stored]

@@ -4,52 +4,43 @@ config.yaml      the resolved configuration; `rayfed-ssl run config.yaml` repeat
 run.json         versions, hardware, seeds, cohorts, hashes, what the run did otherwise than asked
 metrics.parquet  one number a row: round, participant, name, value
 ledger.parquet   one kind of content a row: round, client, direction, kind, field, bytes
-checkpoints/     the last committed rounds; encoders/ the final encoders; figures/
+checkpoints/     the last committed rounds, unless engine.checkpoints puts them elsewhere; encoders/ the final encoders;
+                 figures/
+
+While the run goes on, metrics.arrows and ledger.arrows hold the rows that the two tables do not have yet.
 """
 
 import hashlib
 import json
 import shutil
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 import yaml
 
 from rayfed_ssl import checkpoints
-from rayfed_ssl.checkpoints import write_durably
 from rayfed_ssl.config import Config
 from rayfed_ssl.environment import environment
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.protocols import is_score
 from rayfed_ssl.federation import Federation, training_seed
 from rayfed_ssl.method import Encoder, Metrics
+from rayfed_ssl.places import Directory, Folder, Place, inside, open_place, write_durably
 from rayfed_ssl.rounds import Evaluation, Observer, RoundOutcome
+from rayfed_ssl.rows import EVALUATION_SECONDS, LEDGER, METRICS, Row, ledger_rows, metric_rows, score_rows
 from rayfed_ssl.seeds import SERVER
-
-METRICS = pa.schema(
-    [("round", pa.int32()), ("participant", pa.string()), ("name", pa.string()), ("value", pa.float64())]
-)
-LEDGER = pa.schema(
-    [
-        ("round", pa.int32()),
-        ("client", pa.int32()),
-        ("direction", pa.string()),
-        ("kind", pa.string()),
-        ("field", pa.string()),
-        ("bytes", pa.int64()),
-    ]
-)
+from rayfed_ssl.tables import GrowingTable
 
 LATER_KEYS = (("model", "start", None), ("clients", "labelled", None), ("clients", "label_choice", "balanced"))
 """Keys that earlier records do not have, with the default that stands for what runs did then."""
-
-Row = dict[str, Any]
 
 
 class RunRecord(Observer):
@@ -62,13 +53,54 @@ class RunRecord(Observer):
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.summary: dict[str, Any] = {}
-        self.metrics: list[Row] = []
-        self.ledger: list[Row] = []
+        self._metrics = GrowingTable(directory / "metrics.parquet", METRICS)
+        self._ledger = GrowingTable(directory / "ledger.parquet", LEDGER)
+        self._rounds: list[str] = []
 
     @property
-    def checkpoints(self) -> Path:
+    def metrics(self) -> list[Row]:
+        """Rows of metrics.parquet."""
+        return self._metrics.rows
+
+    @property
+    def ledger(self) -> list[Row]:
+        """Rows of ledger.parquet."""
+        return self._ledger.rows
+
+    @cached_property
+    def checkpoints(self) -> Place:
         """Where the states lie."""
-        return self.directory / "checkpoints"
+        address = self.summary.get("checkpoints")
+        return Folder(self.directory / "checkpoints") if address is None else open_place(address)
+
+    def _address(self, config: Config) -> str | None:
+        """Name where a configuration puts the states of this run; None is beside its record."""
+        root, known = config.engine.checkpoints, self.summary.get("checkpoints")
+        if root is None:
+            return None
+        name = (
+            known.partition("?")[0].rpartition("/")[2]
+            if known
+            else _states_name(self.directory, self.summary["started"])
+        )
+        return open_place(inside(root, name)).address
+
+    def find_states(self, config: Config) -> None:
+        """Look for the states where a run that goes on is told to.
+
+        Raises:
+            ConfigError: They are not there.
+        """
+        address, before = self._address(config), self.checkpoints
+        if address == self.summary.get("checkpoints"):
+            return
+        self.summary["checkpoints"] = address
+        del self.checkpoints
+        if not checkpoints.manifests(self.checkpoints):
+            raise ConfigError(
+                f"the states of this run lie in {before}, and {self.checkpoints} holds none: leave engine.checkpoints as it "
+                "was, or copy them there"
+            )
 
     @staticmethod
     def refuse_used(directory: Path) -> None:
@@ -91,10 +123,13 @@ class RunRecord(Observer):
         """
         cls.refuse_used(directory)
         record = cls(directory)
-        record.checkpoints.mkdir(parents=True)
-        (directory / "config.yaml").write_text(yaml.safe_dump(federation.config.dump(), sort_keys=False))
         record.summary = _describe(federation)
-        record.ledger = [asdict(entry) for entry in federation.public_entries()]
+        record.summary["checkpoints"] = record._address(federation.config)
+        record.checkpoints.create()
+        (directory / "checkpoints").mkdir(parents=True, exist_ok=True)
+        (directory / "config.yaml").write_text(yaml.safe_dump(federation.config.dump(), sort_keys=False))
+        record._metrics.create()
+        record._ledger.create([asdict(entry) for entry in federation.public_entries()])
         record.save()
         return record
 
@@ -110,15 +145,12 @@ class RunRecord(Observer):
             raise ConfigError(f"{directory} holds no run: there is no run.json in it")
         try:
             record.summary = json.loads((directory / "run.json").read_text())
-            record.metrics = pq.read_table(directory / "metrics.parquet").to_pylist()
-            record.ledger = pq.read_table(directory / "ledger.parquet").to_pylist()
             if not isinstance(record.summary, dict) or not {"rounds", "data", "method", "privacy"} <= set(
                 record.summary
             ):
                 raise ValueError("run.json does not describe a run")
-            for rows, schema in ((record.metrics, METRICS), (record.ledger, LEDGER)):
-                if rows and set(rows[0]) != set(schema.names):
-                    raise ValueError(f"a table has columns {', '.join(rows[0])} instead of {', '.join(schema.names)}")
+            record._metrics.load()
+            record._ledger.load()
         except (OSError, ValueError, pa.ArrowException) as error:
             raise ConfigError(f"the record in {directory} is damaged ({error}): start a new run") from None
         return record
@@ -130,7 +162,8 @@ class RunRecord(Observer):
         Raises:
             ConfigError: Another process is writing it.
         """
-        with (self.checkpoints / "lock").open("w") as file:
+        (self.directory / "checkpoints").mkdir(exist_ok=True)
+        with (self.directory / "checkpoints" / "lock").open("w") as file:
             try:
                 import fcntl
 
@@ -174,8 +207,9 @@ class RunRecord(Observer):
 
     def truncate(self, round: int) -> None:
         """Forget what was recorded after a round that was not committed, and the encoders of the run's end."""
-        self.metrics = [row for row in self.metrics if row["round"] <= round]
-        self.ledger = [row for row in self.ledger if row["round"] <= round]
+        self._metrics.truncate("round", round)
+        self._ledger.truncate("round", round)
+        self._rounds = []
         self.summary["rounds"] = [row for row in self.summary["rounds"] if row["round"] <= round]
         self.summary["finished"] = None
         self.save()
@@ -191,20 +225,17 @@ class RunRecord(Observer):
         return found
 
     def evaluated(self) -> set[int]:
-        """Rounds whose scores are on record."""
-        return {row["round"] for row in self.metrics if row["name"] == "knn"}
+        """Rounds whose scores are on record, those without labels to score by among them."""
+        table = self._metrics.read()
+        return set(table.filter(pc.equal(table["name"], EVALUATION_SECONDS))["round"].to_pylist())
 
     def on_round_end(self, outcome: RoundOutcome) -> None:
         """Write down a round."""
-        round = outcome.state.round
-        for report in outcome.clients:
-            self._add(round, f"client-{report.client}", report.metrics | {"seconds": report.seconds})
-            self.ledger.extend(asdict(entry) for entry in report.ledger)
-        self._add(round, "server", outcome.server.metrics | {"seconds": outcome.server.seconds})
-        self._add(round, "run", {"seconds": outcome.seconds, "retries": outcome.retries})
+        self._metrics.append(metric_rows(outcome))
+        self._ledger.append(ledger_rows(outcome))
         self.summary["rounds"].append(
             {
-                "round": round,
+                "round": outcome.state.round,
                 "cohort": [report.client for report in outcome.clients],
                 "state_sha256": outcome.state.sha256,
             }
@@ -213,29 +244,37 @@ class RunRecord(Observer):
 
     def on_evaluated(self, evaluations: Sequence[Evaluation]) -> None:
         """Write down the scores of a round."""
-        for evaluation in evaluations:
-            scores = evaluation.metrics | {"evaluation_seconds": evaluation.seconds}
-            self._add(evaluation.round, evaluation.encoder, scores)
-        self.save()
+        self._metrics.append(score_rows(evaluations))
 
     def finish(self, federation: Federation) -> None:
         """Write the final encoders and mark the run as complete."""
         state = checkpoints.latest(self.checkpoints)
         (self.directory / "encoders").mkdir(exist_ok=True)
+        encoders = Folder(self.directory / "encoders")
         for name, encoder in encoders_of(federation, state, self.checkpoints).items():
-            checkpoints.store(encoder, self.directory / "encoders", name)
+            checkpoints.store(encoder, encoders, name)
+        encoders.settle(encoders.names())
+        self._metrics.merge()
+        self._ledger.merge()
         self.summary["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
         self.save()
 
     def save(self) -> None:
-        """Write everything down."""
-        write_durably(self.directory / "run.json", json.dumps(self.summary, indent=1).encode())
-        for name, rows, schema in (("metrics", self.metrics, METRICS), ("ledger", self.ledger, LEDGER)):
-            write_table(self.directory / f"{name}.parquet", pa.Table.from_pylist(rows, schema=schema))
+        """Write the summary down; rows of the tables are written as they come."""
+        rounds = self.summary.get("rounds", [])
+        # All but the last row, which its maker may still add to, are turned into text once, not in every round.
+        self._rounds[len(rounds) - 1 :] = []
+        self._rounds += [json.dumps(row) for row in rounds[len(self._rounds) :]]
+        text = json.dumps(self.summary | {"rounds": []}, indent=1)
+        if self._rounds:
+            text = text.replace('\n "rounds": []', '\n "rounds": [\n  ' + ",\n  ".join(self._rounds) + "\n ]")
+        write_durably(self.directory / "run.json", text.encode())
 
-    def _add(self, round: int, participant: str, metrics: Metrics) -> None:
-        for name, value in metrics.items():
-            self.metrics.append({"round": round, "participant": participant, "name": name, "value": float(value)})
+
+def _states_name(directory: Path, started: str) -> str:
+    """Name a run's states where many runs keep theirs."""
+    origin = f"{socket.gethostname()}:{directory.resolve()}:{started}"
+    return f"{directory.resolve().name}-{hashlib.sha256(origin.encode()).hexdigest()[:8]}"
 
 
 def settings_sha256(config: Config) -> str:
@@ -247,14 +286,7 @@ def settings_sha256(config: Config) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
-def write_table(path: Path, table: pa.Table) -> None:
-    """Write a Parquet file as a whole or not at all."""
-    buffer = pa.BufferOutputStream()
-    pq.write_table(table, buffer)
-    write_durably(path, buffer.getvalue().to_pybytes())
-
-
-def encoders_of(federation: Federation, state: checkpoints.RunState, directory: Path) -> dict[str, Encoder]:
+def encoders_of(federation: Federation, state: checkpoints.RunState, directory: Directory) -> dict[str, Encoder]:
     """Read from a checkpoint the encoders that the method shows."""
     clients = checkpoints.StoredStates(state.clients, directory)
     return federation.method.encoders(checkpoints.read(state.server, directory), clients)

@@ -4,13 +4,13 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Protocol
 
 from rayfed_ssl import checkpoints
 from rayfed_ssl.checkpoints import RunState, Stored
 from rayfed_ssl.ledger import Entry
 from rayfed_ssl.method import Metrics
+from rayfed_ssl.places import Directory
 
 
 @dataclass(frozen=True)
@@ -83,18 +83,18 @@ class Executor(Protocol):
 
     retries: int
 
-    def init_server(self, directory: Path) -> Stored:
+    def init_server(self, directory: Directory) -> Stored:
         """Make and store the server's state before round 1."""
 
     def train_clients(
-        self, state: RunState, cohort: Sequence[int], directory: Path, on_client: Callable[[ClientReport], None]
+        self, state: RunState, cohort: Sequence[int], directory: Directory, on_client: Callable[[ClientReport], None]
     ) -> tuple[ClientReport, ...]:
         """Run one round's client steps; their uploads stay with the executor. Reports come in ascending id."""
 
-    def update_server(self, state: RunState, cohort: Sequence[int], directory: Path) -> ServerReport:
+    def update_server(self, state: RunState, cohort: Sequence[int], directory: Directory) -> ServerReport:
         """Aggregate the uploads of the clients that were just trained."""
 
-    def evaluate(self, state: RunState, directory: Path, final: bool) -> tuple[Evaluation, ...]:
+    def evaluate(self, state: RunState, directory: Directory, final: bool) -> tuple[Evaluation, ...]:
         """Score every encoder that the method shows: kNN alone, or at the end all protocols."""
 
     def close(self) -> None:
@@ -141,7 +141,7 @@ class Plan:
     rounds: int
     cohort: Callable[[int], tuple[int, ...]]
     evaluate_every: int
-    directory: Path
+    directory: Directory
 
     def evaluation_is_due(self, round: int) -> bool:
         """Whether a round is scored: the last one always."""

@@ -148,13 +148,13 @@ def resume(
         CheckpointError: It has no usable checkpoint.
     """
     record = RunRecord.open(Path(directory))
-    record.checkpoints.mkdir(exist_ok=True)
     with record.locked():
         record = RunRecord.open(Path(directory))  # once more, as who had the lock may have gone on
         federation = Federation.open(record.config(*overrides))
         record.check(federation, draws=True)
         check_ready(federation)
         trackers.chosen(federation.config)
+        record.find_states(federation.config)
         state = None
         if checkpoints.manifests(record.checkpoints):
             state = checkpoints.latest(record.checkpoints, round)

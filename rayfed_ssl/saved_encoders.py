@@ -3,7 +3,7 @@
 import hashlib
 from pathlib import Path
 
-from rayfed_ssl import checkpoints
+from rayfed_ssl import checkpoints, tensor_files
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.parts import without_memory
@@ -41,7 +41,7 @@ def read_encoder(path: Path) -> Encoder:
         ConfigError: The file holds no encoder.
         CheckpointError: It is damaged.
     """
-    if "rayfed-ssl-encoder" in checkpoints.metadata(path).get("format", ""):
+    if "rayfed-ssl-encoder" in tensor_files.metadata(path).get("format", ""):
         from rayfed_ssl.export import read_export  # it knows federations, which begin with what is read here
 
         return read_export(path).encoder

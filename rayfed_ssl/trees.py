@@ -86,8 +86,13 @@ def _leaf_bytes(leaf: Any) -> int:
 
 def digest(tree: Tree) -> str:
     """SHA-256 over paths, types, shapes and bits of every leaf: equal digests mean equal bits."""
+    return digest_leaves(leaves(tree))
+
+
+def digest_leaves(pairs: Iterable[tuple[str, Any]]) -> str:
+    """Compute a tree's digest from its leaves as `leaves` gives them."""
     hasher = hashlib.sha256()
-    for path, leaf in leaves(tree):
+    for path, leaf in pairs:
         if isinstance(leaf, Tensor):
             leaf = leaf.detach().cpu().numpy()
         if isinstance(leaf, np.ndarray):

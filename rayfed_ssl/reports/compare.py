@@ -9,7 +9,8 @@ from statistics import fmean
 from rayfed_ssl.config import Config
 from rayfed_ssl.ledger import BreakEven
 from rayfed_ssl.method import Metrics
-from rayfed_ssl.record import Row, RunRecord
+from rayfed_ssl.record import RunRecord
+from rayfed_ssl.rows import Row
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ import torch
 from torch import Tensor
 
 from rayfed_ssl import checkpoints
-from rayfed_ssl.checkpoints import RunState, StoredStates, write_durably
+from rayfed_ssl.checkpoints import RunState, StoredStates
 from rayfed_ssl.data.shard import Shard
 from rayfed_ssl.diagnosis import CLIENT_SAMPLES, encoder_diagnostics, holds, sample_images
 from rayfed_ssl.errors import ConfigError
@@ -50,6 +50,7 @@ from rayfed_ssl.federation import Federation
 from rayfed_ssl.local_executor import compute_threads
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.parts import without_memory
+from rayfed_ssl.places import Directory, write_durably
 from rayfed_ssl.record import RunRecord, encoders_of
 
 FILE = "diagnostics.json"
@@ -89,7 +90,7 @@ def diagnose(
     return found
 
 
-def encoders_in(federation: Federation, state: RunState, directory: Path) -> dict[str, Encoder]:
+def encoders_in(federation: Federation, state: RunState, directory: Directory) -> dict[str, Encoder]:
     """Read the encoders that the method shows, and those that clients keep for themselves beside a global one."""
     encoders, task = encoders_of(federation, state, directory), federation.task
     if any(client_of(name) is not None for name in encoders):

@@ -5,11 +5,11 @@ A series is named section/whom/what: "clients/loss/mean", "server/distil_loss", 
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from statistics import fmean
 
 from rayfed_ssl.evaluation.protocols import is_score
-from rayfed_ssl.record import Row
+from rayfed_ssl.rows import Row
 
 Points = dict[int, dict[str, float]]
 """Values by round and series."""
@@ -40,9 +40,14 @@ def _series(whom: str, name: str) -> str:
     return f"{whom}/{name}"
 
 
-def moved(ledger: Iterable[Row]) -> Points:
-    """Add up the bytes that all clients sent and received until the end of each round; round 0 is before the first."""
-    totals = {"bytes/up": 0.0, "bytes/down": 0.0}
+def moved(ledger: Iterable[Row], before: Mapping[str, float] | None = None) -> Points:
+    """Add up the bytes that all clients sent and received until the end of each round; round 0 is before the first.
+
+    Args:
+        ledger: Rows of ledger.parquet in ascending rounds.
+        before: Totals of the rounds before.
+    """
+    totals = {"bytes/up": 0.0, "bytes/down": 0.0} | dict(before or {})
     found: Points = {}
     for row in ledger:
         totals[f"bytes/{row['direction']}"] += row["bytes"]

@@ -1,18 +1,19 @@
 """The observer that keeps trackers up to date, remembers what they have, and lets none of them stop a run."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rayfed_ssl.checkpoints import write_durably
 from rayfed_ssl.config import Config
+from rayfed_ssl.places import write_durably
 from rayfed_ssl.record import RunRecord
 from rayfed_ssl.reports.compare import summarise
 from rayfed_ssl.rounds import Evaluation, Observer, RoundOutcome
+from rayfed_ssl.rows import Row, ledger_rows, metric_rows, score_rows
 from rayfed_ssl.trackers import Ending, Subject, Tracker, chosen, opener
 from rayfed_ssl.trackers.series import Points, moved, points
 
@@ -44,18 +45,19 @@ class Tracking(Observer):
         self._report = report
         self._memory = _remembered(record.directory / MEMORY)
         self._followed: list[_Followed] = []
-        self._rows = 0
+        self._moved: Mapping[str, float] = {}
         for name in chosen(config):
             self._attempt(name, partial(self._open, name, config, round))
-        self._catch_up()
+        if self._followed:
+            self._gain(record.metrics, record.ledger)
 
     def on_round_end(self, outcome: RoundOutcome) -> None:
         """Log the round's losses, times and bytes."""
-        self._catch_up()
+        self._gain(metric_rows(outcome), ledger_rows(outcome))
 
     def on_evaluated(self, evaluations: Sequence[Evaluation]) -> None:
         """Log the scores."""
-        self._catch_up()
+        self._gain(score_rows(evaluations), [])
 
     def finish(self) -> None:
         """Log the scores that the run ended with, and its figures."""
@@ -82,15 +84,14 @@ class Tracking(Observer):
             logged = {series: min(last, round) for series, last in logged.items()}
         self._followed.append(_Followed(name, tracker, logged))
 
-    def _catch_up(self) -> None:
-        """Log what the record has beyond what was looked at before."""
+    def _gain(self, metrics: Sequence[Row], ledger: Sequence[Row]) -> None:
+        """Log rows that the record has gained."""
         if not self._followed:
             return
-        fresh = self._record.metrics[self._rows :]
-        self._rows += len(fresh)
-        gained: Points = points(fresh)
-        for round, values in moved(self._record.ledger).items():
+        gained = points(metrics)
+        for round, values in moved(ledger, self._moved).items():
             gained[round] = gained.get(round, {}) | values
+            self._moved = values
         self._log(dict(sorted(gained.items())))
 
     def _log(self, gained: Points) -> None:

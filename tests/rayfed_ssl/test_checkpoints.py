@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from rayfed_ssl import checkpoints
+from rayfed_ssl import checkpoints, places
 from rayfed_ssl.checkpoints import CheckpointError, RunState, Stored
 from rayfed_ssl.method import Empty, Encoder
 from rayfed_ssl.trees import digest
@@ -94,7 +94,7 @@ STRANGE = {
     "foreign": ({"class": "os:system", "fields": {}}, "states of rayfed_ssl only, got os:system"),
     "foreign with our prefix": ({"class": "rayfed_ssl_evil:X", "fields": {}}, "states of rayfed_ssl only"),
     "function": ({"class": "rayfed_ssl.trees:digest", "fields": {}}, "dataclasses only"),
-    "imported class": ({"class": "rayfed_ssl.checkpoints:Path", "fields": {}}, "dataclasses only"),
+    "imported class": ({"class": "rayfed_ssl.checkpoints:Place", "fields": {}}, "dataclasses only"),
     "no such class": ({"class": "rayfed_ssl.method:Nothing", "fields": {}}, "dataclasses only"),
     "other fields": ({"class": "rayfed_ssl.method:Encoder", "fields": {"x": {"value": 1}}}, "is damaged"),
     "no structure": ([1], "is damaged"),
@@ -164,8 +164,8 @@ def test_leftovers_of_a_killed_writer_are_ignored(tmp_path: Path):
 
 
 def test_writing_durably_leaves_nothing_else_behind(tmp_path: Path):
-    checkpoints.write_durably(tmp_path / "a.json", b"one")
-    checkpoints.write_durably(tmp_path / "a.json", b"two")
+    places.write_durably(tmp_path / "a.json", b"one")
+    places.write_durably(tmp_path / "a.json", b"two")
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a.json", b"two")]
 
 
@@ -173,10 +173,10 @@ def test_a_write_that_fails_leaves_the_old_content(tmp_path: Path, monkeypatch: 
     def no_space(*_: object) -> None:
         raise OSError(errno.ENOSPC, "no space left on device")
 
-    checkpoints.write_durably(tmp_path / "a.json", b"one")
+    places.write_durably(tmp_path / "a.json", b"one")
     monkeypatch.setattr("os.replace", no_space)
     with pytest.raises(OSError, match="no space"):
-        checkpoints.write_durably(tmp_path / "a.json", b"two")
+        places.write_durably(tmp_path / "a.json", b"two")
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a.json", b"one")]
 
 

@@ -141,7 +141,7 @@ def test_resuming_a_finished_run_changes_nothing(whole: Result, tmp_path: Path):
 
 def test_a_damaged_last_round_leaves_the_one_before(whole: Result, tmp_path: Path):
     run(whole.record.config(), tmp_path / "run")
-    last = max(manifests(tmp_path / "run" / "checkpoints").values())
+    last = tmp_path / "run" / "checkpoints" / max(manifests(tmp_path / "run" / "checkpoints").values())
     last.write_text(last.read_text()[:100])
     with pytest.raises(
         CheckpointError, match=r"round-000002\.json is damaged .* delete it to go on from the round before"
@@ -184,15 +184,13 @@ def test_a_directory_without_a_run_cannot_be_resumed(tmp_path: Path):
         resume(tmp_path)
 
 
-def test_a_damaged_record_is_said_to_be(whole: Result, tmp_path: Path):
-    for name in ("run.json", "metrics.parquet"):
-        record = RunRecord(tmp_path / name)
-        record.directory.mkdir()
-        record.save()
-        path = record.directory / name
-        path.write_bytes(path.read_bytes()[:-1])
-        with pytest.raises(ConfigError, match="is damaged"):
-            RunRecord.open(record.directory)
+@pytest.mark.parametrize("name", ["run.json", "metrics.parquet", "ledger.parquet"])
+def test_a_damaged_record_is_said_to_be(whole: Result, tmp_path: Path, name: str):
+    shutil.copytree(whole.directory, tmp_path / "run")
+    path = tmp_path / "run" / name
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ConfigError, match="is damaged"):
+        RunRecord.open(tmp_path / "run")
 
 
 def test_only_how_a_run_is_computed_may_change_on_the_way(whole: Result):

@@ -8,8 +8,8 @@ from urllib.parse import quote
 import jinja2
 from markupsafe import Markup
 
-from rayfed_ssl.checkpoints import write_durably
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.places import write_durably
 from rayfed_ssl.reports.html.comparison import comparison_sections
 from rayfed_ssl.reports.html.features import Embedding, embedding_named
 from rayfed_ssl.reports.html.figure import Gallery

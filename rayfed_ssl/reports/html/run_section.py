@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from rayfed_ssl.checkpoints import CheckpointError
+from rayfed_ssl.errors import CheckpointError
 from rayfed_ssl.reports.html import bars, curves, features, matrices
 from rayfed_ssl.reports.html.figure import Gallery, Plot, Shown
 from rayfed_ssl.reports.html.groups import Group

@@ -1,0 +1,60 @@
+"""What a run's tables hold: their columns, and the rows that a round adds."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import pyarrow as pa
+
+from rayfed_ssl.method import Metrics
+from rayfed_ssl.rounds import Evaluation, RoundOutcome
+
+METRICS = pa.schema(
+    [("round", pa.int32()), ("participant", pa.string()), ("name", pa.string()), ("value", pa.float64())]
+)
+LEDGER = pa.schema(
+    [
+        ("round", pa.int32()),
+        ("client", pa.int32()),
+        ("direction", pa.string()),
+        ("kind", pa.string()),
+        ("field", pa.string()),
+        ("bytes", pa.int64()),
+    ]
+)
+
+EVALUATION_SECONDS = "evaluation_seconds"
+"""The name under which every scoring has a row, whatever it could score."""
+
+Row = dict[str, Any]
+
+
+def metric_rows(outcome: RoundOutcome) -> list[Row]:
+    """List the rows of metrics.parquet that a round adds."""
+    round = outcome.state.round
+    rows = []
+    for report in outcome.clients:
+        rows += _rows(round, f"client-{report.client}", report.metrics | {"seconds": report.seconds})
+    rows += _rows(round, "server", outcome.server.metrics | {"seconds": outcome.server.seconds})
+    return rows + _rows(round, "run", {"seconds": outcome.seconds, "retries": outcome.retries})
+
+
+def ledger_rows(outcome: RoundOutcome) -> list[Row]:
+    """List the rows of ledger.parquet that a round adds."""
+    return [asdict(entry) for report in outcome.clients for entry in report.ledger]
+
+
+def score_rows(evaluations: Sequence[Evaluation]) -> list[Row]:
+    """List the rows of metrics.parquet that scoring adds."""
+    rows = []
+    for evaluation in evaluations:
+        scores = evaluation.metrics | {EVALUATION_SECONDS: evaluation.seconds}
+        rows += _rows(evaluation.round, evaluation.encoder, scores)
+    return rows
+
+
+def _rows(round: int, participant: str, metrics: Metrics) -> list[Row]:
+    return [
+        {"round": round, "participant": participant, "name": name, "value": float(value)}
+        for name, value in metrics.items()
+    ]

@@ -1,0 +1,151 @@
+"""Trees in safetensors files: named tensors, and JSON in the header that says how they hang together.
+
+Nothing that is loaded is executed, and any safetensors library reads the tensors. Files are written from the tensors'
+own memory; the library's `save` would copy them three times.
+"""
+
+import dataclasses
+import importlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load
+from torch import Tensor
+
+from rayfed_ssl.errors import CheckpointError
+from rayfed_ssl.trees import Tree, is_node
+
+DTYPES = {
+    "b1": "BOOL", "u1": "U8", "i1": "I8", "u2": "U16", "i2": "I16", "f2": "F16", "u4": "U32", "i4": "I32", "f4": "F32",
+    "u8": "U64", "i8": "I64", "f8": "F64", "c8": "C64",
+}  # fmt: skip
+"""The format's names of numpy's types."""
+
+EARLIER = "go on from an earlier round with `rayfed-ssl resume RUN --round N`, or start anew"
+
+Chunk = bytes | memoryview
+
+
+def encode(tree: Tree) -> tuple[Any, dict[str, Tensor]]:
+    """Split a tree into plain JSON data and named tensors, which are on the CPU and contiguous."""
+    tensors: dict[str, Tensor] = {}
+
+    def visit(node: Tree, path: str) -> Any:
+        if isinstance(node, Tensor):
+            tensors[path] = node.detach().cpu().contiguous()
+            return {"tensor": path}
+        if isinstance(node, dict):
+            return {"dict": [[key, visit(value, f"{path}/{key}")] for key, value in node.items()]}
+        if isinstance(node, list | tuple):
+            return {type(node).__name__: [visit(value, f"{path}/{i}") for i, value in enumerate(node)]}
+        if is_node(node):
+            kind = f"{type(node).__module__}:{type(node).__qualname__}"
+            names = [f.name for f in dataclasses.fields(node)]
+            return {"class": kind, "fields": {name: visit(getattr(node, name), f"{path}/{name}") for name in names}}
+        return {"value": node}
+
+    return visit(tree, ""), tensors
+
+
+def decode(structure: Any, tensors: Mapping[str, Tensor]) -> Tree:
+    """Join what `encode` split; only dataclasses of this package are made."""
+    if "tensor" in structure:
+        return tensors[structure["tensor"]]
+    if "dict" in structure:
+        return {key: decode(value, tensors) for key, value in structure["dict"]}
+    if "list" in structure:
+        return [decode(value, tensors) for value in structure["list"]]
+    if "tuple" in structure:
+        return tuple(decode(value, tensors) for value in structure["tuple"])
+    if "class" in structure:
+        fields = {name: decode(value, tensors) for name, value in structure["fields"].items()}
+        return _dataclass(structure["class"])(**fields)
+    return structure["value"]
+
+
+def _dataclass(kind: str) -> type:
+    module, _, name = kind.partition(":")
+    if module.split(".")[0] != "rayfed_ssl":
+        raise CheckpointError(f"a checkpoint may hold states of rayfed_ssl only, got {kind}: do not load this file")
+    found = getattr(importlib.import_module(module), name, None)
+    if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
+        raise CheckpointError(f"a checkpoint may hold dataclasses only, got {kind}: do not load this file")
+    return found
+
+
+def chunks(structure: Any, tensors: Mapping[str, Tensor]) -> Iterator[Chunk]:
+    """Yield a file's content: the header's length and the header, then each tensor's own memory."""
+    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+    # Wide types first: each tensor then begins at a multiple of its item's size, so that a mapped file can be used as it is.
+    order = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))
+    header: dict[str, Any] = {"__metadata__": {"structure": json.dumps(structure)}}
+    end = 0
+    for name in order:
+        array = arrays[name]
+        begin, end = end, end + array.nbytes
+        header[name] = {"dtype": DTYPES[array.dtype.str[1:]], "shape": array.shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for name in order:
+        yield _memory(arrays[name])
+
+
+def _memory(array: np.ndarray) -> Chunk:
+    return array.data.cast("B") if array.size else b""
+
+
+def read_path(path: Path) -> Tree:
+    """Read a tree from a file of this machine, whose pages it shares.
+
+    Raises:
+        CheckpointError: The file is damaged.
+        FileNotFoundError: There is none.
+    """
+    with _refused(str(path)), safe_open(path, framework="pt") as file:
+        structure = json.loads((file.metadata() or {})["structure"])
+        return decode(structure, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+
+
+def metadata(path: Path) -> dict[str, str]:
+    """Read what a safetensors file says about itself, without its tensors.
+
+    Raises:
+        CheckpointError: It is missing, or no such file.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            found: dict[str, str] = file.metadata() or {}
+            return found
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing: {EARLIER}") from None
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path} cannot be read as safetensors ({error}): write or copy it again") from None
+
+
+def read_bytes(content: bytes, name: str) -> Tree:
+    """Read a tree from a file's content.
+
+    Raises:
+        CheckpointError: It is damaged.
+    """
+    with _refused(name):
+        length = int.from_bytes(content[:8], "little")
+        tensors = load(content)
+        return decode(json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["structure"]), tensors)
+
+
+@contextmanager
+def _refused(name: str) -> Iterator[None]:
+    """Say in one line that a file cannot be used."""
+    try:
+        yield
+    except (FileNotFoundError, CheckpointError):
+        raise
+    except (SafetensorError, ImportError, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
+        raise CheckpointError(f"{name} is damaged ({error}): {EARLIER}") from None
