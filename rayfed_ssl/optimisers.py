@@ -1,4 +1,8 @@
-"""Optimisers as settings: a frozen description that makes a fresh torch optimiser for each local training."""
+"""Optimisers: settings, and the descent that they make afresh for each local training.
+
+Steps have the bits of torch.optim with fused=True, whose kernels they call. torch.optim itself imports TorchDynamo,
+Inductor and SymPy at its first use, which costs every process that trains more than `import torch` does.
+"""
 
 import math
 from collections.abc import Iterable
@@ -6,7 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
+from torch import Tensor
 from torch.nn import Parameter
+
+BETAS = (0.9, 0.999)
+EPSILON = 1e-8
+"""Adam's constants are torch's defaults."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,10 +51,101 @@ class Optimiser:
             return self
         return replace(self, lr=self.lr * (1 + math.cos(math.pi * (round - 1) / rounds)) / 2)
 
-    def over(self, parameters: Iterable[Parameter]) -> torch.optim.Optimizer:
-        """Make an optimiser with empty moments; torch's fused kernels do one pass over memory on CPU and GPU."""
-        if self.name == "sgd":
-            return torch.optim.SGD(
-                parameters, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay, fused=True
-            )
-        return torch.optim.Adam(parameters, lr=self.lr, weight_decay=self.weight_decay, fused=True)
+    def over(self, parameters: Iterable[Parameter]) -> "Descent":
+        """Make a descent with empty moments."""
+        return Descent(self, parameters)
+
+
+@dataclass
+class _Track:
+    """A parameter, the steps that it has done, and its moments."""
+
+    parameter: Parameter
+    age: int = 0
+    moments: tuple[Tensor, ...] = ()
+
+
+class Descent:
+    """Parameters on their way down; a parameter without a gradient stays where it is and ages with its first one.
+
+    Args:
+        settings: How steps are made; only its round's rate counts, not its schedule.
+        parameters: float32, all on one device.
+
+    Attributes:
+        lr: Learning rate of the next step.
+    """
+
+    def __init__(self, settings: Optimiser, parameters: Iterable[Parameter]) -> None:
+        self.lr = settings.lr
+        self._settings = settings
+        self._tracks = [_Track(parameter) for parameter in parameters]
+
+    def zero_grad(self) -> None:
+        """Drop the gradients."""
+        for track in self._tracks:
+            track.parameter.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Move every parameter that has a gradient; fused kernels do so in one pass over memory."""
+        by_age: dict[int, list[_Track]] = {}
+        for track in self._tracks:
+            if track.parameter.grad is not None:
+                by_age.setdefault(track.age, []).append(track)
+        move = _sgd_step if self._settings.name == "sgd" else _adam_step
+        for tracks in by_age.values():
+            for track in tracks:
+                track.age += 1
+            move(self._settings, self.lr, tracks)
+
+
+def _sgd_step(settings: Optimiser, lr: float, tracks: list[_Track]) -> None:
+    """Move parameters of one age by SGD; the first momentum is the first gradient."""
+    parameters, gradients = _pairs(tracks)
+    first = bool(settings.momentum) and tracks[0].age == 1
+    if first:
+        for track, gradient in zip(tracks, gradients, strict=True):
+            track.moments = (torch.empty_like(gradient),)
+    torch._fused_sgd_(
+        parameters,
+        gradients,
+        [moment for track in tracks for moment in track.moments],
+        weight_decay=settings.weight_decay,
+        momentum=settings.momentum,
+        lr=lr,
+        dampening=0,
+        nesterov=False,
+        maximize=False,
+        is_first_step=first,
+    )
+
+
+def _adam_step(settings: Optimiser, lr: float, tracks: list[_Track]) -> None:
+    """Move parameters of one age by Adam."""
+    parameters, gradients = _pairs(tracks)
+    if tracks[0].age == 1:
+        for track in tracks:
+            track.moments = (torch.zeros_like(track.parameter), torch.zeros_like(track.parameter))
+    age = torch.full((), tracks[0].age, dtype=torch.float32, device=parameters[0].device)
+    torch._fused_adam_(
+        parameters,
+        gradients,
+        [track.moments[0] for track in tracks],
+        [track.moments[1] for track in tracks],
+        [],
+        [age] * len(tracks),
+        lr=lr,
+        beta1=BETAS[0],
+        beta2=BETAS[1],
+        weight_decay=settings.weight_decay,
+        eps=EPSILON,
+        amsgrad=False,
+        maximize=False,
+    )
+
+
+def _pairs(tracks: list[_Track]) -> tuple[list[Tensor], list[Tensor]]:
+    """List parameters and their gradients."""
+    gradients = [track.parameter.grad for track in tracks if track.parameter.grad is not None]
+    return [track.parameter for track in tracks], gradients

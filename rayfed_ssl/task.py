@@ -15,8 +15,9 @@ from rayfed_ssl.data.shard import Shard
 from rayfed_ssl.data.views import ViewRecipe, Views, augment, normalise
 from rayfed_ssl.models import Model, build_model
 from rayfed_ssl.models.precision import Precision, autocast, prepare
+from rayfed_ssl.models.undrawn import Undrawn
 from rayfed_ssl.objective import Batch, Objective, Terms
-from rayfed_ssl.optimisers import Optimiser
+from rayfed_ssl.optimisers import Descent, Optimiser
 from rayfed_ssl.parts import without_memory
 from rayfed_ssl.seeds import Purpose, derive_seed
 from rayfed_ssl.start import Start
@@ -107,7 +108,7 @@ class Task:
         An objective's memory among the weights is not looked at; trained parts that are missing start as everybody's do.
         """
         name = architecture or self.encoder
-        model = self.blank(name).to_empty(device="cpu")
+        model = self.blank(name)
         held = without_memory(weights)
         if len(held) < len(model.state_dict()):
             encoder = {key for key in model.state_dict() if key.startswith("encoder.")}
@@ -120,7 +121,6 @@ class Task:
         """Copy a model's encoder and projector, in training mode and without gradients: a target to move slowly."""
         body = self.blank(model.architecture)
         twin = Model(body.encoder, body.projector, body.projection_dim, architecture=model.architecture)
-        twin.to_empty(device="cpu")
         held = {name: value for name, value in model.state_dict().items() if name in twin.state_dict()}
         twin.load_state_dict(held)
         return prepare(twin, self.precision, self.device).train().requires_grad_(False)
@@ -142,8 +142,8 @@ class Task:
         return max(widths.values())
 
     def blank(self, architecture: str) -> Model:
-        """Make a model without memory: no random weights are drawn that would be thrown away."""
-        with torch.device("meta"):
+        """Make a model whose weights hold nothing yet: none are drawn that would be thrown away."""
+        with Undrawn():
             return self._build(architecture)
 
     def _build(self, encoder: str) -> Model:
@@ -255,7 +255,7 @@ class Task:
                 for term in terms:
                     extra = term(model, step.projections)
                     value, added = value + extra, added + extra.detach() * len(index)
-                descent.zero_grad(set_to_none=True)
+                descent.zero_grad()
                 value.backward()
                 descent.step()
                 if memory is not None:
@@ -266,9 +266,7 @@ class Task:
             if terms:
                 finite(float(added) / count, where, descent, "what the method adds to the loss")
         if not all(bool(parameter.isfinite().all()) for parameter in model.parameters()):
-            raise ValueError(
-                f"a weight is not finite after the last step at learning rate {descent.param_groups[0]['lr']:g}: lower it"
-            )
+            raise ValueError(f"a weight is not finite after the last step at learning rate {descent.lr:g}: lower it")
         metrics = {
             "loss_first": epoch_losses[0],
             "loss": epoch_losses[-1],
@@ -316,14 +314,13 @@ class Task:
         return F.normalize(self.represent(model, data, batch)[1], dim=1)
 
 
-def finite(loss: float, where: str, optimiser: torch.optim.Optimizer, what: str = "the loss") -> float:
+def finite(loss: float, where: str, descent: Descent, what: str = "the loss") -> float:
     """Pass a finite loss through.
 
     Raises:
         ValueError: The loss is NaN or infinite.
     """
     if not math.isfinite(loss):
-        rate = optimiser.param_groups[0]["lr"]
         also = "" if what == "the loss" else " or its strength"
-        raise ValueError(f"{what} is {loss} in {where} at learning rate {rate}: lower the learning rate{also}")
+        raise ValueError(f"{what} is {loss} in {where} at learning rate {descent.lr}: lower the learning rate{also}")
     return loss

@@ -22,6 +22,7 @@ from rayfed_ssl.data.views import normalise
 from rayfed_ssl.evaluation.features import evaluating
 from rayfed_ssl.evaluation.subject import Subject
 from rayfed_ssl.models import ENCODERS
+from rayfed_ssl.optimisers import Descent, Optimiser
 from rayfed_ssl.task import finite
 
 
@@ -101,13 +102,13 @@ class FineTuning:
         assert data.labels is not None
         with subject.seeded() as random:
             network = self.network(subject)
-            descent = self.descent(network)
+            descents = self.descents(network)
             accuracies = []
             for epoch in range(self.epochs):
-                for group in descent.param_groups:
-                    group["lr"] = group["initial_lr"] * self.factor(epoch)
-                loss = self._epoch(subject, network, descent, data, data.labels, random)
-                finite(loss, f"epoch {epoch + 1} of {self.epochs} of fine-tuning", descent)
+                for descent, rate in zip(descents, (self.lr, self._head_lr), strict=True):
+                    descent.lr = rate * self.factor(epoch)
+                loss = self._epoch(subject, network, descents, data, data.labels, random)
+                finite(loss, f"epoch {epoch + 1} of {self.epochs} of fine-tuning", descents[0])
                 accuracies.append(accuracy_of(subject, network))
         return Accuracies(accuracies[-1], max(accuracies))
 
@@ -119,22 +120,19 @@ class FineTuning:
         head = nn.Sequential(*hidden, nn.Linear(width, subject.train.num_classes)).to(subject.task.device)
         return nn.Sequential(body, head).train()
 
-    def descent(self, network: nn.Sequential) -> torch.optim.Optimizer:
-        """Make the optimiser: one group for the encoder, one for the classifier."""
-        rates = (self.lr, self._head_lr)
-        groups = [
-            {"params": list(part.parameters()), "lr": rate, "initial_lr": rate}
-            for part, rate in zip(network, rates, strict=True)
-        ]
-        if self.optimiser == "adam":
-            return torch.optim.Adam(groups, weight_decay=self.weight_decay, fused=True)
-        return torch.optim.SGD(groups, momentum=self.momentum, weight_decay=self.weight_decay, fused=True)
+    def descents(self, network: nn.Sequential) -> tuple[Descent, Descent]:
+        """Make the optimisers of encoder and classifier."""
+        encoder, head = (
+            Optimiser(name=self.optimiser, lr=rate, weight_decay=self.weight_decay, momentum=self.momentum)
+            for rate in (self.lr, self._head_lr)
+        )
+        return encoder.over(network[0].parameters()), head.over(network[1].parameters())
 
     def _epoch(
         self,
         subject: Subject,
         network: nn.Sequential,
-        descent: torch.optim.Optimizer,
+        descents: tuple[Descent, Descent],
         data: Shard,
         labels: Tensor,
         random: torch.Generator,
@@ -150,9 +148,11 @@ class FineTuning:
             with subject.task.autocast():
                 scores = network(view)
             loss = F.cross_entropy(scores.float(), labels[index])
-            descent.zero_grad(set_to_none=True)
+            for descent in descents:
+                descent.zero_grad()
             loss.backward()
-            descent.step()
+            for descent in descents:
+                descent.step()
             total, count = total + loss.detach() * len(index), count + len(index)
         return float(total) / count
 

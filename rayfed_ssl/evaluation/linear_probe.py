@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from rayfed_ssl.evaluation.features import check_labelled, extract_features
 from rayfed_ssl.models.precision import Precision
+from rayfed_ssl.optimisers import BETAS, EPSILON
 
 
 class ProbeResult(NamedTuple):
@@ -171,16 +172,15 @@ class LinearProbe:
         scale = _standardiser(train) if self.standardise else _unscaled
         train, test = _with_ones(scale(train)), _with_ones(scale(test.to(train)))
         weights = self._initial_weights(num_classes, train, generator)
-        descent = self._descent(weights)
+        descent = _Descent(self, weights)
         accuracies = []
         for epoch in range(self.epochs):
             if fresh is not None and epoch > 0:
                 train = _with_ones(scale(fresh()))
             order = torch.randperm(len(train), generator=generator) if self.shuffle else torch.arange(len(train))
-            descent.param_groups[0]["lr"] = self.learning_rate(epoch)
             for index in order.to(train.device).split(self.batch):
-                weights.grad = cross_entropy_gradient(weights, train[index], train_labels[index])
-                descent.step()
+                gradient = cross_entropy_gradient(weights, train[index], train_labels[index])
+                descent.step(gradient, self.learning_rate(epoch))
             accuracies.append(_accuracy(self._finite(test @ weights.T), test_labels))
         logits = self._finite(train @ weights.T)
         loss = float(F.cross_entropy(logits, train_labels))
@@ -197,10 +197,33 @@ class LinearProbe:
         weights[:, :-1] = torch.randn(num_classes, train.shape[1] - 1, generator=generator) * self.init_std
         return weights
 
-    def _descent(self, weights: Tensor) -> torch.optim.Optimizer:
-        if self.optimiser == "adam":
-            return torch.optim.Adam([weights], self.lr, weight_decay=self.weight_decay)
-        return torch.optim.SGD([weights], self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+
+class _Descent:
+    """torch.optim's SGD or Adam, not fused, on one matrix; `rayfed_ssl.optimisers` says why not torch.optim itself."""
+
+    def __init__(self, probe: LinearProbe, weights: Tensor) -> None:
+        self._probe, self._weights = probe, weights
+        self._moments = torch.zeros_like(weights), torch.zeros_like(weights)
+        self._age = 0
+
+    def step(self, gradient: Tensor, lr: float) -> None:
+        """Move the weights."""
+        self._age += 1
+        if self._probe.weight_decay:
+            gradient = gradient.add(self._weights, alpha=self._probe.weight_decay)
+        if self._probe.optimiser == "adam":
+            self._adam(gradient, lr)
+        elif self._probe.momentum:
+            self._weights.add_(self._moments[0].mul_(self._probe.momentum).add_(gradient), alpha=-lr)
+        else:
+            self._weights.add_(gradient, alpha=-lr)
+
+    def _adam(self, gradient: Tensor, lr: float) -> None:
+        (first, second), (beta1, beta2) = self._moments, BETAS
+        first.lerp_(gradient, 1 - beta1)
+        second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        deviation = (second.sqrt() / (1 - beta2**self._age) ** 0.5).add_(EPSILON)
+        self._weights.addcdiv_(first, deviation, value=-lr / (1 - beta1**self._age))
 
 
 def cross_entropy_gradient(weights: Tensor, features: Tensor, labels: Tensor) -> Tensor:

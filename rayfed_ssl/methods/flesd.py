@@ -313,7 +313,7 @@ class FLESD(Method):
         """
         size = check_public(len(public), self.queue_size, self.distil_batch)
         queue = SampleQueue.random(size, student.projection_dim, generator)
-        optimiser = Optimiser(lr=self.distil_lr, weight_decay=self.distil_weight_decay).over(student.parameters())
+        descent = Optimiser(lr=self.distil_lr, weight_decay=self.distil_weight_decay).over(student.parameters())
         losses, num_steps = [], 0
         for epoch in range(self.distil_epochs):
             before = queue.filled if self.refill == "epoch" else 0
@@ -331,12 +331,12 @@ class FLESD(Method):
                 if queue.filled - before <= size:
                     continue
                 loss = self.loss(ensembled, queries, index, queue)
-                optimiser.zero_grad(set_to_none=True)
+                descent.zero_grad()
                 loss.backward()
-                optimiser.step()
+                descent.step()
                 total, count, num_steps = total + loss.detach(), count + 1, num_steps + 1
             if count:
-                losses.append(finite(float(total) / count, f"distillation epoch {epoch + 1}", optimiser))
+                losses.append(finite(float(total) / count, f"distillation epoch {epoch + 1}", descent))
         return {"distil_loss_first": losses[0], "distil_loss": losses[-1], "distil_steps": num_steps}
 
     def loss(self, ensembled: Tensor, queries: Tensor, index: Tensor, queue: SampleQueue) -> Tensor:

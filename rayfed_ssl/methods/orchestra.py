@@ -222,7 +222,7 @@ class Orchestra(Method):
         for step in range(self.global_steps):
             balanced = balanced_assignments(local @ moving.detach().T, self.sharpness, 100, 0.01)
             loss = agreement_loss(balanced, local, moving, temperature)
-            descent.zero_grad(set_to_none=True)
+            descent.zero_grad()
             loss.backward()
             descent.step()
             with torch.no_grad():

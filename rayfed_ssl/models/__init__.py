@@ -9,8 +9,9 @@ from types import MappingProxyType
 from torch import nn
 
 from rayfed_ssl.models import encoders
-from rayfed_ssl.models.encoders import Depth, Encoder, Stem
+from rayfed_ssl.models.encoders import Encoder, Stem
 from rayfed_ssl.models.heads import HEADS, HeadSpec, Model, build_head, head_width
+from rayfed_ssl.models.resnet import Depth
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ def _resnet(depth: Depth, feature_dim: int) -> EncoderInfo:
     return EncoderInfo(
         f"resnet{depth}",
         f"ResNet-{depth}, first layers for small images up to 64 pixels",
-        "He et al. 2016; torchvision, edited as in FLESD's code",
+        "He et al. 2016, as in torchvision, edited as in FLESD's code",
         feature_dim,
         partial(encoders.resnet, depth),
         has_stem=True,

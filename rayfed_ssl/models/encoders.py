@@ -7,13 +7,13 @@ Weights are initialised as PyTorch and torchvision do, from torch's global gener
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import Literal
 
 from torch import nn
 
+from rayfed_ssl.models.resnet import Depth, resnet_layers
+
 Stem = Literal["auto", "cifar", "imagenet"]
-Depth = Literal[18, 34, 50]
 
 MIN_SIZE = 8
 """Smallest image side in pixels: below it VGG-9's three halvings leave nothing; one rule for all encoders."""
@@ -42,22 +42,18 @@ def stem_for(size: int, stem: Stem) -> Literal["cifar", "imagenet"]:
 
 
 def resnet(depth: Depth, *, channels: int, size: int, stem: Stem) -> Encoder:
-    """Build torchvision's ResNet without its classifier.
+    """Build a ResNet without its classifier.
 
     The "cifar" stem replaces the 7x7 convolution of stride 2 and the max-pool by one 3x3 convolution of stride 1, which
     is how FLESD edits torchvision's ResNets; "auto" takes it up to 64 pixels.
     """
-    from torchvision.models import resnet18, resnet34, resnet50  # two seconds that only ResNets need
-
-    build: Callable[..., nn.Module] = {18: resnet18, 34: resnet34, 50: resnet50}[depth]
-    layers = OrderedDict(build(num_classes=1).named_children())
+    layers = resnet_layers(depth)
     feature_dim = 2048 if depth == 50 else 512
     if stem_for(size, stem) == "cifar":
         layers["conv1"] = nn.Conv2d(channels, 64, 3, stride=1, padding=1, bias=False)
         layers["maxpool"] = nn.Identity()
     elif channels != 3:
         layers["conv1"] = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
-    del layers["fc"]
     layers["flatten"] = nn.Flatten()
     return Encoder(feature_dim, layers)
 

@@ -6,6 +6,8 @@ import sys
 import pytest
 
 import rayfed_ssl
+from rayfed_ssl.config import Config
+from rayfed_ssl.federation import Federation
 
 ALL_OF_IT = """
 import importlib, pkgutil, sys
@@ -14,6 +16,34 @@ names = [module.name for module in pkgutil.walk_packages(rayfed_ssl.__path__, "r
 assert len(names) > 30, names
 for name in names:
     importlib.import_module(name)
+"""
+
+TINY = {
+    "rounds": 1,
+    "method": {"name": "fedavg"},
+    "objective": {"name": "byol", "hidden": 32},
+    "data": {"name": "digits", "train_limit": 60, "test_limit": 30},
+    "partition": {"name": "iid"},
+    "clients": {"number": 2},
+    "model": {"encoder": "cnn", "projection_dim": 16},
+    "training": {"epochs": 1, "batch": 16},
+    "evaluation": {"linear": {"epochs": 1}},
+    "engine": {"trackers": [], "device": "cpu"},
+}
+
+A_CLIENT = f"""
+import torch
+from rayfed_ssl.config import Config
+from rayfed_ssl.federation import Federation
+
+torch.set_num_threads(1)
+federation = Federation.open(Config.load({TINY}))
+federation.task.blank("resnet18")
+server = federation.init_server()
+trained = federation.update_client(1, 0, federation.method.download(server, 0), None)
+server = federation.update_server(1, server, {{0: trained.upload}}).state
+for name, encoder in federation.method.encoders(server, {{}}).items():
+    assert "linear" in str(federation.evaluate(encoder, name, 1, True).metrics)
 """
 
 
@@ -37,6 +67,13 @@ def test_the_bare_package_loads_nothing_heavy():
 @pytest.mark.parametrize("module", ["rayfed_ssl.config", "rayfed_ssl.runs"])
 def test_a_run_loads_neither_figures_nor_scikit_learn(module: str):
     assert loaded_after(f"import {module}", "matplotlib", "sklearn", "torchvision", "pandas") == []
+
+
+def test_training_and_scoring_load_nothing_of_what_torch_optim_and_torchvision_would():
+    Federation.open(Config.load(TINY))  # decodes the digits, for which scikit-learn is loaded
+    heavy = ("torch._dynamo", "torch._inductor", "torch.onnx", "sympy", "torchvision", "sklearn", "scipy", "pandas")
+    others = ("matplotlib", "rich", "jinja2", "typer", "ray", "optuna")
+    assert loaded_after(A_CLIENT, *heavy, *others, "torch") == ["torch"]
 
 
 def test_what_the_package_exports_is_there():

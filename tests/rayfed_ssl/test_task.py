@@ -114,10 +114,10 @@ def test_fewer_than_two_samples_are_refused(federation: Federation, num_samples:
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf"), float("-inf")])
 def test_a_loss_that_is_not_finite_names_the_learning_rate(loss: float):
-    optimiser = Optimiser(lr=0.25).over([torch.nn.Parameter(torch.zeros(1))])
+    descent = Optimiser(lr=0.25).over([torch.nn.Parameter(torch.zeros(1))])
     with pytest.raises(ValueError, match=r"in epoch 3 at learning rate 0\.25: lower the learning rate"):
-        finite(loss, "epoch 3", optimiser)
-    assert finite(1.5, "epoch 3", optimiser) == 1.5
+        finite(loss, "epoch 3", descent)
+    assert finite(1.5, "epoch 3", descent) == 1.5
 
 
 def test_projections_are_unit_rows_in_order_and_leave_the_model_as_it_was(federation: Federation):
@@ -160,23 +160,3 @@ def test_architectures_go_round_by_client_id(open_tiny: Open):
     assert [task.architecture(client_id) for client_id in range(4)] == ["cnn", "vgg9", "cnn", "vgg9"]
     assert task.heterogeneous
     assert not open_tiny("local", "clients.models=[cnn]").task.heterogeneous
-
-
-@pytest.mark.parametrize("name", ["adam", "sgd"])
-def test_an_optimiser_starts_anew_and_does_what_torchs_does(name: str):
-    settings = Optimiser(name=name, lr=0.1, weight_decay=0.01, momentum=0.5)
-    kinds = {
-        "adam": lambda p: torch.optim.Adam(p, lr=0.1, weight_decay=0.01),
-        "sgd": lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.01, momentum=0.5),
-    }
-    results = []
-    for make in (settings.over, kinds[name]):
-        parameter = torch.nn.Parameter(torch.tensor([1.0, -2.0]))
-        optimiser = make([parameter])
-        for _ in range(3):
-            optimiser.zero_grad()
-            parameter.square().sum().backward()
-            optimiser.step()
-        results.append(parameter.detach())
-    torch.testing.assert_close(*results, rtol=1e-6, atol=0)  # fused kernels round differently
-    assert not settings.over([torch.nn.Parameter(torch.ones(1))]).state

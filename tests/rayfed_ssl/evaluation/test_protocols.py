@@ -138,7 +138,7 @@ def test_learning_rates_fall_where_the_papers_say(subject: Subject):
     factors = [swav.tuning.factor(epoch) for epoch in (0, 11, 12, 15, 16, 19)]
     assert factors == pytest.approx([1, 1, 0.2, 0.2, 0.04, 0.04], rel=1e-12)
     network = swav.tuning.network(subject)
-    assert [group["lr"] for group in swav.tuning.descent(network).param_groups] == [0.02, 5]
+    assert [descent.lr for descent in swav.tuning.descents(network)] == [0.02, 5]
 
 
 def plain_fine_tuning(subject: Subject, rows: np.ndarray, tuning: FineTuning) -> list[float]:

@@ -1,11 +1,10 @@
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch import Tensor, nn
 
 from rayfed_ssl.models import ENCODERS, Encoder, build_encoder
+from rayfed_ssl.models.undrawn import Undrawn
+from rayfed_ssl.trees import digest
 
 torch.set_num_threads(1)
 
@@ -86,20 +85,26 @@ def test_resnet_stem_follows_size_and_wish(size: int, stem: str, kernel: int) ->
     assert isinstance(pool, nn.Identity if kernel == 3 else nn.MaxPool2d)
 
 
-@pytest.mark.parametrize("stem", ["cifar", "imagenet"])
-def test_resnet_computes_what_torchvisions_edited_resnet_does(stem: str) -> None:
-    from torchvision.models import resnet18
+@pytest.mark.parametrize(("depth", "stem"), [(18, "cifar"), (34, "imagenet"), (50, "cifar")])
+def test_resnets_draw_and_compute_what_torchvisions_edited_ones_do(depth: int, stem: str) -> None:
+    import torchvision
 
     torch.manual_seed(0)
-    reference = resnet18()
+    reference = getattr(torchvision.models, f"resnet{depth}")(num_classes=1)
     if stem == "cifar":
         reference.conv1 = nn.Conv2d(3, 64, 3, 1, 1, bias=False)
         reference.maxpool = nn.Identity()
     reference.fc = nn.Identity()
-    encoder = build_encoder("resnet18", channels=3, size=16, stem=stem)  # type: ignore[arg-type]
-    encoder.load_state_dict(reference.state_dict())
-    images = torch.randn(2, 3, 16, 16)
-    assert torch.equal(encoder.eval()(images), reference.eval()(images))
+    drawn = torch.get_rng_state()
+    torch.manual_seed(0)
+    encoder = build_encoder(f"resnet{depth}", channels=3, size=16, stem=stem)  # type: ignore[arg-type]
+    assert torch.equal(torch.get_rng_state(), drawn)
+    images, gradients = torch.randn(2, 3, 16, 16), []
+    for network in (encoder, reference):
+        network(images).square().sum().backward()
+        gradients.append({name: parameter.grad for name, parameter in network.named_parameters()})
+    assert digest(gradients[0]) == digest(gradients[1])
+    assert digest(dict(encoder.state_dict())) == digest(dict(reference.state_dict()))  # the running statistics too
 
 
 def load(target: nn.Sequential, source: nn.Module) -> nn.Sequential:
@@ -184,9 +189,12 @@ def test_registry_keys_are_the_names_and_it_is_read_only() -> None:
         ENCODERS["mine"] = ENCODERS["cnn"]  # type: ignore[index]
 
 
-def test_importing_models_and_building_a_cnn_loads_no_torchvision() -> None:
-    code = (
-        "import sys; from rayfed_ssl.models import build_model; build_model('cnn', channels=1, size=8); "
-        "sys.exit('torchvision' in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
+@pytest.mark.parametrize("name", ENCODERS)
+def test_undrawn_encoders_move_no_generator_and_differ_in_nothing_else(name: str) -> None:
+    drawn, before = build_encoder(name, channels=3, size=32), torch.get_rng_state()
+    with Undrawn():
+        undrawn = build_encoder(name, channels=3, size=32)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert repr(undrawn) == repr(drawn)
+    undrawn.load_state_dict(drawn.state_dict())
+    assert digest(dict(undrawn.state_dict())) == digest(dict(drawn.state_dict()))
