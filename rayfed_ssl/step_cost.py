@@ -1,0 +1,235 @@
+"""What one client's step takes in memory and time: measured in a process of its own, or estimated from the model.
+
+    python -m rayfed_ssl.step_cost < configuration.json
+
+runs the largest client's step and prints its cost as JSON. Bits depend on none of this: it only says how many steps fit
+beside each other.
+"""
+
+import dataclasses
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+import psutil
+import torch
+from torch import Tensor
+
+from rayfed_ssl.config import Config
+from rayfed_ssl.environment import environment
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.federation import Federation
+from rayfed_ssl.gpu_memory import CONTEXT_BYTES, gpus
+from rayfed_ssl.task import Task
+from rayfed_ssl.trees import nbytes
+
+WEIGHT_COPIES = 6
+"""Weights, gradients, Adam's two moments, the download and the upload of a model in training."""
+
+STEP_BYTES = 80_000_000
+"""What a process grows by in its first step whatever the model: torch's optimisers and kernels (docs/engine.md)."""
+
+VIEWS = 2
+"""Views of a sample that go through the model before gradients are taken."""
+
+SAMPLES = 2
+"""Blank samples that are sent through a model; batch normalisation refuses one."""
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """What the step of the largest client takes.
+
+    Attributes:
+        memory: Bytes of the machine's memory that the process grows by.
+        gpu_memory: Bytes of the GPU at the peak, CUDA's context included; 0 on the CPU.
+        state: Bytes that the client remembers until its next step; None if unknown.
+        seconds: Time of a local epoch; None if it was not measured.
+    """
+
+    memory: int
+    gpu_memory: int = 0
+    state: int | None = None
+    seconds: float | None = None
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the step was run."""
+        return self.seconds is not None
+
+
+def step_cost(federation: Federation, device: str) -> StepCost:
+    """Look up what was measured for such a step here, or estimate it.
+
+    Args:
+        federation: The run.
+        device: Where its clients compute, "cpu" or "cuda", which this process need not have.
+    """
+    return recorded(federation, device) or estimate(federation, device)
+
+
+def estimate(federation: Federation, device: str) -> StepCost:
+    """Estimate a step from the model: copies of its weights, and what two views leave behind for the backward pass."""
+    task, samples = federation.task, largest_client(federation)[1]
+    names = {task.encoder, *task.client_encoders}
+    batch = min(task.batch, samples)
+    peak = max(
+        WEIGHT_COPIES * nbytes(task.blank(name).state_dict()) + VIEWS * activation_bytes(task, name, batch)
+        for name in names
+    )
+    if device != "cuda":
+        return StepCost(STEP_BYTES + peak)
+    return StepCost(STEP_BYTES, peak + samples * task.channels * task.size**2 + CONTEXT_BYTES)
+
+
+def activation_bytes(task: Task, architecture: str, batch: int) -> int:
+    """Count what one view of a batch leaves for the backward pass, from a forward pass of two blank samples."""
+    model = task.blank(architecture).to_empty(device="cpu").train()
+    own = {tensor.untyped_storage().data_ptr() for tensor in model.state_dict().values()}
+    kept: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if (where := tensor.untyped_storage().data_ptr()) not in own:
+            kept[where] = tensor
+        return tensor
+
+    images = torch.zeros(SAMPLES, task.channels, task.size, task.size)
+    # Shapes on the meta device would do, but importing torch's rules for it takes a second.
+    with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model(images)
+    width = 4 if task.precision.dtype == "fp32" else 2
+    return sum(t.numel() * min(width, t.element_size()) for t in kept.values()) * batch // SAMPLES
+
+
+def measure(federation: Federation, gpu_free: int | None = None) -> StepCost:
+    """Run the largest client's step twice, from nothing and from what it then remembers, and note the peak.
+
+    Args:
+        federation: Best opened with one local epoch: more take longer and no more memory.
+        gpu_free: Bytes of the GPU that were free before this process touched it, to tell CUDA's context by.
+    """
+    client_id, _ = largest_client(federation)
+    download = federation.method.download(federation.init_server(), client_id)
+    before = _start_peak(federation.task.device)
+    first = federation.update_client(1, client_id, download, None)
+    second = federation.update_client(1, client_id, download, first.state)
+    grown = max(0, _peak() - before)
+    on_gpu = _gpu_peak(federation.task.device, gpu_free)
+    return StepCost(grown, on_gpu, nbytes(second.state), second.seconds / federation.config.epochs)
+
+
+def _start_peak(device: torch.device) -> int:
+    """Forget earlier peaks; returns the bytes in use now."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    with suppress(OSError):  # an earlier peak counts as ours then, which errs to the safe side
+        Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts again at what is in use now
+    return _peak()
+
+
+def _peak() -> int:
+    """Read the highest memory of this process, without the files that it maps, which processes share."""
+    try:
+        text = Path("/proc/self/status").read_text()
+    except OSError:
+        return int(psutil.Process().memory_info().rss)
+    sizes = {name: int(kib) * 1024 for name, kib in re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)}
+    return sizes["VmHWM"] - sizes["RssFile"]
+
+
+def _gpu_peak(device: torch.device, gpu_free: int | None) -> int:
+    if device.type != "cuda":
+        return 0
+    context = CONTEXT_BYTES
+    if gpu_free is not None:
+        context = max(0, gpu_free - torch.cuda.mem_get_info(device)[0] - torch.cuda.memory_reserved(device))
+    return torch.cuda.max_memory_reserved(device) + context
+
+
+def measure_apart(config: Config) -> StepCost:
+    """Measure in a process of its own, whose memory nothing else has touched, and put it on record for later runs.
+
+    Raises:
+        ConfigError: The step failed there; the message says why.
+    """
+    short = config.model_copy(
+        update={"training": config.training.model_copy(update={"epochs": 1, "total_epochs": None})}
+    )
+    command = [sys.executable, "-m", "rayfed_ssl.step_cost"]
+    done = subprocess.run(command, input=json.dumps(short.dump()), capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
+        reason = re.sub(r"^[\w.]+Error: ", "", last)
+        raise ConfigError(f"the step of one client, run alone, failed: {reason}")
+    cost = StepCost(**json.loads(done.stdout.splitlines()[-1]))
+    federation = Federation.open(config)
+    record(federation, federation.task.device.type, cost)
+    return cost
+
+
+def one_epoch(config: Config) -> Config:
+    """Shorten local training, which takes no less memory for it."""
+    training = config.training.model_copy(update={"epochs": 1, "total_epochs": None})
+    return config.model_copy(update={"training": training})
+
+
+def largest_client(federation: Federation) -> tuple[int, int]:
+    """Find the client with most samples, and how many it has."""
+    sizes = {client_id: len(rows) for client_id, rows in federation.shards.items()}
+    chosen = max(sizes, key=lambda client_id: (sizes[client_id], -client_id))
+    return chosen, sizes[chosen]
+
+
+def recorded(federation: Federation, device: str) -> StepCost | None:
+    """Find what was measured for such a step on such a machine."""
+    try:
+        return StepCost(**json.loads(_file(federation, device).read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def record(federation: Federation, device: str, cost: StepCost) -> None:
+    """Keep a measurement for later runs; a cache that cannot be written is done without."""
+    file = _file(federation, device)
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(dataclasses.asdict(cost)))
+
+
+def _file(federation: Federation, device: str) -> Path:
+    """Name the file after all that the memory of a step depends on."""
+    tree, here = federation.config.dump(), environment()
+    engine = {key: tree["engine"][key] for key in ("precision", "channels_last", "compile", "threads")}
+    on = [device, here["versions"], here["hardware"]]
+    sections = [tree[key] for key in ("method", "objective", "model", "clients", "training")]
+    parts: list[Any] = [
+        *sections,
+        engine,
+        on,
+        federation.task.size,
+        federation.num_public,
+        largest_client(federation)[1],
+    ]
+    digest = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+    return platformdirs.user_cache_path("rayfed-ssl") / "steps" / f"{digest[:24]}.json"
+
+
+def main() -> None:
+    """Measure what standard input configures."""
+    before = gpus()
+    config = Config.load(json.load(sys.stdin))
+    torch.set_num_threads(config.engine.threads)
+    federation = Federation.open(config)
+    cost = measure(federation, before[federation.task.device.index or 0].free if before else None)
+    sys.stdout.write(json.dumps(dataclasses.asdict(cost)) + "\n")
+
+
+if __name__ == "__main__":
+    main()
