@@ -2,33 +2,36 @@
 
 import os
 import secrets
-import shutil
 import signal
-import socket
 import sys
-import tempfile
 import threading
+import time
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import psutil
 import ray
 from ray._private import ray_constants
 
-START_TIMEOUT = 20.0
-"""Seconds that Ray may take to start or to let us in; on two busy cores it takes 3 to 6."""
+from actors.address import ClusterError, knock, local_nodes, resolve, use_token
+from actors.leftovers import OwnDirectory, clear_leftovers
+from actors.own_ray import options, own_directory, own_port
+from actors.watch import StartWatch
 
-HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-HTTP2_SETTINGS = b"\x04"
-"""What a client of gRPC, which Ray's head speaks, says first, and the type of the frame that it hears back."""
+START_TIMEOUT = 180.0
+"""Seconds that a Ray of our own may take to start while its processes work; on two busy cores it takes 3 to 6."""
 
-OBJECT_STORE_SHARE = 0.3
-"""Part of the free memory that a Ray of our own may fill with uploads and states before it spills them to disk."""
+JOIN_TIMEOUT = 20.0
+"""Seconds that a running Ray may take to let us in; it takes less than one."""
 
+LOOK = 0.2
+"""Seconds between two looks at a start."""
 
-class ClusterError(ValueError):
-    """Ray cannot run what was asked of it; the message says what was needed, what is there and what to do."""
+SHORT = 8
+"""Lines of a message that may become one: Ray tells of two versions in six."""
+
+__all__ = ["Cluster", "ClusterError", "Node", "first_line", "start"]
 
 
 @dataclass(frozen=True)
@@ -40,18 +43,20 @@ class Node:
         cpus: Cores that Ray may hand out.
         gpus: GPUs that Ray may hand out.
         store: Bytes that its object store may hold.
+        memory: Bytes that processes may take beside it; 0 if unknown.
     """
 
     id: str
     cpus: float
     gpus: float = 0.0
     store: float = 0.0
+    memory: float = 0.0
 
     @classmethod
     def of(cls, entry: dict[str, Any]) -> "Node":
         """Read Ray's description."""
-        has = entry["Resources"]
-        return cls(entry["NodeID"], has.get("CPU", 0.0), has.get("GPU", 0.0), has.get("object_store_memory", 0.0))
+        names = ("CPU", "GPU", "object_store_memory", "memory")
+        return cls(entry["NodeID"], *(entry["Resources"].get(name, 0.0) for name in names))
 
 
 @dataclass
@@ -64,7 +69,7 @@ class Cluster:
     """
 
     owned: bool
-    directory: Path | None = None
+    directory: OwnDirectory | None = None
     _leave: threading.Event = field(default_factory=threading.Event)
 
     def nodes(self) -> list[Node]:
@@ -77,8 +82,12 @@ class Cluster:
         if self.owned:
             self.owned = False
             ray.shutdown()
-            self._leave.set()
-            _remove(self.directory)
+            self._forget()
+
+    def _forget(self) -> None:
+        self._leave.set()
+        if self.directory is not None:
+            self.directory.remove()
 
 
 def start(address: str | None = None, *, num_cpus: int | None = None, timeout: float | None = None) -> Cluster:
@@ -88,10 +97,12 @@ def start(address: str | None = None, *, num_cpus: int | None = None, timeout: f
     is given. A cluster that we attach to decides itself how it is entered.
 
     Args:
-        address: "host:port" or "auto"; None takes RAY_ADDRESS if that is set, and else starts Ray here.
+        address: "host:port" or "auto", the Ray that this machine is a node of; None takes RAY_ADDRESS if that is set, and
+            else starts Ray here.
         num_cpus: Cores that Ray may hand out; None takes those of this process.
-        timeout: Seconds to wait for an answer; None means START_TIMEOUT, or up to three times that on a busy machine.
-            After this failure the program should end: a thread that hangs inside Ray may end it later.
+        timeout: Seconds to wait at most; None means START_TIMEOUT or JOIN_TIMEOUT. A start that cannot succeed any more
+            is given up much earlier. After a failure the program should end: a thread that hangs inside Ray may end it
+            later.
 
     Raises:
         ClusterError: Ray does not start, or does not answer.
@@ -99,19 +110,44 @@ def start(address: str | None = None, *, num_cpus: int | None = None, timeout: f
     if ray.is_initialized():
         return Cluster(owned=False)
     _keep_uv_out()
-    timeout = timeout or START_TIMEOUT * min(max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)), 3.0)
     address = address or os.environ.get("RAY_ADDRESS") or "local"
+    return _start(num_cpus, timeout or START_TIMEOUT) if address == "local" else _join(address, timeout or JOIN_TIMEOUT)
+
+
+def _start(num_cpus: int | None, timeout: float) -> Cluster:
+    clear_leftovers()
+    _point_at_clusters()
+    directory = own_directory()
+    cluster = Cluster(True, directory)
+    # Given a token here, Ray writes none into the user's home.
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    if "RAY_AUTH_MODE" not in os.environ:
+        use_token()
+    watch = StartWatch(directory.path)
+    try:
+        with own_port():
+            _enter(options(directory.path, num_cpus), cluster, timeout, watch.trouble)
+    except _EntryError as error:
+        _end(watch)
+        raise ClusterError(
+            f"Ray did not start on this machine ({error}): see that {directory.path.parent}, memory and `ulimit -u` leave "
+            "room, or set engine.executor=local"
+        ) from None
+    except BaseException:
+        _end(watch)
+        raise
+    return cluster
+
+
+def _join(address: str, timeout: float) -> Cluster:
+    address = resolve(address)
+    knock(address, timeout / 4)
     cluster = Cluster(owned=True)
-    if address == "local":
-        cluster.directory = _own_directory()
-        # Ray asks for a token on its own; given one here it writes none into the user's home.
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-        advice = f"see that {cluster.directory} and /dev/shm have room, or set engine.executor=local"
-        _enter(_own(cluster, num_cpus), cluster, timeout, "Ray did not start on this machine", advice)
-    else:
-        _probe(address, timeout / 4)
-        advice = "compare Ray's version, RAY_AUTH_MODE and the token"
-        _enter({"address": address}, cluster, timeout, f"cannot join the Ray at {address}", advice)
+    try:
+        _enter({"address": address}, cluster, timeout, lambda: None)
+    except _EntryError as error:
+        advice = "compare Ray's and Python's versions, RAY_AUTH_MODE and the token"
+        raise ClusterError(f"cannot join the Ray at {address} ({error}): {advice}") from None
     return cluster
 
 
@@ -121,55 +157,28 @@ def _keep_uv_out() -> None:
         ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV = False
 
 
-def _own(cluster: Cluster, num_cpus: int | None) -> dict[str, Any]:
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
-    return {
-        "address": "local",
-        "num_cpus": num_cpus or (usable if usable != os.cpu_count() else None),
-        "include_dashboard": False,
-        "object_store_memory": int(psutil.virtual_memory().available * OBJECT_STORE_SHARE),
-        "_node_ip_address": "127.0.0.1",
-        "_temp_dir": str(cluster.directory),
-    }
+def _point_at_clusters() -> None:
+    """Tell who forgot --address on a cluster's node: the run would keep one machine busy and leave the others idle."""
+    for head in sorted({node.head for node in local_nodes() if node.is_shared}):
+        warnings.warn(
+            f"this machine is a node of the Ray at {head}, which this run leaves alone: --address {head} would use it",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
-def _own_directory() -> Path:
-    """Make a directory for Ray's files, whose sockets may have paths of 107 bytes, too few for some TMPDIRs."""
-    try:
-        return Path(tempfile.mkdtemp(prefix="rayfed-", dir=None if len(tempfile.gettempdir()) <= 24 else "/tmp"))
-    except OSError as error:
-        raise ClusterError(f"Ray finds no directory for its files ({error}): set TMPDIR to one with room") from None
+class _EntryError(RuntimeError):
+    """Ray was not entered; the message says why."""
 
 
-def _probe(address: str, timeout: float) -> None:
-    """Knock at the port first: Ray itself would try for a minute and then end the process."""
-    host, _, port = address.rpartition(":")
-    if address == "auto":
-        return
-    if not host or not port.isdigit() or "/" in host:
-        raise ClusterError(f"Ray's address must be host:port or auto, got {address!r}: see `ray status` on the head")
-    try:
-        with socket.create_connection((host, int(port)), timeout) as connection:
-            connection.sendall(HTTP2_GREETING)
-            answer = connection.recv(9)
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ClusterError(
-            f"there is no Ray at {address} ({reason.lower()}): start it with `ray up cluster.yaml` or correct the address"
-        ) from None
-    if answer[3:4] != HTTP2_SETTINGS:
-        raise ClusterError(f"what answers at {address} is not Ray: give the port of its head node, by default 6379")
-
-
-def _enter(options: dict[str, Any], cluster: Cluster, timeout: float, what: str, advice: str) -> None:
-    """Call `ray.init` where it can be waited for with a limit."""
-    before = {child.pid for child in psutil.Process().children()}
+def _enter(init: dict[str, Any], cluster: Cluster, timeout: float, trouble: Callable[[], str | None]) -> None:
+    """Call `ray.init` where it can be waited for with a limit, and given up as soon as there is trouble."""
     failures: list[BaseException] = []
     known = threading.Event()
 
     def enter() -> None:
         try:
-            ray.init(**options, log_to_driver=False, logging_level="error")  # type: ignore[arg-type]
+            ray.init(**init, log_to_driver=False, logging_level="error")  # type: ignore[arg-type]
         except BaseException as error:
             failures.append(error)
         known.set()
@@ -177,22 +186,28 @@ def _enter(options: dict[str, Any], cluster: Cluster, timeout: float, what: str,
         cluster._leave.wait()
 
     threading.Thread(target=enter, name="ray-init", daemon=True).start()
+    deadline = time.monotonic() + timeout
     try:
-        in_time = known.wait(timeout)
-        if failures or not in_time:
-            reason = first_line(failures[0]) if failures else f"no answer within {timeout:g} s"
-            raise ClusterError(f"{what} ({reason}): {advice}")
+        while not known.wait(min(LOOK, timeout)):
+            reason = trouble()
+            if reason is None and time.monotonic() > deadline:
+                reason = f"no answer within {timeout:g} s"
+            if reason and not known.is_set():
+                raise _EntryError(reason)
+        if failures:
+            raise _EntryError(first_line(failures[0]))
     except BaseException:
-        _end_children(before)
-        cluster._leave.set()
-        _remove(cluster.directory)
+        cluster._forget()
         raise
     _end_on_sigterm()
 
 
 def first_line(error: BaseException) -> str:
-    """Shorten a message to its first line that says something."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    """Shorten a message to its first line that says something, and what that line introduces with a colon."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    return " ".join(lines) if lines[0].endswith(":") and len(lines) <= SHORT else lines[0]
 
 
 def _end_on_sigterm() -> None:
@@ -202,14 +217,8 @@ def _end_on_sigterm() -> None:
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
 
-def _end_children(before: set[int]) -> None:
+def _end(watch: StartWatch) -> None:
     """End the processes that a start which failed left behind."""
-    for child in psutil.Process().children():
-        if child.pid not in before:
-            for process in (*child.children(recursive=True), child):
-                process.kill()
-
-
-def _remove(directory: Path | None) -> None:
-    if directory is not None:
-        shutil.rmtree(directory, ignore_errors=True)
+    for child in watch.children():
+        for process in (*child.children(recursive=True), child):
+            process.kill()

@@ -4,6 +4,7 @@ import os
 import shlex
 import signal
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -184,20 +185,30 @@ def list_names(
 
 
 @app.command()
-def doctor(words: Words = None) -> None:
+def doctor(
+    words: Words = None,
+    measure: Annotated[bool, typer.Option("--measure", help="Run one client's step to see what it takes.")] = False,
+    address: Address = None,
+) -> None:
     """Say what hardware is seen, how many clients would run at once, and what would not fit."""
     with plain_errors():
         from tune.doctor import examine
 
-        if not examine(_load(words)):
+        if not examine(_load(words), measured=measure, address=address):
             raise typer.Exit(1)
 
 
 app.add_typer(results.app)
 
 
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """Print a warning as errors are printed: one line, without the place in the code."""
+    typer.echo(f"warning: {message}", err=True)
+
+
 def main() -> None:
     """Run the command line."""
+    warnings.showwarning = _show_warning
     try:
         app()
     except BrokenPipeError:  # the reader of our output, `head` for example, has seen enough

@@ -1,0 +1,280 @@
+"""Watching Ray start, what killed drivers leave, and finding a running Ray."""
+
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import grpc
+import psutil
+import pytest
+
+from actors import address, cluster, own_ray, watch
+from actors.address import ClusterError, LocalNode, knock, resolve
+from actors.leftovers import clear_leftovers
+from actors.watch import StartWatch
+
+OWNER = """
+import subprocess, sys, time
+from actors.leftovers import OwnDirectory
+own = OwnDirectory.make()
+agent = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", f"--temp-dir={own.path}"])
+print(own.path, agent.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def short_tmp(monkeypatch):
+    """A TMPDIR short enough for Ray's sockets, for child processes too."""
+    path = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))
+    monkeypatch.setenv("TMPDIR", str(path))
+    monkeypatch.setattr(tempfile, "tempdir", str(path))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def raylet(tmp_path):
+    """Start a process of that name which does as it is told."""
+    started = []
+
+    def begin(code):
+        program = tmp_path / "raylet"
+        program.symlink_to(shutil.which("bash"))
+        started.append(subprocess.Popen([program, "-c", code]))
+        return started[0]
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def ask_until(question, answer_is_right, seconds=20):
+    deadline = time.monotonic() + seconds
+    while not answer_is_right(answer := question()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return answer
+
+
+def test_a_start_whose_raylet_died_is_in_trouble_and_the_log_says_why(tmp_path, raylet):
+    logs = tmp_path / "session_latest" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "raylet.out").write_text("[2026-01-01 00:00:00,123 I 7 7] (raylet) main.cc:1: all is well\n")
+    (logs / "raylet.err").write_text(
+        "[2026-01-01 00:00:00,124 C 7 7] (raylet) store.cc:38: You have found a bug in Ray. Check failed: No room on disk. "
+        + "Please see the manual. " * 20
+    )
+    looking = StartWatch(tmp_path)
+    process = raylet("while true; do :; done")
+    assert ask_until(lambda: (looking.trouble(), looking._vital), lambda seen: process.pid in seen[1])[0] is None
+    process.kill()
+    said = ask_until(looking.trouble, bool)
+    assert said == "its raylet died: No room on disk. " + "Please see the manual. " * 5 + "Please see the manual"
+
+
+def test_a_start_that_stands_still_is_in_trouble(tmp_path, raylet, monkeypatch):
+    monkeypatch.setattr(watch, "STILL_TIMEOUT", 0.3)
+    looking = StartWatch(tmp_path)
+    raylet("sleep 600; :")
+    assert ask_until(looking.trouble, bool) == "its processes do nothing for 0.3 s"
+
+
+def test_a_start_that_works_is_waited_for(tmp_path, raylet, monkeypatch):
+    monkeypatch.setattr(watch, "STILL_TIMEOUT", 0.5)
+    looking = StartWatch(tmp_path)
+    raylet("while true; do :; done")
+    assert ask_until(looking.trouble, bool, seconds=2) is None
+
+
+def test_what_was_there_before_a_start_is_not_its_own(tmp_path, raylet):
+    raylet("sleep 600; :").kill()
+    assert StartWatch(tmp_path).trouble() is None
+
+
+def test_a_killed_drivers_directory_and_processes_go_and_a_living_ones_stay(short_tmp):
+    drivers = [subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    (dead, dead_agent), (alive, alive_agent) = (driver.stdout.readline().split() for driver in drivers)
+    foreign = short_tmp / "rayfed-foreign"
+    foreign.mkdir()
+    drivers[0].kill()
+    drivers[0].wait()
+    assert clear_leftovers() == [Path(dead)]
+    assert not Path(dead).exists()
+    assert not psutil.pid_exists(int(dead_agent)) or psutil.Process(int(dead_agent)).status() == psutil.STATUS_ZOMBIE
+    assert Path(alive).is_dir()
+    assert psutil.Process(int(alive_agent)).is_running()
+    assert foreign.is_dir()
+    os.kill(int(alive_agent), signal.SIGKILL)
+    drivers[1].kill()
+    drivers[1].wait()
+    assert clear_leftovers() == [Path(alive)]
+
+
+def test_a_disk_without_room_is_refused_and_nothing_left(short_tmp, monkeypatch):
+    monkeypatch.setattr(own_ray, "DISK_NEEDED", 1e18)
+    with pytest.raises(ClusterError, match=r"but .* has [\d]+ MB free: set TMPDIR to one with room"):
+        own_ray.own_directory()
+    assert not list(short_tmp.iterdir())
+
+
+def test_the_object_store_fits_into_shared_memory(tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=int(500e6)))
+    assert own_ray.object_store(tmp_path) == {"object_store_memory": int(450e6)}
+
+
+def test_the_object_store_lies_on_disk_where_there_is_no_shared_memory(tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(own_ray, "SHARED_MEMORY", tmp_path / "shm")
+    (tmp_path / "shm").mkdir()
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda path: usage._replace(free=int(64e6 if path.name == "shm" else 1e9))
+    )
+    with pytest.warns(
+        RuntimeWarning, match=r"has only 58 MB free, so Ray's object store lies on disk .* --shm-size=2g"
+    ):
+        chosen = own_ray.object_store(tmp_path)
+    assert chosen == {"object_store_memory": int(800e6), "_plasma_directory": str(tmp_path)}
+
+
+@pytest.fixture
+def nodes(monkeypatch):
+    """Pretend that these nodes run here."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    found = []
+    monkeypatch.setattr(address, "local_nodes", lambda: iter(found))
+    return found
+
+
+def test_auto_finds_the_only_ray_and_overlooks_private_ones(nodes):
+    nodes += [LocalNode("10.0.0.1:6379", "/tmp/ray"), LocalNode("10.0.0.1:41000", "/tmp/rayfed-abc")]
+    assert resolve("auto") == "10.0.0.1:6379"
+
+
+def test_auto_without_a_ray_is_refused(nodes):
+    nodes.append(LocalNode("10.0.0.1:41000", "/tmp/rayfed-abc"))
+    with pytest.raises(ClusterError, match=r"^no Ray runs on this machine: start one with `ray up cluster.yaml`"):
+        resolve("auto")
+
+
+def test_auto_between_two_rays_is_refused(nodes):
+    nodes += [LocalNode("10.0.0.2:6379", "/tmp/ray"), LocalNode("10.0.0.1:6380", "/tmp/ray2")]
+    with pytest.raises(
+        ClusterError, match=r"^2 Rays run on this machine, at 10.0.0.1:6380 and 10.0.0.2:6379: say which"
+    ):
+        resolve("auto")
+
+
+def test_auto_means_the_address_that_a_submitted_job_is_given(nodes, monkeypatch):
+    nodes += [LocalNode("10.0.0.2:6379", "/tmp/ray"), LocalNode("10.0.0.1:6380", "/tmp/ray2")]
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.2:6379")
+    assert resolve("auto") == "10.0.0.2:6379"
+
+
+class Door(grpc.GenericRpcHandler):
+    """Answers as the head of a Ray does that asks for a token."""
+
+    def __init__(self, token):
+        self._token = f"Bearer {token}"
+
+    def service(self, call):
+        known = call.method == address.CHEAPEST_CALL
+        allowed = ("authorization", self._token) in call.invocation_metadata
+
+        def answer(request, context):
+            if not allowed:
+                context.abort(grpc.StatusCode.UNAUTHENTICATED, "InvalidAuthToken")
+            return b""
+
+        return grpc.unary_unary_rpc_method_handler(answer) if known else None
+
+
+@pytest.fixture
+def door(nodes, monkeypatch, tmp_path):
+    """An address that asks for a token, with a node of its Ray here; returns address and token."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(address, "use_token", lambda: None)  # it changes the whole process
+    token = secrets.token_hex(16)
+    server = grpc.server(ThreadPoolExecutor(2), handlers=[Door(token)])
+    where = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    nodes.append(LocalNode(where, "/tmp/ray"))
+    yield where, token
+    server.stop(None)
+
+
+def test_the_right_token_opens(door, monkeypatch, tmp_path):
+    where, token = door
+    (tmp_path / "token").write_text(token + "\n")
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
+    knock(where, 5)
+
+
+def test_a_missing_token_is_named(door):
+    with pytest.raises(
+        ClusterError, match=r"asks for a token, but there is none in .*/.ray/auth_token: set RAY_AUTH_TOKEN_PATH"
+    ):
+        knock(door[0], 5)
+
+
+def test_a_wrong_token_is_named(door, monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "wrong")
+    with pytest.raises(ClusterError, match=r"refuses the token in RAY_AUTH_TOKEN: set"):
+        knock(door[0], 5)
+
+
+def test_a_token_that_may_not_be_shown_is_named(door, monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_TOKEN", door[1])
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with pytest.raises(ClusterError, match=r"asks for a token, but RAY_AUTH_MODE=disabled: unset it"):
+        knock(door[0], 5)
+
+
+def test_a_machine_that_is_no_node_is_named(door, monkeypatch, nodes):
+    monkeypatch.setenv("RAY_AUTH_TOKEN", door[1])
+    nodes.clear()
+    with pytest.raises(
+        ClusterError, match=r"^this machine is no node of the Ray at 127.0.0.1:\d+, .* `ray job submit`"
+    ):
+        knock(door[0], 5)
+
+
+def test_two_versions_are_told_in_one_line():
+    text = "Version mismatch: The cluster was started with:\n  Ray: 2.60.0\n\nThis process runs:\n  Ray: 2.59.0\n"
+    told = "Version mismatch: The cluster was started with: Ray: 2.60.0 This process runs: Ray: 2.59.0"
+    assert cluster.first_line(RuntimeError(text)) == told
+    assert cluster.first_line(RuntimeError("one\ntwo")) == "one"
+
+
+def test_a_gcs_that_is_killed_ends_the_start_at_once(short_tmp):
+    code = """
+import sys, threading, time, psutil
+from actors.cluster import ClusterError, start
+
+def hunt():
+    while True:
+        for child in psutil.Process().children():
+            if child.name() == "gcs_server":
+                return child.kill()
+
+threading.Thread(target=hunt, daemon=True).start()
+try:
+    start("local", num_cpus=1)
+except ClusterError as error:
+    sys.exit(str(error))
+"""
+    ended = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("Ray did not start on this machine (its gcs_server died)")
+    assert not list(short_tmp.glob("rayfed-*"))
