@@ -33,8 +33,8 @@ from rayfed_ssl.trees import nbytes
 WEIGHT_COPIES = 6
 """Weights, gradients, Adam's two moments, the download and the upload of a model in training."""
 
-STEP_BYTES = 80_000_000
-"""What a process grows by in its first step whatever the model: torch's optimisers and kernels (docs/engine.md)."""
+STEP_BYTES = 60_000_000
+"""What a process grows by in its first step whatever the model: torch's threads and kernels (docs/engine.md)."""
 
 VIEWS = 2
 """Views of a sample that go through the model before gradients are taken."""

@@ -1,11 +1,22 @@
+from dataclasses import replace
+
 import pytest
+import torch
 
 from actors.cluster import ClusterError, Node
-from actors.placement import Placement, place
+from actors.costs import ACTOR_BYTES, Need
+from actors.machine import cores, free_memory, store_size, this_machine
+from actors.placement import Placement, check_gpu_memory, place
+from actors.planning import gpus_of, plan, refuse_early
 from rayfed_ssl.config import Engine
+from rayfed_ssl.gpu_memory import CONTEXT_BYTES, Gpu
+from rayfed_ssl.step_cost import StepCost, estimate, record
+from tune.doctor import examine
 
 TWO_CORES = [Node("a", cpus=2)]
 TWO_GPUS = [Node("a", cpus=16, gpus=2)]
+CARD = Gpu(0, "NVIDIA H100", 80_000_000_000, 79_000_000_000)
+MEASURED = Need(1_000_000_000, 10_000_000_000, is_measured=True)
 
 
 def test_auto_takes_one_actor_per_core():
@@ -19,11 +30,18 @@ def test_there_are_never_more_actors_than_clients():
 
 def test_auto_without_reservations_still_takes_one_actor_per_core():
     assert place(Engine(cpus_per_actor=0), 6, TWO_CORES, use_gpu=False).num_actors == 2
+    assert place(Engine(cpus_per_actor=0.25), 6, TWO_CORES, use_gpu=False).num_actors == 2
 
 
-def test_per_client_takes_as_many_actors_as_clients():
+def test_per_client_takes_as_many_actors_as_clients_and_says_what_that_costs():
     engine = Engine(actors="per-client", cpus_per_actor=0.25)
-    assert place(engine, 6, TWO_CORES, use_gpu=False).num_actors == 6
+    placement = place(engine, 6, TWO_CORES, use_gpu=False)
+    assert placement.num_actors == 6
+    assert placement.note == (
+        "engine.actors=per-client makes 6 actors; engine.actors=auto would make 2 with the same results, and each of the "
+        "others takes about 1% of a core while it waits"
+    )
+    assert place(engine, 2, TWO_CORES, use_gpu=False).note == ""
 
 
 def test_actors_that_do_not_fit_are_refused_with_the_number_that_does():
@@ -39,6 +57,31 @@ def test_an_actor_does_not_span_two_machines():
 def test_an_actor_larger_than_any_machine_is_refused():
     with pytest.raises(ClusterError, match=r"0 find room: lower engine.cpus_per_actor"):
         place(Engine(cpus_per_actor=4), 6, TWO_CORES, use_gpu=False)
+
+
+def test_auto_makes_no_more_actors_than_each_machine_carries():
+    machines = [Node("a", cpus=64, memory=3.5e9), Node("b", cpus=2, memory=100e9)]
+    placement = place(Engine(), 100, machines, use_gpu=False, need=MEASURED)
+    assert (placement.num_actors, placement.memory) == (3 + 2, MEASURED.memory)
+
+
+def test_more_actors_than_memory_carries_are_refused_with_the_number_that_it_does():
+    machine = [Node("a", cpus=16, memory=3.5e9)]
+    message = (
+        r"^4 client actors of 1.0 GB each \(as measured here\) .* 3.5 GB of memory .* 3 find room: set engine.actors=3"
+    )
+    with pytest.raises(ClusterError, match=message):
+        place(Engine(actors=4), 6, machine, use_gpu=False, need=MEASURED)
+    with pytest.raises(ClusterError, match=r"do not fit into Ray's 16 CPUs .* where 3 find room: set engine.actors=3"):
+        place(Engine(actors=17), 20, machine, use_gpu=False, need=MEASURED)
+
+
+def test_an_estimate_alone_refuses_no_single_actor():
+    machine, estimated = [Node("a", cpus=2, memory=0.5e9)], replace(MEASURED, is_measured=False)
+    placement = place(Engine(), 6, machine, use_gpu=False, need=estimated)
+    assert (placement.num_actors, placement.memory) == (1, 500_000_000)
+    with pytest.raises(ClusterError, match=r"0 find room: lower training.batch"):
+        place(Engine(), 6, machine, use_gpu=False, need=MEASURED)
 
 
 def test_auto_takes_one_actor_per_gpu():
@@ -70,3 +113,84 @@ def test_a_gpu_that_is_not_there_is_refused():
 def test_a_share_of_a_gpu_has_no_meaning_on_the_cpu():
     with pytest.raises(ClusterError, match=r"gpus_per_actor=0.5 has no meaning .* remove it"):
         place(Engine(gpus_per_actor=0.5), 6, TWO_CORES, use_gpu=False)
+
+
+def test_actors_that_outgrow_the_gpu_they_share_are_refused_with_the_share_that_fits():
+    seven = place(Engine(gpus_per_actor=0.125, actors=7), 9, [Node("a", cpus=16, gpus=1)], use_gpu=True)
+    check_gpu_memory(seven, MEASURED, [CARD])
+    eight = replace(seven, num_actors=8)
+    with pytest.raises(ClusterError, match=r"8 client actors of 10.0 GB .* set engine.gpus_per_actor=0.1428, or"):
+        check_gpu_memory(eight, MEASURED, [CARD])
+    assert place(Engine(gpus_per_actor=0.1428), 9, [Node("a", cpus=16, gpus=1)], use_gpu=True).per_gpu == 7
+
+
+def test_a_gpu_that_another_process_fills_is_refused_and_named():
+    single = place(Engine(), 1, TWO_GPUS, use_gpu=True)
+    estimated = replace(MEASURED, is_measured=False)
+    with pytest.raises(
+        ClusterError, match=r"^GPU 1 has 3.0 GB of 80.0 GB free: another process uses it; 1 client actor"
+    ):
+        check_gpu_memory(single, estimated, [CARD, replace(CARD, index=1, free=3_000_000_000)])
+
+
+def test_an_estimate_alone_refuses_no_single_actor_on_a_free_gpu():
+    single, large = place(Engine(), 1, TWO_GPUS, use_gpu=True), replace(MEASURED, gpu_memory=90_000_000_000)
+    check_gpu_memory(single, replace(large, is_measured=False), [CARD])
+    with pytest.raises(ClusterError, match=r"do not fit: lower training.batch"):
+        check_gpu_memory(single, large, [CARD])
+
+
+def test_a_container_has_the_cores_and_the_memory_of_its_limits(tmp_path):
+    (tmp_path / "cpu.max").write_text("150000 100000\n")
+    assert cores(tmp_path) == 1
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert cores(tmp_path) == cores(tmp_path / "none")
+    (tmp_path / "memory.max").write_text("100000000\n")
+    (tmp_path / "memory.current").write_text("70000000\n")
+    (tmp_path / "memory.stat").write_text("anon 40000000\ninactive_file 30000000\n")
+    assert free_memory(tmp_path) == 60_000_000
+
+
+def test_this_machine_leaves_actors_what_the_object_store_does_not_take():
+    here = this_machine()
+    assert here.cpus == cores()
+    assert here.gpus == torch.cuda.device_count()
+    assert here.store == pytest.approx(store_size(int(here.store + here.memory)))
+    assert here.memory > 0
+
+
+def test_what_was_measured_here_decides_before_the_estimate(open_tiny):
+    federation = open_tiny("fedavg", "seed=41")
+    first = plan(federation, [Node("a", cpus=2, memory=8e9)])
+    assert first.need == Need.of(estimate(federation, "cpu"))
+    record(federation, "cpu", StepCost(7_000_000_000, seconds=1.0))
+    machine = [Node("a", cpus=16, memory=20e9)]
+    placement = plan(open_tiny("fedavg", "seed=41", "engine.actors=auto"), machine)
+    assert placement.need == Need(ACTOR_BYTES + 7_000_000_000, 0, True)
+    assert placement.num_actors == 2
+
+
+def test_what_cannot_fit_is_refused_before_ray_starts(open_tiny, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    crowd = open_tiny("fedavg", "engine.actors=3", f"engine.cpus_per_actor={cores()}")
+    with pytest.raises(ClusterError, match="3 client actors of"):
+        refuse_early(crowd, None)
+    refuse_early(crowd, "head:6379")
+    refuse_early(open_tiny("fedavg", "engine.actors=1"), None)
+
+
+@pytest.mark.ray
+def test_machines_without_nvidia_smi_tell_of_no_gpus(cluster):
+    pretended = [replace(node, gpus=1.0) for node in cluster.nodes()]
+    assert gpus_of(pretended) == gpus_of([]) == ()
+    assert all(node.memory > CONTEXT_BYTES for node in pretended)
+
+
+@pytest.mark.ray
+def test_doctor_looks_at_the_machines_of_a_cluster(cluster, tiny, capsys):
+    assert examine(tiny("fedavg", "engine.actors=3"), address="auto")
+    said = capsys.readouterr().out
+    assert "The Ray at auto: 1 machine\n" in said
+    assert ": 4 CPUs, 0 GPUs, " in said
+    assert "engine.actors=3: 3 client actors" in said

@@ -173,17 +173,6 @@ def test_list_names_and_describes_everything(cli: Cli, kind: str):
     assert all(len(row.split()) > 1 for row in rows)
 
 
-def test_doctor_says_what_is_here_and_whether_the_run_fits(cli: Cli, recipes: Recipes):
-    result = cli("doctor", recipes["flesd"])
-    assert result.exit_code == 0
-    assert "cores" in result.stdout
-    assert "3 clients" in result.stdout
-    assert result.stdout.rstrip().endswith("fits")
-    crowded = cli("doctor", recipes["flesd"], "engine.actors=1000")
-    assert crowded.exit_code == 1
-    assert "does not fit: 1000 actors" in crowded.stdout
-
-
 ERRORS = {
     "recipe": (["run", "digts"], "there is no recipe 'digts': did you mean 'digits'?"),
     "recipe file": (["run", "gone.yaml"], "there is no recipe file gone.yaml"),

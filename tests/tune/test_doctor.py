@@ -1,0 +1,89 @@
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from actors.cluster import Node
+from actors.costs import ACTOR_BYTES
+from actors.machine import cores
+from rayfed_ssl.federation import Federation
+from rayfed_ssl.gpu_memory import Gpu
+from rayfed_ssl.step_cost import StepCost, record
+from tune.doctor import Machines, proposal
+
+CARD = Gpu(0, "NVIDIA H100", 80_000_000_000, 79_000_000_000)
+
+
+def test_doctor_says_what_is_here_what_a_client_takes_and_whether_the_run_fits(cli, recipes):
+    result = cli("doctor", recipes["flesd"])
+    assert result.exit_code == 0, result.output
+    assert f"  {cores()} cores (" in result.stdout
+    assert "object store would take" in result.stdout
+    assert f"disk free for runs in {Path.cwd()}" in result.stdout
+    assert "  3 clients, " in result.stdout
+    assert "an actor: " in result.stdout
+    assert "by estimate; --measure runs one step" in result.stdout
+    assert f"engine.actors=2: {min(2, cores())} client actors, about " in result.stdout
+    assert result.stdout.endswith("  fits\n")
+
+
+def test_doctor_measures_a_step_remembers_it_and_proposes_settings_to_paste(cli, recipes):
+    words = ("doctor", recipes["fedavg"], "training.batch=13")
+    measured = cli(*words, "--measure")
+    assert measured.exit_code == 0, measured.output
+    assert f"  proposed: engine.actors={min(3, cores())}\n" in measured.stdout
+    (line,) = [line for line in measured.stdout.splitlines() if "(measured)" in line]
+    assert line in cli(*words).stdout
+
+
+def test_doctor_exits_with_1_and_the_reason_where_a_run_does_not_fit(cli, recipes):
+    crowded = cli("doctor", recipes["flesd"], "engine.actors=1000", "engine.cpus_per_actor=1000")
+    assert crowded.exit_code == 1
+    (line,) = [line for line in crowded.stdout.splitlines() if line.startswith("  does not fit: ")]
+    assert line.startswith("  does not fit: 3 client actors of 1000 CPUs each do not fit into Ray's")
+    assert "\n  fits" not in crowded.stdout
+
+
+def test_doctor_compares_client_states_with_the_disk(cli, recipes, tiny):
+    words = (recipes["fedavg"], "training.batch=14")
+    federation = Federation.open(tiny("fedavg", "training.batch=14"))
+    record(federation, "cpu", StepCost(1, state=10**18, seconds=1.0))
+    result = cli("doctor", *words)
+    assert result.exit_code == 1
+    assert "does not fit: 2 rounds of client states take 6000000000.00 GB, but " in result.stdout
+
+
+def proposed(federation: Federation, machines: Machines, **cost: int) -> str:
+    return proposal(federation, machines, StepCost(seconds=1.0, **cost))
+
+
+def test_a_proposal_takes_no_more_actors_than_cores_memory_and_clients(open_tiny: Callable[..., Federation]):
+    federation = open_tiny("fedavg")
+    step = 1_000_000_000 - ACTOR_BYTES
+    assert proposed(federation, Machines([Node("a", cpus=2, memory=9e9)], ()), memory=step) == "engine.actors=2"
+    assert proposed(federation, Machines([Node("a", cpus=64, memory=9e9)], ()), memory=step) == "engine.actors=3"
+    assert proposed(federation, Machines([Node("a", cpus=64, memory=1.5e9)], ()), memory=step) == "engine.actors=1"
+    assert proposed(federation, Machines([Node("a", cpus=64, memory=0.5e9)], ()), memory=step) == "engine.actors=1"
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "words"),
+    [
+        (2, "engine.actors=12 engine.gpus_per_actor=0.25"),
+        (25, "engine.actors=9 engine.gpus_per_actor=0.3333"),
+        (30, "engine.actors=6 engine.gpus_per_actor=0.5"),
+        (60, "engine.actors=3 engine.gpus_per_actor=1"),
+    ],
+)
+def test_a_proposal_shares_gpus_among_as_many_actors_as_their_memory_carries(open_tiny, gigabytes, words):
+    federation = open_tiny("fedavg", "clients.number=30", "partition.name=iid", "partition.alpha=null")
+    machine = Node("a", cpus=48, gpus=3, memory=500e9)
+    machines = Machines([machine], [CARD, replace(CARD, index=1), replace(CARD, index=2)])
+    assert proposed(federation, machines, memory=0, gpu_memory=gigabytes * 10**9) == words
+
+
+def test_a_proposal_gives_every_actor_of_a_gpu_a_core(open_tiny):
+    machines = Machines([Node("a", cpus=2, gpus=1, memory=500e9)], [CARD])
+    words = "engine.actors=2 engine.gpus_per_actor=0.5"
+    assert proposed(open_tiny("fedavg"), machines, memory=0, gpu_memory=10**9) == words
