@@ -54,7 +54,7 @@ class Bucket(Place):
 
     @cached_property
     def _opened(self) -> tuple[Any, str]:
-        with self._explained():
+        with self.explained():
             found: tuple[Any, str] = fs.FileSystem.from_uri(self.address)
             return found
 
@@ -78,20 +78,20 @@ class Bucket(Place):
 
     def names(self) -> list[str]:
         """List all objects."""
-        with self._explained():
+        with self.explained():
             system, path = self._opened
             found = system.get_file_info(fs.FileSelector(path, allow_not_found=True))
             return [info.base_name for info in found if info.type == fs.FileType.File]
 
     def write(self, name: str, content: Iterable[Chunk], *, durably: bool = False) -> None:
         """Upload an object, which appears when all of it is there."""
-        with self._explained(name), self._opened[0].open_output_stream(self._path(name)) as stream:
+        with self.explained(name), self._opened[0].open_output_stream(self._path(name)) as stream:
             for chunk in content:
                 stream.write(chunk)
 
     def read(self, name: str) -> bytes:
         """Download an object."""
-        with self._explained(name), self._opened[0].open_input_file(self._path(name)) as file:
+        with self.explained(name), self._opened[0].open_input_file(self._path(name)) as file:
             content: bytes = file.readall()
             return content
 
@@ -112,13 +112,13 @@ class Bucket(Place):
 
     def _delete(self, name: str) -> None:
         try:
-            with self._explained(name):
+            with self.explained(name):
                 self._opened[0].delete_file(self._path(name))
         except FileNotFoundError:
             pass
 
     @contextmanager
-    def _explained(self, name: str = "") -> Iterator[None]:
+    def explained(self, name: str = "") -> Iterator[None]:
         """Turn a cloud's message into one line that says what to do."""
         try:
             yield

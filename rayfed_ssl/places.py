@@ -138,7 +138,7 @@ class Folder(Place):
         try:
             write_whole(self.path / name, content, durably=durably)
         except OSError as error:
-            raise _explained(error, self.path / name) from error
+            raise explained(error, self.path / name) from error
 
     def read(self, name: str) -> bytes:
         """Read a file."""
@@ -168,7 +168,7 @@ class Folder(Place):
         try:
             os.fsync(descriptor)
         except OSError as error:
-            raise _explained(error, self.path / name) from error
+            raise explained(error, self.path / name) from error
         finally:
             os.close(descriptor)
 
@@ -200,7 +200,7 @@ def write_durably(path: Path, content: bytes) -> None:
     write_whole(path, [content], durably=True)
 
 
-def _explained(error: OSError, path: Path) -> OSError:
+def explained(error: OSError, path: Path) -> OSError:
     """Name the file that could not be written, and what to do where that is known."""
     what = error.strerror or str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from rayfed_ssl.places import write_durably
+from rayfed_ssl.places import explained, write_durably
 
 Row = Mapping[str, Any]
 
@@ -81,13 +81,20 @@ class GrowingTable:
         return pa.concat_tables([table[:after], pa.Table.from_batches(batches, self._schema)])
 
     def append(self, rows: Sequence[Row]) -> None:
-        """Add rows, on disk when this returns."""
+        """Add rows, on disk when this returns.
+
+        Raises:
+            OSError: There is no room; the message says what to do.
+        """
         self._rows = self._table = None
         if self._writer is None:
             self._begin()
-        self._writer.write_batch(pa.RecordBatch.from_pylist(list(rows), self._schema))
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        try:
+            self._writer.write_batch(pa.RecordBatch.from_pylist(list(rows), self._schema))
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise explained(error, self._journal) from error
 
     def _begin(self) -> None:
         """Begin a journal; an old one, of another process, is merged first."""

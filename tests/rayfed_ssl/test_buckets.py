@@ -1,0 +1,142 @@
+"""States in a bucket: a server in this process that speaks S3's protocol, and the errors that clouds give."""
+
+import http.client
+import logging
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from moto.server import ThreadedMotoServer
+
+from rayfed_ssl import Config, ConfigError, checkpoints, replay, resume, run
+from rayfed_ssl.buckets import Bucket
+from rayfed_ssl.checkpoints import CheckpointError, RunState
+from rayfed_ssl.places import inside, open_place
+from rayfed_ssl.reports.export import export_encoder
+from rayfed_ssl.trees import digest
+from tests.rayfed_ssl.stopping import Stop, StopAt
+from tests.rayfed_ssl.test_runs import facts
+
+Tiny = Callable[..., Config]
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    """An S3 of our own, with one bucket; gives what addresses say of it."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "test")
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        server.start()
+        host, port = server.get_host_and_port()
+        connection = http.client.HTTPConnection(host, port)
+        connection.request("PUT", "/bucket")
+        assert connection.getresponse().status == 200
+        connection.close()
+        yield f"?region=us-east-1&scheme=http&endpoint_override={host}:{port}"
+        server.stop()
+
+
+@pytest.fixture
+def place(endpoint: str, request: pytest.FixtureRequest) -> Bucket:
+    """An empty prefix."""
+    found = open_place(f"s3://bucket/{request.node.name}{endpoint}")
+    assert isinstance(found, Bucket)
+    return found
+
+
+def test_what_goes_in_comes_out(place: Bucket):
+    tree = {"w": torch.randn(1000, 30), "steps": 3, "no rows": torch.empty(0, 2)}
+    stored = checkpoints.store(tree, place, "server-000000")
+    assert digest(checkpoints.read(stored, place)) == digest(tree) == stored.sha256
+
+
+def test_damage_and_absence_are_noticed(place: Bucket):
+    stored = checkpoints.store({"w": torch.ones(100)}, place, "state")
+    content = place.read(stored.file)
+    place.write(stored.file, [content[:-4], b"\0\0\0\0"])
+    with pytest.raises(CheckpointError, match="does not hold what its manifest says"):
+        checkpoints.read(stored, place)
+    place.write(stored.file, [content[:-4]])
+    with pytest.raises(CheckpointError, match=r"state\.safetensors is damaged"):
+        checkpoints.read(stored, place)
+    place.delete([stored.file])
+    with pytest.raises(CheckpointError, match=r"s3://bucket/.*/state\.safetensors is missing: go on from an earlier"):
+        checkpoints.read(stored, place)
+
+
+def test_two_rounds_stay_and_what_they_refer_to(place: Bucket):
+    for round in range(4):
+        clients = {7: checkpoints.store({"w": torch.ones(3)}, place, "client-000007-000000")}
+        server = checkpoints.store({"round": torch.tensor(round)}, place, f"server-{round:06d}")
+        checkpoints.commit(RunState(round, server, clients), place)
+    assert sorted(place.names()) == [
+        "client-000007-000000.safetensors",
+        "round-000002.json",
+        "round-000003.json",
+        "server-000002.safetensors",
+        "server-000003.safetensors",
+    ]
+    assert checkpoints.latest(place).clients == clients
+    checkpoints.forget_after(place, 2)
+    assert checkpoints.latest(place).round == 2
+
+
+def test_a_run_whose_states_are_in_a_bucket_is_stopped_resumed_replayed_and_exported(
+    tiny: Tiny, tmp_path: Path, endpoint: str
+):
+    elsewhere = tiny("local", f"engine.checkpoints=s3://bucket/runs{endpoint}")
+    for config, name in ((tiny("local"), "here"), (elsewhere, "there")):
+        with pytest.raises(Stop):
+            run(config, tmp_path / name, observer=StopAt("on_client", 2))
+    exported = [
+        export_encoder(tmp_path / name, tmp_path / f"{name}.safetensors", encoder="client-1")
+        for name in ("here", "there")
+    ]
+    assert digest(exported[0].weights) == digest(exported[1].weights)
+    here, there = resume(tmp_path / "here"), resume(tmp_path / "there")
+    assert facts(there.directory) == facts(here.directory)
+    assert [path.name for path in (there.directory / "checkpoints").iterdir()] == ["lock"]
+    assert isinstance(there.record.checkpoints, Bucket)
+    assert digest(replay(there.directory, 2, 1).state) == digest(replay(here.directory, 2, 1).state)
+
+
+def test_a_bucket_that_is_not_there_is_refused_before_the_run_begins(tiny: Tiny, tmp_path: Path, endpoint: str):
+    with pytest.raises(
+        ConfigError, match=r"cannot be written to s3://other/x/run-.*: there is no such bucket"
+    ) as caught:
+        run(tiny("fedavg", f"engine.checkpoints=s3://other/x{endpoint}"), tmp_path / "run")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+MESSAGES = {
+    "AWS Error NETWORK_CONNECTION during HeadBucket operation: curlCode: 6, Could not resolve hostname": "cannot be reached",
+    "AWS Error NETWORK_CONNECTION during PutObject operation: curlCode: 28, Timeout was reached": "cannot be reached",
+    "AWS Error ACCESS_DENIED during CreateMultipartUpload operation: Access Denied": "no permission: the role or key needs",
+    "AWS Error INVALID_ACCESS_KEY_ID during ListObjectsV2 operation: it does not exist": "credentials are missing, wrong",
+    "AWS Error UNKNOWN (HTTP status 507) during PutObject operation: Insufficient Storage": "HTTP status 507",
+}
+"""What pyarrow says, and what a user reads."""
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_a_clouds_message_becomes_one_line_with_the_address(message: str):
+    place = open_place("s3://bucket/prefix?region=us-east-1")
+    assert isinstance(place, Bucket)
+    with pytest.raises(OSError, match=re.escape(MESSAGES[message])) as caught, place.explained("state"):
+        raise OSError(f"When reading 'state' in bucket 'bucket': {message}\nDetail: more")
+    assert "\n" not in str(caught.value)
+    assert caught.value.filename == "s3://bucket/prefix/state"
+
+
+def test_a_bucket_that_goes_away_in_a_run_is_an_error_with_its_name(place: Bucket):
+    gone = open_place(inside(place.address.replace("s3://bucket", "s3://gone"), "run"))
+    with pytest.raises(OSError, match="no such bucket") as caught:
+        checkpoints.store({"w": torch.ones(3)}, gone, "state")
+    assert "gone" in str(caught.value.filename)
+    assert "endpoint" not in str(caught.value.filename)

@@ -1,0 +1,144 @@
+"""Where states lie: addresses, what is refused, what a full disk does."""
+
+import copy
+import resource
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rayfed_ssl import Config, ConfigError, checkpoints, resume, run
+from rayfed_ssl.checkpoints import CheckpointError, RunState
+from rayfed_ssl.places import Folder, inside, open_place
+from tests.rayfed_ssl.stopping import StopAt
+from tests.rayfed_ssl.test_runs import facts
+
+Tiny = Callable[..., Config]
+
+
+def test_a_path_is_a_place_in_several_spellings(tmp_path: Path):
+    assert open_place(str(tmp_path)) == open_place(f"file://{tmp_path}") == Folder(tmp_path)
+    assert open_place("~/states") == Folder(Path.home() / "states")
+
+
+@pytest.mark.parametrize("address", ["ftp://host/x", "s3:///prefix", "http://bucket"])
+def test_an_address_that_names_no_place_is_refused(address: str):
+    with pytest.raises(ConfigError, match=r"names no place: give a directory, s3://bucket/prefix"):
+        open_place(address)
+
+
+def test_a_password_in_an_address_is_refused_and_not_repeated():
+    with pytest.raises(ConfigError, match="holds a password") as caught:
+        open_place("s3://key:secret@bucket/prefix")
+    assert "secret" not in str(caught.value).replace("AWS_SECRET_ACCESS_KEY", "")
+
+
+def test_a_name_goes_before_an_addresss_options():
+    assert inside("s3://bucket/prefix?region=x", "run") == "s3://bucket/prefix/run?region=x"
+    assert inside("/a/b?c/", "run") == "/a/b?c/run"
+
+
+def test_a_place_travels_by_its_address(tmp_path: Path):
+    place = Folder(tmp_path)
+    place.kept = {1: frozenset({"a"})}
+    there = copy.copy(place)  # by what pickle, which Ray sends it with, asks of it too
+    assert there == place
+    assert there.kept is None
+
+
+def test_writing_where_no_directory_is_says_that_machines_must_share_it(tmp_path: Path):
+    with pytest.raises(OSError, match=r"no such directory on .* must name a place that all machines reach"):
+        checkpoints.store({"w": torch.ones(3)}, Folder(tmp_path / "gone"), "state")
+
+
+def test_reading_where_no_directory_is_says_that_machines_must_share_it(tmp_path: Path):
+    stored = checkpoints.store({"w": torch.ones(3)}, tmp_path, "state")
+    with pytest.raises(CheckpointError, match=r"state\.safetensors is missing: .* all machines reach"):
+        checkpoints.read(stored, Folder(tmp_path / "gone"))
+
+
+def test_a_state_that_another_machine_kept_to_itself_is_noticed_before_the_round_counts(tmp_path: Path):
+    here, there = Folder(tmp_path / "here"), Folder(tmp_path / "there")
+    here.create()
+    there.create()
+    checkpoints.commit(RunState(0, checkpoints.store({"w": torch.ones(3)}, here, "server-000000")), here)
+    server = checkpoints.store({"w": torch.ones(4)}, there, "server-000001")
+    with pytest.raises(CheckpointError, match=r"was written elsewhere .* all machines reach"):
+        checkpoints.commit(RunState(1, server), here)
+    assert checkpoints.latest(here).round == 0
+
+
+def test_a_place_that_cannot_be_made_is_refused_before_the_run_begins(tiny: Tiny, tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"states cannot be written to .*file.* correct engine\.checkpoints"):
+        run(tiny("fedavg", f"engine.checkpoints={tmp_path / 'file'}"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_states_lie_where_they_are_told_to_and_runs_do_not_meet_there(tiny: Tiny, tmp_path: Path):
+    config = tiny("local", f"engine.checkpoints={tmp_path / 'states'}")
+    first, second = (run(config, tmp_path / name / "run") for name in "ab")
+    folders = sorted((tmp_path / "states").iterdir())
+    assert len(folders) == 2
+    assert {first.record.checkpoints, second.record.checkpoints} == {Folder(folder) for folder in folders}
+    assert [path.name for path in (first.directory / "checkpoints").iterdir()] == ["lock"]
+    plain = run(tiny("local"), tmp_path / "plain")
+    assert facts(first.directory) == facts(second.directory) == facts(plain.directory)
+    assert facts(resume(first.directory, round=1).directory) == facts(plain.directory)
+
+
+def test_states_that_were_moved_are_found_where_the_run_is_told_to_look(tiny: Tiny, tmp_path: Path):
+    result = run(tiny("local", f"engine.checkpoints={tmp_path / 'old'}"), tmp_path / "run")
+    before = facts(result.directory)
+    with pytest.raises(ConfigError, match=r"lie in .*old.* holds none: leave engine\.checkpoints as it was"):
+        resume(result.directory, f"engine.checkpoints={tmp_path / 'new'}")
+    (tmp_path / "old").rename(tmp_path / "new")
+    assert facts(resume(result.directory, f"engine.checkpoints={tmp_path / 'new'}", round=1).directory) == before
+    assert str(result.record.checkpoints).startswith(str(tmp_path / "new"))
+
+
+class FullDisk(StopAt):
+    """Lets no file grow beyond 400 bytes from a moment of a run on, as a disk does that is full."""
+
+    def _stop(self, hook: str) -> None:
+        if (self.hook, self.at) == (hook, self.round):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (400, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+
+@pytest.fixture
+def room_again() -> Iterator[Callable[[], None]]:
+    """Make room."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ...]:
+    """The facts of a run that had room."""
+    return facts(run(tiny("local"), tmp_path_factory.mktemp("runs") / "run").directory)
+
+
+@pytest.mark.parametrize("hook", ["on_round", "on_client", "on_server", "on_round_end", "on_evaluations"])
+def test_a_disk_that_fills_up_costs_the_running_round(
+    tiny: Tiny, tmp_path: Path, room_again: Callable[[], None], undisturbed: tuple[Any, ...], hook: str
+):
+    with pytest.raises(OSError, match="File too large") as caught:
+        run(tiny("local"), tmp_path / "run", observer=FullDisk(hook, 2))
+    room_again()
+    assert caught.value.filename is not None
+    assert checkpoints.latest(tmp_path / "run" / "checkpoints").round == (2 if hook == "on_evaluations" else 1)
+    assert not list((tmp_path / "run").rglob(".*"))
+    assert facts(resume(tmp_path / "run").directory) == undisturbed
+
+
+def test_a_full_disk_is_told_with_what_to_do(tmp_path: Path, room_again: Callable[[], None]):
+    FullDisk("now", 0)._stop("now")
+    with pytest.raises(
+        OSError, match=r"File too large, make room and go on with `rayfed-ssl resume`.*state\.safetensors"
+    ):
+        checkpoints.store({"w": torch.ones(1000)}, tmp_path, "state")
+    room_again()
+    assert not list(tmp_path.iterdir())
