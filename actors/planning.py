@@ -1,9 +1,11 @@
 """From a run and the machines that are there to a placement; what cannot fit is refused as early as it can be known."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+from ray.util import get_current_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.cluster import Node
@@ -12,7 +14,7 @@ from actors.machine import starts_own, this_machine
 from actors.placement import Placement, check_gpu_memory, place
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.gpu_memory import Gpu, gpus
-from rayfed_ssl.step_cost import step_cost
+from rayfed_ssl.step_cost import StepCost, record, step_cost
 
 PROBE_TIMEOUT = 30.0
 """Seconds that machines have to tell of their GPUs; without an answer a run begins unwarned."""
@@ -38,6 +40,43 @@ def refuse_early(federation: Federation, address: str | None) -> None:
     if starts_own(address):
         placement = plan(federation, [this_machine()])
         check_gpu_memory(placement, placement.need, gpus() if placement.gpus else ())
+
+
+def reservation(placement: Placement) -> dict[str, Any]:
+    """Say what Ray shall reserve for each client actor; a placement group has set no memory aside."""
+    options: dict[str, Any] = {"num_cpus": placement.cpus, "num_gpus": placement.gpus}
+    return options if get_current_placement_group() is not None else options | {"memory": placement.memory}
+
+
+def actor_config(federation: Federation, placement: Placement) -> dict[str, Any]:
+    """Write down the run's configuration for actors, with the device and the share of it that they got."""
+    config = federation.config.dump()
+    config["engine"] |= {"device": placement.device, "gpus_per_actor": placement.gpus or None}
+    return config
+
+
+def check_share(placement: Placement, federation: Federation, actor: Any, cards: Sequence[Gpu]) -> None:
+    """See before the first round that actors which share GPUs fit; without a measurement on record one of them measures.
+
+    Args:
+        placement: The actors.
+        federation: The run.
+        actor: One of them, ready.
+        cards: The GPUs before the actors were there.
+
+    Raises:
+        ClusterError: They do not fit.
+        ClientError: The step of the largest client fails alone.
+    """
+    need = placement.need
+    if placement.shares_gpus and not need.is_measured:
+        try:
+            cost: StepCost = ray.get(actor.measure.remote())
+        except RayTaskError as error:
+            raise error.cause from error
+        record(federation, placement.device, cost)
+        need = Need.of(cost)
+    check_gpu_memory(placement, need, cards)
 
 
 def gpus_of(nodes: Sequence[Node]) -> tuple[Gpu, ...]:

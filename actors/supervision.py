@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import ray
@@ -79,7 +79,8 @@ def await_room(placement: Placement) -> None:
     Raises:
         ClusterError: Something else holds it.
     """
-    needs = {"CPU": placement.num_actors * placement.cpus, "GPU": placement.num_actors * placement.gpus}
+    each = {"CPU": placement.cpus, "GPU": placement.gpus, "memory": placement.memory}
+    needs = {name: placement.num_actors * amount for name, amount in each.items()}
     deadline = time.monotonic() + ROOM_TIMEOUT
     while True:
         resources: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
@@ -88,11 +89,16 @@ def await_room(placement: Placement) -> None:
             return
         if time.monotonic() > deadline:
             raise ClusterError(
-                f"{placement.num_actors} client actors need {needs['CPU']:g} CPUs and {needs['GPU']:g} GPUs, but only "
-                f"{free['CPU']:g} and {free['GPU']:g} are free on this Ray: wait for what runs there, or lower "
-                "engine.actors"
+                f"{placement.num_actors} client actors need {_lacking(needs, free)} on this Ray: wait for what runs there, or "
+                "lower engine.actors"
             )
         time.sleep(0.1)
+
+
+def _lacking(needs: Mapping[str, float], free: Mapping[str, float]) -> str:
+    if free["memory"] + 1e-6 < needs["memory"]:
+        return f"{needs['memory'] / 1e9:.1f} GB of memory, but only {free['memory'] / 1e9:.1f} GB are free"
+    return f"{needs['CPU']:g} CPUs and {needs['GPU']:g} GPUs, but only {free['CPU']:g} and {free['GPU']:g} are free"
 
 
 def await_ready(actors: Sequence[Any]) -> None:
