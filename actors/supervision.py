@@ -89,8 +89,8 @@ def await_room(placement: Placement) -> None:
             return
         if time.monotonic() > deadline:
             raise ClusterError(
-                f"{placement.num_actors} client actors need {_lacking(needs, free)} on this Ray: wait for what runs there, or "
-                "lower engine.actors"
+                f"{placement.num_actors} client actors need {_lacking(needs, free)} on this Ray: wait for what "
+                "runs there, or lower engine.actors"
             )
         time.sleep(0.1)
 
