@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rayfed_ssl.config import Config
 
 from tune import results
-from tune.errors import plain_errors
+from tune.errors import fail, plain_errors
 from tune.executors import executor_for
 from tune.words import Address, Quiet, RunDirectory, Settings, Words
 
@@ -26,6 +26,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Federated self-supervised representation learning, simulated on Ray: same seed, same bits.",
 )
+
+
+DEGRADED = 4
+"""Exit code of a run that came to its end, but with clients missing from rounds that they belonged to."""
 
 
 class _TerminatedError(KeyboardInterrupt):
@@ -72,6 +76,7 @@ def run(
             )
         progress.close()
         _present(result.directory)
+        _tell_degraded(result.degraded)
 
 
 @app.command()
@@ -93,7 +98,7 @@ def resume(
         progress = Progress(config, quiet=quiet)
         progress.go_on(record)
         with _resumable(directory), progress:
-            resume_run(
+            result = resume_run(
                 directory,
                 *(settings or []),
                 observer=progress,
@@ -102,6 +107,7 @@ def resume(
             )
         progress.close()
         _present(directory)
+        _tell_degraded(result.degraded)
 
 
 @contextmanager
@@ -119,6 +125,12 @@ def _resumable(directory: Path) -> Iterator[None]:
         raise typer.Exit(128 + (signal.SIGTERM if isinstance(interrupt, _TerminatedError) else signal.SIGINT)) from None
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _tell_degraded(degraded: bool) -> None:
+    """Exit with a code of its own where rounds went on without clients that belonged to them."""
+    if degraded:
+        raise typer.Exit(DEGRADED)
 
 
 def _present(directory: Path) -> None:
@@ -189,9 +201,20 @@ def doctor(
     words: Words = None,
     measure: Annotated[bool, typer.Option("--measure", help="Run one client's step to see what it takes.")] = False,
     address: Address = None,
+    cluster: Annotated[
+        Path | None, typer.Option(help="Check this file for `ray up` instead; needs no cloud.", metavar="CLUSTER.YAML")
+    ] = None,
 ) -> None:
     """Say what hardware is seen, how many clients would run at once, and what would not fit."""
     with plain_errors():
+        if cluster is not None:
+            from actors.cluster_file import check_cluster_file
+
+            problems = check_cluster_file(cluster)
+            if problems:
+                fail("\n".join(problems), 1)
+            typer.echo(f"{cluster} may go to `ray up`")
+            return
         from tune.doctor import examine
 
         if not examine(_load(words), measured=measure, address=address):

@@ -1,0 +1,151 @@
+"""The cluster file that comes with this package, and what must be found in spoiled copies of it."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from actors import RAY_ENVIRONMENT
+from actors.address import ClusterError
+from actors.cluster_file import PLACEHOLDER, RULES, check_cluster_file
+from tune.cli import app
+
+FILE = Path(__file__).parents[2] / "cluster.yaml"
+
+
+@pytest.fixture(scope="module")
+def filled():
+    """The file's content with every placeholder filled in."""
+    return yaml.safe_load(PLACEHOLDER.sub("filled", FILE.read_text()))
+
+
+@pytest.fixture
+def check(tmp_path):
+    """Write a tree as a cluster file and check it."""
+
+    def check(tree):
+        path = tmp_path / "cluster.yaml"
+        path.write_text(yaml.safe_dump(tree))
+        return check_cluster_file(path)
+
+    return check
+
+
+def test_the_file_that_comes_with_this_package_only_lacks_what_a_user_knows():
+    (problem,) = check_cluster_file(FILE)
+    assert problem.startswith("7 values are not filled in yet: FILL_IN_BUCKET, FILL_IN_HEAD_PROFILE_ARN, ")
+
+
+def test_filled_in_it_may_go_to_ray_up(filled, check):
+    assert check(filled) == []
+
+
+def replace(tree, kind, old, new):
+    key = f"{kind}_start_ray_commands"
+    assert any(old in command for command in tree[key])
+    tree[key] = [command.replace(old, new) for command in tree[key]]
+
+
+def head(tree):
+    return tree["available_node_types"]["head"]["node_config"]
+
+
+SPOILED = {
+    "max_workrs": lambda t: t.update(max_workrs=3),
+    "max_workers: '3' is not of type": lambda t: t.update(max_workers="3"),
+    "Ray cannot use it: NotImplementedError": lambda t: t["provider"].update(type="moon"),
+    "Ray cannot use it: ValueError: `head_node_type`": lambda t: t.update(head_node_type="queen"),
+    "Ray cannot use it: ValueError: The specified global": lambda t: t["available_node_types"]["gpu"].update(
+        min_workers=9, max_workers=9
+    ),
+    "gpu: min_workers is above max_workers": lambda t: t["available_node_types"]["gpu"].update(max_workers=1),
+    "provider.use_internal_ip: Ray knows no such setting": lambda t: t["provider"].update(use_internal_ip=True),
+    "provider.use_internal_ips: must be true": lambda t: t["provider"].update(use_internal_ips=False),
+    "provider.security_group: Ray adds port 22 from the world": lambda t: t["provider"].update(
+        security_group={"GroupName": "g"}
+    ),
+    "provider.type: only aws is checked here, got gcp": lambda t: t["provider"].update(type="gcp"),
+    "head.node_config.ImageId: is missing": lambda t: head(t).pop("ImageId"),
+    "gpu.node_config.SubnetIds: is missing": lambda t: t["available_node_types"]["gpu"]["node_config"].pop("SubnetIds"),
+    "head.node_config.SecurityGroupIds: is missing": lambda t: head(t).update(SecurityGroupIds=[]),
+    "head.node_config.IamInstanceProfile: is missing": lambda t: head(t).pop("IamInstanceProfile"),
+    "head.node_config.InstancType: not among": lambda t: head(t).update(InstancType="m5.large"),
+    "head.node_config.NetworkInterfaces: not among": lambda t: head(t).update(
+        NetworkInterfaces=[{"AssociatePublicIpAddress": True}]
+    ),
+    "head.node_config.MetadataOptions: set HttpTokens": lambda t: head(t).update(MetadataOptions={}),
+    "the head must not be on spot": lambda t: head(t).update(InstanceMarketOptions={"MarketType": "spot"}),
+    "setup_commands: is missing": lambda t: t.pop("setup_commands"),
+    "head_start_ray_commands: is missing": lambda t: t.pop("head_start_ray_commands"),
+    "worker_start_ray_commands: is missing": lambda t: t.update(worker_start_ray_commands=[]),
+    "needs --dashboard-host=127.0.0.1": lambda t: replace(t, "head", "--dashboard-host=127.0.0.1", ""),
+    "all interfaces show it": lambda t: replace(t, "head", "127.0.0.1", "0.0.0.0"),
+    "head_start_ray_commands: `ray start` needs RAY_AUTH_MODE=token": lambda t: replace(
+        t, "head", "=token", "=disabled"
+    ),
+    "worker_start_ray_commands: `ray start` needs RAY_AUTH_MODE=token": lambda t: replace(
+        t, "worker", "RAY_AUTH_MODE=token", ""
+    ),
+    "worker_start_ray_commands: other settings than the head's: RAY_worker_niceness": lambda t: replace(
+        t, "worker", "RAY_worker_niceness=0", ""
+    ),
+    "shows the token": lambda t: replace(t, "head", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN=abc RAY_AUTH_MODE"),
+    "file_mounts: no entry brings the token to /.ray/auth_token": lambda t: t["file_mounts"].pop(
+        "/home/ubuntu/.ray/auth_token"
+    ),
+    "file_mounts: no entry brings the token to /secret": lambda t: [
+        replace(t, kind, "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH=$HOME/secret RAY_AUTH_MODE")
+        for kind in ("head", "worker")
+    ],
+    "export RAY_free_objects_batch_size": lambda t: [
+        replace(t, kind, "RAY_free_objects_batch_size=1", "") for kind in ("head", "worker")
+    ],
+    "1 values are not filled in yet: FILL_IN_REGION": lambda t: t["provider"].update(region="FILL_IN_REGION"),
+}
+
+
+@pytest.mark.parametrize("expected", SPOILED)
+def test_a_spoiled_file_is_found_out_in_one_line(filled, check, expected):
+    tree = copy.deepcopy(filled)
+    SPOILED[expected](tree)
+    problems = check(tree)
+    assert [problem for problem in problems if expected in problem]
+    assert all(len(problem.splitlines()) == 1 for problem in problems)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_no_rule_is_without_a_spoiled_file(filled, rule):
+    def finds(spoil):
+        tree = copy.deepcopy(filled)
+        spoil(tree)
+        try:
+            return list(rule(tree))
+        except (KeyError, TypeError):
+            return []
+
+    assert any(finds(spoil) for spoil in SPOILED.values())
+
+
+def test_the_cluster_runs_with_the_settings_of_a_ray_of_our_own(filled):
+    for name, value in RAY_ENVIRONMENT.items():
+        if name.startswith(("RAY_free", "RAY_worker")):
+            assert f"{name}={value} " in filled["head_start_ray_commands"][1].replace(";", " ")
+
+
+def test_a_file_that_is_no_yaml_is_named_with_its_line(tmp_path):
+    (tmp_path / "c.yaml").write_text("a: 1\nb: [\n")
+    with pytest.raises(ClusterError, match=r"c.yaml is no YAML in line 3"):
+        check_cluster_file(tmp_path / "c.yaml")
+    with pytest.raises(ClusterError, match=r"cannot be read \(No such file or directory\)"):
+        check_cluster_file(tmp_path / "none.yaml")
+
+
+def test_doctor_names_what_is_wrong_and_fails(filled, tmp_path):
+    told = CliRunner().invoke(app, ["doctor", "--cluster", str(FILE)])
+    assert told.exit_code == 1
+    assert told.stderr.startswith("error: 7 values are not filled in yet: FILL_IN_BUCKET")
+    assert len(told.stderr.splitlines()) == 1
+    (tmp_path / "cluster.yaml").write_text(yaml.safe_dump(filled))
+    assert CliRunner().invoke(app, ["doctor", "--cluster", str(tmp_path / "cluster.yaml")]).exit_code == 0
