@@ -1,9 +1,10 @@
-"""The actor that runs clients' steps, one after the other; clients are data to it, and nothing survives a call."""
+"""The actor that clients live in: it runs their steps one after the other, and nothing in it survives a call."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import ray
 import torch
 
 from actors.memories import Memory
@@ -14,8 +15,31 @@ from rayfed_ssl.federation import Federation
 from rayfed_ssl.local_executor import client_file
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.places import Directory
-from rayfed_ssl.rounds import ClientReport, Evaluation
-from rayfed_ssl.trees import to_numpy
+from rayfed_ssl.rounds import ClientError, ClientReport, Evaluation
+from rayfed_ssl.trees import nbytes, to_numpy
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a client's step needs beside the configuration.
+
+    Attributes:
+        client: Who trains.
+        download: What the server sent, with refs in the place of parked parts.
+        memory: The client's state, or None before its first round.
+    """
+
+    client: int
+    download: Any
+    memory: Memory | None
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """A step's report, and the size of the client's next state in bytes."""
+
+    report: ClientReport
+    nbytes: int
 
 
 class ClientActor:
@@ -37,28 +61,39 @@ class ClientActor:
         """Open the data, so that what is wrong with it is told before the first round."""
         assert self._federation
 
-    @ray.method(num_returns=3)
-    def update_client(
-        self, round: int, client_id: int, download: Any, memory: Memory | None, directory: Directory
-    ) -> tuple[Any, Any, ClientReport]:
-        """Run one client's step and store its next state, which so never passes through the driver.
+    def update_clients(self, round: int, steps: Sequence[Step], directory: Directory) -> list[Any]:
+        """Run clients' steps and store their next states, which so never pass through the driver.
 
         Args:
             round: From 1.
-            client_id: Who trains.
-            download: What the server sent, with refs in the place of parked parts.
-            memory: The client's state, or None before its first round.
+            steps: Whose, and from what.
             directory: Where checkpoints go.
 
         Returns:
-            The upload and the next state as numpy, and the report.
+            For each step the upload and the next state as numpy, and at last a list with a `StepReport` for each. Where a
+            step failed, a `ClientError` is in the report's place and None in the others'.
         """
-        own = None if memory is None else memory.recall(directory)
-        result = self._federation.update_client(round, client_id, fetch(download), own)
-        stored = checkpoints.store(result.state, directory, client_file(client_id, round))
-        report = ClientReport(client_id, stored, result.metrics, result.ledger, result.seconds)
-        return to_numpy(result.upload), to_numpy(result.state), report
+        results: list[Any] = []
+        reports: list[StepReport | ClientError] = []
+        for step in steps:
+            try:
+                upload, state, report = self._update_client(round, step, directory)
+            except ClientError as error:
+                error.__cause__ = None  # it may hold what cannot be sent
+                upload = state = None
+                reports.append(error)
+            else:
+                reports.append(report)
+            results += [upload, state]
+        return [*results, reports]
 
-    def evaluate(self, encoder: Encoder, name: str, round: int, final: bool) -> Evaluation:
-        """Score an encoder, whose weights are refs."""
-        return self._federation.evaluate(fetch(encoder), name, round, final)
+    def _update_client(self, round: int, step: Step, directory: Directory) -> tuple[Any, Any, StepReport]:
+        own = None if step.memory is None else step.memory.recall(directory)
+        result = self._federation.update_client(round, step.client, fetch(step.download), own)
+        stored = checkpoints.store(result.state, directory, client_file(step.client, round))
+        report = ClientReport(step.client, stored, result.metrics, result.ledger, result.seconds)
+        return to_numpy(result.upload), to_numpy(result.state), StepReport(report, nbytes(result.state))
+
+    def evaluate(self, encoder: Encoder, name: str, round: int, final: bool) -> list[Evaluation]:
+        """Score an encoder, whose weights are refs; alone in its list."""
+        return [self._federation.evaluate(fetch(encoder), name, round, final)]

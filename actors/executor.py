@@ -1,5 +1,6 @@
 """The executor on Ray: client actors, a server actor, and a driver that holds refs and never a state or an upload."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -8,22 +9,27 @@ from ray import ObjectRef
 from ray.util import get_current_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.client_actor import ClientActor
+from actors.client_actor import ClientActor, Step, StepReport
 from actors.cluster import Node, start
-from actors.memories import MemoryCache
+from actors.memories import Memory, MemoryCache
 from actors.parking import UploadLostError, fill
 from actors.placement import Placement, place
-from actors.pool import ActorPool, Job, JobError
+from actors.pool import ActorPool, Done, Failed
+from actors.queues import Job, settle
 from actors.server_actor import ServerActor
 from actors.supervision import ActorError, Keeper, await_ready, await_room
 from rayfed_ssl.checkpoints import RunState, Stored
 from rayfed_ssl.federation import Federation, client_error
+from rayfed_ssl.local_executor import late
 from rayfed_ssl.places import Directory
-from rayfed_ssl.rounds import ClientError, ClientReport, Evaluation, ServerReport
+from rayfed_ssl.rounds import ClientError, ClientReport, Dropped, Evaluation, Listener, ServerReport
 from rayfed_ssl.trees import Tree
 
 MEMORY_SHARE = 0.25
 """Part of the object store that client states may fill; those beyond are read from the checkpoint."""
+
+CALL_SECONDS = 0.1
+"""Clients' steps that are shorter go together in one call, up to this sum: little is lost when an actor dies in it."""
 
 ONE_LIFE: dict[str, Any] = {"max_restarts": 0, "max_task_retries": 0}
 """Ray repeats calls out of order and on actors without state; here the driver repeats them."""
@@ -51,6 +57,7 @@ class RayExecutor:
         self._uploads: dict[int, ObjectRef[Any]] = {}
         self._downloads: dict[int, Any] = {}
         self._seconds: dict[int, float] = {}
+        self._sizes = {client_id: len(rows) for client_id, rows in federation.shards.items()}
         self._closing: list[Callable[[], None]] = []
         self._cluster = start(address)
         try:
@@ -71,8 +78,9 @@ class RayExecutor:
         client = ray.remote(num_cpus=self.placement.cpus, num_gpus=self.placement.gpus, **ONE_LIFE)(ClientActor)
         self._pool = ActorPool(lambda: client.remote(config), self.placement.num_actors, attempts)
         self._closing.append(self._pool.close)
+        self._homes = settle(self._sizes, self.placement.num_actors)
         self._memories = MemoryCache(int(MEMORY_SHARE * sum(node.store for node in nodes)))
-        await_ready([self._keeper.actor, *self._pool.actors])
+        await_ready([self._keeper.actor, *self._pool.actors.values()])
 
     def _place(self, nodes: Sequence[Node]) -> Placement:
         has_gpu = any(node.gpus for node in nodes)
@@ -90,63 +98,90 @@ class RayExecutor:
         return stored
 
     def train_clients(
-        self, state: RunState, cohort: Sequence[int], directory: Directory, on_client: Callable[[ClientReport], None]
+        self, state: RunState, cohort: Sequence[int], directory: Directory, listener: Listener
     ) -> tuple[ClientReport, ...]:
         """Run one round's client steps; uploads and states stay where they were made."""
         self._uploads = {}
         reports = []
-        for report in self._train(state, cohort, directory.resolve()):
-            reports.append(report)
-            on_client(report)
+        for result in self._train(state, cohort, directory.resolve(), deadline=self._engine.deadline):
+            if isinstance(result, Failed):
+                listener.on_dropped(self._dropped(state.round, result))
+            else:
+                reports.append(result)
+                listener.on_client(result)
         return tuple(sorted(reports, key=lambda report: report.client))
 
-    def _train(self, state: RunState, cohort: Sequence[int], directory: Directory) -> Iterator[ClientReport]:
+    def _train(
+        self, state: RunState, cohort: Sequence[int], directory: Directory, deadline: float | None = None
+    ) -> Iterator[ClientReport | Failed]:
         def park() -> None:
             self._downloads = self._keeper.ask(
                 lambda server: _collect(server.downloads.remote(cohort, state.server, directory))
             )
 
+        def submit(actor: Any, jobs: Sequence[Job]) -> Sequence[ObjectRef[Any]]:
+            steps = [Step(job.key, self._downloads[job.key], self._memory(state, job.key)) for job in jobs]
+            call = actor.update_clients.options(num_returns=2 * len(steps) + 1)
+            refs: Sequence[ObjectRef[Any]] = call.remote(state.round, steps, directory)
+            return refs
+
+        over = None if deadline is None else time.monotonic() + deadline
         park()
         before = self._pool.retries
-        jobs = [self._client_job(state, client_id, directory) for client_id in cohort]
         try:
-            for done in self._pool.run(jobs, store_again=park):
-                report: ClientReport = done.value
-                self._uploads[report.client], memory = done.refs
-                self._memories.keep(report.client, report.state, memory, directory)
-                self._seconds[report.client] = report.seconds
-                yield report
-        except JobError as error:
-            raise self._client_error(state.round, error) from error
+            for done in self._pool.run(
+                [self._job(client_id) for client_id in cohort],
+                submit,
+                homes=self._homes,
+                call_seconds=CALL_SECONDS,
+                deadline=over,
+                store_again=park,
+            ):
+                yield self._keep(done)
         finally:
             self.retries += self._pool.retries - before
             self._downloads = {}
 
-    def _client_job(self, state: RunState, client_id: int, directory: Directory) -> Job:
+    def _keep(self, done: Done | Failed) -> ClientReport | Failed:
+        """Take note of what a client left in the object store."""
+        if isinstance(done, Failed):
+            return done
+        if isinstance(done.value, ClientError):
+            return Failed(done.key, str(done.value), done.value)
+        step: StepReport = done.value
+        self._uploads[done.key], memory = done.refs
+        self._memories.keep(done.key, step.report.state, memory, step.nbytes)
+        self._seconds[done.key] = step.report.seconds
+        return step.report
+
+    def _dropped(self, round: int, failed: Failed) -> Dropped:
+        """Give the reason for going on without a client, or stop the run.
+
+        Raises:
+            ClientError: Its step failed, and that is not to be lived with.
+        """
+        if failed.late:
+            return late(self._engine, failed.key)
+        error = self._failure(round, failed)
+        if self._engine.on_failure == "stop" or not isinstance(error, ClientError):
+            raise error
+        return Dropped(failed.key, str(error), quarantined=failed.deadly)
+
+    def _failure(self, round: int, failed: Failed) -> BaseException:
+        return failed.cause or client_error(self._federation.config, round, failed.key, failed.reason)
+
+    def _memory(self, state: RunState, client_id: int) -> Memory | None:
         own = state.clients.get(client_id)
-        memory = None if own is None else self._memories.find(client_id, own)
+        return None if own is None else self._memories.find(client_id, own)
 
-        def submit(actor: Any) -> Sequence[ObjectRef[Any]]:
-            download = self._downloads[client_id]
-            refs: Sequence[ObjectRef[Any]] = actor.update_client.remote(
-                state.round, client_id, download, memory, directory
-            )
-            return refs
-
-        return Job(client_id, submit, self._expected_seconds(client_id))
-
-    def _expected_seconds(self, client_id: int) -> float:
+    def _job(self, client_id: int) -> Job:
         """Take the client's last step for its next, and before its first the shard's size at the others' speed."""
-        if client_id in self._seconds:
-            return self._seconds[client_id]
-        sizes = {k: len(shard) for k, shard in self._federation.shards.items()}
-        measured = sum(sizes[k] for k in self._seconds)
-        return sizes[client_id] * (sum(self._seconds.values()) / measured if measured else 1.0)
-
-    def _client_error(self, round: int, error: JobError) -> ClientError:
-        if isinstance(error.cause, ClientError):
-            return error.cause
-        return client_error(self._federation.config, round, error.key, error.reason)
+        seconds = self._seconds.get(client_id)
+        if seconds is None:
+            size = self._sizes[client_id]
+            measured = sum(self._sizes[k] for k in self._seconds)
+            return Job(client_id, size * (sum(self._seconds.values()) / measured if measured else 1.0))
+        return Job(client_id, seconds, seconds)
 
     def update_server(self, state: RunState, cohort: Sequence[int], directory: Directory) -> ServerReport:
         """Aggregate the uploads of the clients that were just trained."""
@@ -157,7 +192,9 @@ class RayExecutor:
                     lambda server: ray.get(server.update.remote(state.round, state.server, self._uploads, directory))
                 )
             except UploadLostError as lost:
-                list(self._train(state, [lost.client_id], directory))
+                for result in self._train(state, [lost.client_id], directory):
+                    if isinstance(result, Failed):
+                        raise self._failure(state.round, result) from None
                 self.retries += 1
             else:
                 self._uploads = {}
@@ -169,13 +206,18 @@ class RayExecutor:
         encoders = self._keeper.ask(
             lambda server: _collect(server.encoders.remote(state.server, memories, directory.resolve()))
         )
-        jobs = [_evaluation_job(encoder, name, state.round, final) for name, encoder in encoders.items()]
-        try:
-            scores = {done.key: done.value for done in self._pool.run(jobs)}
-        except JobError as error:
-            if error.cause is not None:
-                raise error.cause from error
-            raise ActorError(f"scoring encoder {error.key} after round {state.round} failed: {error.reason}") from None
+
+        def submit(actor: Any, jobs: Sequence[Job]) -> Sequence[ObjectRef[Any]]:
+            (job,) = jobs
+            return [actor.evaluate.remote(encoders[job.key], job.key, state.round, final)]
+
+        scores = {}
+        for done in self._pool.run([Job(name) for name in encoders], submit):
+            if isinstance(done, Failed):
+                if done.cause is not None:
+                    raise done.cause
+                raise ActorError(f"scoring encoder {done.key} after round {state.round} failed: {done.reason}")
+            scores[done.key] = done.value
         return tuple(scores[name] for name in encoders)
 
     def close(self) -> None:
@@ -189,10 +231,6 @@ def _collect(parts: Iterable[ObjectRef[Any]]) -> Tree:
     """Join what `park` took apart: refs to the parts, and at last the plan."""
     *refs, plan = list(parts)
     return fill(ray.get(plan), refs)
-
-
-def _evaluation_job(encoder: Any, name: str, round: int, final: bool) -> Job:
-    return Job(name, lambda actor: [actor.evaluate.remote(encoder, name, round, final)])
 
 
 def _beside_gpu(nodes: Sequence[Node]) -> Any:

@@ -43,13 +43,14 @@ class MemoryCache:
         self._memories: dict[int, Memory] = {}
         self._sizes: dict[int, int] = {}
 
-    def keep(self, client_id: int, stored: Stored, ref: ObjectRef[Any], directory: Directory) -> None:
-        """Remember a client's next state in the place of its last."""
-        size = stored.nbytes
-        others = sum(kept for other, kept in self._sizes.items() if other != client_id)
-        fits = bool(size) and others + size <= self._room
+    def keep(self, client_id: int, stored: Stored, ref: ObjectRef[Any], size: int) -> None:
+        """Remember a client's next state, of `size` bytes, in the place of its last."""
+        self._room += self._sizes.pop(client_id, 0)
+        fits = 0 < size <= self._room
         self._memories[client_id] = Memory(stored, ref if fits else None)
-        self._sizes[client_id] = size if fits else 0
+        if fits:
+            self._sizes[client_id] = size
+            self._room -= size
 
     def find(self, client_id: int, stored: Stored) -> Memory:
         """Find a client's state; another state than the last one, as after a resume, is on disk only."""

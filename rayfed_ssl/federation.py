@@ -24,11 +24,13 @@ from rayfed_ssl.data.shard import Shard
 from rayfed_ssl.data.store import Dataset
 from rayfed_ssl.diagnosis import client_diagnostics, encoder_diagnostics
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.gpu_memory import explain
 from rayfed_ssl.ledger import BreakEven, Entry, account
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server
 from rayfed_ssl.rounds import ClientError, Evaluation, ServerError
 from rayfed_ssl.scoring import labelled, score
 from rayfed_ssl.seeds import SERVER, Purpose, derive_seed, generator
+from rayfed_ssl.trees import leaves
 
 
 @dataclass(frozen=True)
@@ -165,8 +167,10 @@ class Federation:
                 client = Client(client_id, round, data, self._public, self.task, random, own_generator=draws)
                 known = self.method.init_client(client) if state is None else state
                 upload, next_state, metrics = self.method.update_client(download, known, client)
+                check_upload(upload, download)
         except Exception as error:
-            raise client_error(self.config, round, client_id, f"{type(error).__name__}: {error}") from error
+            cause = explain(error, self.config.engine.gpus_per_actor)
+            raise client_error(self.config, round, client_id, cause) from error
         ledger = account(download, round, client_id, "down") + account(upload, round, client_id, "up")
         return ClientResult(upload, next_state, metrics, ledger, time.perf_counter() - start)
 
@@ -184,6 +188,8 @@ class Federation:
                 )
             except ValueError as error:
                 raise ServerError(f"the server failed in round {round}: {error}") from error
+            except torch.OutOfMemoryError as error:
+                raise ServerError(f"the server failed in round {round}: {explain(error)}") from error
         seconds = time.perf_counter() - start
         if self.is_diagnosed(round):
             received = partial(self.method.download, state)
@@ -285,6 +291,37 @@ def client_error(config: Config, round: int, client_id: int, cause: str) -> Clie
         f"client {client_id} failed in round {round} (seed {training_seed(config, round, client_id)}): {cause}; to run "
         f"this step alone and see where: rayfed-ssl replay RUN --round {round} --client {client_id}"
     )
+
+
+def check_upload(upload: Any, download: Any) -> None:
+    """Refuse an upload that would spoil the round: numbers that are not finite, weights that do not fit those received.
+
+    Raises:
+        ValueError: The message names the field and what is wrong with it.
+    """
+    for name, value in vars(upload).items():
+        for path, leaf in leaves(value):
+            if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and not _finite(leaf):
+                raise ValueError(
+                    f"its upload holds numbers that are not finite, in {name}{path}: lower the learning rate"
+                )
+        received = getattr(download, name, None)
+        if isinstance(value, dict) and isinstance(received, dict):
+            for key in value.keys() & received.keys():
+                if _shape(value[key]) != _shape(received[key]):
+                    raise ValueError(
+                        f"its upload does not fit the model: {name}/{key} has shape {_shape(value[key])}, got "
+                        f"{_shape(received[key])} from the server"
+                    )
+
+
+def _finite(values: torch.Tensor) -> bool:
+    # A sum is finite in almost every case, and costs a third of looking at each number.
+    return bool(values.sum().isfinite()) or bool(values.isfinite().all())
+
+
+def _shape(value: Any) -> list[int] | None:
+    return list(value.shape) if isinstance(value, torch.Tensor) else None
 
 
 def round_half_up(value: float) -> int:

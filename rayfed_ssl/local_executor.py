@@ -1,6 +1,8 @@
 """The in-process executor: reference semantics, debugger, unit tests. It needs no Ray and gives the same bits."""
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,7 +12,8 @@ from rayfed_ssl import checkpoints
 from rayfed_ssl.checkpoints import RunState, Stored
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.places import Directory
-from rayfed_ssl.rounds import ClientReport, Evaluation, ServerReport
+from rayfed_ssl.rounds import ClientError, ClientReport, Dropped, Evaluation, Listener, ServerReport
+from rayfed_ssl.settings import Engine
 
 
 class LocalExecutor:
@@ -33,28 +36,41 @@ class LocalExecutor:
             return self._keep(self._federation.init_server(), directory, "server-000000")
 
     def train_clients(
-        self, state: RunState, cohort: Sequence[int], directory: Directory, on_client: Callable[[ClientReport], None]
+        self, state: RunState, cohort: Sequence[int], directory: Directory, listener: Listener
     ) -> tuple[ClientReport, ...]:
         """Run one round's client steps."""
         server_state = self._recall(state.server, directory)
         reports = []
         self._uploads = {}
+        over = time.monotonic() + (self._engine.deadline or math.inf)
         with compute_threads(self._engine.threads):
             for client_id in sorted(cohort):
-                own = state.clients.get(client_id)
-                result = self._federation.update_client(
-                    state.round,
-                    client_id,
-                    self._federation.method.download(server_state, client_id),
-                    None if own is None else self._recall(own, directory),
-                )
-                self._live.pop(own, None) if own else None
-                self._uploads[client_id] = result.upload
-                stored = self._keep(result.state, directory, client_file(client_id, state.round))
-                report = ClientReport(client_id, stored, result.metrics, result.ledger, result.seconds)
-                reports.append(report)
-                on_client(report)
+                if time.monotonic() > over:
+                    listener.on_dropped(late(self._engine, client_id))
+                    continue
+                try:
+                    report = self._update_client(state, client_id, server_state, directory)
+                except ClientError as error:
+                    if self._engine.on_failure == "stop":
+                        raise
+                    listener.on_dropped(Dropped(client_id, str(error)))
+                else:
+                    reports.append(report)
+                    listener.on_client(report)
         return tuple(reports)
+
+    def _update_client(self, state: RunState, client_id: int, server_state: Any, directory: Directory) -> ClientReport:
+        own = state.clients.get(client_id)
+        result = self._federation.update_client(
+            state.round,
+            client_id,
+            self._federation.method.download(server_state, client_id),
+            None if own is None else self._recall(own, directory),
+        )
+        self._live.pop(own, None) if own else None
+        self._uploads[client_id] = result.upload
+        stored = self._keep(result.state, directory, client_file(client_id, state.round))
+        return ClientReport(client_id, stored, result.metrics, result.ledger, result.seconds)
 
     def update_server(self, state: RunState, cohort: Sequence[int], directory: Directory) -> ServerReport:
         """Aggregate the uploads of the clients that were just trained."""
@@ -90,6 +106,11 @@ class LocalExecutor:
         if stored not in self._live:
             self._live[stored] = checkpoints.read(stored, directory)
         return self._live[stored]
+
+
+def late(engine: Engine, client_id: int) -> Dropped:
+    """Say that a client was not done before the deadline."""
+    return Dropped(client_id, f"it was not done within engine.deadline={engine.deadline:g} s")
 
 
 def client_file(client_id: int, round: int) -> str:

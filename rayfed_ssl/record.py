@@ -205,6 +205,18 @@ class RunRecord(Observer):
                 f"{began[:12]}): restore them, or start a new run"
             )
 
+    def dropped(self) -> list[tuple[int, dict[str, Any]]]:
+        """List who was left out of a round that it belonged to: round, and client, reason, quarantined."""
+        return [(entry["round"], client) for entry in self.summary["rounds"] for client in entry.get("dropped", ())]
+
+    def quarantined(self) -> dict[int, int]:
+        """Find the clients that are left out of all rounds to come, and the round since when."""
+        found: dict[int, int] = {}
+        for round, client in self.dropped():
+            if client["quarantined"]:
+                found.setdefault(client["client"], round)
+        return found
+
     def truncate(self, round: int) -> None:
         """Forget what was recorded after a round that was not committed, and the encoders of the run's end."""
         self._metrics.truncate("round", round)
@@ -238,6 +250,7 @@ class RunRecord(Observer):
                 "round": outcome.state.round,
                 "cohort": [report.client for report in outcome.clients],
                 "state_sha256": outcome.state.sha256,
+                "dropped": [asdict(dropped) for dropped in outcome.dropped],
             }
         )
         self.save()

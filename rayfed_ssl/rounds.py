@@ -1,9 +1,10 @@
 """The round loop, and what it asks of an executor."""
 
+import math
 import time
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from rayfed_ssl import checkpoints
@@ -30,6 +31,21 @@ class ClientReport:
     metrics: Metrics
     ledger: tuple[Entry, ...]
     seconds: float
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A client that was left out of a round.
+
+    Attributes:
+        client: The client's id.
+        reason: Why, in one line.
+        quarantined: Whether it is left out of all rounds to come.
+    """
+
+    client: int
+    reason: str
+    quarantined: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,6 +77,7 @@ class RoundOutcome:
         server: The server's report.
         seconds: Wall time of the round, evaluation not included.
         retries: Client steps that were repeated because their actor died.
+        dropped: Clients of the cohort that were left out, in ascending id; a run with any is degraded.
     """
 
     state: RunState
@@ -68,6 +85,7 @@ class RoundOutcome:
     server: ServerReport
     seconds: float
     retries: int = 0
+    dropped: tuple[Dropped, ...] = ()
 
 
 class ClientError(RuntimeError):
@@ -78,8 +96,26 @@ class ServerError(RuntimeError):
     """A server's step that failed: the message says round and cause."""
 
 
+class QuorumError(ServerError):
+    """A round in which too few clients delivered: the message says how many, and why the others did not."""
+
+
+class Listener(Protocol):
+    """Hears of a round's clients while they run."""
+
+    def on_client(self, report: ClientReport) -> None:
+        """A client's step is done."""
+
+    def on_dropped(self, dropped: Dropped) -> None:
+        """A client is left out."""
+
+
 class Executor(Protocol):
-    """Runs the steps of a federation somewhere; which executor does it changes no bit of any result."""
+    """Runs the steps of a federation somewhere; which executor does it changes no bit of any result.
+
+    Attributes:
+        retries: Client steps that were repeated because their actor died.
+    """
 
     retries: int
 
@@ -87,9 +123,16 @@ class Executor(Protocol):
         """Make and store the server's state before round 1."""
 
     def train_clients(
-        self, state: RunState, cohort: Sequence[int], directory: Directory, on_client: Callable[[ClientReport], None]
+        self, state: RunState, cohort: Sequence[int], directory: Directory, listener: Listener
     ) -> tuple[ClientReport, ...]:
-        """Run one round's client steps; their uploads stay with the executor. Reports come in ascending id."""
+        """Run one round's client steps; their uploads stay with the executor.
+
+        Returns:
+            Reports in ascending id of those that delivered; of the others the listener was told.
+
+        Raises:
+            ClientError: A step failed, and `engine.on_failure` is not to drop it.
+        """
 
     def update_server(self, state: RunState, cohort: Sequence[int], directory: Directory) -> ServerReport:
         """Aggregate the uploads of the clients that were just trained."""
@@ -109,6 +152,9 @@ class Observer:
 
     def on_client(self, report: ClientReport) -> None:
         """A client's step is done; the order is that of completion."""
+
+    def on_dropped(self, dropped: Dropped) -> None:
+        """A client of the cohort is left out of the round."""
 
     def on_server(self, report: ServerReport) -> None:
         """The server's step is done."""
@@ -136,12 +182,16 @@ class Plan:
         cohort: Who takes part in a round.
         evaluate_every: kNN after every so many rounds; 0 means at the end only.
         directory: Where checkpoints go.
+        quorum: Part of a cohort that must deliver.
+        quarantined: Clients that are left out of all rounds, with the round since when; grows while the run goes on.
     """
 
     rounds: int
     cohort: Callable[[int], tuple[int, ...]]
     evaluate_every: int
     directory: Directory
+    quorum: float = 1.0
+    quarantined: dict[int, int] = field(default_factory=dict)
 
     def evaluation_is_due(self, round: int) -> bool:
         """Whether a round is scored: the last one always."""
@@ -178,19 +228,62 @@ def run_rounds(
     return state
 
 
+@dataclass
+class _Absences:
+    """Passes on what an executor says of a round's clients, and keeps who is left out."""
+
+    observer: Observer
+    dropped: dict[int, Dropped] = field(default_factory=dict)
+
+    def on_client(self, report: ClientReport) -> None:
+        self.observer.on_client(report)
+
+    def on_dropped(self, dropped: Dropped) -> None:
+        self.dropped[dropped.client] = dropped
+        self.observer.on_dropped(dropped)
+
+
 def run_round(plan: Plan, executor: Executor, observer: Observer, state: RunState, round: int) -> RoundOutcome:
-    """Run one round: clients, then server."""
+    """Run one round: clients, then server.
+
+    Raises:
+        QuorumError: Too few clients delivered.
+    """
     start, retries = time.perf_counter(), executor.retries
-    cohort = plan.cohort(round)
+    cohort, absences = plan.cohort(round), _Absences(observer)
     observer.on_round(round, cohort)
+    for client_id in cohort:
+        if since := plan.quarantined.get(client_id):
+            absences.on_dropped(Dropped(client_id, f"quarantined since round {since}", quarantined=True))
+    present = tuple(client_id for client_id in cohort if client_id not in absences.dropped)
     running = replace(state, round=round)
-    clients = executor.train_clients(running, cohort, plan.directory, observer.on_client)
-    server = executor.update_server(running, cohort, plan.directory)
+    clients = executor.train_clients(running, present, plan.directory, absences)
+    _check_quorum(plan, round, cohort, absences.dropped)
+    server = executor.update_server(running, [report.client for report in clients], plan.directory)
     observer.on_server(server)
+    for client_id, dropped in absences.dropped.items():
+        if dropped.quarantined:
+            plan.quarantined.setdefault(client_id, round)
     states: Mapping[int, Stored] = {**state.clients, **{report.client: report.state for report in clients}}
     return RoundOutcome(
-        RunState(round, server.state, states), clients, server, time.perf_counter() - start, executor.retries - retries
+        RunState(round, server.state, states),
+        clients,
+        server,
+        time.perf_counter() - start,
+        executor.retries - retries,
+        tuple(dropped for _, dropped in sorted(absences.dropped.items())),
     )
+
+
+def _check_quorum(plan: Plan, round: int, cohort: Sequence[int], dropped: Mapping[int, Dropped]) -> None:
+    delivered, wanted = len(cohort) - len(dropped), max(1, math.ceil(plan.quorum * len(cohort) - 1e-9))
+    if delivered < wanted:
+        first = next(iter(dropped.values()))
+        raise QuorumError(
+            f"round {round} failed: {delivered} of {len(cohort)} clients delivered, engine.quorum={plan.quorum:g} asks for "
+            f"{wanted}; client {first.client}, for one, was left out because {first.reason}; mend that or lower "
+            "engine.quorum, then resume the run"
+        )
 
 
 def _evaluate(plan: Plan, executor: Executor, observer: Observer, state: RunState) -> None:

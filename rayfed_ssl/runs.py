@@ -16,7 +16,17 @@ from rayfed_ssl.local_executor import LocalExecutor
 from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.readiness import check_ready
 from rayfed_ssl.record import RunRecord
-from rayfed_ssl.rounds import ClientReport, Evaluation, Executor, Observer, Plan, RoundOutcome, ServerReport, run_rounds
+from rayfed_ssl.rounds import (
+    ClientReport,
+    Dropped,
+    Evaluation,
+    Executor,
+    Observer,
+    Plan,
+    RoundOutcome,
+    ServerReport,
+    run_rounds,
+)
 from rayfed_ssl.trackers.tracking import tracked
 
 ExecutorFactory = Callable[[Federation], Executor]
@@ -45,6 +55,11 @@ class Result:
         record = self.record
         return record.scores(max(row["round"] for row in record.metrics))
 
+    @property
+    def degraded(self) -> bool:
+        """Whether any round went on without a client that belonged to it."""
+        return bool(self.record.dropped())
+
     def bytes(self, direction: Direction | None = None) -> int:
         """Bytes that crossed clients' boundaries, in one direction or in both."""
         return sum(row["bytes"] for row in self.record.ledger if direction in (None, row["direction"]))
@@ -68,6 +83,10 @@ class _Both(Observer):
     def on_client(self, report: ClientReport) -> None:
         for observer in self._observers:
             observer.on_client(report)
+
+    def on_dropped(self, dropped: Dropped) -> None:
+        for observer in self._observers:
+            observer.on_dropped(dropped)
 
     def on_server(self, report: ServerReport) -> None:
         for observer in self._observers:
@@ -172,12 +191,20 @@ def _go(
     federation: Federation, record: RunRecord, state: RunState | None, observer: Observer | None, executor: Executor
 ) -> Result:
     config = federation.config
-    plan = Plan(config.rounds, federation.cohort, config.evaluation.every, record.checkpoints)
+    quorum = config.engine.quorum
+    plan = Plan(
+        config.rounds, federation.cohort, config.evaluation.every, record.checkpoints, quorum, record.quarantined()
+    )
     watching = observer or Observer()
     begun = 0 if state is None else state.round
     with tracked(record, config, begun, watching.on_warning) as tracking:
         final = run_rounds(plan, executor, _Both(record, tracking, watching), state, record.evaluated())
         record.finish(federation)
+    if missing := record.dropped():
+        watching.on_warning(
+            f"the run is degraded: {len(missing)} client steps are missing from rounds "
+            f"{', '.join(map(str, sorted({round for round, _ in missing})))}; run.json says which and why"
+        )
     return Result(record.directory, final.sha256)
 
 

@@ -17,7 +17,7 @@ from rayfed_ssl.federation import Federation
 from rayfed_ssl.ledger import total
 from rayfed_ssl.parts import describe
 from rayfed_ssl.record import RunRecord
-from rayfed_ssl.rounds import ClientReport, Evaluation, Observer, RoundOutcome
+from rayfed_ssl.rounds import ClientReport, Dropped, Evaluation, Observer, RoundOutcome
 
 BAR = 16
 """Cells of the bar over all rounds."""
@@ -188,14 +188,22 @@ class Progress(Observer):
         if "loss" in report.metrics:
             self.status.losses.append(report.metrics["loss"])
 
+    def on_dropped(self, dropped: Dropped) -> None:
+        """Say who is left out, and why."""
+        self.status.done += 1
+        self._console.print(
+            f"  [yellow]left out:[/yellow] client {dropped.client}: {escape(dropped.reason)}", soft_wrap=True
+        )
+
     def on_round_end(self, outcome: RoundOutcome) -> None:
         """Print the round's line."""
         status, metrics = self.status, outcome.server.metrics
         distilled = f", distillation {metrics['distil_loss']:.3f}" if "distil_loss" in metrics else ""
         again = f", {outcome.retries} steps repeated" if outcome.retries else ""
+        missing = f" of {len(outcome.clients) + len(outcome.dropped)}" if outcome.dropped else ""
         trained = f", loss {fmean(status.losses):.3f}" if status.losses else ""
         self._console.print(
-            f"round {outcome.state.round}/{status.rounds}: {len(outcome.clients)} clients"
+            f"round {outcome.state.round}/{status.rounds}: {len(outcome.clients)}{missing} clients"
             f"{trained}{distilled}, {megabytes(status.bytes)} moved{again}, "
             f"{outcome.seconds:.1f} s"
         )

@@ -86,7 +86,7 @@ def test_a_server_actor_that_dies_between_steps_changes_nothing(executor, federa
 
 
 def test_a_client_whose_actors_always_die_ends_the_run(executor, federation, tmp_path, kill):
-    with kill("ClientActor.", times=99), pytest.raises(ClientError) as caught:
+    with kill("ClientActor.update_clients", times=99), pytest.raises(ClientError) as caught:
         play(executor, federation, tmp_path)
     assert "its actor died in 2 of 2 attempts (Worker unexpectedly exits" in str(caught.value)
     assert "rayfed-ssl replay RUN --round 1 --client" in str(caught.value)

@@ -5,7 +5,9 @@ import time
 import pytest
 import ray
 
-from actors.pool import ActorPool, Job, JobError
+from actors.cluster import ClusterError
+from actors.pool import ActorPool, Done, Failed
+from actors.queues import Job
 
 
 def make_actor():
@@ -16,23 +18,51 @@ def make_actor():
         def pid(self):
             return os.getpid()
 
-        def echo(self, value, seconds=0.0):
-            time.sleep(seconds)
-            return value
-
-        def die_if_missing(self, path):
-            if not path.exists():
-                path.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-            return "alive"
-
-        def die(self):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-        def fail(self):
-            raise KeyError("nothing here")
+        def do(self, keys, tasks):
+            return [tasks[key]() for key in keys]
 
     return ray.remote(num_cpus=0, max_restarts=0)(Echo).remote()
+
+
+def make_stillborn():
+    class Stillborn:
+        def ready(self):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        def do(self, keys, tasks):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return ray.remote(num_cpus=0, max_restarts=0)(Stillborn).remote()
+
+
+def run(pool, tasks, jobs=None, calls=None, **options):
+    """Run functions by key; the list `calls` receives the keys of each call and who was called."""
+
+    def submit(actor, given):
+        keys = [job.key for job in given]
+        if calls is not None:
+            calls.append((actor, keys))
+        return [actor.do.remote(keys, tasks)]
+
+    return pool.run(jobs or [Job(key) for key in tasks], submit, **options)
+
+
+def give(value, seconds=0.0):
+    return lambda: time.sleep(seconds) or value
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_once(path):
+    def task():
+        if not path.exists():
+            path.touch()
+            die()
+        return "alive"
+
+    return task
 
 
 @pytest.fixture
@@ -42,54 +72,108 @@ def pool(cluster):
     made.close()
 
 
-def echo(key, cost=0.0, seconds=0.0):
-    return Job(key, lambda actor: [actor.echo.remote(key, seconds)], cost)
+@pytest.fixture
+def lone(cluster):
+    made = ActorPool(make_actor, 1, attempts=3)
+    yield made
+    made.close()
 
 
 def test_every_job_is_done_once(pool):
-    assert sorted(done.value for done in pool.run([echo(k) for k in range(7)])) == list(range(7))
+    assert sorted(done.value for done in run(pool, {k: give(k) for k in range(7)})) == list(range(7))
     assert pool.retries == 0
 
 
-def test_the_most_expensive_job_starts_first(cluster):
-    pool = ActorPool(make_actor, 1, attempts=3)
-    order = [done.key for done in pool.run([echo("short", 1), echo("long", 9), echo("middle", 5)])]
-    pool.close()
-    assert order == ["long", "middle", "short"]
+def test_the_longest_job_starts_first(lone):
+    jobs = [Job("short", 1), Job("long", 9), Job("middle", 5)]
+    assert [done.key for done in run(lone, {job.key: give(0) for job in jobs}, jobs)] == ["long", "middle", "short"]
+
+
+def test_jobs_of_known_length_share_a_call_and_their_refs(lone):
+    def submit(actor, jobs):
+        calls.append([job.key for job in jobs])
+        refs = [ray.put((job.key, part)) for job in jobs for part in "ab"]
+        return [*refs, actor.do.remote(calls[-1], {key: give(key) for key in calls[-1]})]
+
+    calls = []
+    jobs = [Job(k, 0.01, 0.01) for k in range(9)]
+    found = {done.key: ray.get(list(done.refs)) for done in lone.run(jobs, submit, call_seconds=0.1)}
+    assert found == {k: [(k, "a"), (k, "b")] for k in range(9)}
+    assert len(calls) < len(jobs)
+
+
+def test_a_job_runs_at_home_and_elsewhere_only_when_others_idle(pool):
+    calls = []
+    homes = {"a": 0, "b": 1, "c": 1, "d": 1}
+    tasks = {"a": give(0), "b": give(0, 0.3), "c": give(0, 0.3), "d": give(0)}
+    list(run(pool, tasks, [Job("a", 1), Job("b", 9), Job("c", 8), Job("d", 1)], calls, homes=homes))
+    first, second = pool.actors[0], pool.actors[1]
+    assert calls[:2] == [(first, ["a"]), (second, ["b"])]
+    assert calls[2] == (first, ["c"])
+    assert pool.guests >= 1
 
 
 def test_a_job_whose_actor_died_is_repeated_on_a_new_actor(pool, tmp_path):
-    before = ray.get([actor.pid.remote() for actor in pool.actors])
-    jobs = [Job("fragile", lambda actor: [actor.die_if_missing.remote(tmp_path / "died")]), echo(1), echo(2)]
-    assert {done.key: done.value for done in pool.run(jobs)} == {"fragile": "alive", 1: 1, 2: 2}
+    before = ray.get([actor.pid.remote() for actor in pool.actors.values()])
+    tasks = {"fragile": die_once(tmp_path / "died"), 1: give(1), 2: give(2)}
+    assert {done.key: done.value for done in run(pool, tasks)} == {"fragile": "alive", 1: 1, 2: 2}
     assert pool.retries == 1
-    after = ray.get([actor.pid.remote() for actor in pool.actors])
+    after = ray.get([actor.pid.remote() for actor in pool.actors.values()])
     assert len(set(before) & set(after)) == 1
 
 
+def test_of_jobs_in_one_call_only_the_one_that_kills_fails(lone):
+    jobs = [Job(k, 0.001, 0.001) for k in range(5)]
+    tasks = {k: die if k == 2 else give(k) for k in range(5)}
+    results = list(run(lone, tasks, jobs, call_seconds=1.0))
+    assert sorted(r.value for r in results if isinstance(r, Done)) == [0, 1, 3, 4]
+    (failed,) = [r for r in results if isinstance(r, Failed)]
+    assert (failed.key, failed.deadly, failed.cause) == (2, True, None)
+
+
 def test_a_job_that_always_kills_its_actor_fails_after_its_attempts(pool):
-    with pytest.raises(JobError, match=r"died in 3 of 3 attempts \(Worker unexpectedly exits") as caught:
-        list(pool.run([Job("deadly", lambda actor: [actor.die.remote()])]))
-    assert caught.value.key == "deadly"
-    assert caught.value.cause is None
-    assert pool.retries == 2
+    (failed,) = run(pool, {"deadly": die})
+    assert failed.reason.startswith("its actor died in 3 of 3 attempts (Worker unexpectedly exits")
+    assert (failed.key, failed.deadly, failed.cause, pool.retries) == ("deadly", True, None, 2)
 
 
 def test_a_job_that_raises_is_not_repeated(pool):
-    with pytest.raises(JobError, match="nothing here") as caught:
-        list(pool.run([Job("wrong", lambda actor: [actor.fail.remote()])]))
-    assert isinstance(caught.value.cause, KeyError)
+    def fail():
+        raise KeyError("nothing here")
+
+    (failed,) = run(pool, {"wrong": fail})
+    assert isinstance(failed.cause, KeyError)
+    assert not failed.deadly
     assert pool.retries == 0
 
 
+def test_what_is_not_done_in_time_fails_and_its_actors_are_replaced(pool):
+    before = list(pool.actors.values())
+    tasks = {"slow": give(0, 60), "slower": give(0, 60), "waiting": give(0), "quick": give(0)}
+    jobs = [Job("slow", 9), Job("slower", 8), Job("waiting", 1)]
+    late = list(run(pool, tasks, jobs, deadline=time.monotonic() + 1))
+    assert {failed.key for failed in late} == {"slow", "slower", "waiting"}
+    assert all(failed.late for failed in late)
+    assert not set(before) & set(pool.actors.values())
+    assert [done.key for done in run(pool, tasks, [Job("quick")])] == ["quick"]
+
+
+def test_a_pool_whose_actors_all_die_at_once_gives_up(cluster):
+    pool = ActorPool(make_stillborn, 1, attempts=2)
+    with pytest.raises(ClusterError, match="all client actors died, and each of 2 new ones died while it started"):
+        list(run(pool, {0: give(0)}))
+
+
 def test_a_pool_whose_last_run_was_left_in_the_middle_goes_on(pool):
-    next(pool.run([echo(0), echo(1, seconds=0.3), echo(2)]))
-    assert sorted(done.value for done in pool.run([echo(k) for k in range(3)])) == [0, 1, 2]
+    next(run(pool, {0: give(0), 1: give(1, 0.3), 2: give(2)}))
+    assert sorted(done.value for done in run(pool, {k: give(k) for k in range(3)})) == [0, 1, 2]
 
 
 def test_inputs_that_vanished_are_stored_again(pool, lost_ref):
+    def submit(actor, jobs):
+        return [actor.do.remote(inputs[-1], {"input": give("input")})]
+
     inputs = [lost_ref]
-    job = Job("input", lambda actor: [actor.echo.remote(inputs[-1])])
-    (done,) = pool.run([job], store_again=lambda: inputs.append(ray.put("input")))
+    (done,) = pool.run([Job("input")], submit, store_again=lambda: inputs.append(ray.put(["input"])))
     assert done.value == "input"
     assert len(inputs) == 2

@@ -1,0 +1,99 @@
+"""Which job goes next, and to whom: homes of clients, longest first, several in one call."""
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+SHORT = 0.01
+"""Seconds of work that go in one call however little is left, because a call costs about a millisecond itself."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Work for an actor.
+
+    Attributes:
+        key: What the job is known by: a client's id, an encoder's name.
+        cost: Expected time, in any unit.
+        seconds: The same in seconds, where it has been measured.
+    """
+
+    key: Any
+    cost: float = 0.0
+    seconds: float | None = None
+
+
+def settle(sizes: Mapping[int, int], num_slots: int) -> dict[int, int]:
+    """Give every client a home so that all slots hold about as many samples: largest first, to the emptiest slot.
+
+    Args:
+        sizes: Samples by client id.
+        num_slots: Number of actors.
+
+    Returns:
+        Slots by client id.
+    """
+    load = [(0, slot) for slot in range(num_slots)]
+    homes = {}
+    for client_id in sorted(sizes, key=lambda k: (-sizes[k], k)):
+        held, slot = heapq.heappop(load)
+        homes[client_id] = slot
+        heapq.heappush(load, (held + sizes[client_id], slot))
+    return homes
+
+
+class Queues:
+    """Jobs that wait, one queue for each home, longest first.
+
+    Args:
+        jobs: In any order.
+        homes: Slots by key; a job without one waits for anybody.
+        call_seconds: Up to this sum, jobs of known length go in one call.
+    """
+
+    def __init__(self, jobs: Iterable[Job], homes: Mapping[Any, int], call_seconds: float) -> None:
+        self.homes, self._call_seconds = homes, call_seconds
+        self._waiting: dict[int | None, list[Job]] = {}
+        for job in sorted(jobs, key=lambda job: job.cost):
+            self._waiting.setdefault(homes.get(job.key), []).append(job)
+        self._alone: list[Job] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._alone) or any(self._waiting.values())
+
+    def put_back(self, job: Job) -> None:
+        """Take a job back; it goes next, and alone."""
+        self._alone.append(job)
+
+    def rest(self) -> list[Job]:
+        """Take all that still waits."""
+        rest = self._alone + [job for jobs in self._waiting.values() for job in jobs]
+        self._alone, self._waiting = [], {}
+        return rest
+
+    def take(self, slot: int, num_slots: int) -> Sequence[Job]:
+        """Take an idle actor's next call: jobs that wait at home, else the longest from where most waits.
+
+        Args:
+            slot: The actor's.
+            num_slots: How many share the work: towards the end calls get shorter, so that all end together.
+        """
+        if self._alone:
+            return [self._alone.pop()]
+        at_home = self._waiting.get(slot) or self._waiting.get(None)
+        if at_home:
+            return self._several(at_home, num_slots)
+        fullest = max(self._waiting.values(), key=lambda jobs: sum(job.cost for job in jobs), default=[])
+        return [fullest.pop()] if fullest else []
+
+    def _several(self, waiting: list[Job], num_slots: int) -> Sequence[Job]:
+        taken = [waiting.pop()]
+        if taken[0].seconds is None or not self._call_seconds:
+            return taken
+        left = sum(job.seconds or 0.0 for jobs in self._waiting.values() for job in jobs) + taken[0].seconds
+        room = min(self._call_seconds, max(SHORT, left / (2 * num_slots))) - taken[0].seconds
+        while waiting and waiting[-1].seconds is not None and waiting[-1].seconds <= room:
+            room -= waiting[-1].seconds
+            taken.append(waiting.pop())
+        return taken

@@ -1,0 +1,50 @@
+"""Who goes next: homes, longest first, several in one call."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.queues import Job, Queues, settle
+
+
+def test_clients_settle_so_that_slots_hold_about_as_many_samples():
+    assert settle({0: 10, 1: 50, 2: 20, 3: 20}, 2) == {1: 0, 2: 1, 3: 1, 0: 1}
+
+
+def test_with_a_slot_for_each_every_client_has_its_own():
+    assert sorted(settle(dict.fromkeys(range(7), 5), 7).values()) == list(range(7))
+
+
+@given(st.dictionaries(st.integers(0, 99), st.integers(1, 1000), min_size=1), st.integers(1, 5))
+def test_no_slot_is_fuller_than_an_even_share_and_one_client(sizes: dict[int, int], num_slots: int):
+    homes = settle(sizes, num_slots)
+    assert homes.keys() == sizes.keys()
+    held = [sum(sizes[k] for k, slot in homes.items() if slot == at) for at in range(num_slots)]
+    assert max(held) <= sum(sizes.values()) / num_slots + max(sizes.values())
+
+
+@given(st.lists(st.floats(0.001, 1.0), max_size=30), st.integers(1, 4), st.floats(0.0, 0.5))
+def test_every_job_is_taken_once_and_no_call_of_several_is_longer_than_allowed(
+    lengths: list[float], num_slots: int, call_seconds: float
+):
+    jobs = [Job(k, seconds, seconds) for k, seconds in enumerate(lengths)]
+    queues = Queues(jobs, {k: k % num_slots for k in range(len(jobs))}, call_seconds)
+    taken = []
+    while queues:
+        call = queues.take(len(taken) % num_slots, num_slots)
+        assert len(call) == 1 or sum(job.seconds for job in call) <= call_seconds + 1e-9
+        taken += [job.key for job in call]
+    assert sorted(taken) == [job.key for job in jobs]
+
+
+def test_a_job_of_unknown_length_goes_alone():
+    queues = Queues([Job(0, 3.0), Job(1, 2.0)], {}, call_seconds=10.0)
+    assert [[job.key for job in queues.take(0, 1)] for _ in range(2)] == [[0], [1]]
+
+
+def test_a_job_that_was_put_back_goes_next_and_alone():
+    queues = Queues([Job(k, 0.001, 0.001) for k in range(3)], {}, call_seconds=1.0)
+    assert len(queues.take(0, 1)) == 3
+    queues.put_back(Job(2))
+    queues.put_back(Job(1))
+    assert [[job.key for job in queues.take(0, 1)] for _ in range(2)] == [[1], [2]]
+    assert not queues
