@@ -11,6 +11,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ import platformdirs
 
 from rayfed_ssl.data.decoding import OnBad, Source, Split, all_grey, decode, read_parquet
 from rayfed_ssl.data.partition import random_rows, stratified_split
-from rayfed_ssl.data.store import FORMAT, Dataset, open_store, write_store
+from rayfed_ssl.data.store import FORMAT, Dataset, alone, open_store, write_store
 
 PICTURE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
@@ -95,22 +96,23 @@ def open_dataset(
     settings |= {"seed": seed} if not source.has_test or train_limit or test_limit else {}
     directory = cache or platformdirs.user_cache_path("rayfed-ssl") / "stores"
     store = directory / f"{name}-{_key(root, source.files, settings)}.arrow"
-    try:
+    with suppress(ValueError):
         return open_store(store)
-    except ValueError:
-        pass
-    train, test, classes = _read(source, test_fraction, train_limit, test_limit, seed)
-    channels = channels or info.channels or (1 if all_grey(train) and all_grey(test) else 3)
-    convert = partial(decode, size=size, channels=channels, on_bad=on_bad)
-    report = on_progress or (lambda split, done, total: None)
-    write_store(
-        store,
-        name=name,
-        classes=classes,
-        train=convert(train, on_progress=partial(report, "train")),
-        test=convert(test, on_progress=partial(report, "test")),
-    )
-    return open_store(store)
+    with alone(store):
+        with suppress(ValueError):
+            return open_store(store)  # another process has just written it
+        train, test, classes = _read(source, test_fraction, train_limit, test_limit, seed)
+        channels = channels or info.channels or (1 if all_grey(train) and all_grey(test) else 3)
+        convert = partial(decode, size=size, channels=channels, on_bad=on_bad)
+        report = on_progress or (lambda split, done, total: None)
+        write_store(
+            store,
+            name=name,
+            classes=classes,
+            train=convert(train, on_progress=partial(report, "train")),
+            test=convert(test, on_progress=partial(report, "test")),
+        )
+        return open_store(store)
 
 
 def _read(

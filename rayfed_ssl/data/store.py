@@ -12,7 +12,8 @@ import hashlib
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -116,6 +117,18 @@ def open_store(path: Path) -> Dataset:
         _image_set(batch, header, path, split) for batch, split in zip(batches, ("train", "test"), strict=True)
     )
     return Dataset(header["name"], train, test, header["fingerprint"], tuple(header["skipped"]))
+
+
+@contextmanager
+def alone(store: Path) -> Iterator[None]:
+    """Let one process of a machine decode while the others wait; where the system has no file locks, all of them do."""
+    store.parent.mkdir(parents=True, exist_ok=True)
+    with (store.parent / f".{store.name}.lock").open("w") as lock:
+        with suppress(ImportError, OSError):
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def write_store(

@@ -4,6 +4,7 @@ import pickle  # noqa: TID251  # CIFAR's own format
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -156,6 +157,30 @@ def test_a_second_opening_reads_no_picture(tmp_path, monkeypatch, opened):
     assert (second.fingerprint, second.train.path) == (first.fingerprint, first.train.path)
     # Neither the seed without a random choice, nor the native number of channels, makes another store.
     assert opened("folder", path=tmp_path, seed=5).train.path == first.train.path
+
+
+def test_two_who_open_at_once_decode_once(tmp_path, opened):
+    begun, go = threading.Event(), threading.Event()
+    decoders = []
+
+    def open_in_turn(name):
+        def report(*_):
+            decoders.append(name)
+            begun.set()
+            go.wait()
+
+        opened("digits", on_progress=report)
+
+    threads = [threading.Thread(target=open_in_turn, args=(name,)) for name in ("first", "second")]
+    threads[0].start()
+    begun.wait()
+    threads[1].start()
+    threads[1].join(0.3)
+    assert threads[1].is_alive()
+    go.set()
+    for thread in threads:
+        thread.join()
+    assert set(decoders) == {"first"}
 
 
 def test_asking_for_the_native_format_makes_no_second_store(opened):
