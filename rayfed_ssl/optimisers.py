@@ -58,11 +58,21 @@ class Optimiser:
 
 @dataclass
 class _Track:
-    """A parameter, the steps that it has done, and its moments."""
+    """A parameter, its values and moments as `_flat` sees them, and the steps that it has done."""
 
     parameter: Parameter
-    age: int = 0
+    values: Tensor
     moments: tuple[Tensor, ...] = ()
+    age: int = 0
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """View a tensor as one row in the order of its memory.
+
+    torch's kernels for the CPU copy every gradient that is not contiguous, as none is under channels_last, and then do
+    not look at the copy.
+    """
+    return tensor.detach().as_strided((tensor.numel(),), (1,))
 
 
 class Descent:
@@ -79,7 +89,7 @@ class Descent:
     def __init__(self, settings: Optimiser, parameters: Iterable[Parameter]) -> None:
         self.lr = settings.lr
         self._settings = settings
-        self._tracks = [_Track(parameter) for parameter in parameters]
+        self._tracks = [_Track(parameter, _flat(parameter)) for parameter in parameters]
 
     def zero_grad(self) -> None:
         """Drop the gradients."""
@@ -102,14 +112,13 @@ class Descent:
 
 def _sgd_step(settings: Optimiser, lr: float, tracks: list[_Track]) -> None:
     """Move parameters of one age by SGD; the first momentum is the first gradient."""
-    parameters, gradients = _pairs(tracks)
     first = bool(settings.momentum) and tracks[0].age == 1
     if first:
-        for track, gradient in zip(tracks, gradients, strict=True):
-            track.moments = (torch.empty_like(gradient),)
+        for track in tracks:
+            track.moments = (torch.empty_like(track.values),)
     torch._fused_sgd_(
-        parameters,
-        gradients,
+        [track.values for track in tracks],
+        _gradients(tracks),
         [moment for track in tracks for moment in track.moments],
         weight_decay=settings.weight_decay,
         momentum=settings.momentum,
@@ -123,14 +132,13 @@ def _sgd_step(settings: Optimiser, lr: float, tracks: list[_Track]) -> None:
 
 def _adam_step(settings: Optimiser, lr: float, tracks: list[_Track]) -> None:
     """Move parameters of one age by Adam."""
-    parameters, gradients = _pairs(tracks)
     if tracks[0].age == 1:
         for track in tracks:
-            track.moments = (torch.zeros_like(track.parameter), torch.zeros_like(track.parameter))
-    age = torch.full((), tracks[0].age, dtype=torch.float32, device=parameters[0].device)
+            track.moments = (torch.zeros_like(track.values), torch.zeros_like(track.values))
+    age = torch.full((), tracks[0].age, dtype=torch.float32, device=tracks[0].values.device)
     torch._fused_adam_(
-        parameters,
-        gradients,
+        [track.values for track in tracks],
+        _gradients(tracks),
         [track.moments[0] for track in tracks],
         [track.moments[1] for track in tracks],
         [],
@@ -145,7 +153,6 @@ def _adam_step(settings: Optimiser, lr: float, tracks: list[_Track]) -> None:
     )
 
 
-def _pairs(tracks: list[_Track]) -> tuple[list[Tensor], list[Tensor]]:
-    """List parameters and their gradients."""
-    gradients = [track.parameter.grad for track in tracks if track.parameter.grad is not None]
-    return [track.parameter for track in tracks], gradients
+def _gradients(tracks: list[_Track]) -> list[Tensor]:
+    """View the gradients as the values are viewed: autograd lays them out in memory as it finds their parameters."""
+    return [_flat(track.parameter.grad) for track in tracks if track.parameter.grad is not None]
