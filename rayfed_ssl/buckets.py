@@ -76,7 +76,7 @@ class Bucket(Place):
         except OSError as error:
             raise ConfigError(f"states cannot be written to {self.address}: {error.strerror or error}") from None
 
-    def names(self) -> list[str]:
+    def _names(self) -> list[str]:
         """List all objects."""
         with self.explained():
             system, path = self._opened

@@ -2,12 +2,13 @@
 
 import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save
+from safetensors.torch import load_file, save
 
 from rayfed_ssl import checkpoints, places
 from rayfed_ssl.checkpoints import CheckpointError, RunState, Stored
@@ -225,3 +226,60 @@ def test_tensors_that_share_memory_are_stored(tmp_path: Path):
     shared = torch.arange(3.0)
     tree = {"online": shared, "target": shared}
     assert digest(checkpoints.read(checkpoints.store(tree, tmp_path, "state"), tmp_path)) == digest(tree)
+
+
+def test_all_files_of_a_round_are_flushed_to_disk_before_its_manifest_is_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    flushed: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def note_fsync(descriptor: int) -> None:
+        flushed.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        fsync(descriptor)
+
+    def note_replace(source: Path, target: Path) -> None:
+        flushed.append(f"-> {target.name}")
+        replace(source, target)
+
+    state = round_with_files(tmp_path, 1, (0, 1))
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(os, "replace", note_replace)
+    checkpoints.commit(state, tmp_path)
+    before = flushed[: flushed.index("-> round-000001.json")]
+    assert state.files < set(before)
+    assert before[-1].startswith(".round-000001.json")
+    flushed.clear()
+    checkpoints.commit(replace_round(state, 2), tmp_path)
+    assert not state.files & set(flushed), "what was flushed in an earlier round is not flushed again"
+
+
+def replace_round(state: RunState, round: int) -> RunState:
+    return RunState(round, state.server, state.clients)
+
+
+def test_any_library_reads_the_files(tmp_path: Path):
+    tree = {"a": torch.randn(3, 5), "b": {"c": torch.arange(7, dtype=torch.int16), "none": torch.empty(0, 4)}}
+    stored = checkpoints.store(tree, tmp_path, "state")
+    read = load_file(tmp_path / stored.file)
+    assert {name: value.tolist() for name, value in read.items()} == {
+        "/a": tree["a"].tolist(),
+        "/b/c": list(range(7)),
+        "/b/none": [],
+    }
+    assert stored.nbytes == 3 * 5 * 4 + 7 * 2
+
+
+def test_states_of_a_round_to_come_stay_and_what_killed_writers_left_goes(tmp_path: Path):
+    checkpoints.commit(round_with_files(tmp_path, 1, ()), tmp_path)
+    for name in ("client-000000-000003", "client-000000-000001"):
+        checkpoints.store({"w": torch.ones(2)}, tmp_path, name)
+    (tmp_path / ".client-000000-000002.safetensors.4711").write_bytes(b"half")
+    checkpoints.commit(round_with_files(tmp_path, 2, ()), tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "client-000000-000003.safetensors",
+        "round-000001.json",
+        "round-000002.json",
+        "server-000001.safetensors",
+        "server-000002.safetensors",
+    ]
