@@ -12,10 +12,12 @@ from actors.parking import fetch
 from rayfed_ssl import checkpoints
 from rayfed_ssl.config import Config
 from rayfed_ssl.federation import Federation
+from rayfed_ssl.gpu_memory import limit_process, release
 from rayfed_ssl.local_executor import client_file
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.places import Directory
 from rayfed_ssl.rounds import ClientError, ClientReport, Evaluation
+from rayfed_ssl.step_cost import StepCost, measure, one_epoch
 from rayfed_ssl.trees import nbytes, to_numpy
 
 
@@ -52,6 +54,7 @@ class ClientActor:
     def __init__(self, config: dict[str, Any]) -> None:
         self._config = Config.load(config)
         torch.set_num_threads(self._config.engine.threads)
+        limit_process(self._config.engine.gpus_per_actor)
 
     @cached_property
     def _federation(self) -> Federation:
@@ -93,6 +96,17 @@ class ClientActor:
         stored = checkpoints.store(result.state, directory, client_file(step.client, round))
         report = ClientReport(step.client, stored, result.metrics, result.ledger, result.seconds)
         return to_numpy(result.upload), to_numpy(result.state), StepReport(report, nbytes(result.state))
+
+    def measure(self) -> StepCost:
+        """Run the step of the client with most samples, and say what it takes of the GPU."""
+        try:
+            return measure(Federation.open(one_epoch(self._config)))
+        finally:
+            release()
+
+    def release(self) -> None:
+        """Give back the GPU memory that torch keeps, for whoever shares the GPU."""
+        release()
 
     def evaluate(self, encoder: Encoder, name: str, round: int, final: bool) -> list[Evaluation]:
         """Score an encoder, whose weights are refs; alone in its list."""

@@ -1,6 +1,7 @@
 """The executor on Ray: client actors, a server actor, and a driver that holds refs and never a state or an upload."""
 
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -13,7 +14,8 @@ from actors.client_actor import ClientActor, Step, StepReport
 from actors.cluster import Node, start
 from actors.memories import Memory, MemoryCache
 from actors.parking import UploadLostError, fill
-from actors.placement import Placement, place
+from actors.placement import Placement
+from actors.planning import actor_config, check_share, gpus_of, plan, refuse_early, reservation
 from actors.pool import ActorPool, Done, Failed
 from actors.queues import Job, settle
 from actors.server_actor import ServerActor
@@ -30,6 +32,9 @@ MEMORY_SHARE = 0.25
 
 CALL_SECONDS = 0.1
 """Clients' steps that are shorter go together in one call, up to this sum: little is lost when an actor dies in it."""
+
+RELEASE_TIMEOUT = 10.0
+"""Seconds that client actors have to give back GPU memory; one that is gone does not hold up the round."""
 
 ONE_LIFE: dict[str, Any] = {"max_restarts": 0, "max_task_retries": 0}
 """Ray repeats calls out of order and on actors without state; here the driver repeats them."""
@@ -59,6 +64,7 @@ class RayExecutor:
         self._seconds: dict[int, float] = {}
         self._sizes = {client_id: len(rows) for client_id, rows in federation.shards.items()}
         self._closing: list[Callable[[], None]] = []
+        refuse_early(federation, address)
         self._cluster = start(address)
         try:
             self._make_actors()
@@ -69,25 +75,24 @@ class RayExecutor:
     def _make_actors(self) -> None:
         nodes = self._cluster.nodes()
         self.placement = self._place(nodes)
-        config = self._federation.config.dump()
-        config["engine"]["device"] = self.placement.device
+        cards = gpus_of(nodes) if self.placement.gpus else ()
+        config = actor_config(self._federation, self.placement)
         attempts = self._engine.attempts
         server = ray.remote(num_cpus=0, scheduling_strategy=_beside_gpu(nodes), **ONE_LIFE)(ServerActor)
         self._keeper = Keeper(lambda: server.remote(config), attempts)
         self._closing.append(self._keeper.close)
-        client = ray.remote(num_cpus=self.placement.cpus, num_gpus=self.placement.gpus, **ONE_LIFE)(ClientActor)
+        client = ray.remote(**reservation(self.placement), **ONE_LIFE)(ClientActor)
         self._pool = ActorPool(lambda: client.remote(config), self.placement.num_actors, attempts)
         self._closing.append(self._pool.close)
         self._homes = settle(self._sizes, self.placement.num_actors)
         self._memories = MemoryCache(int(MEMORY_SHARE * sum(node.store for node in nodes)))
         await_ready([self._keeper.actor, *self._pool.actors.values()])
+        check_share(self.placement, self._federation, next(iter(self._pool.actors.values())), cards)
 
     def _place(self, nodes: Sequence[Node]) -> Placement:
-        has_gpu = any(node.gpus for node in nodes)
-        # On one machine the driver knows whether torch can use the GPU; on others Ray's word has to do.
-        usable = self._federation.task.device.type == "cuda" or len(nodes) > 1
-        use_gpu = self._engine.device.startswith("cuda") or (self._engine.device == "auto" and has_gpu and usable)
-        placement = place(self._engine, len(self._federation.client_ids), nodes, use_gpu=use_gpu)
+        placement = plan(self._federation, nodes)
+        if placement.note:
+            warnings.warn(placement.note, RuntimeWarning, stacklevel=2)
         if get_current_placement_group() is None:
             await_room(placement)
         return placement
@@ -186,6 +191,7 @@ class RayExecutor:
     def update_server(self, state: RunState, cohort: Sequence[int], directory: Directory) -> ServerReport:
         """Aggregate the uploads of the clients that were just trained."""
         directory = directory.resolve()
+        self._release_gpus()
         while True:
             try:
                 report: ServerReport = self._keeper.ask(
@@ -199,6 +205,12 @@ class RayExecutor:
             else:
                 self._uploads = {}
                 return report
+
+    def _release_gpus(self) -> None:
+        """Let the client actors give back the GPU memory that torch keeps for them, before the server works there."""
+        if self.placement.gpus:
+            asked = [actor.release.remote() for actor in self._pool.actors.values()]
+            ray.wait(asked, num_returns=len(asked), timeout=RELEASE_TIMEOUT)
 
     def evaluate(self, state: RunState, directory: Directory, final: bool) -> tuple[Evaluation, ...]:
         """Score every encoder that the method shows, several at a time."""

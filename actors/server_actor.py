@@ -13,6 +13,7 @@ from rayfed_ssl import checkpoints
 from rayfed_ssl.checkpoints import Stored
 from rayfed_ssl.config import Config
 from rayfed_ssl.federation import Federation
+from rayfed_ssl.gpu_memory import release
 from rayfed_ssl.local_executor import compute_threads
 from rayfed_ssl.places import Directory
 from rayfed_ssl.rounds import ServerReport
@@ -78,6 +79,7 @@ class ServerActor:
     def _keep(self, state: Any, directory: Directory, round: int) -> Stored:
         stored = checkpoints.store(state, directory, f"server-{round:06d}")
         self._live = stored, state
+        release()
         return stored
 
     def _recall(self, stored: Stored, directory: Directory) -> Any:

@@ -1,16 +1,18 @@
 from dataclasses import replace
 
 import pytest
+import ray
 import torch
 
+from actors.client_actor import ClientActor
 from actors.cluster import ClusterError, Node
 from actors.costs import ACTOR_BYTES, Need
 from actors.machine import cores, free_memory, store_size, this_machine
 from actors.placement import Placement, check_gpu_memory, place
-from actors.planning import gpus_of, plan, refuse_early
+from actors.planning import actor_config, check_share, gpus_of, plan, refuse_early, reservation
 from rayfed_ssl.config import Engine
 from rayfed_ssl.gpu_memory import CONTEXT_BYTES, Gpu
-from rayfed_ssl.step_cost import StepCost, estimate, record
+from rayfed_ssl.step_cost import StepCost, estimate, record, recorded
 from tune.doctor import examine
 
 TWO_CORES = [Node("a", cpus=2)]
@@ -194,3 +196,29 @@ def test_doctor_looks_at_the_machines_of_a_cluster(cluster, tiny, capsys):
     assert "The Ray at auto: 1 machine\n" in said
     assert ": 4 CPUs, 0 GPUs, " in said
     assert "engine.actors=3: 3 client actors" in said
+
+
+@pytest.mark.ray
+def test_actors_that_share_a_gpu_measure_what_nobody_has_measured(cluster, open_tiny):
+    federation = open_tiny("fedavg", "training.batch=19")
+    placement = Placement(2, 0.0, 0.5, "cpu")
+    actor = ray.remote(num_cpus=0)(ClientActor).remote(actor_config(federation, placement))
+    assert recorded(federation, "cpu") is None
+    check_share(placement, federation, actor, [CARD])
+    assert recorded(federation, "cpu").is_measured
+    assert ray.get(actor.release.remote()) is None
+    ray.kill(actor)
+
+
+def test_actors_are_told_the_device_and_the_share_that_they_got(open_tiny):
+    federation = open_tiny("fedavg", "engine.device=auto")
+    engine = actor_config(federation, Placement(4, 1.0, 0.25, "cuda"))["engine"]
+    assert (engine["device"], engine["gpus_per_actor"]) == ("cuda", 0.25)
+    engine = actor_config(federation, Placement(4, 1.0, 0.0, "cpu"))["engine"]
+    assert (engine["device"], engine["gpus_per_actor"]) == ("cpu", None)
+
+
+@pytest.mark.ray
+def test_actors_reserve_their_memory(cluster):
+    placement = Placement(2, 1.0, 0.0, "cpu", memory=123)
+    assert reservation(placement) == {"num_cpus": 1.0, "num_gpus": 0.0, "memory": 123}

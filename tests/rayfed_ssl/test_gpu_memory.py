@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from rayfed_ssl.gpu_memory import (
     parse_gpus,
     release,
 )
+from rayfed_ssl.rounds import ClientError, ServerError
 
 ANSWER = """\
 0, GPU-aaaa-1111, NVIDIA H100 80GB HBM3, 81559, 80994
@@ -93,6 +95,36 @@ def test_a_machine_out_of_memory_is_told_in_one_line_and_other_errors_as_they_ar
         "out of memory: it asked for 36028797.02 GB more: lower engine.actors or training.batch"
     )
     assert explain(ValueError("the loss is nan")) == "ValueError: the loss is nan"
+
+
+class Greedy:
+    """A method whose steps find no memory."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def update_client(self, *words: Any) -> Any:
+        raise torch.OutOfMemoryError(TORCH_SAYS.format(" 20.00 GiB allowed;"))
+
+    update_server = update_client
+
+
+def test_running_out_of_gpu_memory_is_a_client_s_or_the_server_s_error_with_advice(open_tiny):
+    federation = open_tiny("fedavg", "engine.gpus_per_actor=0.5")
+    federation.method = Greedy(federation.method)
+    state = federation.init_server()
+    with pytest.raises(
+        ClientError, match=r"^client 1 failed in round 2 .* set engine.gpus_per_actor=1 \(it is 0.5\)"
+    ) as one:
+        federation.update_client(2, 1, federation.method.download(state, 1), None)
+    with pytest.raises(
+        ServerError, match=r"^the server failed in round 2: out of GPU memory: it asked for 2.15 GB"
+    ) as two:
+        federation.update_server(2, state, {})
+    assert "\n" not in str(one.value) + str(two.value)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
