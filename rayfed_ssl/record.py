@@ -27,20 +27,16 @@ import pyarrow.compute as pc
 import yaml
 
 from rayfed_ssl import checkpoints
+from rayfed_ssl.beginnings import describe, settings_sha256, start_of
 from rayfed_ssl.config import Config
-from rayfed_ssl.environment import environment
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.protocols import is_score
-from rayfed_ssl.federation import Federation, training_seed
+from rayfed_ssl.federation import Federation
 from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.places import Directory, Folder, Place, inside, open_place, write_durably
 from rayfed_ssl.rounds import Evaluation, Observer, RoundOutcome
 from rayfed_ssl.rows import EVALUATION_SECONDS, LEDGER, METRICS, Row, ledger_rows, metric_rows, score_rows
-from rayfed_ssl.seeds import SERVER
 from rayfed_ssl.tables import GrowingTable
-
-LATER_KEYS = (("model", "start", None), ("clients", "labelled", None), ("clients", "label_choice", "balanced"))
-"""Keys that earlier records do not have, with the default that stands for what runs did then."""
 
 
 class RunRecord(Observer):
@@ -123,7 +119,7 @@ class RunRecord(Observer):
         """
         cls.refuse_used(directory)
         record = cls(directory)
-        record.summary = _describe(federation)
+        record.summary = describe(federation)
         record.summary["checkpoints"] = record._address(federation.config)
         record.checkpoints.create()
         (directory / "checkpoints").mkdir(parents=True, exist_ok=True)
@@ -194,7 +190,7 @@ class RunRecord(Observer):
             raise ConfigError(
                 f"{self.directory / 'config.yaml'} is not what this run began with: restore it, or start a new run from it"
             )
-        if draws and self.summary.get("start") != _start(federation):
+        if draws and self.summary.get("start") != start_of(federation):
             raise ConfigError(
                 f"model.start={federation.config.model.start} changed since this run began: restore it, or start a new run"
             )
@@ -290,52 +286,7 @@ def _states_name(directory: Path, started: str) -> str:
     return f"{directory.resolve().name}-{hashlib.sha256(origin.encode()).hexdigest()[:8]}"
 
 
-def settings_sha256(config: Config) -> str:
-    """Digest of the settings that a run's states depend on: all but how it is computed and scored."""
-    settings = {key: value for key, value in config.dump().items() if key not in ("engine", "evaluation")}
-    for section, key, default in LATER_KEYS:
-        if settings[section][key] == default:
-            del settings[section][key]
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
-
-
 def encoders_of(federation: Federation, state: checkpoints.RunState, directory: Directory) -> dict[str, Encoder]:
     """Read from a checkpoint the encoders that the method shows."""
     clients = checkpoints.StoredStates(state.clients, directory)
     return federation.method.encoders(checkpoints.read(state.server, directory), clients)
-
-
-def _start(federation: Federation) -> dict[str, str] | None:
-    start = federation.task.start
-    return None if start is None else {"file": str(start.file), "sha256": start.sha256}
-
-
-def _describe(federation: Federation) -> dict[str, Any]:
-    """Collect what a reader needs to know about a run that its configuration does not say."""
-    config, task = federation.config, federation.task
-    break_even = federation.break_even()
-    return {
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "finished": None,
-        "method": config.system,
-        "settings_sha256": settings_sha256(config),
-        "privacy": federation.method.privacy,
-        "parts": dict(federation.method.rules(task)),
-        "notes": list(federation.notes),
-        "data": {
-            "name": federation.dataset.name,
-            "fingerprint": federation.dataset.fingerprint,
-            "shape": list(federation.dataset.train.shape),
-            "classes": list(federation.dataset.train.classes),
-            "train": len(federation.dataset.train),
-            "test": len(federation.dataset.test),
-            "public": federation.num_public,
-            "shards": {str(client_id): len(rows) for client_id, rows in federation.shards.items()},
-        },
-        "start": _start(federation),
-        "precision": {"device": str(task.device), **asdict(task.precision)},
-        "seeds": {"run": config.seed, "server_round_1": training_seed(config, 1, SERVER)},
-        "break_even": None if break_even is None else asdict(break_even),
-        "rounds": [],
-        **environment(),
-    }

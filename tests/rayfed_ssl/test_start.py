@@ -11,12 +11,13 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from rayfed_ssl.beginnings import LATER_KEYS, settings_sha256
 from rayfed_ssl.config import Config
 from rayfed_ssl.data.views import normalise
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.federation import Federation, training_seed
 from rayfed_ssl.readiness import check_ready
-from rayfed_ssl.record import LATER_KEYS, RunRecord, settings_sha256
+from rayfed_ssl.record import RunRecord
 from rayfed_ssl.reports.diagnose import diagnose
 from rayfed_ssl.reports.export import export_encoder
 from rayfed_ssl.reports.html.features import open_federation

@@ -1,0 +1,61 @@
+"""What a run begins with: what run.json says of it, and what it must still be when the run goes on."""
+
+import hashlib
+import json
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from rayfed_ssl.config import Config
+from rayfed_ssl.environment import environment
+from rayfed_ssl.federation import Federation, training_seed
+from rayfed_ssl.seeds import SERVER
+
+LATER_KEYS = (("model", "start", None), ("clients", "labelled", None), ("clients", "label_choice", "balanced"))
+"""Keys that earlier records do not have, with the default that stands for what runs did then."""
+
+
+def settings_sha256(config: Config) -> str:
+    """Digest of the settings that a run's states depend on: all but how it is computed and scored."""
+    settings = {key: value for key, value in config.dump().items() if key not in ("engine", "evaluation")}
+    for section, key, default in LATER_KEYS:
+        if settings[section][key] == default:
+            del settings[section][key]
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+
+def start_of(federation: Federation) -> dict[str, str] | None:
+    """Name the file that a run's first weights come from."""
+    start = federation.task.start
+    return None if start is None else {"file": str(start.file), "sha256": start.sha256}
+
+
+def describe(federation: Federation) -> dict[str, Any]:
+    """Collect what a reader needs to know about a run that its configuration does not say."""
+    config, task = federation.config, federation.task
+    break_even = federation.break_even()
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "finished": None,
+        "method": config.system,
+        "settings_sha256": settings_sha256(config),
+        "privacy": federation.method.privacy,
+        "parts": dict(federation.method.rules(task)),
+        "notes": list(federation.notes),
+        "data": {
+            "name": federation.dataset.name,
+            "fingerprint": federation.dataset.fingerprint,
+            "shape": list(federation.dataset.train.shape),
+            "classes": list(federation.dataset.train.classes),
+            "train": len(federation.dataset.train),
+            "test": len(federation.dataset.test),
+            "public": federation.num_public,
+            "shards": {str(client_id): len(rows) for client_id, rows in federation.shards.items()},
+        },
+        "start": start_of(federation),
+        "precision": {"device": str(task.device), **asdict(task.precision)},
+        "seeds": {"run": config.seed, "server_round_1": training_seed(config, 1, SERVER)},
+        "break_even": None if break_even is None else asdict(break_even),
+        "rounds": [],
+        **environment(),
+    }
