@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 from rayfed_ssl.step_cost import StepCost
 
-ACTOR_BYTES = 360_000_000
+ACTOR_BYTES = 352_000_000
 """Private memory of a client actor that has opened its data, before its first step (torch 2.15 with CUDA)."""
 
-ACTOR_START = 2.5
+ACTOR_START = 2.0
 """Core-seconds until a client actor is ready; nearly all of it is importing torch."""
 
-ACTOR_IDLE = 0.01
+ACTOR_IDLE = 0.005
 """Cores that an actor takes while it does nothing."""
 
 

@@ -149,7 +149,7 @@ def _cost_of_many(number: int, automatic: int) -> str:
         return ""
     return (
         f"engine.actors=per-client makes {number} actors; engine.actors=auto would make {automatic} with the same results, "
-        f"and each of the others takes about {ACTOR_IDLE:.0%} of a core while it waits"
+        f"and each of the others takes about {ACTOR_IDLE:.1%} of a core while it waits"
     )
 
 

@@ -219,9 +219,10 @@ class Engine(Section):
 
     Attributes:
         executor: "ray" (actors) or "local" (this process).
-        actors: Client actors; "auto" takes as many as cores or GPU slots, "per-client" gives each client its own.
+        actors: Client actors; "auto" takes one for each core or GPU slot, as far as memory carries them, "per-client" gives
+            each client its own.
         cpus_per_actor: What Ray reserves for a client actor.
-        gpus_per_actor: Fraction of a GPU for a client actor; None shares each GPU among `actors` if there is one.
+        gpus_per_actor: Fraction of a GPU, and of its memory, for a client actor; None shares each GPU evenly among `actors`.
         device: "auto", "cpu" or "cuda".
         precision: "auto", "fp32" or "bf16" (autocast).
         channels_last: Memory layout of images; None lets the device decide.

@@ -152,7 +152,7 @@ def _examine_run(console: Console, federation: Federation, machines: Machines) -
 
 def _print_costs(console: Console, cost: StepCost) -> None:
     console.print(
-        f"  an actor: {megabytes(ACTOR_BYTES)} and {ACTOR_START:g} core-seconds to start, {ACTOR_IDLE:.0%} of a core idle"
+        f"  an actor: {megabytes(ACTOR_BYTES)} and {ACTOR_START:g} core-seconds to start, {ACTOR_IDLE:.1%} of a core idle"
     )
     if cost.is_measured:
         how = f"{cost.seconds:.2g} s an epoch, {megabytes(cost.state or 0)} of state (measured)"

@@ -41,7 +41,7 @@ def test_per_client_takes_as_many_actors_as_clients_and_says_what_that_costs():
     assert placement.num_actors == 6
     assert placement.note == (
         "engine.actors=per-client makes 6 actors; engine.actors=auto would make 2 with the same results, and each of the "
-        "others takes about 1% of a core while it waits"
+        "others takes about 0.5% of a core while it waits"
     )
     assert place(engine, 2, TWO_CORES, use_gpu=False).note == ""
 
