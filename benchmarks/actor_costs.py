@@ -1,14 +1,15 @@
 """What one more actor and one more client cost here: memory, start-up, and cores while they do nothing.
 
     uv run python benchmarks/actor_costs.py actors [--kinds KIND...] [--numbers N...] [--idle SECONDS]
-    uv run python benchmarks/actor_costs.py clients [--numbers K...] [--rounds T] [KEY=VALUE]...
+    uv run python benchmarks/actor_costs.py clients [KEY=VALUE]... [--numbers K...] [--rounds T]
 
 `actors` makes so many actors of each kind on a Ray of its own: `bare` imports nothing, `torch` imports it, `optimiser`
 makes a `torch.optim.SGD`, `torchvision` imports that too, and `client` is the engine's own, which has opened its data.
 Memory is private (USS) and proportional (PSS), read from /proc/PID/smaps_rollup.
 
 `clients` runs federations that differ in the number of clients alone: ten of them take part in every round, on two
-actors. The slope over K is what a client costs that does nothing.
+actors, and every client has ten samples. The slope over K is what a client costs that does nothing. The digits suffice for
+100 clients; more need data.name=cifar10 or the like.
 """
 
 import argparse
@@ -26,6 +27,7 @@ import psutil
 KINDS = ("bare", "torch", "optimiser", "torchvision", "client")
 CLIENT_RUN = ["data.name=digits", "method=fedavg", "public=null", "partition=iid", "training.epochs=1"]
 COHORT = 10
+SAMPLES = 10
 
 
 class Process:
@@ -128,12 +130,8 @@ def measure_clients(number: int, rounds: int, overrides: list[str]) -> dict[str,
     from rayfed_ssl.federation import Federation
     from rayfed_ssl.rounds import Observer, RoundOutcome
 
-    given = [
-        "partition.name=iid",
-        f"clients.number={number}",
-        f"clients.fraction={COHORT / number}",
-        f"rounds={rounds}",
-    ]
+    given = ["partition.name=iid", f"clients.number={number}", f"clients.fraction={COHORT / number}"]
+    given += [f"rounds={rounds}", f"data.train_limit={SAMPLES * number}"]
     given += ["evaluation.every=0", "evaluation.diagnostics=0", "engine.actors=2", "engine.trackers=[]"]
     config = Config.load("digits", *CLIENT_RUN, *given, *overrides)
     Federation.open(config)
@@ -190,7 +188,7 @@ def main() -> None:
     many.add_argument("--numbers", nargs="+", type=int, default=[1, 2, 4, 8])
     many.add_argument("--idle", type=float, default=10.0)
     clients = what.add_parser("clients")
-    clients.add_argument("--numbers", nargs="+", type=int, default=[10, 100, 300])
+    clients.add_argument("--numbers", nargs="+", type=int, default=[10, 30, 100])
     clients.add_argument("--rounds", type=int, default=4)
     clients.add_argument("overrides", nargs="*")
     asked = parser.parse_args()
