@@ -211,10 +211,11 @@ def first_line(error: BaseException) -> str:
 
 
 def _end_on_sigterm() -> None:
-    """Turn SIGTERM into an orderly exit, as `ray.init` does in the main thread, so that no process stays behind."""
-    in_main = threading.current_thread() is threading.main_thread()
-    if in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    """Turn SIGTERM into an orderly exit, so that no process stays behind: Ray has put a handler of its own in the way."""
+    if threading.current_thread() is threading.main_thread():
+        handler = signal.getsignal(signal.SIGTERM)
+        leave = handler if handler != signal.SIG_DFL else lambda number, _: sys.exit(128 + number)
+        signal.signal(signal.SIGTERM, leave)
 
 
 def _end(watch: StartWatch) -> None:
