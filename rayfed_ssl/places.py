@@ -5,12 +5,10 @@ shows an object once its upload is complete. A file outlives a power loss from w
 always does. Places travel to other processes by their address.
 """
 
-import ctypes
 import errno
 import os
 import secrets
 import socket
-import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
@@ -21,16 +19,12 @@ from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from rayfed_ssl.errors import CheckpointError, ConfigError
+from rayfed_ssl.settling import Settling
 from rayfed_ssl.tensor_files import EARLIER, Chunk, read_path
 from rayfed_ssl.trees import Tree
 
 SYNCED_AT_ONCE = 8
 """Files that are flushed to disk side by side."""
-
-START_FLUSHING = getattr(ctypes.CDLL(None), "sync_file_range", None) if sys.platform == "linux" else None
-"""Linux begins to write a file to disk and does not wait for it, so that settling it later takes less time."""
-if START_FLUSHING is not None:
-    START_FLUSHING.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 
 REACHABLE = "engine.checkpoints must name a place that all machines reach (NFS or s3://)"
 
@@ -41,11 +35,13 @@ class Place(ABC):
     Attributes:
         address: What names the place on every machine.
         kept: Files that the kept rounds refer to, by round, where this process knows them.
+        settling: Flushes rounds to disk.
     """
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.kept: dict[int, frozenset[str]] | None = None
+        self.settling = Settling()
         self._removal: threading.Thread | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -219,8 +215,6 @@ def write_whole(path: Path, content: Iterable[Chunk], *, durably: bool) -> None:
             file.flush()
             if durably:
                 os.fsync(file.fileno())
-            elif START_FLUSHING is not None:
-                START_FLUSHING(file.fileno(), 0, 0, 2)
         os.replace(temporary, path)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error

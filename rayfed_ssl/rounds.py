@@ -9,6 +9,7 @@ from typing import Protocol
 
 from rayfed_ssl import checkpoints
 from rayfed_ssl.checkpoints import RunState, Stored
+from rayfed_ssl.faults import Fault, Faults
 from rayfed_ssl.ledger import Entry
 from rayfed_ssl.method import Metrics
 from rayfed_ssl.places import Directory
@@ -115,9 +116,11 @@ class Executor(Protocol):
 
     Attributes:
         retries: Client steps that were repeated because their actor died.
+        faults: What shall go wrong.
     """
 
     retries: int
+    faults: Faults
 
     def init_server(self, directory: Directory) -> Stored:
         """Make and store the server's state before round 1."""
@@ -155,6 +158,9 @@ class Observer:
 
     def on_dropped(self, dropped: Dropped) -> None:
         """A client of the cohort is left out of the round."""
+
+    def on_fault(self, fault: Fault) -> None:
+        """A fault that was asked for is about to strike."""
 
     def on_server(self, report: ServerReport) -> None:
         """The server's step is done."""
@@ -225,6 +231,7 @@ def run_rounds(
         checkpoints.commit(state, plan.directory)
         if plan.evaluation_is_due(round):
             _evaluate(plan, executor, observer, state)
+    checkpoints.settle(state, plan.directory)
     return state
 
 

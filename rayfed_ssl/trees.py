@@ -15,11 +15,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from blake3 import blake3
 from torch import Tensor
 
 Tree: TypeAlias = Any
 Weights: TypeAlias = dict[str, Tensor]
 
+
+LARGE = 1 << 14
+"""Bytes from which a tensor enters a digest by its BLAKE3."""
 
 PIECE = 1 << 16
 """Numbers that are summed at once: half a megabyte in float64."""
@@ -102,15 +106,23 @@ def digest(tree: Tree) -> str:
     return digest_leaves(leaves(tree))
 
 
-def digest_leaves(pairs: Iterable[tuple[str, Any]]) -> str:
-    """Compute a tree's digest from its leaves as `leaves` gives them."""
+def digest_leaves(pairs: Iterable[tuple[str, Any]], *, plainly: bool = False) -> str:
+    """Compute a tree's digest from its leaves as `leaves` gives them.
+
+    A large tensor enters by its BLAKE3, which takes a fifth of the time of SHA-256.
+
+    Args:
+        pairs: Paths and leaves.
+        plainly: Whether all bits go through SHA-256 itself, as in the first checkpoints there were.
+    """
     hasher = hashlib.sha256()
     for path, leaf in pairs:
         if isinstance(leaf, Tensor):
             leaf = leaf.detach().cpu().numpy()
         if isinstance(leaf, np.ndarray):
             hasher.update(f"{path}:{leaf.dtype.str}:{leaf.shape}:".encode())
-            hasher.update(np.ascontiguousarray(leaf).data.cast("B") if leaf.size else b"")
+            bits = np.ascontiguousarray(leaf).data.cast("B") if leaf.size else b""
+            hasher.update(bits if plainly or leaf.nbytes < LARGE else blake3(bits).digest())
         else:
             hasher.update(f"{path}:{type(leaf).__name__}:{leaf!r}:".encode())
     return hasher.hexdigest()

@@ -3,6 +3,8 @@
 import errno
 import json
 import os
+import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,8 @@ from safetensors.torch import load_file, save
 from rayfed_ssl import checkpoints, places
 from rayfed_ssl.checkpoints import CheckpointError, RunState, Stored
 from rayfed_ssl.method import Empty, Encoder
-from rayfed_ssl.trees import digest
+from rayfed_ssl.places import Folder
+from rayfed_ssl.trees import digest, digest_leaves, leaves
 
 DTYPES = ("float16", "float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "int64", "bool")
 
@@ -283,3 +286,40 @@ def test_states_of_a_round_to_come_stay_and_what_killed_writers_left_goes(tmp_pa
         "server-000001.safetensors",
         "server-000002.safetensors",
     ]
+
+
+def test_a_state_whose_digest_is_plain_sha256_can_be_read(tmp_path: Path):
+    state = {"weights": torch.arange(10_000.0)}
+    stored = checkpoints.store(state, tmp_path, "server-000001")
+    plain = replace(stored, sha256=digest_leaves(leaves(state), plainly=True))
+    assert plain.sha256 != stored.sha256
+    assert checkpoints.read(plain, tmp_path)["weights"].equal(state["weights"])
+
+
+def test_large_states_are_flushed_in_the_background_and_the_last_flushed_round_stays(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(checkpoints, "AT_ONCE", 0)
+    place, over = Folder(tmp_path), threading.Event()
+    monkeypatch.setattr(place, "settle", lambda names: over.wait(20))
+    states = []
+    for round in range(1, 6):
+        stored = checkpoints.store({"weights": torch.full((10,), round)}, place, f"server-{round:06d}")
+        states.append(RunState(round, stored))
+        checkpoints.commit(states[-1], place)
+    assert sorted(checkpoints.manifests(place)) == [1, 4, 5]
+    over.set()
+    checkpoints.settle(states[-1], place)
+    checkpoints.commit(RunState(6, states[-1].server), place)
+    assert sorted(checkpoints.manifests(place)) == [5, 6]
+
+
+def test_what_goes_wrong_while_flushing_is_told_at_the_next_commit(tmp_path: Path, monkeypatch):
+    def fail(names: Any) -> None:
+        raise OSError(28, "No space left on device", "somewhere")
+
+    monkeypatch.setattr(checkpoints, "AT_ONCE", 0)
+    place = Folder(tmp_path)
+    monkeypatch.setattr(place, "settle", fail)
+    stored = checkpoints.store({"weights": torch.ones(10)}, place, "server-000001")
+    checkpoints.commit(RunState(1, stored), place)
+    with pytest.raises(OSError, match="No space left"):
+        checkpoints.settle(RunState(1, stored), place)

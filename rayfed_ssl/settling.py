@@ -1,0 +1,68 @@
+"""Flushing rounds to disk while the run goes on: large states take longer to write to disk than to compute."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass
+class _Flush:
+    round: int
+    files: frozenset[str]
+    thread: threading.Thread
+    failure: BaseException | None = None
+
+
+class Settling:
+    """Flushes one round after the other; a round that comes while another is being flushed is passed over.
+
+    Attributes:
+        settled: The last round that is known to outlive a power loss, and its files.
+    """
+
+    def __init__(self) -> None:
+        self.settled: tuple[int, frozenset[str]] | None = None
+        self._flush: _Flush | None = None
+
+    @property
+    def files(self) -> frozenset[str]:
+        """Files that need not be flushed again."""
+        return frozenset() if self.settled is None else self.settled[1]
+
+    @property
+    def needed(self) -> dict[int, frozenset[str]]:
+        """Rounds that have to stay, with their files: the last that was settled, and the one that is being."""
+        rounds = {} if self.settled is None else dict([self.settled])
+        return rounds if self._flush is None else rounds | {self._flush.round: self._flush.files}
+
+    def begin(self, round: int, files: frozenset[str], flush: Callable[[], None]) -> None:
+        """Flush a round in the background, unless another still is.
+
+        Raises:
+            Exception: What flushing an earlier round raised.
+        """
+        if self._flush is not None and self._flush.thread.is_alive():
+            return
+        self.wait()
+
+        def work() -> None:
+            try:
+                flush()
+            except Exception as error:
+                started.failure = error
+
+        started = self._flush = _Flush(round, files, threading.Thread(target=work, name="settling"))
+        started.thread.start()
+
+    def wait(self) -> None:
+        """Wait until nothing is being flushed.
+
+        Raises:
+            Exception: What flushing raised.
+        """
+        if self._flush is not None:
+            flush, self._flush = self._flush, None
+            flush.thread.join()
+            if flush.failure is not None:
+                raise flush.failure
+            self.settled = flush.round, flush.files
