@@ -166,6 +166,8 @@ def commit(state: RunState, directory: Directory) -> None:
     """
     place = place_of(directory)
     known, anew = (place.kept, False) if place.kept is not None else (_kept_in(place), True)
+    if place.settling.settled is None and known:
+        place.settling.settled = max(known.items())
     if isinstance(directory, Path) or state.nbytes_beside(place.settling.files) <= AT_ONCE:
         _settle_first(state, place)
     else:
