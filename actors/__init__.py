@@ -14,7 +14,8 @@ RAY_ENVIRONMENT = {
     # Under `uv run` Ray would pack the working directory and start every actor through uv again, half a minute each.
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     # Without it raylet messages reach stdout even with log_to_driver=False, and break JSON output.
-    "RAY_DEDUP_LOGS_SKIP_REGEX": "PYTHON worker processes have been started|A worker died or was killed",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": "PYTHON worker processes have been started|A worker died or was killed"
+    "|has been marked dead|Raylet is terminated",
     # Ray's default of 15 lets any other process on the machine starve the actors.
     "RAY_worker_niceness": "0",
     # Freed uploads leave the object store within milliseconds; the default of a second let 3 GB of them pile up.

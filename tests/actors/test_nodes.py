@@ -1,0 +1,72 @@
+"""Several nodes, in a Ray and a process of their own: one of them is killed in the middle of a round."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rayfed_ssl import runs
+
+pytestmark = pytest.mark.ray
+
+OVERRIDES = ["rounds=2", "training.epochs=2", "clients.number=4", "engine.actors=2", "evaluation.linear.epochs=1"]
+
+RUN = """
+import os, sys, tempfile
+os.environ.update(
+    RAY_health_check_initial_delay_ms="1000", RAY_health_check_period_ms="1000",
+    RAY_health_check_timeout_ms="2000", RAY_health_check_failure_threshold="3",
+)
+from actors import run
+from rayfed_ssl import Config, Observer
+import ray
+from ray.cluster_utils import Cluster
+
+node = {{"num_cpus": 1, "object_store_memory": 100_000_000}}
+head = {{**node, "num_cpus": 0, "include_dashboard": False, "temp_dir": tempfile.mkdtemp(prefix="n", dir="/tmp")}}
+cluster = Cluster(initialize_head=True, head_node_args=head)
+for _ in range(2):
+    cluster.add_node(**node)
+
+class Strike(Observer):
+    round, repeated = 0, 0
+    def on_round(self, round, cohort):
+        self.round = round
+    def on_client(self, report):
+        if self.round == 2 and len(cluster.worker_nodes) == 2:
+            cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+    def on_round_end(self, outcome):
+        self.repeated += outcome.retries
+
+strike = Strike()
+try:
+    result = run(Config.load({config!r}), sys.argv[1], observer=strike, address=cluster.address)
+    print(result.state_sha256, len(cluster.worker_nodes), strike.repeated)
+finally:
+    ray.shutdown()
+    cluster.shutdown()
+    import shutil
+    shutil.rmtree(head["temp_dir"], ignore_errors=True)
+"""
+
+
+def test_a_node_that_dies_in_a_round_changes_no_bit(tiny, tmp_path):
+    config = tiny("fedema", *OVERRIDES)
+    wanted = runs.run(config, tmp_path / "local").state_sha256
+    tree = config.dump()
+    tree["engine"]["executor"] = "ray"
+    ended = subprocess.run(
+        [sys.executable, "-c", RUN.format(config=tree), str(tmp_path / "nodes")],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+    assert ended.returncode == 0, ended.stderr
+    *noise, last = ended.stdout.splitlines()
+    sha256, nodes_left, repeated = last.split()
+    assert (sha256, nodes_left) == (wanted, "1")
+    assert int(repeated) >= 1
+    assert noise == []
