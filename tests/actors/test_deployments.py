@@ -1,0 +1,105 @@
+"""The SLURM script and the Kubernetes manifest of docs/cluster: what can be seen without either."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from actors.cluster_file import PLACEHOLDER
+
+ROOT = Path(__file__).parents[2]
+HERE = ROOT / "docs" / "cluster"
+
+SETTINGS = re.compile(r"\b(RAY_(?:free|worker|health|USAGE)\w+)=(\S+?)(?=[\s;]|$)")
+"""What is exported before `ray start`, besides the token."""
+
+
+@pytest.fixture(scope="module")
+def manifests():
+    """What kuberay.yaml holds, by kind."""
+    return {tree["kind"]: tree for tree in yaml.safe_load_all((HERE / "kuberay.yaml").read_text())}
+
+
+@pytest.fixture(scope="module")
+def groups(manifests):
+    """The pods of the cluster: the head's and the workers'."""
+    cluster = manifests["RayJob"]["spec"]["rayClusterSpec"]
+    return [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+
+
+@pytest.fixture(scope="module")
+def settings():
+    """The settings of Ray in cluster.yaml."""
+    tree = yaml.safe_load((ROOT / "cluster.yaml").read_text())
+    return dict(SETTINGS.findall(tree["head_start_ray_commands"][1]))
+
+
+def test_the_slurm_script_is_bash():
+    subprocess.run([shutil.which("bash"), "-n", HERE / "slurm.sh"], check=True)
+
+
+def test_the_slurm_script_asks_for_a_token_that_it_shows_nobody(settings):
+    script = (HERE / "slurm.sh").read_text()
+    assert "RAY_AUTH_MODE=token" in script
+    assert not re.search(r"RAY_AUTH_TOKEN=", script)
+    assert "--include-dashboard=false" in script
+    assert dict(SETTINGS.findall(script)) == settings
+
+
+def test_the_slurm_script_hands_sigterm_on_and_queues_again():
+    script = (HERE / "slurm.sh").read_text()
+    assert "#SBATCH --signal=B:TERM@" in script
+    assert "#SBATCH --requeue" in script
+    assert 'kill -TERM "$driver"' in script
+    assert "scontrol requeue" in script
+
+
+def test_the_kubernetes_manifest_has_what_kuberay_requires(manifests, groups):
+    assert set(manifests) == {"PersistentVolumeClaim", "NetworkPolicy", "RayJob"}
+    job = manifests["RayJob"]
+    assert job["apiVersion"] == "ray.io/v1"
+    cluster = job["spec"]["rayClusterSpec"]
+    assert set(cluster) == {"rayVersion", "authOptions", "headGroupSpec", "workerGroupSpecs"}
+    assert all({"rayStartParams", "template"} <= set(group) for group in groups)
+    assert all(isinstance(value, str) for group in groups for value in group["rayStartParams"].values())
+    assert set(cluster["workerGroupSpecs"][0]) >= {"groupName", "replicas", "minReplicas", "maxReplicas"}
+
+
+def test_pods_ask_for_a_token_have_ray_s_settings_and_room_for_its_store(manifests, groups, settings):
+    assert manifests["RayJob"]["spec"]["rayClusterSpec"]["authOptions"] == {"mode": "token"}
+    for group in groups:
+        pod = group["template"]["spec"]
+        (container,) = pod["containers"]
+        assert {entry["name"]: entry["value"] for entry in container["env"]} == settings
+        mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+        volumes = {volume["name"]: volume for volume in pod["volumes"]}
+        assert volumes[mounts["/dev/shm"]]["emptyDir"]["medium"] == "Memory"
+        assert volumes[mounts["/shared"]]["persistentVolumeClaim"]["claimName"] == "rayfed-ssl"
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert container["resources"]["limits"] == container["resources"]["requests"]
+
+
+def test_the_network_policy_covers_every_pod_of_the_cluster(manifests, groups):
+    labels = manifests["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"]
+    assert all(labels.items() <= group["template"]["metadata"]["labels"].items() for group in groups)
+
+
+def test_ray_has_one_version_everywhere(manifests):
+    version = manifests["RayJob"]["spec"]["rayClusterSpec"]["rayVersion"]
+    assert f"rayproject/ray:{version}-" in (HERE / "Dockerfile").read_text()
+    assert f"=={version}" in (HERE / "Dockerfile").read_text()
+    assert f"=={version}" in (ROOT / "cluster.yaml").read_text()
+
+
+def test_what_a_user_must_fill_in_is_in_capitals():
+    found = set(PLACEHOLDER.findall((HERE / "kuberay.yaml").read_text()))
+    assert found >= {"FILL_IN_REGISTRY", "FILL_IN_STORAGE_CLASS"}
+
+
+def test_both_deployments_go_on_with_a_run_that_is_there(manifests):
+    assert 'if [ -e "$RUN/run.json" ]' in (HERE / "slurm.sh").read_text()
+    assert "if [ -e /shared/runs/fedema/run.json ]" in manifests["RayJob"]["spec"]["entrypoint"]
+    subprocess.run([shutil.which("bash"), "-n", "-c", manifests["RayJob"]["spec"]["entrypoint"]], check=True)
