@@ -47,8 +47,8 @@ class StartWatch:
                 if child.name() in VITAL:
                     self._vital[pid] = child.name()
         for pid, name in self._vital.items():
-            if pid not in children or _has_ended(children[pid]):
-                return f"its {name} died{self._last_words(name)}"
+            if pid not in children or has_ended(children[pid]):
+                return f"its {name} died{last_words(self.directory, name)}"
         self._measure([psutil.Process(), *children.values()])
         return f"its processes do nothing for {STILL_TIMEOUT:g} s" if self._still >= STILL_TIMEOUT else None
 
@@ -64,17 +64,16 @@ class StartWatch:
         self._still = max(0.0, self._still + passed - spent / STILL_SHARE)
         self._seen, self._work = now, work
 
-    def _last_words(self, name: str) -> str:
-        """Find the last error in a process's log."""
-        errors = []
-        for path in sorted((self.directory / "session_latest" / "logs").glob(f"{name}*.*")):
-            with suppress(OSError):
-                errors += [
-                    found[1]
-                    for line in path.read_text(errors="replace").splitlines()
-                    if (found := _LOG_LINE.match(line))
-                ]
-        return f": {_shorten(errors[-1])}" if errors else ""
+
+def last_words(directory: Path, name: str) -> str:
+    """Find the last error in the log of one of Ray's processes, with a colon before it."""
+    errors = []
+    for path in sorted((directory / "session_latest" / "logs").glob(f"{name}*.*")):
+        with suppress(OSError):
+            errors += [
+                found[1] for line in path.read_text(errors="replace").splitlines() if (found := _LOG_LINE.match(line))
+            ]
+    return f": {_shorten(errors[-1])}" if errors else ""
 
 
 def _shorten(message: str) -> str:
@@ -84,7 +83,8 @@ def _shorten(message: str) -> str:
     return whole[0].strip(" .") if whole else said[:LONGEST_REASON]
 
 
-def _has_ended(process: psutil.Process) -> bool:
+def has_ended(process: psutil.Process) -> bool:
+    """Whether a process is gone, or only its parent has not noticed yet."""
     try:
         return bool(process.status() == psutil.STATUS_ZOMBIE)
     except psutil.Error:

@@ -1,0 +1,79 @@
+"""What a fault does to a client's step; `rayfed_ssl.faults` says when."""
+
+import copy
+import errno
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from rayfed_ssl.faults import Fault
+from rayfed_ssl.federation import ClientResult, Federation
+from rayfed_ssl.trees import leaves, map_leaves
+
+
+def update_client(
+    federation: Federation, round: int, client_id: int, download: Any, state: Any | None, faults: Sequence[Fault] = ()
+) -> ClientResult:
+    """Run a client's step, and let go wrong in it what shall: `Federation.update_client` says the rest."""
+    if faults:
+        federation = copy.copy(federation)
+        federation.method = _Spoilt(federation.method, faults)  # type: ignore[assignment]
+    return federation.update_client(round, client_id, download, state)
+
+
+def fill_disk(faults: Sequence[Fault], file: str) -> None:
+    """Fail as a write to a full disk does, if that is due.
+
+    Raises:
+        OSError: It is.
+    """
+    if any(fault.kind == "full-disk" for fault in faults):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), file)
+
+
+class _Spoilt:
+    """A method whose client step is struck."""
+
+    def __init__(self, method: Any, faults: Sequence[Fault]) -> None:
+        self._method, self._faults = method, faults
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._method, name)
+
+    def update_client(self, download: Any, state: Any, client: Any) -> Any:
+        """Run the step, slowly or with a wrong end."""
+        for fault in self._faults:
+            if fault.kind == "slow":
+                time.sleep(fault.seconds)
+            if fault.kind == "raise":
+                raise RuntimeError(f"injected by --inject {fault}")
+        upload, next_state, metrics = self._method.update_client(download, state, client)
+        for fault in self._faults:
+            if fault.kind in ("nan", "shape"):
+                upload = _spoil(upload, download, _with_nan if fault.kind == "nan" else _one_longer)
+        return upload, next_state, metrics
+
+
+def _spoil(upload: Any, download: Any, spoil: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Replace one tensor of floats of an upload, one that came with the download if there is such."""
+    received = {path for path, _ in leaves(download)}
+    floats = [
+        (path, leaf) for path, leaf in leaves(upload) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+    ]
+    if not floats:
+        raise RuntimeError("injected: there is no tensor of floats in the upload that could be spoilt")
+    chosen = next((leaf for path, leaf in floats if path in received), floats[0][1])
+    return map_leaves(lambda leaf: spoil(leaf) if leaf is chosen else leaf, upload)
+
+
+def _with_nan(values: torch.Tensor) -> torch.Tensor:
+    spoilt = values.clone()
+    spoilt.view(-1)[0] = float("nan")
+    return spoilt
+
+
+def _one_longer(values: torch.Tensor) -> torch.Tensor:
+    return torch.cat([values.reshape(-1), values.reshape(-1)[:1]])
