@@ -78,8 +78,12 @@ class RayExecutor:
         cards = gpus_of(nodes) if self.placement.gpus else ()
         config = actor_config(self._federation, self.placement)
         attempts = self._engine.attempts
-        server = ray.remote(num_cpus=0, scheduling_strategy=_beside_gpu(nodes), **ONE_LIFE)(ServerActor)
-        self._keeper = Keeper(lambda: server.remote(config), attempts)
+
+        def make_server() -> Any:
+            place = _beside_gpu(self._cluster.nodes())  # the machine of the last one may be gone
+            return ray.remote(num_cpus=0, scheduling_strategy=place, **ONE_LIFE)(ServerActor).remote(config)
+
+        self._keeper = Keeper(make_server, attempts)
         self._closing.append(self._keeper.close)
         client = ray.remote(**reservation(self.placement), **ONE_LIFE)(ClientActor)
         self._pool = ActorPool(lambda: client.remote(config), self.placement.num_actors, attempts)

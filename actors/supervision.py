@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import (
+    ActorUnschedulableError,
     GetTimeoutError,
     NodeDiedError,
     ObjectLostError,
@@ -25,7 +26,7 @@ READY_TIMEOUT = 120.0
 ROOM_TIMEOUT = 10.0
 """Seconds to wait for room that others, such as a run that is just ending, may free."""
 
-DEATHS = (RayActorError, WorkerCrashedError, NodeDiedError, OutOfMemoryError)
+DEATHS = (RayActorError, ActorUnschedulableError, WorkerCrashedError, NodeDiedError, OutOfMemoryError)
 """What Ray raises when an actor is gone."""
 
 Answer = TypeVar("Answer")

@@ -2,9 +2,10 @@
 
 python benchmarks/nodes.py [KEY=VALUE]...
 
-Each node is a Ray of its own (raylet, object store, workers) as on a machine of its own; they share this machine's disk. A
-node dies by SIGKILL of all its processes after the first client of round 2, first one with client actors only, then the one
-that holds the server. Ray notices it after 4 seconds with the settings of cluster.yaml.
+Each node is a Ray of its own (raylet, object store, workers) as on a machine of its own. They share this machine's disk,
+and pretend to have a GPU, so that the server is bound to one of them as on a GPU cluster. A node dies by SIGKILL of all its
+processes after the first client of round 2: first one with client actors only, then the one that holds the server. Ray
+notices it after 4 seconds with the settings of cluster.yaml.
 """
 
 import os
@@ -18,14 +19,14 @@ from typing import Any
 HEALTH = {"initial_delay_ms": "1000", "period_ms": "1000", "timeout_ms": "2000", "failure_threshold": "3"}
 os.environ.update({f"RAY_health_check_{name}": value for name, value in HEALTH.items()})
 
+from actors import RayExecutor  # noqa: E402, I001  # before Ray, which reads its settings when it is imported
 import ray  # noqa: E402
 from ray.cluster_utils import Cluster  # noqa: E402
 
-from actors import RayExecutor  # noqa: E402
 from rayfed_ssl import Config, Observer, runs  # noqa: E402
 from rayfed_ssl.federation import Federation  # noqa: E402
 
-NODE = {"num_cpus": 1, "object_store_memory": 150_000_000}
+NODE = {"num_cpus": 1, "num_gpus": 1, "object_store_memory": 150_000_000}
 RECIPE = [
     "method=fedema",
     "objective=byol",
@@ -35,6 +36,7 @@ RECIPE = [
     "public=null",
     "evaluation.every=0",
     "evaluation.linear.epochs=1",
+    "engine.device=cpu",
     "engine.trackers=[]",
 ]
 
@@ -80,7 +82,8 @@ class Strike(Observer):
 def play(config: Config, directory: Path, files: Path, victim: str | None, wanted: str) -> bool:
     """Run on three nodes of which one may die; returns whether the bits are those that are wanted."""
     cluster = Cluster(
-        initialize_head=True, head_node_args={**NODE, "num_cpus": 0, "temp_dir": str(files), "include_dashboard": False}
+        initialize_head=True,
+        head_node_args={**NODE, "num_cpus": 0, "num_gpus": 0, "temp_dir": str(files), "include_dashboard": False},
     )
     for _ in range(3):
         cluster.add_node(**NODE)
