@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 
-from actors.memories import Memory
+from actors.faults import strike_actor
+from actors.memories import Memory, is_mapped
 from actors.parking import fetch
 from rayfed_ssl import checkpoints
 from rayfed_ssl.config import Config
+from rayfed_ssl.faults import Fault
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.gpu_memory import limit_process, release
 from rayfed_ssl.local_executor import client_file
@@ -18,7 +20,8 @@ from rayfed_ssl.method import Encoder
 from rayfed_ssl.places import Directory
 from rayfed_ssl.rounds import ClientError, ClientReport, Evaluation
 from rayfed_ssl.step_cost import StepCost, measure, one_epoch
-from rayfed_ssl.trees import nbytes, to_numpy
+from rayfed_ssl.struck_steps import fill_disk, update_client
+from rayfed_ssl.trees import to_numpy
 
 
 @dataclass(frozen=True)
@@ -29,19 +32,13 @@ class Step:
         client: Who trains.
         download: What the server sent, with refs in the place of parked parts.
         memory: The client's state, or None before its first round.
+        faults: What shall go wrong in it.
     """
 
     client: int
     download: Any
     memory: Memory | None
-
-
-@dataclass(frozen=True)
-class StepReport:
-    """A step's report, and the size of the client's next state in bytes."""
-
-    report: ClientReport
-    nbytes: int
+    faults: tuple[Fault, ...] = ()
 
 
 class ClientActor:
@@ -73,29 +70,36 @@ class ClientActor:
             directory: Where checkpoints go.
 
         Returns:
-            For each step the upload and the next state as numpy, and at last a list with a `StepReport` for each. Where a
-            step failed, a `ClientError` is in the report's place and None in the others'.
+            A list of uploads as numpy, one of next states where these cannot be mapped, and one of reports. Where a step
+            failed, a `ClientError` is in the report's place and None in the others'. Uploads are one object, because each
+            object costs a millisecond.
         """
-        results: list[Any] = []
-        reports: list[StepReport | ClientError] = []
-        for step in steps:
+        uploads: list[Any] = []
+        states: list[Any] = []
+        reports: list[ClientReport | ClientError] = []
+        for step, download in zip(steps, fetch([step.download for step in steps]), strict=True):
             try:
-                upload, state, report = self._update_client(round, step, directory)
+                upload, state, report = self._update_client(round, step, download, directory)
             except ClientError as error:
                 error.__cause__ = None  # it may hold what cannot be sent
                 upload = state = None
                 reports.append(error)
             else:
                 reports.append(report)
-            results += [upload, state]
-        return [*results, reports]
+            uploads.append(upload)
+            states.append(to_numpy(state))
+        return [uploads, reports] if is_mapped(directory) else [uploads, states, reports]
 
-    def _update_client(self, round: int, step: Step, directory: Directory) -> tuple[Any, Any, StepReport]:
+    def _update_client(
+        self, round: int, step: Step, download: Any, directory: Directory
+    ) -> tuple[Any, Any, ClientReport]:
         own = None if step.memory is None else step.memory.recall(directory)
-        result = self._federation.update_client(round, step.client, fetch(step.download), own)
+        result = update_client(self._federation, round, step.client, download, own, step.faults)
+        fill_disk(step.faults, client_file(step.client, round))
         stored = checkpoints.store(result.state, directory, client_file(step.client, round))
+        strike_actor(step.faults)
         report = ClientReport(step.client, stored, result.metrics, result.ledger, result.seconds)
-        return to_numpy(result.upload), to_numpy(result.state), StepReport(report, nbytes(result.state))
+        return to_numpy(result.upload), result.state, report
 
     def measure(self) -> StepCost:
         """Run the step of the client with most samples, and say what it takes of the GPU."""

@@ -15,6 +15,7 @@ import ray
 from ray._private import ray_constants
 
 from actors.address import ClusterError, knock, local_nodes, resolve, use_token
+from actors.health import Health
 from actors.leftovers import OwnDirectory, clear_leftovers
 from actors.own_ray import options, own_directory, own_port
 from actors.watch import StartWatch
@@ -66,10 +67,12 @@ class Cluster:
     Attributes:
         owned: Whether this object started or joined Ray and so has to leave it.
         directory: Ray's files, if this Ray is our own.
+        health: Says whether it still runs.
     """
 
     owned: bool
     directory: OwnDirectory | None = None
+    health: Health = field(default_factory=Health)
     _leave: threading.Event = field(default_factory=threading.Event)
 
     def nodes(self) -> list[Node]:
@@ -127,6 +130,7 @@ def _start(num_cpus: int | None, timeout: float) -> Cluster:
     try:
         with own_port():
             _enter(options(directory.path, num_cpus), cluster, timeout, watch.trouble)
+        cluster.health = Health.of(directory.path)
     except _EntryError as error:
         _end(watch)
         raise ClusterError(

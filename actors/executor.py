@@ -3,6 +3,7 @@
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -10,10 +11,11 @@ from ray import ObjectRef
 from ray.util import get_current_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.client_actor import ClientActor, Step, StepReport
+from actors.client_actor import ClientActor, Step
 from actors.cluster import Node, start
-from actors.memories import Memory, MemoryCache
-from actors.parking import UploadLostError, fill
+from actors.faults import LostObject, strike_after_client
+from actors.memories import MemoryCache, is_mapped
+from actors.parking import Parcel, UploadLostError, fill
 from actors.placement import Placement
 from actors.planning import actor_config, check_share, gpus_of, plan, refuse_early, reservation
 from actors.pool import ActorPool, Done, Failed
@@ -21,6 +23,7 @@ from actors.queues import Job, settle
 from actors.server_actor import ServerActor
 from actors.supervision import ActorError, Keeper, await_ready, await_room
 from rayfed_ssl.checkpoints import RunState, Stored
+from rayfed_ssl.faults import KINDS, Fault, Faults, RandomFaults
 from rayfed_ssl.federation import Federation, client_error
 from rayfed_ssl.local_executor import late
 from rayfed_ssl.places import Directory
@@ -46,6 +49,7 @@ class RayExecutor:
     Args:
         federation: The federation whose steps are run; each actor opens its own from the same configuration.
         address: A Ray to attach to, "host:port" or "auto"; None starts one, unless this process has one already.
+        faults: What shall go wrong.
 
     Attributes:
         retries: Client steps that were repeated because their actor died.
@@ -55,18 +59,23 @@ class RayExecutor:
         ClusterError: Ray does not start, or the actors find no room on it.
     """
 
-    def __init__(self, federation: Federation, *, address: str | None = None) -> None:
+    def __init__(
+        self, federation: Federation, *, address: str | None = None, faults: Iterable[Fault | RandomFaults] = ()
+    ) -> None:
         self.retries = 0
+        self.faults = Faults(faults, federation.config.rounds, federation.cohort, KINDS)
         self._federation = federation
         self._engine = federation.config.engine
-        self._uploads: dict[int, ObjectRef[Any]] = {}
+        self._uploads: dict[int, Parcel] = {}
         self._downloads: dict[int, Any] = {}
         self._seconds: dict[int, float] = {}
         self._sizes = {client_id: len(rows) for client_id, rows in federation.shards.items()}
+        self._lost = LostObject()
         self._closing: list[Callable[[], None]] = []
         refuse_early(federation, address)
         self._cluster = start(address)
         try:
+            self._health = self._cluster.health
             self._make_actors()
         except BaseException:
             self.close()
@@ -83,10 +92,10 @@ class RayExecutor:
             place = _beside_gpu(self._cluster.nodes())  # the machine of the last one may be gone
             return ray.remote(num_cpus=0, scheduling_strategy=place, **ONE_LIFE)(ServerActor).remote(config)
 
-        self._keeper = Keeper(make_server, attempts)
+        self._keeper = Keeper(make_server, attempts, self._health.check)
         self._closing.append(self._keeper.close)
         client = ray.remote(**reservation(self.placement), **ONE_LIFE)(ClientActor)
-        self._pool = ActorPool(lambda: client.remote(config), self.placement.num_actors, attempts)
+        self._pool = ActorPool(lambda: client.remote(config), self.placement.num_actors, attempts, self._health.check)
         self._closing.append(self._pool.close)
         self._homes = settle(self._sizes, self.placement.num_actors)
         self._memories = MemoryCache(int(MEMORY_SHARE * sum(node.store for node in nodes)))
@@ -103,7 +112,7 @@ class RayExecutor:
 
     def init_server(self, directory: Directory) -> Stored:
         """Make and store the server's state before round 1."""
-        stored: Stored = self._keeper.ask(lambda server: ray.get(server.init.remote(directory.resolve())))
+        stored: Stored = self._keeper.ask(lambda server: self._health.get(server.init.remote(directory.resolve())))
         return stored
 
     def train_clients(
@@ -118,6 +127,7 @@ class RayExecutor:
             else:
                 reports.append(result)
                 listener.on_client(result)
+                strike_after_client(self.faults, state.round, self._health)
         return tuple(sorted(reports, key=lambda report: report.client))
 
     def _train(
@@ -125,12 +135,12 @@ class RayExecutor:
     ) -> Iterator[ClientReport | Failed]:
         def park() -> None:
             self._downloads = self._keeper.ask(
-                lambda server: _collect(server.downloads.remote(cohort, state.server, directory))
+                lambda server: self._collect(server.downloads.remote(cohort, state.server, directory))
             )
 
         def submit(actor: Any, jobs: Sequence[Job]) -> Sequence[ObjectRef[Any]]:
-            steps = [Step(job.key, self._downloads[job.key], self._memory(state, job.key)) for job in jobs]
-            call = actor.update_clients.options(num_returns=2 * len(steps) + 1)
+            steps = [self._step(state, job.key) for job in jobs]
+            call = actor.update_clients.options(num_returns=2 if is_mapped(directory) else 3)
             refs: Sequence[ObjectRef[Any]] = call.remote(state.round, steps, directory)
             return refs
 
@@ -139,29 +149,40 @@ class RayExecutor:
         before = self._pool.retries
         try:
             for done in self._pool.run(
-                [self._job(client_id) for client_id in cohort],
+                [self._job(state.round, client_id) for client_id in cohort],
                 submit,
                 homes=self._homes,
                 call_seconds=CALL_SECONDS,
                 deadline=over,
                 store_again=park,
             ):
-                yield self._keep(done)
+                yield self._keep(state.round, done)
         finally:
             self.retries += self._pool.retries - before
             self._downloads = {}
 
-    def _keep(self, done: Done | Failed) -> ClientReport | Failed:
+    def _step(self, state: RunState, client_id: int) -> Step:
+        own = state.clients.get(client_id)
+        memory = None if own is None else self._memories.find(client_id, own)
+        if memory is not None and self.faults.take("lose-state", state.round, client_id):
+            memory = replace(memory, parcel=Parcel(self._lost.ref, 0))
+        faults = self.faults.for_step(state.round, client_id)
+        return Step(client_id, self._downloads[client_id], memory, faults)
+
+    def _keep(self, round: int, done: Done | Failed) -> ClientReport | Failed:
         """Take note of what a client left in the object store."""
         if isinstance(done, Failed):
             return done
         if isinstance(done.value, ClientError):
             return Failed(done.key, str(done.value), done.value)
-        step: StepReport = done.value
-        self._uploads[done.key], memory = done.refs
-        self._memories.keep(done.key, step.report.state, memory, step.nbytes)
-        self._seconds[done.key] = step.report.seconds
-        return step.report
+        report: ClientReport = done.value
+        upload, *memory = done.refs
+        self._uploads[done.key] = Parcel(upload, done.place)
+        if self.faults.take("lose-upload", round, done.key):
+            self._uploads[done.key] = Parcel(self._lost.ref, 0)
+        self._memories.keep(done.key, report.state, Parcel(memory[0], done.place) if memory else None)
+        self._seconds[done.key] = report.seconds
+        return report
 
     def _dropped(self, round: int, failed: Failed) -> Dropped:
         """Give the reason for going on without a client, or stop the run.
@@ -179,18 +200,15 @@ class RayExecutor:
     def _failure(self, round: int, failed: Failed) -> BaseException:
         return failed.cause or client_error(self._federation.config, round, failed.key, failed.reason)
 
-    def _memory(self, state: RunState, client_id: int) -> Memory | None:
-        own = state.clients.get(client_id)
-        return None if own is None else self._memories.find(client_id, own)
-
-    def _job(self, client_id: int) -> Job:
+    def _job(self, round: int, client_id: int) -> Job:
         """Take the client's last step for its next, and before its first the shard's size at the others' speed."""
         seconds = self._seconds.get(client_id)
         if seconds is None:
             size = self._sizes[client_id]
             measured = sum(self._sizes[k] for k in self._seconds)
             return Job(client_id, size * (sum(self._seconds.values()) / measured if measured else 1.0))
-        return Job(client_id, seconds, seconds)
+        # A step that something goes wrong in has its call for itself, so that no other suffers from it.
+        return Job(client_id, seconds, None if self.faults.strikes(round, client_id) else seconds)
 
     def update_server(self, state: RunState, cohort: Sequence[int], directory: Directory) -> ServerReport:
         """Aggregate the uploads of the clients that were just trained."""
@@ -199,7 +217,11 @@ class RayExecutor:
         while True:
             try:
                 report: ServerReport = self._keeper.ask(
-                    lambda server: ray.get(server.update.remote(state.round, state.server, self._uploads, directory))
+                    lambda server: self._health.get(
+                        server.update.remote(
+                            state.round, state.server, self._uploads, directory, self.faults.for_server(state.round)
+                        )
+                    )
                 )
             except UploadLostError as lost:
                 for result in self._train(state, [lost.client_id], directory):
@@ -220,7 +242,7 @@ class RayExecutor:
         """Score every encoder that the method shows, several at a time."""
         memories = {client_id: self._memories.find(client_id, own) for client_id, own in state.clients.items()}
         encoders = self._keeper.ask(
-            lambda server: _collect(server.encoders.remote(state.server, memories, directory.resolve()))
+            lambda server: self._collect(server.encoders.remote(state.server, memories, directory.resolve()))
         )
 
         def submit(actor: Any, jobs: Sequence[Job]) -> Sequence[ObjectRef[Any]]:
@@ -236,17 +258,16 @@ class RayExecutor:
             scores[done.key] = done.value
         return tuple(scores[name] for name in encoders)
 
+    def _collect(self, parts: Iterable[ObjectRef[Any]]) -> Tree:
+        """Join what `park` took apart: refs to the parts, and at last the plan."""
+        *refs, plan = self._health.collect(parts)
+        return fill(self._health.get(plan), refs)
+
     def close(self) -> None:
         """End the actors, and Ray if it was started here."""
         while self._closing and ray.is_initialized():
             self._closing.pop()()
         self._cluster.stop()
-
-
-def _collect(parts: Iterable[ObjectRef[Any]]) -> Tree:
-    """Join what `park` took apart: refs to the parts, and at last the plan."""
-    *refs, plan = list(parts)
-    return fill(ray.get(plan), refs)
 
 
 def _beside_gpu(nodes: Sequence[Node]) -> Any:

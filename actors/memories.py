@@ -1,59 +1,75 @@
-"""Client states between two steps: on disk always, in the object store while it has room, in the driver never."""
+"""Client states between two steps: in files, which processes of a machine share as they share memory, never in the driver.
+
+A bucket has no such files: there, states stay in the object store too, as long as it has room.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import ray
-from ray import ObjectRef
 from ray.exceptions import ObjectLostError
 
+from actors.parking import Parcel
 from rayfed_ssl import checkpoints
 from rayfed_ssl.checkpoints import Stored
-from rayfed_ssl.places import Directory
+from rayfed_ssl.places import Directory, Folder, place_of
 from rayfed_ssl.trees import Tree, to_torch
+
+
+def is_mapped(directory: Directory) -> bool:
+    """Whether a state that was just written is read back from memory: the pages of its file."""
+    return isinstance(place_of(directory), Folder)
 
 
 @dataclass(frozen=True)
 class Memory:
-    """A client's state: where it lies on disk and, while the object store has room, a ref to it."""
+    """A client's state.
+
+    Attributes:
+        stored: Where it lies.
+        parcel: Where it lies in the object store, if it does.
+        own: Whether this run wrote it just now, so that its content need not be checked.
+    """
 
     stored: Stored
-    ref: ObjectRef[Any] | None = None
+    parcel: Parcel | None = None
+    own: bool = False
 
     def recall(self, directory: Directory) -> Tree:
         """Read the state from the object store, or from the checkpoint if it is not there or was lost."""
-        if self.ref is not None:
+        if self.parcel is not None:
             try:
-                return to_torch(ray.get(self.ref))
+                return to_torch(self.parcel.open())
             except ObjectLostError:
                 pass
-        return checkpoints.read(self.stored, directory)
+        return checkpoints.read(self.stored, directory, check=not self.own)
 
 
 class MemoryCache:
-    """The driver's refs to client states.
+    """What the driver knows of client states.
 
     Args:
-        room: Bytes that the states may take in the object store; those that find none are read from disk.
+        room: Bytes that the states may take in the object store; those that find none are read from the checkpoint.
     """
 
     def __init__(self, room: int) -> None:
         self._room = room
         self._memories: dict[int, Memory] = {}
-        self._sizes: dict[int, int] = {}
 
-    def keep(self, client_id: int, stored: Stored, ref: ObjectRef[Any], size: int) -> None:
-        """Remember a client's next state, of `size` bytes, in the place of its last."""
-        self._room += self._sizes.pop(client_id, 0)
-        fits = 0 < size <= self._room
-        self._memories[client_id] = Memory(stored, ref if fits else None)
-        if fits:
-            self._sizes[client_id] = size
-            self._room -= size
+    def keep(self, client_id: int, stored: Stored, parcel: Parcel | None) -> None:
+        """Remember a client's next state in the place of its last."""
+        self._forget(client_id)
+        fits = parcel is not None and 0 < stored.nbytes <= self._room
+        self._memories[client_id] = Memory(stored, parcel if fits else None, own=True)
+        self._room -= stored.nbytes if fits else 0
+
+    def _forget(self, client_id: int) -> None:
+        before = self._memories.pop(client_id, None)
+        if before is not None and before.parcel is not None:
+            self._room += before.stored.nbytes
 
     def find(self, client_id: int, stored: Stored) -> Memory:
-        """Find a client's state; another state than the last one, as after a resume, is on disk only."""
+        """Find a client's state; another state than the last one, as after a resume, is in the checkpoint only."""
         kept = self._memories.get(client_id)
         return kept if kept is not None and kept.stored == stored else Memory(stored)
 

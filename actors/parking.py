@@ -1,7 +1,7 @@
 """What crosses processes: trees of numpy arrays in Ray's object store, each stored once, and refs in their place."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import ray
@@ -87,20 +87,45 @@ class UploadLostError(RuntimeError):
         self.client_id = client_id
 
 
-class Uploads(Mapping[int, Any]):
-    """Uploads in ascending client id, fetched when they are asked for and not kept."""
+@dataclass(frozen=True)
+class Parcel:
+    """One of several things that lie in the object store together.
 
-    def __init__(self, refs: Mapping[int, ObjectRef[Any]]) -> None:
-        self._refs = dict(sorted(refs.items()))
+    Attributes:
+        ref: Stands for a list of them.
+        place: Which.
+    """
+
+    ref: ObjectRef[Any]
+    place: int
+
+    def open(self) -> Any:
+        """Get the thing, over shared memory.
+
+        Raises:
+            ObjectLostError: It vanished with the machine that held it.
+        """
+        return ray.get(self.ref)[self.place]
+
+
+class Uploads(Mapping[int, Any]):
+    """Uploads in ascending client id, fetched when they are asked for and not kept: only where they lie is."""
+
+    def __init__(self, parcels: Mapping[int, Parcel]) -> None:
+        self._parcels = dict(sorted(parcels.items()))
+        self._lists: dict[ObjectRef[Any], Any] = {}
 
     def __getitem__(self, client_id: int) -> Any:
+        parcel = self._parcels[client_id]
         try:
-            return to_torch(ray.get(self._refs[client_id]))
+            if parcel.ref not in self._lists:
+                self._lists[parcel.ref] = ray.get(parcel.ref)
         except ObjectLostError:
             raise UploadLostError(client_id) from None
+        return to_torch(self._lists[parcel.ref][parcel.place])
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._refs)
+        return iter(self._parcels)
 
     def __len__(self) -> int:
-        return len(self._refs)
+        return len(self._parcels)

@@ -11,16 +11,24 @@ from ray.exceptions import ObjectLostError, RayTaskError
 
 from actors.cluster import ClusterError, first_line
 from actors.queues import Job, Queues
-from actors.supervision import DEATHS, READY_TIMEOUT, why_dead
+from actors.supervision import DEATHS, FULL, READY_TIMEOUT, store_is_full, why_dead
 
 
 @dataclass(frozen=True)
 class Done:
-    """A finished job: what the actor gave for it, and the other refs."""
+    """A finished job.
+
+    Attributes:
+        key: Which.
+        value: What the actor gave for it.
+        refs: The call's other refs, which the jobs of the call have in common.
+        place: The job's place among them.
+    """
 
     key: Any
     value: Any
     refs: tuple[ObjectRef[Any], ...]
+    place: int
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,7 @@ class Failed:
 
 
 Submit = Callable[[Any, Sequence[Job]], Sequence[ObjectRef[Any]]]
-"""Calls an actor with some jobs. The last ref gives a list with a value for each; the others are shared out evenly."""
+"""Calls an actor with some jobs. The last ref gives a list with a value for each; the others are for all of them."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +61,8 @@ class _Call:
     refs: Sequence[ObjectRef[Any]]
 
     def done(self, values: Sequence[Any]) -> Iterator[Done]:
-        each = len(self.refs) // len(self.jobs)
-        for i, (job, value) in enumerate(zip(self.jobs, values, strict=True)):
-            yield Done(job.key, value, tuple(self.refs[i * each : (i + 1) * each]))
+        for place, (job, value) in enumerate(zip(self.jobs, values, strict=True)):
+            yield Done(job.key, value, tuple(self.refs), place)
 
 
 @dataclass
@@ -86,6 +93,7 @@ class ActorPool:
         make: Makes an actor.
         number: How many.
         attempts: How often a job is tried whose actor dies.
+        check: Raises `ClusterError` if Ray is dead, so that nobody waits for it.
 
     Attributes:
         actors: The present actors by slot; a slot whose actor found no place again is gone.
@@ -93,10 +101,12 @@ class ActorPool:
         guests: Jobs that ran in another slot than their home.
     """
 
-    def __init__(self, make: Callable[[], Any], number: int, attempts: int) -> None:
+    def __init__(
+        self, make: Callable[[], Any], number: int, attempts: int, check: Callable[[], None] = lambda: None
+    ) -> None:
         self.retries = self.guests = 0
         self.actors: dict[int, Any] = {slot: make() for slot in range(number)}
-        self._make, self._attempts = make, attempts
+        self._make, self._attempts, self._check = make, attempts, check
         self._idle = list(self.actors)
         self._starting: dict[ObjectRef[Any], _Start] = {}
 
@@ -160,6 +170,7 @@ class ActorPool:
             ended, _ = ray.wait([*run.running, *self._starting], num_returns=1, timeout=left)
             if ended:
                 return ended[0]
+            self._check()
             self._give_up_late()
 
     def _results(self, run: _Run, last: ObjectRef[Any]) -> Iterator[Done | Failed]:
@@ -170,25 +181,31 @@ class ActorPool:
         except ObjectLostError as error:
             self._idle.append(call.slot)
             run.store_again()
-            yield from self._repeat(run, call, first_line(error))
+            yield from self._repeat(run, call, error)
+        except FULL as error:
+            self._idle.append(call.slot)
+            yield from self._repeat(run, call, error)
         except RayTaskError as error:
             self._idle.append(call.slot)
             for job in call.jobs:
                 yield Failed(job.key, first_line(error.cause), error.cause)
         except DEATHS as error:
+            self._check()
             self._replace(call.slot)
-            yield from self._repeat(run, call, why_dead(error))
+            yield from self._repeat(run, call, error)
         else:
             self._idle.append(call.slot)
             yield from call.done(values)
 
-    def _repeat(self, run: _Run, call: _Call, reason: str) -> Iterator[Failed]:
+    def _repeat(self, run: _Run, call: _Call, error: BaseException) -> Iterator[Failed]:
         """Put jobs back, each to be run alone: which of them killed the actor shows only then."""
         alone = len(call.jobs) == 1
         for job in call.jobs:
             run.deaths[job.key] = run.deaths.get(job.key, 0) + alone
             if run.deaths[job.key] >= self._attempts:
-                text = f"its actor died in {run.deaths[job.key]} of {self._attempts} attempts ({reason})"
+                if not isinstance(error, DEATHS):
+                    raise _out_of_objects(error, self._attempts)
+                text = f"its actor died in {run.deaths[job.key]} of {self._attempts} attempts ({why_dead(error)})"
                 yield Failed(job.key, text, deadly=True)
             else:
                 self.retries += 1
@@ -213,6 +230,7 @@ class ActorPool:
         try:
             ray.get(ready)
         except DEATHS as error:
+            self._check()
             if start.tries >= self._attempts:
                 self._remove(start.slot, f"each of {start.tries} new ones died while it started ({why_dead(error)})")
             else:
@@ -244,3 +262,12 @@ class ActorPool:
         self.actors.clear()
         self._idle.clear()
         self._starting.clear()
+
+
+def _out_of_objects(error: BaseException, attempts: int) -> ClusterError:
+    """Say why the object store does not give or take what a job needs."""
+    if isinstance(error, FULL):
+        return store_is_full(error)
+    return ClusterError(
+        f"what client steps need was lost {attempts} times ({first_line(error)}): see `ray status`, then resume the run"
+    )

@@ -1,26 +1,30 @@
 """Run and resume a federation on Ray: `rayfed_ssl.runs` with the executor that the configuration names."""
 
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
 from actors.executor import RayExecutor
 from rayfed_ssl import runs
 from rayfed_ssl.config import Config
+from rayfed_ssl.faults import Fault, RandomFaults
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.local_executor import LocalExecutor
 from rayfed_ssl.rounds import Executor, Observer
 from rayfed_ssl.runs import Result
 
 
-def make_executor(federation: Federation, *, address: str | None = None) -> Executor:
+def make_executor(
+    federation: Federation, *, address: str | None = None, faults: Iterable[Fault | RandomFaults] = ()
+) -> Executor:
     """Make the executor that `engine.executor` names.
 
     Raises:
         ClusterError: Ray does not start, or the actors find no room on it.
     """
     if federation.config.engine.executor == "local":
-        return LocalExecutor(federation)
-    return RayExecutor(federation, address=address)
+        return LocalExecutor(federation, faults=faults)
+    return RayExecutor(federation, address=address, faults=faults)
 
 
 def run(
@@ -29,6 +33,7 @@ def run(
     *,
     observer: Observer | None = None,
     address: str | None = None,
+    faults: Iterable[Fault | RandomFaults] = (),
 ) -> Result:
     """Run a federation from the start to the end, on Ray unless `engine.executor=local`.
 
@@ -37,13 +42,15 @@ def run(
         directory: Where the record goes, on a disk that all machines share; None names one under ./runs.
         observer: Is told how the run goes on.
         address: A Ray to attach to, "host:port" or "auto"; None starts one, unless this process has one already.
+        faults: What shall go wrong, as `rayfed_ssl.faults.parse_fault` reads it.
 
     Raises:
         ConfigError: The configuration cannot be run.
         ClusterError: Ray does not start, or the actors find no room on it.
         ClientError: A client's step failed.
     """
-    return runs.run(config, directory, observer=observer, executor=partial(make_executor, address=address))
+    executor = partial(make_executor, address=address, faults=faults)
+    return runs.run(config, directory, observer=observer, executor=executor)
 
 
 def resume(
@@ -52,6 +59,7 @@ def resume(
     observer: Observer | None = None,
     round: int | None = None,
     address: str | None = None,
+    faults: Iterable[Fault | RandomFaults] = (),
 ) -> Result:
     """Go on with a run after its last committed round, on Ray unless `engine.executor=local`.
 
@@ -61,11 +69,12 @@ def resume(
         observer: Is told how the run goes on.
         round: Go on from this committed round instead of the last.
         address: A Ray to attach to, as in `run`.
+        faults: What shall go wrong, as in `run`.
 
     Raises:
         ConfigError: There is no such run.
         CheckpointError: It has no usable checkpoint.
         ClusterError: Ray does not start, or the actors find no room on it.
     """
-    executor = partial(make_executor, address=address)
+    executor = partial(make_executor, address=address, faults=faults)
     return runs.resume(directory, *overrides, observer=observer, round=round, executor=executor)

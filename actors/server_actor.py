@@ -5,18 +5,20 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from ray import ObjectRef
 
+from actors.faults import strike_actor
 from actors.memories import Memories, Memory
-from actors.parking import Uploads, park
+from actors.parking import Parcel, Uploads, park
 from rayfed_ssl import checkpoints
 from rayfed_ssl.checkpoints import Stored
 from rayfed_ssl.config import Config
+from rayfed_ssl.faults import Fault
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.gpu_memory import release
-from rayfed_ssl.local_executor import compute_threads
+from rayfed_ssl.local_executor import compute_threads, server_file
 from rayfed_ssl.places import Directory
 from rayfed_ssl.rounds import ServerReport
+from rayfed_ssl.struck_steps import fill_disk
 from rayfed_ssl.trees import Tree, to_numpy
 
 
@@ -58,10 +60,17 @@ class ServerActor:
         yield from _in_parts(downloads)
 
     def update(
-        self, round: int, state: Stored, uploads: Mapping[int, ObjectRef[Any]], directory: Directory
+        self,
+        round: int,
+        state: Stored,
+        uploads: Mapping[int, Parcel],
+        directory: Directory,
+        faults: Sequence[Fault] = (),
     ) -> ServerReport:
         """Aggregate a round's uploads, one in memory at a time, and store the next state."""
         result = self._federation.update_server(round, self._recall(state, directory), Uploads(uploads))
+        strike_actor(faults)
+        fill_disk(faults, server_file(round))
         return ServerReport(self._keep(result.state, directory, round), result.metrics, result.seconds)
 
     def encoders(
@@ -77,7 +86,7 @@ class ServerActor:
         yield from _in_parts(found)
 
     def _keep(self, state: Any, directory: Directory, round: int) -> Stored:
-        stored = checkpoints.store(state, directory, f"server-{round:06d}")
+        stored = checkpoints.store(state, directory, server_file(round))
         self._live = stored, state
         release()
         return stored

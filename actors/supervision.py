@@ -11,6 +11,8 @@ from ray.exceptions import (
     GetTimeoutError,
     NodeDiedError,
     ObjectLostError,
+    ObjectStoreFullError,
+    OutOfDiskError,
     OutOfMemoryError,
     RayActorError,
     RayTaskError,
@@ -29,6 +31,9 @@ ROOM_TIMEOUT = 10.0
 DEATHS = (RayActorError, ActorUnschedulableError, WorkerCrashedError, NodeDiedError, OutOfMemoryError)
 """What Ray raises when an actor is gone."""
 
+FULL = (ObjectStoreFullError, OutOfDiskError)
+"""What Ray raises when the object store has no room and nowhere to spill to."""
+
 Answer = TypeVar("Answer")
 
 
@@ -42,10 +47,11 @@ class Keeper:
     Args:
         make: Makes the actor; it must be able to answer any question at once.
         attempts: How often a question is asked.
+        check: Raises `ClusterError` if Ray is dead, so that nobody waits for it.
     """
 
-    def __init__(self, make: Callable[[], Any], attempts: int) -> None:
-        self._make, self._attempts = make, attempts
+    def __init__(self, make: Callable[[], Any], attempts: int, check: Callable[[], None]) -> None:
+        self._make, self._attempts, self._check = make, attempts, check
         self.actor = make()
 
     def ask(self, question: Callable[[Any], Answer]) -> Answer:
@@ -53,18 +59,22 @@ class Keeper:
 
         Raises:
             ActorError: It died in every attempt.
+            ClusterError: Ray is dead, or its object store was full in every attempt.
             Exception: What the actor's method raised.
         """
-        reason = ""
+        reason, full = "", None
         for _ in range(self._attempts):
             try:
                 return question(self.actor)
+            except FULL as error:
+                full = store_is_full(error)
             except RayTaskError as error:
                 raise error.cause from error
             except (*DEATHS, ObjectLostError) as error:
-                reason = why_dead(error)
+                self._check()
+                reason, full = why_dead(error), None
                 self.actor = self._make()
-        raise ActorError(
+        raise full or ActorError(
             f"the server actor died in {self._attempts} of {self._attempts} attempts ({reason}): see that memory suffices, "
             "then resume the run"
         )
@@ -121,6 +131,14 @@ def await_ready(actors: Sequence[Any]) -> None:
         ) from error
     except DEATHS as error:
         raise ClusterError(f"an actor died while it started ({why_dead(error)}): see that memory suffices") from None
+
+
+def store_is_full(error: BaseException) -> ClusterError:
+    """Say that the object store is full, and what to do."""
+    return ClusterError(
+        f"Ray's object store is full, and so is the disk that it spills to ({first_line(error)}): free disk space where Ray "
+        "keeps its files (TMPDIR) or memory, or lower engine.actors, then resume the run"
+    )
 
 
 def why_dead(error: BaseException) -> str:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,10 +10,12 @@ import torch
 
 from rayfed_ssl import checkpoints
 from rayfed_ssl.checkpoints import RunState, Stored
+from rayfed_ssl.faults import Fault, Faults, RandomFaults
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.places import Directory
 from rayfed_ssl.rounds import ClientError, ClientReport, Dropped, Evaluation, Listener, ServerReport
 from rayfed_ssl.settings import Engine
+from rayfed_ssl.struck_steps import fill_disk, update_client
 
 
 class LocalExecutor:
@@ -21,19 +23,22 @@ class LocalExecutor:
 
     Args:
         federation: The federation whose steps are run.
+        faults: What shall go wrong.
     """
 
-    def __init__(self, federation: Federation) -> None:
+    def __init__(self, federation: Federation, *, faults: Iterable[Fault | RandomFaults] = ()) -> None:
         self.retries = 0
+        self.faults = Faults(faults, federation.config.rounds, federation.cohort)
         self._federation = federation
         self._engine = federation.config.engine
         self._uploads: dict[int, Any] = {}
-        self._live: dict[Stored, Any] = {}
+        self._written: dict[int, Stored] = {}
+        self._server: tuple[Stored, Any] | None = None
 
     def init_server(self, directory: Directory) -> Stored:
         """Make and store the server's state before round 1."""
         with compute_threads(self._engine.server_threads):
-            return self._keep(self._federation.init_server(), directory, "server-000000")
+            return self._keep(self._federation.init_server(), directory, server_file(0))
 
     def train_clients(
         self, state: RunState, cohort: Sequence[int], directory: Directory, listener: Listener
@@ -57,19 +62,23 @@ class LocalExecutor:
                 else:
                     reports.append(report)
                     listener.on_client(report)
+                    self.faults.strike_driver(state.round)
         return tuple(reports)
 
     def _update_client(self, state: RunState, client_id: int, server_state: Any, directory: Directory) -> ClientReport:
-        own = state.clients.get(client_id)
-        result = self._federation.update_client(
+        own, faults = state.clients.get(client_id), self.faults.for_step(state.round, client_id)
+        result = update_client(
+            self._federation,
             state.round,
             client_id,
             self._federation.method.download(server_state, client_id),
-            None if own is None else self._recall(own, directory),
+            None if own is None else checkpoints.read(own, directory, check=self._written.get(client_id) != own),
+            faults,
         )
-        self._live.pop(own, None) if own else None
         self._uploads[client_id] = result.upload
-        stored = self._keep(result.state, directory, client_file(client_id, state.round))
+        fill_disk(faults, client_file(client_id, state.round))
+        stored = checkpoints.store(result.state, directory, client_file(client_id, state.round))
+        self._written[client_id] = stored
         return ClientReport(client_id, stored, result.metrics, result.ledger, result.seconds)
 
     def update_server(self, state: RunState, cohort: Sequence[int], directory: Directory) -> ServerReport:
@@ -79,8 +88,8 @@ class LocalExecutor:
                 state.round, self._recall(state.server, directory), dict(sorted(self._uploads.items()))
             )
         self._uploads = {}
-        self._live.pop(state.server, None)
-        stored = self._keep(result.state, directory, f"server-{state.round:06d}")
+        fill_disk(self.faults.for_server(state.round), server_file(state.round))
+        stored = self._keep(result.state, directory, server_file(state.round))
         return ServerReport(stored, result.metrics, result.seconds)
 
     def evaluate(self, state: RunState, directory: Directory, final: bool) -> tuple[Evaluation, ...]:
@@ -94,18 +103,18 @@ class LocalExecutor:
             )
 
     def close(self) -> None:
-        """Forget all states; they lie in the checkpoint."""
-        self._live.clear()
+        """Forget the server's state; it lies in the checkpoint."""
+        self._server = None
 
-    def _keep(self, tree: Any, directory: Directory, name: str) -> Stored:
-        stored = checkpoints.store(tree, directory, name)
-        self._live[stored] = tree
+    def _keep(self, state: Any, directory: Directory, name: str) -> Stored:
+        stored = checkpoints.store(state, directory, name)
+        self._server = stored, state
         return stored
 
     def _recall(self, stored: Stored, directory: Directory) -> Any:
-        if stored not in self._live:
-            self._live[stored] = checkpoints.read(stored, directory)
-        return self._live[stored]
+        if self._server is None or self._server[0] != stored:
+            self._server = stored, checkpoints.read(stored, directory)
+        return self._server[1]
 
 
 def late(engine: Engine, client_id: int) -> Dropped:
@@ -116,6 +125,11 @@ def late(engine: Engine, client_id: int) -> Dropped:
 def client_file(client_id: int, round: int) -> str:
     """Name the file of a client's state after a round."""
     return f"client-{client_id:06d}-{round:06d}"
+
+
+def server_file(round: int) -> str:
+    """Name the file of the server's state after a round."""
+    return f"server-{round:06d}"
 
 
 @contextmanager

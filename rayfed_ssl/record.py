@@ -31,6 +31,7 @@ from rayfed_ssl.beginnings import describe, settings_sha256, start_of
 from rayfed_ssl.config import Config
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.protocols import is_score
+from rayfed_ssl.faults import Fault
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.places import Directory, Folder, Place, inside, open_place, write_durably
@@ -249,6 +250,12 @@ class RunRecord(Observer):
                 "dropped": [asdict(dropped) for dropped in outcome.dropped],
             }
         )
+        self.save()
+
+    def on_fault(self, fault: Fault) -> None:
+        """Write down a fault before it strikes, as it may end this process."""
+        struck = {"kind": fault.kind, "round": fault.round, "client": fault.client}
+        self.summary.setdefault("faults", []).append(struck)
         self.save()
 
     def on_evaluated(self, evaluations: Sequence[Evaluation]) -> None:

@@ -10,6 +10,7 @@ from rayfed_ssl import checkpoints, trackers
 from rayfed_ssl.checkpoints import RunState
 from rayfed_ssl.config import Config
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.faults import Fault
 from rayfed_ssl.federation import ClientResult, Federation
 from rayfed_ssl.ledger import Direction
 from rayfed_ssl.local_executor import LocalExecutor
@@ -87,6 +88,10 @@ class _Both(Observer):
     def on_dropped(self, dropped: Dropped) -> None:
         for observer in self._observers:
             observer.on_dropped(dropped)
+
+    def on_fault(self, fault: Fault) -> None:
+        for observer in self._observers:
+            observer.on_fault(fault)
 
     def on_server(self, report: ServerReport) -> None:
         for observer in self._observers:
@@ -198,13 +203,17 @@ def _go(
     watching = observer or Observer()
     begun = 0 if state is None else state.round
     with tracked(record, config, begun, watching.on_warning) as tracking:
-        final = run_rounds(plan, executor, _Both(record, tracking, watching), state, record.evaluated())
+        everybody = _Both(record, tracking, watching)
+        executor.faults.tell = everybody.on_fault
+        final = run_rounds(plan, executor, everybody, state, record.evaluated())
         record.finish(federation)
     if missing := record.dropped():
         watching.on_warning(
             f"the run is degraded: {len(missing)} client steps are missing from rounds "
             f"{', '.join(map(str, sorted({round for round, _ in missing})))}; run.json says which and why"
         )
+    for fault in executor.faults.left():
+        watching.on_warning(f"--inject {fault} did not strike: what it was for did not happen in that round")
     return Result(record.directory, final.sha256)
 
 

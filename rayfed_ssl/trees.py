@@ -8,7 +8,7 @@ import dataclasses
 import hashlib
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeAlias
@@ -55,9 +55,17 @@ def map_leaves(function: Callable[[Any], Any], tree: Tree) -> Tree:
 
 def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield (path, leaf) in a fixed order: dict keys sorted, sequences and dataclass fields as they stand."""
-    if isinstance(tree, dict):
+    if isinstance(tree, Tensor | np.ndarray):
+        yield path, tree
+    elif isinstance(tree, dict):
         for key in sorted(tree, key=str):
-            yield from leaves(tree[key], f"{path}/{key}")
+            value = tree[key]
+            if isinstance(
+                value, Tensor
+            ):  # what almost all of them are; a generator for each would take most of the time
+                yield f"{path}/{key}", value
+            else:
+                yield from leaves(value, f"{path}/{key}")
     elif isinstance(tree, list | tuple):
         for index, value in enumerate(tree):
             yield from leaves(value, f"{path}/{index}")
@@ -139,6 +147,8 @@ class WeightedMean:
         self._sums: dict[str, Tensor] = {}
         self._dtypes: dict[str, torch.dtype] = {}
         self._total = 0.0
+        self._buffered: list[str] = []
+        self._buffers: list[Tensor] = []
 
     def add(self, factor: float, weights: Weights) -> None:
         """Add a summand; `weights` is not kept.
@@ -150,13 +160,26 @@ class WeightedMean:
         for name, value in first.items():
             self._sums[name] = value.contiguous().double() * factor
             self._dtypes[name] = value.dtype
-        sizes = {name: value.numel() for name, value in weights.items() if name not in first}
-        if sum(sizes.values()) < SERIAL_SIZE:
-            _add_scaled(self._sums, factor, weights, sizes)
+        small = [name for name, value in weights.items() if value.numel() <= PIECE and name not in first]
+        large = {name: value.numel() for name, value in weights.items() if value.numel() > PIECE and name not in first}
+        self._add_small(factor, weights, small)
+        adding = partial(_add_in_pieces, self._sums, factor, weights)
+        if sum(large.values()) < SERIAL_SIZE:
+            adding(large)
             return
         with ThreadPoolExecutor(SUMMING_THREADS) as threads:
-            adding = partial(_add_scaled, self._sums, factor, weights)
-            list(threads.map(adding, _shares(sizes, SUMMING_THREADS)))
+            list(threads.map(adding, _shares(large, SUMMING_THREADS)))
+
+    def _add_small(self, factor: float, weights: Weights, names: Sequence[str]) -> None:
+        """Add all small tensors with three calls of torch."""
+        if not names:
+            return
+        sums = [self._sums[name] for name in names]
+        if names != self._buffered:
+            self._buffered, self._buffers = list(names), [torch.empty_like(total) for total in sums]
+        torch._foreach_copy_(self._buffers, [weights[name] for name in names])
+        torch._foreach_mul_(self._buffers, factor)
+        torch._foreach_add_(sums, self._buffers)
 
     def result(self) -> Weights:
         """Compute sum_k p_k w_k / sum_k p_k; nothing can be added afterwards.
@@ -180,7 +203,7 @@ def _shares(sizes: Mapping[str, int], number: int) -> list[list[str]]:
     return shares
 
 
-def _add_scaled(sums: Weights, factor: float, weights: Weights, names: Iterable[str]) -> None:
+def _add_in_pieces(sums: Weights, factor: float, weights: Weights, names: Iterable[str]) -> None:
     """Add factor times the named weights, in pieces whose float64 copies stay in the processor's cache."""
     for name in names:
         total, value = sums[name].view(-1), weights[name].reshape(-1)

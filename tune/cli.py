@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 from tune import results
 from tune.errors import fail, plain_errors
 from tune.executors import executor_for
-from tune.words import Address, Quiet, RunDirectory, Settings, Words
+from tune.words import Address, Inject, Quiet, RunDirectory, Settings, Words
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -56,23 +56,29 @@ def run(
     words: Words = None,
     out: Annotated[Path | None, typer.Option(help="Directory for the run; must be new or empty.")] = None,
     address: Address = None,
+    inject: Inject = None,
     quiet: Quiet = False,
 ) -> None:
     """Run a federation: rayfed-ssl run [RECIPE] [KEY=VALUE]..."""
     with plain_errors():
+        from rayfed_ssl.faults import parse_faults
         from rayfed_ssl.federation import Federation
         from rayfed_ssl.runs import default_directory
         from rayfed_ssl.runs import run as run_federation
         from tune.progress import Progress
 
-        config = _load(words)
+        config, faults = _load(words), parse_faults(inject)
         progress = Progress(config, quiet=quiet)
         federation = Federation.open(config, progress.on_decode)
         directory = out or default_directory(config)
         progress.introduce(federation, directory)
         with _resumable(directory), progress:
             result = run_federation(
-                config, directory, observer=progress, executor=executor_for(config, address), federation=federation
+                config,
+                directory,
+                observer=progress,
+                executor=executor_for(config, address, faults),
+                federation=federation,
             )
         progress.close()
         _present(result.directory)
@@ -85,14 +91,17 @@ def resume(
     settings: Settings = None,
     round: Annotated[int | None, typer.Option(help="Go on from this round instead of the last.")] = None,
     address: Address = None,
+    inject: Inject = None,
     quiet: Quiet = False,
 ) -> None:
     """Go on with an interrupted run, to the same bits as if it had never stopped."""
     with plain_errors():
+        from rayfed_ssl.faults import parse_faults
         from rayfed_ssl.record import RunRecord
         from rayfed_ssl.runs import resume as resume_run
         from tune.progress import Progress
 
+        faults = parse_faults(inject)
         record = RunRecord.open(directory)
         config = record.config(*(settings or []))
         progress = Progress(config, quiet=quiet)
@@ -102,7 +111,7 @@ def resume(
                 directory,
                 *(settings or []),
                 observer=progress,
-                executor=executor_for(config, address),
+                executor=executor_for(config, address, faults),
                 round=round,
             )
         progress.close()

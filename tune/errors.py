@@ -21,9 +21,16 @@ def plain_errors() -> Iterator[None]:
     except OSError as error:
         fail(f"{error.strerror or error}: {error.filename or 'no file named'}; rounds that were committed are kept", 1)
     except Exception as error:
-        if type(error).__module__.partition(".")[0] != "actors":  # importing it to name its errors would load Ray
+        package = type(error).__module__.partition(".")[0]  # importing it to name its errors would load Ray
+        if package == "ray":
+            fail(f"Ray failed ({_first_line(error)}): see `ray status`, then resume the run", 3)
+        if package != "actors":
             raise
         fail(str(error), 3)
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def fail(message: str, code: int) -> None:

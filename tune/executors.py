@@ -1,20 +1,24 @@
 """Where a configuration says that its steps run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rayfed_ssl.config import Config
+    from rayfed_ssl.faults import Fault, RandomFaults
     from rayfed_ssl.federation import Federation
     from rayfed_ssl.rounds import Executor
 
 
-def executor_for(config: "Config", address: str | None = None) -> "Callable[[Federation], Executor]":
+def executor_for(
+    config: "Config", address: str | None = None, faults: "Sequence[Fault | RandomFaults]" = ()
+) -> "Callable[[Federation], Executor]":
     """Give what makes the executor; Ray is loaded only where it is asked for."""
     if config.engine.executor == "local":
         from rayfed_ssl.local_executor import LocalExecutor
 
-        return LocalExecutor
+        return partial(LocalExecutor, faults=faults)
     from actors import RayExecutor
 
-    return lambda federation: RayExecutor(federation, address=address)
+    return lambda federation: RayExecutor(federation, address=address, faults=faults)

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from rayfed_ssl.config import Config
+from rayfed_ssl.faults import Fault
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.ledger import total
 from rayfed_ssl.parts import describe
@@ -194,6 +195,10 @@ class Progress(Observer):
         self._console.print(
             f"  [yellow]left out:[/yellow] client {dropped.client}: {escape(dropped.reason)}", soft_wrap=True
         )
+
+    def on_fault(self, fault: Fault) -> None:
+        """Say what goes wrong because it was asked for."""
+        self._console.print(f"  [magenta]injected:[/magenta] {fault}", soft_wrap=True)
 
     def on_round_end(self, outcome: RoundOutcome) -> None:
         """Print the round's line."""

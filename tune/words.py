@@ -18,4 +18,11 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result onl
 Address = Annotated[
     str | None, typer.Option(help="Ray cluster to join, or auto; without it Ray is started on this machine.")
 ]
+Inject = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FAULT",
+        help="Let something go wrong, such as kill-actor:round=2,client=3; may be repeated. See docs/faults.md.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -5,6 +5,7 @@ import torch
 
 from actors.cluster import ClusterError
 from actors.executor import RayExecutor
+from actors.parking import Parcel
 from actors.supervision import ActorError
 from rayfed_ssl import checkpoints
 from rayfed_ssl.local_executor import LocalExecutor
@@ -112,7 +113,7 @@ def test_an_upload_that_was_lost_is_made_again(executor, federation, expected, t
     def lose(report):
         if len(lost) < 1:
             lost.append(report.client)
-            executor._uploads[report.client] = lost_ref
+            executor._uploads[report.client] = Parcel(lost_ref, 0)
 
     lost = []
     trace = Trace(on_client=lose)

@@ -1,4 +1,3 @@
-import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +7,7 @@ import ray
 import torch
 
 from actors.memories import Memories, Memory, MemoryCache
-from actors.parking import UploadLostError, Uploads, fetch, fill, park
+from actors.parking import Parcel, UploadLostError, Uploads, fetch, fill, park
 from rayfed_ssl import checkpoints
 from rayfed_ssl.methods.local_only import ClientState
 from rayfed_ssl.trees import digest, to_numpy
@@ -68,22 +67,19 @@ def test_what_arrives_is_shared_memory_and_cannot_be_written(cluster):
     assert not raw["a"].flags.writeable
 
 
-def test_uploads_come_in_ascending_id_and_one_at_a_time(cluster):
-    uploads = Uploads({k: ray.put({"w": np.full(50_000, k)}) for k in (3, 0, 2, 1)})
+def test_uploads_come_in_ascending_id_over_shared_memory(cluster):
+    first, second = (ray.put([{"w": np.full(50_000, k)} for k in ids]) for ids in ((3, 0), (2, 1)))
+    uploads = Uploads({3: Parcel(first, 0), 0: Parcel(first, 1), 2: Parcel(second, 0), 1: Parcel(second, 1)})
     assert list(uploads) == [0, 1, 2, 3]
-    seen: list[Any] = []
-    for k, upload in enumerate(uploads.values()):
-        assert upload["w"][0] == k
-        seen.append(weakref.ref(upload["w"]))
-        # While one is taken the loop still holds the last; all before it are gone.
-        assert [r() is None for r in seen[:-2]] == [True] * max(0, k - 1)
-        del upload
-    assert len(seen) == len(uploads) == 4
+    assert len(uploads) == 4
+    for k, upload in uploads.items():
+        assert upload["w"].eq(k).all()
+        assert not upload["w"].numpy().flags.owndata
 
 
 def test_an_upload_that_was_lost_names_its_client(lost_ref):
     with pytest.raises(UploadLostError) as caught:
-        Uploads({4: lost_ref})[4]
+        Uploads({4: Parcel(lost_ref, 0)})[4]
     assert caught.value.client_id == 4
 
 
@@ -96,17 +92,28 @@ def test_a_state_without_ref_is_read_from_disk(tmp_path):
 def test_a_state_whose_ref_was_lost_is_read_from_disk(lost_ref, tmp_path):
     state = ClientState("cnn", {"a": torch.ones(3)})
     stored = checkpoints.store(state, tmp_path, "client")
-    assert digest(Memory(stored, lost_ref).recall(tmp_path)) == digest(state)
+    assert digest(Memory(stored, Parcel(lost_ref, 0)).recall(tmp_path)) == digest(state)
 
 
 def test_states_are_kept_while_they_find_room(cluster, tmp_path):
-    cache, ref = MemoryCache(room=1000), ray.put(0)
+    cache, ref = MemoryCache(room=1000), Parcel(ray.put([0]), 0)
     small, large = (checkpoints.store(ClientState("cnn", {"a": torch.ones(n)}), tmp_path, f"{n}") for n in (100, 1000))
-    cache.keep(0, small, ref, tmp_path)
-    cache.keep(1, large, ref, tmp_path)
-    assert cache.find(0, small).ref is ref
-    assert cache.find(1, large) == Memory(large)
+    cache.keep(0, small, ref)
+    cache.keep(1, large, ref)
+    assert cache.find(0, small).parcel is ref
+    assert cache.find(1, large) == Memory(large, own=True)
     assert cache.find(0, large) == Memory(large)
+
+
+def test_a_state_gives_back_its_room(cluster, tmp_path):
+    cache, ref = MemoryCache(room=1000), Parcel(ray.put([0]), 0)
+    first, second = (checkpoints.store(ClientState("cnn", {"a": torch.ones(n)}), tmp_path, f"{n}") for n in (200, 201))
+    cache.keep(0, first, ref)
+    cache.keep(0, second, ref)
+    assert cache.find(0, second).parcel is ref
+    cache.keep(0, first, None)
+    cache.keep(1, second, ref)
+    assert cache.find(1, second).parcel is ref
 
 
 def test_states_are_mapped_in_ascending_id(tmp_path):

@@ -89,16 +89,15 @@ def test_the_longest_job_starts_first(lone):
     assert [done.key for done in run(lone, {job.key: give(0) for job in jobs}, jobs)] == ["long", "middle", "short"]
 
 
-def test_jobs_of_known_length_share_a_call_and_their_refs(lone):
+def test_jobs_of_known_length_share_a_call_and_its_refs(lone):
     def submit(actor, jobs):
         calls.append([job.key for job in jobs])
-        refs = [ray.put((job.key, part)) for job in jobs for part in "ab"]
-        return [*refs, actor.do.remote(calls[-1], {key: give(key) for key in calls[-1]})]
+        return [ray.put(calls[-1]), actor.do.remote(calls[-1], {key: give(key) for key in calls[-1]})]
 
     calls = []
     jobs = [Job(k, 0.01, 0.01) for k in range(9)]
-    found = {done.key: ray.get(list(done.refs)) for done in lone.run(jobs, submit, call_seconds=0.1)}
-    assert found == {k: [(k, "a"), (k, "b")] for k in range(9)}
+    found = {done.key: ray.get(done.refs[0])[done.place] for done in lone.run(jobs, submit, call_seconds=0.1)}
+    assert found == {k: k for k in range(9)}
     assert len(calls) < len(jobs)
 
 
