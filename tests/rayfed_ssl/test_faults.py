@@ -1,0 +1,176 @@
+"""Faults on demand: how they are written, that they strike as often as asked, and what a run in one process makes of them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rayfed_ssl import CheckpointError, ConfigError, Observer
+from rayfed_ssl.faults import KINDS, Fault, Faults, RandomFaults, parse_fault
+from rayfed_ssl.local_executor import LocalExecutor
+from rayfed_ssl.rounds import ClientError, QuorumError
+from rayfed_ssl.runs import Result, replay, resume, run
+
+COHORTS = {1: (0, 2, 5), 2: (1, 2, 3), 3: (0, 1, 2)}
+
+
+def faults(*texts: str, **options: Any) -> Faults:
+    return Faults(map(parse_fault, texts), 3, COHORTS.__getitem__, **{"possible": KINDS, **options})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("kill-acto:round=2", "unknown fault 'kill-acto': did you mean 'kill-actor'"),
+        ("raise", "round is missing, write raise:round=2"),
+        ("raise:round", "round must be a whole number of at least 1, got ''"),
+        ("raise:round=0", "round must be a whole number of at least 1, got '0'"),
+        ("raise:round=1.5", "must be a whole number"),
+        ("slow:round=1,seconds=inf", "seconds must be a number of at least 0, got 'inf'"),
+        ("slow:round=1,second=3", "slow has no 'second': did you mean 'seconds'"),
+        ("sigterm:round=1,client=2", "sigterm has no 'client'"),
+        ("random:seed=3", "rate is missing, write random:rate=0.1"),
+        ("random:rate=1.5", "rate must be a number from 0 to 1, got '1.5'"),
+    ],
+)
+def test_what_is_not_a_fault_is_refused_in_one_line(text: str, message: str):
+    with pytest.raises(ConfigError) as caught:
+        parse_fault(text)
+    assert message in str(caught.value)
+    assert str(caught.value).startswith("--inject")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("raise:round=4", "the run has only 3 rounds"),
+        ("raise:round=2,client=5", "client 5 takes no part in round 2, choose from 1, 2, 3"),
+        ("kill-actor:round=1", "cannot strike a run in one process"),
+    ],
+)
+def test_what_can_never_strike_is_refused(text: str, message: str):
+    with pytest.raises(ConfigError, match=message):
+        Faults([parse_fault(text)], 3, COHORTS.__getitem__)
+
+
+def test_a_fault_strikes_as_often_as_asked_and_no_oftener():
+    told: list[Fault] = []
+    due = faults("kill-actor:round=2,client=3,times=2", "raise:round=2,client=3", "slow:round=1")
+    due.tell = told.append
+    assert due.for_step(1, 2) == ()
+    assert [fault.kind for fault in due.for_step(1, 0)] == ["slow"]  # without a client, the first of the cohort
+    struck = [[fault.kind for fault in due.for_step(2, 3)] for _ in range(4)]
+    assert struck == [["kill-actor"], ["kill-actor"], ["raise"], []]
+    assert [fault.kind for fault in told] == ["slow", "kill-actor", "kill-actor", "raise"]
+    assert due.left() == []
+
+
+def test_what_did_not_strike_is_known():
+    due = faults("kill-actor:round=2,client=3,times=3", "random:rate=1")
+    due.for_step(2, 3)
+    assert due.left() == [Fault("kill-actor", 2, 3, times=2)]
+
+
+def test_random_faults_follow_from_the_seed_round_by_round():
+    cohorts = [tuple(range(k, k + 5)) for k in range(40)]
+    drawn = RandomFaults(0.3, 7).draw(cohorts)
+    assert drawn == RandomFaults(0.3, 7).draw(cohorts)
+    assert [fault for fault in drawn if fault.round <= 9] == RandomFaults(0.3, 7).draw(cohorts[:9])
+    assert drawn != RandomFaults(0.3, 8).draw(cohorts)
+    assert {fault.kind for fault in drawn} == {name for name, kind in KINDS.items() if kind.survived}
+    assert all(fault.client is None or fault.client in cohorts[fault.round - 1] for fault in drawn)
+    assert 40 <= len(drawn) <= 100  # 72 expected of 40 rounds and 6 kinds
+    assert RandomFaults(0, 7).draw(cohorts) == []
+
+
+class Told(Observer):
+    """Keeps what is said of faults and absences."""
+
+    def __init__(self) -> None:
+        self.faults: list[str] = []
+        self.warnings: list[str] = []
+        self.dropped: list[tuple[int, str]] = []
+
+    def on_fault(self, fault: Any) -> None:
+        self.faults.append(str(fault))
+
+    def on_dropped(self, dropped: Any) -> None:
+        self.dropped.append((dropped.client, dropped.reason))
+
+    def on_warning(self, message: str) -> None:
+        self.warnings.append(message)
+
+
+def play(config: Any, directory: Path, *texts: str, told: Observer | None = None) -> Result:
+    wanted = [parse_fault(text) for text in texts]
+    return run(config, directory, observer=told, executor=lambda federation: LocalExecutor(federation, faults=wanted))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return play(tiny("fedema"), tmp_path_factory.mktemp("runs") / "run").state_sha256
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        (
+            "raise:round=2,client=1",
+            ClientError,
+            "client 1 failed in round 2 .*injected by --inject raise:round=2,client=1",
+        ),
+        ("nan:round=2", ClientError, "client 0 failed in round 2 .*not finite"),
+        ("shape:round=2", ClientError, "client 0 failed in round 2 .*does not fit the model"),
+        ("full-disk:round=2", OSError, "No space left on device: 'server-000002'"),
+        ("full-disk:round=2,client=2", OSError, "No space left on device: 'client-000002-000002'"),
+    ],
+)
+def test_what_ends_a_run_says_why_and_leaves_it_to_be_resumed(
+    text: str, error: type[Exception], message: str, tiny: Any, tmp_path: Path, undisturbed: str
+):
+    with pytest.raises(error, match=message):
+        play(tiny("fedema"), tmp_path / "run", text)
+    said = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert [row["round"] for row in said["rounds"]] == [1]
+    assert [row["kind"] for row in said["faults"]] == [text.partition(":")[0]]
+    assert resume(tmp_path / "run").state_sha256 == undisturbed
+
+
+def test_a_fault_is_no_part_of_a_replay(tiny: Any, tmp_path: Path):
+    with pytest.raises(ClientError):
+        play(tiny("fedema"), tmp_path / "run", "raise:round=2,client=1")
+    assert replay(tmp_path / "run", 2, 1).metrics
+    with pytest.raises(CheckpointError):
+        replay(tmp_path / "run", 4, 1)
+
+
+def test_a_slow_step_changes_nothing_and_what_does_not_strike_is_told(tiny: Any, tmp_path: Path, undisturbed: str):
+    told = Told()
+    config = tiny("fedema", "engine.on_failure=drop")
+    result = play(config, tmp_path / "run", "slow:round=1,client=0,seconds=0", told=told)
+    assert (result.state_sha256, result.degraded, told.warnings) == (undisturbed, False, [])
+    assert told.faults == ["slow:round=1,client=0"]
+    result = play(config, tmp_path / "other", "raise:round=1,client=1", "nan:round=1,client=1", told=told)
+    assert result.degraded
+    assert told.dropped[0][0] == 1
+    assert "raise:round=1,client=1; to run this step alone" in told.dropped[0][1]
+
+
+def test_a_deadline_drops_who_comes_after_a_slow_step(tiny: Any, tmp_path: Path):
+    told = Told()
+    config = tiny("fedema", "rounds=1", "engine.deadline=0.4", "engine.quorum=0.1")
+    result = play(config, tmp_path / "run", "slow:round=1,client=0,seconds=0.5", told=told)
+    assert [client for client, _ in told.dropped] == [1, 2]
+    assert "engine.deadline=0.4 s" in told.dropped[0][1]
+    assert result.degraded
+
+
+def test_a_round_below_its_quorum_fails_and_can_be_resumed(tiny: Any, tmp_path: Path, undisturbed: str):
+    config = tiny("fedema", "engine.on_failure=drop", "engine.quorum=0.6")
+    texts = ["raise:round=2,client=0", "nan:round=2,client=2"]
+    with pytest.raises(QuorumError, match=r"round 2 failed: 1 of 3 clients delivered, engine.quorum=0.6 asks for 2"):
+        play(config, tmp_path / "run", *texts)
+    result = resume(tmp_path / "run")
+    assert (result.state_sha256, result.degraded) == (undisturbed, False)
