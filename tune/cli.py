@@ -4,6 +4,7 @@ import os
 import shlex
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -238,11 +239,22 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     typer.echo(f"warning: {message}", err=True)
 
 
+def _leave_stuck_ray(leaving: SystemExit) -> None:
+    """End at once where a start of Ray that was given up still goes on in a thread, which Python's own end would crash."""
+    if leaving.code and any(thread.name == "ray-init" for thread in threading.enumerate()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(leaving.code if isinstance(leaving.code, int) else 1)
+
+
 def main() -> None:
     """Run the command line."""
     warnings.showwarning = _show_warning
     try:
         app()
+    except SystemExit as leaving:
+        _leave_stuck_ray(leaving)
+        raise
     except BrokenPipeError:  # the reader of our output, `head` for example, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(0) from None
