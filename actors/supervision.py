@@ -135,6 +135,7 @@ def await_ready(actors: Sequence[Any]) -> None:
 
 def store_is_full(error: BaseException) -> ClusterError:
     """Say that the object store is full, and what to do."""
+    error = getattr(error, "cause", None) or error  # Ray puts the actor's name first, and a trace
     return ClusterError(
         f"Ray's object store is full, and so is the disk that it spills to ({first_line(error)}): free disk space where Ray "
         "keeps its files (TMPDIR) or memory, or lower engine.actors, then resume the run"

@@ -30,6 +30,7 @@ def plain_errors() -> Iterator[None]:
 
 
 def _first_line(error: BaseException) -> str:
+    error = getattr(error, "cause", None) or error  # Ray puts the actor's name first, and a trace
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 

@@ -1,4 +1,4 @@
-"""Faults on demand: how they are written, that they strike as often as asked, and what a run in one process makes of them."""
+"""Faults on demand: how they are written, that they strike as often as asked, and what a run makes of them."""
 
 import json
 from pathlib import Path

@@ -1,0 +1,242 @@
+"""Faults on Ray: the same bits as undisturbed, or one line that says why not and a run that can be resumed."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+import yaml
+from ray.exceptions import ObjectStoreFullError
+
+from actors.address import ClusterError
+from actors.cluster import Cluster
+from actors.executor import RayExecutor
+from actors.faults import strike_after_client
+from actors.health import Health
+from actors.pool import ActorPool
+from actors.queues import Job
+from actors.supervision import ActorError
+from rayfed_ssl import Observer, runs
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.faults import KINDS, Faults, parse_fault
+from rayfed_ssl.federation import Federation
+from rayfed_ssl.local_executor import LocalExecutor
+from rayfed_ssl.rounds import ClientError, QuorumError
+
+pytestmark = pytest.mark.ray
+
+SURVIVED = [
+    "kill-actor:round=1,client=0",
+    "kill-actor:round=2,client=2,times=2",
+    "kill-server:round=2,times=2",
+    "lose-upload:round=1,client=1",
+    "lose-upload:round=2,client=1,times=2",
+    "lose-state:round=2,client=0",
+    "full-store:round=1,client=2,times=2",
+    "slow:round=2,client=1,seconds=0.1",
+]
+
+
+class Told(Observer):
+    """Keeps who was dropped, why, and how often steps were repeated."""
+
+    def __init__(self) -> None:
+        self.dropped: dict[tuple[int, int], str] = {}
+        self.clients: dict[int, list[int]] = {}
+        self.retries = 0
+        self._round = 0
+
+    def on_round(self, round: int, cohort: Any) -> None:
+        self._round = round
+
+    def on_dropped(self, dropped: Any) -> None:
+        self.dropped[self._round, dropped.client] = dropped.reason
+
+    def on_round_end(self, outcome: Any) -> None:
+        self.retries += outcome.retries
+        self.clients[outcome.state.round] = [report.client for report in outcome.clients]
+
+
+class Stage:
+    """Runs of one federation on actors that stay between them."""
+
+    def __init__(self, federation: Federation) -> None:
+        self.federation, self.config = federation, federation.config
+        self.executor = RayExecutor(federation)
+
+    def __call__(self, federation: Federation) -> RayExecutor:
+        return self.executor
+
+    def run(self, directory: Path, *texts: str, told: Observer | None = None) -> Any:
+        self._arm(texts)
+        return runs.run(self.config, directory, observer=told, executor=self, federation=self.federation)
+
+    def resume(self, directory: Path, *texts: str, told: Observer | None = None) -> Any:
+        self._arm(texts)
+        return runs.resume(directory, observer=told, executor=self)
+
+    def _arm(self, texts: Sequence[str]) -> None:
+        self.executor.faults = Faults(asked(texts), self.config.rounds, self.federation.cohort, KINDS)
+
+
+@pytest.fixture(scope="module")
+def stage(cluster: Cluster, open_tiny: Any) -> Iterator[Callable[..., Stage]]:
+    """Make a stage; its actors end with the module's tests."""
+    close = RayExecutor.close
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RayExecutor, "close", lambda executor: None)
+        made: list[Stage] = []
+
+        def make(*options: str) -> Stage:
+            made.append(Stage(open_tiny("fedema", "engine.executor=ray", *options)))
+            return made[-1]
+
+        yield make
+    for one in made:
+        close(one.executor)
+
+
+@pytest.fixture(scope="module")
+def strict(stage: Callable[..., Stage]) -> Stage:
+    return stage("engine.attempts=3", "engine.actors=1")
+
+
+@pytest.fixture(scope="module")
+def lenient(stage: Callable[..., Stage]) -> Stage:
+    return stage("engine.on_failure=drop", "engine.attempts=1", "engine.actors=1", "engine.quorum=0.3", "rounds=3")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(strict: Stage, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return runs.run(strict.config, tmp_path_factory.mktemp("runs") / "run").state_sha256
+
+
+def struck(directory: Path) -> list[str]:
+    return [row["kind"] for row in json.loads((directory / "run.json").read_text()).get("faults", ())]
+
+
+def asked(texts: Sequence[str]) -> list[Any]:
+    return [parse_fault(text) for text in texts]
+
+
+def test_what_a_run_survives_changes_no_bit(strict: Stage, undisturbed: str, tmp_path: Path):
+    told = Told()
+    result = strict.run(tmp_path / "run", *SURVIVED, told=told)
+    assert (result.state_sha256, result.degraded) == (undisturbed, False)
+    wanted = [fault.kind for fault in asked(SURVIVED) for _ in range(fault.times)]
+    assert sorted(struck(tmp_path / "run")) == sorted(wanted)
+    assert told.retries == sum(kind in ("kill-actor", "lose-upload", "full-store") for kind in wanted)
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("kill-actor:round=2,client=1,times=9", ClientError, "client 1 failed in round 2 .*died in 3 of 3 attempts"),
+        ("kill-server:round=2,times=9", ActorError, "the server actor died in 3 of 3 attempts"),
+        ("full-store:round=2,client=1,times=9", ClusterError, "object store is full.*injected .* then resume the run"),
+        ("full-disk:round=2", OSError, "No space left on device"),
+        ("full-disk:round=2,client=0", OSError, "No space left on device"),
+    ],
+)
+def test_what_ends_a_run_leaves_it_to_be_resumed(
+    text: str, error: type[Exception], message: str, strict: Stage, undisturbed: str, tmp_path: Path
+):
+    with pytest.raises(error, match=message):
+        strict.run(tmp_path / "run", text)
+    assert strict.resume(tmp_path / "run").state_sha256 == undisturbed
+
+
+def test_whoever_fails_is_dropped_alike_here_and_in_one_process(lenient: Stage, tmp_path: Path):
+    texts = ["raise:round=1,client=0", "nan:round=2,client=1", "shape:round=2,client=2", "nan:round=3,client=1"]
+    here, there = Told(), Told()
+    local = runs.run(
+        lenient.config,
+        tmp_path / "local",
+        observer=here,
+        executor=lambda federation: LocalExecutor(federation, faults=asked(texts)),
+    )
+    result = lenient.run(tmp_path / "ray", *texts, told=there)
+    assert result.state_sha256 == local.state_sha256
+    assert (there.dropped, there.clients) == (here.dropped, here.clients)
+    assert there.clients == {1: [1, 2], 2: [0], 3: [0, 2]}
+    assert result.degraded
+
+
+def test_a_deadly_client_is_quarantined_and_stays_out_after_a_resume(lenient: Stage, tmp_path: Path):
+    told, later = Told(), Told()
+    texts = ["kill-actor:round=1,client=1,times=9", "raise:round=2,client=0", "raise:round=2,client=2"]
+    with pytest.raises(QuorumError, match=r"round 2 failed: 0 of 3 clients delivered, engine.quorum=0.3 asks for 1"):
+        lenient.run(tmp_path / "run", *texts, told=told)
+    assert "its actor died in 1 of 1 attempts" in told.dropped[1, 1]
+    assert told.dropped[2, 1] == "quarantined since round 1"
+    result = lenient.resume(tmp_path / "run", told=later)
+    assert later.dropped == {(2, 1): "quarantined since round 1", (3, 1): "quarantined since round 1"}
+    assert result.degraded
+
+
+def test_a_deadline_drops_a_straggler_and_its_actor_is_there_again(stage: Callable[..., Stage], tmp_path: Path):
+    told, patient = Told(), stage("engine.deadline=4", "engine.quorum=0.3", "engine.actors=2")
+    patient.run(tmp_path / "run", "slow:round=1,client=1,seconds=600", told=told)
+    assert "was not done within engine.deadline=4 s" in told.dropped[1, 1]
+    assert told.clients[2]
+    assert len(patient.executor._pool.actors) == 2
+
+
+def test_a_ray_that_is_not_ours_is_not_killed():
+    due = Faults(asked(["kill-ray:round=1"]), 1, lambda round: (0,), KINDS)
+    with pytest.raises(ConfigError, match="strikes only a Ray that the run has started"):
+        strike_after_client(due, 1, Health())
+
+
+def test_an_object_store_that_stays_full_ends_a_pool_at_its_attempts(cluster: Cluster):
+    class Full:
+        def ready(self) -> None:
+            pass
+
+        def do(self) -> None:
+            raise ObjectStoreFullError("no room")
+
+    pool = ActorPool(ray.remote(num_cpus=0)(Full).remote, 1, attempts=3)
+    with pytest.raises(ClusterError, match=r"object store is full, and so is the disk that it spills to \(no room\)"):
+        list(pool.run([Job(0)], lambda actor, jobs: [actor.do.remote()]))
+    assert pool.retries == 2
+    pool.close()
+
+
+def test_a_healthy_ray_is_found_healthy_and_a_deaf_head_is_not(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
+    cluster.health.check()
+    assert set(cluster.health.vital) == {"gcs_server", "raylet"}
+
+    class Elsewhere:
+        gcs_address = "127.0.0.1:1"
+
+    monkeypatch.setattr(ray, "get_runtime_context", Elsewhere)
+    with pytest.raises(ClusterError, match=r"the head of Ray at 127.0.0.1:1 does not answer .* resume the run"):
+        Health().check()
+
+
+@pytest.mark.parametrize(
+    ("executor", "text", "code", "message"),
+    [
+        ("ray", "kill-ray:round=2", 3, "error: Ray's raylet on this machine died"),
+        ("local", "sigterm:round=2", 128 + signal.SIGTERM, "stopped; go on with: rayfed-ssl resume"),
+    ],
+)
+def test_the_death_of_ray_and_of_the_machine_end_in_a_line(
+    executor: str, text: str, code: int, message: str, strict: Stage, undisturbed: str, tmp_path: Path
+):
+    recipe, directory = tmp_path / "recipe.yaml", tmp_path / "run"
+    recipe.write_text(yaml.safe_dump(strict.config.dump()))
+    words = [str(recipe), f"engine.executor={executor}", "--out", str(directory), "--inject", text, "--quiet"]
+    program = [sys.executable, "-m", "tune.cli", "run", *words]
+    ended = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert ended.returncode == code, ended.stderr
+    assert message in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert struck(directory) == [text.partition(":")[0]]
+    assert runs.resume(directory).state_sha256 == undisturbed
