@@ -123,6 +123,7 @@ def resume(
 @contextmanager
 def _resumable(directory: Path) -> Iterator[None]:
     def terminate(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_IGN)  # a second one would stop the cleaning up
         raise _TerminatedError
 
     before = signal.signal(signal.SIGTERM, terminate)
