@@ -5,6 +5,7 @@ python -m benchmarks.peers --data DIRECTORY [--only B1 B2] [--systems flower ray
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -101,10 +102,12 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=list(cases.BENCHES), choices=list(cases.BENCHES))
     parser.add_argument("--systems", nargs="+", default=list(cases.SYSTEMS), choices=list(cases.SYSTEMS))
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--quick", action="store_const", dest="repeats", const=1, help="one repeat")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "peers")
     parser.add_argument("--environments", type=Path, default=ROOT / ".bench", help="what setup.sh made")
     parser.add_argument("--code", type=Path, default=ROOT, help="another checkout of rayfed-ssl to measure")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is cleared away
     options.data = str(Path(options.data).resolve())
     options.out.mkdir(parents=True, exist_ok=True)
     results = Results(options.out / "results.jsonl")

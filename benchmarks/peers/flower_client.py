@@ -34,7 +34,8 @@ def train(message: Message, context: Context) -> Message:
     arrays = message.content["arrays"]
     if work.case.trains or work.case.noise:
         arrays = ArrayRecord(work.update(arrays.to_torch_state_dict(), client, round))
-    metrics = MetricRecord({"num-examples": work.sizes[client], "seconds": time.perf_counter() - begun})
+    seconds = time.perf_counter() - begun
+    metrics = MetricRecord({"num-examples": work.sizes[client], "seconds": seconds, "client": client})
     return Message(content=RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
 

@@ -26,7 +26,7 @@ class Watched(FedAvg):
     def __init__(self, meter: Meter, fraction: float) -> None:
         super().__init__(fraction_train=fraction, fraction_evaluate=0.0)
         self.meter = meter
-        self.asked: list[int] = []
+        self.asked = 0
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -36,8 +36,7 @@ class Watched(FedAvg):
         if server_round == self.meter.case.kill:
             kill_one("ray::ClientAppActor", KILL_AFTER)
         messages = list(super().configure_train(server_round, arrays, config, grid))
-        places = {node: place for place, node in enumerate(sorted(grid.get_node_ids()))}
-        self.asked = [places[message.metadata.dst_node_id] for message in messages]
+        self.asked = len(messages)
         return messages
 
     def aggregate_train(
@@ -45,11 +44,10 @@ class Watched(FedAvg):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Aggregate a round."""
         replies = list(replies)
-        for reply in replies:
-            if not reply.has_error():
-                self.meter.note_client(float(reply.content["metrics"]["seconds"]))
-        failed = len(self.asked) - sum(not reply.has_error() for reply in replies)
-        self.meter.note_cohort(self.asked, failed)
+        told = [reply.content["metrics"] for reply in replies if not reply.has_error()]
+        self.meter.note_cohort((int(metrics["client"]) for metrics in told), self.asked - len(told))
+        for metrics in told:
+            self.meter.note_client(float(metrics["seconds"]))
         return super().aggregate_train(server_round, replies)
 
 
