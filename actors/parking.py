@@ -109,20 +109,16 @@ class Parcel:
 
 
 class Uploads(Mapping[int, Any]):
-    """Uploads in ascending client id, fetched when they are asked for and not kept: only where they lie is."""
+    """Uploads in ascending client id, fetched when they are asked for and not kept, so that Ray may spill the others."""
 
     def __init__(self, parcels: Mapping[int, Parcel]) -> None:
         self._parcels = dict(sorted(parcels.items()))
-        self._lists: dict[ObjectRef[Any], Any] = {}
 
     def __getitem__(self, client_id: int) -> Any:
-        parcel = self._parcels[client_id]
         try:
-            if parcel.ref not in self._lists:
-                self._lists[parcel.ref] = ray.get(parcel.ref)
+            return to_torch(self._parcels[client_id].open())
         except ObjectLostError:
             raise UploadLostError(client_id) from None
-        return to_torch(self._lists[parcel.ref][parcel.place])
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._parcels)
