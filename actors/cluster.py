@@ -85,6 +85,7 @@ class Cluster:
         if self.owned:
             self.owned = False
             ray.shutdown()
+            self.health.end_others()
             self._forget()
 
     def _forget(self) -> None:

@@ -122,6 +122,7 @@ class RayExecutor:
         self._uploads = {}
         reports = []
         for result in self._train(state, cohort, directory.resolve(), deadline=self._engine.deadline):
+            self._health.look()
             if isinstance(result, Failed):
                 listener.on_dropped(self._dropped(state.round, result))
             else:

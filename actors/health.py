@@ -1,8 +1,9 @@
 """Whether Ray still runs: nothing waits for an answer that cannot come any more."""
 
 import socket
+import time
 from collections.abc import Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,29 +23,47 @@ KNOCK_TIMEOUT = 5.0
 """Seconds that the head may take to accept a connection; without it Ray ends this process after a minute."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Health:
     """Looks after a Ray that this process is connected to.
 
     Attributes:
         directory: Ray's files, if this Ray is our own.
         vital: The processes of our own Ray without which it is dead, by name.
+        others: What they have started: agents that outlive them where they are killed.
     """
 
     directory: Path | None = None
     vital: dict[str, psutil.Process] = field(default_factory=dict)
+    others: list[psutil.Process] = field(default_factory=list)
+    _looked: float = field(default_factory=time.monotonic)
 
     @classmethod
     def of(cls, directory: Path | None) -> "Health":
         """Find the processes of our own Ray, which were started with this directory."""
-        found = {}
+        found, others = {}, []
         for child in psutil.Process().children() if directory else ():
-            try:
+            with suppress(psutil.Error):
                 if child.name() in VITAL and any(str(directory) in word for word in child.cmdline()):
                     found[child.name()] = child
-            except psutil.Error:
-                continue
-        return cls(directory, found)
+                    others += child.children(recursive=True)
+        return cls(directory, found, others)
+
+    def end_others(self) -> None:
+        """Kill what our own Ray has left behind."""
+        for process in self.others:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+
+    def look(self) -> None:
+        """Check from time to time, for who is never kept waiting: without its head Ray goes on, and then ends this process.
+
+        Raises:
+            ClusterError: As `check`.
+        """
+        if time.monotonic() > self._looked + LOOK_EVERY:
+            self._looked = time.monotonic()
+            self.check()
 
     def check(self) -> None:
         """See that Ray's processes live, that its head answers, and that this machine is still a node of it.

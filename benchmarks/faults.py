@@ -27,6 +27,8 @@ import psutil
 SETTINGS = [
     "method=fedema",
     "objective=byol",
+    "objective.hidden=64",
+    "model.projection_dim=32",
     "public=null",
     "model.encoder=cnn",
     "data.train_limit=1200",

@@ -33,10 +33,6 @@ DEGRADED = 4
 """Exit code of a run that came to its end, but with clients missing from rounds that they belonged to."""
 
 
-class _TerminatedError(KeyboardInterrupt):
-    """SIGTERM, which spot machines and batch systems send before they take the machine away."""
-
-
 def split_words(words: list[str] | None) -> tuple[str, list[str]]:
     """Take a recipe's name from the front of the words, if one is there."""
     words = list(words or [])
@@ -122,18 +118,23 @@ def resume(
 
 @contextmanager
 def _resumable(directory: Path) -> Iterator[None]:
+    stopped_by = signal.SIGINT
+
+    # Spot machines and batch systems send SIGTERM before they take the machine away.
     def terminate(number: int, _: object) -> None:
+        nonlocal stopped_by
         signal.signal(number, signal.SIG_IGN)  # a second one would stop the cleaning up
-        raise _TerminatedError
+        stopped_by = signal.SIGTERM
+        raise KeyboardInterrupt  # the only exception that comes through Ray's waiting as it is
 
     before = signal.signal(signal.SIGTERM, terminate)
     try:
         yield
-    except KeyboardInterrupt as interrupt:
+    except KeyboardInterrupt:
         begun = (directory / "run.json").exists()
         hint = f"go on with: rayfed-ssl resume {directory}" if begun else "nothing had been written"
         typer.echo(f"\nstopped; {hint}", err=True)
-        raise typer.Exit(128 + (signal.SIGTERM if isinstance(interrupt, _TerminatedError) else signal.SIGINT)) from None
+        raise typer.Exit(128 + stopped_by) from None
     finally:
         signal.signal(signal.SIGTERM, before)
 
