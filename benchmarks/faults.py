@@ -5,7 +5,7 @@
 Both runs go through the command line, in processes of their own. The disturbed one meets random faults of all kinds that
 a run survives, and in its first half its driver is killed by SIGKILL; a fresh process resumes it each time. Memory is the
 sum of the proportional set sizes of the driver, Ray's processes and the actors; its slope over rounds is that of a line by
-least squares through the second half, with its standard error.
+least squares through the second half, with its standard error; scoring after the last round is left out.
 """
 
 import argparse
@@ -66,7 +66,7 @@ class Measured:
 
     def slope(self, rounds: int) -> tuple[float, float]:
         """Slope of the sum over rounds in the second half, and its standard error, MB per round."""
-        late = np.array([(done, sum(groups)) for done, *groups in self.memory if done >= rounds / 2], float)
+        late = np.array([(done, sum(groups)) for done, *groups in self.memory if rounds / 2 <= done < rounds], float)
         if len(np.unique(late[:, 0])) < 3:
             return float("nan"), float("nan")
         (slope, _), covariance = np.polyfit(late[:, 0], late[:, 1], 1, cov=True)
@@ -74,7 +74,7 @@ class Measured:
 
     def mean(self, rounds: int) -> list[float]:
         """MB of each group over the second half."""
-        return [float(np.mean([row[i] for row in self.memory if row[0] >= rounds / 2])) for i in (1, 2, 3)]
+        return [float(np.mean([row[i] for row in self.memory if rounds / 2 <= row[0] < rounds])) for i in (1, 2, 3)]
 
 
 def memory_of(root: psutil.Process) -> dict[str, float]:
