@@ -47,7 +47,8 @@ def batches(options: argparse.Namespace) -> Iterator[tuple[list[cases.Fields], i
         ([one for one in cases.timed(options.data) if one["bench"] in ("B1", "B3")], options.repeats),
         ([one for one in cases.timed(options.data) if one["bench"] in ("B2", "B5")], options.repeats),
         *(([one], options.repeats) for one in cases.scale(options.data)),
-        *(([one], 1) for one in (*cases.killed(options.data), *cases.seeded(options.data))),
+        *(([one], options.repeats) for one in cases.killed(options.data)),
+        *(([one], 1) for one in cases.seeded(options.data)),  # which are repeats of each other
     ]
     for listed, repeats in groups:
         if chosen := [one for one in listed if one["bench"] in options.only]:
@@ -57,38 +58,42 @@ def batches(options: argparse.Namespace) -> Iterator[tuple[list[cases.Fields], i
 def measure(options: argparse.Namespace, results: Results, environments: Environments) -> None:
     """Run what is missing, the systems in turn."""
     listed = list(batches(options))
-    for repeat in range(max((repeats for _, repeats in listed), default=0)):
+    for repeat in range(options.repeats):
         for chosen, repeats in listed:
             for system in options.systems:
                 fits = [one for one in chosen if system in cases.systems_of(one["bench"])]
                 missing = results.missing(fits, system, repeat) if repeat < repeats else []
                 if missing:
                     _run(system, missing, repeat, results, environments)
-    for system in options.systems:
-        _faults(system, options, results, environments)
+        for system in options.systems:
+            _faults(system, repeat, options, results, environments)
 
 
 def _run(system: str, missing: list[cases.Fields], repeat: int, results: Results, environments: Environments) -> None:
     found, ended = run_cases(system, missing, environments, LIMIT * len(missing))
-    by_name = {(one["case"]["bench"], one["case"]["name"]): one for one in found}
     how = {"code": ended.code, "whole_seconds": ended.seconds}
     for one in missing:
-        mine = by_name.get((one["bench"], one["name"]))
-        lost = {} if mine else {"lost": ended.stderr}
-        results.add(one["bench"], one["name"], system, repeat, {**how, **lost, **(mine or {})})
-        told = " ".join(f"{seconds:.3f}" for seconds in mine["seconds"]) if mine else "lost"
+        mine: dict[str, Any] = {"killed": []}
+        for line in found:
+            if (line["case"]["bench"], line["case"]["name"]) == (one["bench"], one["name"]):
+                mine |= line  # who was killed is told before the result, and without one too
+        lost = {} if "seconds" in mine else {"lost": ended.stderr}
+        results.add(one["bench"], one["name"], system, repeat, {**how, **lost, **mine})
+        told = "lost" if lost else " ".join(f"{seconds:.3f}" for seconds in mine["seconds"])
         _tell(f"{one['bench']} {one['name']:<20} {system:<10} repeat {repeat + 1}: {told}")
 
 
-def _faults(system: str, options: argparse.Namespace, results: Results, environments: Environments) -> None:
+def _faults(
+    system: str, repeat: int, options: argparse.Namespace, results: Results, environments: Environments
+) -> None:
     for one, measured in (
         (cases.without_ray(options.data), faults.without_ray),
         (cases.resumed(options.data), faults.kill_and_resume),
     ):
         bench = one["bench"]
-        if bench in options.only and system in cases.systems_of(bench) and results.missing([one], system, 0):
-            results.add(bench, one["name"], system, 0, found := measured(system, one, environments))
-            _tell(f"{bench} {system}: {found}")
+        if bench in options.only and system in cases.systems_of(bench) and results.missing([one], system, repeat):
+            results.add(bench, one["name"], system, repeat, found := measured(system, one, environments))
+            _tell(f"{bench} {system} repeat {repeat + 1}: {found}")
 
 
 def _tell(line: str) -> None:

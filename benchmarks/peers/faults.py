@@ -27,15 +27,16 @@ def without_ray(system: str, fields: Fields, environments: Environments) -> dict
 def kill_and_resume(system: str, fields: Fields, environments: Environments) -> dict[str, Any]:
     """Run undisturbed; then once more, killed in round 3, and started again with the same command."""
     with tempfile.TemporaryDirectory() as folder:
-        [whole], _ = run_cases(system, [fields | {"directory": f"{folder}/whole"}], environments, LIMIT)
+        undisturbed, _ = run_cases(system, [fields | {"directory": f"{folder}/whole"}], environments, LIMIT)
     with tempfile.TemporaryDirectory() as folder:
         same = [fields | {"directory": folder}]
         _, first = run_cases(system, same, environments, LIMIT, stop_when=lambda said: "round 3\n" in said)
         results, second = run_cases(system, same, environments, LIMIT)
     again = len(results[0]["seconds"]) if results else None
+    both = [*undisturbed, *results]
     return {
         "killed_code": first.code,
         "code": second.code,
-        "same": bool(results) and results[0]["weights"] == whole["weights"],
+        "same": both[0]["weights"] == both[1]["weights"] if len(both) == 2 else None,
         "rounds_repeated": None if again is None else again - (fields["rounds"] - 2),
     }

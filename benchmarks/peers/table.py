@@ -5,6 +5,7 @@ python -m benchmarks.peers.table RESULTS.jsonl
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -121,19 +122,27 @@ def _each(measured: Measured, tell: Callable[[Measured, str], str | None]) -> di
     return {who: text for who, text in told.items() if text}
 
 
-def _only(measured: Measured, bench: str, name: str, system: str) -> Row | None:
-    return next(iter(measured.rows(bench, name, system, complete=False).values()), None)
+def counted(texts: Sequence[str]) -> str | None:
+    """Join what each repeat has come to; where they differ, with how many came to it."""
+    counts = Counter(texts)
+    if len(counts) < 2:
+        return next(iter(counts), None)
+    return "; ".join(f"{count} of {len(texts)}: {text}" for text, count in counts.most_common())
 
 
 def _deaths(measured: Measured, system: str) -> str | None:
-    whole, killed = (_only(measured, "B6", name, system) for name in ("undisturbed", "killed"))
-    if whole is None or killed is None:
-        return None
+    undisturbed, killed = (measured.rows("B6", name, system, complete=False) for name in ("undisturbed", "killed"))
+    return counted([_death(undisturbed[repeat], row) for repeat, row in killed.items() if repeat in undisturbed])
+
+
+def _death(undisturbed: Row, killed: Row) -> str:
     code = "hung" if killed["code"] is None else f"exit {killed['code']}"
+    deaths = [death["round"] for death in killed.get("killed", ())]
+    died = f"a death in round {deaths[0]}" if deaths else "nobody seen to die"
     if "seconds" not in killed:
-        return f"run lost, {code}"
-    same = "same hash" if killed["weights"] == whole.get("weights") else "other hash"
-    return f"{' '.join(map(str, killed['failed']))}, {code}, {same}"
+        return f"run lost, {code}, {died}"
+    same = "same hash" if killed["weights"] == undisturbed.get("weights") else "other hash"
+    return f"{' '.join(map(str, killed['failed']))}, {code}, {same}, {died}"
 
 
 def _seeds(measured: Measured, system: str) -> str | None:
@@ -145,23 +154,24 @@ def _seeds(measured: Measured, system: str) -> str | None:
 
 
 def _exits(measured: Measured, system: str) -> str | None:
-    row = _only(measured, "B8", "no Ray", system)
-    if row is None:
-        return None
-    return (
-        f"hung (over {row['exit_seconds']:.0f} s)"
-        if row["code"] is None
-        else f"{row['exit_seconds']:.1f} s, {row['code']}"
-    )
+    rows = measured.rows("B8", "no Ray", system, complete=False).values()
+    ended = [row for row in rows if row["code"] is not None]
+    texts = [f"hung (over {row['exit_seconds']:.0f} s)" for row in rows if row["code"] is None]
+    for code in dict.fromkeys(row["code"] for row in ended):
+        seconds_to_exit = spread(row["exit_seconds"] for row in ended if row["code"] == code)
+        texts += [f"{cell(seconds_to_exit)} s, {code}"]
+    return "; ".join(texts) or None
 
 
 def _resumed(measured: Measured, system: str) -> str | None:
-    row = _only(measured, "B9", "resumed", system)
-    if row is None:
-        return None
+    return counted([_resumption(row) for row in measured.rows("B9", "resumed", system, complete=False).values()])
+
+
+def _resumption(row: Row) -> str:
     if row["rounds_repeated"] is None:
         return f"does not finish, exit {row['code']}"
-    return f"{'same' if row['same'] else 'other'} hash, {row['rounds_repeated']} of 2 finished rounds lost"
+    same = {True: "same hash", False: "other hash", None: "nothing undisturbed to compare with"}[row["same"]]
+    return f"{same}, {row['rounds_repeated']} of 2 finished rounds lost"
 
 
 def cell(value: Any) -> str:

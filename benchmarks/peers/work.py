@@ -212,6 +212,7 @@ class Meter:
     _cohorts: dict[int, list[int]] = field(default_factory=dict)
     _clients: list[float] = field(default_factory=list)
     _failed: dict[int, int] = field(default_factory=dict)
+    _killed: list[dict[str, int]] = field(default_factory=list)
 
     def start_round(self) -> None:
         """Note that a round starts, and that the one before it has ended."""
@@ -237,6 +238,26 @@ class Meter:
         if self.round > self.case.warm:
             self._clients.append(seconds)
 
+    def kill_one(self, name: str, after: float) -> None:
+        """Kill, some seconds from now, one process of this run whose command holds a name, as a lack of memory would.
+
+        Who died is written down at once, as the run may not come to its end.
+        """
+
+        def kill() -> None:
+            time.sleep(after)
+            for process in tree_of()[1:]:
+                if self._result:
+                    return  # the round was shorter than this, and so was the run
+                with suppress(psutil.Error):
+                    if name in " ".join(process.cmdline()):
+                        process.kill()
+                        self._killed.append({"pid": process.pid, "round": self.round})
+                        self._write({"killed": self._killed})
+                        return
+
+        threading.Thread(target=kill, daemon=True).start()
+
     def finish(self, weights: Weights | None = None, **more: Any) -> None:
         """End the last round, measure memory and write the result."""
         ends = [*self._starts[1:], time.perf_counter()]
@@ -250,12 +271,15 @@ class Meter:
             **memory(),
             "cohorts": list(self._cohorts.values()),
             "failed": list(self._failed.values()),
+            "killed": self._killed,
             "clients": self._clients,
             "weights": None if weights is None else digest(dict(weights)),
             **more,
-            "case": asdict(self.case),
         }
-        self.file.write(json.dumps(self._result) + "\n")
+        self._write(self._result)
+
+    def _write(self, found: dict[str, Any]) -> None:
+        self.file.write(json.dumps(found | {"case": asdict(self.case)}) + "\n")
         self.file.flush()
 
 
@@ -265,20 +289,6 @@ def split(cohort: Iterable[int], sizes: dict[int, int], parts: int) -> list[list
     for client in sorted(cohort, key=lambda client: (-sizes[client], client)):
         min(shares, key=lambda share: sum(sizes[other] for other in share)).append(client)
     return [sorted(share) for share in shares]
-
-
-def kill_one(name: str, after: float) -> None:
-    """Kill, some seconds from now, one process of this run whose command holds a name, as a lack of memory would."""
-
-    def kill() -> None:
-        time.sleep(after)
-        for process in tree_of()[1:]:
-            with suppress(psutil.Error):
-                if name in " ".join(process.cmdline()):
-                    process.kill()
-                    return
-
-    threading.Thread(target=kill, daemon=True).start()
 
 
 def read_cases() -> tuple[list[Case], TextIO]:

@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
 from benchmarks.peers.flower_client import app, case_of, work_of
-from benchmarks.peers.work import Case, Meter, kill_one, read_cases
+from benchmarks.peers.work import Case, Meter, read_cases
 
 KILL_AFTER = 0.5
 """Seconds into the round after which an actor is killed."""
@@ -34,7 +34,7 @@ class Watched(FedAvg):
         """Begin a round."""
         self.meter.start_round()
         if server_round == self.meter.case.kill:
-            kill_one("ray::ClientAppActor", KILL_AFTER)
+            self.meter.kill_one("ray::ClientAppActor", KILL_AFTER)
         messages = list(super().configure_train(server_round, arrays, config, grid))
         self.asked = len(messages)
         return messages

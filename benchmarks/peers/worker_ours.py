@@ -7,7 +7,7 @@ from pathlib import Path
 import actors
 from actors.cluster import start
 from benchmarks.peers import extension
-from benchmarks.peers.work import Case, Meter, kill_one, main
+from benchmarks.peers.work import Case, Meter, main
 from rayfed_ssl import checkpoints
 from rayfed_ssl.record import RunRecord
 from rayfed_ssl.rounds import ClientReport, Observer, RoundOutcome
@@ -33,7 +33,7 @@ class Watch(Observer):
         """A round begins."""
         self.meter.start_round()
         if round == self.meter.case.kill:
-            kill_one("ray::ClientActor", KILL_AFTER)
+            self.meter.kill_one("ray::ClientActor", KILL_AFTER)
 
     def on_client(self, report: ClientReport) -> None:
         """A client is done."""
@@ -41,7 +41,7 @@ class Watch(Observer):
 
     def on_round_end(self, outcome: RoundOutcome) -> None:
         """A round is computed."""
-        self.meter.note_cohort([report.client for report in outcome.clients])
+        self.meter.note_cohort([report.client for report in outcome.clients], len(outcome.dropped))
         self.hashes.append(outcome.state.sha256)
         self.retries += outcome.retries
 

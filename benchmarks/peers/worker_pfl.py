@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.peers.extension import noise
-from benchmarks.peers.work import Case, Meter, Work, kill_one, main
+from benchmarks.peers.work import Case, Meter, Work, main
 
 RANK, ADDRESSES = "PFL_WORKER_RANK", "PFL_WORKER_ADDRESSES"
 """How pfl's processes learn of each other; pfl reads them while it is imported."""
@@ -75,7 +75,7 @@ def measure(case: Case, meter: Meter) -> None:
             client, round = int(user_dataset.user_id), central_context.current_central_iteration + 1
             begun = time.perf_counter()
             if round == case.kill and len(seen) == 1 and os.environ.get(RANK) == "0":
-                kill_one("rank=1", 0.0)
+                meter.kill_one("rank=1", 0.0)
             if case.trains:
                 work.fit(wrapped.net, client, round)
             elif case.noise:

@@ -1,24 +1,43 @@
 """The peers' suite: what its numbers are made of, without any peer."""
 
 import importlib
+import io
+import json
+import signal
+import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from rayfed_ssl.checkpoints import RunState, Stored
+from rayfed_ssl.rounds import Dropped, RoundOutcome, ServerReport
+
 ROOT = Path(__file__).parents[2]
+
+
+def module(name: str) -> ModuleType:
+    sys.path.insert(0, str(ROOT))
+    try:
+        return importlib.import_module(f"benchmarks.peers.{name}")
+    finally:
+        sys.path.remove(str(ROOT))
+
+
+@pytest.fixture(scope="module")
+def peers() -> Callable[[str], ModuleType]:
+    """Imports a module of the suite; benchmarks are no installed package."""
+    return module
 
 
 @pytest.fixture(scope="module")
 def table() -> ModuleType:
-    """The module that makes the table; benchmarks are no installed package."""
-    sys.path.insert(0, str(ROOT))
-    try:
-        return importlib.import_module("benchmarks.peers.table")
-    finally:
-        sys.path.remove(str(ROOT))
+    """The module that makes the table."""
+    return module("table")
 
 
 def row(bench: str, name: str, system: str, repeat: int = 0, **fields: Any) -> dict[str, Any]:
@@ -61,13 +80,17 @@ def test_memory_per_added_client_is_paired_by_repeat(table: ModuleType) -> None:
     assert summary["B4: s/round of 1,000 over 100"]["rayfed-ssl"]["median"] == 1.1
 
 
+DEATH = {"killed": [{"pid": 7, "round": 2}]}
+
+
 @pytest.mark.parametrize(
     ("killed", "told"),
     [
-        ({"seconds": [1.0], "failed": [0, 0], "weights": "a"}, "0 0, exit 0, same hash"),
-        ({"seconds": [1.0], "failed": [0, 5], "weights": "b"}, "0 5, exit 0, other hash"),
-        ({"code": None}, "run lost, hung"),
-        ({"code": 1}, "run lost, exit 1"),
+        ({"seconds": [1.0], "failed": [0, 0], "weights": "a", **DEATH}, "0 0, exit 0, same hash, a death in round 2"),
+        ({"seconds": [1.0], "failed": [0, 5], "weights": "b", **DEATH}, "0 5, exit 0, other hash, a death in round 2"),
+        ({"seconds": [1.0], "failed": [0, 0], "weights": "a"}, "0 0, exit 0, same hash, nobody seen to die"),
+        ({"code": None, **DEATH}, "run lost, hung, a death in round 2"),
+        ({"code": 1, "killed": []}, "run lost, exit 1, nobody seen to die"),
     ],
 )
 def test_a_death_is_told_by_failed_clients_exit_code_and_hash(
@@ -75,6 +98,55 @@ def test_a_death_is_told_by_failed_clients_exit_code_and_hash(
 ) -> None:
     whole = row("B6", "undisturbed", "pfl", seconds=[1.0], failed=[0, 0], weights="a")
     assert table.summarise([whole, row("B6", "killed", "pfl", **killed)])["B6: failed clients by round"]["pfl"] == told
+
+
+def test_repeats_that_end_differently_are_all_told(table: ModuleType) -> None:
+    rows = [
+        row("B6", name, "pfl", repeat, seconds=[1.0], failed=[0], weights="ab"[name == "killed" and repeat == 2])
+        for repeat in range(3)
+        for name in ("undisturbed", "killed")
+    ]
+    told = table.summarise(rows)["B6: failed clients by round"]["pfl"]
+    assert told == (
+        "2 of 3: 0, exit 0, same hash, nobody seen to die; 1 of 3: 0, exit 0, other hash, nobody seen to die"
+    )
+
+
+def test_exits_are_told_with_their_spread_and_hangs(table: ModuleType) -> None:
+    rows = [row("B8", "no Ray", "flower", repeat, exit_seconds=2.0 + repeat) for repeat in range(3)]
+    hung = row("B8", "no Ray", "flower", 3) | {"code": None, "exit_seconds": 60.0}
+    told = table.summarise([*rows, hung])["B8: seconds to exit, exit code"]["flower"]
+    assert told == "hung (over 60 s); 3 (2 to 4) s, 0"
+
+
+def test_a_system_that_gives_nothing_does_not_end_the_suite(peers: Callable[[str], ModuleType], tmp_path: Path) -> None:
+    nothing = peers("launch").Environments(Path("/bin/false"), tmp_path)
+    fields = peers("cases").resumed(str(tmp_path))
+    found = peers("faults").kill_and_resume("rayfed-ssl", fields, nothing)
+    assert (found["code"], found["same"], found["rounds_repeated"]) == (1, None, None)
+
+
+def test_who_is_killed_is_written_down_with_the_round(peers: Callable[[str], ModuleType]) -> None:
+    work, file = peers("work"), io.StringIO()
+    meter = work.Meter(work.Case(bench="B6", name="killed", data=""), "plain", file)
+    meter.start_round()
+    with subprocess.Popen(["sleep", "600.125"]) as victim:
+        meter.kill_one("sleep 600.125", 0.0)
+        assert victim.wait(60) == -signal.SIGKILL
+    while not file.getvalue().endswith("\n"):
+        time.sleep(0.01)
+    assert json.loads(file.getvalue())["killed"] == [{"pid": victim.pid, "round": 1}]
+
+
+def test_clients_that_are_dropped_count_as_failed(peers: Callable[[str], ModuleType]) -> None:
+    work, file = peers("work"), io.StringIO()
+    meter = work.Meter(work.Case(bench="B6", name="killed", data="", warm=0), "rayfed-ssl", file)
+    watch, server = peers("worker_ours").Watch(meter), Stored("server", "00", 1)
+    watch.on_round(1, [3, 4])
+    state, report = RunState(1, server), ServerReport(server, {}, 0.0)
+    watch.on_round_end(RoundOutcome(state, (), report, 1.0, dropped=(Dropped(3, "its actor died"),)))
+    meter.finish()
+    assert json.loads(file.getvalue())["failed"] == [1]
 
 
 def test_distinct_cohorts_and_hashes_are_counted(table: ModuleType) -> None:
