@@ -2,6 +2,7 @@
 
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ from ray.util import get_current_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.client_actor import ClientActor, Step
-from actors.cluster import Node, start
+from actors.cluster import ClusterError, Node, start
 from actors.faults import LostObject, strike_after_client
 from actors.memories import MemoryCache, is_mapped
 from actors.parking import Parcel, UploadLostError, fill
@@ -215,6 +216,8 @@ class RayExecutor:
         """Aggregate the uploads of the clients that were just trained."""
         directory = directory.resolve()
         self._release_gpus()
+        again: dict[int, ClientReport | Dropped] = {}
+        losses = Counter[int]()
         while True:
             try:
                 report: ServerReport = self._keeper.ask(
@@ -224,14 +227,33 @@ class RayExecutor:
                         )
                     )
                 )
-            except UploadLostError as lost:
-                for result in self._train(state, [lost.client_id], directory):
-                    if isinstance(result, Failed):
-                        raise self._failure(state.round, result) from None
-                self.retries += 1
-            else:
-                self._uploads = {}
-                return report
+                break
+            except UploadLostError as error:
+                lost = error.client_id
+            losses[lost] += 1
+            if losses[lost] >= self._engine.attempts:
+                raise ClusterError(
+                    f"the upload of client {lost} was lost {losses[lost]} times: see `ray status`, then resume the run"
+                )
+            again[lost] = self._train_again(state, lost, directory)
+        self._uploads = {}
+        reports = tuple(one for one in again.values() if isinstance(one, ClientReport))
+        return replace(report, again=reports, dropped=tuple(one for one in again.values() if isinstance(one, Dropped)))
+
+    def _train_again(self, state: RunState, client_id: int, directory: Directory) -> ClientReport | Dropped:
+        """Make an upload anew, or go on without it.
+
+        Raises:
+            ClientError: The step failed, and that is not to be lived with, or nobody is left.
+        """
+        self.retries += 1
+        (result,) = self._train(state, [client_id], directory)
+        if not isinstance(result, Failed):
+            return result
+        del self._uploads[client_id]
+        if not self._uploads:
+            raise self._failure(state.round, result)
+        return self._dropped(state.round, result)
 
     def _release_gpus(self) -> None:
         """Let the client actors give back the GPU memory that torch keeps for them, before the server works there."""

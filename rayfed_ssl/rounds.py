@@ -10,95 +10,34 @@ from typing import Protocol
 from rayfed_ssl import checkpoints
 from rayfed_ssl.checkpoints import RunState, Stored
 from rayfed_ssl.faults import Fault, Faults
-from rayfed_ssl.ledger import Entry
-from rayfed_ssl.method import Metrics
+from rayfed_ssl.outcomes import (
+    ClientError,
+    ClientReport,
+    Dropped,
+    Evaluation,
+    QuorumError,
+    RoundOutcome,
+    ServerError,
+    ServerReport,
+)
 from rayfed_ssl.places import Directory
 
-
-@dataclass(frozen=True)
-class ClientReport:
-    """What is known of a client's step outside of it: never its data, its state or its upload.
-
-    Attributes:
-        client: The client's id.
-        state: Where its next state lies.
-        metrics: Losses and counts.
-        ledger: What it received and sent.
-        seconds: Compute time of the step.
-    """
-
-    client: int
-    state: Stored
-    metrics: Metrics
-    ledger: tuple[Entry, ...]
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Dropped:
-    """A client that was left out of a round.
-
-    Attributes:
-        client: The client's id.
-        reason: Why, in one line.
-        quarantined: Whether it is left out of all rounds to come.
-    """
-
-    client: int
-    reason: str
-    quarantined: bool = False
-
-
-@dataclass(frozen=True)
-class ServerReport:
-    """What is known of the server's step outside of it."""
-
-    state: Stored
-    metrics: Metrics
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Scores of one encoder after one round."""
-
-    round: int
-    encoder: str
-    metrics: Metrics
-    seconds: float
-
-
-@dataclass(frozen=True)
-class RoundOutcome:
-    """A finished round.
-
-    Attributes:
-        state: Where everything lies now.
-        clients: Reports in ascending client id.
-        server: The server's report.
-        seconds: Wall time of the round, evaluation not included.
-        retries: Client steps that were repeated because their actor died.
-        dropped: Clients of the cohort that were left out, in ascending id; a run with any is degraded.
-    """
-
-    state: RunState
-    clients: tuple[ClientReport, ...]
-    server: ServerReport
-    seconds: float
-    retries: int = 0
-    dropped: tuple[Dropped, ...] = ()
-
-
-class ClientError(RuntimeError):
-    """A client's step that failed: the message says round, client, seed and cause, and how to replay it."""
-
-
-class ServerError(RuntimeError):
-    """A server's step that failed: the message says round and cause."""
-
-
-class QuorumError(ServerError):
-    """A round in which too few clients delivered: the message says how many, and why the others did not."""
+__all__ = [
+    "ClientError",
+    "ClientReport",
+    "Dropped",
+    "Evaluation",
+    "Executor",
+    "Listener",
+    "Observer",
+    "Plan",
+    "QuorumError",
+    "RoundOutcome",
+    "ServerError",
+    "ServerReport",
+    "run_round",
+    "run_rounds",
+]
 
 
 class Listener(Protocol):
@@ -138,7 +77,11 @@ class Executor(Protocol):
         """
 
     def update_server(self, state: RunState, cohort: Sequence[int], directory: Directory) -> ServerReport:
-        """Aggregate the uploads of the clients that were just trained."""
+        """Aggregate the uploads of the clients that were just trained, and train those again whose uploads were lost.
+
+        Raises:
+            ClientError: One of these failed, and `engine.on_failure` is not to drop it, or nobody is left.
+        """
 
     def evaluate(self, state: RunState, directory: Directory, final: bool) -> tuple[Evaluation, ...]:
         """Score every encoder that the method shows: kNN alone, or at the end all protocols."""
@@ -268,6 +211,11 @@ def run_round(plan: Plan, executor: Executor, observer: Observer, state: RunStat
     _check_quorum(plan, round, cohort, absences.dropped)
     server = executor.update_server(running, [report.client for report in clients], plan.directory)
     observer.on_server(server)
+    for failed in server.dropped:
+        absences.on_dropped(failed)
+    _check_quorum(plan, round, cohort, absences.dropped)
+    latest = {report.client: report for report in (*clients, *server.again)}
+    clients = tuple(report for client_id, report in latest.items() if client_id not in absences.dropped)
     for client_id, dropped in absences.dropped.items():
         if dropped.quarantined:
             plan.quarantined.setdefault(client_id, round)

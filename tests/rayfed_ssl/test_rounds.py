@@ -1,16 +1,18 @@
 """The round loop: when rounds are scored, who is told what, and in which order."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 from rayfed_ssl import checkpoints
 from rayfed_ssl.federation import Federation
-from rayfed_ssl.local_executor import LocalExecutor
-from rayfed_ssl.rounds import Observer, Plan, run_rounds
+from rayfed_ssl.local_executor import LocalExecutor, client_file
+from rayfed_ssl.rounds import ClientReport, Dropped, Observer, Plan, QuorumError, run_rounds
+from rayfed_ssl.trees import map_leaves
 
 Open = Callable[..., Federation]
 
@@ -102,3 +104,50 @@ def test_an_executor_that_has_forgotten_everything_reads_it_from_disk(open_tiny:
         plan = Plan(2, federation.cohort, 0, tmp_path / name)
         states.append(run_rounds(plan, make(federation), Observer()).sha256)
     assert states[0] == states[1]
+
+
+class Again(LocalExecutor):
+    """Trains client 0 twice, and gets other bits the second time, as on another machine."""
+
+    def update_server(self, state: Any, cohort: Any, directory: Any) -> Any:
+        report = super().update_server(state, cohort, directory)
+        first = checkpoints.read(self._written[0], directory)
+        other = map_leaves(lambda leaf: leaf + 1 if isinstance(leaf, Tensor) else leaf, first)
+        stored = checkpoints.store(other, directory, client_file(0, state.round))
+        return replace(report, again=(ClientReport(0, stored, {"loss": 9.0}, (), 0.5),))
+
+
+def test_a_client_that_was_trained_again_counts_with_what_it_did_last(open_tiny: Open, tmp_path: Path):
+    federation, outcomes = open_tiny("local", "clients.number=2", "rounds=1"), []
+
+    class Outcomes(Observer):
+        def on_round_end(self, outcome: Any) -> None:
+            outcomes.append(outcome)
+
+    state = run_rounds(Plan(1, federation.cohort, 0, tmp_path), Again(federation), Outcomes())
+    assert [(report.client, report.metrics.get("loss") == 9.0) for report in outcomes[0].clients] == [
+        (0, True),
+        (1, False),
+    ]
+    assert checkpoints.latest(tmp_path).clients == state.clients
+    for stored in state.clients.values():
+        checkpoints.read(stored, tmp_path)
+
+
+@pytest.mark.parametrize("quorum", [0.5, 1.0])
+def test_a_client_that_fails_when_it_is_trained_again_is_left_out(quorum: float, open_tiny: Open, tmp_path: Path):
+    federation = open_tiny("local", "clients.number=2", "rounds=1")
+
+    class Drops(LocalExecutor):
+        """Loses client 0 while the server works."""
+
+        def update_server(self, *given: Any) -> Any:
+            return replace(super().update_server(*given), dropped=(Dropped(0, "it died", quarantined=True),))
+
+    plan = Plan(1, federation.cohort, 0, tmp_path, quorum)
+    if quorum == 1.0:
+        with pytest.raises(QuorumError, match="1 of 2 clients delivered"):
+            run_rounds(plan, Drops(federation), Observer())
+    else:
+        assert run_rounds(plan, Drops(federation), Observer()).clients.keys() == {1}
+    assert plan.quarantined == ({} if quorum == 1.0 else {0: 1})
