@@ -104,7 +104,7 @@ def _add_scale(measured: Measured, summary: Summary) -> None:
         summary[f"B4 {name}: s/round"] = measured.values("B4", name, seconds)
     for line, value in (
         ("B4: s/round of 1,000 over 100", lambda one, two: seconds(two) / seconds(one)),
-        ("B4: MB per added client", lambda one, two: (two["pss_mb"] - one["pss_mb"]) / 900),
+        ("B4: MB per added client", lambda one, two: (two["data_mb"] - one["data_mb"]) / 900),
     ):
         found = {who: measured.paired(("B4", few, who), ("B4", many, who), value) for who in SYSTEMS}
         summary[line] = {who: own for who, own in found.items() if own}

@@ -155,6 +155,10 @@ class Work:
         return {name: value.detach() for name, value in model.state_dict().items()}
 
 
+SPARE = ("ray::IDLE", "default_worker.py")
+"""What commands of Ray's workers say that wait for work, or are still starting to."""
+
+
 def tree_of(pid: int | None = None) -> list[psutil.Process]:
     """List this process and all that it started."""
     me = psutil.Process(pid)
@@ -179,16 +183,23 @@ def spent(before: dict[int, float], after: dict[int, float]) -> float:
 
 
 def memory() -> dict[str, float]:
-    """Measure the memory of all processes of this run in MB: what is theirs alone, and with their part of what is shared."""
-    totals = {"uss_mb": 0.0, "pss_mb": 0.0}
+    """Measure the memory of all processes of this run in MB, each page divided among those that share it.
+
+    Spare workers that Ray keeps without work come and go, so they are left out.
+
+    Returns:
+        All of it, and that which is no file's: what other programs of the machine that map the same libraries do not change.
+    """
+    totals = {"pss_mb": 0.0, "data_mb": 0.0}
     for process in tree_of():
         try:
+            spare = any(word in " ".join(process.cmdline()) for word in SPARE)
             lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
-        except OSError:
+        except (OSError, psutil.Error):
             continue
-        kilobytes = {line.split(":")[0]: int(line.split()[1]) for line in lines[1:]}
-        totals["pss_mb"] += kilobytes["Pss"] / 1000
-        totals["uss_mb"] += (kilobytes["Private_Clean"] + kilobytes["Private_Dirty"]) / 1000
+        kilobytes = {line.split(":")[0]: int(line.split()[1]) for line in lines[1:] if not spare}
+        totals["pss_mb"] += kilobytes.get("Pss", 0) / 1000
+        totals["data_mb"] += (kilobytes.get("Pss_Anon", 0) + kilobytes.get("Pss_Shmem", 0)) / 1000
     return totals
 
 

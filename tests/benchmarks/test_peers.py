@@ -73,8 +73,8 @@ def test_the_ideal_makespan_is_bound_by_the_sum_and_by_the_longest_client(table:
 
 
 def test_memory_per_added_client_is_paired_by_repeat(table: ModuleType) -> None:
-    few = row("B4", "100 clients", "rayfed-ssl", seconds=[1.0], pss_mb=800.0)
-    many = row("B4", "1000 clients", "rayfed-ssl", seconds=[1.1], pss_mb=1250.0)
+    few = row("B4", "100 clients", "rayfed-ssl", seconds=[1.0], data_mb=800.0)
+    many = row("B4", "1000 clients", "rayfed-ssl", seconds=[1.1], data_mb=1250.0)
     summary = table.summarise([few, many])
     assert summary["B4: MB per added client"]["rayfed-ssl"]["median"] == 0.5
     assert summary["B4: s/round of 1,000 over 100"]["rayfed-ssl"]["median"] == 1.1
