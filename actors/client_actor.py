@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from actors.faults import strike_actor
+from actors.likeness import Versions, hardware, refuse_others
 from actors.memories import Memory, is_mapped
 from actors.parking import fetch
 from rayfed_ssl import checkpoints
@@ -46,20 +47,27 @@ class ClientActor:
 
     Args:
         config: The run's configuration as plain data.
+        versions: The driver's; None compares nothing.
     """
 
-    def __init__(self, config: dict[str, Any]) -> None:
+    def __init__(self, config: dict[str, Any], versions: Versions | None = None) -> None:
+        self._versions = versions or {}
         self._config = Config.load(config)
         torch.set_num_threads(self._config.engine.threads)
         limit_process(self._config.engine.gpus_per_actor)
 
     @cached_property
     def _federation(self) -> Federation:
+        refuse_others(self._versions)
         return Federation.open(self._config)
 
-    def ready(self) -> None:
-        """Open the data, so that what is wrong with it is told before the first round."""
-        assert self._federation
+    def ready(self) -> str:
+        """Open the data, so that what is wrong with it is told before the first round.
+
+        Returns:
+            The hardware that it computes on.
+        """
+        return hardware(self._federation.task.device)
 
     def update_clients(self, round: int, steps: Sequence[Step], directory: Directory) -> list[Any]:
         """Run clients' steps and store their next states, which so never pass through the driver.

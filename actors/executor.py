@@ -15,6 +15,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from actors.client_actor import ClientActor, Step
 from actors.cluster import ClusterError, Node, start
 from actors.faults import LostObject, strike_after_client
+from actors.likeness import difference, own_versions
 from actors.memories import MemoryCache, is_mapped
 from actors.parking import Parcel, UploadLostError, fill
 from actors.placement import Placement
@@ -86,21 +87,24 @@ class RayExecutor:
         nodes = self._cluster.nodes()
         self.placement = self._place(nodes)
         cards = gpus_of(nodes) if self.placement.gpus else ()
-        config = actor_config(self._federation, self.placement)
+        config, versions = actor_config(self._federation, self.placement), own_versions()
         attempts = self._engine.attempts
 
         def make_server() -> Any:
             place = _beside_gpu(self._cluster.nodes())  # the machine of the last one may be gone
-            return ray.remote(num_cpus=0, scheduling_strategy=place, **ONE_LIFE)(ServerActor).remote(config)
+            return ray.remote(num_cpus=0, scheduling_strategy=place, **ONE_LIFE)(ServerActor).remote(config, versions)
 
         self._keeper = Keeper(make_server, attempts, self._health.check)
         self._closing.append(self._keeper.close)
         client = ray.remote(**reservation(self.placement), **ONE_LIFE)(ClientActor)
-        self._pool = ActorPool(lambda: client.remote(config), self.placement.num_actors, attempts, self._health.check)
+        self._pool = ActorPool(
+            lambda: client.remote(config, versions), self.placement.num_actors, attempts, self._health.check
+        )
         self._closing.append(self._pool.close)
         self._homes = settle(self._sizes, self.placement.num_actors)
         self._memories = MemoryCache(int(MEMORY_SHARE * sum(node.store for node in nodes)))
-        await_ready([self._keeper.actor, *self._pool.actors.values()])
+        if told := difference(await_ready([self._keeper.actor, *self._pool.actors.values()], self._health.check)):
+            warnings.warn(told, RuntimeWarning, stacklevel=2)
         check_share(self.placement, self._federation, next(iter(self._pool.actors.values())), cards)
 
     def _place(self, nodes: Sequence[Node]) -> Placement:
@@ -258,7 +262,7 @@ class RayExecutor:
     def _release_gpus(self) -> None:
         """Let the client actors give back the GPU memory that torch keeps for them, before the server works there."""
         if self.placement.gpus:
-            asked = [actor.release.remote() for actor in self._pool.actors.values()]
+            asked = [actor.release.remote() for actor in self._pool.idle]  # the others are new and hold none
             ray.wait(asked, num_returns=len(asked), timeout=RELEASE_TIMEOUT)
 
     def evaluate(self, state: RunState, directory: Directory, final: bool) -> tuple[Evaluation, ...]:

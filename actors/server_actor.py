@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from actors.faults import strike_actor
+from actors.likeness import Versions, hardware, refuse_others
 from actors.memories import Memories, Memory
 from actors.parking import Parcel, Uploads, park
 from rayfed_ssl import checkpoints
@@ -27,20 +28,27 @@ class ServerActor:
 
     Args:
         config: The run's configuration as plain data.
+        versions: The driver's; None compares nothing.
     """
 
-    def __init__(self, config: dict[str, Any]) -> None:
+    def __init__(self, config: dict[str, Any], versions: Versions | None = None) -> None:
+        self._versions = versions or {}
         self._config = Config.load(config)
         torch.set_num_threads(self._config.engine.server_threads)
         self._live: tuple[Stored, Any] | None = None
 
     @cached_property
     def _federation(self) -> Federation:
+        refuse_others(self._versions)
         return Federation.open(self._config)
 
-    def ready(self) -> None:
-        """Open the data, so that what is wrong with it is told before the first round."""
-        assert self._federation
+    def ready(self) -> str:
+        """Open the data, so that what is wrong with it is told before the first round.
+
+        Returns:
+            The hardware that it computes on.
+        """
+        return hardware(self._federation.task.device)
 
     def init(self, directory: Directory) -> Stored:
         """Make and store the state before round 1."""

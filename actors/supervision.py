@@ -3,27 +3,36 @@
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import ray
+from ray import ObjectRef
 from ray.exceptions import (
+    ActorUnavailableError,
     ActorUnschedulableError,
-    GetTimeoutError,
     NodeDiedError,
     ObjectLostError,
     ObjectStoreFullError,
     OutOfDiskError,
     OutOfMemoryError,
     RayActorError,
+    RayError,
     RayTaskError,
     WorkerCrashedError,
 )
 
 from actors.cluster import ClusterError, first_line
+from actors.health import LOOK_EVERY
 from actors.placement import Placement
 
 READY_TIMEOUT = 120.0
-"""Seconds that actors may take to be ready, and as many again for every 20 of them; importing torch takes 2 to 5 each."""
+"""Seconds that actors may take to be placed and to begin, and as many again for every 20 of them; importing torch takes
+2 to 5 each. A run that has no actor any more ends after so many."""
+
+OPEN_TIMEOUT = 6 * 3600.0
+"""Seconds that an actor may take to open its data, which the first one on a machine decodes; a start that is given up
+in the middle would begin from nothing the next time."""
 
 ROOM_TIMEOUT = 10.0
 """Seconds to wait for room that others, such as a run that is just ending, may free."""
@@ -81,7 +90,13 @@ class Keeper:
 
     def close(self) -> None:
         """End the actor, whatever it is doing."""
-        ray.kill(self.actor)
+        end_actor(self.actor)
+
+
+def end_actor(actor: Any) -> None:
+    """End an actor, whatever it is doing; one that is gone already is fine."""
+    with suppress(RayError):
+        ray.kill(actor)
 
 
 def await_room(placement: Placement) -> None:
@@ -112,25 +127,40 @@ def _lacking(needs: Mapping[str, float], free: Mapping[str, float]) -> str:
     return f"{needs['CPU']:g} CPUs and {needs['GPU']:g} GPUs, but only {free['CPU']:g} and {free['GPU']:g} are free"
 
 
-def await_ready(actors: Sequence[Any]) -> None:
+def await_ready(actors: Sequence[Any], check: Callable[[], None] = lambda: None) -> None:
     """Wait until actors are placed and have opened their data.
+
+    Args:
+        actors: Just made.
+        check: Raises `ClusterError` if Ray is dead, so that nobody waits for it.
 
     Raises:
         ClusterError: One of them is not, or cannot.
     """
-    timeout = READY_TIMEOUT * (1 + len(actors) / 20)
-    try:
-        ray.get([actor.ready.remote() for actor in actors], timeout=timeout)
-    except GetTimeoutError:
-        raise ClusterError(
-            f"{len(actors)} actors were not all ready within {timeout:g} s: see `ray status`, or lower engine.actors"
-        ) from None
-    except RayTaskError as error:
-        raise ClusterError(
-            f"an actor cannot open the run ({first_line(error.cause)}): every machine needs the same package and data"
-        ) from error
-    except DEATHS as error:
-        raise ClusterError(f"an actor died while it started ({why_dead(error)}): see that memory suffices") from None
+    placed = [actor.__ray_ready__.remote() for actor in actors]
+    opened = [actor.ready.remote() for actor in actors]
+    limit = READY_TIMEOUT * (1 + len(actors) / 20)
+    late = f"{len(actors)} actors were not all there within {limit:g} s: see `ray status`, or lower engine.actors"
+    _await_all(placed, limit, late, check)
+    _await_all(opened, OPEN_TIMEOUT, f"actors had not opened their data after {OPEN_TIMEOUT:g} s: see their disk", check)
+
+
+def _await_all(answers: list[ObjectRef[Any]], limit: float, late: str, check: Callable[[], None]) -> None:
+    deadline = time.monotonic() + limit
+    while answers:
+        ended, answers = ray.wait(answers, num_returns=1, timeout=min(LOOK_EVERY, limit))
+        try:
+            ray.get(ended)
+        except RayTaskError as error:
+            raise ClusterError(
+                f"an actor cannot open the run ({first_line(error.cause)}): every machine needs the same package and data"
+            ) from error
+        except DEATHS as error:
+            raise ClusterError(f"an actor died while it started ({why_dead(error)}): see that memory suffices") from None
+        if not ended:
+            check()
+            if time.monotonic() > deadline:
+                raise ClusterError(late)
 
 
 def store_is_full(error: BaseException) -> ClusterError:
@@ -140,6 +170,13 @@ def store_is_full(error: BaseException) -> ClusterError:
         f"Ray's object store is full, and so is the disk that it spills to ({first_line(error)}): free disk space where Ray "
         "keeps its files (TMPDIR) or memory, or lower engine.actors, then resume the run"
     )
+
+
+def is_of_machine(error: BaseException) -> bool:
+    """Whether an actor is gone because its machine is, or is out of reach: no fault of what it was doing."""
+    if isinstance(error, (NodeDiedError, ActorUnschedulableError, ActorUnavailableError)):
+        return True
+    return isinstance(error, RayActorError) and (error.preempted or "because its node" in str(error))
 
 
 def why_dead(error: BaseException) -> str:
