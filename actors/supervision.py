@@ -127,12 +127,15 @@ def _lacking(needs: Mapping[str, float], free: Mapping[str, float]) -> str:
     return f"{needs['CPU']:g} CPUs and {needs['GPU']:g} GPUs, but only {free['CPU']:g} and {free['GPU']:g} are free"
 
 
-def await_ready(actors: Sequence[Any], check: Callable[[], None] = lambda: None) -> None:
+def await_ready(actors: Sequence[Any], check: Callable[[], None] = lambda: None) -> list[Any]:
     """Wait until actors are placed and have opened their data.
 
     Args:
         actors: Just made.
         check: Raises `ClusterError` if Ray is dead, so that nobody waits for it.
+
+    Returns:
+        What each says of itself.
 
     Raises:
         ClusterError: One of them is not, or cannot.
@@ -143,6 +146,8 @@ def await_ready(actors: Sequence[Any], check: Callable[[], None] = lambda: None)
     late = f"{len(actors)} actors were not all there within {limit:g} s: see `ray status`, or lower engine.actors"
     _await_all(placed, limit, late, check)
     _await_all(opened, OPEN_TIMEOUT, f"actors had not opened their data after {OPEN_TIMEOUT:g} s: see their disk", check)
+    told: list[Any] = ray.get(opened)
+    return told
 
 
 def _await_all(answers: list[ObjectRef[Any]], limit: float, late: str, check: Callable[[], None]) -> None:
