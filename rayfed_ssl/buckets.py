@@ -52,6 +52,8 @@ CAUSES = (
 class Bucket(Place):
     """A prefix in a bucket."""
 
+    is_durable = True
+
     @cached_property
     def _opened(self) -> tuple[Any, str]:
         with self.explained():

@@ -6,7 +6,7 @@ What holds, in a directory as in a bucket:
   any signal, in any process, goes on from the last complete round: at most the running round is lost.
 - A power loss may take more. What is new in a round is flushed to disk before its manifest is written if it is below
   `AT_ONCE`; larger states are flushed while the run goes on, and the last round that was flushed stays until a later one
-  is. `settle` ends a run: its last round is on disk.
+  is. Which one that is lies on disk too, so that a run that goes on (`recovery`) knows what it can trust.
 - A state is checked against its digest whenever it is read, a manifest against its own. If the last round is damaged, the
   one before it is there: `KEPT_ROUNDS` rounds stay, and every file that they name.
 
@@ -17,13 +17,17 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
+from rayfed_ssl import round_files
 from rayfed_ssl.errors import CheckpointError
 from rayfed_ssl.method import Empty
 from rayfed_ssl.places import Directory, Place, place_of
+from rayfed_ssl.round_files import STATES, is_of_later_round, manifest_name, manifests_in
 from rayfed_ssl.tensor_files import EARLIER, chunks, encode
 from rayfed_ssl.trees import Tree, digest, digest_leaves, leaves
 
@@ -32,8 +36,6 @@ KEPT_ROUNDS = 2
 
 AT_ONCE = 8_000_000
 """Bytes up to which a round's new states are flushed before it counts; a common disk takes 40 ms for them."""
-
-STATES = ".safetensors"
 
 
 @dataclass(frozen=True)
@@ -142,16 +144,7 @@ def read_file(path: Path) -> Tree:
 
 def manifests(directory: Directory) -> dict[int, str]:
     """Find the manifests of committed rounds, in ascending order of rounds."""
-    return _manifests_in(place_of(directory).names())
-
-
-def _manifests_in(names: list[str]) -> dict[int, str]:
-    found = {}
-    for name in names:
-        number = name.removeprefix("round-").removesuffix(".json")
-        if name == f"round-{number}.json" and number.isdecimal():
-            found[int(number)] = name
-    return dict(sorted(found.items()))
+    return manifests_in(place_of(directory).names())
 
 
 def commit(state: RunState, directory: Directory) -> None:
@@ -166,12 +159,13 @@ def commit(state: RunState, directory: Directory) -> None:
     """
     place = place_of(directory)
     known, anew = (place.kept, False) if place.kept is not None else (_kept_in(place), True)
-    if place.settling.settled is None and known:
-        place.settling.settled = max(known.items())
-    if isinstance(directory, Path) or state.nbytes_beside(place.settling.files) <= AT_ONCE:
+    if anew:
+        on_disk = settled(place)
+        place.settling.settled = None if on_disk is None else (on_disk.round, on_disk.files)
+    if isinstance(directory, Path) or place.is_durable or state.nbytes_beside(place.settling.files) <= AT_ONCE:
         _settle_first(state, place)
     else:
-        place.write(_manifest_name(state.round), [_manifest(state)])
+        place.write(manifest_name(state.round), [_manifest(state, is_settled=False)])
         place.settling.begin(state.round, state.files, partial(_settle, state, place, place.settling.files))
     rounds = known | {state.round: state.files}
     place.kept = {round: rounds[round] for round in sorted(rounds)[-KEPT_ROUNDS:]} | place.settling.needed
@@ -183,14 +177,15 @@ def commit(state: RunState, directory: Directory) -> None:
 def _settle_first(state: RunState, place: Place) -> None:
     place.settling.wait()
     place.settle(state.files - place.settling.files)
-    place.write(_manifest_name(state.round), [_manifest(state)], durably=True)
+    place.write(manifest_name(state.round), [_manifest(state, is_settled=True)], durably=True)
     place.settle(())
     place.settling.settled = state.round, state.files
 
 
 def _settle(state: RunState, place: Place, before: frozenset[str]) -> None:
     place.settle(state.files - before)
-    place.settle([_manifest_name(state.round)])
+    place.settle([manifest_name(state.round)])
+    round_files.note_settled(place, state.round)
 
 
 def settle(state: RunState, directory: Directory) -> None:
@@ -207,6 +202,18 @@ def settle(state: RunState, directory: Directory) -> None:
         place.settling.settled = state.round, state.files
 
 
+def settled(directory: Directory) -> RunState | None:
+    """Find the last round that is known to outlive a power loss."""
+    place = place_of(directory)
+    noted = round_files.noted_as_settled(place)
+    for round, name in reversed(manifests(place).items()):
+        with suppress(CheckpointError):
+            content, state = _read_manifest(place, name)
+            if place.is_durable or round == noted or content.get("settled"):
+                return state
+    return None
+
+
 def _kept_in(place: Place) -> dict[int, frozenset[str]]:
     """Read what the kept rounds refer to; one that is damaged keeps nothing."""
     found = {}
@@ -221,40 +228,31 @@ def _kept_in(place: Place) -> dict[int, frozenset[str]]:
 def _clean(place: Place, leftovers: bool) -> None:
     """Remove states and manifests that are not kept, and perhaps what writers that were killed left behind."""
     assert place.kept
-    wanted = {_manifest_name(round) for round in place.kept}.union(*place.kept.values())
+    wanted = {manifest_name(round) for round in place.kept}.union(*place.kept.values())
     names = place.names()
-    manifests_there = set(_manifests_in(names).values())
+    manifests_there = set(manifests_in(names).values())
     unwanted = [
         name
         for name in names
         if name not in wanted
-        and (name in manifests_there or (name.endswith(STATES) and not _is_of_later_round(name, max(place.kept))))
+        and (name in manifests_there or (name.endswith(STATES) and not is_of_later_round(name, max(place.kept))))
     ]
     place.delete_later(
         unwanted + [name for name in names if leftovers and name.startswith((".client-", ".server-", ".round-"))]
     )
 
 
-def _is_of_later_round(name: str, round: int) -> bool:
-    """Whether a state was written for a round that has not been committed yet: its name ends in the round's number."""
-    number = name.removesuffix(STATES).rpartition("-")[2]
-    return number.isdecimal() and int(number) > round
-
-
-def _manifest_name(round: int) -> str:
-    return f"round-{round:06d}.json"
-
-
-def _manifest(state: RunState) -> bytes:
+def _manifest(state: RunState, *, is_settled: bool) -> bytes:
     clients = {str(client_id): vars(own) for client_id, own in sorted(state.clients.items())}
     content = {"round": state.round, "server": vars(state.server), "clients": clients, "state_sha256": state.sha256}
-    return json.dumps(content).encode()
+    return json.dumps(content | {"settled": is_settled}).encode()
 
 
 def forget_after(directory: Directory, round: int) -> None:
     """Take back what was committed after a round, so that going on from it cannot be mistaken for being done."""
     place = place_of(directory)
     place.kept = None
+    round_files.forget_settled(place, round)
     for later, name in reversed(manifests(place).items()):
         if later > round:
             place.delete([name])
@@ -266,14 +264,17 @@ def load(directory: Directory, name: str) -> RunState:
     Raises:
         CheckpointError: It is damaged.
     """
-    place = place_of(directory)
+    return _read_manifest(place_of(directory), name)[1]
+
+
+def _read_manifest(place: Place, name: str) -> tuple[dict[str, Any], RunState]:
     try:
         content = json.loads(place.read(name))
         clients = {int(client_id): Stored(**own) for client_id, own in content["clients"].items()}
         state = RunState(content["round"], Stored(**content["server"]), clients)
         if content["state_sha256"] != state.sha256:
             raise ValueError("its digest does not fit its content")
-        return state
+        return content, state
     except (KeyError, TypeError, ValueError, AttributeError, FileNotFoundError) as error:
         raise CheckpointError(
             f"{place.file(name)} is damaged ({error}): delete it to go on from the round before"

@@ -33,10 +33,13 @@ class Place(ABC):
     """Files by name.
 
     Attributes:
+        is_durable: Whether what is written here outlives a power loss without being settled.
         address: What names the place on every machine.
         kept: Files that the kept rounds refer to, by round, where this process knows them.
         settling: Flushes rounds to disk.
     """
+
+    is_durable = False
 
     def __init__(self, address: str) -> None:
         self.address = address

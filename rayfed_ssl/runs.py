@@ -17,6 +17,7 @@ from rayfed_ssl.local_executor import LocalExecutor
 from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.readiness import check_ready
 from rayfed_ssl.record import RunRecord
+from rayfed_ssl.recovery import checked, last_intact
 from rayfed_ssl.rounds import (
     ClientReport,
     Dropped,
@@ -179,9 +180,7 @@ def resume(
         check_ready(federation)
         trackers.chosen(federation.config)
         record.find_states(federation.config)
-        state = None
-        if checkpoints.manifests(record.checkpoints):
-            state = checkpoints.latest(record.checkpoints, round)
+        state = _state_to_go_on_from(record, round, observer or Observer())
         running = executor(federation)
         try:
             last = 0 if state is None else state.round
@@ -190,6 +189,17 @@ def resume(
             return _go(federation, record, state, observer, running)
         finally:
             running.close()
+
+
+def _state_to_go_on_from(record: RunRecord, round: int | None, observer: Observer) -> RunState | None:
+    if not checkpoints.manifests(record.checkpoints):
+        return None
+    if round is not None:
+        return checked(checkpoints.latest(record.checkpoints, round), record.checkpoints)
+    state, lost = last_intact(record.checkpoints)
+    if lost is not None:
+        observer.on_warning(lost)
+    return state
 
 
 def _go(

@@ -1,0 +1,50 @@
+"""Where a run goes on that was stopped, perhaps by a power loss, which empties files that were not flushed to disk."""
+
+from rayfed_ssl import checkpoints
+from rayfed_ssl.checkpoints import RunState
+from rayfed_ssl.errors import CheckpointError
+from rayfed_ssl.places import Directory, Place, place_of
+
+
+def last_intact(directory: Directory) -> tuple[RunState, str | None]:
+    """Find the last committed round that can be gone on from, and flush it to disk.
+
+    Rounds that are newer than the one that is known to be on disk may have lost files. Each state of theirs that is not in
+    that round is checked, and a round with damage is passed over: going on from an earlier one gives the same bits.
+
+    Returns:
+        The round, and one line for the user if others were passed over.
+
+    Raises:
+        CheckpointError: There is none; the message is that of the last.
+    """
+    place, damage = place_of(directory), None
+    for round, name in reversed(checkpoints.manifests(place).items()):
+        try:
+            state = checked(checkpoints.load(place, name), place)
+        except CheckpointError as error:
+            damage = damage or error
+            continue
+        if damage is None:
+            return state, None
+        return state, f"going back to round {round}, the last that is whole: {str(damage).rpartition(': ')[0]}"
+    raise damage or CheckpointError(f"{directory} holds no complete round: start the run anew")
+
+
+def checked(state: RunState, place: Place) -> RunState:
+    """See that a round can be gone on from, and that it is on disk from now on.
+
+    Raises:
+        CheckpointError: A state that may not have been flushed is missing or damaged.
+        OSError: It cannot be written to disk.
+    """
+    known = checkpoints.settled(place)
+    if place.is_durable or (known is not None and known.round == state.round):
+        return state
+    trusted = frozenset() if known is None else known.files
+    for stored in (state.server, *state.clients.values()):
+        if stored.file not in trusted:
+            checkpoints.read(stored, place)
+    place.settling.settled = None if known is None else (known.round, known.files)
+    checkpoints.settle(state, place)
+    return state

@@ -1,0 +1,157 @@
+"""Going on after a power loss: files that were not flushed to disk are empty."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rayfed_ssl import Config, checkpoints, resume, run
+from rayfed_ssl.checkpoints import CheckpointError, RunState, Stored
+from rayfed_ssl.places import Folder
+from rayfed_ssl.record import RunRecord
+from rayfed_ssl.recovery import checked, last_intact
+from tests.rayfed_ssl.stopping import Stop, StopAt
+from tests.rayfed_ssl.test_faults import Told
+from tests.rayfed_ssl.test_runs import facts
+
+
+class SlowDisk(Folder):
+    """Flushes what it is told to only when it is let to; what was flushed is noted."""
+
+    def __init__(self, address: str | Path) -> None:
+        super().__init__(address)
+        self.free = threading.Event()
+        self.flushed: set[str] = set()
+
+    def settle(self, names: Any) -> None:
+        if names:
+            assert self.free.wait(20)
+        super().settle(names)
+        self.flushed |= set(names)
+
+
+def state(place: Folder, round: int, **clients: Stored) -> RunState:
+    server = checkpoints.store({"w": torch.full((10,), float(round))}, place, f"server-{round:06d}")
+    return RunState(round, server, {int(name[1:]): stored for name, stored in clients.items()})
+
+
+@pytest.fixture
+def interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDisk]:
+    """Round 1 was flushed, 2 is being, 5 was committed; client 7 has a state since round 3."""
+    monkeypatch.setattr(checkpoints, "AT_ONCE", 0)
+    place = SlowDisk(tmp_path)
+    place.free.set()
+    checkpoints.commit(state(place, 1), place)
+    place.settling.wait()
+    place.free.clear()
+    own = {}
+    for round in range(2, 6):
+        if round == 3:
+            own["c7"] = checkpoints.store({"w": torch.ones(9)}, place, f"client-000007-{round:06d}")
+        checkpoints.commit(state(place, round, **own), place)
+    assert sorted(checkpoints.manifests(place)) == [1, 2, 4, 5]
+    yield place
+    place.free.set()
+    with suppress(CheckpointError):  # a process that was killed would flush nothing any more
+        place.settling.wait()
+
+
+@pytest.mark.parametrize(
+    ("damaged", "left"),
+    [(("client-000007-000003",), 2), (("server-000005",), 4), (("client-000007-000003", "server-000002"), 1)],
+)
+def test_a_run_goes_back_to_a_round_that_lost_nothing(
+    interrupted: SlowDisk, tmp_path: Path, damaged: tuple[str, ...], left: int
+):
+    for name in damaged:
+        (tmp_path / f"{name}.safetensors").write_bytes(b"")
+    found, lost = last_intact(Folder(tmp_path))
+    assert found.round == left
+    assert lost is not None
+    assert lost.startswith(f"going back to round {left}, the last that is whole: ")
+    assert f"{damaged[0]}.safetensors is damaged" in lost
+
+
+def test_a_manifest_that_was_lost_is_passed_over(interrupted: SlowDisk, tmp_path: Path):
+    (tmp_path / "round-000005.json").write_bytes(b"")
+    found, lost = last_intact(Folder(tmp_path))
+    assert found.round == 4
+    assert lost is not None
+    assert "round-000005.json is damaged" in lost
+
+
+def test_a_later_round_is_flushed_before_the_run_goes_on_from_it(interrupted: SlowDisk, tmp_path: Path):
+    place = SlowDisk(tmp_path)
+    place.free.set()
+    found, lost = last_intact(place)
+    assert (found.round, lost) == (5, None)
+    assert place.flushed == {*found.files, "round-000005.json"}
+    again = checkpoints.settled(Folder(tmp_path))
+    assert again is not None
+    assert again.round == 5
+
+
+def test_a_round_that_was_flushed_stays_until_a_later_one_is(interrupted: SlowDisk, tmp_path: Path):
+    place = SlowDisk(tmp_path)
+    place.free.set()
+    found, _ = last_intact(place)
+    place.free.clear()
+    checkpoints.forget_after(place, found.round)
+    for round in range(6, 10):
+        checkpoints.commit(state(place, round), place)
+    assert sorted(checkpoints.manifests(place)) == [5, 6, 8, 9]
+    place.free.set()
+    place.settling.wait()
+    assert checkpoints.settled(Folder(tmp_path)) == checkpoints.latest(place, 6)
+
+
+def test_a_round_that_is_asked_for_is_checked_and_not_replaced(interrupted: SlowDisk, tmp_path: Path):
+    (tmp_path / "server-000004.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"server-000004\.safetensors is damaged"):
+        checked(checkpoints.latest(tmp_path, 4), Folder(tmp_path))
+
+
+def test_a_round_that_will_be_written_anew_is_not_taken_for_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(checkpoints, "AT_ONCE", 0)
+    place = SlowDisk(tmp_path)
+    place.free.set()
+    for round in (1, 2):
+        checkpoints.commit(state(place, round), place)
+        place.settling.wait()
+    checkpoints.forget_after(place, 1)
+    place.free.clear()
+    checkpoints.commit(state(place, 2), place)
+    found = checkpoints.settled(Folder(tmp_path))
+    assert found is None or found.round == 1
+    place.free.set()
+    place.settling.wait()
+
+
+def test_small_rounds_are_flushed_first_and_need_no_note(tmp_path: Path):
+    place = Folder(tmp_path)
+    for round in (1, 2):
+        checkpoints.commit(state(place, round), place)
+    assert "settled.json" not in place.names()
+    assert checkpoints.settled(tmp_path) == checkpoints.latest(tmp_path)
+
+
+def test_a_run_that_lost_its_last_rounds_repeats_them(
+    tiny: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    config = tiny("local", "rounds=4", "evaluation.every=1")
+    whole = run(config, tmp_path / "whole")
+    monkeypatch.setattr(checkpoints, "AT_ONCE", 0)
+    with pytest.raises(Stop):
+        run(config, tmp_path / "run", observer=StopAt("on_client", 4))
+    places = tmp_path / "run" / "checkpoints"
+    (places / "settled.json").unlink(missing_ok=True)
+    (places / "client-000001-000003.safetensors").write_bytes(b"")
+    notes = Told()
+    assert facts(resume(tmp_path / "run", observer=notes).directory) == facts(whole.directory)
+    (line,) = [line for line in notes.warnings if "going back to round 2" in line]
+    assert "client-000001-000003.safetensors is damaged" in line
+    assert [row["round"] for row in RunRecord.open(tmp_path / "run").summary["rounds"]] == [1, 2, 3, 4]
