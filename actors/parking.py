@@ -9,9 +9,13 @@ from ray import ObjectRef
 from ray.exceptions import ObjectLostError
 from torch import Tensor
 
-from rayfed_ssl.trees import Tree, leaves, map_leaves, to_torch
+from rayfed_ssl.trees import Tree, leaves, map_leaves, nbytes, to_torch
 
 Key = TypeVar("Key")
+
+
+KEPT_BYTES = 1 << 26
+"""Bytes of uploads that the server may hold at a time."""
 
 
 class Slot(int):
@@ -109,16 +113,30 @@ class Parcel:
 
 
 class Uploads(Mapping[int, Any]):
-    """Uploads in ascending client id, fetched when they are asked for and not kept, so that Ray may spill the others."""
+    """Uploads in ascending client id, fetched when they are asked for.
+
+    Small ones stay, because unpacking a call's uploads for each of them anew takes longer than adding them up; large ones
+    are let go, so that Ray may spill them.
+    """
 
     def __init__(self, parcels: Mapping[int, Parcel]) -> None:
         self._parcels = dict(sorted(parcels.items()))
+        self._kept: dict[ObjectRef[Any], list[Any]] = {}
+        self._room = KEPT_BYTES
 
     def __getitem__(self, client_id: int) -> Any:
+        parcel = self._parcels[client_id]
+        if parcel.ref in self._kept:
+            return to_torch(self._kept[parcel.ref][parcel.place])
         try:
-            return to_torch(self._parcels[client_id].open())
+            together = ray.get(parcel.ref)
         except ObjectLostError:
             raise UploadLostError(client_id) from None
+        size = nbytes(together)
+        if size <= self._room:
+            self._kept[parcel.ref] = together
+            self._room -= size
+        return to_torch(together[parcel.place])
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._parcels)
