@@ -14,7 +14,8 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
 from benchmarks.peers.flower_client import app, case_of, work_of
-from benchmarks.peers.work import Case, Meter, read_cases
+from benchmarks.peers.meter import Meter
+from benchmarks.peers.work import Case, read_cases
 
 KILL_AFTER = 0.5
 """Seconds into the round after which an actor is killed."""

@@ -7,7 +7,8 @@ from pathlib import Path
 import actors
 from actors.cluster import start
 from benchmarks.peers import extension
-from benchmarks.peers.work import Case, Meter, main
+from benchmarks.peers.meter import Meter, main
+from benchmarks.peers.work import Case
 from rayfed_ssl import checkpoints
 from rayfed_ssl.record import RunRecord
 from rayfed_ssl.rounds import ClientReport, Observer, RoundOutcome
@@ -47,6 +48,7 @@ class Watch(Observer):
 
     def on_evaluations(self, final: bool) -> None:
         """The rounds are over."""
+        self.meter.stop()
         raise RoundsDoneError
 
 

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.peers.extension import noise
-from benchmarks.peers.work import Case, Meter, Work, main
+from benchmarks.peers.meter import Meter, main
+from benchmarks.peers.work import Case, Work
 
 RANK, ADDRESSES = "PFL_WORKER_RANK", "PFL_WORKER_ADDRESSES"
 """How pfl's processes learn of each other; pfl reads them while it is imported."""

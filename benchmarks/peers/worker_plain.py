@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.peers.work import Case, Meter, Work, main, split
+from benchmarks.peers.meter import Meter, main
+from benchmarks.peers.work import Case, Work, split
 from rayfed_ssl.trees import WeightedMean, Weights, frozen
 
 

@@ -12,7 +12,8 @@ import numpy as np
 import ray
 import torch
 
-from benchmarks.peers.work import Case, Meter, Work, main
+from benchmarks.peers.meter import Meter, main
+from benchmarks.peers.work import Case, Work
 from rayfed_ssl.trees import WeightedMean, to_numpy, to_torch
 
 assert actors.RAY_ENVIRONMENT

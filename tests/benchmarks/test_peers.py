@@ -127,8 +127,8 @@ def test_a_system_that_gives_nothing_does_not_end_the_suite(peers: Callable[[str
 
 
 def test_who_is_killed_is_written_down_with_the_round(peers: Callable[[str], ModuleType]) -> None:
-    work, file = peers("work"), io.StringIO()
-    meter = work.Meter(work.Case(bench="B6", name="killed", data=""), "plain", file)
+    work, measuring, file = peers("work"), peers("meter"), io.StringIO()
+    meter = measuring.Meter(work.Case(bench="B6", name="killed", data=""), "plain", file)
     meter.start_round()
     with subprocess.Popen(["sleep", "600.125"]) as victim:
         meter.kill_one("sleep 600.125", 0.0)
@@ -139,8 +139,8 @@ def test_who_is_killed_is_written_down_with_the_round(peers: Callable[[str], Mod
 
 
 def test_clients_that_are_dropped_count_as_failed(peers: Callable[[str], ModuleType]) -> None:
-    work, file = peers("work"), io.StringIO()
-    meter = work.Meter(work.Case(bench="B6", name="killed", data="", warm=0), "rayfed-ssl", file)
+    work, measuring, file = peers("work"), peers("meter"), io.StringIO()
+    meter = measuring.Meter(work.Case(bench="B6", name="killed", data="", warm=0), "rayfed-ssl", file)
     watch, server = peers("worker_ours").Watch(meter), Stored("server", "00", 1)
     watch.on_round(1, [3, 4])
     state, report = RunState(1, server), ServerReport(server, {}, 0.0)
