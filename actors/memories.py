@@ -28,7 +28,8 @@ class Memory:
     Attributes:
         stored: Where it lies.
         parcel: Where it lies in the object store, if it does.
-        own: Whether this run wrote it just now, so that its content need not be checked.
+        own: Whether this run wrote it since it was started, in whichever round and on whichever machine: its content is
+            not checked again then.
     """
 
     stored: Stored

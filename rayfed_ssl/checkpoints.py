@@ -7,8 +7,8 @@ What holds, in a directory as in a bucket:
 - A power loss may take more. What is new in a round is flushed to disk before its manifest is written if it is below
   `AT_ONCE`; larger states are flushed while the run goes on, and the last round that was flushed stays until a later one
   is. Which one that is lies on disk too, so that a run that goes on (`recovery`) knows what it can trust.
-- A state is checked against its digest whenever it is read, a manifest against its own. If the last round is damaged, the
-  one before it is there: `KEPT_ROUNDS` rounds stay, and every file that they name.
+- A state is checked against its digest when it is read, except by the run that wrote it, and a manifest against its own.
+  If the last round is damaged, the one before it is there: `KEPT_ROUNDS` rounds stay, and every file that they name.
 
 States that did not change since an earlier round are not written again.
 """
@@ -33,6 +33,9 @@ from rayfed_ssl.trees import Tree, digest, digest_leaves, leaves
 
 KEPT_ROUNDS = 2
 """How many rounds stay: the last, and one before it in case the last is damaged."""
+
+ROUNDS_AT_ONCE = KEPT_ROUNDS + 3
+"""How many rounds' states lie there at most: besides, the last that was flushed, the one being flushed, the running one."""
 
 AT_ONCE = 8_000_000
 """Bytes up to which a round's new states are flushed before it counts; a common disk takes 40 ms for them."""
@@ -98,7 +101,7 @@ def store(tree: Tree, directory: Directory, name: str) -> Stored:
 
 
 def read(stored: Stored, directory: Directory, *, check: bool = True) -> Tree:
-    """Read a state and check it against its digest, unless the same run has just written it.
+    """Read a state and check it against its digest, unless the same run wrote it, in whichever round and process.
 
     Raises:
         CheckpointError: The file is missing, damaged or was changed.

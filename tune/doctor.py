@@ -15,6 +15,7 @@ from actors.machine import cores, free_memory, store_size, this_machine
 from actors.own_ray import SHARED_MEMORY
 from actors.placement import Placement, check_gpu_memory, gpu_carries, place
 from actors.planning import gpus_of, plan
+from rayfed_ssl.checkpoints import ROUNDS_AT_ONCE
 from rayfed_ssl.config import Config
 from rayfed_ssl.environment import environment
 from rayfed_ssl.federation import Federation
@@ -25,9 +26,6 @@ from rayfed_ssl.step_cost import StepCost, largest_client, measure_apart, step_c
 from rayfed_ssl.trees import nbytes
 from tune.progress import megabytes
 from tune.tables import plain_console
-
-KEPT_ROUNDS = 2
-"""Rounds whose states lie on disk at once: the committed one and the one that is running."""
 
 ACTORS_A_GPU = 4
 """More actors than these are not proposed for one GPU, where their kernels take turns."""
@@ -177,14 +175,14 @@ def _disk_problems(console: Console, federation: Federation, cost: StepCost) -> 
     """Compare the clients' states with the disk, where their size was measured."""
     if not cost.state:
         return []
-    needed = KEPT_ROUNDS * cost.state * len(federation.client_ids)
+    needed = ROUNDS_AT_ONCE * cost.state * len(federation.client_ids)
     free = shutil.disk_usage(Path.cwd()).free
     console.print(f"  client states take up to {megabytes(needed)} of disk")
     if needed <= free or federation.config.engine.checkpoints:
         return []
     return [
-        f"{KEPT_ROUNDS} rounds of client states take {megabytes(needed)}, but {megabytes(free)} are free in {Path.cwd()}: "
-        "run in another directory or set engine.checkpoints"
+        f"{ROUNDS_AT_ONCE} rounds of client states take {megabytes(needed)}, but {megabytes(free)} are free in "
+        f"{Path.cwd()}: run in another directory or set engine.checkpoints"
     ]
 
 

@@ -51,7 +51,7 @@ def test_doctor_compares_client_states_with_the_disk(cli, recipes, tiny):
     record(federation, "cpu", StepCost(1, state=10**18, seconds=1.0))
     result = cli("doctor", *words)
     assert result.exit_code == 1
-    assert "does not fit: 2 rounds of client states take 6000000000.00 GB, but " in result.stdout
+    assert "does not fit: 5 rounds of client states take 15000000000.00 GB, but " in result.stdout
 
 
 def proposed(federation: Federation, machines: Machines, **cost: int) -> str:
