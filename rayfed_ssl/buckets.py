@@ -9,7 +9,6 @@ import json
 import os
 import socket
 from collections.abc import Collection, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -18,6 +17,7 @@ from pyarrow import fs
 
 from rayfed_ssl.errors import CheckpointError, ConfigError
 from rayfed_ssl.places import Place
+from rayfed_ssl.settling import side_by_side
 from rayfed_ssl.tensor_files import EARLIER, Chunk, read_bytes
 from rayfed_ssl.trees import Tree
 
@@ -109,8 +109,7 @@ class Bucket(Place):
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove objects, several at a time."""
-        with ThreadPoolExecutor(DELETED_AT_ONCE) as removing:
-            list(removing.map(self._delete, names))
+        side_by_side(self._delete, list(names), DELETED_AT_ONCE)
 
     def _delete(self, name: str) -> None:
         try:

@@ -12,14 +12,13 @@ import socket
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from rayfed_ssl.errors import CheckpointError, ConfigError
-from rayfed_ssl.settling import Settling
+from rayfed_ssl.settling import Settling, side_by_side
 from rayfed_ssl.tensor_files import EARLIER, Chunk, read_path
 from rayfed_ssl.trees import Tree
 
@@ -136,6 +135,15 @@ class Place(ABC):
             self._removal.join()
             self._removal = None
 
+    def rest(self) -> None:
+        """Wait until nothing is being removed or flushed any more, as a run that ends must before another may go on.
+
+        Raises:
+            Exception: What flushing raised.
+        """
+        self.wait()
+        self.settling.wait()
+
 
 class Folder(Place):
     """A directory."""
@@ -184,8 +192,7 @@ class Folder(Place):
 
     def settle(self, names: Collection[str]) -> None:
         """Flush files, several at a time, and the directory that names them."""
-        with ThreadPoolExecutor(SYNCED_AT_ONCE) as flushing:
-            list(flushing.map(self._flush, names))
+        side_by_side(self._flush, names, SYNCED_AT_ONCE)
         _flush_directory(self.path)
 
     def _flush(self, name: str) -> None:

@@ -1,6 +1,7 @@
 """Run, resume and replay a federation from Python; the command line calls the same functions."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -9,12 +10,13 @@ from typing import Any
 from rayfed_ssl import checkpoints, trackers
 from rayfed_ssl.checkpoints import RunState
 from rayfed_ssl.config import Config
-from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.errors import CheckpointError, ConfigError
 from rayfed_ssl.faults import Fault
 from rayfed_ssl.federation import ClientResult, Federation
 from rayfed_ssl.ledger import Direction
 from rayfed_ssl.local_executor import LocalExecutor
 from rayfed_ssl.method import Encoder, Metrics
+from rayfed_ssl.places import Place
 from rayfed_ssl.readiness import check_ready
 from rayfed_ssl.record import RunRecord
 from rayfed_ssl.recovery import checked, last_intact
@@ -202,6 +204,20 @@ def _state_to_go_on_from(record: RunRecord, round: int | None, observer: Observe
     return state
 
 
+@contextmanager
+def _at_rest(place: Place, observer: Observer) -> Iterator[None]:
+    """Leave nothing that goes on in the background, however a run ends: its last rounds are on disk then."""
+    try:
+        yield
+    finally:
+        try:
+            place.rest()
+        except (CheckpointError, OSError) as error:
+            observer.on_warning(
+                f"the last rounds could not be flushed to disk, and may not outlive a power loss: {error}"
+            )
+
+
 def _go(
     federation: Federation, record: RunRecord, state: RunState | None, observer: Observer | None, executor: Executor
 ) -> Result:
@@ -215,8 +231,9 @@ def _go(
     with tracked(record, config, begun, watching.on_warning) as tracking:
         everybody = _Both(record, tracking, watching)
         executor.faults.tell = everybody.on_fault
-        final = run_rounds(plan, executor, everybody, state, record.evaluated())
-        record.finish(federation)
+        with _at_rest(record.checkpoints, watching):
+            final = run_rounds(plan, executor, everybody, state, record.evaluated())
+            record.finish(federation)
     if missing := record.dropped():
         watching.on_warning(
             f"the run is degraded: {len(missing)} client steps are missing from rounds "

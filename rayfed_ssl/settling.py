@@ -1,8 +1,37 @@
 """Flushing rounds to disk while the run goes on: large states take longer to write to disk than to compute."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+
+
+def side_by_side(function: Callable[[str], None], items: Collection[str], threads: int) -> None:
+    """Call a function on each item in several threads; pools of `concurrent.futures` refuse that once a program ends.
+
+    Raises:
+        Exception: What the function raised first; all items had their turn.
+    """
+    waiting, failures = list(items), list[Exception]()
+
+    def work() -> None:
+        while True:
+            try:
+                item = waiting.pop()  # lists are safe between threads
+            except IndexError:
+                return
+            try:
+                function(item)
+            except Exception as error:
+                failures.append(error)
+
+    helpers = [threading.Thread(target=work) for _ in range(min(threads, len(waiting)) - 1)]
+    for helper in helpers:
+        helper.start()
+    work()
+    for helper in helpers:
+        helper.join()
+    if failures:
+        raise failures[0]
 
 
 @dataclass

@@ -1,6 +1,9 @@
 """Going on after a power loss: files that were not flushed to disk are empty."""
 
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +17,7 @@ from rayfed_ssl.checkpoints import CheckpointError, RunState, Stored
 from rayfed_ssl.places import Folder
 from rayfed_ssl.record import RunRecord
 from rayfed_ssl.recovery import checked, last_intact
+from rayfed_ssl.settling import side_by_side
 from tests.rayfed_ssl.stopping import Stop, StopAt
 from tests.rayfed_ssl.test_faults import Told
 from tests.rayfed_ssl.test_runs import facts
@@ -74,6 +78,12 @@ def test_a_run_goes_back_to_a_round_that_lost_nothing(
     assert lost is not None
     assert lost.startswith(f"going back to round {left}, the last that is whole: ")
     assert f"{damaged[0]}.safetensors is damaged" in lost
+
+
+def test_no_more_rounds_lie_on_disk_than_doctor_reckons_with(interrupted: SlowDisk):
+    state(interrupted, 6)
+    servers = [name for name in interrupted.names() if name.startswith("server-")]
+    assert len(servers) == checkpoints.ROUNDS_AT_ONCE
 
 
 def test_a_manifest_that_was_lost_is_passed_over(interrupted: SlowDisk, tmp_path: Path):
@@ -155,3 +165,63 @@ def test_a_run_that_lost_its_last_rounds_repeats_them(
     (line,) = [line for line in notes.warnings if "going back to round 2" in line]
     assert "client-000001-000003.safetensors is damaged" in line
     assert [row["round"] for row in RunRecord.open(tmp_path / "run").summary["rounds"]] == [1, 2, 3, 4]
+
+
+def test_a_run_that_is_stopped_leaves_nothing_that_goes_on(
+    tiny: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    flush = Folder.settle
+
+    def slowly(place: Folder, names: Any) -> None:
+        time.sleep(0.5)
+        flush(place, names)
+
+    monkeypatch.setattr(checkpoints, "AT_ONCE", 0)
+    monkeypatch.setattr(Folder, "settle", slowly)
+    with pytest.raises(Stop):
+        run(tiny("local"), tmp_path / "run", observer=StopAt("on_client", 2))
+    assert not {"settling", "removal"} & {thread.name for thread in threading.enumerate()}
+    assert checkpoints.settled(tmp_path / "run" / "checkpoints") is not None
+
+
+def test_a_flush_that_fails_when_a_run_is_stopped_is_told(
+    tiny: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def fail(place: Folder, names: Any) -> None:
+        raise OSError(28, "No space left on device", "somewhere")
+
+    monkeypatch.setattr(checkpoints, "AT_ONCE", 0)
+    monkeypatch.setattr(Folder, "settle", fail)
+    with pytest.raises(Stop), pytest.warns(RuntimeWarning) as caught:
+        run(tiny("local"), tmp_path / "run", observer=StopAt("on_client", 1))
+    (line,) = [str(warning.message) for warning in caught]
+    assert line.startswith("the last rounds could not be flushed to disk")
+    assert "No space left" in line
+
+
+def test_files_are_flushed_while_the_program_ends():
+    program = (
+        "import threading, time\n"
+        "from rayfed_ssl.settling import side_by_side\n"
+        "def late():\n"
+        "    time.sleep(0.3)\n"
+        "    side_by_side(print, ['a', 'b', 'c'], 2)\n"
+        "threading.Thread(target=late).start()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert sorted("".join(ended.stdout.split())) == ["a", "b", "c"]
+    assert not ended.stderr
+
+
+def test_what_is_done_side_by_side_is_done_and_what_failed_is_told():
+    done: list[str] = []
+
+    def do(item: str) -> None:
+        done.append(item)
+        if item == "3":
+            raise OSError("not 3")
+
+    side_by_side(do, [], 4)
+    with pytest.raises(OSError, match="not 3"):
+        side_by_side(do, [str(number) for number in range(9)], 4)
+    assert sorted(done) == [str(number) for number in range(9)]
