@@ -25,9 +25,11 @@ export XDG_CACHE_HOME="${SLURM_TMPDIR:-/tmp/$USER-cache}" # each machine decodes
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH="$HOME/.ray-token-$SLURM_JOB_ID"
 (umask 077 && head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' >"$RAY_AUTH_TOKEN_PATH")
 trap 'rm -f "$RAY_AUTH_TOKEN_PATH"; kill $(jobs -p) 2>/dev/null || true' EXIT
+stopped=false driver=""
+trap 'stopped=true; [ -z "$driver" ] || kill -TERM "$driver" || true' TERM # from here on: the machines may join late
 
 # The settings of a Ray that rayfed-ssl starts itself; a machine that is gone is noticed within 5 seconds.
-export RAY_USAGE_STATS_ENABLED=0 RAY_worker_niceness=0
+export RAY_USAGE_STATS_ENABLED=0 RAY_worker_niceness=0 GLIBC_TUNABLES=glibc.malloc.hugetlb=1
 export RAY_free_objects_period_milliseconds=20 RAY_free_objects_batch_size=1
 export RAY_health_check_initial_delay_ms=1000 RAY_health_check_period_ms=1000
 export RAY_health_check_timeout_ms=2000 RAY_health_check_failure_threshold=3
@@ -52,6 +54,7 @@ print(sum(node["Alive"] for node in ray.nodes()))
 END
 }
 for ((tries = 0; $(count_machines) < SLURM_JOB_NUM_NODES; tries++)); do
+  if $stopped; then break; fi
   if ((tries == 60)); then
     echo "only $(count_machines) of $SLURM_JOB_NUM_NODES machines joined the Ray at $address" >&2
     exit 1
@@ -59,14 +62,17 @@ for ((tries = 0; $(count_machines) < SLURM_JOB_NUM_NODES; tries++)); do
   sleep 2
 done
 
+if $stopped; then
+  scontrol requeue "$SLURM_JOB_ID"
+  exit 143
+fi
 if [ -e "$RUN/run.json" ]; then
   rayfed-ssl resume "$RUN" --address "$address" &
 else
   rayfed-ssl run "$@" --out "$RUN" --address "$address" &
 fi
 driver=$!
-stopped=false
-trap 'stopped=true; kill -TERM "$driver"' TERM
+if $stopped; then kill -TERM "$driver"; fi # the signal came before there was anyone to hand it on to
 status=0
 wait "$driver" || status=$?
 if $stopped; then

@@ -1,7 +1,9 @@
 """The SLURM script and the Kubernetes manifest of docs/cluster: what can be seen without either."""
 
+import os
 import re
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from actors.cluster_file import PLACEHOLDER
 ROOT = Path(__file__).parents[2]
 HERE = ROOT / "docs" / "cluster"
 
-SETTINGS = re.compile(r"\b(RAY_(?:free|worker|health|USAGE)\w+)=(\S+?)(?=[\s;]|$)")
+SETTINGS = re.compile(r"\b(RAY_(?:free|worker|health|USAGE)\w+|GLIBC_TUNABLES)=(\S+?)(?=[\s;]|$)")
 """What is exported before `ray start`, besides the token."""
 
 
@@ -55,6 +57,38 @@ def test_the_slurm_script_hands_sigterm_on_and_queues_again():
     assert "#SBATCH --requeue" in script
     assert 'kill -TERM "$driver"' in script
     assert "scontrol requeue" in script
+
+
+def test_the_slurm_script_queues_again_when_its_time_is_up_before_the_machines_are_there(tmp_path):
+    programs = {
+        "srun": "exit 0",
+        "hostname": "echo 127.0.0.1",
+        "python": 'kill -TERM "$SCRIPT"; echo 0',
+        "scontrol": f'echo "$@" > {tmp_path}/queued',
+        "rayfed-ssl": f"touch {tmp_path}/begun",
+    }
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    own = {"RUN": str(tmp_path / "run"), "HOME": str(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURM_CPUS_PER_TASK": "1", "USER": "me"}
+    script = ["bash", "-c", f"export SCRIPT=$$; exec bash {HERE / 'slurm.sh'} fedema"]
+    ended = subprocess.run(script, env=own | job, timeout=60, check=False)
+    assert (tmp_path / "queued").read_text() == "requeue 7\n"
+    assert ended.returncode == 128 + signal.SIGTERM
+    assert not (tmp_path / "begun").exists()
+
+
+def test_torch_has_one_version_everywhere():
+    pinned = [
+        set(re.findall(r"torch==([\d.]+)", path.read_text())) for path in (HERE / "Dockerfile", ROOT / "cluster.yaml")
+    ]
+    assert pinned[0] == pinned[1]
+    assert len(pinned[0]) == 1
+
+
+def test_nothing_is_piped_from_the_network_into_a_shell():
+    assert not re.search(r"\|\s*(?:ba)?sh\b", (ROOT / "cluster.yaml").read_text())
 
 
 def test_the_kubernetes_manifest_has_what_kuberay_requires(manifests, groups):
