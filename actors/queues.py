@@ -84,7 +84,8 @@ class Queues:
         at_home = self._waiting.get(slot) or self._waiting.get(None)
         if at_home:
             return self._several(at_home, num_slots)
-        fullest = max(self._waiting.values(), key=lambda jobs: sum(job.cost for job in jobs), default=[])
+        waiting = [jobs for jobs in self._waiting.values() if jobs]
+        fullest = max(waiting, key=lambda jobs: sum(job.cost for job in jobs), default=[])
         return [fullest.pop()] if fullest else []
 
     def _several(self, waiting: list[Job], num_slots: int) -> Sequence[Job]:

@@ -48,3 +48,8 @@ def test_a_job_that_was_put_back_goes_next_and_alone():
     queues.put_back(Job(1))
     assert [[job.key for job in queues.take(0, 1)] for _ in range(2)] == [[1], [2]]
     assert not queues
+
+
+def test_a_guest_finds_the_job_that_waits_although_it_costs_nothing():
+    queues = Queues([Job(0), Job(1)], {0: 0, 1: 1}, call_seconds=0.0)
+    assert [[job.key for job in queues.take(0, 2)] for _ in range(3)] == [[0], [1], []]
