@@ -12,6 +12,7 @@ from ray import ObjectRef
 from ray.util import get_current_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from actors.calls import Done, Failed
 from actors.client_actor import ClientActor, Step
 from actors.cluster import ClusterError, Node, start
 from actors.faults import LostObject, strike_after_client
@@ -20,7 +21,7 @@ from actors.memories import MemoryCache, is_mapped
 from actors.parking import Parcel, UploadLostError, fill
 from actors.placement import Placement
 from actors.planning import actor_config, check_share, gpus_of, plan, refuse_early, reservation
-from actors.pool import ActorPool, Done, Failed
+from actors.pool import ActorPool
 from actors.queues import Job, settle
 from actors.server_actor import ServerActor
 from actors.supervision import ActorError, Keeper, await_ready, await_room

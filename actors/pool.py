@@ -1,86 +1,41 @@
 """A pool of client actors: each job has a home, the longest goes first, and whoever dies is replaced."""
 
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import ray
 from ray import ObjectRef
 from ray.exceptions import ObjectLostError, RayTaskError
 
+from actors.calls import Call, Done, Failed, Run, Submit
 from actors.cluster import ClusterError, first_line
+from actors.health import LOOK_EVERY
 from actors.queues import Job, Queues
-from actors.supervision import DEATHS, FULL, READY_TIMEOUT, store_is_full, why_dead
+from actors.supervision import (
+    DEATHS,
+    FULL,
+    OPEN_TIMEOUT,
+    READY_TIMEOUT,
+    end_actor,
+    is_of_machine,
+    store_is_full,
+    why_dead,
+)
 
-
-@dataclass(frozen=True)
-class Done:
-    """A finished job.
-
-    Attributes:
-        key: Which.
-        value: What the actor gave for it.
-        refs: The call's other refs, which the jobs of the call have in common.
-        place: The job's place among them.
-    """
-
-    key: Any
-    value: Any
-    refs: tuple[ObjectRef[Any], ...]
-    place: int
-
-
-@dataclass(frozen=True)
-class Failed:
-    """A job that has no result.
-
-    Attributes:
-        key: Which.
-        reason: Why, in one line.
-        cause: What its call raised, or None if its actor died in every attempt or its time was up.
-        deadly: Whether its actor died in every attempt.
-        late: Whether its time was up.
-    """
-
-    key: Any
-    reason: str
-    cause: BaseException | None = None
-    deadly: bool = False
-    late: bool = False
-
-
-Submit = Callable[[Any, Sequence[Job]], Sequence[ObjectRef[Any]]]
-"""Calls an actor with some jobs. The last ref gives a list with a value for each; the others are for all of them."""
-
-
-@dataclass(frozen=True)
-class _Call:
-    slot: int
-    jobs: Sequence[Job]
-    refs: Sequence[ObjectRef[Any]]
-
-    def done(self, values: Sequence[Any]) -> Iterator[Done]:
-        for place, (job, value) in enumerate(zip(self.jobs, values, strict=True)):
-            yield Done(job.key, value, tuple(self.refs), place)
-
-
-@dataclass
-class _Run:
-    """What is known of the jobs of one `run`."""
-
-    submit: Submit
-    queues: Queues
-    store_again: Callable[[], None]
-    running: dict[ObjectRef[Any], _Call] = field(default_factory=dict)
-    deaths: dict[Hashable, int] = field(default_factory=dict)
+MACHINES_LOST = 20
+"""Machines that may die under one job before the run ends: no fault of the job's, but no progress either."""
 
 
 @dataclass(frozen=True)
 class _Start:
+    """An actor that is being made: without a place at first, then opening its data."""
+
     slot: int
-    deadline: float
     tries: int
+    opening_since: float | None = None
 
 
 class ActorPool:
@@ -89,6 +44,9 @@ class ActorPool:
     A job's home is a slot. An idle actor takes what is at home with it, and when nothing is left there, the longest job
     of the slot that has most to do: a guest, whose home stays where it is.
 
+    An actor that died is made anew. While others live it waits for a place as long as it takes, because a machine may
+    come in the place of one that is gone; meanwhile the others do its work.
+
     Args:
         make: Makes an actor.
         number: How many.
@@ -96,7 +54,7 @@ class ActorPool:
         check: Raises `ClusterError` if Ray is dead, so that nobody waits for it.
 
     Attributes:
-        actors: The present actors by slot; a slot whose actor found no place again is gone.
+        actors: The present actors by slot; a slot where new ones could not work is gone.
         retries: Jobs that were run again because their actor died or their inputs vanished.
         guests: Jobs that ran in another slot than their home.
     """
@@ -109,6 +67,12 @@ class ActorPool:
         self._make, self._attempts, self._check = make, attempts, check
         self._idle = list(self.actors)
         self._starting: dict[ObjectRef[Any], _Start] = {}
+        self._lived = time.monotonic()
+
+    @property
+    def idle(self) -> list[Any]:
+        """Actors that are there and have nothing to do."""
+        return [self.actors[slot] for slot in self._idle]
 
     def run(
         self,
@@ -128,17 +92,21 @@ class ActorPool:
             homes: Slots by key; a job without one is at home nowhere.
             call_seconds: Jobs of known length are put together up to this sum; 0 gives each its own call.
             deadline: A time of `time.monotonic` at which jobs that are not done fail, and actors that are busy with
-                them are replaced.
+                them are replaced. What is done by then counts, however late it is looked at.
             store_again: Called before a job is repeated whose inputs vanished with the machine that held them.
 
         Raises:
             ClusterError: No actor is left.
         """
+        if not self.actors:
+            raise _nobody("none is left")
         queues = Queues(jobs, homes or {}, call_seconds)
-        run = _Run(submit, queues, store_again)
+        run = Run(submit, queues, store_again)
+        self._lived = time.monotonic()
         try:
             while True:
-                self._hand_out(run)
+                if deadline is None or time.monotonic() < deadline:
+                    self._hand_out(run)
                 if not run.running and not queues:
                     return
                 ended = self._next(run, deadline)
@@ -152,30 +120,48 @@ class ActorPool:
         finally:
             self._idle += [call.slot for call in run.running.values()]
 
-    def _hand_out(self, run: _Run) -> None:
+    def _hand_out(self, run: Run) -> None:
         for slot in list(self._idle):
             jobs = run.queues.take(slot, len(self.actors))
             if jobs:
                 self._idle.remove(slot)
                 self.guests += sum(run.queues.homes.get(job.key, slot) != slot for job in jobs)
                 *refs, last = run.submit(self.actors[slot], jobs)
-                run.running[last] = _Call(slot, jobs, refs)
+                run.running[last] = Call(slot, jobs, refs)
 
-    def _next(self, run: _Run, deadline: float | None) -> ObjectRef[Any] | None:
+    def _next(self, run: Run, deadline: float | None) -> ObjectRef[Any] | None:
         """Wait until a call ends or a new actor is ready; None when the time is up."""
         while True:
-            left = 5.0 if deadline is None else min(5.0, deadline - time.monotonic())
-            if left <= 0:
-                return None
-            ended, _ = ray.wait([*run.running, *self._starting], num_returns=1, timeout=left)
+            waiting = [*run.running, *self._starting]
+            left = LOOK_EVERY if deadline is None else min(LOOK_EVERY, max(0.0, deadline - time.monotonic()))
+            ended = ray.wait(waiting, num_returns=1, timeout=left)[0] if waiting else []
             if ended:
                 return ended[0]
+            if deadline is not None and time.monotonic() >= deadline:
+                return None
             self._check()
-            self._give_up_late()
+            self._check_life(run)
 
-    def _results(self, run: _Run, last: ObjectRef[Any]) -> Iterator[Done | Failed]:
+    def _check_life(self, run: Run) -> None:
+        """Wait for new actors as long as there is hope.
+
+        Raises:
+            ClusterError: None has lived for too long.
+        """
+        now = time.monotonic()
+        for ready, start in list(self._starting.items()):
+            if start.opening_since is not None and now > start.opening_since + OPEN_TIMEOUT:
+                del self._starting[ready]
+                self._remove(start.slot, f"a new one had not opened its data after {OPEN_TIMEOUT:g} s")
+        if run.running or self._idle or any(start.opening_since is not None for start in self._starting.values()):
+            self._lived = now
+        elif now > self._lived + READY_TIMEOUT:
+            raise _nobody(f"new ones found no place within {READY_TIMEOUT:g} s")
+
+    def _results(self, run: Run, last: ObjectRef[Any]) -> Iterator[Done | Failed]:
         """Take the results of a call that ended, or see to its repetition."""
         call = run.running.pop(last)
+        self._lived = time.monotonic()
         try:
             values = ray.get(last)
         except ObjectLostError as error:
@@ -197,11 +183,19 @@ class ActorPool:
             self._idle.append(call.slot)
             yield from call.done(values)
 
-    def _repeat(self, run: _Run, call: _Call, error: BaseException) -> Iterator[Failed]:
-        """Put jobs back, each to be run alone: which of them killed the actor shows only then."""
-        alone = len(call.jobs) == 1
+    def _repeat(self, run: Run, call: Call, error: BaseException) -> Iterator[Failed]:
+        """Put jobs back, each to be run alone: which of them killed the actor shows only then.
+
+        Raises:
+            ClusterError: What jobs need is not to be had.
+        """
+        lost_machine, alone = is_of_machine(error), len(call.jobs) == 1
         for job in call.jobs:
-            run.deaths[job.key] = run.deaths.get(job.key, 0) + alone
+            run.machines[job.key] += lost_machine
+            run.deaths[job.key] += alone and not lost_machine
+            if run.machines[job.key] >= MACHINES_LOST:
+                text = f"{MACHINES_LOST} machines died under one step ({why_dead(error)})"
+                raise ClusterError(f"{text}: see `ray status`, then resume the run")
             if run.deaths[job.key] >= self._attempts:
                 if not isinstance(error, DEATHS):
                     raise _out_of_objects(error, self._attempts)
@@ -211,9 +205,8 @@ class ActorPool:
                 self.retries += 1
                 run.queues.put_back(job)
 
-    def _time_is_up(self, run: _Run) -> Iterator[Failed]:
+    def _time_is_up(self, run: Run) -> Iterator[Failed]:
         for call in list(run.running.values()):
-            ray.kill(self.actors[call.slot])
             self._replace(call.slot)
         late = [job for call in run.running.values() for job in call.jobs]
         run.running.clear()
@@ -221,47 +214,50 @@ class ActorPool:
             yield Failed(job.key, "it was not done in time", late=True)
 
     def _replace(self, slot: int, tries: int = 1) -> None:
+        end_actor(self.actors[slot])  # it may only be out of reach, and must write nothing any more
         self.actors[slot] = self._make()
-        self._starting[self.actors[slot].ready.remote()] = _Start(slot, time.monotonic() + READY_TIMEOUT, tries)
+        self._starting[self.actors[slot].__ray_ready__.remote()] = _Start(slot, tries)
 
     def _take_in(self, ready: ObjectRef[Any]) -> None:
-        """Give work to a new actor, or make another one if it died at once."""
+        """Let a new actor open its data, then give it work; or make another one if it died at once."""
         start = self._starting.pop(ready)
         try:
             ray.get(ready)
         except DEATHS as error:
             self._check()
-            if start.tries >= self._attempts:
+            tries = start.tries + (not is_of_machine(error))
+            if tries > self._attempts:
                 self._remove(start.slot, f"each of {start.tries} new ones died while it started ({why_dead(error)})")
             else:
-                self._replace(start.slot, start.tries + 1)
+                self._replace(start.slot, tries)
         except RayTaskError as error:
-            raise ClusterError(f"a new client actor cannot open the run ({first_line(error.cause)})") from error
+            self._remove(start.slot, f"a new one cannot open the run ({first_line(error.cause)})")
         else:
-            self._idle.append(start.slot)
-
-    def _give_up_late(self) -> None:
-        """Go on without actors that find no place again, for example because a machine is gone."""
-        for ready, start in list(self._starting.items()):
-            if time.monotonic() > start.deadline:
-                del self._starting[ready]
-                ray.kill(self.actors[start.slot])
-                self._remove(start.slot, f"new ones found no place within {READY_TIMEOUT:g} s")
+            if start.opening_since is None:
+                opened = self.actors[start.slot].ready.remote()
+                self._starting[opened] = _Start(start.slot, start.tries, time.monotonic())
+            else:
+                self._idle.append(start.slot)
 
     def _remove(self, slot: int, reason: str) -> None:
-        del self.actors[slot]
+        end_actor(self.actors.pop(slot))
         if not self.actors:
-            raise ClusterError(
-                f"all client actors died, and {reason}: see `ray status` and memory, then resume the run"
-            )
+            raise _nobody(reason)
+        warnings.warn(
+            f"one client actor less from now on, {len(self.actors)} go on: {reason}", RuntimeWarning, stacklevel=2
+        )
 
     def close(self) -> None:
         """End the actors, whatever they are doing."""
         for actor in self.actors.values():
-            ray.kill(actor)
+            end_actor(actor)
         self.actors.clear()
         self._idle.clear()
         self._starting.clear()
+
+
+def _nobody(reason: str) -> ClusterError:
+    return ClusterError(f"all client actors died, and {reason}: see `ray status` and memory, then resume the run")
 
 
 def _out_of_objects(error: BaseException, attempts: int) -> ClusterError:

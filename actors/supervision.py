@@ -145,7 +145,9 @@ def await_ready(actors: Sequence[Any], check: Callable[[], None] = lambda: None)
     limit = READY_TIMEOUT * (1 + len(actors) / 20)
     late = f"{len(actors)} actors were not all there within {limit:g} s: see `ray status`, or lower engine.actors"
     _await_all(placed, limit, late, check)
-    _await_all(opened, OPEN_TIMEOUT, f"actors had not opened their data after {OPEN_TIMEOUT:g} s: see their disk", check)
+    _await_all(
+        opened, OPEN_TIMEOUT, f"actors had not opened their data after {OPEN_TIMEOUT:g} s: see their disk", check
+    )
     told: list[Any] = ray.get(opened)
     return told
 
@@ -161,7 +163,9 @@ def _await_all(answers: list[ObjectRef[Any]], limit: float, late: str, check: Ca
                 f"an actor cannot open the run ({first_line(error.cause)}): every machine needs the same package and data"
             ) from error
         except DEATHS as error:
-            raise ClusterError(f"an actor died while it started ({why_dead(error)}): see that memory suffices") from None
+            raise ClusterError(
+                f"an actor died while it started ({why_dead(error)}): see that memory suffices"
+            ) from None
         if not ended:
             check()
             if time.monotonic() > deadline:

@@ -4,10 +4,14 @@ import time
 
 import pytest
 import ray
+from ray.core.generated.common_pb2 import ActorDiedErrorContext
+from ray.exceptions import ActorDiedError, ActorUnavailableError, ActorUnschedulableError, NodeDiedError
 
+from actors.calls import Call, Done, Failed, Run
 from actors.cluster import ClusterError
-from actors.pool import ActorPool, Done, Failed
-from actors.queues import Job
+from actors.pool import MACHINES_LOST, ActorPool
+from actors.queues import Job, Queues
+from actors.supervision import await_ready, is_of_machine
 
 
 def make_actor():
@@ -33,6 +37,32 @@ def make_stillborn():
             os.kill(os.getpid(), signal.SIGKILL)
 
     return ray.remote(num_cpus=0, max_restarts=0)(Stillborn).remote()
+
+
+def make_placeless():
+    class Placeless:
+        def ready(self):
+            pass
+
+    return ray.remote(num_cpus=0, resources={"elsewhere": 1}, max_restarts=0)(Placeless).remote()
+
+
+def make_blind():
+    class Blind:
+        def ready(self):
+            raise FileNotFoundError("no data here")
+
+    return ray.remote(num_cpus=0, max_restarts=0)(Blind).remote()
+
+
+def first_then(number, first, then):
+    """Make so many actors of one kind, and of another after that."""
+    left = [first] * number
+
+    def make():
+        return left.pop()() if left else then()
+
+    return make
 
 
 def run(pool, tasks, jobs=None, calls=None, **options):
@@ -176,3 +206,105 @@ def test_inputs_that_vanished_are_stored_again(pool, lost_ref):
     (done,) = pool.run([Job("input")], submit, store_again=lambda: inputs.append(ray.put(["input"])))
     assert done.value == "input"
     assert len(inputs) == 2
+
+
+def died(message, pid=7):
+    return ActorDiedError(ActorDiedErrorContext(class_name="Echo", actor_id=bytes(16), pid=pid, error_message=message))
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (
+            died("The actor died because its node has died. Node Id: 1, Ip: 2, Port: 3, Reason: health check failed"),
+            True,
+        ),
+        (died("The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR"), False),
+        (ActorUnavailableError("rpc error", bytes(16)), True),
+        (ActorUnschedulableError("the node is gone"), True),
+        (NodeDiedError("the node is gone"), True),
+    ],
+    ids=["node", "process", "unavailable", "unschedulable", "node of a task"],
+)
+def test_which_deaths_are_those_of_a_machine(error, expected):
+    assert is_of_machine(error) is expected
+
+
+def test_the_death_of_a_machine_does_not_count_against_a_job():
+    pool = ActorPool(object, 1, attempts=3)
+    jobs = Run(lambda actor, jobs: [], Queues([], {}, 0.0), lambda: None)
+    call, lost = Call(0, [Job("a")], []), ActorUnavailableError("rpc error", bytes(16))
+    for _ in range(MACHINES_LOST - 1):
+        assert list(pool._repeat(jobs, call, lost)) == []
+    assert jobs.deaths["a"] == 0
+    with pytest.raises(ClusterError, match=r"^20 machines died under one step"):
+        list(pool._repeat(jobs, call, lost))
+
+
+def test_what_is_done_at_the_deadline_counts_although_nobody_looked(pool):
+    def submit(actor, jobs):
+        ref = actor.do.remote([jobs[0].key], tasks)
+        time.sleep(1.5)  # as long as the driver is kept from looking
+        return [ref]
+
+    tasks = {"first": give(1), "second": give(2), "third": give(3)}
+    jobs = [Job("first", 3), Job("second", 2), Job("third", 1)]
+    results = list(pool.run(jobs, submit, deadline=time.monotonic() + 2))
+    assert {result.key for result in results if isinstance(result, Done)} == {"first", "second"}
+    assert [result.key for result in results if isinstance(result, Failed) and result.late] == ["third"]
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    """Waits that would be long."""
+    monkeypatch.setattr("actors.pool.READY_TIMEOUT", 0.1)
+    monkeypatch.setattr("actors.pool.LOOK_EVERY", 0.1)
+
+
+def test_a_new_actor_without_a_place_waits_for_one_while_others_work(cluster, hasty, tmp_path):
+    pool = ActorPool(first_then(2, make_actor, make_placeless), 2, attempts=3)
+    tasks = {"fragile": die_once(tmp_path / "died"), "slow": give("slow", 1.0)}
+    assert {done.value for done in run(pool, tasks, homes={"fragile": 0, "slow": 1})} == {"alive", "slow"}
+    assert len(pool.actors) == 2
+    assert pool.idle == [pool.actors[1]]
+    pool.close()
+
+
+def test_a_pool_of_which_nobody_finds_a_place_any_more_gives_up(cluster, hasty):
+    pool = ActorPool(first_then(1, make_actor, make_placeless), 1, attempts=3)
+    with pytest.raises(ClusterError, match=r"all client actors died, and new ones found no place within 0\.1 s"):
+        list(run(pool, {"deadly": die}))
+    pool.close()
+
+
+def test_a_new_actor_that_cannot_open_its_data_is_done_without(cluster, tmp_path):
+    pool = ActorPool(first_then(2, make_actor, make_blind), 2, attempts=3)
+    list(run(pool, {"fragile": die_once(tmp_path / "died")}))
+
+    def work_on():
+        for _ in range(100):
+            list(run(pool, {0: give(0, 0.1)}))
+
+    with pytest.warns(
+        RuntimeWarning, match=r"one client actor less .*, 1 go on: a new one cannot open the run \(no data"
+    ):
+        work_on()
+    assert len(pool.actors) == 1
+    pool.close()
+    with pytest.raises(ClusterError, match="all client actors died"):
+        list(run(pool, {0: give(0)}))
+
+
+def test_actors_that_are_placed_may_take_their_time_to_open_their_data(cluster, monkeypatch):
+    class Slow:
+        def ready(self):
+            time.sleep(1)
+            return "opened"
+
+    actor = ray.remote(num_cpus=0)(Slow).remote()
+    ray.get(actor.__ray_ready__.remote())
+    monkeypatch.setattr("actors.supervision.READY_TIMEOUT", 0.2)
+    assert await_ready([actor]) == ["opened"]
+    with pytest.raises(ClusterError, match=r"1 actors were not all there within 0.21 s"):
+        await_ready([make_placeless()])
+    ray.kill(actor)
