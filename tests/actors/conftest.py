@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 import pytest
 import ray
-from ray.exceptions import ObjectLostError
+from ray.exceptions import GetTimeoutError, ObjectLostError
 
 from actors.cluster import Cluster, start
 
@@ -79,14 +79,18 @@ def lost_ref(cluster: Cluster) -> "ray.ObjectRef[Any]":
     owner = ray.remote(num_cpus=0)(Owner).remote()
     (ref,) = ray.get(owner.put.remote())
     ray.kill(owner)
+    over = time.monotonic() + 120
     while not _is_lost(ref):
+        assert time.monotonic() < over, "Ray never found out that the owner is dead"
         time.sleep(0.02)
     return ref
 
 
 def _is_lost(ref: "ray.ObjectRef[Any]") -> bool:
     try:
-        ray.get(ref)
+        ray.get(ref, timeout=60)
     except ObjectLostError:
         return True
+    except GetTimeoutError:
+        return False
     return False

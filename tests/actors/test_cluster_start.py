@@ -53,7 +53,7 @@ def raylet(tmp_path):
     yield begin
     for process in started:
         process.kill()
-        process.wait()
+        process.wait(60)
 
 
 def ask_until(question, answer_is_right, seconds=20):
@@ -104,7 +104,7 @@ def test_a_killed_drivers_directory_and_processes_go_and_a_living_ones_stay(shor
     foreign = short_tmp / "rayfed-foreign"
     foreign.mkdir()
     drivers[0].kill()
-    drivers[0].wait()
+    drivers[0].wait(60)
     assert clear_leftovers() == [Path(dead)]
     assert not Path(dead).exists()
     assert not psutil.pid_exists(int(dead_agent)) or psutil.Process(int(dead_agent)).status() == psutil.STATUS_ZOMBIE
@@ -113,7 +113,7 @@ def test_a_killed_drivers_directory_and_processes_go_and_a_living_ones_stay(shor
     assert foreign.is_dir()
     os.kill(int(alive_agent), signal.SIGKILL)
     drivers[1].kill()
-    drivers[1].wait()
+    drivers[1].wait(60)
     assert clear_leftovers() == [Path(alive)]
 
 
@@ -274,7 +274,9 @@ try:
 except ClusterError as error:
     sys.exit(str(error))
 """
-    ended = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=200, check=False
+    )
     assert ended.returncode == 1
     assert ended.stderr.startswith("Ray did not start on this machine (its gcs_server died)")
     assert not list(short_tmp.glob("rayfed-*"))

@@ -40,7 +40,7 @@ def settings():
 
 
 def test_the_slurm_script_is_bash():
-    subprocess.run([shutil.which("bash"), "-n", HERE / "slurm.sh"], check=True)
+    subprocess.run([shutil.which("bash"), "-n", HERE / "slurm.sh"], timeout=60, check=True)
 
 
 def test_the_slurm_script_asks_for_a_token_that_it_shows_nobody(settings):
@@ -136,4 +136,6 @@ def test_what_a_user_must_fill_in_is_in_capitals():
 def test_both_deployments_go_on_with_a_run_that_is_there(manifests):
     assert 'if [ -e "$RUN/run.json" ]' in (HERE / "slurm.sh").read_text()
     assert "if [ -e /shared/runs/fedema/run.json ]" in manifests["RayJob"]["spec"]["entrypoint"]
-    subprocess.run([shutil.which("bash"), "-n", "-c", manifests["RayJob"]["spec"]["entrypoint"]], check=True)
+    subprocess.run(
+        [shutil.which("bash"), "-n", "-c", manifests["RayJob"]["spec"]["entrypoint"]], timeout=60, check=True
+    )

@@ -1,5 +1,7 @@
 """RayExecutor on a real federation: the same bits as in this process, whatever dies."""
 
+import time
+
 import pytest
 import torch
 
@@ -77,8 +79,9 @@ def test_a_server_actor_that_dies_between_steps_changes_nothing(executor, federa
     def end_server(_):
         if not killed:
             with kill("ServerActor", times=1) as hit:
-                while not hit:
-                    pass
+                over = time.monotonic() + 120
+                while not hit and time.monotonic() < over:
+                    time.sleep(0.01)
             killed.extend(hit)
 
     killed = []

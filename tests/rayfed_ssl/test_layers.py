@@ -50,7 +50,9 @@ for name, encoder in federation.method.encoders(server, {{}}).items():
 def loaded_after(program: str, *modules: str) -> list[str]:
     """Run a program in a fresh interpreter; returns which of the modules it has loaded."""
     check = f"\nimport sys\nprint(*[name for name in {modules!r} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", program + check], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program + check], capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 

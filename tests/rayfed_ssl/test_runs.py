@@ -164,7 +164,7 @@ def test_a_process_that_is_killed_in_the_middle_of_a_round_loses_that_round_only
         "        if (self.round, report.client) == (2, 1): os.kill(os.getpid(), signal.SIGKILL)\n"
         "run(Config.load(sys.argv[1]), sys.argv[2], observer=Kill())\n"
     )
-    killed = subprocess.run([sys.executable, "-c", program, recipe, tmp_path / "run"], check=False)
+    killed = subprocess.run([sys.executable, "-c", program, recipe, tmp_path / "run"], timeout=300, check=False)
     assert killed.returncode == -9
     assert len(digests(tmp_path / "run")) == 1
     assert facts(resume(tmp_path / "run").directory) == facts(whole.directory)

@@ -241,7 +241,9 @@ def test_a_step_that_diverges_is_one_line_and_exit_code_1(
 
 
 def run_python(program: str, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=300, check=False
+    )
 
 
 @pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["compare", "-h"], []], ids=" ".join)
@@ -260,5 +262,7 @@ def test_help_loads_neither_ray_nor_torch(words: list[str]):
 
 def test_the_reader_of_the_output_may_leave_early():
     program = f"{sys.executable} -c 'from tune.cli import main; main()' list datasets | true"
-    done = subprocess.run(["bash", "-c", f"set -o pipefail; {program}"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {program}"], capture_output=True, text=True, timeout=300, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")

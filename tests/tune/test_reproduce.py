@@ -277,7 +277,7 @@ def test_a_run_that_a_killed_call_left_behind_is_waited_for(tmp_path: Path):
     def say(line: str) -> None:
         said.append(line)
         if "waiting" in line:
-            orphan.communicate()
+            orphan.communicate(timeout=60)
 
     Execution(Plan({"first": Job("first", config)}), tmp_path, lambda *words: tried.append(orphan.poll()), 2, say).run()
     assert said[0] == "first is being run by another process: waiting for it"

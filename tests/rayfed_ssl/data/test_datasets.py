@@ -312,7 +312,7 @@ def test_a_second_opening_imports_no_library_that_only_reading_needs(tmp_path, o
         f"open_dataset('digits', cache=Path({str(tmp_path / 'stores')!r}));"
         "print(sorted({'torch', 'torchvision', 'sklearn', 'pandas', 'ray'} & set(sys.modules)))"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
     assert found.stdout == "[]\n"
 
 

@@ -240,7 +240,7 @@ def grow(path, how, copies=3):
         child.stdin.flush()
         answers.append(child.stdout.readline().split())
     for child in children:
-        child.communicate("\n")
+        child.communicate("\n", timeout=300)
     return sum(int(growth) for growth, _ in answers), sums, {pandas for _, pandas in answers}
 
 

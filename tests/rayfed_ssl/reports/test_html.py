@@ -278,6 +278,8 @@ def test_a_report_loads_no_ray(tmp_path):
     check = (
         "import atexit, sys; atexit.register(lambda: print('ray' in sys.modules, 'matplotlib.pyplot' in sys.modules))\n"
     )
-    done = subprocess.run([sys.executable, "-c", check + code], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", check + code], capture_output=True, text=True, timeout=300, check=False
+    )
     assert "holds no run, sweep or reproduction" in done.stderr
     assert done.stdout == "False False\n"

@@ -72,7 +72,8 @@ def test_both_files_are_pictures_and_the_same_bytes_each_time(tmp_path):
 
 def test_no_window_system_is_touched():
     code = "import sys, rayfed_ssl.reports.partition_figure; print('matplotlib.pyplot' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout == "False\n"
 
 
 def test_a_client_without_labels_is_drawn_empty():
