@@ -1,7 +1,8 @@
 """Where a run's states lie: a directory of one machine or, on NFS, of all; or a bucket.
 
 A file is there as a whole or not at all, whoever is killed while writing it: a directory moves it into place, a bucket
-shows an object once its upload is complete. A file outlives a power loss from when it was settled; what is in a bucket
+shows an object once its upload is complete. Only a bucket that fails during an upload may show a part, which digests tell
+from the whole. A file outlives a power loss from when it was settled; what is in a bucket
 always does. Places travel to other processes by their address.
 """
 
@@ -9,16 +10,16 @@ import errno
 import os
 import secrets
 import socket
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from rayfed_ssl.errors import CheckpointError, ConfigError
-from rayfed_ssl.settling import Settling, side_by_side
+from rayfed_ssl.settling import Settling, Task, side_by_side
 from rayfed_ssl.tensor_files import EARLIER, Chunk, read_path
 from rayfed_ssl.trees import Tree
 
@@ -44,7 +45,7 @@ class Place(ABC):
         self.address = address
         self.kept: dict[int, frozenset[str]] | None = None
         self.settling = Settling()
-        self._removal: threading.Thread | None = None
+        self._removal: Task | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.address,)
@@ -122,8 +123,7 @@ class Place(ABC):
     def delete_later(self, names: Collection[str]) -> None:
         """Remove files that nothing refers to while something else goes on; what fails is found again by `names`."""
         self.wait()
-        self._removal = threading.Thread(target=self._delete_quietly, args=(names,), name="removal")
-        self._removal.start()
+        self._removal = Task(partial(self._delete_quietly, names), "removal")
 
     def _delete_quietly(self, names: Collection[str]) -> None:
         with suppress(OSError):
@@ -132,7 +132,7 @@ class Place(ABC):
     def wait(self) -> None:
         """Wait until nothing is being removed any more."""
         if self._removal is not None:
-            self._removal.join()
+            self._removal.wait()
             self._removal = None
 
     def rest(self) -> None:

@@ -5,6 +5,47 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 
+class Task:
+    """What a thread does, from now on.
+
+    Python 3.11 takes a thread for ended whose `join` was interrupted by a signal; who waits here waits for its end.
+    """
+
+    def __init__(self, do: Callable[[], None], name: str) -> None:
+        self._failure: BaseException | None = None
+        self._over = threading.Event()
+
+        def work() -> None:
+            try:
+                do()
+            except BaseException as error:
+                self._failure = error
+            finally:
+                self._over.set()
+
+        self._thread = threading.Thread(target=work, name=name)
+        self._thread.start()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return self._over.is_set()
+
+    def wait(self) -> None:
+        """Wait for its end, also when told to stop meanwhile; told twice, do not.
+
+        Raises:
+            BaseException: What it raised.
+        """
+        try:
+            self._over.wait()
+        finally:
+            self._over.wait()
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+
 def side_by_side(function: Callable[[str], None], items: Collection[str], threads: int) -> None:
     """Call a function on each item in several threads; pools of `concurrent.futures` refuse that once a program ends.
 
@@ -24,22 +65,21 @@ def side_by_side(function: Callable[[str], None], items: Collection[str], thread
             except Exception as error:
                 failures.append(error)
 
-    helpers = [threading.Thread(target=work) for _ in range(min(threads, len(waiting)) - 1)]
-    for helper in helpers:
-        helper.start()
-    work()
-    for helper in helpers:
-        helper.join()
+    helpers = [Task(work, "helper") for _ in range(min(threads, len(waiting)) - 1)]
+    try:
+        work()
+    finally:
+        for helper in helpers:
+            helper.wait()
     if failures:
         raise failures[0]
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Flush:
     round: int
     files: frozenset[str]
-    thread: threading.Thread
-    failure: BaseException | None = None
+    task: Task
 
 
 class Settling:
@@ -70,18 +110,10 @@ class Settling:
         Raises:
             Exception: What flushing an earlier round raised.
         """
-        if self._flush is not None and self._flush.thread.is_alive():
+        if self._flush is not None and not self._flush.task.is_over:
             return
         self.wait()
-
-        def work() -> None:
-            try:
-                flush()
-            except Exception as error:
-                started.failure = error
-
-        started = self._flush = _Flush(round, files, threading.Thread(target=work, name="settling"))
-        started.thread.start()
+        self._flush = _Flush(round, files, Task(flush, "settling"))
 
     def wait(self) -> None:
         """Wait until nothing is being flushed.
@@ -91,7 +123,5 @@ class Settling:
         """
         if self._flush is not None:
             flush, self._flush = self._flush, None
-            flush.thread.join()
-            if flush.failure is not None:
-                raise flush.failure
+            flush.task.wait()
             self.settled = flush.round, flush.files

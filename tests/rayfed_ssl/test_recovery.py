@@ -1,5 +1,7 @@
 """Going on after a power loss: files that were not flushed to disk are empty."""
 
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -17,7 +19,7 @@ from rayfed_ssl.checkpoints import CheckpointError, RunState, Stored
 from rayfed_ssl.places import Folder
 from rayfed_ssl.record import RunRecord
 from rayfed_ssl.recovery import checked, last_intact
-from rayfed_ssl.settling import side_by_side
+from rayfed_ssl.settling import Task, side_by_side
 from tests.rayfed_ssl.stopping import Stop, StopAt
 from tests.rayfed_ssl.test_faults import Told
 from tests.rayfed_ssl.test_runs import facts
@@ -225,3 +227,27 @@ def test_what_is_done_side_by_side_is_done_and_what_failed_is_told():
     with pytest.raises(OSError, match="not 3"):
         side_by_side(do, [str(number) for number in range(9)], 4)
     assert sorted(done) == [str(number) for number in range(9)]
+
+
+def test_who_is_told_to_end_waits_until_what_goes_on_is_over():
+    class EndedError(Exception):
+        pass
+
+    def end(*_: object) -> None:
+        raise EndedError
+
+    over: list[bool] = []
+
+    def go_on() -> None:
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.3)
+        over.append(True)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        with pytest.raises(EndedError):
+            Task(go_on, "going on").wait()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert over
