@@ -7,6 +7,7 @@ after a question mark: s3://bucket/prefix?region=eu-west-1&endpoint_override=hos
 import errno
 import json
 import os
+import re
 import socket
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from pyarrow import fs
 
 from rayfed_ssl.errors import CheckpointError, ConfigError
 from rayfed_ssl.places import Place
-from rayfed_ssl.settling import side_by_side
+from rayfed_ssl.settling import Task, side_by_side
 from rayfed_ssl.tensor_files import EARLIER, Chunk, read_bytes
 from rayfed_ssl.trees import Tree
 
@@ -27,7 +28,7 @@ DELETED_AT_ONCE = 16
 CAUSES = (
     (("NO_SUCH_BUCKET", "NoSuchBucket"), "there is no such bucket: make it, or correct engine.checkpoints"),
     (
-        ("ACCESS_DENIED", "AccessDenied", "Forbidden", "403"),
+        ("ACCESS_DENIED", "AccessDenied", "Forbidden", "HTTP status 403", "PERMISSION_DENIED"),
         "no permission: the role or key needs to list, read, write and delete objects there",
     ),
     (
@@ -37,7 +38,8 @@ CAUSES = (
             "UNRECOGNIZED_CLIENT",
             "EXPIRED_TOKEN",
             "redentials",
-            "401",
+            "HTTP status 401",
+            "UNAUTHENTICATED",
         ),
         "credentials are missing, wrong or expired: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or a role",
     ),
@@ -86,10 +88,17 @@ class Bucket(Place):
             return [info.base_name for info in found if info.type == fs.FileType.File]
 
     def write(self, name: str, content: Iterable[Chunk], *, durably: bool = False) -> None:
-        """Upload an object, which appears when all of it is there."""
-        with self.explained(name), self._opened[0].open_output_stream(self._path(name)) as stream:
-            for chunk in content:
-                stream.write(chunk)
+        """Upload an object, which appears when all of it is there.
+
+        An upload that is left before its end is completed as far as it came, so a thread does it that no signal reaches.
+        """
+
+        def upload() -> None:
+            with self.explained(name), self._opened[0].open_output_stream(self._path(name)) as stream:
+                for chunk in content:
+                    stream.write(chunk)
+
+        Task(upload, "upload").wait()
 
     def read(self, name: str) -> bytes:
         """Download an object."""
@@ -126,6 +135,16 @@ class Bucket(Place):
         except FileNotFoundError:
             raise
         except OSError as error:
-            found = str(error).partition("\n")[0]
-            meaning = next((what for words, what in CAUSES if any(word in found for word in words)), found)
-            raise OSError(error.errno or errno.EIO, meaning, self.file(name) if name else self.address) from error
+            raise OSError(
+                error.errno or errno.EIO, meaning(str(error)), self.file(name) if name else self.address
+            ) from error
+
+
+def meaning(message: str) -> str:
+    """Say in one line what a cloud's message means, and in brackets what it said."""
+    found = message.partition("\n")[0]
+    _, mark, told = found.rpartition("AWS Error ")
+    # What is quoted is a name, which may hold any word.
+    said = mark + told if mark else re.sub(r"'[^']*'", "''", found)
+    known = next((what for words, what in CAUSES if any(word in said for word in words)), None)
+    return f"{known} ({said})" if known else found

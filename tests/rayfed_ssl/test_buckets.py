@@ -2,7 +2,10 @@
 
 import http.client
 import logging
+import os
 import re
+import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -119,6 +122,7 @@ MESSAGES = {
     "AWS Error NETWORK_CONNECTION during PutObject operation: curlCode: 28, Timeout was reached": "cannot be reached",
     "AWS Error ACCESS_DENIED during CreateMultipartUpload operation: Access Denied": "no permission: the role or key needs",
     "AWS Error INVALID_ACCESS_KEY_ID during ListObjectsV2 operation: it does not exist": "credentials are missing, wrong",
+    "AWS Error UNKNOWN (HTTP status 403) during PutObject operation: No body": "no permission: the role or key needs",
     "AWS Error UNKNOWN (HTTP status 507) during PutObject operation: Insufficient Storage": "HTTP status 507",
 }
 """What pyarrow says, and what a user reads."""
@@ -129,8 +133,9 @@ def test_a_clouds_message_becomes_one_line_with_the_address(message: str):
     place = open_place("s3://bucket/prefix?region=us-east-1")
     assert isinstance(place, Bucket)
     with pytest.raises(OSError, match=re.escape(MESSAGES[message])) as caught, place.explained("state"):
-        raise OSError(f"When reading 'state' in bucket 'bucket': {message}\nDetail: more")
+        raise OSError(f"When reading 'client-000403-000401.safetensors' in bucket 'bucket': {message}\nDetail: more")
     assert "\n" not in str(caught.value)
+    assert message in str(caught.value)
     assert caught.value.filename == "s3://bucket/prefix/state"
 
 
@@ -140,3 +145,36 @@ def test_a_bucket_that_goes_away_in_a_run_is_an_error_with_its_name(place: Bucke
         checkpoints.store({"w": torch.ones(3)}, gone, "state")
     assert "gone" in str(caught.value.filename)
     assert "endpoint" not in str(caught.value.filename)
+
+
+def test_who_is_told_to_end_while_writing_an_object_leaves_the_whole_of_it(tmp_path: Path):
+    class EndedError(Exception):
+        pass
+
+    def end(*_: object) -> None:
+        raise EndedError
+
+    def content() -> Iterator[bytes]:
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.2)
+        yield b"whole"
+
+    place = Bucket(f"file://{tmp_path}")
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        with pytest.raises(EndedError):
+            place.write("round-000001.json", content())
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (tmp_path / "round-000001.json").read_bytes() == b"whole"
+
+
+def test_what_fails_while_an_object_is_written_is_told(tmp_path: Path):
+    def content() -> Iterator[bytes]:
+        yield b"a"
+        raise OSError("the network is down")
+
+    with pytest.raises(OSError, match="the network is down") as caught:
+        Bucket(f"file://{tmp_path}").write("state", content())
+    assert caught.value.filename == f"file://{tmp_path}/state"
