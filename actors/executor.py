@@ -3,28 +3,26 @@
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
 import ray
 from ray import ObjectRef
-from ray.util import get_current_placement_group
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.calls import Done, Failed
 from actors.client_actor import ClientActor, Step
-from actors.cluster import ClusterError, Node, start
+from actors.cluster import ClusterError, start
 from actors.faults import LostObject, strike_after_client
 from actors.likeness import difference, own_versions
 from actors.memories import MemoryCache, is_mapped
 from actors.parking import Parcel, UploadLostError, fill
-from actors.placement import Placement
-from actors.planning import actor_config, check_share, gpus_of, plan, refuse_early, reservation
+from actors.planning import actor_config, beside_gpu, check_share, claim, gpus_of, refuse_early, reservation
 from actors.pool import ActorPool
 from actors.queues import Job, settle
 from actors.server_actor import ServerActor
-from actors.supervision import ActorError, Keeper, await_ready, await_room
+from actors.supervision import ActorError, Keeper, await_ready
 from rayfed_ssl.checkpoints import RunState, Stored
 from rayfed_ssl.faults import KINDS, Fault, Faults, RandomFaults
 from rayfed_ssl.federation import Federation, client_error
@@ -74,9 +72,10 @@ class RayExecutor:
         self._seconds: dict[int, float] = {}
         self._sizes = {client_id: len(rows) for client_id, rows in federation.shards.items()}
         self._lost = LostObject()
-        self._closing: list[Callable[[], None]] = []
+        self._closing = ExitStack()
         refuse_early(federation, address)
         self._cluster = start(address)
+        self._closing.callback(self._cluster.stop)
         try:
             self._health = self._cluster.health
             self._make_actors()
@@ -86,35 +85,27 @@ class RayExecutor:
 
     def _make_actors(self) -> None:
         nodes = self._cluster.nodes()
-        self.placement = self._place(nodes)
+        self.placement = claim(self._federation, nodes)
         cards = gpus_of(nodes) if self.placement.gpus else ()
         config, versions = actor_config(self._federation, self.placement), own_versions()
         attempts = self._engine.attempts
 
         def make_server() -> Any:
-            place = _beside_gpu(self._cluster.nodes())  # the machine of the last one may be gone
+            place = beside_gpu(self._cluster.nodes())  # the machine of the last one may be gone
             return ray.remote(num_cpus=0, scheduling_strategy=place, **ONE_LIFE)(ServerActor).remote(config, versions)
 
         self._keeper = Keeper(make_server, attempts, self._health.check)
-        self._closing.append(self._keeper.close)
+        self._closing.callback(self._keeper.close)
         client = ray.remote(**reservation(self.placement), **ONE_LIFE)(ClientActor)
         self._pool = ActorPool(
             lambda: client.remote(config, versions), self.placement.num_actors, attempts, self._health.check
         )
-        self._closing.append(self._pool.close)
+        self._closing.callback(self._pool.close)
         self._homes = settle(self._sizes, self.placement.num_actors)
         self._memories = MemoryCache(int(MEMORY_SHARE * sum(node.store for node in nodes)))
         if told := difference(await_ready([self._keeper.actor, *self._pool.actors.values()], self._health.check)):
             warnings.warn(told, RuntimeWarning, stacklevel=2)
-        check_share(self.placement, self._federation, next(iter(self._pool.actors.values())), cards)
-
-    def _place(self, nodes: Sequence[Node]) -> Placement:
-        placement = plan(self._federation, nodes)
-        if placement.note:
-            warnings.warn(placement.note, RuntimeWarning, stacklevel=2)
-        if get_current_placement_group() is None:
-            await_room(placement)
-        return placement
+        check_share(self.placement, self._federation, next(iter(self._pool.actors.values())), cards, self._health.get)
 
     def init_server(self, directory: Directory) -> Stored:
         """Make and store the server's state before round 1."""
@@ -262,23 +253,29 @@ class RayExecutor:
 
     def _release_gpus(self) -> None:
         """Let the client actors give back the GPU memory that torch keeps for them, before the server works there."""
-        if self.placement.gpus:
-            asked = [actor.release.remote() for actor in self._pool.idle]  # the others are new and hold none
+        asked = [actor.release.remote() for actor in self._pool.idle] if self.placement.gpus else []
+        if asked:
             ray.wait(asked, num_returns=len(asked), timeout=RELEASE_TIMEOUT)
 
     def evaluate(self, state: RunState, directory: Directory, final: bool) -> tuple[Evaluation, ...]:
         """Score every encoder that the method shows, several at a time."""
         memories = {client_id: self._memories.find(client_id, own) for client_id, own in state.clients.items()}
-        encoders = self._keeper.ask(
-            lambda server: self._collect(server.encoders.remote(state.server, memories, directory.resolve()))
-        )
+        encoders: dict[str, Any] = {}
+
+        def show() -> None:
+            encoders.update(
+                self._keeper.ask(
+                    lambda server: self._collect(server.encoders.remote(state.server, memories, directory.resolve()))
+                )
+            )
 
         def submit(actor: Any, jobs: Sequence[Job]) -> Sequence[ObjectRef[Any]]:
             (job,) = jobs
             return [actor.evaluate.remote(encoders[job.key], job.key, state.round, final)]
 
+        show()
         scores = {}
-        for done in self._pool.run([Job(name) for name in encoders], submit):
+        for done in self._pool.run([Job(name) for name in encoders], submit, store_again=show):
             if isinstance(done, Failed):
                 if done.cause is not None:
                     raise done.cause
@@ -293,12 +290,4 @@ class RayExecutor:
 
     def close(self) -> None:
         """End the actors, and Ray if it was started here."""
-        while self._closing and ray.is_initialized():
-            self._closing.pop()()
-        self._cluster.stop()
-
-
-def _beside_gpu(nodes: Sequence[Node]) -> Any:
-    """Put the server, which reserves nothing, on a machine with a GPU if there is one."""
-    with_gpu = [node.id for node in nodes if node.gpus]
-    return NodeAffinitySchedulingStrategy(with_gpu[0], soft=False) if with_gpu else None
+        self._closing.close()

@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import ray
 from ray import ObjectRef
-from ray.exceptions import ObjectLostError, ObjectStoreFullError
+from ray.exceptions import GetTimeoutError, ObjectLostError, ObjectStoreFullError
 
+from actors.address import ClusterError
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.faults import Fault, Faults
 
 if TYPE_CHECKING:
     from actors.health import Health  # a client actor has no use for it
+
+LOSS_TIMEOUT = 60.0
+"""Seconds until the death of an object's owner must be known."""
 
 
 def strike_actor(faults: Sequence[Fault]) -> None:
@@ -50,12 +54,21 @@ class LostObject:
 
     @cached_property
     def ref(self) -> ObjectRef[Any]:
-        """A ref to it; one serves for a whole run, as losing it takes a second."""
+        """A ref to it; one serves for a whole run, as losing it takes a second.
+
+        Raises:
+            ClusterError: Ray does not notice that it is lost.
+        """
         make: Any = ray.remote(num_cpus=0, max_restarts=0)(_Owner)
         owner = make.remote()
         ref: ObjectRef[Any] = ray.get(owner.put.remote())[0]
         ray.kill(owner)
+        over = time.monotonic() + LOSS_TIMEOUT
         while not _is_lost(ref):
+            if time.monotonic() > over:
+                raise ClusterError(
+                    f"Ray did not notice within {LOSS_TIMEOUT:g} s that an actor is dead: see `ray status`"
+                )
             time.sleep(0.02)
         return ref
 
@@ -70,7 +83,9 @@ class _Owner:
 
 def _is_lost(ref: ObjectRef[Any]) -> bool:
     try:
-        ray.get(ref)
+        ray.get(ref, timeout=LOSS_TIMEOUT)
     except ObjectLostError:
         return True
+    except GetTimeoutError:
+        pass
     return False

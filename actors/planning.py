@@ -1,17 +1,20 @@
 """From a run and the machines that are there to a placement; what cannot fit is refused as early as it can be known."""
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
+from ray import ObjectRef
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util import get_current_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.cluster import Node
+from actors.cluster import ClusterError, Node
 from actors.costs import Need
 from actors.machine import starts_own, this_machine
 from actors.placement import Placement, check_gpu_memory, place
+from actors.supervision import DEATHS, await_room, why_dead
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.gpu_memory import Gpu, gpus
 from rayfed_ssl.step_cost import StepCost, record, step_cost
@@ -29,6 +32,20 @@ def plan(federation: Federation, nodes: Sequence[Node]) -> Placement:
     use_gpu = _uses_gpu(federation, nodes)
     need = Need.of(step_cost(federation, "cuda" if use_gpu else "cpu"))
     return place(federation.config.engine, len(federation.client_ids), nodes, use_gpu=use_gpu, need=need)
+
+
+def claim(federation: Federation, nodes: Sequence[Node]) -> Placement:
+    """Place a run's client actors where there is room for them now.
+
+    Raises:
+        ClusterError: They do not fit, or others hold the room.
+    """
+    placement = plan(federation, nodes)
+    if placement.note:
+        warnings.warn(placement.note, RuntimeWarning, stacklevel=2)
+    if get_current_placement_group() is None:
+        await_room(placement)
+    return placement
 
 
 def refuse_early(federation: Federation, address: str | None) -> None:
@@ -55,7 +72,13 @@ def actor_config(federation: Federation, placement: Placement) -> dict[str, Any]
     return config
 
 
-def check_share(placement: Placement, federation: Federation, actor: Any, cards: Sequence[Gpu]) -> None:
+def check_share(
+    placement: Placement,
+    federation: Federation,
+    actor: Any,
+    cards: Sequence[Gpu],
+    get: Callable[[ObjectRef[Any]], Any] = ray.get,
+) -> None:
     """See before the first round that actors which share GPUs fit; without a measurement on record one of them measures.
 
     Args:
@@ -63,17 +86,22 @@ def check_share(placement: Placement, federation: Federation, actor: Any, cards:
         federation: The run.
         actor: One of them, ready.
         cards: The GPUs before the actors were there.
+        get: Waits for an answer.
 
     Raises:
-        ClusterError: They do not fit.
+        ClusterError: They do not fit, or the one that measures died.
         ClientError: The step of the largest client fails alone.
     """
     need = placement.need
     if placement.shares_gpus and not need.is_measured:
         try:
-            cost: StepCost = ray.get(actor.measure.remote())
+            cost: StepCost = get(actor.measure.remote())
         except RayTaskError as error:
             raise error.cause from error
+        except DEATHS as error:
+            raise ClusterError(
+                f"an actor died in the step of the largest client ({why_dead(error)}): see that memory suffices"
+            ) from None
         record(federation, placement.device, cost)
         need = Need.of(cost)
     check_gpu_memory(placement, need, cards)
@@ -93,6 +121,12 @@ def gpus_of(nodes: Sequence[Node]) -> tuple[Gpu, ...]:
     except (GetTimeoutError, RayError):
         return ()
     return tuple(gpu for some in found for gpu in some)
+
+
+def beside_gpu(nodes: Sequence[Node]) -> Any:
+    """Put the server, which reserves nothing, on a machine with a GPU if there is one."""
+    with_gpu = [node.id for node in nodes if node.gpus]
+    return NodeAffinitySchedulingStrategy(with_gpu[0], soft=False) if with_gpu else None
 
 
 def _uses_gpu(federation: Federation, nodes: Sequence[Node]) -> bool:

@@ -94,9 +94,10 @@ class Keeper:
 
 
 def end_actor(actor: Any) -> None:
-    """End an actor, whatever it is doing; one that is gone already is fine."""
+    """End an actor, whatever it is doing; one that is gone already, or whose Ray is, is fine."""
     with suppress(RayError):
-        ray.kill(actor)
+        if ray.is_initialized():
+            ray.kill(actor)
 
 
 def await_room(placement: Placement) -> None:

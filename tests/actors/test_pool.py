@@ -5,7 +5,7 @@ import time
 import pytest
 import ray
 from ray.core.generated.common_pb2 import ActorDiedErrorContext
-from ray.exceptions import ActorDiedError, ActorUnavailableError, ActorUnschedulableError, NodeDiedError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, ActorUnschedulableError, NodeDiedError, RaySystemError
 
 from actors.calls import Call, Done, Failed, Run
 from actors.cluster import ClusterError
@@ -308,3 +308,15 @@ def test_actors_that_are_placed_may_take_their_time_to_open_their_data(cluster, 
     with pytest.raises(ClusterError, match=r"1 actors were not all there within 0.21 s"):
         await_ready([make_placeless()])
     ray.kill(actor)
+
+
+def test_an_actor_that_cannot_be_ended_keeps_none_of_the_others_from_it(monkeypatch):
+    def end(actor):
+        ended.append(actor)
+        raise RaySystemError("its machine does not answer")
+
+    ended = []
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "kill", end)
+    ActorPool(object, 3, attempts=3).close()
+    assert len(ended) == 3
