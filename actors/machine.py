@@ -1,24 +1,24 @@
 """This machine as Ray would see it: cores, memory and GPUs that a process may use, within a container's limits."""
 
 import os
-import shutil
+import tempfile
 from pathlib import Path
 
-import psutil
 import ray
 import torch
 
 from actors.cluster import Node
-from actors.own_ray import OBJECT_STORE_SHARE, SHARED_MEMORY
+from actors.limits import cores, free_memory
+from actors.own_ray import store_of
 
-CONTROL_GROUP = Path("/sys/fs/cgroup")
+__all__ = ["cores", "free_memory", "starts_own", "store_size", "this_machine"]
 
 
 def this_machine() -> Node:
     """Describe this machine to those who place actors before a Ray of our own is there."""
     memory = free_memory()
     store = store_size(memory)
-    return Node("this machine", cores(), torch.cuda.device_count(), store, memory - store)
+    return Node("this machine", cores(), torch.cuda.device_count(), store, max(0, memory - store))
 
 
 def starts_own(address: str | None) -> bool:
@@ -26,39 +26,6 @@ def starts_own(address: str | None) -> bool:
     return not ray.is_initialized() and (address or os.environ.get("RAY_ADDRESS") or "local") == "local"
 
 
-def cores(group: Path = CONTROL_GROUP) -> int:
-    """Count the cores that this process may use; a container's quota is rounded down, as Ray does."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _words(group / "cpu.max") or _words(group / "cpu/cpu.cfs_quota_us") + _words(
-        group / "cpu/cpu.cfs_period_us"
-    )
-    limited = len(quota) == 2 and quota[0].isdigit() and int(quota[1]) > 0
-    return max(1, min(usable, int(quota[0]) // int(quota[1]))) if limited else usable
-
-
-def free_memory(group: Path = CONTROL_GROUP) -> int:
-    """Count the bytes that processes here may still take; of a container's, file caches do not count as taken."""
-    free = int(psutil.virtual_memory().available)
-    for limit, used, cache in (
-        ("memory.max", "memory.current", "inactive_file"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
-    ):
-        most, taken = _words(group / limit), _words(group / used)
-        if most and most[0].isdigit() and taken:
-            words = _words((group / used).with_name("memory.stat"))
-            cached = int(words[words.index(cache) + 1]) if cache in words else 0
-            free = min(free, int(most[0]) - int(taken[0]) + cached)
-    return max(0, free)
-
-
 def store_size(memory: int) -> int:
-    """Work out the object store that a Ray of our own takes of so much free memory, within the shared memory there is."""
-    wanted = int(memory * OBJECT_STORE_SHARE)
-    return min(wanted, shutil.disk_usage(SHARED_MEMORY).free) if SHARED_MEMORY.is_dir() else wanted
-
-
-def _words(file: Path) -> list[str]:
-    try:
-        return file.read_text().split()
-    except OSError:
-        return []
+    """Work out the object store that a Ray of our own takes of so much free memory."""
+    return store_of(memory, Path(tempfile.gettempdir())).size

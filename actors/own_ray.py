@@ -1,18 +1,19 @@
 """What a Ray of our own is started with: its port, its directory, its object store."""
 
+import math
 import os
 import shutil
 import socket
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from actors.address import ClusterError
 from actors.leftovers import OwnDirectory
+from actors.limits import free_memory
 
 OBJECT_STORE_SHARE = 0.3
 """Part of the free memory that a Ray of our own may fill with uploads and states before it spills them to disk."""
@@ -64,23 +65,48 @@ def options(directory: Path, num_cpus: int | None) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True)
+class Store:
+    """An object store.
+
+    Attributes:
+        size: Bytes that it may hold.
+        shared: Bytes that shared memory leaves it.
+        on_disk: Whether that is too little, so that it lies on disk.
+    """
+
+    size: int
+    shared: float
+    on_disk: bool
+
+
+def store_of(memory: int, directory: Path) -> Store:
+    """Choose size and place of the object store.
+
+    Args:
+        memory: Bytes that are free here.
+        directory: Where Ray's files lie.
+    """
+    wanted = memory * OBJECT_STORE_SHARE
+    shared = shutil.disk_usage(SHARED_MEMORY).free * SHARED_MEMORY_SHARE if SHARED_MEMORY.is_dir() else math.inf
+    if shared >= SMALLEST_STORE:
+        return Store(int(max(min(wanted, shared), SMALLEST_STORE)), shared, on_disk=False)
+    room = shutil.disk_usage(directory).free - DISK_NEEDED
+    return Store(int(max(min(wanted, room, LARGEST_STORE_ON_DISK), SMALLEST_STORE)), shared, on_disk=True)
+
+
 def object_store(directory: Path) -> dict[str, Any]:
-    """Choose size and place of the object store; what finds no room in it, Ray spills to disk."""
-    wanted = psutil.virtual_memory().available * OBJECT_STORE_SHARE
-    free = shutil.disk_usage(SHARED_MEMORY).free * SHARED_MEMORY_SHARE if SHARED_MEMORY.is_dir() else wanted
-    if free >= SMALLEST_STORE:
-        return {"object_store_memory": int(max(min(wanted, free), SMALLEST_STORE))}
+    """Say what Ray shall make its object store of; what finds no room in it, Ray spills to disk."""
+    store = store_of(free_memory(), directory)
+    if not store.on_disk:
+        return {"object_store_memory": store.size}
     warnings.warn(
-        f"{SHARED_MEMORY} has only {free / 1e6:.0f} MB free, so Ray's object store lies on disk in {directory}, which is "
-        "slower: give Docker --shm-size=2g, or a pod an emptyDir of medium Memory there",
+        f"{SHARED_MEMORY} has only {store.shared / 1e6:.0f} MB free, so Ray's object store lies on disk in {directory}, "
+        "which is slower: give Docker --shm-size=2g, or a pod an emptyDir of medium Memory there",
         RuntimeWarning,
         stacklevel=2,
     )
-    room = shutil.disk_usage(directory).free - DISK_NEEDED
-    return {
-        "object_store_memory": int(max(min(wanted, room, LARGEST_STORE_ON_DISK), SMALLEST_STORE)),
-        "_plasma_directory": str(directory),
-    }
+    return {"object_store_memory": store.size, "_plasma_directory": str(directory)}
 
 
 def own_directory() -> OwnDirectory:

@@ -17,6 +17,7 @@ import pytest
 from actors import address, cluster, own_ray, watch
 from actors.address import ClusterError, LocalNode, knock, resolve
 from actors.leftovers import clear_leftovers
+from actors.machine import store_size
 from actors.watch import StartWatch
 
 OWNER = """
@@ -128,6 +129,14 @@ def test_the_object_store_fits_into_shared_memory(tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=int(500e6)))
     assert own_ray.object_store(tmp_path) == {"object_store_memory": int(450e6)}
+
+
+def test_a_container_gets_the_object_store_that_its_run_was_planned_with(tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=int(50e9)))
+    for free, expected in ((1_000_000_000, 300_000_000), (200_000_000, 100_000_000)):
+        monkeypatch.setattr(own_ray, "free_memory", lambda free=free: free)
+        assert own_ray.object_store(tmp_path)["object_store_memory"] == store_size(free) == expected
 
 
 def test_the_object_store_lies_on_disk_where_there_is_no_shared_memory(tmp_path, monkeypatch):
