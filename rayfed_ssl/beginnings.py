@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import socket
 from dataclasses import asdict
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from rayfed_ssl.config import Config
@@ -28,6 +30,12 @@ def start_of(federation: Federation) -> dict[str, str] | None:
     """Name the file that a run's first weights come from."""
     start = federation.task.start
     return None if start is None else {"file": str(start.file), "sha256": start.sha256}
+
+
+def states_name(directory: Path, started: str) -> str:
+    """Name a run's states where many runs keep theirs."""
+    origin = f"{socket.gethostname()}:{directory.resolve()}:{started}"
+    return f"{directory.resolve().name}-{hashlib.sha256(origin.encode()).hexdigest()[:8]}"
 
 
 def describe(federation: Federation) -> dict[str, Any]:

@@ -235,6 +235,7 @@ def write_whole(path: Path, content: Iterable[Chunk], *, durably: bool) -> None:
 def write_durably(path: Path, content: bytes) -> None:
     """Write a file as a whole, so that it outlives a power loss."""
     write_whole(path, [content], durably=True)
+    _flush_directory(path.parent)
 
 
 def explained(error: OSError, path: Path) -> OSError:

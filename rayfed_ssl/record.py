@@ -10,10 +10,8 @@ checkpoints/     the last committed rounds, unless engine.checkpoints puts them 
 While the run goes on, metrics.arrows and ledger.arrows hold the rows that the two tables do not have yet.
 """
 
-import hashlib
 import json
 import shutil
-import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -27,7 +25,7 @@ import pyarrow.compute as pc
 import yaml
 
 from rayfed_ssl import checkpoints
-from rayfed_ssl.beginnings import describe, settings_sha256, start_of
+from rayfed_ssl.beginnings import describe, settings_sha256, start_of, states_name
 from rayfed_ssl.config import Config
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.protocols import is_score
@@ -64,6 +62,11 @@ class RunRecord(Observer):
         """Rows of ledger.parquet."""
         return self._ledger.rows
 
+    @property
+    def last_round(self) -> int:
+        """The last round that run.json tells of."""
+        return max((row["round"] for row in self.summary["rounds"]), default=0)
+
     @cached_property
     def checkpoints(self) -> Place:
         """Where the states lie."""
@@ -78,7 +81,7 @@ class RunRecord(Observer):
         name = (
             known.partition("?")[0].rpartition("/")[2]
             if known
-            else _states_name(self.directory, self.summary["started"])
+            else states_name(self.directory, self.summary["started"])
         )
         return open_place(inside(root, name)).address
 
@@ -285,12 +288,6 @@ class RunRecord(Observer):
         if self._rounds:
             text = text.replace('\n "rounds": []', '\n "rounds": [\n  ' + ",\n  ".join(self._rounds) + "\n ]")
         write_durably(self.directory / "run.json", text.encode())
-
-
-def _states_name(directory: Path, started: str) -> str:
-    """Name a run's states where many runs keep theirs."""
-    origin = f"{socket.gethostname()}:{directory.resolve()}:{started}"
-    return f"{directory.resolve().name}-{hashlib.sha256(origin.encode()).hexdigest()[:8]}"
 
 
 def encoders_of(federation: Federation, state: checkpoints.RunState, directory: Directory) -> dict[str, Encoder]:

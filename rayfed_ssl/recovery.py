@@ -4,13 +4,18 @@ from rayfed_ssl import checkpoints
 from rayfed_ssl.checkpoints import RunState
 from rayfed_ssl.errors import CheckpointError
 from rayfed_ssl.places import Directory, Place, place_of
+from rayfed_ssl.tensor_files import EARLIER
 
 
-def last_intact(directory: Directory) -> tuple[RunState, str | None]:
+def last_intact(directory: Directory, recorded: int | None = None) -> tuple[RunState, str | None]:
     """Find the last committed round that can be gone on from, and flush it to disk.
 
     Rounds that are newer than the one that is known to be on disk may have lost files. Each state of theirs that is not in
     that round is checked, and a round with damage is passed over: going on from an earlier one gives the same bits.
+
+    Args:
+        directory: The checkpoint directory.
+        recorded: The last round of the run's record; a later one is passed over, as what happened in it is not known.
 
     Returns:
         The round, and one line for the user if others were passed over.
@@ -21,6 +26,7 @@ def last_intact(directory: Directory) -> tuple[RunState, str | None]:
     place, damage = place_of(directory), None
     for round, name in reversed(checkpoints.manifests(place).items()):
         try:
+            check_recorded(round, recorded)
             state = checked(checkpoints.load(place, name), place)
         except CheckpointError as error:
             damage = damage or error
@@ -29,6 +35,16 @@ def last_intact(directory: Directory) -> tuple[RunState, str | None]:
             return state, None
         return state, f"going back to round {round}, the last that is whole: {str(damage).rpartition(': ')[0]}"
     raise damage or CheckpointError(f"{directory} holds no complete round: start the run anew")
+
+
+def check_recorded(round: int, recorded: int | None) -> None:
+    """Refuse to go on from a round that the record lost, with who was left out of it.
+
+    Raises:
+        CheckpointError: The round is later than the record's last.
+    """
+    if recorded is not None and round > recorded:
+        raise CheckpointError(f"run.json ends with round {recorded}, before round {round}: {EARLIER}")
 
 
 def checked(state: RunState, place: Place) -> RunState:

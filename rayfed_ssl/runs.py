@@ -19,7 +19,7 @@ from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.places import Place
 from rayfed_ssl.readiness import check_ready
 from rayfed_ssl.record import RunRecord
-from rayfed_ssl.recovery import checked, last_intact
+from rayfed_ssl.recovery import check_recorded, checked, last_intact
 from rayfed_ssl.rounds import (
     ClientReport,
     Dropped,
@@ -197,8 +197,9 @@ def _state_to_go_on_from(record: RunRecord, round: int | None, observer: Observe
     if not checkpoints.manifests(record.checkpoints):
         return None
     if round is not None:
+        check_recorded(round, record.last_round)
         return checked(checkpoints.latest(record.checkpoints, round), record.checkpoints)
-    state, lost = last_intact(record.checkpoints)
+    state, lost = last_intact(record.checkpoints, record.last_round)
     if lost is not None:
         observer.on_warning(lost)
     return state

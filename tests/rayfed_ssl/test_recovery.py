@@ -1,7 +1,9 @@
 """Going on after a power loss: files that were not flushed to disk are empty."""
 
+import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -16,7 +18,7 @@ import torch
 
 from rayfed_ssl import Config, checkpoints, resume, run
 from rayfed_ssl.checkpoints import CheckpointError, RunState, Stored
-from rayfed_ssl.places import Folder
+from rayfed_ssl.places import Folder, write_durably
 from rayfed_ssl.record import RunRecord
 from rayfed_ssl.recovery import checked, last_intact
 from rayfed_ssl.settling import Task, side_by_side
@@ -251,3 +253,36 @@ def test_who_is_told_to_end_waits_until_what_goes_on_is_over():
     finally:
         signal.signal(signal.SIGTERM, before)
     assert over
+
+
+def test_a_round_that_the_record_lost_is_repeated(tiny: Callable[..., Config], tmp_path: Path):
+    whole = run(tiny("local"), tmp_path / "run")
+    before = facts(whole.directory)
+    path = whole.directory / "run.json"
+    summary = json.loads(path.read_text())
+    path.write_text(json.dumps(summary | {"rounds": summary["rounds"][:1]}))
+    with pytest.raises(CheckpointError, match=r"run\.json ends with round 1, before round 2"):
+        resume(whole.directory, round=2)
+    told = Told()
+    assert facts(resume(whole.directory, observer=told).directory) == before
+    assert told.warnings == [
+        "going back to round 1, the last that is whole: run.json ends with round 1, before round 2"
+    ]
+
+
+def test_what_is_written_durably_is_found_after_a_power_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    steps: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def note_fsync(descriptor: int) -> None:
+        steps.append("directory" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        fsync(descriptor)
+
+    def note_replace(source: Path, target: Path) -> None:
+        steps.append("replace")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(os, "replace", note_replace)
+    write_durably(tmp_path / "run.json", b"{}")
+    assert steps == ["file", "replace", "directory"]
