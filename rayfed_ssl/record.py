@@ -33,6 +33,7 @@ from rayfed_ssl.faults import Fault
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.places import Directory, Folder, Place, inside, open_place, write_durably
+from rayfed_ssl.recovery import check_moved
 from rayfed_ssl.rounds import Evaluation, Observer, RoundOutcome
 from rayfed_ssl.rows import EVALUATION_SECONDS, LEDGER, METRICS, Row, ledger_rows, metric_rows, score_rows
 from rayfed_ssl.tables import GrowingTable
@@ -73,11 +74,11 @@ class RunRecord(Observer):
         address = self.summary.get("checkpoints")
         return Folder(self.directory / "checkpoints") if address is None else open_place(address)
 
-    def _address(self, config: Config) -> str | None:
-        """Name where a configuration puts the states of this run; None is beside its record."""
-        root, known = config.engine.checkpoints, self.summary.get("checkpoints")
+    def _address(self, root: str | None) -> str | None:
+        """Name where the states of this run lie below a root of many runs'; None is beside its record."""
         if root is None:
             return None
+        known = self.summary.get("checkpoints")
         name = (
             known.partition("?")[0].rpartition("/")[2]
             if known
@@ -85,22 +86,18 @@ class RunRecord(Observer):
         )
         return open_place(inside(root, name)).address
 
-    def find_states(self, config: Config) -> None:
-        """Look for the states where a run that goes on is told to.
+    def find_states(self, root: str | None, round: int | None = None) -> None:
+        """Take the states from where a run that goes on is told to look.
 
         Raises:
-            ConfigError: They are not there.
+            ConfigError: They are not there, or, unless a round is asked for, those of earlier rounds only.
         """
-        address, before = self._address(config), self.checkpoints
+        address, before = self._address(root), self.checkpoints
         if address == self.summary.get("checkpoints"):
             return
         self.summary["checkpoints"] = address
         del self.checkpoints
-        if not checkpoints.manifests(self.checkpoints):
-            raise ConfigError(
-                f"the states of this run lie in {before}, and {self.checkpoints} holds none: leave engine.checkpoints as it "
-                "was, or copy them there"
-            )
+        check_moved(before, self.checkpoints, self.last_round, round)
 
     @staticmethod
     def refuse_used(directory: Path) -> None:
@@ -124,7 +121,7 @@ class RunRecord(Observer):
         cls.refuse_used(directory)
         record = cls(directory)
         record.summary = describe(federation)
-        record.summary["checkpoints"] = record._address(federation.config)
+        record.summary["checkpoints"] = record._address(federation.config.engine.checkpoints)
         record.checkpoints.create()
         (directory / "checkpoints").mkdir(parents=True, exist_ok=True)
         (directory / "config.yaml").write_text(yaml.safe_dump(federation.config.dump(), sort_keys=False))

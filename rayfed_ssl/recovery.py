@@ -2,8 +2,8 @@
 
 from rayfed_ssl import checkpoints
 from rayfed_ssl.checkpoints import RunState
-from rayfed_ssl.errors import CheckpointError
-from rayfed_ssl.places import Directory, Place, place_of
+from rayfed_ssl.errors import CheckpointError, ConfigError
+from rayfed_ssl.places import Directory, Folder, Place, place_of
 from rayfed_ssl.tensor_files import EARLIER
 
 
@@ -35,6 +35,33 @@ def last_intact(directory: Directory, recorded: int | None = None) -> tuple[RunS
             return state, None
         return state, f"going back to round {round}, the last that is whole: {str(damage).rpartition(': ')[0]}"
     raise damage or CheckpointError(f"{directory} holds no complete round: start the run anew")
+
+
+def check_moved(before: Place, place: Place, recorded: int, round: int | None) -> None:
+    """Refuse to go on from a copy of a run's states that is older than they are.
+
+    Args:
+        before: Where they were last.
+        place: Where they are to be now.
+        recorded: The last round of the run's record, which may not have been committed.
+        round: The round to go on from, if one is asked for.
+
+    Raises:
+        ConfigError: There are none, or older ones.
+    """
+    found = checkpoints.manifests(place)
+    if not found:
+        raise ConfigError(
+            f"the states of this run lie in {before}, and {place} holds none: leave engine.checkpoints as it was, or copy "
+            "them there"
+        )
+    known = checkpoints.manifests(before) if isinstance(before, Folder) else {}
+    last = max(known, default=recorded - 1)
+    if round is None and max(found) < last:
+        raise ConfigError(
+            f"{place} ends with round {max(found)}, and this run came to round {last} with its states in {before}: leave "
+            f"engine.checkpoints as it was, copy them there, or go back with --round {max(found)}"
+        )
 
 
 def check_recorded(round: int, recorded: int | None) -> None:

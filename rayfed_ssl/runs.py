@@ -181,7 +181,8 @@ def resume(
         record.check(federation, draws=True)
         check_ready(federation)
         trackers.chosen(federation.config)
-        record.find_states(federation.config)
+        if any(override.partition("=")[0].strip() == "engine.checkpoints" for override in overrides):
+            record.find_states(federation.config.engine.checkpoints, round)
         state = _state_to_go_on_from(record, round, observer or Observer())
         running = executor(federation)
         try:

@@ -2,6 +2,7 @@
 
 import copy
 import resource
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ import torch
 from rayfed_ssl import Config, ConfigError, checkpoints, resume, run
 from rayfed_ssl.checkpoints import CheckpointError, RunState
 from rayfed_ssl.places import Folder, inside, open_place
-from tests.rayfed_ssl.stopping import StopAt
+from rayfed_ssl.record import RunRecord
+from tests.rayfed_ssl.stopping import Stop, StopAt
 from tests.rayfed_ssl.test_runs import facts
 
 Tiny = Callable[..., Config]
@@ -142,3 +144,23 @@ def test_a_full_disk_is_told_with_what_to_do(tmp_path: Path, room_again: Callabl
         checkpoints.store({"w": torch.ones(1000)}, tmp_path, "state")
     room_again()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_stays_where_it_went_and_does_not_go_back_to_older_states(tiny: Tiny, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Stop):
+        run(tiny("local", "rounds=4", "engine.checkpoints=old"), tmp_path / "run", observer=StopAt("on_round", 2))
+    shutil.copytree(tmp_path / "old", tmp_path / "new")
+    with pytest.raises(Stop):
+        resume(tmp_path / "run", "engine.checkpoints=new", observer=StopAt("on_round", 4))
+    with pytest.raises(ConfigError, match=r"old.* ends with round 1, and .* came to round 3 with its states in .*new"):
+        resume(tmp_path / "run", "engine.checkpoints=old")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    with pytest.raises(Stop):
+        resume(tmp_path / "run", observer=StopAt("on_round", 4))
+    record = RunRecord.open(tmp_path / "run")
+    assert str(record.checkpoints).startswith(str(tmp_path / "new"))
+    assert record.last_round == 3
+    done = resume(tmp_path / "run", f"engine.checkpoints={tmp_path / 'old'}", round=1)
+    assert done.state_sha256 == run(tiny("local", "rounds=4"), tmp_path / "whole").state_sha256
