@@ -78,9 +78,10 @@ class ClientActor:
             directory: Where checkpoints go.
 
         Returns:
-            A list of uploads as numpy, one of next states where these cannot be mapped, and one of reports. Where a step
-            failed, a `ClientError` is in the report's place and None in the others'. Uploads are one object, because each
-            object costs a millisecond.
+            A list of uploads as numpy, each next state alone in its list where these cannot be mapped, and a list of
+            reports. Where a step failed, a `ClientError` is in the report's place and None in the others'. Uploads are
+            one object, because each object costs a millisecond; states are several, so that each goes when its next one
+            comes.
         """
         uploads: list[Any] = []
         states: list[Any] = []
@@ -95,8 +96,8 @@ class ClientActor:
             else:
                 reports.append(report)
             uploads.append(upload)
-            states.append(to_numpy(state))
-        return [uploads, reports] if is_mapped(directory) else [uploads, states, reports]
+            states.append([to_numpy(state)])
+        return [uploads, reports] if is_mapped(directory) else [uploads, *states, reports]
 
     def _update_client(
         self, round: int, step: Step, download: Any, directory: Directory

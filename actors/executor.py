@@ -26,6 +26,7 @@ from actors.supervision import ActorError, Keeper, await_ready
 from rayfed_ssl.checkpoints import RunState, Stored
 from rayfed_ssl.faults import KINDS, Fault, Faults, RandomFaults
 from rayfed_ssl.federation import Federation, client_error
+from rayfed_ssl.ledger import total
 from rayfed_ssl.local_executor import late
 from rayfed_ssl.places import Directory
 from rayfed_ssl.rounds import ClientError, ClientReport, Dropped, Evaluation, Listener, ServerReport
@@ -34,7 +35,7 @@ from rayfed_ssl.trees import Tree
 MEMORY_SHARE = 0.25
 """Part of the object store that client states may fill; those beyond are read from the checkpoint."""
 
-CALL_SECONDS = 0.1
+CALL_SECONDS = 0.5
 """Clients' steps that are shorter go together in one call, up to this sum: little is lost when an actor dies in it."""
 
 RELEASE_TIMEOUT = 10.0
@@ -70,6 +71,7 @@ class RayExecutor:
         self._uploads: dict[int, Parcel] = {}
         self._downloads: dict[int, Any] = {}
         self._seconds: dict[int, float] = {}
+        self._sent: dict[int, int] = {}
         self._sizes = {client_id: len(rows) for client_id, rows in federation.shards.items()}
         self._lost = LostObject()
         self._closing = ExitStack()
@@ -138,7 +140,7 @@ class RayExecutor:
 
         def submit(actor: Any, jobs: Sequence[Job]) -> Sequence[ObjectRef[Any]]:
             steps = [self._step(state, job.key) for job in jobs]
-            call = actor.update_clients.options(num_returns=2 if is_mapped(directory) else 3)
+            call = actor.update_clients.options(num_returns=2 + (0 if is_mapped(directory) else len(jobs)))
             refs: Sequence[ObjectRef[Any]] = call.remote(state.round, steps, directory)
             return refs
 
@@ -174,12 +176,13 @@ class RayExecutor:
         if isinstance(done.value, ClientError):
             return Failed(done.key, str(done.value), done.value)
         report: ClientReport = done.value
-        upload, *memory = done.refs
+        upload, *states = done.refs
         self._uploads[done.key] = Parcel(upload, done.place)
         if self.faults.take("lose-upload", round, done.key):
             self._uploads[done.key] = Parcel(self._lost.ref, 0)
-        self._memories.keep(done.key, report.state, Parcel(memory[0], done.place) if memory else None)
+        self._memories.keep(done.key, report.state, Parcel(states[done.place], 0) if states else None)
         self._seconds[done.key] = report.seconds
+        self._sent[done.key] = total(report.ledger, "up")
         return report
 
     def _dropped(self, round: int, failed: Failed) -> Dropped:
@@ -206,7 +209,8 @@ class RayExecutor:
             measured = sum(self._sizes[k] for k in self._seconds)
             return Job(client_id, size * (sum(self._seconds.values()) / measured if measured else 1.0))
         # A step that something goes wrong in has its call for itself, so that no other suffers from it.
-        return Job(client_id, seconds, None if self.faults.strikes(round, client_id) else seconds)
+        alone = self.faults.strikes(round, client_id)
+        return Job(client_id, seconds, None if alone else seconds, self._sent[client_id])
 
     def update_server(self, state: RunState, cohort: Sequence[int], directory: Directory) -> ServerReport:
         """Aggregate the uploads of the clients that were just trained."""

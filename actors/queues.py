@@ -9,6 +9,10 @@ SHORT = 0.01
 """Seconds of work that go in one call however little is left, because a call costs about a millisecond itself."""
 
 
+CALL_BYTES = 1 << 27
+"""Bytes that the jobs of a call may give back together, as they lie in the actor's memory until the call ends."""
+
+
 @dataclass(frozen=True)
 class Job:
     """Work for an actor.
@@ -17,11 +21,13 @@ class Job:
         key: What the job is known by: a client's id, an encoder's name.
         cost: Expected time, in any unit.
         seconds: The same in seconds, where it has been measured.
+        nbytes: What it gave back when it was last run.
     """
 
     key: Any
     cost: float = 0.0
     seconds: float | None = None
+    nbytes: int = 0
 
 
 def settle(sizes: Mapping[int, int], num_slots: int) -> dict[int, int]:
@@ -94,7 +100,11 @@ class Queues:
             return taken
         left = sum(job.seconds or 0.0 for jobs in self._waiting.values() for job in jobs) + taken[0].seconds
         room = min(self._call_seconds, max(SHORT, left / (2 * num_slots))) - taken[0].seconds
+        nbytes = taken[0].nbytes
         while waiting and waiting[-1].seconds is not None and waiting[-1].seconds <= room:
+            nbytes += waiting[-1].nbytes
+            if nbytes > CALL_BYTES:
+                break
             room -= waiting[-1].seconds
             taken.append(waiting.pop())
         return taken

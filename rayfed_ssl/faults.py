@@ -83,8 +83,14 @@ class Fault:
     drawn: bool = False
 
     def __str__(self) -> str:
-        said = {"round": self.round, "client": self.client, **({"times": self.times} if self.times > 1 else {})}
-        return f"{self.kind}:" + ",".join(f"{key}={value}" for key, value in said.items() if value is not None)
+        said = {key: value for key, value in self.row().items() if key != "kind" and value is not None}
+        said |= {"times": self.times} if self.times > 1 else {}
+        return f"{self.kind}:" + ",".join(f"{key}={value:g}" for key, value in said.items())
+
+    def row(self) -> dict[str, Any]:
+        """Describe one stroke of it for the record."""
+        lasts = {"seconds": self.seconds} if "seconds" in KINDS[self.kind].optional else {}
+        return {"kind": self.kind, "round": self.round, "client": self.client, **lasts}
 
 
 @dataclass(frozen=True)

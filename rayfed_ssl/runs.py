@@ -196,7 +196,12 @@ def resume(
 
 def _state_to_go_on_from(record: RunRecord, round: int | None, observer: Observer) -> RunState | None:
     if not checkpoints.manifests(record.checkpoints):
-        return None
+        if not record.last_round:
+            return None
+        raise CheckpointError(
+            f"{record.checkpoints} holds no complete round, but this run came to round {record.last_round}: put its states "
+            "back, or start the run anew"
+        )
     if round is not None:
         check_recorded(round, record.last_round)
         return checked(checkpoints.latest(record.checkpoints, round), record.checkpoints)

@@ -39,6 +39,9 @@ STEP_BYTES = 60_000_000
 VIEWS = 2
 """Views of a sample that go through the model before gradients are taken."""
 
+MEASURE_TIMEOUT = 3600.0
+"""Seconds that a measurement may take."""
+
 SAMPLES = 2
 """Blank samples that are sent through a model; batch normalisation refuses one."""
 
@@ -153,17 +156,25 @@ def _gpu_peak(device: torch.device, gpu_free: int | None) -> int:
     return torch.cuda.max_memory_reserved(device) + context
 
 
-def measure_apart(config: Config) -> StepCost:
+def measure_apart(config: Config, limit: float = MEASURE_TIMEOUT) -> StepCost:
     """Measure in a process of its own, whose memory nothing else has touched, and put it on record for later runs.
 
+    Args:
+        config: Of the run.
+        limit: Seconds that it may take.
+
     Raises:
-        ConfigError: The step failed there; the message says why.
+        ConfigError: The step failed there, or did not end; the message says why.
     """
-    short = config.model_copy(
-        update={"training": config.training.model_copy(update={"epochs": 1, "total_epochs": None})}
-    )
+    asked = json.dumps(one_epoch(config).dump())
     command = [sys.executable, "-m", "rayfed_ssl.step_cost"]
-    done = subprocess.run(command, input=json.dumps(short.dump()), capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, input=asked, capture_output=True, text=True, timeout=limit, check=False)
+    except subprocess.TimeoutExpired:
+        raise ConfigError(
+            f"two local epochs of one client, run alone, took more than {limit:g} s: lower data.train_limit or raise "
+            "clients.number, so that clients have less to do"
+        ) from None
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
         reason = re.sub(r"^[\w.]+Error: ", "", last)

@@ -10,8 +10,10 @@ from actors.executor import RayExecutor
 from actors.parking import Parcel
 from actors.supervision import ActorError
 from rayfed_ssl import checkpoints
+from rayfed_ssl.buckets import Bucket
+from rayfed_ssl.checkpoints import RunState
 from rayfed_ssl.local_executor import LocalExecutor
-from rayfed_ssl.rounds import ClientError, Observer, Plan, run_rounds
+from rayfed_ssl.rounds import ClientError, Observer, Plan, run_round, run_rounds
 from rayfed_ssl.seeds import Purpose, derive_seed
 
 pytestmark = pytest.mark.ray
@@ -122,6 +124,33 @@ def test_an_upload_that_was_lost_is_made_again(executor, federation, expected, t
     trace = Trace(on_client=lose)
     assert play(executor, federation, tmp_path, trace) == expected
     assert trace.retries == 1
+
+
+def test_a_client_that_dies_when_it_is_trained_again_is_left_out(
+    executor, federation, tmp_path, lost_ref, kill, monkeypatch
+):
+    def lose_the_last(report):
+        done.append(report.client)
+        if len(done) == len(federation.cohort(1)):
+            executor._uploads[report.client] = Parcel(lost_ref, 0)
+            stack.enter_context(kill("ClientActor.update_clients", times=2))
+
+    done = []
+    monkeypatch.setattr(executor, "_engine", replace(executor._engine, on_failure="drop"))
+    plan, state = Plan(1, federation.cohort, 0, tmp_path, quorum=0.1), RunState(0, executor.init_server(tmp_path))
+    with ExitStack() as stack:
+        outcome = run_round(plan, executor, Trace(on_client=lose_the_last), state, 1)
+    (dropped,) = outcome.dropped
+    assert (dropped.client, dropped.quarantined) == (done[-1], True)
+    assert [report.client for report in outcome.clients] == sorted(outcome.state.clients) == sorted(done[:-1])
+
+
+def test_states_in_a_bucket_are_objects_of_their_own(executor, federation, expected, tmp_path, monkeypatch):
+    monkeypatch.setattr("actors.executor.CALL_SECONDS", 10.0)  # several clients in each call
+    monkeypatch.setattr("actors.queues.SHORT", 10.0)
+    assert play(executor, federation, Bucket(f"file://{tmp_path}")) == expected
+    kept = [memory.parcel.ref for memory in executor._memories._memories.values()]
+    assert len(set(kept)) == len(kept) == len(federation.client_ids)
 
 
 def test_states_are_read_from_disk_where_there_is_no_ref(executor, federation, expected, tmp_path):

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.queues import Job, Queues, settle
+from actors.queues import CALL_BYTES, Job, Queues, settle
 
 
 def test_clients_settle_so_that_slots_hold_about_as_many_samples():
@@ -53,3 +53,12 @@ def test_a_job_that_was_put_back_goes_next_and_alone():
 def test_a_guest_finds_the_job_that_waits_although_it_costs_nothing():
     queues = Queues([Job(0), Job(1)], {0: 0, 1: 1}, call_seconds=0.0)
     assert [[job.key for job in queues.take(0, 2)] for _ in range(3)] == [[0], [1], []]
+
+
+def test_a_call_gives_back_no_more_than_an_actor_may_hold():
+    jobs = [Job(k, 0.01, 0.01, nbytes) for k, nbytes in enumerate((CALL_BYTES, CALL_BYTES // 2, CALL_BYTES // 2, 1))]
+    queues = Queues(jobs, {}, call_seconds=10.0)
+    calls = []
+    while queues:
+        calls.append([job.key for job in queues.take(0, 1)])
+    assert calls == [[3, 2], [1], [0]]

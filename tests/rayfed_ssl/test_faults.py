@@ -55,6 +55,11 @@ def test_what_can_never_strike_is_refused(text: str, message: str):
         Faults([parse_fault(text)], 3, COHORTS.__getitem__)
 
 
+@pytest.mark.parametrize("text", ["slow:round=1,client=2,seconds=0.25", "kill-actor:round=2,client=3,times=2"])
+def test_a_fault_is_written_as_it_is_read(text: str):
+    assert str(parse_fault(text)) == text
+
+
 def test_a_fault_strikes_as_often_as_asked_and_no_oftener():
     told: list[Fault] = []
     due = faults("kill-actor:round=2,client=3,times=2", "raise:round=2,client=3", "slow:round=1")
@@ -151,7 +156,7 @@ def test_a_slow_step_changes_nothing_and_what_does_not_strike_is_told(tiny: Any,
     config = tiny("fedema", "engine.on_failure=drop")
     result = play(config, tmp_path / "run", "slow:round=1,client=0,seconds=0", told=told)
     assert (result.state_sha256, result.degraded, told.warnings) == (undisturbed, False, [])
-    assert told.faults == ["slow:round=1,client=0"]
+    assert told.faults == ["slow:round=1,client=0,seconds=0"]
     result = play(config, tmp_path / "other", "raise:round=1,client=1", "nan:round=1,client=1", told=told)
     assert result.degraded
     assert told.dropped[0][0] == 1

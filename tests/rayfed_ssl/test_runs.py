@@ -151,6 +151,15 @@ def test_a_damaged_last_round_leaves_the_one_before(whole: Result, tmp_path: Pat
         resume(tmp_path / "run")
 
 
+def test_a_run_whose_states_are_gone_is_not_begun_anew_over_its_record(whole: Result, tmp_path: Path):
+    shutil.copytree(whole.directory, tmp_path / "run")
+    for path in (tmp_path / "run" / "checkpoints").iterdir():
+        path.unlink()
+    with pytest.raises(CheckpointError, match="holds no complete round, but this run came to round 2: put its states back"):
+        resume(tmp_path / "run")
+    assert facts(tmp_path / "run") == facts(whole.directory)
+
+
 def test_a_process_that_is_killed_in_the_middle_of_a_round_loses_that_round_only(whole: Result, tmp_path: Path):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(yaml.safe_dump(whole.record.config().dump()))
