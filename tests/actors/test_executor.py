@@ -1,6 +1,7 @@
 """RayExecutor on a real federation: the same bits as in this process, whatever dies."""
 
 import time
+from contextlib import ExitStack
 
 import pytest
 import torch
@@ -136,7 +137,7 @@ def test_a_client_that_dies_when_it_is_trained_again_is_left_out(
             stack.enter_context(kill("ClientActor.update_clients", times=2))
 
     done = []
-    monkeypatch.setattr(executor, "_engine", replace(executor._engine, on_failure="drop"))
+    monkeypatch.setattr(executor, "_engine", executor._engine.model_copy(update={"on_failure": "drop"}))
     plan, state = Plan(1, federation.cohort, 0, tmp_path, quorum=0.1), RunState(0, executor.init_server(tmp_path))
     with ExitStack() as stack:
         outcome = run_round(plan, executor, Trace(on_client=lose_the_last), state, 1)
