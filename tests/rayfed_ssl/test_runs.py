@@ -155,7 +155,9 @@ def test_a_run_whose_states_are_gone_is_not_begun_anew_over_its_record(whole: Re
     shutil.copytree(whole.directory, tmp_path / "run")
     for path in (tmp_path / "run" / "checkpoints").iterdir():
         path.unlink()
-    with pytest.raises(CheckpointError, match="holds no complete round, but this run came to round 2: put its states back"):
+    with pytest.raises(
+        CheckpointError, match="holds no complete round, but this run came to round 2: put its states back"
+    ):
         resume(tmp_path / "run")
     assert facts(tmp_path / "run") == facts(whole.directory)
 
