@@ -85,7 +85,7 @@ class Fault:
     def __str__(self) -> str:
         said = {key: value for key, value in self.row().items() if key != "kind" and value is not None}
         said |= {"times": self.times} if self.times > 1 else {}
-        return f"{self.kind}:" + ",".join(f"{key}={value:g}" for key, value in said.items())
+        return f"{self.kind}:" + ",".join(f"{key}={value:.12g}" for key, value in said.items())
 
     def row(self) -> dict[str, Any]:
         """Describe one stroke of it for the record."""

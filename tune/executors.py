@@ -19,6 +19,6 @@ def executor_for(
         from rayfed_ssl.local_executor import LocalExecutor
 
         return partial(LocalExecutor, faults=faults)
-    from actors import RayExecutor
+    from actors.runs import make_executor
 
-    return lambda federation: RayExecutor(federation, address=address, faults=faults)
+    return partial(make_executor, address=address, faults=faults)

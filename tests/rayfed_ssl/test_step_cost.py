@@ -107,6 +107,11 @@ def test_a_step_that_fails_alone_says_why_in_one_line(tiny):
     assert "\n" not in str(caught.value)
 
 
+def test_a_step_that_does_not_end_is_told_in_one_line(tiny):
+    with pytest.raises(ConfigError, match=r"run alone, took more than 0\.01 s: lower data.train_limit"):
+        measure_apart(tiny("fedavg"), limit=0.01)
+
+
 def test_an_epoch_stands_for_all_of_them(tiny):
     short = one_epoch(tiny("fedavg", "training.total_epochs=8"))
     assert short.epochs == 1
