@@ -254,8 +254,7 @@ class RunRecord(Observer):
 
     def on_fault(self, fault: Fault) -> None:
         """Write down a fault before it strikes, as it may end this process."""
-        struck = {"kind": fault.kind, "round": fault.round, "client": fault.client}
-        self.summary.setdefault("faults", []).append(struck)
+        self.summary.setdefault("faults", []).append(fault.row())
         self.save()
 
     def on_evaluated(self, evaluations: Sequence[Evaluation]) -> None:

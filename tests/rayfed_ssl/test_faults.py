@@ -157,6 +157,8 @@ def test_a_slow_step_changes_nothing_and_what_does_not_strike_is_told(tiny: Any,
     result = play(config, tmp_path / "run", "slow:round=1,client=0,seconds=0", told=told)
     assert (result.state_sha256, result.degraded, told.warnings) == (undisturbed, False, [])
     assert told.faults == ["slow:round=1,client=0,seconds=0"]
+    said = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert said["faults"] == [{"kind": "slow", "round": 1, "client": 0, "seconds": 0.0}]
     result = play(config, tmp_path / "other", "raise:round=1,client=1", "nan:round=1,client=1", told=told)
     assert result.degraded
     assert told.dropped[0][0] == 1
