@@ -203,14 +203,15 @@ class RayExecutor:
 
     def _job(self, round: int, client_id: int) -> Job:
         """Take the client's last step for its next, and before its first the shard's size at the others' speed."""
-        seconds = self._seconds.get(client_id)
-        if seconds is None:
+        seconds, sent = self._seconds.get(client_id), self._sent.get(client_id)
+        if seconds is None or sent is None:
             size = self._sizes[client_id]
-            measured = sum(self._sizes[k] for k in self._seconds)
-            return Job(client_id, size * (sum(self._seconds.values()) / measured if measured else 1.0))
+            if not self._seconds:
+                return Job(client_id, size)
+            seconds = size * sum(self._seconds.values()) / sum(self._sizes[k] for k in self._seconds)
+            sent = max(self._sent.values())
         # A step that something goes wrong in has its call for itself, so that no other suffers from it.
-        alone = self.faults.strikes(round, client_id)
-        return Job(client_id, seconds, None if alone else seconds, self._sent[client_id])
+        return Job(client_id, seconds, None if self.faults.strikes(round, client_id) else seconds, sent)
 
     def update_server(self, state: RunState, cohort: Sequence[int], directory: Directory) -> ServerReport:
         """Aggregate the uploads of the clients that were just trained."""

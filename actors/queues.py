@@ -20,7 +20,7 @@ class Job:
     Attributes:
         key: What the job is known by: a client's id, an encoder's name.
         cost: Expected time, in any unit.
-        seconds: The same in seconds, where it has been measured.
+        seconds: The same in seconds, where speed has been measured.
         nbytes: What it gave back when it was last run.
     """
 
