@@ -221,10 +221,8 @@ def _kept_in(place: Place) -> dict[int, frozenset[str]]:
     """Read what the kept rounds refer to; one that is damaged keeps nothing."""
     found = {}
     for round, name in list(manifests(place).items())[-KEPT_ROUNDS:]:
-        try:
+        with suppress(CheckpointError):
             found[round] = load(place, name).files
-        except CheckpointError:
-            continue
     return found
 
 
@@ -259,6 +257,7 @@ def forget_after(directory: Directory, round: int) -> None:
     for later, name in reversed(manifests(place).items()):
         if later > round:
             place.delete([name])
+    place.settle(())  # before anything of those rounds is written anew
 
 
 def load(directory: Directory, name: str) -> RunState:

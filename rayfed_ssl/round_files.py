@@ -26,10 +26,9 @@ def noted_as_settled(place: Place) -> int | None:
 
 
 def forget_settled(place: Place, round: int) -> None:
-    """Take back that a later round was flushed, before anything of it is written anew."""
+    """Take back that a later round was flushed."""
     if (noted_as_settled(place) or 0) > round:
         place.delete([SETTLED])
-        place.settle(())
 
 
 def manifest_name(round: int) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from rayfed_ssl import Config, checkpoints, resume, run
+from rayfed_ssl import Config, checkpoints, places, resume, run
 from rayfed_ssl.checkpoints import CheckpointError, RunState, Stored
 from rayfed_ssl.places import Folder, write_durably
 from rayfed_ssl.record import RunRecord
@@ -161,9 +161,9 @@ def test_a_run_that_lost_its_last_rounds_repeats_them(
     monkeypatch.setattr(checkpoints, "AT_ONCE", 0)
     with pytest.raises(Stop):
         run(config, tmp_path / "run", observer=StopAt("on_client", 4))
-    places = tmp_path / "run" / "checkpoints"
-    (places / "settled.json").unlink(missing_ok=True)
-    (places / "client-000001-000003.safetensors").write_bytes(b"")
+    folder = tmp_path / "run" / "checkpoints"
+    (folder / "settled.json").unlink(missing_ok=True)
+    (folder / "client-000001-000003.safetensors").write_bytes(b"")
     notes = Told()
     assert facts(resume(tmp_path / "run", observer=notes).directory) == facts(whole.directory)
     (line,) = [line for line in notes.warnings if "going back to round 2" in line]
@@ -286,3 +286,21 @@ def test_what_is_written_durably_is_found_after_a_power_loss(tmp_path: Path, mon
     monkeypatch.setattr(os, "replace", note_replace)
     write_durably(tmp_path / "run.json", b"{}")
     assert steps == ["file", "replace", "directory"]
+
+
+def test_that_rounds_were_taken_back_is_on_disk_before_they_are_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    place = Folder(tmp_path)
+    for round in (1, 2):
+        checkpoints.commit(state(place, round), place)
+    left: list[list[int]] = []
+    flush = places._flush_directory
+
+    def note(path: Path) -> None:
+        left.append(list(checkpoints.manifests(path)))
+        flush(path)
+
+    monkeypatch.setattr(places, "_flush_directory", note)
+    checkpoints.forget_after(place, 1)
+    assert left[-1] == [1]
