@@ -4,7 +4,6 @@ Every process that takes part makes its own from the same configuration; pixels 
 machine. Nothing here survives a step: the same arguments give the same bits in any process.
 """
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +17,6 @@ import torch
 from rayfed_ssl.build_task import build_task
 from rayfed_ssl.config import Config
 from rayfed_ssl.data.datasets import open_dataset
-from rayfed_ssl.data.labels import label_subset
 from rayfed_ssl.data.partition import partition
 from rayfed_ssl.data.public import PublicSet, parse_public, split_public
 from rayfed_ssl.data.shard import Shard
@@ -31,7 +29,8 @@ from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server
 from rayfed_ssl.rounds import ClientError, Evaluation, ServerError
 from rayfed_ssl.scoring import labelled, score
 from rayfed_ssl.seeds import SERVER, Purpose, derive_seed, generator
-from rayfed_ssl.trees import leaves
+from rayfed_ssl.shards import check_shards, known_rows
+from rayfed_ssl.uploads import check_upload
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ class Federation:
         self.shards = dict(shards)
         self.public = public
         self._public = None if public is None else Shard.of(public.images.images, public.rows, self.task.device)
-        _check_shards(self.shards)
+        check_shards(self.shards)
         sizes = [len(rows) for _, rows in sorted(self.shards.items())]
         self.notes = (
             self.method.check(self.task, self.num_public)
@@ -104,7 +103,7 @@ class Federation:
                 seed=derive_seed(config.seed, Purpose.PUBLIC),
                 open_other=partial(open_dataset, download=config.data.download, on_progress=on_progress),
             )
-            return cls(config, dataset, _labelled(config, dataset, shards), public)
+            return cls(config, dataset, known_rows(config, dataset, shards), public)
         except ConfigError:
             raise
         except ValueError as error:
@@ -254,35 +253,6 @@ class Federation:
             yield generator(self.task.device, training_seed(self.config, round, participant))
 
 
-def _labelled(config: Config, dataset: Dataset, shards: Mapping[int, np.ndarray]) -> Mapping[int, np.ndarray]:
-    """Leave each client the samples whose labels it knows, where the run has few."""
-    fraction = config.clients.labelled
-    if fraction is None:
-        return shards
-    known = {}
-    for client_id, rows in shards.items():
-        seed = derive_seed(config.seed, Purpose.LABELS, participant=client_id)
-        chosen = label_subset(dataset.train.labels[rows], fraction, config.clients.label_choice, seed)
-        known[client_id] = rows[chosen]
-        if len(chosen) < 2:
-            raise ConfigError(
-                f"clients.labelled={fraction:g} leaves client {client_id} {len(chosen)} of {len(rows)} samples, but it "
-                "needs 2 to train: raise it"
-            )
-    return known
-
-
-def _check_shards(shards: Mapping[int, np.ndarray]) -> None:
-    """Refuse a partition that leaves a client without a pair of samples to contrast."""
-    small = {client_id: len(rows) for client_id, rows in shards.items() if len(rows) < 2}
-    if small:
-        listed = ", ".join(f"client {client_id} has {count}" for client_id, count in small.items())
-        raise ConfigError(
-            f"every client needs at least 2 samples, but {listed}: lower clients.number, raise partition.alpha or take "
-            "another seed"
-        )
-
-
 def training_seed(config: Config, round: int, participant: int) -> int:
     """Derive the seed of one participant's step."""
     return derive_seed(config.seed, Purpose.TRAINING, round=round, participant=participant)
@@ -294,37 +264,6 @@ def client_error(config: Config, round: int, client_id: int, cause: str) -> Clie
         f"client {client_id} failed in round {round} (seed {training_seed(config, round, client_id)}): {cause}; to run "
         f"this step alone and see where: rayfed-ssl replay RUN --round {round} --client {client_id}"
     )
-
-
-def check_upload(upload: Any, download: Any) -> None:
-    """Refuse an upload that would spoil the round: numbers that are not finite, weights that do not fit those received.
-
-    Raises:
-        ValueError: The message names the field and what is wrong with it.
-    """
-    for name, value in vars(upload).items():
-        for path, leaf in leaves(value):
-            if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and not _finite(leaf):
-                raise ValueError(
-                    f"its upload holds numbers that are not finite, in {name}{path}: lower the learning rate"
-                )
-        received = getattr(download, name, None)
-        if isinstance(value, dict) and isinstance(received, dict):
-            for key in value.keys() & received.keys():
-                if _shape(value[key]) != _shape(received[key]):
-                    raise ValueError(
-                        f"its upload does not fit the model: {name}/{key} has shape {_shape(value[key])}, got "
-                        f"{_shape(received[key])} from the server"
-                    )
-
-
-def _finite(values: torch.Tensor) -> bool:
-    # A sum is finite in almost every case, and costs a third of looking at each number.
-    return math.isfinite(values.sum().item()) or bool(values.isfinite().all())
-
-
-def _shape(value: Any) -> list[int] | None:
-    return list(value.shape) if isinstance(value, torch.Tensor) else None
 
 
 def round_half_up(value: float) -> int:

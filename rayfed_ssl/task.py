@@ -1,7 +1,6 @@
 """What every participant of a run knows: models, views, local training, device. It holds no data and no state."""
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -17,10 +16,11 @@ from rayfed_ssl.models import Model, build_model
 from rayfed_ssl.models.precision import Precision, autocast, prepare
 from rayfed_ssl.models.undrawn import Undrawn
 from rayfed_ssl.objective import Batch, Objective, Terms
-from rayfed_ssl.optimisers import Descent, Optimiser
+from rayfed_ssl.optimisers import Optimiser
 from rayfed_ssl.parts import without_memory
 from rayfed_ssl.seeds import Purpose, derive_seed
 from rayfed_ssl.start import Start
+from rayfed_ssl.steps import all_finite, batches, finite
 from rayfed_ssl.trees import Weights, frozen
 
 Loss: TypeAlias = Callable[[Model, nn.Module, Batch], Terms]
@@ -234,7 +234,7 @@ class Task:
         Raises:
             ValueError: Too few samples for one batch, or a loss that is no longer finite.
         """
-        steps = self._batches(len(data), batch or self.batch, generator)
+        steps = batches(len(data), batch or self.batch, generator, self.device, drop_last=self.drop_last)
         if memory is None and loss is None:
             memory = self.objective.start(self, model, data, generator)
         kept = nn.Module() if memory is None else memory
@@ -278,24 +278,6 @@ class Task:
     def _own_loss(self, generator: torch.Generator, model: Model, memory: nn.Module, batch: Batch) -> Terms:
         return self.objective.loss(self, model, memory, batch, generator)
 
-    def _batches(self, num_samples: int, wanted: int, generator: torch.Generator) -> Callable[[], list[Tensor]]:
-        if num_samples < 2:
-            raise ValueError(
-                f"a client needs at least 2 samples to train, got {num_samples}: lower clients.number, raise "
-                "partition.alpha or take another seed"
-            )
-        batch = min(wanted, num_samples)
-
-        def shuffled() -> list[Tensor]:
-            order = torch.randperm(num_samples, generator=generator, device=self.device)
-            parts = list(order.split(batch))
-            # One sample has no negatives and no batch statistics, so a last batch of one is left out.
-            if len(parts) > 1 and (len(parts[-1]) < 2 or (self.drop_last and len(parts[-1]) < batch)):
-                parts.pop()
-            return parts
-
-        return shuffled
-
     @torch.inference_mode()
     def represent(self, model: Model, data: Shard, batch: int = 128) -> tuple[Tensor, Tensor]:
         """Compute features [N, d] and projections [N, p] of unaugmented samples in evaluation mode, not normalised."""
@@ -312,23 +294,3 @@ class Task:
     def project(self, model: Model, data: Shard, batch: int = 128) -> Tensor:
         """Compute unit-length projections of unaugmented samples in evaluation mode, float32 [N, projection_dim]."""
         return F.normalize(self.represent(model, data, batch)[1], dim=1)
-
-
-def finite(loss: float, where: str, descent: Descent, what: str = "the loss") -> float:
-    """Pass a finite loss through.
-
-    Raises:
-        ValueError: The loss is NaN or infinite.
-    """
-    if not math.isfinite(loss):
-        also = "" if what == "the loss" else " or its strength"
-        raise ValueError(f"{what} is {loss} in {where} at learning rate {descent.lr}: lower the learning rate{also}")
-    return loss
-
-
-@torch.no_grad()
-def all_finite(parameters: Iterable[Tensor]) -> bool:
-    """Whether every value is finite; sums, which cost a tenth, tell in every case but one of finite values that overflow."""
-    held = list(parameters)
-    sums = torch.stack([values.sum() for values in held])
-    return bool(sums.isfinite().all()) or all(bool(values.isfinite().all()) for values in held)

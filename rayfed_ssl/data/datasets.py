@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -21,10 +21,9 @@ import numpy as np
 import platformdirs
 
 from rayfed_ssl.data.decoding import OnBad, Source, Split, all_grey, decode, read_parquet
+from rayfed_ssl.data.folders import PICTURE_SUFFIXES, by_class, walk
 from rayfed_ssl.data.partition import random_rows, stratified_split
 from rayfed_ssl.data.store import FORMAT, Dataset, alone, open_store, write_store
-
-PICTURE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
 _SPLIT = re.compile(r"(train|test|validation|valid|val)(?![a-z])", re.IGNORECASE)
 _TEST_NAMES = ("test", "validation", "valid", "val")
@@ -192,7 +191,7 @@ def _find_torchvision(
     if not (root / folder).is_dir():
         done = "set data.path to where it is, or data.download=true to fetch it"
         raise ValueError(f"no copy of {class_name} in {root}, which would hold {folder}: {done}")
-    return Source(tuple(file for _, file in _walk(root / folder, None)), read, has_test=True)
+    return Source(tuple(file for _, file in walk(root / folder, None)), read, has_test=True)
 
 
 def _torchvision_split(dataset: Any) -> Split:
@@ -227,7 +226,7 @@ def _find_parquet(path: Path, download: bool) -> Source:
 def _find_folder(path: Path, download: bool) -> Source:
     """Find pictures in one directory per class, under train and test or val, or all in one place."""
     root = path / "train" if (path / "train").is_dir() else path
-    train = _by_class(root)
+    train = by_class(root)
     classes = tuple(sorted({name for name, _ in train}))
     if not train:
         raise ValueError(
@@ -236,7 +235,7 @@ def _find_folder(path: Path, download: bool) -> Source:
         )
     test: list[tuple[str, Path]] = []
     for name in _TEST_NAMES if root != path else ():
-        found = _by_class(path / name)
+        found = by_class(path / name)
         labels = {label for label, _ in found}
         # Tiny-ImageNet's test/images has no labels; its val is the test set.
         if labels == {"images"} and "images" not in classes:
@@ -251,29 +250,6 @@ def _find_folder(path: Path, download: bool) -> Source:
 
     files = tuple(file for _, file in train + test)
     return Source(files, lambda: (split(train), split(test) if test else None, classes), has_test=bool(test))
-
-
-def _by_class(root: Path) -> list[tuple[str, Path]]:
-    """List (class, file); the class is the first directory, or stands in Tiny-ImageNet's val_annotations.txt."""
-    if not root.is_dir():
-        return []
-    annotations = root / "val_annotations.txt"
-    pictures = _walk(root, PICTURE_SUFFIXES)
-    if annotations.is_file():
-        label = dict(line.split("\t")[:2] for line in annotations.read_text().splitlines() if line.strip())
-        return [(label[file.name], file) for _, file in pictures if file.name in label]
-    return [(label, file) for label, file in pictures if label]
-
-
-def _walk(root: Path, suffixes: tuple[str, ...] | None) -> Iterator[tuple[str, Path]]:
-    """List files below a directory, each after its first directory, in a fixed order and without hidden ones."""
-    for directory, subdirectories, names in os.walk(root, followlinks=True):
-        # Once per directory: pathlib takes microseconds, and there may be a million files.
-        first = next(iter(Path(directory).relative_to(root).parts), "")
-        subdirectories[:] = sorted(name for name in subdirectories if not name.startswith("."))
-        for name in sorted(names):
-            if not name.startswith(".") and (suffixes is None or name.lower().endswith(suffixes)):
-                yield first, Path(directory, name)
 
 
 def _vision(

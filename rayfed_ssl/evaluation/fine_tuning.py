@@ -23,7 +23,7 @@ from rayfed_ssl.evaluation.features import evaluating
 from rayfed_ssl.evaluation.subject import Subject
 from rayfed_ssl.models import ENCODERS
 from rayfed_ssl.optimisers import Descent, Optimiser
-from rayfed_ssl.task import finite
+from rayfed_ssl.steps import finite
 
 
 class Accuracies(NamedTuple):

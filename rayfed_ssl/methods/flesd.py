@@ -46,7 +46,8 @@ from rayfed_ssl.momentum import update_momentum
 from rayfed_ssl.optimisers import Optimiser
 from rayfed_ssl.parts import MEMORY, Rule, without_memory
 from rayfed_ssl.sample_queue import SampleQueue
-from rayfed_ssl.task import Task, finite
+from rayfed_ssl.steps import finite
+from rayfed_ssl.task import Task
 from rayfed_ssl.trees import Weights, frozen, tensor_mean
 
 

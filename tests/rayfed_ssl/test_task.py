@@ -14,7 +14,8 @@ from rayfed_ssl.models import Model
 from rayfed_ssl.objective import Batch, Terms
 from rayfed_ssl.objectives import SimCLR
 from rayfed_ssl.optimisers import Optimiser
-from rayfed_ssl.task import Task, all_finite, finite
+from rayfed_ssl.steps import all_finite, finite
+from rayfed_ssl.task import Task
 from rayfed_ssl.trees import digest
 
 Open = Callable[..., Federation]

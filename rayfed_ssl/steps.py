@@ -1,0 +1,65 @@
+"""Around a training step: which samples it takes, and whether its numbers are still finite."""
+
+import math
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+
+from rayfed_ssl.optimisers import Descent
+
+
+def batches(
+    num_samples: int, wanted: int, generator: torch.Generator, device: torch.device, *, drop_last: bool
+) -> Callable[[], list[Tensor]]:
+    """Shuffle samples anew for each epoch.
+
+    Args:
+        num_samples: Samples of the client.
+        wanted: Samples a step.
+        generator: Orders them.
+        device: Where the order is drawn.
+        drop_last: Whether a last batch that is smaller is left out.
+
+    Returns:
+        Gives an epoch's batches, each as int64 indices [B].
+
+    Raises:
+        ValueError: There are too few samples.
+    """
+    if num_samples < 2:
+        raise ValueError(
+            f"a client needs at least 2 samples to train, got {num_samples}: lower clients.number, raise "
+            "partition.alpha or take another seed"
+        )
+    batch = min(wanted, num_samples)
+
+    def shuffled() -> list[Tensor]:
+        order = torch.randperm(num_samples, generator=generator, device=device)
+        parts = list(order.split(batch))
+        # One sample has no negatives and no batch statistics, so a last batch of one is left out.
+        if len(parts) > 1 and (len(parts[-1]) < 2 or (drop_last and len(parts[-1]) < batch)):
+            parts.pop()
+        return parts
+
+    return shuffled
+
+
+def finite(loss: float, where: str, descent: Descent, what: str = "the loss") -> float:
+    """Pass a finite loss through.
+
+    Raises:
+        ValueError: The loss is NaN or infinite.
+    """
+    if not math.isfinite(loss):
+        also = "" if what == "the loss" else " or its strength"
+        raise ValueError(f"{what} is {loss} in {where} at learning rate {descent.lr}: lower the learning rate{also}")
+    return loss
+
+
+@torch.no_grad()
+def all_finite(parameters: Iterable[Tensor]) -> bool:
+    """Whether every value is finite; sums, which cost a tenth, tell in every case but one of finite values that overflow."""
+    held = list(parameters)
+    sums = torch.stack([values.sum() for values in held])
+    return bool(sums.isfinite().all()) or all(bool(values.isfinite().all()) for values in held)
