@@ -12,7 +12,6 @@ import ray
 from ray import ObjectRef
 from ray.exceptions import GetTimeoutError, ObjectLostError, ObjectStoreFullError
 
-from actors.address import ClusterError
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.faults import Fault, Faults
 
@@ -59,6 +58,8 @@ class LostObject:
         Raises:
             ClusterError: Ray does not notice that it is lost.
         """
+        from actors.address import ClusterError  # a client actor has no use for it
+
         make: Any = ray.remote(num_cpus=0, max_restarts=0)(_Owner)
         owner = make.remote()
         ref: ObjectRef[Any] = ray.get(owner.put.remote())[0]
