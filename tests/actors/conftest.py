@@ -3,18 +3,16 @@
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
 import ray
-from ray.exceptions import GetTimeoutError, ObjectLostError
 
 from actors.cluster import Cluster, start
+from actors.faults import LostObject
 
 Killer = Callable[..., AbstractContextManager[list[int]]]
 
@@ -72,25 +70,4 @@ def kill() -> Killer:
 def lost_ref(cluster: Cluster) -> "ray.ObjectRef[Any]":
     """A ref to an object whose owner is gone."""
 
-    class Owner:
-        def put(self) -> list[Any]:
-            return [ray.put(np.zeros(50_000))]
-
-    owner = ray.remote(num_cpus=0)(Owner).remote()
-    (ref,) = ray.get(owner.put.remote())
-    ray.kill(owner)
-    over = time.monotonic() + 120
-    while not _is_lost(ref):
-        assert time.monotonic() < over, "Ray never found out that the owner is dead"
-        time.sleep(0.02)
-    return ref
-
-
-def _is_lost(ref: "ray.ObjectRef[Any]") -> bool:
-    try:
-        ray.get(ref, timeout=60)
-    except ObjectLostError:
-        return True
-    except GetTimeoutError:
-        return False
-    return False
+    return LostObject().ref
