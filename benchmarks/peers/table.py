@@ -20,7 +20,7 @@ OURS = "rayfed-ssl"
 NAMES = {"plain": "plain loop", "ray": "bare Ray", "pfl": "pfl-research", "flower": "Flower", OURS: OURS}
 
 
-def spread(values: Iterable[float]) -> dict[str, float] | None:
+def spread(values: Iterable[float | None]) -> dict[str, float] | None:
     """Take median and range of a measurement's repeats; None without any."""
     known = [value for value in values if value is not None]
     return {"median": median(known), "low": min(known), "high": max(known), "repeats": len(known)} if known else None
@@ -66,7 +66,7 @@ class Measured:
         return {who: own for who, own in found.items() if own}
 
     def paired(
-        self, first: tuple[str, str, str], second: tuple[str, str, str], value: Callable[[Row, Row], float]
+        self, first: tuple[str, str, str], second: tuple[str, str, str], value: Callable[[Row, Row], float | None]
     ) -> dict[str, float] | None:
         """Compute a number per repeat from two cases of the same repeat."""
         one, two = self.rows(*first), self.rows(*second)
@@ -98,13 +98,18 @@ def _add_training(measured: Measured, summary: Summary) -> None:
     summary["B5: makespan / ideal"] = measured.values("B5", "log-normal", ideal_ratio)
 
 
+def _mb_per_client(few: Row, many: Row) -> float | None:
+    """Memory that a client adds; None for results from before this was measured."""
+    return (many["data_mb"] - few["data_mb"]) / 900 if "data_mb" in few and "data_mb" in many else None
+
+
 def _add_scale(measured: Measured, summary: Summary) -> None:
     few, many = "100 clients", "1000 clients"
     for name in (few, many):
         summary[f"B4 {name}: s/round"] = measured.values("B4", name, seconds)
     for line, value in (
         ("B4: s/round of 1,000 over 100", lambda one, two: seconds(two) / seconds(one)),
-        ("B4: MB per added client", lambda one, two: (two["data_mb"] - one["data_mb"]) / 900),
+        ("B4: MB per added client", _mb_per_client),
     ):
         found = {who: measured.paired(("B4", few, who), ("B4", many, who), value) for who in SYSTEMS}
         summary[line] = {who: own for who, own in found.items() if own}

@@ -77,6 +77,8 @@ def test_memory_per_added_client_is_paired_by_repeat(table: ModuleType) -> None:
     many = row("B4", "1000 clients", "rayfed-ssl", seconds=[1.1], data_mb=1250.0)
     summary = table.summarise([few, many])
     assert summary["B4: MB per added client"]["rayfed-ssl"]["median"] == 0.5
+    without = [{key: value for key, value in one.items() if key != "data_mb"} for one in (few, many)]
+    assert "B4: MB per added client" not in table.summarise(without)
     assert summary["B4: s/round of 1,000 over 100"]["rayfed-ssl"]["median"] == 1.1
 
 
