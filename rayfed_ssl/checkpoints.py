@@ -5,8 +5,8 @@ What holds, in a directory as in a bucket:
 - A round counts once its manifest is in place, which is written last, as a whole. A run that is killed at any moment, by
   any signal, in any process, goes on from the last complete round: at most the running round is lost.
 - A power loss may take more. What is new in a round is flushed to disk before its manifest is written if it is below
-  `AT_ONCE`; larger states are flushed while the run goes on, and the last round that was flushed stays until a later one
-  is. Which one that is lies on disk too, so that a run that goes on (`recovery`) knows what it can trust.
+  `AT_ONCE`; larger states are flushed every half a minute while the run goes on, and the last round that was flushed stays
+  until a later one is. Which one that is lies on disk too, so that a run that goes on (`recovery`) knows what it can trust.
 - A state is checked against its digest when it is read, except by the run that wrote it, and a manifest against its own.
   If the last round is damaged, the one before it is there: `KEPT_ROUNDS` rounds stay, and every file that they name.
 

@@ -1,8 +1,12 @@
 """Flushing rounds to disk while the run goes on: large states take longer to write to disk than to compute."""
 
 import threading
+import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+
+FLUSH_EVERY = 30.0
+"""Seconds between two flushes in the background: a disk that is always being flushed holds up who writes to it."""
 
 
 class Task:
@@ -83,7 +87,7 @@ class _Flush:
 
 
 class Settling:
-    """Flushes one round after the other; a round that comes while another is being flushed is passed over.
+    """Flushes a round every half a minute; those that come earlier, or while one is being flushed, are passed over.
 
     Attributes:
         settled: The last round that is known to outlive a power loss, and its files.
@@ -92,6 +96,7 @@ class Settling:
     def __init__(self) -> None:
         self.settled: tuple[int, frozenset[str]] | None = None
         self._flush: _Flush | None = None
+        self._begun = time.monotonic()
 
     @property
     def files(self) -> frozenset[str]:
@@ -105,7 +110,7 @@ class Settling:
         return rounds if self._flush is None else rounds | {self._flush.round: self._flush.files}
 
     def begin(self, round: int, files: frozenset[str], flush: Callable[[], None]) -> None:
-        """Flush a round in the background, unless another still is.
+        """Flush a round in the background, if it is time and no other still is.
 
         Raises:
             Exception: What flushing an earlier round raised.
@@ -113,6 +118,9 @@ class Settling:
         if self._flush is not None and not self._flush.task.is_over:
             return
         self.wait()
+        if time.monotonic() - self._begun < FLUSH_EVERY:
+            return
+        self._begun = time.monotonic()
         self._flush = _Flush(round, files, Task(flush, "settling"))
 
     def wait(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save
 
-from rayfed_ssl import checkpoints, places
+from rayfed_ssl import checkpoints, places, settling
 from rayfed_ssl.checkpoints import CheckpointError, RunState, Stored
 from rayfed_ssl.method import Empty, Encoder
 from rayfed_ssl.places import Folder
@@ -298,6 +298,7 @@ def test_a_state_whose_digest_is_plain_sha256_can_be_read(tmp_path: Path):
 
 def test_large_states_are_flushed_in_the_background_and_the_last_flushed_round_stays(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(checkpoints, "AT_ONCE", 0)
+    monkeypatch.setattr(settling, "FLUSH_EVERY", 0)
     place, over = Folder(tmp_path), threading.Event()
     monkeypatch.setattr(place, "settle", lambda names: over.wait(20))
     states = []
@@ -317,6 +318,7 @@ def test_what_goes_wrong_while_flushing_is_told_at_the_next_commit(tmp_path: Pat
         raise OSError(28, "No space left on device", "somewhere")
 
     monkeypatch.setattr(checkpoints, "AT_ONCE", 0)
+    monkeypatch.setattr(settling, "FLUSH_EVERY", 0)
     place = Folder(tmp_path)
     monkeypatch.setattr(place, "settle", fail)
     stored = checkpoints.store({"weights": torch.ones(10)}, place, "server-000001")

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from rayfed_ssl import Config, checkpoints, places, resume, run
+from rayfed_ssl import Config, checkpoints, places, resume, run, settling
 from rayfed_ssl.checkpoints import CheckpointError, RunState, Stored
 from rayfed_ssl.places import Folder, write_durably
 from rayfed_ssl.record import RunRecord
@@ -51,6 +51,7 @@ def state(place: Folder, round: int, **clients: Stored) -> RunState:
 def interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDisk]:
     """Round 1 was flushed, 2 is being, 5 was committed; client 7 has a state since round 3."""
     monkeypatch.setattr(checkpoints, "AT_ONCE", 0)
+    monkeypatch.setattr(settling, "FLUSH_EVERY", 0)
     place = SlowDisk(tmp_path)
     place.free.set()
     checkpoints.commit(state(place, 1), place)
@@ -131,6 +132,7 @@ def test_a_round_that_is_asked_for_is_checked_and_not_replaced(interrupted: Slow
 
 def test_a_round_that_will_be_written_anew_is_not_taken_for_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(checkpoints, "AT_ONCE", 0)
+    monkeypatch.setattr(settling, "FLUSH_EVERY", 0)
     place = SlowDisk(tmp_path)
     place.free.set()
     for round in (1, 2):
@@ -159,6 +161,7 @@ def test_a_run_that_lost_its_last_rounds_repeats_them(
     config = tiny("local", "rounds=4", "evaluation.every=1")
     whole = run(config, tmp_path / "whole")
     monkeypatch.setattr(checkpoints, "AT_ONCE", 0)
+    monkeypatch.setattr(settling, "FLUSH_EVERY", 0)
     with pytest.raises(Stop):
         run(config, tmp_path / "run", observer=StopAt("on_client", 4))
     folder = tmp_path / "run" / "checkpoints"
@@ -181,6 +184,7 @@ def test_a_run_that_is_stopped_leaves_nothing_that_goes_on(
         flush(place, names)
 
     monkeypatch.setattr(checkpoints, "AT_ONCE", 0)
+    monkeypatch.setattr(settling, "FLUSH_EVERY", 0)
     monkeypatch.setattr(Folder, "settle", slowly)
     with pytest.raises(Stop):
         run(tiny("local"), tmp_path / "run", observer=StopAt("on_client", 2))
@@ -195,6 +199,7 @@ def test_a_flush_that_fails_when_a_run_is_stopped_is_told(
         raise OSError(28, "No space left on device", "somewhere")
 
     monkeypatch.setattr(checkpoints, "AT_ONCE", 0)
+    monkeypatch.setattr(settling, "FLUSH_EVERY", 0)
     monkeypatch.setattr(Folder, "settle", fail)
     with pytest.raises(Stop), pytest.warns(RuntimeWarning) as caught:
         run(tiny("local"), tmp_path / "run", observer=StopAt("on_client", 1))
