@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import actors
-from benchmarks.peers.work import memory
+from benchmarks.peers.meter import memory
 from rayfed_ssl.config import Config
 from rayfed_ssl.rounds import Observer, RoundOutcome
 
