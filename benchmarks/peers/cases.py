@@ -35,11 +35,11 @@ Fields = dict[str, Any]
 def timed(data: str) -> list[Fields]:
     """List the cases of B1 to B5 that share a process per system: those of equal numbers of clients side by side."""
     one = [
-        _case(data, "B1", f"{size:g} MB", megabytes=size, rounds=4 if size < 20 else 3) for size in (1.0, 10.0, 45.0)
+        _case(data, "B1", f"{size:g} MB", megabytes=size, rounds=6, warm=3) for size in (1.0, 10.0, 45.0)
     ]
     two = [_case(data, "B2", "SimCLR")]
     three = [
-        _case(data, "B3", f"{size} MB", megabytes=1.0, clients=20, state_megabytes=float(size), rounds=4, warm=2)
+        _case(data, "B3", f"{size} MB", megabytes=1.0, clients=20, state_megabytes=float(size), rounds=9, warm=6)
         for size in (0, 20, 60)
     ]
     five = [_case(data, "B5", "log-normal", clients=24, cohort=24, samples=1536, sigma=1.0)]
