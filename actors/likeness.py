@@ -1,15 +1,11 @@
 """Machines that must be alike: bits depend on versions, which are refused where they differ, and on hardware."""
 
-import platform
-import re
 import socket
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
 
 import torch
 
-from rayfed_ssl.environment import environment
+from rayfed_ssl.environment import cpu_model, environment
 from rayfed_ssl.errors import ConfigError
 
 COMPARED = ("python", "ray", "torch", "rayfed-ssl")
@@ -44,14 +40,6 @@ def hardware(device: torch.device) -> str:
     """Describe what else bits depend on: processor and torch's build, and the GPU where this process computes on one."""
     parts = [cpu_model(), torch.backends.cpu.get_cpu_capability(), f"torch {torch.__version__}"]
     return ", ".join(parts + ([torch.cuda.get_device_name(device)] if device.type == "cuda" else []))
-
-
-def cpu_model(file: Path = Path("/proc/cpuinfo")) -> str:
-    """Name the processor; where Linux does not say, the architecture."""
-    with suppress(OSError):
-        if named := re.search(r"^model name\s*:\s*(.+)$", file.read_text(), re.MULTILINE):
-            return named[1].strip()
-    return platform.processor() or platform.machine()
 
 
 def difference(found: Sequence[str]) -> str | None:

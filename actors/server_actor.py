@@ -19,6 +19,7 @@ from rayfed_ssl.gpu_memory import release
 from rayfed_ssl.local_executor import compute_threads, server_file
 from rayfed_ssl.places import Directory
 from rayfed_ssl.rounds import ServerReport
+from rayfed_ssl.shared_starts import first_state
 from rayfed_ssl.struck_steps import fill_disk
 from rayfed_ssl.trees import Tree, to_numpy
 
@@ -52,7 +53,7 @@ class ServerActor:
 
     def init(self, directory: Directory) -> Stored:
         """Make and store the state before round 1."""
-        return self._keep(self._federation.init_server(), directory, 0)
+        return self._keep(first_state(self._federation), directory, 0)
 
     def downloads(self, cohort: Sequence[int], state: Stored, directory: Directory) -> Generator[Tree, None, None]:
         """Select what each client of a cohort receives.

@@ -13,7 +13,12 @@ from rayfed_ssl.environment import environment
 from rayfed_ssl.federation import Federation, training_seed
 from rayfed_ssl.seeds import SERVER
 
-LATER_KEYS = (("model", "start", None), ("clients", "labelled", None), ("clients", "label_choice", "balanced"))
+LATER_KEYS = (
+    ("model", "start", None),
+    ("clients", "labelled", None),
+    ("clients", "label_choice", "balanced"),
+    ("data", "validation", None),
+)
 """Keys that earlier records do not have, with the default that stands for what runs did then."""
 
 

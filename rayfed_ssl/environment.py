@@ -2,7 +2,10 @@
 
 import os
 import platform
+import re
+from contextlib import suppress
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +23,14 @@ def environment() -> dict[str, Any]:
             "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         },
     }
+
+
+def cpu_model(file: Path = Path("/proc/cpuinfo")) -> str:
+    """Name the processor; where Linux does not say, the architecture."""
+    with suppress(OSError):
+        if named := re.search(r"^model name\s*:\s*(.+)$", file.read_text(), re.MULTILINE):
+            return named[1].strip()
+    return platform.processor() or platform.machine()
 
 
 def _version(package: str) -> str | None:

@@ -233,9 +233,9 @@ class Faults:
                 if self.take(kind, round):
                     os.kill(os.getpid(), number)
 
-    def left(self) -> list[Fault]:
-        """List what was asked for by name and has not struck as often as it should."""
-        return [fault for faults in self._left.values() for fault in faults if not fault.drawn]
+    def left(self, round: int) -> list[Fault]:
+        """List what was asked for by name up to a round and has not struck as often as it should."""
+        return [fault for at, faults in self._left.items() for fault in faults if at <= round and not fault.drawn]
 
 
 def _fitting(fault: Fault, rounds: int, cohort: Callable[[int], Sequence[int]], possible: Collection[str]) -> Fault:

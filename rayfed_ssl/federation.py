@@ -18,7 +18,7 @@ from rayfed_ssl.build_task import build_task
 from rayfed_ssl.config import Config
 from rayfed_ssl.data.datasets import open_dataset
 from rayfed_ssl.data.partition import partition
-from rayfed_ssl.data.public import PublicSet, parse_public, split_public
+from rayfed_ssl.data.public import PublicSet, parse_public, refuse_own, split_public
 from rayfed_ssl.data.shard import Shard
 from rayfed_ssl.data.store import Dataset
 from rayfed_ssl.diagnosis import client_diagnostics, encoder_diagnostics
@@ -27,7 +27,7 @@ from rayfed_ssl.gpu_memory import explain
 from rayfed_ssl.ledger import BreakEven, Entry, account
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server
 from rayfed_ssl.rounds import ClientError, Evaluation, ServerError
-from rayfed_ssl.scoring import labelled, score
+from rayfed_ssl.scoring import held_out_notes, labelled, score
 from rayfed_ssl.seeds import SERVER, Purpose, derive_seed, generator
 from rayfed_ssl.shards import check_shards, known_rows
 from rayfed_ssl.uploads import check_upload
@@ -96,8 +96,11 @@ class Federation:
         number = 1 if config.partition.name == "pooled" else config.clients.number
         try:
             dataset = open_dataset(config.data.name, on_progress=on_progress, **options)
+            spec = None if config.public is None else parse_public(config.public)
+            if config.data.validation is not None:
+                refuse_own(spec, config.data.name, config.data.path)
             public, shards = split_public(
-                None if config.public is None else parse_public(config.public),
+                spec,
                 dataset.train,
                 lambda labels: partition(config.partition.name, labels, number, seed, **fields),
                 seed=derive_seed(config.seed, Purpose.PUBLIC),
@@ -240,7 +243,7 @@ class Federation:
         notes = [f"{len(self.dataset.skipped)} unreadable images were left out"] if self.dataset.skipped else []
         if len(np.unique(labelled(self.config, self.dataset).labels)) < 2:
             notes.append("the training set has fewer than two labelled classes, so no accuracy can be measured on it")
-        return tuple(notes)
+        return (*notes, *held_out_notes(self.config, len(self.dataset.test)))
 
     @contextmanager
     def _seeded(self, round: int, participant: int) -> Iterator[torch.Generator]:

@@ -15,6 +15,7 @@ from rayfed_ssl.federation import Federation
 from rayfed_ssl.places import Directory
 from rayfed_ssl.rounds import ClientError, ClientReport, Dropped, Evaluation, Listener, ServerReport
 from rayfed_ssl.settings import Engine
+from rayfed_ssl.shared_starts import first_state
 from rayfed_ssl.struck_steps import fill_disk, update_client
 
 
@@ -38,7 +39,7 @@ class LocalExecutor:
     def init_server(self, directory: Directory) -> Stored:
         """Make and store the server's state before round 1."""
         with compute_threads(self._engine.server_threads):
-            return self._keep(self._federation.init_server(), directory, server_file(0))
+            return self._keep(first_state(self._federation), directory, server_file(0))
 
     def train_clients(
         self, state: RunState, cohort: Sequence[int], directory: Directory, listener: Listener

@@ -118,12 +118,16 @@ class Method(ABC):
         privacy: What an upload exposes of a client's data, in the wording of FLESD's Table 1.
         needs_public: Whether the method works on public data; a run without is refused at start-up.
         averages_weights: Whether all clients need one architecture.
+        costly_start: Whether the server trains before round 1, so that runs which begin alike had better do so once.
+        not_at_start: Fields that `init_server` does not look at, while `costly_start` stays what it is.
     """
 
     __pydantic_config__: ClassVar[Mapping[str, bool]] = {"arbitrary_types_allowed": True}  # a method may hold another
     privacy: ClassVar[Literal["High", "Low", "-"]]
     needs_public: ClassVar[bool] = False
     averages_weights: ClassVar[bool] = False
+    costly_start: ClassVar[bool] = False
+    not_at_start: ClassVar[tuple[str, ...]] = ()
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Look at the run before it starts.

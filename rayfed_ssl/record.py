@@ -269,10 +269,14 @@ class RunRecord(Observer):
         for name, encoder in encoders_of(federation, state, self.checkpoints).items():
             checkpoints.store(encoder, encoders, name)
         encoders.settle(encoders.names())
-        self._metrics.merge()
-        self._ledger.merge()
+        self.pause()
         self.summary["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
         self.save()
+
+    def pause(self) -> None:
+        """Put all rows into the tables, where the next process finds them."""
+        self._metrics.merge()
+        self._ledger.merge()
 
     def save(self) -> None:
         """Write the summary down; rows of the tables are written as they come."""

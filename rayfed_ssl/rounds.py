@@ -133,6 +133,7 @@ class Plan:
         directory: Where checkpoints go.
         quorum: Part of a cohort that must deliver.
         quarantined: Clients that are left out of all rounds, with the round since when; grows while the run goes on.
+        until: Round after which the loop stops, to be resumed; None goes to the end.
     """
 
     rounds: int
@@ -141,6 +142,12 @@ class Plan:
     directory: Directory
     quorum: float = 1.0
     quarantined: dict[int, int] = field(default_factory=dict)
+    until: int | None = None
+
+    @property
+    def last(self) -> int:
+        """The round after which the loop stops."""
+        return self.rounds if self.until is None else min(self.until, self.rounds)
 
     def evaluation_is_due(self, round: int) -> bool:
         """Whether a round is scored: the last one always."""
@@ -150,7 +157,7 @@ class Plan:
 def run_rounds(
     plan: Plan, executor: Executor, observer: Observer, state: RunState | None = None, evaluated: Collection[int] = ()
 ) -> RunState:
-    """Run the federation from the start, or on from a committed round, to the end.
+    """Run the federation from the start, or on from a committed round, to the end or to where the plan stops it.
 
     A round is committed before it is scored and before the next begins, so that whatever kills the run, at most the
     running round or score is lost.
@@ -167,7 +174,7 @@ def run_rounds(
         checkpoints.commit(state, plan.directory)
     elif plan.evaluation_is_due(state.round) and state.round not in evaluated:
         _evaluate(plan, executor, observer, state)
-    for round in range(state.round + 1, plan.rounds + 1):
+    for round in range(state.round + 1, plan.last + 1):
         outcome = run_round(plan, executor, observer, state, round)
         observer.on_round_end(outcome)
         state = outcome.state

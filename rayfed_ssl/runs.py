@@ -38,11 +38,11 @@ ExecutorFactory = Callable[[Federation], Executor]
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run.
+    """A run that came to its end, or to the round where it was to stop.
 
     Attributes:
         directory: The run record.
-        state_sha256: Digest of the server's and all clients' final states.
+        state_sha256: Digest of the server's and all clients' states after its last round.
     """
 
     directory: Path
@@ -55,9 +55,9 @@ class Result:
 
     @property
     def scores(self) -> dict[str, Metrics]:
-        """Final accuracies in [0, 1] by encoder, as `scoring.score` gives them."""
+        """Accuracies in [0, 1] of the last round by encoder, as `scoring.score` gives them; none if it was not scored."""
         record = self.record
-        return record.scores(max(row["round"] for row in record.metrics))
+        return record.scores(record.last_round)
 
     @property
     def degraded(self) -> bool:
@@ -126,6 +126,7 @@ def run(
     observer: Observer | None = None,
     executor: ExecutorFactory = LocalExecutor,
     federation: Federation | None = None,
+    until: int | None = None,
 ) -> Result:
     """Run a federation from the start to the end.
 
@@ -135,6 +136,7 @@ def run(
         observer: Is told how the run goes on.
         executor: Where steps run; `actors.RayExecutor` for Ray. It changes no bit of the result.
         federation: The federation, if the caller has opened it already.
+        until: Stop after this round, to go on with `resume`, to the same bits; None goes to the end.
 
     Raises:
         ConfigError: The configuration cannot be run.
@@ -149,7 +151,7 @@ def run(
     try:
         record = RunRecord.create(target, federation)
         with record.locked():
-            return _go(federation, record, None, observer, running)
+            return _go(federation, record, None, observer, running, until)
     finally:
         running.close()
 
@@ -160,6 +162,7 @@ def resume(
     observer: Observer | None = None,
     executor: ExecutorFactory = LocalExecutor,
     round: int | None = None,
+    until: int | None = None,
 ) -> Result:
     """Go on with a run after its last committed round, to the same bits as if it had never stopped.
 
@@ -169,6 +172,7 @@ def resume(
         observer: Is told how the run goes on.
         executor: Where steps run.
         round: Go on from this committed round instead of the last.
+        until: Stop after this round, as in `run`.
 
     Raises:
         ConfigError: There is no such run, or another process is running it.
@@ -189,7 +193,7 @@ def resume(
             last = 0 if state is None else state.round
             checkpoints.forget_after(record.checkpoints, last)
             record.truncate(last)
-            return _go(federation, record, state, observer, running)
+            return _go(federation, record, state, observer, running, until)
         finally:
             running.close()
 
@@ -226,12 +230,22 @@ def _at_rest(place: Place, observer: Observer) -> Iterator[None]:
 
 
 def _go(
-    federation: Federation, record: RunRecord, state: RunState | None, observer: Observer | None, executor: Executor
+    federation: Federation,
+    record: RunRecord,
+    state: RunState | None,
+    observer: Observer | None,
+    executor: Executor,
+    until: int | None,
 ) -> Result:
     config = federation.config
-    quorum = config.engine.quorum
     plan = Plan(
-        config.rounds, federation.cohort, config.evaluation.every, record.checkpoints, quorum, record.quarantined()
+        config.rounds,
+        federation.cohort,
+        config.evaluation.every,
+        record.checkpoints,
+        config.engine.quorum,
+        record.quarantined(),
+        until,
     )
     watching = observer or Observer()
     begun = 0 if state is None else state.round
@@ -240,13 +254,16 @@ def _go(
         executor.faults.tell = everybody.on_fault
         with _at_rest(record.checkpoints, watching):
             final = run_rounds(plan, executor, everybody, state, record.evaluated())
-            record.finish(federation)
+            if final.round == config.rounds:
+                record.finish(federation)
+            else:
+                record.pause()
     if missing := record.dropped():
         watching.on_warning(
             f"the run is degraded: {len(missing)} client steps are missing from rounds "
             f"{', '.join(map(str, sorted({round for round, _ in missing})))}; run.json says which and why"
         )
-    for fault in executor.faults.left():
+    for fault in executor.faults.left(plan.last):
         watching.on_warning(f"--inject {fault} did not strike: what it was for did not happen in that round")
     return Result(record.directory, final.sha256)
 

@@ -10,7 +10,7 @@ from rayfed_ssl.data.partition import random_rows
 from rayfed_ssl.data.store import Dataset, ImageSet
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.fine_tuning import accuracy_of
-from rayfed_ssl.evaluation.protocol import Linear, Neighbours, Protocol
+from rayfed_ssl.evaluation.protocol import Linear, Neighbours, Protocol, Transfer
 from rayfed_ssl.evaluation.subject import Subject
 from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.seeds import Purpose, derive_seed
@@ -47,6 +47,24 @@ def score(encoder: Encoder, config: Config, task: Task, dataset: Dataset, final:
         if protocol.suits(subject):
             metrics |= measure(protocol, subject)
     return metrics
+
+
+def held_out_notes(config: Config, number: int) -> tuple[str, ...]:
+    """Say what accuracies are of where it is not the test set.
+
+    Args:
+        config: Of the run.
+        number: Samples that it measures on.
+    """
+    share = config.data.validation
+    if share is None:
+        return ()
+    held_out = f"{number:,} held-out training samples (data.validation={share:g})"
+    transfers = [protocol.name for protocol in config.evaluation.chosen if isinstance(protocol, Transfer)]
+    return (
+        f"accuracies are of {held_out}, not of the test set",
+        *(f"accuracies of {name} are of the test set of the dataset that it transfers to" for name in transfers),
+    )
 
 
 def measure(protocol: Protocol, subject: Subject) -> Mapping[str, float]:

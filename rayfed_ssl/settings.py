@@ -26,9 +26,11 @@ class Data(Section):
         size: Side in pixels to which images are resized; None keeps the dataset's own.
         channels: 1 or 3; None keeps the dataset's own.
         train_limit: Use this many training samples, a random subset.
-        test_limit: Use this many test samples, a random subset.
+        test_limit: Measure on this many samples, a random subset.
         test_fraction: Held out where the files have no test split.
-        seed: Draws these subsets and this split; apart from the run's seed, so that all runs see the same images.
+        validation: Hold out this part of the labelled training samples, which no client gets, and measure on it in place of
+            the test set: to choose settings by.
+        seed: Draws these subsets and splits; apart from the run's seed, so that all runs see the same images.
         download: Whether torchvision may fetch missing files.
         on_bad: What unreadable image files do: stop the run ("error") or be left out with a report ("skip").
     """
@@ -40,6 +42,7 @@ class Data(Section):
     train_limit: int | None = Field(None, ge=2)
     test_limit: int | None = Field(None, ge=1)
     test_fraction: float = Field(0.2, gt=0, lt=1)
+    validation: float | None = Field(None, gt=0, lt=1)
     seed: int = Field(0, ge=0)
     download: bool = False
     on_bad: Literal["error", "skip"] = "error"
@@ -235,6 +238,8 @@ class Engine(Section):
         deadline: Seconds after which the clients of a round that are not done are dropped; None waits for all.
         quorum: Part of a cohort that must deliver, or the round fails.
         checkpoints: Directory or s3:// address for states, which all machines must reach; None means the run's own.
+        shared: Directory, which all machines must reach, for what the server trains before round 1: runs that begin alike,
+            as those of a sweep, then train it once. None keeps nothing.
         trackers: "tensorboard", "wandb", "mlflow", several of them in a list, or [] for none; "auto" takes TensorBoard where
             it is installed.
     """
@@ -254,4 +259,9 @@ class Engine(Section):
     deadline: float | None = Field(None, gt=0)
     quorum: float = Field(0.5, gt=0, le=1)
     checkpoints: str | None = None
+    shared: Annotated[Path, AfterValidator(_absolute)] | None = None
     trackers: Annotated[Literal["auto"] | tuple[str, ...], BeforeValidator(_trackers)] = "auto"
+
+
+BITS = ("device", "precision", "channels_last", "compile", "threads", "server_threads")
+"""What of `engine` changes bits."""

@@ -28,6 +28,7 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.gpu_memory import CONTEXT_BYTES, gpus
 from rayfed_ssl.ledger import total
+from rayfed_ssl.shared_starts import first_state
 from rayfed_ssl.task import Task
 from rayfed_ssl.trees import nbytes
 
@@ -124,7 +125,7 @@ def measure(federation: Federation, gpu_free: int | None = None) -> StepCost:
         gpu_free: Bytes of the GPU that were free before this process touched it, to tell CUDA's context by.
     """
     client_id, _ = largest_client(federation)
-    download = federation.method.download(federation.init_server(), client_id)
+    download = federation.method.download(first_state(federation), client_id)
     before = _start_peak(federation.task.device)
     first = federation.update_client(1, client_id, download, None)
     second = federation.update_client(1, client_id, download, first.state)

@@ -26,7 +26,7 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.record import RunRecord
 from rayfed_ssl.reports.reproduced import CellResult, measured
 from rayfed_ssl.reproduction import Cell, Reproduction
-from rayfed_ssl.settings import Engine
+from rayfed_ssl.settings import BITS, Engine
 from tune.executors import executor_for
 
 POLL_SECONDS = 0.5
@@ -36,9 +36,6 @@ Place = tuple[str, str, int]
 
 Launch = Callable[[Config, Path, int | None], str | None]
 """Makes or resumes a run in a directory, holding a lock by its descriptor; returns why it failed, or None."""
-
-BITS = ("device", "precision", "channels_last", "compile", "threads", "server_threads")
-"""What of `engine` changes bits."""
 
 
 @dataclass(frozen=True)
@@ -71,15 +68,22 @@ class Plan:
 
     def add(self, config: Config, needs: str | None = None) -> str:
         """Take a run in, unless one of the same settings is there."""
-        name = f"{config.system}-s{config.seed}-{_digest(config, needs)}"
+        name = run_name(config, needs)
         self.jobs.setdefault(name, Job(name, config, needs))
         return name
+
+
+def run_name(config: Config, needs: str | None = None) -> str:
+    """Name a run's directory for its system, its seed and all that decides its bits."""
+    return f"{config.system}-s{config.seed}-{_digest(config, needs)}"
 
 
 def _digest(config: Config, needs: str | None) -> str:
     """Digest of all that decides a run's bits; of how it is computed, only what is not as usual."""
     settings = {key: value for key, value in config.dump().items() if key != "engine"} | {"needs": needs}
     usual, engine = Engine().model_dump(mode="json"), config.dump()["engine"]
+    if settings["data"]["validation"] is None:
+        del settings["data"]["validation"]  # runs of earlier versions, which had no such key, keep their names
     settings |= {f"engine.{key}": engine[key] for key in BITS if engine[key] != usual[key]}
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:10]
 

@@ -16,7 +16,7 @@ WIDEST = 12
 def print_diagnosis(found: Mapping[str, Any], path: Path | None) -> None:
     """Print what `rayfed_ssl.reports.diagnose` found, and the file it was written to."""
     out = plain_console()
-    out.print(f"round {found['round']}, {found['samples']} test images without labels")
+    out.print(f"round {found['round']}, {found['samples']} {found['split']} images without labels")
     out.print(_encoders(found["encoders"]))
     for matrix in found["matrices"].values():
         out.print(f"\n{matrix['title']}" + (f" ({matrix['unit']})" if matrix["unit"] else ""))

@@ -93,6 +93,7 @@ def print_run(directory: Path, figures: Sequence[Path]) -> None:
             f"as {even.rounds_of_averaging:.2f} rounds of averaging {even.num_parameters:,} parameters",
             soft_wrap=True,
         )
+    print_held_out([summary])
     console.print(f"state_sha256 {summary.state_sha256}", soft_wrap=True)
     console.print(f"record: {directory}" + "".join(f"\nfigure: {figure}" for figure in figures), soft_wrap=True)
 
@@ -123,6 +124,17 @@ def print_comparison(summaries: Sequence[Summary], as_json: bool) -> None:
             summary.privacy,
         )
     plain_console().print(table)
+    print_held_out(summaries)
+
+
+def print_held_out(summaries: Iterable[Summary]) -> None:
+    """Say of which runs accuracies are not of the test set."""
+    names = [summary.directory.name for summary in summaries if summary.config.data.validation is not None]
+    if names:
+        plain_console().print(
+            f"accuracies of {', '.join(names)} are of held-out training samples (data.validation), not of the test set",
+            soft_wrap=True,
+        )
 
 
 def _plain(summary: Summary) -> dict[str, Any]:

@@ -57,6 +57,7 @@ def open_dataset(
     train_limit: int | None = None,
     test_limit: int | None = None,
     test_fraction: float = 0.2,
+    validation: float | None = None,
     seed: int = 0,
     cache: Path | None = None,
     download: bool = False,
@@ -71,9 +72,10 @@ def open_dataset(
         size: Side to which each picture is fitted (centre crop, then bilinear resize); None keeps the native size.
         channels: 1 or 3; None takes 1 if every picture is grey, else 3.
         train_limit: Keep at most this many training samples, a plain random subset in the source's order.
-        test_limit: The same for test samples.
+        test_limit: The same for what is measured on.
         test_fraction: Share split off as the test set, per class, where the source has none (digits always).
-        seed: Seed of that split and of the limits; has no effect, and makes no second store, without them.
+        validation: Share of the labelled training samples, per class, that takes the test set's place; nobody trains on it.
+        seed: Seed of these splits and of the limits; has no effect, and makes no second store, without them.
         cache: Directory of the stores.
         download: Whether files that are missing may be fetched.
         on_bad: Unreadable pictures are an error, or are skipped and listed in the dataset's `skipped`.
@@ -92,7 +94,8 @@ def open_dataset(
     settings: dict[str, Any] = {"name": name, "size": size, "channels": channels, "on_bad": on_bad}
     settings |= {"train_limit": train_limit, "test_limit": test_limit}
     settings |= {} if source.has_test else {"test_fraction": test_fraction}
-    settings |= {"seed": seed} if not source.has_test or train_limit or test_limit else {}
+    settings |= {} if validation is None else {"validation": validation}
+    settings |= {"seed": seed} if not source.has_test or train_limit or test_limit or validation else {}
     directory = cache or platformdirs.user_cache_path("rayfed-ssl") / "stores"
     store = directory / f"{name}-{_key(root, source.files, settings)}.arrow"
     with suppress(ValueError):
@@ -100,7 +103,7 @@ def open_dataset(
     with alone(store):
         with suppress(ValueError):
             return open_store(store)  # another process has just written it
-        train, test, classes = _read(source, test_fraction, train_limit, test_limit, seed)
+        train, test, classes = _read(source, test_fraction, (train_limit, test_limit), validation, seed)
         channels = channels or info.channels or (1 if all_grey(train) and all_grey(test) else 3)
         convert = partial(decode, size=size, channels=channels, on_bad=on_bad)
         report = on_progress or (lambda split, done, total: None)
@@ -115,16 +118,26 @@ def open_dataset(
 
 
 def _read(
-    source: Source, test_fraction: float, train_limit: int | None, test_limit: int | None, seed: int
+    source: Source, test_fraction: float, limits: tuple[int | None, int | None], validation: float | None, seed: int
 ) -> tuple[Split, Split, tuple[str, ...]]:
     train, test, classes = source.read()
     if test is None:
         kept, held_out = stratified_split(train.labels, test_fraction, seed)
         train, test = train.select(kept), train.select(held_out)
     # Two seeds for two subsets: one seed would pick the same row numbers in both splits.
-    train = train.select(random_rows(len(train.labels), train_limit, seed))
-    test = test.select(random_rows(len(test.labels), test_limit, seed + 1))
+    train = train.select(random_rows(len(train.labels), limits[0], seed))
+    if validation is not None:
+        train, test = _hold_out(train, validation, seed + 2)
+    test = test.select(random_rows(len(test.labels), limits[1], seed + 1))
     return train, test, classes
+
+
+def _hold_out(train: Split, fraction: float, seed: int) -> tuple[Split, Split]:
+    """Take from the training samples some to measure on, of those with a label if there are any."""
+    labelled = np.flatnonzero(train.labels >= 0)
+    able = labelled if len(labelled) else np.arange(len(train.labels))
+    held_out = able[stratified_split(train.labels[able], fraction, seed)[1]]
+    return train.select(np.setdiff1d(np.arange(len(train.labels)), held_out)), train.select(held_out)
 
 
 def _check(

@@ -85,6 +85,27 @@ def parse_public(text: str) -> PublicSpec:
     raise ValueError(f"cannot read the public set {text!r}: write {_FORMS} ({', '.join(DATASETS)})")
 
 
+def refuse_own(spec: PublicSpec | None, name: str, path: Path | None) -> None:
+    """Refuse public pictures from the files of the run's own dataset: some that are held out may be among them.
+
+    Args:
+        spec: What is public.
+        name: The run's dataset.
+        path: Where its files are.
+
+    Raises:
+        ValueError: It draws from these files.
+    """
+    if not isinstance(spec, PublicDataset):
+        return
+    one, other = (dataset.removesuffix("-unlabeled") for dataset in (spec.name, name))
+    if one == other and (spec.path is None or path is None or spec.path.resolve() == path.resolve()):
+        raise ValueError(
+            f"public {spec.name} would be drawn from the training samples, and so from those that data.validation holds "
+            "out: take public=fraction:0.1, a client's shard or another dataset"
+        )
+
+
 def split_public(
     spec: PublicSpec | None,
     train: ImageSet,

@@ -166,6 +166,7 @@ class FedCA(Method):
 
     privacy: ClassVar = "High"
     averages_weights: ClassVar = True
+    not_at_start: ClassVar = ("dictionary", "dictionary_size", "ensembling", "beta")
     dictionary: bool = True
     dictionary_size: int = 1024
     ensembling: float = 0.5
@@ -187,6 +188,8 @@ class FedCA(Method):
     def needs_public(self) -> bool:  # type: ignore[override]
         """Whether there is an alignment, which happens on public data."""
         return self.beta > 0
+
+    costly_start = needs_public  # the server trains a model to align with
 
     @property
     def averaging(self) -> FedAvg:
@@ -211,9 +214,8 @@ class FedCA(Method):
 
     def init_server(self, server: Server) -> ServerState:
         """Initialise theta_0; prepare D_align and an alignment model (Algorithm 1, server, 1-2)."""
-        return ServerState(
-            self.averaging.init_server(server), aligned=self.alignment_model(server) if self.beta else None
-        )
+        averaged = self.averaging.init_server(server)
+        return ServerState(averaged, aligned=self.alignment_model(server) if self.beta else None)
 
     def alignment_model(self, server: Server) -> Aligned:
         """Train a model on D_align and keep what it makes of it."""

@@ -201,6 +201,7 @@ class FedFoA(Method):
     """
 
     privacy: ClassVar = "Low"
+    not_at_start: ClassVar = ("strength", "warm_up", "normalise")
     base: Method = LocalOnly()
     strength: float = 0.01
     warm_up: int = 5
@@ -213,7 +214,7 @@ class FedFoA(Method):
             raise ValueError(f"method.strength must be at least 0, got {self.strength}")
         if self.warm_up < 0:
             raise ValueError(f"method.warm_up must be at least 0, got {self.warm_up}")
-        for name in ("needs_public", "averages_weights"):
+        for name in ("needs_public", "averages_weights", "costly_start"):
             object.__setattr__(self, name, getattr(self.base, name))
         if self.base.privacy == "High":
             object.__setattr__(self, "privacy", "High")

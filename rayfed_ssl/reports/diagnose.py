@@ -3,7 +3,8 @@
 {
   "round": 8,                       the committed round
   "method": "fedfoa", "seed": 0,
-  "samples": 256,                   test images, unlabelled, that all numbers are computed on
+  "samples": 256,                   images, unlabelled, that all numbers are computed on
+  "split": "test",                  of the test set; "held-out" for training samples that data.validation has held out
   "encoders": {                     in the method's order
     "client-0": {"architecture": "cnn", "width": 256, "feature_std": 0.41, "effective_rank": 31.2,
                  "alignment": 0.22, "uniformity": -1.9}, ...
@@ -128,6 +129,7 @@ def examine(federation: Federation, encoders: Mapping[str, Encoder]) -> dict[str
     ratios = _false_negatives(federation)
     return {
         "samples": len(images),
+        "split": "test" if config.data.validation is None else "held-out",
         "encoders": described,
         "matrices": _matrices(features, relations) if len(features) > 1 else {},
         "angles": _boxes(features),

@@ -152,8 +152,11 @@ def tracked(record: RunRecord, config: Config, round: int, report: Callable[[str
     ending: Ending = "failed"
     try:
         yield tracking
-        tracking.finish()
-        ending = "finished"
+        if record.summary["finished"] is None:
+            ending = "interrupted"  # it pauses, to be resumed
+        else:
+            tracking.finish()
+            ending = "finished"
     except KeyboardInterrupt:
         ending = "interrupted"
         raise

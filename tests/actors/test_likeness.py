@@ -7,11 +7,12 @@ import pytest
 import ray
 
 from actors.address import ClusterError
-from actors.likeness import cpu_model, difference, hardware, own_versions, refuse_others
+from actors.likeness import difference, hardware, own_versions, refuse_others
 from actors.placement import Placement
 from actors.planning import actor_config
 from actors.server_actor import ServerActor
 from actors.supervision import await_ready
+from rayfed_ssl.environment import cpu_model
 from rayfed_ssl.errors import ConfigError
 
 

@@ -92,7 +92,11 @@ def test_a_mistake_is_told_in_one_line_that_says_what_to_do(name: str):
     assert len(str(caught.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize("override", ["method=null", "objective=null", "engine.actors=0", "engine.actors=some"])
+ODD = ["method=null", "objective=null", "engine.actors=0", "engine.actors=some", "engine.shared=[1]"]
+ODD += [f"data.validation={value}" for value in ("0", "1", "-0.1", "half", ".nan")]
+
+
+@pytest.mark.parametrize("override", ODD)
 def test_an_odd_value_is_told_in_one_line_without_our_insides(override: str):
     with pytest.raises(ConfigError, match=override.split("=", maxsplit=1)[0].rsplit(".", maxsplit=1)[-1]) as caught:
         Config.load("digits", override)

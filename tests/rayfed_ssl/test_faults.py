@@ -69,13 +69,14 @@ def test_a_fault_strikes_as_often_as_asked_and_no_oftener():
     struck = [[fault.kind for fault in due.for_step(2, 3)] for _ in range(4)]
     assert struck == [["kill-actor"], ["kill-actor"], ["raise"], []]
     assert [fault.kind for fault in told] == ["slow", "kill-actor", "kill-actor", "raise"]
-    assert due.left() == []
+    assert due.left(4) == []
 
 
 def test_what_did_not_strike_is_known():
     due = faults("kill-actor:round=2,client=3,times=3", "random:rate=1")
     due.for_step(2, 3)
-    assert due.left() == [Fault("kill-actor", 2, 3, times=2)]
+    assert due.left(4) == [Fault("kill-actor", 2, 3, times=2)]
+    assert due.left(1) == [], "its round is still to come"
 
 
 def test_random_faults_follow_from_the_seed_round_by_round():

@@ -69,6 +69,42 @@ def test_no_public_sample_is_private(open_tiny: Open, public: str):
     assert not np.intersect1d(private, federation.public.rows).size
 
 
+HELD_OUT = ("data.validation=0.2", "data.test_limit=null")
+
+
+@pytest.mark.parametrize("public", ["fraction:0.3", "client:0"])
+def test_held_out_samples_are_nobodys_and_the_same_for_every_seed(open_tiny: Open, public: str):
+    held_out = set()
+    for seed in (0, 1):
+        federation = open_tiny("flesd", f"public={public}", f"seed={seed}", "method.distil_batch=8", *HELD_OUT)
+        dataset, images = federation.dataset, federation.dataset.train.images
+        assert (len(dataset.train), len(dataset.test)) == (120, 30)
+        seen = {images[row].tobytes() for rows in federation.shards.values() for row in rows}
+        seen |= {images[row].tobytes() for row in federation.public.rows}
+        seen |= {image.tobytes() for image in labelled(federation.config, dataset).images}
+        measured = {image.tobytes() for image in dataset.test.images}
+        assert not seen & measured
+        held_out.add(frozenset(measured))
+    assert len(held_out) == 1
+
+
+def test_a_run_that_measures_on_held_out_samples_says_so(open_tiny: Open):
+    note = "accuracies are of 30 held-out training samples (data.validation=0.2), not of the test set"
+    assert open_tiny("fedavg", *HELD_OUT).notes == (note,)
+    transfer = ("evaluation.protocols=transfer-fedca", "evaluation.settings.transfer-fedca.dataset=digits")
+    assert open_tiny("fedavg", *HELD_OUT, *transfer).notes == (
+        note,
+        "accuracies of transfer-fedca are of the test set of the dataset that it transfers to",
+    )
+
+
+def test_public_samples_that_may_be_held_out_ones_are_refused(tiny: Tiny):
+    with pytest.raises(ConfigError, match=r"public digits would be drawn from the training samples") as caught:
+        Federation.open(tiny("flesd", "public=digits:45", *HELD_OUT))
+    assert len(str(caught.value).splitlines()) == 1
+    Federation.open(tiny("flesd", "public=digits:45"))
+
+
 def test_pooled_is_one_client_whatever_the_number(open_tiny: Open):
     federation = open_tiny("local", "partition=pooled", "clients.number=6")
     assert federation.client_ids == (0,)

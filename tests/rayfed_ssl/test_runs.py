@@ -4,7 +4,9 @@ import json
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,9 @@ import yaml
 
 from rayfed_ssl import Config, ConfigError, replay, resume, run
 from rayfed_ssl.checkpoints import CheckpointError, manifests
+from rayfed_ssl.faults import parse_fault
 from rayfed_ssl.federation import Federation
+from rayfed_ssl.local_executor import LocalExecutor
 from rayfed_ssl.record import RunRecord
 from rayfed_ssl.rounds import ClientError
 from rayfed_ssl.runs import Result
@@ -137,6 +141,57 @@ def test_resuming_a_finished_run_changes_nothing(whole: Result, tmp_path: Path):
     before = facts(tmp_path / "run")
     assert resume(tmp_path / "run").state_sha256 == result.state_sha256
     assert facts(tmp_path / "run") == before
+
+
+@pytest.fixture(scope="module")
+def longer(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """An undisturbed run of three rounds, of which the second and the last are scored."""
+    config = tiny("local", "rounds=3", "evaluation.every=2")
+    return run(config, tmp_path_factory.mktemp("runs") / "longer")
+
+
+def test_a_run_that_pauses_after_rounds_ends_as_if_it_had_not(longer: Result, tmp_path: Path):
+    paused = run(longer.record.config(), tmp_path / "run", until=1)
+    for round in (1, 2):
+        assert digests(tmp_path / "run") == digests(longer.directory)[:round]
+        assert paused.state_sha256 == digests(longer.directory)[round - 1]
+        assert paused.record.summary["finished"] is None
+        assert not (tmp_path / "run" / "encoders").exists()
+        assert not list((tmp_path / "run").glob("*.arrows"))
+        assert paused.scores == longer.record.scores(round)
+        paused = resume(tmp_path / "run", until=round + 1)
+    assert paused.state_sha256 == longer.state_sha256
+    assert paused.record.summary["finished"] is not None
+    assert facts(paused.directory) == facts(longer.directory)
+
+
+@pytest.mark.parametrize("until", [0, 3, 99])
+def test_a_run_may_pause_before_its_first_round_and_not_after_its_last(longer: Result, tmp_path: Path, until: int):
+    paused = run(longer.record.config(), tmp_path / "run", until=until)
+    assert digests(tmp_path / "run") == digests(longer.directory)[:until]
+    assert (paused.record.summary["finished"] is None) == (until == 0)
+    assert facts(resume(tmp_path / "run").directory) == facts(longer.directory)
+
+
+def test_resuming_until_a_round_that_is_there_changes_nothing(longer: Result, tmp_path: Path):
+    run(longer.record.config(), tmp_path / "run", until=2)
+    before = facts(tmp_path / "run")
+    for until in (1, 2):
+        assert resume(tmp_path / "run", until=until).state_sha256 == digests(longer.directory)[1]
+        assert facts(tmp_path / "run") == before
+    resume(tmp_path / "run")
+    assert resume(tmp_path / "run", until=1).record.summary["finished"] is not None
+    assert facts(tmp_path / "run") == facts(longer.directory)
+
+
+def test_a_fault_of_a_round_that_is_still_to_come_is_not_missed(longer: Result, tmp_path: Path):
+    slow = [parse_fault("slow:round=2,seconds=0")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(longer.record.config(), tmp_path / "run", executor=partial(LocalExecutor, faults=slow), until=1)
+    gone = [parse_fault("slow:round=1,seconds=0")]
+    with pytest.warns(RuntimeWarning, match=r"--inject slow:round=1,.* did not strike"):
+        resume(tmp_path / "run", executor=partial(LocalExecutor, faults=gone), until=2)
 
 
 def test_a_damaged_last_round_leaves_the_one_before(whole: Result, tmp_path: Path):

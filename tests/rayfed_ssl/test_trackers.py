@@ -202,6 +202,13 @@ def test_a_run_that_is_stopped_again_and_again_is_one_run_without_duplicates(
     assert_same(untimed(read(tmp_path / "run")), untimed(expected(plain)))
 
 
+def test_a_run_that_pauses_is_one_run_with_one_end(tiny: Tiny, tmp_path: Path, plain: Path, reader: tuple[str, Reader]):
+    name, read = reader
+    run(settings(tiny, f"engine.trackers={name}"), tmp_path / "run", until=1)
+    resume(tmp_path / "run")
+    assert_same(untimed(read(tmp_path / "run")), untimed(expected(plain)))
+
+
 def test_a_tracker_that_comes_late_gets_everything(tmp_path: Path, plain: Path, reader: tuple[str, Reader]):
     name, read = reader
     copytree(plain, tmp_path / "run")

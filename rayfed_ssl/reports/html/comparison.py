@@ -20,9 +20,10 @@ def comparison_sections(groups: Sequence[Group], gallery: Gallery, command: str)
     names = ", ".join(run.name for run in runs[:6]) + (f" and {len(runs) - 6} more" if len(runs) > 6 else "")
     origin = f"{command} · runs {names}"
     accuracy = tuple(gallery.show(plot, "comparison", origin) for plot in curves.accuracy_plots(groups))
+    held_out = any(run.summary.config.data.validation is not None for run in runs)
     text = (
         "A row is a setting; seeds are averaged: mean ± standard deviation (n − 1) and n. “Last epoch” is the result; “best "
-        "epoch” is chosen on the test set.",
+        f"epoch” is chosen on the test set{' or the held-out samples that a run is measured on' * held_out}.",
     )
     return (
         Section("headline", "Headline", cards=_cards(groups), text=text, tables=(scores(groups),)),

@@ -21,6 +21,7 @@ from rayfed_ssl.reports.html.tables import (
     scores_table,
     size,
 )
+from rayfed_ssl.scoring import held_out_notes
 
 
 class RunSection:
@@ -88,8 +89,8 @@ class RunSection:
             architecture = {encoder: summary.architecture(encoder) for encoder in summary.scores}
             tables.append(scores_table(summary.scores, architecture, summary.rounds))
             text.append(
-                "“Last epoch” is the result of a protocol. “Best epoch” is chosen on the test set, so it is an upper bound "
-                "and no result."
+                f"“Last epoch” is the result of a protocol. “Best epoch” is chosen on {_measured_on(run)}, so it is an "
+                "upper bound and no result."
             )
         tables.append(_evaluations(run))
         return self._section("accuracy", "Accuracy", text, [*plots, bars.client_plot(run)], tables)
@@ -115,7 +116,7 @@ class RunSection:
         if found is None:
             return ([], partition), (["The test set has no labels, so its features have no classes to show."], [])
         return ([], partition), (
-            [],
+            _held_out(self._run),
             [features.embedding_plot(found, self._embedding), features.similarity_plot(found)],
         )
 
@@ -172,7 +173,7 @@ def cards(run: ReportedRun) -> tuple[Card, ...]:
     for score in _scores(run):
         notes = [mean] if mean else []
         if (best := summary.headline(f"{score}_best")) is not None:
-            notes.append(f"best epoch, chosen on the test set: {percent(best).text}")
+            notes.append(f"best epoch, chosen on {_measured_on(run)}: {percent(best).text}")
         found.append(Card(score_title(score), percent(summary.headline(score)).text, tuple(notes)))
     if summary.curve:
         last, best_point = summary.curve[-1], max(summary.curve, key=lambda point: point.knn)
@@ -202,9 +203,20 @@ def _status(run: ReportedRun) -> tuple[str, ...]:
         f"{summary.name} on {config.data.name} ({split}) with {summary.num_clients} clients, {summary.rounds} rounds of "
         f"{config.epochs} local epochs, seed {config.seed}."
     )
+    text = " ".join((text, *_held_out(run)))
     if summary.finished:
         return (text,)
     return (text, f"This run is unfinished: {summary.rounds} of {config.rounds} rounds are on record.")
+
+
+def _held_out(run: ReportedRun) -> list[str]:
+    """Say what a run is measured on where it is not the test set."""
+    notes = held_out_notes(run.summary.config, run.record.summary["data"]["test"])
+    return [f"{note[0].upper()}{note[1:]}." for note in notes]
+
+
+def _measured_on(run: ReportedRun) -> str:
+    return "the test set" if run.summary.config.data.validation is None else "the held-out samples"
 
 
 def _evaluations(run: ReportedRun) -> Table | None:

@@ -2,12 +2,16 @@ import io
 import os
 import pickle  # noqa: TID251  # CIFAR's own format
 import re
+import shutil
 import subprocess
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -183,6 +187,39 @@ def test_two_who_open_at_once_decode_once(tmp_path, opened):
     assert set(decoders) == {"first"}
 
 
+PROCESS = """
+import sys
+from pathlib import Path
+from rayfed_ssl.data.datasets import open_dataset
+print("ready", flush=True)
+sys.stdin.readline()
+done = []
+opened = open_dataset("folder", path=Path(sys.argv[1]), cache=Path(sys.argv[2]), on_progress=lambda *call: done.append(call))
+assert opened.train.images.sum() > 0
+mapped = {line.split()[4] for line in open("/proc/self/maps") if line.rstrip().endswith(".arrow")}
+print(len(done), opened.train.path, *mapped, flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="what is mapped is read from Linux's /proc")
+def test_processes_that_open_at_once_decode_once_and_map_one_file(tmp_path):
+    write_folder(tmp_path / "pictures", LAYOUT)
+    command = [sys.executable, "-c", PROCESS, tmp_path / "pictures", tmp_path / "stores"]
+    pipe = subprocess.PIPE
+    children = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(3)]
+    assert [child.stdout.readline() for child in children] == ["ready\n"] * 3
+    for child in children:
+        child.stdin.write("\n")
+        child.stdin.flush()
+    told = [child.stdout.readline().split() for child in children]
+    for child in children:
+        child.communicate("\n", timeout=300)
+    assert sorted(int(decoded) for decoded, *_ in told) == [0, 0, 2]  # train and test, by one of them
+    assert {len(words) for words in told} == {3}
+    assert len({(path, inode) for _, path, inode in told}) == 1
+
+
 def test_asking_for_the_native_format_makes_no_second_store(opened):
     assert opened("digits", size=8, channels=1).train.path == opened("digits").train.path
     assert opened("digits", size=16).train.shape == (1, 16, 16)
@@ -225,6 +262,63 @@ def test_limits_choose_a_sorted_random_subset(opened):
 def assert_split(images, wanted, paths, classes):
     assert images.classes == classes
     assert np.array_equal(images.images, channels_first(np.stack([wanted[path] for path in paths])))
+
+
+def samples(*sets):
+    return Counter((image.tobytes(), int(label)) for s in sets for image, label in zip(s.images, s.labels, strict=True))
+
+
+def test_held_out_samples_are_training_samples_that_nobody_trains_on(opened):
+    plain, apart = opened("digits"), opened("digits", validation=0.25)
+    assert (len(apart.train), len(apart.test)) == (1077, 360)  # of 1437, of which 359.25 are a quarter
+    assert samples(apart.train, apart.test) == samples(plain.train)
+    assert not samples(apart.test) & samples(plain.test)
+    shares = np.bincount(apart.test.labels) / np.bincount(plain.train.labels)
+    assert np.abs(shares - 0.25).max() < 0.01
+    assert opened("digits", validation=0.25).fingerprint == apart.fingerprint
+    assert opened("digits", validation=0.25, seed=1).fingerprint != apart.fingerprint
+
+
+def test_limits_bound_what_is_split_and_what_is_measured_on(opened):
+    limited = opened("digits", train_limit=200, test_limit=30, validation=0.25)
+    assert (len(limited.train), len(limited.test)) == (150, 30)
+    whole = opened("digits", train_limit=200)
+    assert samples(limited.train, limited.test) <= samples(whole.train)
+    assert opened("digits", train_limit=200, validation=0.25).train.labels.tolist() == limited.train.labels.tolist()
+
+
+def test_without_held_out_samples_the_store_is_that_of_earlier_versions(opened):
+    assert opened("digits").train.path.name == "digits-8e8e124ab84f41e2bebd6011.arrow"
+    assert opened("digits", validation=None).train.path.name == "digits-8e8e124ab84f41e2bebd6011.arrow"
+    paths = {opened("digits", validation=share).train.path for share in (0.2, 0.3)}
+    assert len(paths | {opened("digits").train.path}) == 3
+
+
+def test_where_samples_are_held_out_the_test_set_is_not_looked_at(tmp_path, opened):
+    write_folder(tmp_path, LAYOUT)
+    before = opened("folder", path=tmp_path, validation=0.5)
+    for path in tmp_path.glob("test/*/*.png"):
+        path.write_bytes(b"torn")
+    again = opened("folder", path=tmp_path, validation=0.5)
+    assert again.train.path != before.train.path  # the files have changed, so all was read anew
+    assert again.fingerprint == before.fingerprint
+    assert (len(again.train), len(again.test)) == (3, 3)
+    with pytest.raises(ValueError, match="6 of 6 pictures are unreadable"):
+        opened("folder", path=tmp_path)
+
+
+def test_samples_without_a_label_are_not_held_out(tmp_path, opened):
+    def write(labels):
+        pictured = [{"bytes": png(pixels), "path": None} for pixels in pictures(len(labels), 6, 6, 3)]
+        pq.write_table(pa.table({"image": pictured, "label": pa.array(labels, pa.int64())}), tmp_path / "train.parquet")
+        shutil.copy(tmp_path / "train.parquet", tmp_path / "test.parquet")
+        return opened("parquet", path=tmp_path, validation=0.5)
+
+    some = write([0, None, 1, None, None, 1, 0, None, None])
+    assert sorted(some.test.labels.tolist()) == [0, 1]
+    assert sorted(some.train.labels.tolist()) == [-1] * 5 + [0, 1]
+    none = write([None] * 4)
+    assert (len(none.train), len(none.test)) == (2, 2)
 
 
 def test_a_folder_with_splits_is_read_in_order(tmp_path, opened):
@@ -280,6 +374,9 @@ def test_one_class_is_enough_to_train_on(tmp_path, opened):
         ("digits", {"channels": 2}, "data.channels is 1 (grey) or 3 (colour), got 2"),
         ("digits", {"on_bad": "ignore"}, "data.on_bad is error or skip, got 'ignore'"),
         ("digits", {"test_fraction": 1.5}, "cannot hold out a fraction 1.5 of 1797 samples"),
+        ("digits", {"validation": 1.5}, "cannot hold out a fraction 1.5 of 1437 samples"),
+        ("digits", {"validation": 0.0}, "cannot hold out a fraction 0.0 of 1437 samples"),
+        ("digits", {"validation": 0.9, "train_limit": 2}, "cannot hold out a fraction 0.9 of 2 samples"),
     ],
 )
 def test_what_cannot_be_opened_says_why(name, options, message, opened):

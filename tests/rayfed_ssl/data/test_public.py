@@ -15,6 +15,7 @@ from rayfed_ssl.data.public import (
     PublicFraction,
     check_public,
     parse_public,
+    refuse_own,
     split_public,
 )
 from rayfed_ssl.data.store import ImageSet
@@ -136,6 +137,28 @@ def test_impossible_public_sets_say_why(spec, num_clients, message, tmp_path):
     opener = partial(open_dataset, cache=tmp_path)
     with pytest.raises(ValueError, match=re.escape(message)):
         split_public(spec, TRAIN, partial(iid, num_clients=num_clients, seed=0), seed=0, open_other=opener)
+
+
+@pytest.mark.parametrize(
+    ("spec", "name", "path"),
+    [
+        (PublicDataset("cifar10", 5), "cifar10", None),
+        (PublicDataset("cifar10", 5), "cifar10", Path("/data/cifar10")),
+        (PublicDataset("stl10", 5), "stl10-unlabeled", None),
+        (PublicDataset("folder", 5, Path("/data/../data/a")), "folder", Path("/data/a")),
+    ],
+)
+def test_public_pictures_from_what_samples_are_held_out_of_are_refused(spec, name, path):
+    with pytest.raises(
+        ValueError, match=rf"public {spec.name} would be drawn from .* data\.validation holds out: take "
+    ):
+        refuse_own(spec, name, path)
+
+
+def test_public_pictures_from_elsewhere_are_not_refused():
+    for spec in (None, PublicClient(0), PublicFraction(0.1), PublicDataset("stl10", 5)):
+        refuse_own(spec, "cifar10", None)
+    refuse_own(PublicDataset("folder", 5, Path("/data/b")), "folder", Path("/data/a"))
 
 
 def test_pictures_that_are_not_square_take_no_other_dataset():

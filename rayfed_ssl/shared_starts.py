@@ -1,0 +1,119 @@
+"""What the server trains before round 1, kept where runs that begin alike find it (`engine.shared`).
+
+A start is two files: KEY.safetensors, a state, and KEY.json, its digest and what it was made from. KEY is a digest of all
+that the state may depend on, so a run reads the bits that it would have made itself. A version of this package counts as
+one code: who changes the code of a method deletes the directory.
+
+Whoever finds no start makes it while the others wait, on all machines where the file system has locks for them. Without
+locks each makes its own, which are equal. A start that is damaged does not fit its digest and is made anew.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rayfed_ssl import checkpoints
+from rayfed_ssl.beginnings import start_of
+from rayfed_ssl.checkpoints import Stored
+from rayfed_ssl.data.store import alone
+from rayfed_ssl.environment import cpu_model, environment
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.federation import Federation
+from rayfed_ssl.method import Method
+from rayfed_ssl.places import write_whole
+from rayfed_ssl.round_files import STATES
+from rayfed_ssl.settings import BITS
+from rayfed_ssl.trees import digest
+
+
+def first_state(federation: Federation) -> Any:
+    """Make the server's state before round 1, or read what a run that begins alike has made.
+
+    Raises:
+        ServerError: The step failed; the message names the cause.
+        ConfigError: `engine.shared` cannot be written.
+    """
+    directory = federation.config.engine.shared
+    if directory is None or not federation.method.costly_start:
+        return federation.init_server()
+    facts = facts_of(federation)
+    key = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:32]
+    found = _read(directory, key)
+    if found is not None:
+        return found
+    with _alone(directory, key):
+        found = _read(directory, key)  # another run may just have made it
+        return _make(federation, directory, key, facts) if found is None else found
+
+
+def facts_of(federation: Federation) -> dict[str, Any]:
+    """Collect all that the server's first state may depend on, rather too much than too little."""
+    config, task, public = federation.config.dump(), federation.task, federation.public
+    settings = {key: value for key, value in config.items() if key not in ("engine", "evaluation")}
+    return {
+        **settings,
+        "method": _at_start(settings["method"], federation.method),
+        "engine": {key: config["engine"][key] for key in BITS} | {"device": str(task.device)},
+        "precision": asdict(task.precision),
+        "threads": torch.get_num_threads(),
+        "fingerprint": federation.dataset.fingerprint,
+        "public_images": None if public is None else digest(public.images.images[public.rows]),
+        "start": start_of(federation),
+        "processor": cpu_model(),
+        **environment(),
+    }
+
+
+def _at_start(settings: Mapping[str, Any], method: Method) -> dict[str, Any]:
+    """Leave out the fields that a method, or the one that it holds, does not look at before round 1."""
+    kept = {name: value for name, value in settings.items() if name not in method.not_at_start}
+    base = getattr(method, "base", None)
+    return kept | {"base": _at_start(settings["base"], base)} if isinstance(base, Method) else kept
+
+
+def _read(directory: Path, key: str) -> Any | None:
+    """Read a start; None if there is none, or none that can be trusted."""
+    try:
+        sha256 = json.loads((directory / f"{key}.json").read_text())["sha256"]
+        return checkpoints.read(Stored(key + STATES, sha256), directory)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+@contextmanager
+def _alone(directory: Path, key: str) -> Iterator[None]:
+    """Wait until nobody else makes this start."""
+    with ExitStack() as held:
+        try:
+            held.enter_context(alone(directory / key))
+        except OSError as error:
+            raise ConfigError(
+                f"engine.shared={directory} cannot be written ({error.strerror}): name another directory, or leave it out"
+            ) from None
+        yield
+
+
+def _make(federation: Federation, directory: Path, key: str, facts: Mapping[str, Any]) -> Any:
+    """Make a start and keep it; where there is no room for it, later runs make their own."""
+    state = federation.init_server()
+    try:
+        stored = checkpoints.store(state, directory, key)
+        text = json.dumps({"sha256": stored.sha256, "made_from": facts}, indent=1, default=str)
+        write_whole(directory / f"{key}.json", [text.encode()], durably=False)
+    except OSError as error:
+        warnings.warn(
+            f"what the server begins with could not be kept in engine.shared={directory} "
+            f"({os.strerror(error.errno or errno.EIO)}): other runs make their own",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return state

@@ -1,0 +1,270 @@
+"""What runs that begin alike keep for each other: found by all that it depends on, trusted only as it was made."""
+
+import errno
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from rayfed_ssl import checkpoints, run
+from rayfed_ssl.beginnings import settings_sha256
+from rayfed_ssl.config import Config
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.federation import Federation
+from rayfed_ssl.local_executor import compute_threads
+from rayfed_ssl.method import Method
+from rayfed_ssl.methods import METHODS
+from rayfed_ssl.shared_starts import facts_of, first_state
+from rayfed_ssl.step_cost import measure
+from rayfed_ssl.trees import digest
+
+Tiny = Callable[..., Config]
+
+FREE = {"dictionary": "false", "dictionary_size": "7", "ensembling": "0", "beta": "0.5"}
+"""Other values of what FedCA's server does not look at before round 1."""
+
+
+class Counting(Federation):
+    """A federation that counts how often its server has begun."""
+
+    begun = 0
+
+    def init_server(self) -> Any:
+        """Count."""
+        self.begun += 1
+        return super().init_server()
+
+
+@pytest.fixture
+def begin(tiny: Tiny, tmp_path: Path) -> Callable[..., tuple[int, str]]:
+    """Begin a run of FedCA that shares; tells how often its server trained, and the digest of what it begins with."""
+
+    def begin(*overrides: str, method: str = "fedca") -> tuple[int, str]:
+        federation = Counting.open(tiny(method, f"engine.shared={tmp_path / 'shared'}", *overrides))
+        state = first_state(federation)
+        return federation.begun, digest(state)
+
+    return begin
+
+
+def kept(tmp_path: Path) -> list[Path]:
+    return sorted((tmp_path / "shared").glob("*.safetensors"))
+
+
+def test_a_run_has_the_same_bits_with_and_without_it(tiny: Tiny, tmp_path: Path):
+    alone = run(tiny("fedca", "rounds=1"), tmp_path / "alone")
+    config = tiny("fedca", "rounds=1", f"engine.shared={tmp_path / 'shared'}")
+    first, second = run(config, tmp_path / "first"), run(config, tmp_path / "second")
+    assert len(kept(tmp_path)) == 1
+    assert first.state_sha256 == second.state_sha256 == alone.state_sha256
+    assert first.scores == second.scores == alone.scores
+    assert first.record.ledger == second.record.ledger == alone.record.ledger
+    assert settings_sha256(config) == settings_sha256(alone.record.config())
+
+
+@pytest.mark.parametrize("name", FREE)
+def test_runs_that_differ_in_what_is_not_looked_at_train_it_once(begin, tmp_path: Path, name: str):
+    assert begin()[0] == 1
+    others = f"method.{name}={FREE[name]}", "evaluation.every=2", "engine.actors=1", "engine.attempts=9"
+    assert begin(*others) == (0, begin()[1])
+    assert len(kept(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("name", FREE)
+def test_what_is_said_not_to_be_looked_at_is_not(tiny: Tiny, name: str):
+    usual, other = (Federation.open(tiny("fedca", *override)) for override in ((), (f"method.{name}={FREE[name]}",)))
+    assert digest(usual.init_server()) == digest(other.init_server())
+
+
+def test_what_is_said_not_to_be_looked_at_are_fields():
+    assert set(METHODS["fedca"].method.not_at_start) == set(FREE)
+    for info in METHODS.values():
+        assert set(info.method.not_at_start) <= set(info.method.__dataclass_fields__)
+
+
+MATTERS = [
+    *("seed=1", "rounds=3", "training.epochs=2", "training.batch=16", "training.optimiser.lr=0.01", "data.seed=1"),
+    *("method.align_epochs=3", "method.parts.projector=local", "objective.temperature=0.5", "public=fraction:0.2"),
+    *("model.projection_dim=16", "engine.precision=bf16", "engine.server_threads=2", "data.validation=0.2"),
+]
+
+
+@pytest.mark.parametrize("override", MATTERS)
+def test_whatever_may_matter_makes_another_start(tiny: Tiny, override: str):
+    one, other = (facts_of(Federation.open(tiny("fedca", *overrides))) for overrides in ((), (override,)))
+    assert one != other
+
+
+def test_threads_images_and_weights_to_start_from_matter(tiny: Tiny, tmp_path: Path):
+    federation = Federation.open(tiny("fedca"))
+    before = facts_of(federation)
+    with compute_threads(2):
+        assert facts_of(federation) != before
+    images = federation.public.images.images.copy()
+    images[federation.public.rows[0]] ^= 255
+    object.__setattr__(federation.public.images, "images", images)
+    assert facts_of(federation) != before
+    starts = []
+    for seed in (0, 1):
+        trained = run(tiny("fedavg", "rounds=1", f"seed={seed}"), tmp_path / f"start-{seed}").directory
+        (tmp_path / "start.safetensors").write_bytes((trained / "encoders" / "global.safetensors").read_bytes())
+        starts.append(facts_of(Federation.open(tiny("fedca", f"model.start={tmp_path / 'start.safetensors'}"))))
+    assert starts[0] != starts[1] != before
+
+
+def test_where_nothing_is_trained_nothing_is_kept(begin, tmp_path: Path):
+    assert begin("method.beta=0", "public=null")[0] == 1
+    for method in ("fedavg", "flesd", "fedmd", "local"):
+        assert begin(method=method)[0] == 1, method
+    assert not (tmp_path / "shared").exists()
+
+
+OVER = ("method.base={name: fedca, align_epochs: 2, dictionary_size: 40}", "public=fraction:0.3")
+
+
+def test_a_method_over_another_shares_what_that_one_trains(begin, tiny: Tiny, tmp_path: Path):
+    assert begin(*OVER, method="fedfoa")[0] == 1
+    free = "method.strength=0.5", "method.warm_up=0", "method.base.beta=0.5", "method.base.ensembling=0"
+    assert begin(*OVER, *free, method="fedfoa") == (0, begin(*OVER, method="fedfoa")[1])
+    assert begin(*OVER, "method.base.align_epochs=3", method="fedfoa")[0] == 1
+    assert begin()[0] == 1, "FedCA alone begins with another state"
+    assert not tiny("fedfoa").method.costly_start
+
+
+def damage_tensor(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "a bit of a tensor": damage_tensor,
+    "half a file": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "no file": Path.unlink,
+    "an empty file": lambda path: path.write_bytes(b""),
+    "no digest": lambda path: path.with_suffix(".json").unlink(),
+    "half a digest": lambda path: path.with_suffix(".json").write_text('{"sha256": "12'),
+    "no text": lambda path: path.with_suffix(".json").write_bytes(b"\xff\xfe"),
+    "another digest": lambda path: path.with_suffix(".json").write_text('{"sha256": "12"}'),
+    "no object": lambda path: path.with_suffix(".json").write_text("[]"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_start_that_is_damaged_is_made_anew(begin, tmp_path: Path, name: str):
+    _, expected = begin()
+    (path,) = kept(tmp_path)
+    good = path.read_bytes()
+    DAMAGES[name](path)
+    assert begin() == (1, expected)
+    assert path.read_bytes() == good
+    assert begin() == (0, expected)
+
+
+def test_what_is_read_is_what_was_kept(begin, tmp_path: Path):
+    """A start with another content and the digest of that is believed: it was not trained again behind our back."""
+    begin()
+    (path,) = kept(tmp_path)
+    state = checkpoints.read_file(path)
+    state.aligned.features.zero_()
+    stored = checkpoints.store(state, path.parent, path.stem)
+    path.with_suffix(".json").write_text(json.dumps({"sha256": stored.sha256}))
+    assert begin() == (0, digest(state))
+
+
+def test_a_start_says_what_it_was_made_from_and_leaves_no_draft(begin, tmp_path: Path):
+    begin()
+    (path,) = kept(tmp_path)
+    said = json.loads(path.with_suffix(".json").read_text())["made_from"]
+    assert said["method"] == {"name": "fedca", "align_epochs": 2, "parts": said["method"]["parts"]}
+    assert said["versions"]["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
+    names = {one.name for one in path.parent.iterdir()}
+    assert names == {path.name, path.with_suffix(".json").name, f".{path.stem}.lock"}
+
+
+def test_a_directory_that_cannot_be_is_refused_in_one_line(tiny: Tiny, tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        federation = Counting.open(tiny("fedca", f"engine.shared={place}"))
+        with pytest.raises(
+            ConfigError, match=r"engine\.shared=.*file.* cannot be written \(.*\): name another"
+        ) as caught:
+            first_state(federation)
+        assert len(str(caught.value).splitlines()) == 1
+        assert federation.begun == 0
+
+
+def test_without_room_a_run_goes_on_with_what_it_has_made(begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    _, expected = begin()
+    (path,) = kept(tmp_path)
+    path.unlink()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", full)
+        with pytest.warns(RuntimeWarning, match=r"could not be kept in engine\.shared=.*No space left.*make their own"):
+            assert begin() == (1, expected)
+    assert begin() == (1, expected)
+    assert begin() == (0, expected)
+
+
+def test_a_measured_step_begins_with_what_is_kept(tiny: Tiny, tmp_path: Path):
+    federation = Counting.open(tiny("fedca", f"engine.shared={tmp_path / 'shared'}"))
+    first_state(federation)
+    assert measure(federation).is_measured
+    assert federation.begun == 1
+
+
+PROCESS = """
+import sys
+import torch
+from rayfed_ssl.config import Config
+from rayfed_ssl.federation import Federation
+from rayfed_ssl.shared_starts import first_state
+from rayfed_ssl.trees import digest
+
+class Counting(Federation):
+    begun = 0
+    def init_server(self):
+        self.begun += 1
+        return super().init_server()
+
+torch.set_num_threads(1)
+federation = Counting.open(Config.load(sys.argv[1]))
+print("ready", flush=True)
+sys.stdin.readline()
+state = first_state(federation)
+print(federation.begun, digest(state))
+"""
+
+
+def test_of_processes_that_begin_at_once_one_trains(begin, tiny: Tiny, tmp_path: Path):
+    children = []
+    for beta in ("0.01", "0.1"):
+        recipe = tmp_path / f"{beta}.yaml"
+        shared = f"engine.shared={tmp_path / 'shared'}"
+        recipe.write_text(yaml.safe_dump(tiny("fedca", shared, f"method.beta={beta}", "method.align_epochs=6").dump()))
+        command, pipe = [sys.executable, "-c", PROCESS, recipe], subprocess.PIPE
+        children.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True))
+    assert [child.stdout.readline() for child in children] == ["ready\n"] * 2
+    for child in children:
+        child.stdin.write("\n")
+        child.stdin.flush()
+    told = sorted(child.communicate(timeout=300)[0].split() for child in children)
+    assert [begun for begun, _ in told] == ["0", "1"]
+    assert told[0][1] == told[1][1] == begin("method.align_epochs=6")[1]
+    assert len(kept(tmp_path)) == 1
+
+
+def test_only_fedca_trains_before_the_first_round():
+    """Of others, `init_server` draws weights at most; who adds one that trains says so with `costly_start`."""
+    assert {name for name, info in METHODS.items() if info.method.costly_start is not False} == {"fedca"}
+    assert Method.costly_start is False
