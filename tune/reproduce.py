@@ -1,9 +1,7 @@
 """`rayfed-ssl reproduce`: make a paper's table or figure, and set it beside the published one."""
 
 import shlex
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from rayfed_ssl.reproduction import Reproduction
 from rayfed_ssl.reproduction_files import load_reproduction
 from tune.cells import Execution, Plan, Processes, collect, finished, in_process, plan
 from tune.needed_data import absent, by_column, one_dataset
+from tune.terminated import terminated_is_interrupted
 
 Say = Callable[[str], None]
 
@@ -108,7 +107,7 @@ def reproduce(wish: Wish, say: Say) -> Reproduced:
     wish.folder.mkdir(parents=True, exist_ok=True)
     launch = in_process if wish.jobs == 1 else Processes(wish.directory / "logs")
     execution = Execution(planned, wish.folder, launch, wish.jobs, say)
-    with _terminated_is_interrupted():
+    with terminated_is_interrupted():
         execution.run()
     cells = collect(shown, planned, wish.folder, wish.seeds, execution.failures, differing)
     result = Reproduced(shown, cells, wish.seeds, wish.settings, skipped, wish.command)
@@ -135,18 +134,6 @@ def _refuse_other(wish: Wish) -> None:
         raise ConfigError(f"{file} is damaged ({error!r}): delete it, or name another directory with --out") from None
     if (name, size) != (Path(wish.name).stem, wish.size):
         raise ConfigError(f"{wish.directory} holds {name} at {size} size: name another directory with --out")
-
-
-@contextmanager
-def _terminated_is_interrupted() -> Iterator[None]:
-    def interrupt(number: int, _: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def listed(wish: Wish) -> tuple[list[str], list[list[str]]]:

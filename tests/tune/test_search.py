@@ -1,0 +1,181 @@
+"""The search: what is tried follows from the sweep and the results, whatever the order in which these come."""
+
+import random
+from statistics import fmean
+
+import optuna
+import pytest
+
+from tune.search import Leg, Outcome, Search
+from tune.sweep_files import load_sweep
+
+RANGES = {"method.mu": {"log": [0.001, 10]}, "training.batch": {"integer": [8, 64], "log": True}}
+
+
+def sweep(**change):
+    tree = {
+        "recipe": "fedprox",
+        "set": {"rounds": 9},
+        "space": RANGES,
+        "search": "random",
+        "trials": 12,
+        "maximise": "knn",
+    }
+    return load_sweep(tree | change)
+
+
+def answer(leg: Leg) -> Outcome:
+    """A made-up result that depends on the settings, the seed and the round, and fails for some settings."""
+    config = leg.config
+    if config.training.batch % 7 == 0:
+        return Outcome(failure="a batch of seven days")
+    value = 1 / (1 + abs(config.method.mu - 0.1)) + 0.001 * config.training.batch + 0.01 * leg.seed + 0.02 * leg.until
+    return Outcome({"knn": value, "bytes": float(config.training.batch)})
+
+
+def explore(search: Search, width: int, order: random.Random) -> list[tuple]:
+    """Run a search with so many legs under way, which end in a random order; tell what became of the trials."""
+    flying: list[Leg] = []
+    while not search.finished:
+        while len(flying) < width and (leg := search.next()) is not None:
+            flying.append(leg)
+        leg = flying.pop(order.randrange(len(flying)))
+        search.done(leg, answer(leg))
+    return [(t.number, dict(t.point), t.state, t.values, t.reached, t.reason) for t in search.trials]
+
+
+KINDS = {
+    "random": {},
+    "tpe": {"search": "tpe", "generation": 4, "trials": 24},
+    "tpe with asha": {"search": "tpe", "generation": 4, "stop": {"rule": "asha", "grace": 1, "reduction": 3}},
+    "median": {"stop": {"rule": "median", "grace": 2, "every": 2, "samples": 2}},
+    "nsga2": {"search": "nsga2", "generation": 5, "minimise": "bytes", "trials": 20},
+    "grid": {"search": "grid", "trials": None, "space": {"method.mu": [0.01, 0.1, 1.0], "training.batch": [8, 14, 16]}},
+    "two seeds": {"seeds": 2, "stop": {"rule": "asha", "grace": 3, "reduction": 3}, "generation": 3},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_trials_whatever_runs_side_by_side_and_ends_first(kind):
+    chosen = sweep(**KINDS[kind])
+    first = explore(Search(chosen), 1, random.Random(0))
+    for width, seed in ((2, 1), (4, 2), (9, 3)):
+        assert explore(Search(chosen), width, random.Random(seed)) == first
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_trial_ends_and_has_its_number_in_the_study(kind):
+    search = Search(sweep(**KINDS[kind]))
+    explore(search, 3, random.Random(0))
+    states = {"complete": "COMPLETE", "stopped": "PRUNED", "failed": "FAIL"}
+    assert [states[trial.state] for trial in search.trials] == [trial.state.name for trial in search.study.trials]
+    assert [trial.number for trial in search.study.trials] == list(range(search.total))
+    for ours, theirs in zip(search.trials, search.study.trials, strict=True):
+        if ours.state == "complete":
+            assert list(ours.values) == theirs.values
+
+
+def test_a_search_that_adapts_waits_for_its_generation():
+    search = Search(sweep(**KINDS["tpe"]))
+    legs = [search.next() for _ in range(4)]
+    assert all(leg is not None for leg in legs)
+    assert search.next() is None
+    for leg in legs[:3]:
+        search.done(leg, answer(leg))
+        assert search.next() is None
+    search.done(legs[3], answer(legs[3]))
+    assert search.next() is not None
+
+
+def test_a_search_that_does_not_adapt_never_waits():
+    search = Search(sweep())
+    legs = [search.next() for _ in range(12)]
+    assert all(leg is not None for leg in legs)
+    assert search.next() is None
+
+
+def test_tpe_comes_closer_than_random_points():
+    space = {"method.mu": {"log": [1e-4, 100]}}
+    ends = {}
+    for name in ("random", "tpe"):
+        found = []
+        for seed in range(5):
+            search = Search(
+                sweep(
+                    space=space,
+                    search={"name": name, "seed": seed},
+                    trials=40,
+                    generation=4,
+                    set={"rounds": 1, "training.batch": 8},
+                )
+            )
+            explore(search, 4, random.Random(0))
+            found.append(max(trial.values[0] for trial in search.trials))
+        ends[name] = fmean(found)
+    assert ends["tpe"] > ends["random"]
+
+
+def test_asha_stops_the_worst_and_lets_the_best_come_to_the_end():
+    search = Search(sweep(**KINDS["tpe with asha"] | {"search": "random"}))
+    explore(search, 4, random.Random(0))
+    stopped = [trial for trial in search.trials if trial.state == "stopped"]
+    complete = [trial for trial in search.trials if trial.state == "complete"]
+    assert stopped
+    assert complete
+    assert {trial.reached for trial in stopped} <= {1, 3}
+    first = {
+        trial.number: trial.asked.storage.get_trial(trial.asked._trial_id).intermediate_values[1]
+        for trial in stopped + complete
+    }
+    best = max(first, key=first.__getitem__)
+    assert search.trials[best].state == "complete"
+    assert all(trial.reason.startswith("asha: knn ") for trial in stopped)
+
+
+def test_seeds_are_repeats_and_a_trial_is_judged_by_their_mean():
+    search = Search(sweep(**KINDS["two seeds"]))
+    explore(search, 2, random.Random(0))
+    for trial in search.trials:
+        assert list(trial.runs) == [0, 1]
+        assert {config.seed for config in trial.runs.values()} == {0, 1}
+    trial = next(trial for trial in search.trials if trial.state == "complete")
+    values = [answer(Leg(trial.number, seed, "", config, 9)).scores["knn"] for seed, config in trial.runs.items()]
+    assert trial.values == (pytest.approx(fmean(values), rel=1e-12),)
+
+
+def test_impossible_settings_fail_alone_and_with_their_reason():
+    search = Search(sweep(search="grid", trials=None, space={"training.batch": [16, 1, 32]}))
+    explore(search, 2, random.Random(0))
+    assert [trial.state for trial in search.trials] == ["complete", "failed", "complete"]
+    assert "training.batch" in search.trials[1].reason
+    assert "\n" not in search.trials[1].reason
+
+
+def test_a_trial_that_the_machines_cannot_carry_is_refused_before_it_begins():
+    from rayfed_ssl.errors import ConfigError
+
+    def check(config):
+        if config.training.batch > 16:
+            raise ConfigError(f"too much: {config.training.batch}")
+
+    search = Search(sweep(search="grid", trials=None, space={"training.batch": [16, 32]}), check=check)
+    explore(search, 2, random.Random(0))
+    assert [(trial.state, trial.reason) for trial in search.trials] == [("complete", ""), ("failed", "too much: 32")]
+
+
+def test_the_storage_on_disk_is_one_that_optuna_opens(tmp_path):
+    file = tmp_path / "study.journal"
+    search = Search(sweep(**KINDS["tpe with asha"]), file)
+    explore(search, 2, random.Random(0))
+    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(file)))
+    opened = optuna.load_study(study_name="sweep", storage=storage)
+    assert [trial.params for trial in opened.trials] == [trial.params for trial in search.study.trials]
+    assert opened.metric_names == ["knn"]
+    assert opened.best_value == max(trial.values[0] for trial in search.trials if trial.state == "complete")
+
+
+def test_a_sampler_refuses_settings_that_it_does_not_have():
+    from rayfed_ssl.errors import ConfigError
+
+    with pytest.raises(ConfigError, match="tpe does not take these settings"):
+        Search(sweep(search={"name": "tpe", "warm": 3}))

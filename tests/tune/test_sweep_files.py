@@ -1,0 +1,121 @@
+"""Sweep files: what they may say, and what a user may change."""
+
+import pytest
+
+from rayfed_ssl.errors import ConfigError
+from tune.sweep_files import load_sweep
+from tune.trial_configs import config_of
+
+SMALL = {"recipe": "digits", "space": {"rounds": [1, 2]}}
+
+
+def test_defaults_are_a_grid_of_the_linear_probe_on_validation_data():
+    sweep = load_sweep(SMALL)
+    assert (sweep.search, sweep.selection, sweep.seeds) == ("grid", "validation", (0,))
+    assert [(goal.score, goal.direction) for goal in sweep.goals] == [("linear", "maximize")]
+
+
+def test_settings_of_the_file_the_variant_the_point_and_the_user_go_in_this_order():
+    sweep = load_sweep(
+        {
+            "set": {"clients.number": 3, "training.epochs": 1, "training.batch": 16},
+            "space": {
+                "system": {
+                    "variants": {"A": {"recipe": "digits", "set": {"training.epochs": 2, "clients.fraction": 0.5}}}
+                },
+                "clients.fraction": [1.0],
+            },
+        },
+        "training.batch=32",
+    )
+    config = config_of(sweep, {"system": "A", "clients.fraction": 1.0}, seed=4)
+    assert (config.clients.number, config.training.epochs, config.clients.fraction) == (3, 2, 1.0)
+    assert (config.training.batch, config.seed) == (32, 4)
+
+
+def test_validation_data_are_held_out_unless_the_sweep_says_test_by_name():
+    assert config_of(load_sweep(SMALL), {"rounds": 1}, 0).data.validation == 0.1
+    assert config_of(load_sweep(SMALL, "data.validation=0.3"), {"rounds": 1}, 0).data.validation == 0.3
+    assert config_of(load_sweep(SMALL | {"selection": "test"}), {"rounds": 1}, 0).data.validation is None
+
+
+def test_trials_run_in_one_process_unless_actors_are_asked_for():
+    assert config_of(load_sweep(SMALL), {"rounds": 1}, 0).engine.executor == "local"
+    assert config_of(load_sweep(SMALL, "engine.executor=ray"), {"rounds": 1}, 0).engine.executor == "ray"
+
+
+def test_what_decides_is_measured():
+    stopped = load_sweep(SMALL | {"space": {"clients.number": [5]}, "stop": {"rule": "asha", "grace": 2}})
+    assert config_of(stopped, {"clients.number": 5}, 0).evaluation.every == 2
+    quiet = {"set": {"evaluation.diagnostics": 0}}
+    diagnosed = load_sweep(SMALL | quiet | {"maximise": [], "minimise": "diag_alignment"})
+    assert config_of(diagnosed, {"rounds": 2}, 0).evaluation.diagnostics == 2
+    probed = load_sweep(SMALL | {"maximise": "linear-moco"})
+    assert config_of(probed, {"rounds": 2}, 0).evaluation.protocols == ("linear-moco",)
+
+
+def test_a_user_changes_the_sweep_itself_by_its_own_words():
+    sweep = load_sweep(
+        SMALL | {"space": {"rounds": {"integer": [1, 4]}}, "search": "random", "trials": 3}, "trials=5", "seeds=2"
+    )
+    assert (sweep.trials, sweep.seeds, sweep.overrides) == (5, (0, 1), ())
+
+
+def test_rungs_end_before_the_last_round():
+    stop = load_sweep(SMALL | {"stop": {"rule": "asha", "grace": 1, "reduction": 3}}).stop
+    assert stop is not None
+    assert stop.rungs(9) == [1, 3]
+    assert stop.rungs(10) == [1, 3, 9]
+    assert stop.rungs(1) == []
+    median = load_sweep(SMALL | {"stop": {"rule": "median", "grace": 2, "every": 3}}).stop
+    assert median is not None
+    assert median.rungs(9) == [2, 5, 8]
+    assert median.evaluate_every == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"spaces": {}}, "no key 'spaces': did you mean 'space'"),
+        ({"space": None}, "space maps parameters"),
+        ({"selection": "train"}, "validation or test, got 'train'"),
+        ({"search": "tp"}, "search is one of grid, random, tpe, nsga2, got 'tp'"),
+        ({"search": "tpe"}, "needs a number of trials"),
+        ({"trials": 4}, "a grid has as many trials as points"),
+        ({"search": "random", "trials": 0}, "whole number of at least 1, got 0"),
+        ({"seeds": [1, 1]}, "different ones"),
+        ({"seeds": 0}, "different ones"),
+        ({"maximise": "bytes"}, "are to be minimised"),
+        ({"maximise": ["linear", "linear"]}, "counts once"),
+        ({"minimise": "bytes", "stop": "asha", "maximise": "knn"}, "stop needs one goal"),
+        ({"minimise": "bytes", "search": "tpe", "trials": 3, "maximise": "knn"}, "nsga2, random or grid"),
+        ({"stop": "hyperband"}, "asha or median"),
+        ({"stop": {"rule": "asha", "every": 2}}, "asha has no 'every'"),
+        ({"stop": {"rule": "asha", "reduction": 1}}, "at least 2, got 1"),
+        ({"table": {"rows": "round"}}, "no parameter: 'round'"),
+        ({"figure": {"y": "rounds"}}, "figure takes x, lines, panels"),
+        ({"recipe": None}, "recipe is missing"),
+        ({"set": {"rounds": 3}}, "varied as well"),
+        ({"begin": {"sweep": "other"}}, "begin takes sweep, where and a list"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(change, says):
+    with pytest.raises(ConfigError) as told:
+        load_sweep(SMALL | change, name="mine")
+    assert says in str(told.value)
+    assert str(told.value).startswith("mine: ")
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [("rounds=3", "is what mine varies"), ("rounds", "looks like key=value"), ("seeds=x", "seeds is")],
+)
+def test_a_users_setting_that_does_not_fit_is_refused(override, says):
+    with pytest.raises(ConfigError, match=says):
+        load_sweep(SMALL, override, name="mine")
+
+
+def test_a_sweep_that_is_not_there_is_told_with_its_neighbour():
+    with pytest.raises(ConfigError, match="no sweep 'flesd-round'"):
+        load_sweep("flesd-round")

@@ -1,0 +1,195 @@
+"""Sweeps on Ray: the same results whatever runs side by side, is killed or is gone on with; each run is made once."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from actors.cluster import start
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.record import RunRecord
+from tests.actors.conftest import killing
+from tests.conftest import tiny_tree
+from tune.sweeping import SweepDirectory, run_sweep
+from tune.trial_table import read_rows
+
+pytestmark = pytest.mark.ray
+
+SPACE = {"method.mu": {"log": [0.001, 10]}, "training.batch": {"integer": [16, 64]}}
+ADAPTS = {
+    "search": "tpe",
+    "trials": 5,
+    "generation": 3,
+    "maximise": "knn",
+    "stop": {"rule": "asha", "grace": 1, "reduction": 2},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster(own_cache: None) -> Iterator[None]:
+    """Ray with four CPUs, the session's if there is one already."""
+    started = start("local", num_cpus=4, timeout=200)
+    yield
+    started.stop()
+
+
+def write(directory: Path, **tree: Any) -> str:
+    """Write a sweep file over a tiny recipe; returns its name."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "tiny.yaml").write_text(yaml.safe_dump(tiny_tree("fedprox")))
+    file = directory / "small.yaml"
+    file.write_text(yaml.safe_dump({"recipe": str(directory / "tiny.yaml"), "space": SPACE} | tree))
+    return str(file)
+
+
+def begin(directory: Path, *overrides: str, **tree: Any) -> SweepDirectory:
+    return SweepDirectory.create(directory / "sweep", write(directory, **tree), overrides, {}, "rayfed-ssl sweep")
+
+
+def result(directory: SweepDirectory) -> list[dict[str, Any]]:
+    """What a sweep found, without times, and the digest of each run's final state."""
+    rows = read_rows(directory.path / "trials.parquet")
+    for row in rows:
+        del row["seconds"]
+        row["digest"] = None if row["run"] is None else digest(directory.path / row["run"])
+    return rows
+
+
+def digest(run: Path) -> str | None:
+    file = run / "run.json"
+    rounds = json.loads(file.read_text())["rounds"] if file.is_file() else []
+    return rounds[-1]["state_sha256"] if rounds else None
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What the sweep that adapts gives, one trial at a time."""
+    directory = begin(tmp_path_factory.mktemp("undisturbed"), **ADAPTS)
+    run_sweep(directory, concurrency=1)
+    return result(directory)
+
+
+def test_a_sweep_stops_some_trials_and_completes_others(undisturbed):
+    assert {row["state"] for row in undisturbed} == {"complete", "stopped"}
+    assert all(row["digest"] for row in undisturbed)
+    assert all(row["round"] == (2 if row["state"] == "complete" else 1) for row in undisturbed)
+
+
+@pytest.mark.parametrize("concurrency", [2, 4])
+def test_side_by_side_trials_give_the_same_results(undisturbed, tmp_path, concurrency):
+    directory = begin(tmp_path, **ADAPTS)
+    run_sweep(directory, concurrency=concurrency)
+    assert result(directory) == undisturbed
+
+
+def test_an_interrupted_sweep_goes_on_to_the_same_results_and_makes_no_run_twice(undisturbed, tmp_path):
+    directory = begin(tmp_path, **ADAPTS)
+    told: list[str] = []
+
+    def interrupt(line: str) -> None:
+        told.append(line)
+        if len(told) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(directory, concurrency=2, say=interrupt)
+    done = [
+        path.parent for path in directory.runs.glob("*/run.json") if RunRecord.open(path.parent).summary["finished"]
+    ]
+    before = {run: (run / "run.json").stat().st_mtime_ns for run in done}
+    again = SweepDirectory.open(directory.path)
+    assert again.content["finished"] is None
+    run_sweep(again, concurrency=2)
+    assert result(again) == undisturbed
+    assert {run: (run / "run.json").stat().st_mtime_ns for run in done} == before
+    assert SweepDirectory.open(directory.path).content["finished"] is not None
+
+
+def test_a_trial_whose_process_is_killed_goes_on(undisturbed, tmp_path):
+    directory = begin(tmp_path, **ADAPTS)
+    with killing("ImplicitFunc.train", 1) as killed:
+        run_sweep(directory, concurrency=1)
+    assert killed
+    assert result(directory) == undisturbed
+
+
+def test_a_finished_sweep_that_is_gone_on_with_runs_nothing(tmp_path):
+    directory = begin(tmp_path, search="grid", space={"method.mu": [0.1, 1.0]}, maximise="knn")
+    run_sweep(directory)
+    first, told = result(directory), list[str]()
+    run_sweep(SweepDirectory.open(directory.path), say=told.append)
+    assert result(directory) == first
+    assert not any("round" in line for line in told if line.startswith("trial 0, seed"))
+
+
+def test_trials_with_actors_of_their_own_never_wait_for_each_other_and_give_the_same_bits(tmp_path):
+    space = {"method.mu": [0.1, 1.0, 3.0]}
+    alone = begin(tmp_path / "alone", search="grid", space=space, maximise="knn")
+    run_sweep(alone, concurrency=1)
+    federated = begin(
+        tmp_path / "federated", "engine.executor=ray", "engine.actors=2", search="grid", space=space, maximise="knn"
+    )
+    run_sweep(federated, concurrency=4)  # four CPUs hold two federations of two actors
+    assert result(federated) == result(alone)
+
+
+def test_impossible_settings_fail_alone_and_at_once(tmp_path):
+    directory = begin(
+        tmp_path, search="grid", space={"clients.number": [3, 100000], "engine.threads": [1, 64]}, maximise="knn"
+    )
+    run_sweep(directory)
+    rows = read_rows(directory.path / "trials.parquet")
+    assert [row["state"] for row in rows] == ["complete", "failed", "failed", "failed"]
+    assert "a trial takes 64 cores, and no machine has more than 4: lower engine.threads" in rows[1]["reason"]
+    assert rows[2]["run"] is None
+    assert all("\n" not in row["reason"] for row in rows[1:])
+
+
+def test_equal_runs_of_several_trials_are_made_once(tmp_path):
+    space = {"system": {"variants": {"A": {}, "B": {"set": {"evaluation.knn.neighbours": 200}}}}}
+    directory = begin(tmp_path, search="grid", space=space, maximise="knn", set={"evaluation.knn.neighbours": 200})
+    run_sweep(directory)
+    rows = read_rows(directory.path / "trials.parquet")
+    assert rows[0]["run"] == rows[1]["run"]
+    assert len(list(directory.runs.iterdir())) == 1
+
+
+def test_two_processes_do_not_run_one_sweep(tmp_path):
+    directory = begin(tmp_path, search="grid", space={"method.mu": [0.1]})
+    with directory.locked(), pytest.raises(ConfigError, match="another process is running"):
+        run_sweep(SweepDirectory.open(directory.path))
+
+
+def test_other_points_than_before_are_refused(tmp_path):
+    directory = begin(tmp_path, search="grid", space={"method.mu": [0.1]}, maximise="knn")
+    run_sweep(directory)
+    directory.content["points"] = [{"method.mu": 0.2}]
+    directory.save()
+    with pytest.raises(ConfigError, match=r"trial 0 was .*0\.2.* and would now be .*0\.1"):
+        run_sweep(SweepDirectory.open(directory.path))
+
+
+def test_a_sweep_that_was_killed_goes_on_to_the_same_table(undisturbed, tmp_path):
+    file, out = write(tmp_path, **ADAPTS), tmp_path / "sweep"
+    command = [sys.executable, "-m", "tune.cli", "sweep"]
+    process = subprocess.Popen(
+        [*command, file, "--out", str(out), "--concurrency", "1"], stderr=subprocess.PIPE, text=True
+    )
+    limit = time.monotonic() + 120
+    assert process.stderr is not None
+    while "round" not in process.stderr.readline():
+        assert time.monotonic() < limit
+    process.kill()
+    process.wait()
+    assert SweepDirectory.open(out).content["finished"] is None
+    ended = subprocess.run(
+        [*command, "--resume", str(out), "--quiet"], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert result(SweepDirectory.open(out)) == undisturbed

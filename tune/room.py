@@ -1,0 +1,100 @@
+"""What a trial takes of the machines, worked out before it is begun, so that it gets all of it together or is refused."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from actors.cluster import ClusterError, Node
+from actors.costs import Need
+from actors.planning import plan
+from rayfed_ssl.config import Config
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.federation import Federation
+from rayfed_ssl.readiness import check_ready
+from rayfed_ssl.step_cost import step_cost
+
+Bundles = list[dict[str, float]]
+"""Resources of a placement group: the trial's own process first, then its client actors."""
+
+
+@dataclass
+class Room:
+    """Fits trials into machines.
+
+    Args:
+        nodes: The machines.
+    """
+
+    nodes: Sequence[Node]
+    _placed: dict[str, tuple[Config, Bundles]] = field(default_factory=dict)
+
+    def placed(self, config: Config) -> tuple[Config, Bundles]:
+        """Say what a trial reserves, and its configuration with the number of actors that fit.
+
+        Raises:
+            ConfigError: It cannot be run, or takes more than the machines have.
+        """
+        key = config.model_dump_json()
+        if key not in self._placed:
+            self._placed[key] = self._place(config)
+        return self._placed[key]
+
+    def check(self, config: Config) -> None:
+        """Refuse a trial that could never begin.
+
+        Raises:
+            ConfigError: It cannot be run, or takes more than the machines have.
+        """
+        self.placed(config)
+
+    def _place(self, config: Config) -> tuple[Config, Bundles]:
+        federation = Federation.open(config)
+        check_ready(federation)
+        try:
+            if config.engine.executor == "ray":
+                return self._actors(federation)
+            return config, self._process(federation)
+        except ClusterError as error:
+            raise ConfigError(str(error)) from None
+
+    def _actors(self, federation: Federation) -> tuple[Config, Bundles]:
+        """Reserve each client actor; the trial's own process waits for them and takes no core."""
+        placement = plan(federation, self.nodes)
+        engine = federation.config.engine.model_copy(update={"actors": placement.num_actors})
+        each = {"CPU": placement.cpus} | ({"GPU": placement.gpus} if placement.gpus else {})
+        config = federation.config.model_copy(update={"engine": engine})
+        return config, [{}, *(dict(each) for _ in range(placement.num_actors))]
+
+    def _process(self, federation: Federation) -> Bundles:
+        """Reserve one process: its compute threads, its memory, and a GPU or a part of one."""
+        engine = federation.config.engine
+        cpus = max(engine.threads, engine.server_threads)
+        on_gpu = federation.task.device.type == "cuda" or engine.device.startswith("cuda")
+        gpus = (1.0 if engine.gpus_per_actor is None else engine.gpus_per_actor) if on_gpu else 0.0
+        need = Need.of(step_cost(federation, "cuda" if on_gpu else "cpu"))
+        self._refuse("cores", cpus, max(node.cpus for node in self.nodes), "engine.threads and engine.server_threads")
+        self._refuse("GPUs", gpus, max(node.gpus for node in self.nodes), "engine.gpus_per_actor")
+        largest = max(node.memory for node in self.nodes)
+        if largest and need.is_measured:
+            self._refuse("GB of memory", need.memory / 1e9, largest / 1e9, "training.batch")
+        memory = min(need.memory, largest)  # an estimate refuses nothing
+        bundle: dict[str, Any] = {"CPU": float(cpus)} | ({"GPU": gpus} if gpus else {})
+        return [bundle | ({"memory": float(memory)} if largest else {})]
+
+    @staticmethod
+    def _refuse(what: str, asked: float, there: float, key: str) -> None:
+        if asked > there:
+            raise ConfigError(f"a trial takes {asked:g} {what}, and no machine has more than {there:g}: lower {key}")
+
+    def at_once(self, bundles: Bundles) -> int:
+        """Count the trials of this size that the machines hold together, whatever else they do."""
+        total: dict[str, float] = {}
+        for bundle in bundles:
+            for name, amount in bundle.items():
+                total[name] = total.get(name, 0.0) + amount
+        there = {
+            "CPU": sum(node.cpus for node in self.nodes),
+            "GPU": sum(node.gpus for node in self.nodes),
+            "memory": sum(node.memory for node in self.nodes),
+        }
+        return int(min((there[name] // amount for name, amount in total.items() if amount), default=1))

@@ -1,0 +1,134 @@
+"""The directory of a sweep, whose files `tune/sweeping.py` describes. Reading it loads neither Ray, torch nor Optuna."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rayfed_ssl.errors import ConfigError
+from tune.sweep import Sweep
+from tune.sweep_files import load_sweep, read_sweep
+
+FORMAT = 1
+
+
+@dataclass
+class SweepDirectory:
+    """A sweep on disk.
+
+    Attributes:
+        path: Its directory.
+        content: sweep.json.
+    """
+
+    path: Path
+    content: dict[str, Any]
+
+    @property
+    def runs(self) -> Path:
+        """Where runs lie."""
+        return self.path / "runs"
+
+    @property
+    def sweep(self) -> Sweep:
+        """What was asked for.
+
+        Raises:
+            ConfigError: This version reads its file otherwise.
+        """
+        sweep = load_sweep(self.content["file"], *self.content["overrides"], name=self.content["name"])
+        return replace(sweep, settings=dict(sweep.settings) | self.content["begun_with"])
+
+    @classmethod
+    def open(cls, path: Path) -> "SweepDirectory":
+        """Read a sweep's directory.
+
+        Raises:
+            ConfigError: There is none, or it is damaged.
+        """
+        file = path / "sweep.json"
+        if not file.is_file():
+            raise ConfigError(f"{path} holds no sweep: there is no sweep.json in it")
+        try:
+            content = json.loads(file.read_text())
+            known = {"format", "name", "file", "overrides", "begun_with", "points", "versions", "finished"}
+            if not isinstance(content, dict) or not known <= set(content):
+                raise ValueError("sweep.json does not describe a sweep")
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{file} is damaged ({error}): begin a new sweep") from None
+        return cls(path, content)
+
+    @classmethod
+    def create(
+        cls, path: Path, source: str, overrides: Sequence[str], begun_with: Mapping[str, Any], command: str
+    ) -> "SweepDirectory":
+        """Begin a sweep's directory.
+
+        Raises:
+            ConfigError: It holds something already, or the file does not fit together.
+        """
+        from rayfed_ssl.environment import environment
+
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            hint = f": go on with `rayfed-ssl sweep --resume {path}`" if (path / "sweep.json").is_file() else ""
+            raise ConfigError(f"{path} is not an empty directory{hint or ': name another one with --out'}")
+        name = Path(source).stem
+        content = {
+            "format": FORMAT,
+            "name": name,
+            "file": read_sweep(source),
+            "overrides": list(overrides),
+            "begun_with": dict(begun_with),
+            "command": command,
+            "versions": environment()["versions"],
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "finished": None,
+            "points": [],
+        }
+        made = cls(path, content)
+        assert made.sweep is not None, "what cannot be read later is not begun"
+        made.runs.mkdir(parents=True, exist_ok=True)
+        made.save()
+        return made
+
+    def save(self) -> None:
+        """Write sweep.json."""
+        from rayfed_ssl.places import write_durably
+
+        write_durably(self.path / "sweep.json", (json.dumps(self.content, indent=1) + "\n").encode())
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from running this sweep.
+
+        Raises:
+            ConfigError: Another one runs it.
+        """
+        with (self.path / "lock").open("w") as file:
+            try:
+                import fcntl
+
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except ImportError:  # a system without file locks, where nobody waits
+                pass
+            except BlockingIOError:
+                raise ConfigError(f"another process is running {self.path}: wait for it or stop it") from None
+            yield
+
+    def is_running(self) -> bool | None:
+        """Whether a process runs this sweep; None where the system has no file locks."""
+        try:
+            import fcntl
+        except ImportError:
+            return None
+        if not (self.path / "lock").is_file():
+            return False
+        with (self.path / "lock").open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False

@@ -1,0 +1,132 @@
+"""Begin, go on with and look at a sweep: one directory with all that it was and gave.
+
+sweep.json       what was asked for, with which versions, and how far it is
+trials.parquet   a row for each trial and seed (`tune/trial_table.py` says what is in it), written anew as runs end
+study.journal    Optuna's storage, for `optuna-dashboard DIR/study.journal`
+runs/NAME        the runs, named for their settings: equal runs of several trials are one
+tune/            Ray Tune's own files
+table.md, best.yaml, results.json, figures   when the sweep has come to its end
+
+Who goes on asks the search again from its beginning, and answers with the runs on disk.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rayfed_ssl.environment import environment
+from rayfed_ssl.errors import ConfigError
+from tune.search import Search
+from tune.sweep_directory import SweepDirectory
+from tune.sweep_rows import Known, rows_of, write_rows
+
+__all__ = ["Record", "SweepDirectory", "default_directory", "run_sweep"]
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Record:
+    """Writes down what a search comes to while it goes on.
+
+    Args:
+        directory: Where.
+        search: Whose.
+    """
+
+    directory: SweepDirectory
+    search: Search
+    _before: list[Any] = field(init=False)
+    _known: Known = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._before = list(self.directory.content["points"])
+
+    def update(self) -> None:
+        """Write the trials as they are now.
+
+        Raises:
+            ConfigError: Other points were chosen than before the sweep was interrupted.
+        """
+        points = [dict(trial.point) for trial in self.search.trials]
+        for number, (old, new) in enumerate(zip(self._before, points, strict=False)):
+            if old != new:
+                self._refuse(number, old, new)
+        content = self.directory.content
+        if len(points) > len(content["points"]):
+            content["points"] = points
+            self.directory.save()
+        write_rows(rows_of(self.search, self.directory.runs, self._known), self.directory.path / "trials.parquet")
+
+    def _refuse(self, number: int, old: Any, new: Any) -> None:
+        now, then = environment()["versions"], self.directory.content["versions"]
+        changed = [f"{name} {then.get(name)} is now {now[name]}" for name in now if then.get(name) != now[name]]
+        why = f" ({', '.join(changed)})" if changed else ""
+        raise ConfigError(
+            f"trial {number} was {old} and would now be {new}{why}: go on with the versions that the sweep began with, or "
+            "begin a new one; its runs are kept"
+        )
+
+    def finish(self) -> None:
+        """Mark the sweep as complete."""
+        self.update()
+        self.directory.content["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
+        self.directory.save()
+
+
+def default_directory(source: str) -> Path:
+    """Name a sweep's directory after it, under ./runs."""
+    return Path("runs") / f"sweep-{Path(source).stem}"
+
+
+def run_sweep(
+    directory: SweepDirectory,
+    *,
+    concurrency: int | None = None,
+    address: str | None = None,
+    say: Say = lambda line: None,
+) -> Search:
+    """Run a sweep to its end, from wherever it is.
+
+    Args:
+        directory: What to run.
+        concurrency: Trials at a time at most; None means as many as the machines hold.
+        address: A Ray to join; None starts one here.
+        say: Is told of each trial that ended.
+
+    Raises:
+        ConfigError: It cannot be run, or another process runs it.
+        ClusterError: Ray does not start.
+    """
+    with directory.locked():
+        return _run(directory, concurrency, address, say)
+
+
+def _run(directory: SweepDirectory, concurrency: int | None, address: str | None, say: Say) -> Search:
+    from actors.cluster import start
+    from tune.room import Room
+    from tune.sweep_progress import SweepProgress
+    from tune.trials import Legs, run_legs
+
+    sweep = directory.sweep
+    cluster = start(address)
+    try:
+        room = Room(cluster.nodes())
+        progress = SweepProgress(sweep, say)
+        search = Search(sweep, directory.path / "study.journal", check=room.check, tell=progress.trial_ended)
+        record = Record(directory, search)
+        legs = Legs(
+            search, directory.runs, lambda ended: progress.leg_ended(ended, search.total), changed=record.update
+        )
+        first = legs.next()  # what is on disk is answered before anything is started
+        record.update()
+        if first is not None:
+            legs.give_back(first)
+            run_legs(legs, room, directory.path, concurrency=concurrency, attempts=3)
+        if search.finished:
+            record.finish()
+        return search
+    finally:
+        cluster.stop()

@@ -1,0 +1,116 @@
+"""From a point of a sweep's space to the configuration that a trial runs, and what a run of it has given."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from rayfed_ssl.config import Config
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.evaluation.protocols import PROTOCOLS
+from rayfed_ssl.ledger import Direction
+from rayfed_ssl.recipe_files import apply_override, read_recipe
+from rayfed_ssl.record import RunRecord
+from tune.spaces import Point
+from tune.sweep import BYTES, HELD_OUT, Sweep
+
+
+def config_of(sweep: Sweep, point: Point, seed: int) -> Config:
+    """Resolve what a trial runs.
+
+    Args:
+        sweep: What it belongs to.
+        point: Its values.
+        seed: Of the run.
+
+    Raises:
+        ConfigError: The settings do not fit together.
+    """
+    tree = settings_of(sweep, point, seed)
+    if "executor" not in tree.get("engine", {}):
+        apply_override(tree, "engine.executor=local")
+    return Config.load(tree)
+
+
+def settings_of(sweep: Sweep, point: Point, seed: int) -> dict[str, Any]:
+    """Collect a trial's settings as a recipe has them, with what the sweep measures, but not where they are computed.
+
+    Raises:
+        ConfigError: There is no recipe.
+    """
+    variants = list(sweep.space.variant(point))
+    recipe = next((variant.recipe for variant in reversed(variants) if variant.recipe), sweep.recipe)
+    if recipe is None:
+        raise ConfigError("no variant of this point names a recipe, nor does the sweep")
+    tree = read_recipe(recipe)
+    for settings in (sweep.settings, *(variant.settings for variant in variants), sweep.space.settings(point)):
+        for key, value in settings.items():
+            apply_override(tree, f"{key}={json.dumps(value, default=str)}")
+    for override in sweep.overrides:
+        apply_override(tree, override)
+    apply_override(tree, f"seed={seed}")
+    _measure_what_decides(sweep, tree)
+    return tree
+
+
+def _measure_what_decides(sweep: Sweep, tree: dict[str, Any]) -> None:
+    """Switch on what the sweep's goals and its early stopping look at."""
+    data = tree.get("data")
+    if sweep.selection == "validation" and not (isinstance(data, Mapping) and data.get("validation")):
+        apply_override(tree, f"data.validation={HELD_OUT}")
+    names = [goal.score for goal in sweep.goals]
+    diagnosed = any(name.startswith("diag_") for name in names)
+    if diagnosed and not tree.get("evaluation", {}).get("diagnostics"):
+        apply_override(tree, f"evaluation.diagnostics={tree.get('rounds', 2)}")
+    asked = [name for name in names if name in PROTOCOLS and name not in ("knn", "linear")]
+    listed = tree.get("evaluation", {}).get("protocols") or []
+    listed = [listed] if isinstance(listed, str) else list(listed)
+    if more := [name for name in asked if name not in listed]:
+        apply_override(tree, f"evaluation.protocols={json.dumps([*listed, *more])}")
+    if sweep.stop is not None:
+        kind = "diagnostics" if sweep.stop.score.startswith("diag_") else "every"
+        apply_override(tree, f"evaluation.{kind}={sweep.stop.evaluate_every}")
+
+
+def scores_after(directory: Path, names: Iterable[str], take: str | None, round: int) -> dict[str, float] | None:
+    """Read what a run had come to after a round.
+
+    Args:
+        directory: The run.
+        names: Scores, or bytes.
+        take: Of which encoder; None takes the global one, or the clients' mean.
+        round: Which; the run may have gone on since.
+
+    Returns:
+        Values by name; None where the run has not come there, or not been scored there.
+    """
+    if not (directory / "run.json").is_file():
+        return None
+    record, found = RunRecord.open(directory), {}
+    if record.last_round < round:
+        return None
+    for name in names:
+        value = _bytes(record, name, round) if name in BYTES else score_of(record, name, take, round)
+        if value is None:
+            return None
+        found[name] = value
+    return found
+
+
+def _bytes(record: RunRecord, name: str, round: int) -> float:
+    directions: Mapping[str, tuple[Direction, ...]] = {"bytes_up": ("up",), "bytes_down": ("down",)}
+    counted = directions.get(name, ("up", "down"))
+    return float(sum(row["bytes"] for row in record.ledger if row["round"] <= round and row["direction"] in counted))
+
+
+def score_of(record: RunRecord, name: str, take: str | None, round: int) -> float | None:
+    """Read the score of the encoder that is meant; None where the run has none."""
+    rows = [row for row in record.metrics if row["name"] == name and row["round"] == round]
+    values = {row["participant"]: row["value"] for row in rows}
+    local = [value for participant, value in values.items() if participant != "global"]
+    if take == "minimum":
+        return min(local, default=None)
+    if take == "mean" or (take is None and "global" not in values):
+        return fmean(local) if local else None
+    return values.get(take or "global")

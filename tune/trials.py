@@ -1,0 +1,248 @@
+"""Trials on Ray Tune: each leg of a run is a Tune trial with a placement group for all of its processes.
+
+A trial of `engine.executor=local` is one process in which its clients train one after the other; one of `ray` is a process
+that drives client actors of its own, all of them reserved together with it, so that no trial waits for a part of what
+another holds.
+"""
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import actors  # noqa: F401  # it sets what Ray reads while it is imported
+
+# isort: split
+import ray.tune as ray_tune
+from ray.tune.execution.placement_groups import PlacementGroupFactory
+from ray.tune.search import Searcher
+
+from rayfed_ssl.config import Config
+from rayfed_ssl.errors import ConfigError
+from tune.executors import executor_for
+from tune.room import Bundles, Room
+from tune.search import Leg, Outcome, Search
+from tune.trial_configs import scores_after
+
+DIED = "its process died, in every attempt"
+
+
+def make_leg(config: Config, directory: Path, until: int) -> str | None:
+    """Run a leg, from where the run is; returns why it failed, or None.
+
+    Args:
+        config: What the run is.
+        directory: Where its record goes.
+        until: After which round to stop.
+    """
+    from rayfed_ssl.runs import resume, run
+
+    try:
+        executor = executor_for(config)
+        if (directory / "run.json").is_file():
+            # Where it runs may have changed since it began: the number of actors, for one.
+            resume(directory, *_engine(config), executor=executor, until=until)
+        else:
+            _clear(directory)
+            run(config, directory, executor=executor, until=until)
+    except Exception as error:  # a trial that fails, for whatever reason, must not keep the others from running
+        return " ".join(f"{error}".split()) or type(error).__name__
+    return None
+
+
+def _engine(config: Config) -> Iterator[str]:
+    for key in ("executor", "actors", "cpus_per_actor", "gpus_per_actor"):
+        value = config.dump()["engine"][key]
+        yield f"engine.{key}={'null' if value is None else value}"
+
+
+def _clear(directory: Path) -> None:
+    """Remove what a run left that was stopped before its record began."""
+    if directory.exists():
+        shutil.rmtree(directory)
+
+
+def trainable(config: dict[str, Any]) -> None:
+    """Run a leg in a process of Tune's, and report what came of it.
+
+    Args:
+        config: The leg as JSON, as Tune would take settings and scores apart.
+    """
+    leg = json.loads(config["leg"])
+    directory, names = Path(leg["directory"]), leg["names"]
+    failure = make_leg(Config.load(leg["config"]), directory, leg["until"])
+    scores = None if failure else scores_after(directory, names, leg["take"], leg["until"])
+    if failure is None and scores is None:
+        failure = f"{directory.name} has no score {' or '.join(names)}: see `rayfed-ssl list protocols`"
+    ray_tune.report({"outcome": json.dumps({"failure": failure, "scores": scores or {}})})
+
+
+@dataclass
+class Ended:
+    """A leg that came back.
+
+    Attributes:
+        leg: Which.
+        outcome: What came of it.
+        was_there: Whether an earlier call had run it.
+    """
+
+    leg: Leg
+    outcome: Outcome
+    was_there: bool = False
+
+
+@dataclass(eq=False)
+class Legs:
+    """The legs of a search on their way: those that are on disk already are answered at once, equal ones run once.
+
+    Args:
+        search: Gives them and takes their outcomes.
+        folder: Directory of runs.
+        say: Is told of each that ended.
+        changed: Is called when the search knows it.
+    """
+
+    search: Search
+    folder: Path
+    say: Callable[[Ended], None] = lambda ended: None
+    changed: Callable[[], None] = lambda: None
+    _flying: dict[str, list[Leg]] = field(default_factory=dict)
+    _ready: list[Leg] = field(default_factory=list)
+
+    def names_at(self, leg: Leg) -> list[str]:
+        """What is read of a run after a leg: before the end only what decides about stopping."""
+        sweep = self.search.sweep
+        if leg.until < leg.config.rounds and sweep.stop is not None:
+            return [sweep.stop.score]
+        return [goal.score for goal in sweep.goals]
+
+    def next(self) -> Leg | None:
+        """Give a leg that has to be run; None if there is none now."""
+        if self._ready:
+            return self._ready.pop()
+        while (leg := self.search.next()) is not None:
+            scores = self._on_disk(leg)
+            if scores is not None:
+                self._answer(leg, Outcome(scores), was_there=True)
+            elif leg.name in self._flying:
+                self._flying[leg.name].append(leg)
+            else:
+                self._flying[leg.name] = [leg]
+                return leg
+        return None
+
+    def give_back(self, leg: Leg) -> None:
+        """Put a leg back that was not begun."""
+        self._ready.append(leg)
+
+    def _on_disk(self, leg: Leg) -> dict[str, float] | None:
+        try:
+            return scores_after(self.folder / leg.name, self.names_at(leg), self.search.sweep.take, leg.until)
+        except ConfigError:
+            return None  # a damaged record: running it says so
+
+    def done(self, name: str, outcome: Outcome) -> None:
+        """Take the outcome of a run's leg, for all trials that wait for it."""
+        for leg in self._flying.pop(name):
+            self._answer(leg, outcome)
+
+    def _answer(self, leg: Leg, outcome: Outcome, was_there: bool = False) -> None:
+        self.say(Ended(leg, outcome, was_there))
+        self.search.done(leg, outcome)
+        self.changed()
+
+
+class LegSearcher(Searcher):
+    """Hands legs to Tune's controller.
+
+    Args:
+        legs: Whose.
+        room: Says what each of them reserves.
+    """
+
+    def __init__(self, legs: Legs, room: Room) -> None:
+        super().__init__()
+        self._legs, self._room = legs, room
+        self._names: dict[str, str] = {}
+
+    def suggest(self, trial_id: str) -> Any:
+        """Give Tune a leg; None while all wait for others."""
+        leg = self._legs.next()
+        if leg is None:
+            return Searcher.FINISHED if self._legs.search.finished else None
+        self._names[trial_id] = leg.name
+        config, bundles = self._room.placed(leg.config)
+        asked = {
+            "directory": str((self._legs.folder / leg.name).resolve()),
+            "config": config.dump(),
+            "until": leg.until,
+            "names": self._legs.names_at(leg),
+            "take": self._legs.search.sweep.take,
+        }
+        return {"leg": json.dumps(asked), "bundles": bundles}
+
+    def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
+        """Take what a leg came to."""
+        known = result is not None and "outcome" in result and not error
+        outcome = Outcome(**json.loads(result["outcome"])) if known and result else Outcome(failure=DIED)
+        self._legs.done(self._names.pop(trial_id), outcome)
+
+    def save(self, checkpoint_path: str) -> None:
+        """Keep nothing: a search is found again from the runs on disk."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Find nothing; see `save`."""
+
+
+def run_legs(legs: Legs, room: Room, directory: Path, *, concurrency: int | None = None, attempts: int = 3) -> None:
+    """Run all legs of a search; what is running when this process ends is lost up to its last round.
+
+    Args:
+        legs: Which.
+        room: What each reserves.
+        directory: Where Tune keeps its own files.
+        concurrency: Trials at a time at most; None means as many as the machines hold.
+        attempts: How often a leg whose process dies is run.
+    """
+    searcher = LegSearcher(legs, room)
+    shutil.rmtree(directory / "tune", ignore_errors=True)  # of an earlier call; nothing is found again from it
+    with _quiet_tune():
+        tuner = ray_tune.Tuner(
+            ray_tune.with_resources(trainable, lambda config: PlacementGroupFactory(config["bundles"])),
+            tune_config=ray_tune.TuneConfig(
+                search_alg=searcher, num_samples=-1, max_concurrent_trials=concurrency, reuse_actors=True
+            ),
+            run_config=ray_tune.RunConfig(
+                name="tune",
+                storage_path=str(directory.resolve()),
+                failure_config=ray_tune.FailureConfig(max_failures=attempts - 1),
+                verbose=0,
+            ),
+        )
+        tuner.fit()
+
+
+@contextmanager
+def _quiet_tune() -> Iterator[None]:
+    """Keep Tune's tables and advice off the terminal, and let Ctrl-C through to us."""
+    settings = {"RAY_AIR_NEW_OUTPUT": "0", "TUNE_DISABLE_SIGINT_HANDLER": "1", "TUNE_WARN_THRESHOLD_S": "60"}
+    before = {name: os.environ.get(name) for name in settings}
+    logger = logging.getLogger("ray.tune")
+    level = logger.level
+    os.environ.update(settings)
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        for name, value in before.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+
+
+__all__ = ["Bundles", "Ended", "Legs", "make_leg", "run_legs"]
