@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
@@ -18,6 +18,9 @@ from rayfed_ssl.recipe_files import recipe_names
 from rayfed_ssl.reports.compare import Summary, summarise
 from rayfed_ssl.rounds import Evaluation
 from tune.progress import megabytes
+
+if TYPE_CHECKING:
+    from tune.sweep import Sweep
 
 WIDTH = 140
 """Columns of output that goes to a file or a pipe, where no terminal sets them."""
@@ -181,7 +184,7 @@ def print_partition(federation: Federation) -> None:
 
 def print_names(kind: str) -> None:
     """Print the names of a kind and what they stand for."""
-    kinds = ("methods", "objectives", "datasets", "models", "views", "protocols", "recipes", "reproductions")
+    kinds = ("methods", "objectives", "datasets", "models", "views", "protocols", "recipes", "reproductions", "sweeps")
     if kind not in kinds:
         raise ConfigError(f"there is no list of {kind!r}{nearest(kind, kinds)}")
     table = plain_table("name", "what it is")
@@ -196,6 +199,10 @@ def _names(kind: str) -> Mapping[str, str]:
         from rayfed_ssl.reproduction_files import read_reproduction, reproduction_names
 
         return {name: read_reproduction(name)["title"] for name in reproduction_names()}
+    if kind == "sweeps":
+        from tune.sweep_files import load_sweep, sweep_names
+
+        return {name: _sweep_summary(load_sweep(name)) for name in sweep_names()}
     if kind == "recipes":
         return {name: _recipe_summary(name) for name in recipe_names()}
     if kind == "methods":
@@ -240,6 +247,12 @@ def _describe_views(views: Any) -> str:
 
 def _first_line(documented: object) -> str:
     return (documented.__doc__ or "").strip().splitlines()[0].rstrip(".")
+
+
+def _sweep_summary(sweep: "Sweep") -> str:
+    trials = len(sweep.space.grid()) if sweep.trials is None else sweep.trials
+    begins = f", after {sweep.begin.sweep}" if sweep.begin else ""
+    return f"{sweep.title}: {trials} trials x {len(sweep.seeds)} seed{'s' * (len(sweep.seeds) > 1)}{begins}"
 
 
 def _recipe_summary(name: str) -> str:
