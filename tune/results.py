@@ -125,7 +125,7 @@ def diagnose(
 @app.command()
 def report(
     directories: Annotated[
-        list[Path], typer.Argument(metavar="RUN_OR_SWEEP...", help="Runs, directories of runs, reproductions.")
+        list[Path], typer.Argument(metavar="RUN_OR_SWEEP...", help="Runs, directories of runs, sweeps, reproductions.")
     ],
     out: Annotated[Path, typer.Option(help="HTML file to write; figures go beside it.")] = Path("report.html"),
     embedding: Annotated[

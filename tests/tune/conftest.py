@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from rayfed_ssl.config import Config
 from tune.cli import app
+from tune.sweep_directory import SweepDirectory
 
 Cli = Callable[..., Result]
 
@@ -42,3 +43,33 @@ def finished(
         runs[name] = out, cli("run", recipes[name], "evaluation.every=1", "--out", out)
         assert runs[name][1].exit_code == 0, runs[name][1].output
     return runs
+
+
+@pytest.fixture(scope="session")
+def swept_grid(tmp_path_factory: pytest.TempPathFactory) -> SweepDirectory:
+    """A finished grid of two seeds, two of its trials impossible; read-only, and without results."""
+    from tests.tune.swept import GRID, begin, go_on
+
+    directory = begin(tmp_path_factory.mktemp("sweeps"), GRID, "grid")
+    go_on(directory)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def swept_part(tmp_path_factory: pytest.TempPathFactory) -> SweepDirectory:
+    """The same grid after three of its runs; read-only."""
+    from tests.tune.swept import GRID, begin, go_on
+
+    directory = begin(tmp_path_factory.mktemp("sweeps"), GRID, "grid")
+    go_on(directory, legs=3)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def swept_front(tmp_path_factory: pytest.TempPathFactory) -> SweepDirectory:
+    """A random search with two goals, with scores that no run has given; read-only, and without results."""
+    from tests.tune.swept import FRONT, begin, fabricate
+
+    directory = begin(tmp_path_factory.mktemp("sweeps"), FRONT, "front")
+    fabricate(directory, lambda leg: {"knn": 0.2 + 0.1 * leg.trial % 0.3, "bytes": 1e6 * leg.config.rounds + leg.trial})
+    return directory

@@ -18,6 +18,7 @@ from rayfed_ssl.reports.html.page import Page, Section
 from rayfed_ssl.reports.html.reproduction_section import reproduction_section
 from rayfed_ssl.reports.html.run_section import RunSection
 from rayfed_ssl.reports.html.sources import Sources, open_sources
+from rayfed_ssl.reports.html.sweep_section import sweep_section
 
 MAX_RUNS_IN_FULL = 6
 """With more runs than this, each has a row but no section of its own."""
@@ -30,13 +31,13 @@ def write_report(
     embedding: str = "tsne",
     on_left_out: Callable[[str], None] | None = None,
 ) -> Path:
-    """Write the report on runs, directories of runs and reproductions; the same runs give the same bytes.
+    """Write the report on runs, directories of runs, sweeps and reproductions; the same runs give the same bytes.
 
     Args:
         directories: What it is about.
         out: The HTML file; figures go to `<stem>-figures/` beside it.
         embedding: How test features are placed on a plane: "tsne", or "umap" where umap-learn is installed.
-        on_left_out: Is told of each run of a sweep that could not be read.
+        on_left_out: Is told of each run in a directory that could not be read.
 
     Returns:
         The HTML file.
@@ -64,22 +65,23 @@ def _page(sources: Sources, gallery: Gallery, embedding: Embedding) -> Page:
     command = f"rayfed-ssl report {' '.join(shown)}"
     if embedding != "tsne":
         command += f" --embedding {embedding}"
-    reproductions = tuple(
+    tables = tuple(
         reproduction_section(found, gallery, command, f"reproduction-{index}")
         for index, found in enumerate(sources.reproductions, 1)
-    )
+    ) + tuple(sweep_section(found, gallery, command, f"sweep-{index}") for index, found in enumerate(sources.sweeps, 1))
     notices = tuple(f"Left out: {line}" for line in sources.left_out)
-    if len(sources.runs) == 1 and not reproductions:
+    if len(sources.runs) == 1 and not tables:
         (run,) = sources.runs
         sections = RunSection(run, gallery, command, embedding).sections()
         return Page(run.name, "A run of rayfed-ssl.", command, notices, sections)
     title = ", ".join(sources.words) if len(sources.words) <= 3 else f"{len(sources.runs)} runs"
     if not sources.runs:
-        return Page(title, "A reproduction by rayfed-ssl, without its runs.", command, notices, reproductions)
+        kind = "reproduction" if sources.reproductions else "sweep"
+        return Page(title, f"A {kind} by rayfed-ssl, without its runs.", command, notices, tables)
     runs = _run_sections(sources, gallery, command, embedding)
     compared = comparison_sections(group(sources.runs), gallery, command)
     lead = f"{len(sources.runs)} runs of rayfed-ssl."
-    return Page(title, lead, command, notices, reproductions + compared + runs)
+    return Page(title, lead, command, notices, tables + compared + runs)
 
 
 def _run_sections(sources: Sources, gallery: Gallery, command: str, embedding: Embedding) -> tuple[Section, ...]:

@@ -1,6 +1,7 @@
-"""What the report needs of `reproduction.json` and `diagnostics.json`, so that a damaged file is told before it is drawn.
+"""What the report needs of the files that it reads, so that a damaged one is told before it is drawn.
 
-Other keys may be there; `rayfed_ssl/reproduction.py` and `reports/diagnose.py` say what the files mean.
+Other keys may be there. `reproduction.json` is described in `rayfed_ssl/reproduction.py`, a sweep's `results.json` in
+`tune/sweep_results.py`, `diagnostics.json` in `reports/diagnose.py`.
 """
 
 from typing import Any
@@ -41,6 +42,92 @@ class ReproductionFile(_Part):
     agreement: _Agreement | None = None
     notes: list[Any] | None = None
     figures: list[str] | None = None
+
+
+class _Goal(_Part):
+    score: str
+    maximise: bool
+    unit: str
+
+
+class _Search(_Part):
+    name: str
+    trials: int
+
+
+class _Value(_Part):
+    mean: float
+    std: float | None
+
+
+class _Trial(_Part):
+    number: int
+    label: str
+    state: str
+    reason: str
+    seeds: list[int]
+    runs: list[str]
+    reached: int
+    rounds: int | None
+    bytes: float
+    values: dict[str, _Value]
+
+
+class _Shown(_Part):
+    text: str
+    mean: float | None
+    best: bool
+
+
+class _Line(_Part):
+    label: str
+    cells: list[_Shown]
+
+
+class _Layout(_Part):
+    title: str
+    head: list[str]
+    lines: list[_Line]
+    remarks: list[str]
+
+    @model_validator(mode="after")
+    def _check(self) -> "_Layout":
+        if any(len(line.cells) + 1 != len(self.head) for line in self.lines):
+            raise ValueError("as many cells as headings are needed")
+        return self
+
+
+class _Best(_Part):
+    trial: int
+    recipe: str
+
+
+class SweepFile(_Part):
+    """`results.json` of a sweep: its trials, a table for each goal, the best and the Pareto front."""
+
+    title: str
+    source: str
+    notes: list[str]
+    command: str | None
+    finished: str | None
+    goals: list[_Goal]
+    search: _Search
+    layout: dict[str, str | None]
+    states: dict[str, int]
+    trials: list[_Trial]
+    tables: list[_Layout]
+    best: _Best | None
+    front: list[int]
+    recipes: dict[str, str]
+    remarks: list[str]
+    figures: list[str]
+
+    @model_validator(mode="after")
+    def _check(self) -> "SweepFile":
+        known = {trial.number for trial in self.trials}
+        if not {*self.front, *([self.best.trial] if self.best else [])} <= known:
+            raise ValueError("the best and the front are trials that are not in it")
+        return self
 
 
 class _Matrix(_Part):
@@ -99,5 +186,7 @@ def damage(content: Any, schema: type[BaseModel]) -> str | None:
         if mistake["type"] == "missing":
             return f"there is no {where!r} in it"
         what = mistake["msg"].removeprefix("Value error, ")
-        return f"{where}: {what[0].lower()}{what[1:]}" if where else "it is no table of keys and values"
+        if not where and mistake["type"] != "value_error":
+            return "it is no table of keys and values"
+        return f"{where}: {what[0].lower()}{what[1:]}" if where else what
     return None

@@ -1,4 +1,4 @@
-"""What a report is about: runs, directories of runs, and reproductions of a paper's tables."""
+"""What a report is about: runs, directories of runs, sweeps, and reproductions of a paper's tables."""
 
 import json
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.record import RunRecord
 from rayfed_ssl.reports.compare import Summary, summarise
-from rayfed_ssl.reports.html.schemas import DiagnosticsFile, ReproductionFile, damage
+from rayfed_ssl.reports.html.schemas import DiagnosticsFile, ReproductionFile, SweepFile, damage
 from rayfed_ssl.reports.measurements import read_measurements
 from rayfed_ssl.rows import Row
 
@@ -28,7 +28,7 @@ class ReportedRun:
         summary: The same in numbers.
         evaluations: Rows that `rayfed-ssl evaluate --protocol` has added.
         diagnostics: RUN/diagnostics.json (`reports/diagnose.py` says what is in it), or None.
-        place: Row and columns of a paper's table that it was made for, or "".
+        place: What it was made for: row and columns of a paper's table, the point of a sweep's trial, or "".
     """
 
     name: str
@@ -49,6 +49,14 @@ class Reproduction:
 
 
 @dataclass(frozen=True)
+class SweepResults:
+    """Where a sweep lies, and its `results.json` (`tune/sweep_results.py` says what is in it)."""
+
+    directory: Path
+    content: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class Sources:
     """All that a report is about.
 
@@ -56,13 +64,15 @@ class Sources:
         words: The directories by name, as on the command line.
         runs: Runs in the order in which they were named, none twice.
         reproductions: Tables and figures of papers.
-        left_out: One line for each run or table of a sweep that could not be read, and for runs of a table that are gone.
+        left_out: One line for each run or table that could not be read, and for runs of a table that are gone.
+        sweeps: Sweeps that have results.
     """
 
     words: tuple[str, ...]
     runs: tuple[ReportedRun, ...]
     reproductions: tuple[Reproduction, ...] = ()
     left_out: tuple[str, ...] = ()
+    sweeps: tuple[SweepResults, ...] = ()
 
 
 @dataclass
@@ -70,6 +80,7 @@ class _Found:
     runs: dict[Path, bool] = field(default_factory=dict)
     """Directories of runs, each with whether the user named it: such a one is not left out."""
     reproductions: list[Reproduction] = field(default_factory=list)
+    sweeps: list[SweepResults] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
 
@@ -90,14 +101,26 @@ def open_sources(directories: Sequence[Path]) -> Sources:
             if named:
                 raise
             left_out.append(str(error))
-    if not runs and not found.reproductions:
+    if not runs and not found.reproductions and not found.sweeps:
         raise ConfigError("\n".join(left_out))
     words = tuple(directory.resolve().name for directory in directories)
-    placed = [replace(run, place=_place(run.directory, found.reproductions)) for run in runs]
-    return Sources(words, _told_apart(placed), tuple(found.reproductions), tuple(left_out))
+    points = _points(found.sweeps)
+    places = [[*points.get(run.directory, ()), _cells(run.directory, found.reproductions)] for run in runs]
+    placed = [replace(run, place="; ".join(filter(None, made))) for run, made in zip(runs, places, strict=True)]
+    return Sources(words, _told_apart(placed), tuple(found.reproductions), tuple(left_out), tuple(found.sweeps))
 
 
-def _place(directory: Path, reproductions: Sequence[Reproduction]) -> str:
+def _points(sweeps: Sequence[SweepResults]) -> dict[Path, list[str]]:
+    """Name runs for the points of the trials that they were made for."""
+    found: dict[Path, list[str]] = {}
+    for sweep in sweeps:
+        for trial in sweep.content["trials"]:
+            for run in trial["runs"]:
+                found.setdefault((sweep.directory / run).resolve(), []).append(trial["label"])
+    return found
+
+
+def _cells(directory: Path, reproductions: Sequence[Reproduction]) -> str:
     """Name a run for its cells: "FLESD, α=1"; "FedBYOL, Last and Best" where columns show scores of one run."""
     columns: dict[str, list[str]] = {}
     for table in reproductions:
@@ -113,6 +136,8 @@ def _find(directory: Path, found: _Found) -> None:
         found.runs[directory.resolve()] = True
     elif (directory / "reproduction.json").is_file():
         _find_reproduction(directory, found)
+    elif (directory / "sweep.json").is_file():
+        _find_sweep(directory, found)
     else:
         children = sorted(directory.iterdir()) if directory.is_dir() else []
         inner = [child for child in children if any((child / f"{kind}.json").is_file() for kind in _KINDS)]
@@ -124,8 +149,9 @@ def _find(directory: Path, found: _Found) -> None:
             if (child / "run.json").is_file():
                 found.runs.setdefault(child.resolve(), False)
                 continue
+            find = _find_sweep if (child / "sweep.json").is_file() else _find_reproduction
             try:
-                _find_reproduction(child, found)
+                find(child, found)
             except ConfigError as error:
                 found.left_out.append(str(error))
 
@@ -149,7 +175,30 @@ def _find_reproduction(directory: Path, found: _Found) -> None:
         )
 
 
-_KINDS = ("run", "reproduction")
+def _find_sweep(directory: Path, found: _Found) -> None:
+    file = directory / "results.json"
+    begun = sorted(child for child in (directory / "runs").glob("*") if (child / "run.json").is_file())
+    if not file.is_file() and not begun:
+        raise ConfigError(
+            f"{directory} is a sweep of which no run has begun: see `rayfed-ssl sweep --status {directory}`"
+        )
+    for run in begun:
+        found.runs.setdefault(run.resolve(), False)
+    if not file.is_file():
+        found.left_out.append(f"the table of {directory}: the sweep writes it when it comes to its end")
+        return
+    content = _read_json(file, SweepFile)
+    found.sweeps.append(SweepResults(directory, content))
+    there = {run.resolve() for run in begun}
+    runs = {run for trial in content["trials"] if trial["reached"] for run in trial["runs"]}
+    if gone := sorted(run for run in runs if (directory / run).resolve() not in there):
+        found.left_out.append(
+            f"{len(gone)} of {len(runs)} runs of {directory}, which are not there (such as {gone[0]}): its table is shown "
+            "without them"
+        )
+
+
+_KINDS = ("run", "reproduction", "sweep")
 
 
 def _open_run(directory: Path) -> ReportedRun:

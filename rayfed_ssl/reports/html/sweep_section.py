@@ -1,0 +1,131 @@
+"""A sweep's table, its best settings and its figures, from `results.json` (`tune/sweep_results.py` says what is in it)."""
+
+import base64
+import html
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from rayfed_ssl.reports.html.figure import Gallery, Shown
+from rayfed_ssl.reports.html.page import Card, Section
+from rayfed_ssl.reports.html.sources import SweepResults
+from rayfed_ssl.reports.html.tables import Cell, Table, number, size
+
+TITLES = {
+    "curve": "{} over {}",
+    "trade-off": "Both goals of each trial, and the Pareto front",
+    "history": "{} of each trial, and the best so far (Optuna)",
+    "importances": "How much each parameter decides about {} (Optuna)",
+    "parallel-coordinates": "{} along all parameters (Optuna)",
+    "slices": "{} over each parameter (Optuna)",
+    "pareto": "Pareto front (Optuna)",
+}
+"""What the figures show, by how the names of their files begin."""
+
+
+def sweep_section(found: SweepResults, gallery: Gallery, command: str, key: str) -> Section:
+    """Make the section of a sweep."""
+    content = found.content
+    text = [f"{content['source']}."] if content["source"] else []
+    text += [line for table in content["tables"] for line in table["remarks"]]
+    text += [line for line in content["remarks"] if not line.startswith(("Stopped, ", "Failed, "))] + content["notes"]
+    tables = [_layout(table) for table in content["tables"]]
+    tables += [_trials("Pareto front", content, content["front"])] if content["front"] else []
+    ended = [trial["number"] for trial in content["trials"] if trial["state"] in ("stopped", "failed")]
+    folded = [_ended(content, ended)] if ended else []
+    folded.append(_trials("All trials", content, [trial["number"] for trial in content["trials"]]))
+    made = content["command"] or "rayfed-ssl sweep"
+    return Section(
+        key,
+        f"Sweep: {content['title']}",
+        cards=tuple(_cards(found)),
+        text=tuple(text),
+        figures=tuple(_drawn(found, gallery, f"{made} · {command}")),
+        tables=tuple(tables),
+        folded=tuple(folded),
+    )
+
+
+def _cards(found: SweepResults) -> list[Card]:
+    content, best = found.content, found.content["best"]
+    counted = tuple(f"{count} {state}" for state, count in content["states"].items() if count)
+    cards = [Card("Trials", f"{len(content['trials'])} of {content['search']['trials']}", counted)]
+    if best is not None:
+        goal, trial = content["goals"][0], _by_number(content)[best["trial"]]
+        value = _value(trial, goal)
+        where = f"rayfed-ssl run {found.directory.name}/{best['recipe']}"
+        cards.insert(
+            0, Card(f"Best {goal['score']}", value.text, (f"trial {trial['number']}: {trial['label']}", where))
+        )
+    return cards
+
+
+def _by_number(content: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    return {trial["number"]: trial for trial in content["trials"]}
+
+
+def _layout(table: dict[str, Any]) -> Table:
+    """Show a table as it was laid out; the best cell of each column is named."""
+    rows = [
+        [Cell(line["label"]), *(Cell(c["text"], c["mean"], ("best",) if c["best"] else ()) for c in line["cells"])]
+        for line in table["lines"]
+    ]
+    return Table.of(table["title"], table["head"], rows)
+
+
+def _trials(caption: str, content: dict[str, Any], numbers: list[int]) -> Table:
+    """List trials with all that they have come to."""
+    goals, trials = content["goals"], _by_number(content)
+    rows = []
+    for trial in map(trials.__getitem__, numbers):
+        recipe = content["recipes"].get(str(trial["number"]), "")
+        rounds = f"{trial['reached']} of {trial['rounds']}" if trial["rounds"] else "–"
+        cells = [Cell(f"{trial['number']}: {trial['label']}"), Cell(trial["state"]), Cell(rounds, trial["reached"])]
+        rows.append([*cells, *(_value(trial, goal) for goal in goals), size(trial["bytes"]), Cell(recipe)])
+    heads = ["trial", "state", "rounds", *(goal["score"] for goal in goals), "bytes a run", "recipe"]
+    if not content["recipes"]:
+        heads, rows = heads[:-1], [row[:-1] for row in rows]
+    return Table.of(caption, heads, rows)
+
+
+def _value(trial: dict[str, Any], goal: dict[str, Any]) -> Cell:
+    """Show what a trial has come to by a goal, mean ± standard deviation over seeds."""
+    value = trial["values"].get(goal["score"])
+    if value is None:
+        return Cell("–")
+    mean, std, num = value["mean"], value["std"], len(trial["seeds"])
+    seeds = f" (n = {num})" if std is not None else ""
+    if goal["unit"] == "bytes":
+        return Cell(size(mean).text + (f" ± {size(std).text}" if std else "") + seeds, mean)
+    if goal["unit"] == "percent":
+        return Cell(f"{100 * mean:.2f}" + ("" if std is None else f" ± {100 * std:.2f}") + f"%{seeds}", mean)
+    return Cell(number(mean).text + ("" if std is None else f" ± {std:.2g}") + seeds, mean)
+
+
+def _ended(content: dict[str, Any], numbers: list[int]) -> Table:
+    trials = _by_number(content)
+    rows = [[f"{n}: {trials[n]['label']}", trials[n]["state"], trials[n]["reason"]] for n in numbers]
+    return Table.of("Stopped and failed trials", ["trial", "state", "why"], rows)
+
+
+def _drawn(found: SweepResults, gallery: Gallery, origin: str) -> list[Shown]:
+    """Take the sweep's own figures into the page, as pictures in themselves."""
+    shown = []
+    for name in found.content["figures"]:
+        path = found.directory / "figures" / Path(name).name
+        if path.suffix == ".svg" and path.is_file():
+            title = _title(path.stem, found.content)
+            files = gallery.keep(path, path.with_suffix(".png"))
+            encoded = base64.b64encode(path.read_bytes()).decode()
+            says = html.escape(f"{found.content['title']}. {title}. The numbers are in the tables of this section.")
+            picture = Markup(f'<img class="paper" alt="{says}" src="data:image/svg+xml;base64,{encoded}">')
+            shown.append(Shown(title, picture, "", origin, None, True, files))
+    return shown
+
+
+def _title(stem: str, content: dict[str, Any]) -> str:
+    kind = next((kind for kind in TITLES if stem == kind or stem.startswith(f"{kind}-")), None)
+    score = stem.removeprefix(f"{kind}-") if kind != stem else content["goals"][0]["score"]
+    text = TITLES.get(kind or "", stem).format(score, content["layout"].get("x"))
+    return text[0].upper() + text[1:]

@@ -1,0 +1,153 @@
+"""Figures of sweeps: which are drawn, what is in them, and that they are the same each time."""
+
+import shutil
+import warnings
+
+import matplotlib
+import pytest
+
+from tests.tune.swept import GRID, begin, ended, fabricate, result
+from tune.optuna_figures import optuna_drawings
+from tune.sweep_figures import draw_curves, draw_sweep, draw_trade_off
+from tune.sweep_files import load_sweep
+from tune.trial_results import results_of
+from tune.trial_table import read_rows
+
+CURVE = {
+    "recipe": "digits",
+    "title": "A curve",
+    "seeds": 2,
+    "space": {"rounds": [4, 1, 2, 10], "system": {"variants": {"A": None, "B": None}}, "clients.number": [2, 3]},
+    "figure": {"x": "rounds", "lines": "system", "panels": "clients.number"},
+}
+
+
+def trials_of(directory):
+    return results_of(directory.sweep, read_rows(directory.path / "trials.parquet"))
+
+
+def curve(**others):
+    sweep = load_sweep({**CURVE, **others})
+    points = [
+        {"rounds": rounds, "system": system, "clients.number": number}
+        for rounds in (4, 1, 2, 10)
+        for system in "AB"
+        for number in (2, 3)
+    ]
+    values = [[0.2 + 0.01 * n, 0.3 + 0.01 * n] for n in range(len(points))]
+    return sweep, [result(sweep, n, point, values[n]) for n, point in enumerate(points)]
+
+
+def test_a_curve_has_a_panel_a_line_and_a_point_for_each_value():
+    sweep, trials = curve()
+    figure = draw_curves(sweep, trials, sweep.goals[0])
+    assert [axes.get_title() for axes in figure.axes] == ["clients.number=2", "clients.number=3"]
+    assert [axes.get_ylabel() for axes in figure.axes] == ["linear (%)", ""]
+    for axes in figure.axes:
+        assert (axes.get_xscale(), axes.get_xlabel()) == ("log", "rounds")
+        assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "2", "4", "10"]
+        assert [text.get_text() for text in axes.get_legend().get_texts()] == ["A", "B"]
+    line, _, (bars,) = figure.axes[1].containers[1]
+    assert list(line.get_xdata()) == [1, 2, 4, 10]
+    assert list(line.get_ydata()) == pytest.approx([32, 36, 28, 40])
+    lengths = [segment[1][1] - segment[0][1] for segment in bars.get_segments()]
+    assert lengths == pytest.approx([2 * 10 / 2**0.5] * 4)
+
+
+def test_a_point_is_the_best_over_what_is_not_shown_and_trials_without_result_are_left_out():
+    sweep, trials = curve(figure={"x": "rounds", "lines": "system"})
+    trials[0] = ended(sweep, 0, trials[0].point, "stopped")
+    (axes,) = draw_curves(sweep, trials, sweep.goals[0]).axes
+    assert list(axes.containers[0][0].get_ydata()) == pytest.approx([30, 34, 26, 38])
+    assert axes.get_title() == ""
+
+
+@pytest.mark.parametrize(
+    ("values", "scale", "labels"),
+    [
+        ([0, 0.01, 0.1, 1], "symlog", ["0", "0.01", "0.1", "1"]),
+        ([1, 2, 3], "linear", ["1", "2", "3"]),
+        ([-1, 1, 10, 100], "linear", ["-1", "1", "10", "100"]),
+        (["a", "b"], "linear", ["a", "b"]),
+    ],
+)
+def test_an_axis_is_logarithmic_where_positive_values_span_much(values, scale, labels):
+    sweep = load_sweep({"recipe": "digits", "space": {"method.mu": values}, "figure": {"x": "method.mu"}})
+    trials = [result(sweep, n, {"method.mu": value}, [0.5]) for n, value in enumerate(values)]
+    (axes,) = draw_curves(sweep, trials, sweep.goals[0]).axes
+    assert axes.get_xscale() == scale
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == labels
+
+
+def test_a_range_gives_points_without_a_line():
+    space = {"training.optimiser.lr": {"log": [0.01, 1.0]}}
+    sweep = load_sweep(
+        {"recipe": "digits", "space": space, "search": "random", "trials": 3, "figure": {"x": "training.optimiser.lr"}}
+    )
+    trials = [result(sweep, n, {"training.optimiser.lr": 0.05 * (n + 1)}, [0.5]) for n in range(3)]
+    (axes,) = draw_curves(sweep, trials, sweep.goals[0]).axes
+    (line, *_) = axes.containers[0]
+    assert (line.get_linestyle(), axes.get_xscale()) == ("None", "log")
+
+
+def test_the_front_is_stepped_over_bytes():
+    sweep = load_sweep({"recipe": "digits", "space": {"rounds": [1, 2, 4]}, "maximise": "knn", "minimise": "bytes"})
+    values = {1: (0.5, 1_000_000), 2: (0.4, 2_000_000), 4: (0.75, 10_000_000)}
+    trials = [
+        result(sweep, n, {"rounds": rounds}, {"knn": [knn], "bytes": [moved]})
+        for n, (rounds, (knn, moved)) in enumerate(values.items())
+    ]
+    (axes,) = draw_trade_off(sweep, trials).axes
+    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_xscale()) == ("bytes (MB)", "knn (%)", "log")
+    steps = axes.lines[0]
+    assert (list(steps.get_xdata()), list(steps.get_ydata())) == ([1, 10], [50, 75])
+    assert [text.get_text() for text in axes.texts] == ["trial 0", "trial 2"]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["Pareto front", "1", "2", "4"]
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory):
+    """The grid with scores that no run has given, all of them different."""
+    directory = begin(tmp_path_factory.mktemp("figures"), GRID, "grid")
+    fabricate(directory, lambda leg: {"linear": 0.3 + 0.1 * leg.trial + 0.01 * leg.seed})
+    return directory
+
+
+def test_a_grid_is_drawn_by_us_and_by_optuna_without_a_word(grid, tmp_path):
+    before = dict(matplotlib.rcParams)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        shutil.copy(grid.path / "study.journal", tmp_path)
+        names, undrawn = draw_sweep(grid.sweep, trials_of(grid), tmp_path)
+    stems = ["curve-linear", "history", "importances", "parallel-coordinates", "slices"]
+    assert names == tuple(f"figures/{stem}.{ending}" for stem in stems for ending in ("png", "svg"))
+    assert undrawn == ()
+    assert sorted(names) == sorted(f"figures/{path.name}" for path in (tmp_path / "figures").iterdir())
+    assert all((tmp_path / name).stat().st_size > 5000 for name in names)
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_two_goals_have_figures_of_each_and_of_both_but_no_history(swept_front):
+    sweep, trials = swept_front.sweep, trials_of(swept_front)
+    names = [name for name, _ in optuna_drawings(sweep, trials, swept_front.path / "study.journal")]
+    of_knn = ["importances-knn", "parallel-coordinates-knn", "slices-knn"]
+    assert names == [*of_knn, "importances-bytes", "slices-bytes", "pareto"]
+
+
+def test_a_figure_that_cannot_be_drawn_is_told_and_the_others_are_there(grid, tmp_path):
+    (tmp_path / "study.journal").write_bytes(b"")
+    names, undrawn = draw_sweep(grid.sweep, trials_of(grid), tmp_path)
+    assert names == ("figures/curve-linear.png", "figures/curve-linear.svg")
+    assert undrawn[0].startswith("The figure history could not be drawn: ")
+
+
+def test_without_enough_trials_or_a_journal_optuna_draws_nothing(grid, tmp_path):
+    sweep, trials = grid.sweep, trials_of(grid)
+    journal = grid.path / "study.journal"
+    assert list(optuna_drawings(sweep, trials[:1], journal)) == []
+    assert list(optuna_drawings(sweep, trials, tmp_path / "none.journal")) == []
+    assert [name for name, _ in optuna_drawings(sweep, trials[:3], journal)] == [
+        "history",
+        "parallel-coordinates",
+        "slices",
+    ]

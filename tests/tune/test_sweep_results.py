@@ -1,0 +1,174 @@
+"""What a sweep has given: its files, the best settings as recipes, what the terminal shows."""
+
+import json
+import shutil
+
+import pytest
+import yaml
+
+from rayfed_ssl.config import Config
+from rayfed_ssl.record import RunRecord
+from rayfed_ssl.reports.html.schemas import SweepFile, damage
+from rayfed_ssl.reports.html.sources import open_sources
+from tests.tune.swept import FRONT, TINY, begin
+from tune.best_recipe import recipe_of
+from tune.sweep_files import load_sweep
+from tune.sweep_results import present, write_results
+from tune.sweeping import SweepDirectory
+from tune.trial_configs import config_of
+
+HELD_OUT = 8
+"""A tenth of the tiny recipe's training samples, of each class as many as fit."""
+
+
+@pytest.fixture(scope="module")
+def grid(swept_grid, tmp_path_factory):
+    """A copy of the finished grid with its results, and what was returned."""
+    path = shutil.copytree(swept_grid.path, tmp_path_factory.mktemp("results") / "grid")
+    directory = SweepDirectory.open(path)
+    return directory, write_results(directory)
+
+
+@pytest.fixture(scope="module")
+def front(swept_front, tmp_path_factory):
+    path = shutil.copytree(swept_front.path, tmp_path_factory.mktemp("results") / "front")
+    (path / "study.journal").unlink()  # Optuna's figures have tests of their own
+    directory = SweepDirectory.open(path)
+    return directory, write_results(directory)
+
+
+def files_of(path):
+    names = [*path.glob("*.yaml"), *path.glob("figures/*"), path / "results.json", path / "table.md"]
+    return {str(file.relative_to(path)): file.read_bytes() for file in names}
+
+
+def test_numbers_are_those_of_the_runs(grid):
+    directory, _ = grid
+    content = json.loads((directory.path / "results.json").read_text())
+    done = [trial for trial in content["trials"] if trial["state"] == "complete"]
+    assert len(done) == 4
+    for trial in done:
+        each = [
+            RunRecord.open(directory.path / run).scores(trial["rounds"])["global"]["linear"] for run in trial["runs"]
+        ]
+        assert trial["values"]["linear"]["each"] == each
+        assert trial["seeds"] == [0, 1]
+        assert trial["derived"] == {"training.epochs": 2 // trial["point"]["rounds"]}
+    assert content["best"]["values"]["linear"]["mean"] == max(trial["values"]["linear"]["mean"] for trial in done)
+    assert content["states"] == {"complete": 4, "stopped": 0, "failed": 2, "waiting": 0}
+    assert (content["runs"], content["held_out"], content["front"]) == (8, [HELD_OUT], [])
+    assert content["finished"] is not None
+
+
+def test_impossible_trials_are_failures_with_their_reason(grid):
+    directory, made = grid
+    assert [line.split(":")[0] for line in made.failures] == [
+        "trial 4 (rounds=4, system=FedAvg)",
+        "trial 5 (rounds=4, system=FedProx)",
+    ]
+    text = (directory.path / "table.md").read_text()
+    assert "| 4 | failed | failed |" in text
+    assert "- Failed, trial 4 (rounds=4, system=FedAvg): " in text
+    assert f"- Settings are chosen by {HELD_OUT} held-out training samples." in text
+    assert "- The last rounds leave no epoch." in text
+
+
+def test_the_best_recipe_is_the_trial_without_what_the_sweep_added(grid):
+    directory, made = grid
+    ours = config_of(directory.sweep, made.best.point, 0).dump()
+    recipe = Config.load(directory.path / "best.yaml").dump()
+    assert (ours["data"].pop("validation"), recipe["data"].pop("validation")) == (0.1, None)
+    assert (ours["engine"].pop("executor"), recipe["engine"].pop("executor")) == ("local", "ray")
+    assert recipe == ours
+    comment = (directory.path / "best.yaml").read_text().partition("rounds:")[0]
+    assert f"trial {made.best.number}, rounds={made.best.point['rounds']}, system=" in comment
+    assert f"(seeds 0, 1), chosen by {HELD_OUT} held-out training samples." in comment
+    assert "is measured on the test set" in comment
+
+
+def test_what_the_user_holds_out_and_where_he_computes_stay_in_the_recipe():
+    mine = {**TINY, "data": {**TINY["data"], "validation": 0.3}}
+    own = load_sweep(
+        {"recipe": "digits", "space": {"rounds": [1]}, "set": {"engine.executor": "local"} | {"data": mine["data"]}}
+    )
+    recipe = Config.load(recipe_of(own, {"rounds": 1}, 5))
+    assert recipe == config_of(own, {"rounds": 1}, 5)
+    assert (recipe.data.validation, recipe.engine.executor, recipe.seed) == (0.3, "local", 5)
+
+
+def test_the_front_has_a_recipe_for_each_member(front):
+    directory, _ = front
+    content = json.loads((directory.path / "results.json").read_text())
+    assert content["recipes"] == {str(n): f"pareto-{n}.yaml" for n in content["front"]}
+    assert content["front"][0] == content["best"]["trial"]
+    for number, name in content["recipes"].items():
+        point = content["trials"][int(number)]["point"]
+        config = Config.load(directory.path / name)
+        assert (config.rounds, config.training.optimiser.lr) == (point["rounds"], point["training.optimiser.lr"])
+    text = (directory.path / "table.md").read_text()
+    assert text.count("\n## ") == 3
+    assert (
+        text.index("## knn (%), more is better")
+        < text.index("## bytes, less is better")
+        < text.index("## Pareto front")
+    )
+    assert "chosen on the test set, as the sweep says: selection: test" in text
+
+
+def test_the_same_rows_give_the_same_files_and_old_recipes_go(grid):
+    directory, _ = grid
+    before = files_of(directory.path)
+    (directory.path / "pareto-77.yaml").write_text("rounds: 1\n")
+    (directory.path / "mine.yaml").write_text("rounds: 1\n")
+    write_results(directory)
+    after = files_of(directory.path)
+    assert after.pop("mine.yaml") == b"rounds: 1\n"
+    (directory.path / "mine.yaml").unlink()
+    assert after == before
+    assert any(name.endswith(".png") for name in after)
+
+
+def test_an_interrupted_sweep_has_results_that_say_so(swept_part, tmp_path):
+    directory = SweepDirectory.open(shutil.copytree(swept_part.path, tmp_path / "part"))
+    made = write_results(directory)
+    assert made.best is not None
+    assert made.best.number == 0
+    assert "Not finished: 1 of 6 trials have ended." in made.remarks
+    assert "| 1 | **" in (directory.path / "table.md").read_text()
+    assert json.loads((directory.path / "results.json").read_text())["finished"] is None
+
+
+def test_a_sweep_of_which_nothing_has_run_has_empty_tables(tmp_path):
+    directory = begin(tmp_path, FRONT)
+    made = write_results(directory)
+    assert (made.best, made.front, made.figures, made.undrawn) == (None, (), (), ())
+    assert "0 trials, 0 different runs." in made.remarks
+    assert not (directory.path / "best.yaml").exists()
+
+
+def test_the_terminal_shows_table_remarks_and_files(grid, capsys):
+    directory, made = grid
+    present(made, directory.path, as_json=False)
+    out = capsys.readouterr().out
+    assert out.startswith("linear (%), more is better\nrounds ")
+    assert f"recipe: {directory.path / 'best.yaml'}" in out
+    assert f"figure: {directory.path / 'figures/curve-linear.png'}" in out
+    present(made, directory.path, as_json=True)
+    assert json.loads(capsys.readouterr().out) == json.loads((directory.path / "results.json").read_text())
+
+
+def test_the_report_reads_what_is_written(grid, front):
+    for directory, _ in (grid, front):
+        assert damage(json.loads((directory.path / "results.json").read_text()), SweepFile) is None
+    directory, made = grid
+    sources = open_sources([directory.path])
+    assert (len(sources.runs), sources.left_out) == (8, ())
+    assert {run.place for run in sources.runs} == {trial.label for trial in made.trials if trial.runs}
+
+
+def test_a_recipe_is_yaml_with_a_comment_of_one_line_each(front):
+    directory, _ = front
+    for file in directory.path.glob("*.yaml"):
+        lines = file.read_text().splitlines()
+        assert lines[0].startswith("# ")
+        assert yaml.safe_load(file.read_text())["evaluation"]["linear"] == {"epochs": 2}
