@@ -16,7 +16,7 @@ import typer
 if TYPE_CHECKING:
     from rayfed_ssl.config import Config
 
-from tune import results
+from tune import results, sweep_command
 from tune.errors import fail, plain_errors
 from tune.executors import executor_for
 from tune.words import Address, Inject, Quiet, RunDirectory, Settings, Words
@@ -198,7 +198,10 @@ def partition(
 @app.command(name="list")
 def list_names(
     kind: Annotated[
-        str, typer.Argument(help="methods, objectives, datasets, models, views, protocols, recipes or reproductions")
+        str,
+        typer.Argument(
+            help="methods, objectives, datasets, models, views, protocols, recipes, reproductions or sweeps"
+        ),
     ],
 ) -> None:
     """List what can be named in a configuration."""
@@ -234,6 +237,7 @@ def doctor(
 
 
 app.add_typer(results.app)
+app.add_typer(sweep_command.app)
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
