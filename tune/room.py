@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from actors.cluster import ClusterError, Node
@@ -23,9 +24,11 @@ class Room:
 
     Args:
         nodes: The machines.
+        shared: Directory for what several trials begin with alike.
     """
 
     nodes: Sequence[Node]
+    shared: Path | None = None
     _placed: dict[str, tuple[Config, Bundles]] = field(default_factory=dict)
 
     def placed(self, config: Config) -> tuple[Config, Bundles]:
@@ -48,6 +51,8 @@ class Room:
         self.placed(config)
 
     def _place(self, config: Config) -> tuple[Config, Bundles]:
+        if self.shared is not None and config.engine.shared is None:
+            config = config.model_copy(update={"engine": config.engine.model_copy(update={"shared": self.shared})})
         federation = Federation.open(config)
         check_ready(federation)
         try:

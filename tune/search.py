@@ -260,7 +260,8 @@ class Generation:
         outcomes = {seed: self._outcomes[trial.number, seed] for seed in trial.runs}
         failures = [f"seed {seed}: {one.failure}" for seed, one in outcomes.items() if one.failure]
         if failures:
-            trial.fail("; ".join(failures) if len(trial.runs) > 1 else failures[0].partition(": ")[2])
+            alike = len({one.failure for one in outcomes.values()}) == 1
+            trial.fail(failures[0].partition(": ")[2] if alike else "; ".join(failures))
             return
         trial.reached = self._until(trial)
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from tune.spaces import Space
@@ -101,7 +102,13 @@ class Begin:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep; the fields are those of its file, see the module's text."""
+    """A sweep; the fields are those of its file (`tune/sweep_files.py`), and these.
+
+    Attributes:
+        goals: What `maximise` and `minimise` name.
+        overrides: The user's settings of all trials, "key=value".
+        home: Directory that relative paths of data and recipes start from; the default is that of the process.
+    """
 
     name: str
     title: str
@@ -122,6 +129,7 @@ class Sweep:
     source: str = ""
     notes: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
+    home: Path = Path()
 
     @property
     def adapts(self) -> bool:

@@ -40,7 +40,8 @@ class SweepDirectory:
             ConfigError: This version reads its file otherwise.
         """
         sweep = load_sweep(self.content["file"], *self.content["overrides"], name=self.content["name"])
-        return replace(sweep, settings=dict(sweep.settings) | self.content["begun_with"])
+        settings = dict(sweep.settings) | self.content["begun_with"]
+        return replace(sweep, settings=settings, home=Path(self.content["home"]))
 
     @classmethod
     def open(cls, path: Path) -> "SweepDirectory":
@@ -54,7 +55,7 @@ class SweepDirectory:
             raise ConfigError(f"{path} holds no sweep: there is no sweep.json in it")
         try:
             content = json.loads(file.read_text())
-            known = {"format", "name", "file", "overrides", "begun_with", "points", "versions", "finished"}
+            known = {"format", "name", "file", "overrides", "begun_with", "home", "points", "versions", "finished"}
             if not isinstance(content, dict) or not known <= set(content):
                 raise ValueError("sweep.json does not describe a sweep")
         except (OSError, ValueError) as error:
@@ -82,11 +83,13 @@ class SweepDirectory:
             "file": read_sweep(source),
             "overrides": list(overrides),
             "begun_with": dict(begun_with),
+            "home": str(Path.cwd()),
             "command": command,
             "versions": environment()["versions"],
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "finished": None,
             "points": [],
+            "runs": [],
         }
         made = cls(path, content)
         assert made.sweep is not None, "what cannot be read later is not begun"

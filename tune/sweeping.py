@@ -3,6 +3,7 @@
 sweep.json       what was asked for, with which versions, and how far it is
 trials.parquet   a row for each trial and seed (`tune/trial_table.py` says what is in it), written anew as runs end
 study.journal    Optuna's storage, for `optuna-dashboard DIR/study.journal`
+shared/          what the server of several runs begins with, trained once
 runs/NAME        the runs, named for their settings: equal runs of several trials are one
 tune/            Ray Tune's own files
 table.md, best.yaml, results.json, figures   when the sweep has come to its end
@@ -18,6 +19,7 @@ from typing import Any
 
 from rayfed_ssl.environment import environment
 from rayfed_ssl.errors import ConfigError
+from tune.cells import run_name
 from tune.search import Search
 from tune.sweep_directory import SweepDirectory
 from tune.sweep_rows import Known, rows_of, write_rows
@@ -42,7 +44,8 @@ class Record:
     _known: Known = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._before = list(self.directory.content["points"])
+        content = self.directory.content
+        self._before = list(zip(content["points"], content["runs"], strict=False))
 
     def update(self) -> None:
         """Write the trials as they are now.
@@ -51,12 +54,13 @@ class Record:
             ConfigError: Other points were chosen than before the sweep was interrupted.
         """
         points = [dict(trial.point) for trial in self.search.trials]
-        for number, (old, new) in enumerate(zip(self._before, points, strict=False)):
+        runs = [[run_name(config) for config in trial.runs.values()] for trial in self.search.trials]
+        for number, (old, new) in enumerate(zip(self._before, zip(points, runs, strict=True), strict=False)):
             if old != new:
-                self._refuse(number, old, new)
+                self._refuse(number, *((old[0], new[0]) if old[0] != new[0] else (old[1], new[1])))
         content = self.directory.content
         if len(points) > len(content["points"]):
-            content["points"] = points
+            content |= {"points": points, "runs": runs}
             self.directory.save()
         write_rows(rows_of(self.search, self.directory.runs, self._known), self.directory.path / "trials.parquet")
 
@@ -65,8 +69,8 @@ class Record:
         changed = [f"{name} {then.get(name)} is now {now[name]}" for name in now if then.get(name) != now[name]]
         why = f" ({', '.join(changed)})" if changed else ""
         raise ConfigError(
-            f"trial {number} was {old} and would now be {new}{why}: go on with the versions that the sweep began with, or "
-            "begin a new one; its runs are kept"
+            f"trial {number} was {old} and would now be {new}{why}: go on with the versions and recipes that the sweep "
+            "began with, or begin a new one; its runs are kept"
         )
 
     def finish(self) -> None:
@@ -113,7 +117,7 @@ def _run(directory: SweepDirectory, concurrency: int | None, address: str | None
     sweep = directory.sweep
     cluster = start(address)
     try:
-        room = Room(cluster.nodes())
+        room = Room(cluster.nodes(), directory.path.resolve() / "shared")
         progress = SweepProgress(sweep, say)
         search = Search(sweep, directory.path / "study.journal", check=room.check, tell=progress.trial_ended)
         record = Record(directory, search)

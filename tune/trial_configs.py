@@ -43,7 +43,7 @@ def settings_of(sweep: Sweep, point: Point, seed: int) -> dict[str, Any]:
     recipe = next((variant.recipe for variant in reversed(variants) if variant.recipe), sweep.recipe)
     if recipe is None:
         raise ConfigError("no variant of this point names a recipe, nor does the sweep")
-    tree = read_recipe(recipe)
+    tree = read_recipe(sweep.home / recipe if Path(recipe).suffix in (".yaml", ".yml") else recipe)
     for settings in (sweep.settings, *(variant.settings for variant in variants), sweep.space.settings(point)):
         for key, value in settings.items():
             apply_override(tree, f"{key}={json.dumps(value, default=str)}")
@@ -51,13 +51,25 @@ def settings_of(sweep: Sweep, point: Point, seed: int) -> dict[str, Any]:
         apply_override(tree, override)
     apply_override(tree, f"seed={seed}")
     _measure_what_decides(sweep, tree)
+    _find_from(sweep.home, tree)
     return tree
+
+
+def _find_from(home: Path, tree: dict[str, Any]) -> None:
+    """Make paths absolute: a trial's process has another working directory, and so may whoever goes on."""
+    for section, key in (("data", "path"), ("model", "start")):
+        entry = tree.get(section)
+        if isinstance(entry, dict) and isinstance(entry.get(key), str):
+            entry[key] = str((home / Path(entry[key]).expanduser()).resolve())
 
 
 def _measure_what_decides(sweep: Sweep, tree: dict[str, Any]) -> None:
     """Switch on what the sweep's goals and its early stopping look at."""
     data = tree.get("data")
-    if sweep.selection == "validation" and not (isinstance(data, Mapping) and data.get("validation")):
+    held_out = isinstance(data, Mapping) and data.get("validation") is not None
+    if sweep.selection == "test":
+        apply_override(tree, "data.validation=null")
+    elif not held_out:
         apply_override(tree, f"data.validation={HELD_OUT}")
     names = [goal.score for goal in sweep.goals]
     diagnosed = any(name.startswith("diag_") for name in names)

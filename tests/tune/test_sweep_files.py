@@ -1,5 +1,8 @@
 """Sweep files: what they may say, and what a user may change."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from rayfed_ssl.errors import ConfigError
@@ -37,11 +40,22 @@ def test_validation_data_are_held_out_unless_the_sweep_says_test_by_name():
     assert config_of(load_sweep(SMALL), {"rounds": 1}, 0).data.validation == 0.1
     assert config_of(load_sweep(SMALL, "data.validation=0.3"), {"rounds": 1}, 0).data.validation == 0.3
     assert config_of(load_sweep(SMALL | {"selection": "test"}), {"rounds": 1}, 0).data.validation is None
+    assert config_of(load_sweep(SMALL, "data.validation=0.3", "selection=test"), {"rounds": 1}, 0).data.validation is None
 
 
 def test_trials_run_in_one_process_unless_actors_are_asked_for():
     assert config_of(load_sweep(SMALL), {"rounds": 1}, 0).engine.executor == "local"
     assert config_of(load_sweep(SMALL, "engine.executor=ray"), {"rounds": 1}, 0).engine.executor == "ray"
+
+
+def test_relative_paths_start_where_the_sweep_was_begun(tmp_path):
+    (tmp_path / "mine.yaml").write_text(
+        "{rounds: 1, method: fedavg, objective: simclr, data: digits, training: {epochs: 1}}"
+    )
+    sweep = load_sweep(SMALL | {"recipe": "mine.yaml"}, "data={name: folder, path: pictures}", "model.start=~/encoder")
+    config = config_of(replace(sweep, home=tmp_path), {"rounds": 1}, 0)
+    assert config.data.path == tmp_path / "pictures"
+    assert config.model.start == Path("~/encoder").expanduser()
 
 
 def test_what_decides_is_measured():
