@@ -23,6 +23,8 @@ RAY_ENVIRONMENT = {
     # Freed uploads leave the object store within milliseconds; the default of a second let 3 GB of them pile up.
     "RAY_free_objects_period_milliseconds": "20",
     "RAY_free_objects_batch_size": "1",
+    # On a machine that is busy with other things Ray's own helpers start slowly, which is no reason to give up.
+    "RAY_agent_register_timeout_ms": "120000",
     # What else a call that failed has left is no news, and Ray would print a traceback for each.
     "RAY_IGNORE_UNHANDLED_ERRORS": "1",
     # The server actor reserves no GPU and yet distils on one, so its CUDA_VISIBLE_DEVICES must stay as it is.

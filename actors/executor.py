@@ -20,7 +20,7 @@ from actors.memories import MemoryCache, is_mapped
 from actors.parking import Parcel, UploadLostError, fill
 from actors.planning import actor_config, beside_gpu, check_share, claim, gpus_of, refuse_early, reservation
 from actors.pool import ActorPool
-from actors.queues import Job, settle
+from actors.queues import Job, expect, settle
 from actors.server_actor import ServerActor
 from actors.supervision import ActorError, Keeper, await_ready
 from rayfed_ssl.checkpoints import RunState, Stored
@@ -149,7 +149,7 @@ class RayExecutor:
         before = self._pool.retries
         try:
             for done in self._pool.run(
-                [self._job(state.round, client_id) for client_id in cohort],
+                self._jobs(state.round, cohort),
                 submit,
                 homes=self._homes,
                 call_seconds=CALL_SECONDS,
@@ -201,17 +201,10 @@ class RayExecutor:
     def _failure(self, round: int, failed: Failed) -> BaseException:
         return failed.cause or client_error(self._federation.config, round, failed.key, failed.reason)
 
-    def _job(self, round: int, client_id: int) -> Job:
-        """Take the client's last step for its next, and before its first the shard's size at the others' speed."""
-        seconds, sent = self._seconds.get(client_id), self._sent.get(client_id)
-        if seconds is None or sent is None:
-            size = self._sizes[client_id]
-            if not self._seconds:
-                return Job(client_id, size)
-            seconds = size * sum(self._seconds.values()) / sum(self._sizes[k] for k in self._seconds)
-            sent = max(self._sent.values())
+    def _jobs(self, round: int, cohort: Sequence[int]) -> list[Job]:
+        jobs = expect(cohort, self._sizes, self._seconds, self._sent)
         # A step that something goes wrong in has its call for itself, so that no other suffers from it.
-        return Job(client_id, seconds, None if self.faults.strikes(round, client_id) else seconds, sent)
+        return [replace(job, seconds=None) if self.faults.strikes(round, job.key) else job for job in jobs]
 
     def update_server(self, state: RunState, cohort: Sequence[int], directory: Directory) -> ServerReport:
         """Aggregate the uploads of the clients that were just trained."""

@@ -49,6 +49,29 @@ def settle(sizes: Mapping[int, int], num_slots: int) -> dict[int, int]:
     return homes
 
 
+def expect(
+    cohort: Iterable[int], sizes: Mapping[int, int], seconds: Mapping[int, float], sent: Mapping[int, int]
+) -> list[Job]:
+    """Take a client's last step for its next, and before its first the shard's size at the others' speed.
+
+    Args:
+        cohort: Whose steps.
+        sizes: Samples by client id.
+        seconds: What the last step took, by id of those that have had one.
+        sent: Bytes that it gave back.
+    """
+    if not seconds:
+        return [Job(client_id, sizes[client_id]) for client_id in cohort]
+    total, most = sum(seconds.values()), max(sent.values())
+    samples = sum(sizes[client_id] for client_id in seconds)
+    jobs = []
+    for client_id in cohort:
+        own = seconds.get(client_id)
+        expected = sizes[client_id] * total / samples if own is None else own
+        jobs.append(Job(client_id, expected, expected, sent.get(client_id, most)))
+    return jobs
+
+
 class Queues:
     """Jobs that wait, one queue for each home, longest first.
 

@@ -72,3 +72,13 @@ def describe(federation: Federation) -> dict[str, Any]:
         "rounds": [],
         **environment(),
     }
+
+
+def describes_a_run(summary: Any) -> bool:
+    """Whether run.json has what others look for, of the kinds that they expect."""
+    if not isinstance(summary, dict) or not {"rounds", "data", "method", "privacy"} <= set(summary):
+        return False
+    if not (isinstance(summary["rounds"], list) and isinstance(summary["data"], dict)):
+        return False
+    rounds = all(isinstance(entry, dict) and isinstance(entry.get("round"), int) for entry in summary["rounds"])
+    return rounds and isinstance(summary.get("checkpoints"), str | None)

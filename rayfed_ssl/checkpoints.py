@@ -277,7 +277,15 @@ def _read_manifest(place: Place, name: str) -> tuple[dict[str, Any], RunState]:
         if content["state_sha256"] != state.sha256:
             raise ValueError("its digest does not fit its content")
         return content, state
-    except (KeyError, TypeError, ValueError, AttributeError, FileNotFoundError) as error:
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RecursionError,
+        FileNotFoundError,
+        IsADirectoryError,
+    ) as error:
         raise CheckpointError(
             f"{place.file(name)} is damaged ({error}): delete it to go on from the round before"
         ) from None

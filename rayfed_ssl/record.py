@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import yaml
 
 from rayfed_ssl import checkpoints
-from rayfed_ssl.beginnings import describe, settings_sha256, start_of, states_name
+from rayfed_ssl.beginnings import describe, describes_a_run, settings_sha256, start_of, states_name
 from rayfed_ssl.config import Config
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.protocols import is_score
@@ -35,7 +35,7 @@ from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.places import Directory, Folder, Place, inside, open_place, write_durably
 from rayfed_ssl.recovery import check_moved
 from rayfed_ssl.rounds import Evaluation, Observer, RoundOutcome
-from rayfed_ssl.rows import EVALUATION_SECONDS, LEDGER, METRICS, Row, ledger_rows, metric_rows, score_rows
+from rayfed_ssl.rows import EVALUATION_SECONDS, LEDGER, METRICS, Row, ledger_rows, lost_rows, metric_rows, score_rows
 from rayfed_ssl.tables import GrowingTable
 
 
@@ -142,14 +142,13 @@ class RunRecord(Observer):
             raise ConfigError(f"{directory} holds no run: there is no run.json in it")
         try:
             record.summary = json.loads((directory / "run.json").read_text())
-            if not isinstance(record.summary, dict) or not {"rounds", "data", "method", "privacy"} <= set(
-                record.summary
-            ):
+            if not describes_a_run(record.summary):
                 raise ValueError("run.json does not describe a run")
             record._metrics.load()
             record._ledger.load()
         except (OSError, ValueError, pa.ArrowException) as error:
-            raise ConfigError(f"the record in {directory} is damaged ({error}): start a new run") from None
+            why = " ".join(str(error).split())
+            raise ConfigError(f"the record in {directory} is damaged ({why}): start a new run") from None
         return record
 
     @contextmanager
@@ -214,6 +213,10 @@ class RunRecord(Observer):
                 found.setdefault(client["client"], round)
         return found
 
+    def incomplete(self) -> dict[str, list[int]]:
+        """Find rounds that run.json tells of and a table has lost rows of, by table."""
+        return lost_rows(self.summary["rounds"], {"metrics": self.metrics, "ledger": self.ledger})
+
     def truncate(self, round: int) -> None:
         """Forget what was recorded after a round that was not committed, and the encoders of the run's end."""
         self._metrics.truncate("round", round)
@@ -240,13 +243,15 @@ class RunRecord(Observer):
 
     def on_round_end(self, outcome: RoundOutcome) -> None:
         """Write down a round."""
-        self._metrics.append(metric_rows(outcome))
-        self._ledger.append(ledger_rows(outcome))
+        metrics, ledger = metric_rows(outcome), ledger_rows(outcome)
+        self._metrics.append(metrics)
+        self._ledger.append(ledger)
         self.summary["rounds"].append(
             {
                 "round": outcome.state.round,
                 "cohort": [report.client for report in outcome.clients],
                 "state_sha256": outcome.state.sha256,
+                "rows": {"metrics": len(metrics), "ledger": len(ledger)},
                 "dropped": [asdict(dropped) for dropped in outcome.dropped],
             }
         )

@@ -1,6 +1,7 @@
 """What a run's tables hold: their columns, and the rows that a round adds."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -51,6 +52,25 @@ def score_rows(evaluations: Sequence[Evaluation]) -> list[Row]:
         scores = evaluation.metrics | {EVALUATION_SECONDS: evaluation.seconds}
         rows += _rows(evaluation.round, evaluation.encoder, scores)
     return rows
+
+
+def lost_rows(rounds: Sequence[Mapping[str, Any]], tables: Mapping[str, Sequence[Row]]) -> dict[str, list[int]]:
+    """Find rounds whose entry in run.json tells of more rows than a table holds.
+
+    Args:
+        rounds: Those entries; ones of earlier versions tell of none.
+        tables: Rows by the table's name.
+
+    Returns:
+        Rounds by table.
+    """
+    held = {name: Counter(row["round"] for row in rows) for name, rows in tables.items()}
+    found: dict[str, list[int]] = {}
+    for entry in rounds:
+        for name, number in entry.get("rows", {}).items():
+            if held[name][entry["round"]] < number:
+                found.setdefault(name, []).append(entry["round"])
+    return found
 
 
 def _rows(round: int, participant: str, metrics: Metrics) -> list[Row]:

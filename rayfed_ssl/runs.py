@@ -187,6 +187,12 @@ def resume(
         trackers.chosen(federation.config)
         if any(override.partition("=")[0].strip() == "engine.checkpoints" for override in overrides):
             record.find_states(federation.config.engine.checkpoints, round)
+        for table, rounds in record.incomplete().items():
+            listed = ", ".join(map(str, rounds))
+            (observer or Observer()).on_warning(
+                f"{record.directory} was damaged, and has lost {table} of rounds {listed}; the states are whole, and "
+                "the run goes on"
+            )
         state = _state_to_go_on_from(record, round, observer or Observer())
         running = executor(federation)
         try:

@@ -22,8 +22,8 @@ def check_upload(upload: Any, download: Any) -> None:
                 )
         received = getattr(download, name, None)
         if isinstance(value, dict) and isinstance(received, dict):
-            for key in value.keys() & received.keys():
-                if _shape(value[key]) != _shape(received[key]):
+            for key in value:
+                if key in received and _shape(value[key]) != _shape(received[key]):
                     raise ValueError(
                         f"its upload does not fit the model: {name}/{key} has shape {_shape(value[key])}, got "
                         f"{_shape(received[key])} from the server"

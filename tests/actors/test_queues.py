@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.queues import CALL_BYTES, Job, Queues, settle
+from actors.queues import CALL_BYTES, Job, Queues, expect, settle
 
 
 def test_clients_settle_so_that_slots_hold_about_as_many_samples():
@@ -20,6 +20,26 @@ def test_no_slot_is_fuller_than_an_even_share_and_one_client(sizes: dict[int, in
     assert homes.keys() == sizes.keys()
     held = [sum(sizes[k] for k, slot in homes.items() if slot == at) for at in range(num_slots)]
     assert max(held) <= sum(sizes.values()) / num_slots + max(sizes.values())
+
+
+def test_a_step_is_expected_to_take_what_the_last_did_and_a_first_one_its_share_at_the_others_speed():
+    sizes = {0: 10, 1: 30, 2: 20, 3: 5}
+    assert expect([0, 2], sizes, {}, {}) == [Job(0, 10), Job(2, 20)]
+    jobs = expect([0, 2, 3], sizes, {0: 1.0, 1: 7.0}, {0: 40, 1: 90})
+    assert jobs == [Job(0, 1.0, 1.0, 40), Job(2, 4.0, 4.0, 90), Job(3, 1.0, 1.0, 90)]
+
+
+def test_what_was_measured_is_summed_once_however_many_clients_are_new():
+    class Counted(dict[int, float]):
+        sums = 0
+
+        def values(self):
+            self.sums += 1
+            return super().values()
+
+    seconds = Counted(dict.fromkeys(range(10), 0.5))
+    assert len(expect(range(1000), dict.fromkeys(range(1000), 5), seconds, dict.fromkeys(range(10), 9))) == 1000
+    assert seconds.sums == 1
 
 
 @given(st.lists(st.floats(0.001, 1.0), max_size=30), st.integers(1, 4), st.floats(0.0, 0.5))

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
@@ -22,6 +23,7 @@ from rayfed_ssl.local_executor import LocalExecutor
 from rayfed_ssl.record import RunRecord
 from rayfed_ssl.rounds import ClientError
 from rayfed_ssl.runs import Result
+from rayfed_ssl.tables import write_table
 from rayfed_ssl.trees import digest
 from tests.laws.laws import play
 from tests.rayfed_ssl.stopping import Stop, StopAt
@@ -306,3 +308,28 @@ def test_a_run_that_another_process_has_is_left_as_it_is(whole: Result, tmp_path
     with RunRecord.open(tmp_path / "run").locked(), pytest.raises(ConfigError, match="another process is running"):
         resume(tmp_path / "run", round=1)
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("table", ["metrics", "ledger"])
+def test_a_journal_that_lost_rows_is_told_of_when_its_run_goes_on(tiny: Tiny, tmp_path: Path, table: str):
+    run(tiny("fedavg"), tmp_path / "run", until=1)
+    file = tmp_path / "run" / f"{table}.parquet"
+    write_table(file, pq.read_table(file)[:1])
+    with pytest.warns(RuntimeWarning, match=f"has lost {table} of rounds 1; the states are whole"):
+        resume(tmp_path / "run")
+
+
+@pytest.mark.parametrize("change", [{"rounds": 5}, {"rounds": [{}]}, {"data": []}, {"checkpoints": 5}])
+def test_a_record_of_other_kinds_is_said_to_be_damaged(whole: Result, tmp_path: Path, change: dict[str, Any]):
+    shutil.copytree(whole.directory, tmp_path / "run")
+    file = tmp_path / "run" / "run.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(ConfigError, match="is damaged"):
+        RunRecord.open(tmp_path / "run")
+
+
+def test_a_manifest_that_nests_too_deeply_leaves_the_round_before(whole: Result, tmp_path: Path):
+    shutil.copytree(whole.directory, tmp_path / "run")
+    (tmp_path / "run" / "checkpoints" / "round-000002.json").write_text("[" * 100_000)
+    with pytest.warns(RuntimeWarning, match="going back to round 1"):
+        assert resume(tmp_path / "run").state_sha256 == whole.state_sha256
