@@ -6,7 +6,6 @@ order nor any interruption changes what is tried, stopped or found: who asks aga
 results on disk, arrives where the sweep was (docs/decisions/0006).
 """
 
-import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,10 +13,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
-import optuna
-from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESampler
-from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from rayfed_ssl.config import Config
@@ -25,6 +20,7 @@ from rayfed_ssl.errors import ConfigError
 from tune.cells import run_name
 from tune.rules import Rule, make_rule
 from tune.spaces import Point, stored
+from tune.study import make_study
 from tune.sweep import Sweep
 from tune.trial_configs import config_of
 
@@ -278,39 +274,3 @@ class Generation:
         if rule.stops(trial.number, trial.reached, value):
             trial.state = "stopped"
             trial.reason = f"{self._sweep.stop.rule}: {self._sweep.stop.score} {value:.4g} after round {trial.reached}"
-
-
-def make_study(sweep: Sweep, journal: Path | None) -> "optuna.Study":
-    """Begin Optuna's study.
-
-    Raises:
-        ConfigError: The sampler has no such setting.
-    """
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    storage = None
-    if journal is not None:
-        journal.unlink(missing_ok=True)
-        storage = JournalStorage(JournalFileBackend(str(journal)))
-    directions = [goal.direction for goal in sweep.goals]
-    study = optuna.create_study(storage=storage, study_name=sweep.name, sampler=_sampler(sweep), directions=directions)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        study.set_metric_names([goal.score for goal in sweep.goals])
-    return study
-
-
-def _sampler(sweep: Sweep) -> BaseSampler:
-    kinds: dict[str, tuple[Any, dict[str, Any]]] = {
-        "grid": (RandomSampler, {}),
-        "random": (RandomSampler, {}),
-        "tpe": (TPESampler, {"constant_liar": True}),
-        "nsga2": (NSGAIISampler, {"population_size": sweep.generation}),
-    }
-    kind, usual = kinds[sweep.search]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        try:
-            sampler: BaseSampler = kind(**{"seed": 0} | usual | dict(sweep.sampler))
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"search: {sweep.search} does not take these settings ({error})") from None
-    return sampler

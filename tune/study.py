@@ -1,0 +1,49 @@
+"""Optuna's study of a sweep: its sampler, its directions, and its storage on disk."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESampler
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+
+from rayfed_ssl.errors import ConfigError
+from tune.sweep import Sweep
+
+
+def make_study(sweep: Sweep, journal: Path | None) -> optuna.Study:
+    """Begin Optuna's study.
+
+    Raises:
+        ConfigError: The sampler has no such setting.
+    """
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    storage = None
+    if journal is not None:
+        journal.unlink(missing_ok=True)
+        storage = JournalStorage(JournalFileBackend(str(journal)))
+    directions = [goal.direction for goal in sweep.goals]
+    study = optuna.create_study(storage=storage, study_name=sweep.name, sampler=_sampler(sweep), directions=directions)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        study.set_metric_names([goal.score for goal in sweep.goals])
+    return study
+
+
+def _sampler(sweep: Sweep) -> BaseSampler:
+    kinds: dict[str, tuple[Any, dict[str, Any]]] = {
+        "grid": (RandomSampler, {}),
+        "random": (RandomSampler, {}),
+        "tpe": (TPESampler, {"constant_liar": True}),
+        "nsga2": (NSGAIISampler, {"population_size": sweep.generation}),
+    }
+    kind, usual = kinds[sweep.search]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        try:
+            sampler: BaseSampler = kind(**{"seed": 0} | usual | dict(sweep.sampler))
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"search: {sweep.search} does not take these settings ({error})") from None
+    return sampler
