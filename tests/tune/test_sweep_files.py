@@ -40,7 +40,9 @@ def test_validation_data_are_held_out_unless_the_sweep_says_test_by_name():
     assert config_of(load_sweep(SMALL), {"rounds": 1}, 0).data.validation == 0.1
     assert config_of(load_sweep(SMALL, "data.validation=0.3"), {"rounds": 1}, 0).data.validation == 0.3
     assert config_of(load_sweep(SMALL | {"selection": "test"}), {"rounds": 1}, 0).data.validation is None
-    assert config_of(load_sweep(SMALL, "data.validation=0.3", "selection=test"), {"rounds": 1}, 0).data.validation is None
+    assert (
+        config_of(load_sweep(SMALL, "data.validation=0.3", "selection=test"), {"rounds": 1}, 0).data.validation is None
+    )
 
 
 def test_trials_run_in_one_process_unless_actors_are_asked_for():
