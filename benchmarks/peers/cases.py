@@ -34,9 +34,7 @@ Fields = dict[str, Any]
 
 def timed(data: str) -> list[Fields]:
     """List the cases of B1 to B5 that share a process per system: those of equal numbers of clients side by side."""
-    one = [
-        _case(data, "B1", f"{size:g} MB", megabytes=size, rounds=6, warm=3) for size in (1.0, 10.0, 45.0)
-    ]
+    one = [_case(data, "B1", f"{size:g} MB", megabytes=size, rounds=6, warm=3) for size in (1.0, 10.0, 45.0)]
     two = [_case(data, "B2", "SimCLR")]
     three = [
         _case(data, "B3", f"{size} MB", megabytes=1.0, clients=20, state_megabytes=float(size), rounds=9, warm=6)
