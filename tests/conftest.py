@@ -45,7 +45,7 @@ class TogetherScheduling(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file, _, rest = nodeid.partition("::")
-        if file.startswith("tests/actors/") or file.endswith(("test_ray_laws.py", "test_sweeping.py")):
+        if file.startswith("tests/actors/") or file.endswith("test_ray_laws.py"):
             return "ray"
         variant = rest.partition("[")[2]
         return f"law {variant}" if file.endswith("test_laws.py") and variant else file
