@@ -1,7 +1,7 @@
 """The best configurations of a sweep as recipe files, ready for `rayfed-ssl run best.yaml`."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,19 +47,18 @@ def write_recipes(
             path.unlink()
     for name, trial in files.items():
         tree = recipe_of(sweep, trial.point, trial.seeds[0])
-        text = _comment(sweep, trial, chosen_by, name, tree) + yaml.safe_dump(tree, sort_keys=False, width=120)
+        text = _comment(sweep, trial, chosen_by, name) + yaml.safe_dump(tree, sort_keys=False, width=120)
         write_durably(directory / name, text.encode())
     return {trial.number: name for name, trial in files.items() if name != BEST}
 
 
-def _comment(sweep: Sweep, trial: TrialResult, chosen_by: str, name: str, tree: dict[str, Any]) -> str:
+def _comment(sweep: Sweep, trial: TrialResult, chosen_by: str, name: str) -> str:
     kind = f"The best trial by {sweep.goals[0].score}" if name == BEST else "A trial on the Pareto front"
     seeds = f"seeds {', '.join(map(str, trial.seeds))}" if len(trial.seeds) > 1 else f"seed {trial.seeds[0]}"
     lines = [
         f"{kind} of the sweep {sweep.name} ({sweep.title}): trial {trial.number}, {named(trial.point)}.",
         f"There it came to {worded(trial, sweep.goals)} ({seeds}), {chosen_by}.",
     ]
-    data = tree["data"]
-    if sweep.selection == "validation" and not (isinstance(data, Mapping) and data.get("validation")):
+    if sweep.selection == "validation":
         lines.append("This run trains on the held-out samples as well, and is measured on the test set.")
     return "".join(f"# {' '.join(line.split())}\n" for line in lines)

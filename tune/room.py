@@ -65,6 +65,8 @@ class Room:
     def _actors(self, federation: Federation) -> tuple[Config, Bundles]:
         """Reserve each client actor; the trial's own process waits for them and takes no core."""
         placement = plan(federation, self.nodes)
+        if not placement.cpus and not placement.gpus:
+            raise ConfigError("engine.cpus_per_actor=0 reserves nothing for a trial's actors: set a part of a core")
         engine = federation.config.engine.model_copy(update={"actors": placement.num_actors})
         each = {"CPU": placement.cpus} | ({"GPU": placement.gpus} if placement.gpus else {})
         config = federation.config.model_copy(update={"engine": engine})
@@ -79,7 +81,12 @@ class Room:
         need = Need.of(step_cost(federation, "cuda" if on_gpu else "cpu"))
         self._refuse("cores", cpus, max(node.cpus for node in self.nodes), "engine.threads and engine.server_threads")
         self._refuse("GPUs", gpus, max(node.gpus for node in self.nodes), "engine.gpus_per_actor")
-        largest = max(node.memory for node in self.nodes)
+        fitting = [node for node in self.nodes if node.cpus >= cpus and node.gpus >= gpus]
+        if not fitting:
+            raise ConfigError(
+                f"no machine has both the {cpus:g} cores and the {gpus:g} GPUs that a trial takes: lower one"
+            )
+        largest = max(node.memory for node in fitting)
         if largest and need.is_measured:
             self._refuse("GB of memory", need.memory / 1e9, largest / 1e9, "training.batch")
         memory = min(need.memory, largest)  # an estimate refuses nothing

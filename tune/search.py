@@ -16,7 +16,6 @@ from typing import Any, Literal
 from optuna.trial import TrialState
 
 from rayfed_ssl.config import Config
-from rayfed_ssl.errors import ConfigError
 from tune.cells import run_name
 from tune.rules import Rule, make_rule
 from tune.spaces import Point, stored
@@ -166,9 +165,9 @@ class Search:
             trial.runs = {seed: config_of(self.sweep, trial.point, seed) for seed in self.sweep.seeds}
             for config in trial.runs.values():
                 self._check(config)
-        except ConfigError as error:
+        except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
             trial.runs = {}
-            trial.fail("; ".join(str(error).splitlines()))
+            trial.fail("; ".join(str(error).splitlines()) or type(error).__name__)
         return trial
 
     def done(self, leg: Leg, outcome: Outcome) -> None:

@@ -1,6 +1,7 @@
 """`rayfed-ssl sweep`: begin a sweep, go on with one, say how far it is, or what it would take."""
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -44,14 +45,15 @@ def sweep(
 ) -> None:
     """Try many settings: a grid, random points, or a search by Optuna, run on Ray Tune."""
     with plain_errors():
+        given = {"--out": out, "--begin": begin, "--dry-run": dry_run or None}
         if status is not None:
-            _refuse_more(words, "--status")
+            _refuse_more(words, "--status", given | {"--resume": resume, "--concurrency": concurrency})
             from tune.sweep_tables import print_status
 
             print_status(status, as_json)
             return
         if resume is not None:
-            _refuse_more(words, "--resume")
+            _refuse_more(words, "--resume", given)
             _go_on(resume, concurrency, address, quiet, as_json)
             return
         if not words or "=" in words[0]:
@@ -74,12 +76,10 @@ def sweep(
         _go_on(target, concurrency, address, quiet, as_json)
 
 
-def _refuse_more(words: list[str] | None, option: str) -> None:
-    if words:
-        fail(
-            f"{option} takes a sweep's directory and nothing else, got {' '.join(words)}: a sweep goes on as it began",
-            2,
-        )
+def _refuse_more(words: list[str] | None, option: str, others: Mapping[str, object]) -> None:
+    more = [*(words or []), *(name for name, value in others.items() if value is not None)]
+    if more:
+        fail(f"{option} takes a sweep's directory alone, got {' '.join(more)} as well: a sweep goes on as it began", 2)
 
 
 def _go_on(directory: Path, concurrency: int | None, address: str | None, quiet: bool, as_json: bool) -> None:

@@ -103,6 +103,9 @@ def load_sweep(source: str | Mapping[str, Any], *overrides: str, name: str | Non
     called = name or (Path(source).stem if isinstance(source, str) else "sweep")
     try:
         return changed(_sweep(called, tree), overrides)
+    except (TypeError, AttributeError, KeyError, OverflowError, yaml.YAMLError) as error:
+        why = " ".join(str(error).split())
+        raise ConfigError(f"{called}: this does not have the form of a sweep ({why}): see docs/sweeps.md") from None
     except ConfigError as error:
         raise ConfigError("\n".join(f"{called}: {line}" for line in str(error).splitlines())) from None
 
@@ -150,6 +153,10 @@ def _sweep(name: str, tree: Mapping[str, Any]) -> Sweep:
 
 
 def _check(sweep: Sweep) -> None:
+    if any(
+        key == "seed" for key in (*sweep.space.names, *sweep.settings, *(o.partition("=")[0] for o in sweep.overrides))
+    ):
+        raise ConfigError("a seed is a repeat and no parameter: set seeds")
     if sweep.selection not in ("validation", "test"):
         raise ConfigError(f"selection is validation or test, got {sweep.selection!r}")
     for key in ("trials", "generation"):

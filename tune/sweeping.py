@@ -42,6 +42,7 @@ class Record:
     search: Search
     _before: list[Any] = field(init=False)
     _known: Known = field(default_factory=dict)
+    _failures: int = 0
 
     def __post_init__(self) -> None:
         content = self.directory.content
@@ -59,7 +60,9 @@ class Record:
             if old != new:
                 self._refuse(number, *((old[0], new[0]) if old[0] != new[0] else (old[1], new[1])))
         content = self.directory.content
-        if len(points) > len(content["points"]):
+        failures = len(content.get("failures", ()))
+        if len(points) > len(content["points"]) or failures > self._failures:
+            self._failures = failures
             content |= {"points": points, "runs": runs}
             self.directory.save()
         write_rows(rows_of(self.search, self.directory.runs, self._known), self.directory.path / "trials.parquet")
@@ -122,7 +125,11 @@ def _run(directory: SweepDirectory, concurrency: int | None, address: str | None
         search = Search(sweep, directory.path / "study.journal", check=room.check, tell=progress.trial_ended)
         record = Record(directory, search)
         legs = Legs(
-            search, directory.runs, lambda ended: progress.leg_ended(ended, search.total), changed=record.update
+            search,
+            directory.runs,
+            directory.content.setdefault("failures", {}),
+            lambda ended: progress.leg_ended(ended, search.total),
+            changed=record.update,
         )
         first = legs.next()  # what is on disk is answered before anything is started
         record.update()

@@ -8,6 +8,7 @@ from typing import Any
 
 from rayfed_ssl.config import Config
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.evaluation.protocol import Transfer
 from rayfed_ssl.evaluation.protocols import PROTOCOLS
 from rayfed_ssl.ledger import Direction
 from rayfed_ssl.recipe_files import apply_override, read_recipe
@@ -76,6 +77,13 @@ def _measure_what_decides(sweep: Sweep, tree: dict[str, Any]) -> None:
     if diagnosed and not tree.get("evaluation", {}).get("diagnostics"):
         apply_override(tree, f"evaluation.diagnostics={tree.get('rounds', 2)}")
     asked = [name for name in names if name in PROTOCOLS and name not in ("knn", "linear")]
+    if sweep.selection == "validation" and (
+        others := [name for name in asked if isinstance(PROTOCOLS[name], Transfer)]
+    ):
+        raise ConfigError(
+            f"{others[0]} is measured on another dataset's test set, which must not choose: set selection: test, or another "
+            "goal"
+        )
     listed = tree.get("evaluation", {}).get("protocols") or []
     listed = [listed] if isinstance(listed, str) else list(listed)
     if more := [name for name in asked if name not in listed]:

@@ -104,12 +104,15 @@ class Legs:
     Args:
         search: Gives them and takes their outcomes.
         folder: Directory of runs.
+        failures: Why legs failed earlier, by run and round. A search that adapts has seen these failures and so is answered
+            with them again; else they are tried once more.
         say: Is told of each that ended.
         changed: Is called when the search knows it.
     """
 
     search: Search
     folder: Path
+    failures: dict[str, str] = field(default_factory=dict)
     say: Callable[[Ended], None] = lambda ended: None
     changed: Callable[[], None] = lambda: None
     _flying: dict[str, list[Leg]] = field(default_factory=dict)
@@ -127,9 +130,9 @@ class Legs:
         if self._ready:
             return self._ready.pop()
         while (leg := self.search.next()) is not None:
-            scores = self._on_disk(leg)
-            if scores is not None:
-                self._answer(leg, Outcome(scores), was_there=True)
+            outcome = self._known(leg)
+            if outcome is not None:
+                self._answer(leg, outcome, was_there=True)
             elif leg.name in self._flying:
                 self._flying[leg.name].append(leg)
             else:
@@ -141,15 +144,21 @@ class Legs:
         """Put a leg back that was not begun."""
         self._ready.append(leg)
 
-    def _on_disk(self, leg: Leg) -> dict[str, float] | None:
+    def _known(self, leg: Leg) -> Outcome | None:
+        """Find what an earlier call has come to."""
+        if self.search.sweep.adapts and (failure := self.failures.get(f"{leg.name}@{leg.until}")) is not None:
+            return Outcome(failure=failure)
         try:
-            return scores_after(self.folder / leg.name, self.names_at(leg), self.search.sweep.take, leg.until)
+            scores = scores_after(self.folder / leg.name, self.names_at(leg), self.search.sweep.take, leg.until)
         except ConfigError:
             return None  # a damaged record: running it says so
+        return None if scores is None else Outcome(scores)
 
     def done(self, name: str, outcome: Outcome) -> None:
         """Take the outcome of a run's leg, for all trials that wait for it."""
         for leg in self._flying.pop(name):
+            if outcome.failure is not None:
+                self.failures[f"{leg.name}@{leg.until}"] = outcome.failure
             self._answer(leg, outcome)
 
     def _answer(self, leg: Leg, outcome: Outcome, was_there: bool = False) -> None:
@@ -164,15 +173,28 @@ class LegSearcher(Searcher):
     Args:
         legs: Whose.
         room: Says what each of them reserves.
+
+    Attributes:
+        error: What went wrong outside the trials; nothing more is handed out then.
     """
 
     def __init__(self, legs: Legs, room: Room) -> None:
         super().__init__()
         self._legs, self._room = legs, room
         self._names: dict[str, str] = {}
+        self.error: Exception | None = None
 
     def suggest(self, trial_id: str) -> Any:
         """Give Tune a leg; None while all wait for others."""
+        if self.error is not None:
+            return Searcher.FINISHED
+        try:
+            return self._next(trial_id)
+        except Exception as error:  # Tune would log it and go on
+            self.error = error
+            return Searcher.FINISHED
+
+    def _next(self, trial_id: str) -> Any:
         leg = self._legs.next()
         if leg is None:
             return Searcher.FINISHED if self._legs.search.finished else None
@@ -189,9 +211,15 @@ class LegSearcher(Searcher):
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
         """Take what a leg came to."""
+        name = self._names.pop(trial_id, None)
+        if self.error is not None or name is None:
+            return
         known = result is not None and "outcome" in result and not error
         outcome = Outcome(**json.loads(result["outcome"])) if known and result else Outcome(failure=DIED)
-        self._legs.done(self._names.pop(trial_id), outcome)
+        try:
+            self._legs.done(name, outcome)
+        except Exception as raised:  # as in `suggest`
+            self.error = raised
 
     def save(self, checkpoint_path: str) -> None:
         """Keep nothing: a search is found again from the runs on disk."""
@@ -226,6 +254,8 @@ def run_legs(legs: Legs, room: Room, directory: Path, *, concurrency: int | None
             ),
         )
         tuner.fit()
+    if searcher.error is not None:
+        raise searcher.error
 
 
 @contextmanager

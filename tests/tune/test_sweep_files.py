@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.evaluation.protocol import Transfer
+from rayfed_ssl.evaluation.protocols import PROTOCOLS
 from tune.sweep_files import load_sweep
 from tune.trial_configs import config_of
 
@@ -70,6 +72,12 @@ def test_what_decides_is_measured():
     assert config_of(probed, {"rounds": 2}, 0).evaluation.protocols == ("linear-moco",)
 
 
+def test_another_datasets_test_set_chooses_nothing_either():
+    goal = {"maximise": next(name for name, kind in PROTOCOLS.items() if isinstance(kind, Transfer))}
+    with pytest.raises(ConfigError, match="must not choose: set selection: test"):
+        config_of(load_sweep(SMALL | goal), {"rounds": 1}, 0)
+
+
 def test_a_user_changes_the_sweep_itself_by_its_own_words():
     sweep = load_sweep(
         SMALL | {"space": {"rounds": {"integer": [1, 4]}}, "search": "random", "trials": 3}, "trials=5", "seeds=2"
@@ -113,6 +121,10 @@ def test_rungs_end_before_the_last_round():
         ({"recipe": None}, "recipe is missing"),
         ({"set": {"rounds": 3}}, "varied as well"),
         ({"begin": {"sweep": "other"}}, "begin takes sweep, where and a list"),
+        ({"space": {"seed": [1, 2]}}, "a seed is a repeat and no parameter: set seeds"),
+        ({"set": {"seed": 9}}, "set seeds"),
+        ({"notes": 5}, "does not have the form of a sweep"),
+        ({"stop": {"rule": ["asha"]}}, "does not have the form of a sweep"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(change, says):
@@ -125,7 +137,13 @@ def test_what_does_not_fit_together_is_refused(change, says):
 
 @pytest.mark.parametrize(
     ("override", "says"),
-    [("rounds=3", "is what mine varies"), ("rounds", "looks like key=value"), ("seeds=x", "seeds is")],
+    [
+        ("rounds=3", "is what mine varies"),
+        ("rounds", "looks like key=value"),
+        ("seeds=x", "seeds is"),
+        ("trials=[", "form of a sweep"),
+        ("seed=7", "set seeds"),
+    ],
 )
 def test_a_users_setting_that_does_not_fit_is_refused(override, says):
     with pytest.raises(ConfigError, match=says):

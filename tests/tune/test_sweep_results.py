@@ -86,14 +86,15 @@ def test_the_best_recipe_is_the_trial_without_what_the_sweep_added(grid):
     assert "is measured on the test set" in comment
 
 
-def test_what_the_user_holds_out_and_where_he_computes_stay_in_the_recipe():
+def test_nothing_is_held_out_of_the_recipe_and_where_the_user_computes_stays_in_it():
     mine = {**TINY, "data": {**TINY["data"], "validation": 0.3}}
     own = load_sweep(
         {"recipe": "digits", "space": {"rounds": [1]}, "set": {"engine.executor": "local"} | {"data": mine["data"]}}
     )
-    recipe = Config.load(recipe_of(own, {"rounds": 1}, 5))
-    assert recipe == config_of(own, {"rounds": 1}, 5)
-    assert (recipe.data.validation, recipe.engine.executor, recipe.seed) == (0.3, "local", 5)
+    recipe, config = Config.load(recipe_of(own, {"rounds": 1}, 5)), config_of(own, {"rounds": 1}, 5)
+    assert (config.data.validation, recipe.data.validation) == (0.3, None)
+    assert recipe == config.model_copy(update={"data": config.data.model_copy(update={"validation": None})})
+    assert (recipe.engine.executor, recipe.seed) == ("local", 5)
 
 
 def test_the_front_has_a_recipe_for_each_member(front):

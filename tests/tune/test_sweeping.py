@@ -93,7 +93,7 @@ def test_an_interrupted_sweep_goes_on_to_the_same_results_and_makes_no_run_twice
 
     def interrupt(line: str) -> None:
         told.append(line)
-        if len(told) == 3:
+        if "): complete" in line:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -102,6 +102,7 @@ def test_an_interrupted_sweep_goes_on_to_the_same_results_and_makes_no_run_twice
         path.parent for path in directory.runs.glob("*/run.json") if RunRecord.open(path.parent).summary["finished"]
     ]
     before = {run: (run / "run.json").stat().st_mtime_ns for run in done}
+    assert done
     again = SweepDirectory.open(directory.path)
     assert again.content["finished"] is None
     run_sweep(again, concurrency=2)
@@ -136,6 +137,16 @@ def test_trials_with_actors_of_their_own_never_wait_for_each_other_and_give_the_
     )
     run_sweep(federated, concurrency=4)  # four CPUs hold two federations of two actors
     assert result(federated) == result(alone)
+
+
+def test_what_fails_outside_the_trials_ends_the_sweep_and_is_not_swallowed_by_tune(tmp_path):
+    directory = begin(tmp_path, search="grid", space={"method.mu": [0.1, 1.0, 3.0]}, maximise="knn")
+
+    def full(line: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left on device"):
+        run_sweep(directory, concurrency=1, say=full)
 
 
 def test_impossible_settings_fail_alone_and_at_once(tmp_path):
