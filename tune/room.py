@@ -14,6 +14,9 @@ from rayfed_ssl.federation import Federation
 from rayfed_ssl.readiness import check_ready
 from rayfed_ssl.step_cost import step_cost
 
+GRAIN = 1 << 29
+"""Bytes in whose multiples memory is reserved: a process serves the next trial only if that reserves the same."""
+
 Bundles = list[dict[str, float]]
 """Resources of a placement group: the trial's own process first, then its client actors."""
 
@@ -89,7 +92,7 @@ class Room:
         largest = max(node.memory for node in fitting)
         if largest and need.is_measured:
             self._refuse("GB of memory", need.memory / 1e9, largest / 1e9, "training.batch")
-        memory = min(need.memory, largest)  # an estimate refuses nothing
+        memory = min(-(-need.memory // GRAIN) * GRAIN, largest)  # an estimate refuses nothing
         bundle: dict[str, Any] = {"CPU": float(cpus)} | ({"GPU": gpus} if gpus else {})
         return [bundle | ({"memory": float(memory)} if largest else {})]
 
