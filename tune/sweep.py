@@ -37,6 +37,10 @@ class Goal:
         """Optuna's word."""
         return "maximize" if self.maximise else "minimize"
 
+    def cost(self, value: float) -> float:
+        """Write a value so that less is better."""
+        return -value if self.maximise else value
+
 
 @dataclass(frozen=True)
 class Stop:

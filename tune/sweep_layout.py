@@ -36,7 +36,7 @@ class Entry:
     def cost(self, goal: Goal) -> tuple[float, int]:
         """Write its value so that less is better, and of equal ones the first trial is least."""
         assert self.measured is not None
-        return (-self.measured.mean if goal.maximise else self.measured.mean), self.trial.number
+        return goal.cost(self.measured.mean), self.trial.number
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ def _best(cells: Sequence[Cell], goal: Goal) -> int | None:
     scored = [
         (cell.measured.mean, cell.trial) for cell in cells if cell.measured is not None and cell.trial is not None
     ]
-    return min(((-mean if goal.maximise else mean), trial) for mean, trial in scored)[1] if scored else None
+    return min((goal.cost(mean), trial) for mean, trial in scored)[1] if scored else None
 
 
 def _marked(cell: Cell, best: int | None) -> Cell:

@@ -10,9 +10,7 @@ from rayfed_ssl.record import RunRecord
 from tune.cells import run_name
 from tune.search import Search, Trial
 from tune.trial_configs import score_of
-from tune.trial_table import Row, read_rows, write_rows
-
-__all__ = ["read_rows", "rows_of", "write_rows"]
+from tune.trial_table import Row
 
 Known = dict[Path, tuple[int, Row]]
 """What was read of a run's record, and when that was written, in nanoseconds."""

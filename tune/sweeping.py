@@ -22,7 +22,8 @@ from rayfed_ssl.errors import ConfigError
 from tune.cells import run_name
 from tune.search import Search
 from tune.sweep_directory import SweepDirectory
-from tune.sweep_rows import Known, rows_of, write_rows
+from tune.sweep_rows import Known, rows_of
+from tune.trial_table import write_rows
 
 __all__ = ["Record", "SweepDirectory", "default_directory", "run_sweep"]
 

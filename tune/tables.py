@@ -250,9 +250,10 @@ def _first_line(documented: object) -> str:
 
 
 def _sweep_summary(sweep: "Sweep") -> str:
-    trials = len(sweep.space.grid()) if sweep.trials is None else sweep.trials
+    from tune.trial_results import number_of
+
     begins = f", after {sweep.begin.sweep}" if sweep.begin else ""
-    return f"{sweep.title}: {trials} trials x {len(sweep.seeds)} seed{'s' * (len(sweep.seeds) > 1)}{begins}"
+    return f"{sweep.title}: {number_of(sweep)} trials x {len(sweep.seeds)} seed{'s' * (len(sweep.seeds) > 1)}{begins}"
 
 
 def _recipe_summary(name: str) -> str:

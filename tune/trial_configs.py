@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from rayfed_ssl.config import Config
@@ -13,6 +12,7 @@ from rayfed_ssl.evaluation.protocols import PROTOCOLS
 from rayfed_ssl.ledger import Direction
 from rayfed_ssl.recipe_files import apply_override, read_recipe
 from rayfed_ssl.record import RunRecord
+from rayfed_ssl.reports.reproduced import taken
 from tune.spaces import Point
 from tune.sweep import BYTES, HELD_OUT, Sweep
 
@@ -128,9 +128,4 @@ def score_of(record: RunRecord, name: str, take: str | None, round: int) -> floa
     """Read the score of the encoder that is meant; None where the run has none."""
     rows = [row for row in record.metrics if row["name"] == name and row["round"] == round]
     values = {row["participant"]: row["value"] for row in rows}
-    local = [value for participant, value in values.items() if participant != "global"]
-    if take == "minimum":
-        return min(local, default=None)
-    if take == "mean" or (take is None and "global" not in values):
-        return fmean(local) if local else None
-    return values.get(take or "global")
+    return taken(values, take)

@@ -127,8 +127,7 @@ def best_of(trials: Iterable[TrialResult], goal: Goal) -> TrialResult | None:
 
 def cost(trial: TrialResult, goal: Goal) -> float:
     """Write a trial's value so that less is better."""
-    mean = trial.measured[goal.score].mean
-    return -mean if goal.maximise else mean
+    return goal.cost(trial.measured[goal.score].mean)
 
 
 def front_of(trials: Iterable[TrialResult], goals: Sequence[Goal]) -> tuple[TrialResult, ...]:

@@ -25,7 +25,7 @@ from ray.tune.search import Searcher
 from rayfed_ssl.config import Config
 from rayfed_ssl.errors import ConfigError
 from tune.executors import executor_for
-from tune.room import Bundles, Room
+from tune.room import Room
 from tune.search import Leg, Outcome, Search
 from tune.trial_configs import scores_after
 
@@ -273,6 +273,3 @@ def _quiet_tune() -> Iterator[None]:
         logger.setLevel(level)
         for name, value in before.items():
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
-
-
-__all__ = ["Bundles", "Ended", "Legs", "make_leg", "run_legs"]

@@ -187,18 +187,19 @@ def series(cell: Cell, directory: Path, unit: str) -> list[tuple[int, float]]:
         if row["name"] == cell.score:
             by_round.setdefault(row["round"], {})[row["participant"]] = row["value"]
     factor = 100 if unit == "percent" else 1
-    taken = ((round, _take(values, cell.take)) for round, values in sorted(by_round.items()))
-    return [(round, factor * value) for round, value in taken if value is not None]
+    chosen = ((round, taken(values, cell.take)) for round, values in sorted(by_round.items()))
+    return [(round, factor * value) for round, value in chosen if value is not None]
 
 
-def _take(values: Mapping[str, float], take: str | None) -> float | None:
+def taken(values: Mapping[str, float], take: str | None) -> float | None:
+    """Choose among encoders' values by name the one that is meant, or their mean or minimum; None where it is not there."""
     local = [value for name, value in values.items() if name != "global"]
     if take == "minimum":
         return min(local, default=None)
     if take == "mean":
         return fmean(local) if local else None
     if take is None and "global" not in values:
-        return fmean(local)
+        return fmean(local) if local else None
     return values.get(take or "global")
 
 

@@ -4,6 +4,7 @@ Figures are drawn once, in colours for white paper. In the page's copy each of t
 page sets them again for a dark screen; text stays text. The same figure gives the same bytes.
 """
 
+import base64
 import html
 import io
 import re
@@ -140,6 +141,20 @@ class Gallery:
         wide = figure.get_figwidth() > 5.2
         files = tuple(f"{self.folder.name}/{name}.{kind}" for kind in ("svg", "png"))
         return Shown(plot.title, inline(svg, name, plot.says), plot.note, origin, plot.table, wide, files)
+
+    def take(self, path: Path, title: str, says: str, origin: str) -> Shown:
+        """Take in an SVG file that was drawn elsewhere, with the PNG beside it, as a picture in itself.
+
+        Args:
+            path: The SVG.
+            title: Of the figure.
+            says: What stands for it where it is not seen, as plain text.
+            origin: What made it.
+        """
+        files = self.keep(path, path.with_suffix(".png"))
+        encoded = base64.b64encode(path.read_bytes()).decode()
+        picture = f'<img class="paper" alt="{html.escape(says)}" src="data:image/svg+xml;base64,{encoded}">'
+        return Shown(title, Markup(picture), "", origin, None, True, files)
 
     def keep(self, *paths: Path) -> tuple[str, ...]:
         """Copy files of figures that were drawn elsewhere; those that are not there are left out."""

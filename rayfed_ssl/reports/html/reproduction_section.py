@@ -1,11 +1,7 @@
 """The paper's table beside ours, from `reproduction.json` (`rayfed_ssl/reproduction.py` says what is in it)."""
 
-import base64
-import html
 from pathlib import Path
 from typing import Any
-
-from markupsafe import Markup
 
 from rayfed_ssl.reports.html.figure import Gallery, Shown
 from rayfed_ssl.reports.html.page import Section
@@ -93,9 +89,6 @@ def _drawn(found: Reproduction, gallery: Gallery, origin: str) -> list[Shown]:
     for name in found.content.get("figures") or []:
         path = found.directory / Path(name).name
         if path.suffix == ".svg" and path.is_file():
-            files = gallery.keep(path, path.with_suffix(".png"))
-            encoded = base64.b64encode(path.read_bytes()).decode()
-            says = html.escape(f"{title}. The numbers are in the table of this section.")
-            picture = Markup(f'<img class="paper" alt="{says}" src="data:image/svg+xml;base64,{encoded}">')
-            shown.append(Shown(title, picture, "", origin, None, True, files))
+            says = f"{title}. The numbers are in the table of this section."
+            shown.append(gallery.take(path, title, says, origin))
     return shown

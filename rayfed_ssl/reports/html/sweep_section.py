@@ -1,11 +1,7 @@
 """A sweep's table, its best settings and its figures, from `results.json` (`tune/sweep_results.py` says what is in it)."""
 
-import base64
-import html
 from pathlib import Path
 from typing import Any
-
-from markupsafe import Markup
 
 from rayfed_ssl.reports.html.figure import Gallery, Shown
 from rayfed_ssl.reports.html.page import Card, Section
@@ -116,11 +112,8 @@ def _drawn(found: SweepResults, gallery: Gallery, origin: str) -> list[Shown]:
         path = found.directory / "figures" / Path(name).name
         if path.suffix == ".svg" and path.is_file():
             title = _title(path.stem, found.content)
-            files = gallery.keep(path, path.with_suffix(".png"))
-            encoded = base64.b64encode(path.read_bytes()).decode()
-            says = html.escape(f"{found.content['title']}. {title}. The numbers are in the tables of this section.")
-            picture = Markup(f'<img class="paper" alt="{says}" src="data:image/svg+xml;base64,{encoded}">')
-            shown.append(Shown(title, picture, "", origin, None, True, files))
+            says = f"{found.content['title']}. {title}. The numbers are in the tables of this section."
+            shown.append(gallery.take(path, title, says, origin))
     return shown
 
 
