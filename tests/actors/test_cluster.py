@@ -140,6 +140,6 @@ def test_a_signal_ends_a_run_and_all_its_processes(tmp_path, number, send):
     assert running.stdout.readline() == "one is done\n"
     everybody = psutil.Process(running.pid).children(recursive=True)
     send(running.pid, number)
-    running.communicate(timeout=60)
+    running.communicate(timeout=120)
     assert running.returncode != 0
-    assert psutil.wait_procs(everybody, timeout=30)[1] == []
+    assert psutil.wait_procs(everybody, timeout=120)[1] == []

@@ -58,7 +58,7 @@ def test_a_large_matrix_is_summed_up(capsys, tmp_path: Path):
     names = [f"client-{i}" for i in range(13)]
     values = [[float(i != j) * (i + j) for j in range(13)] for i in range(13)]
     matrix = {"title": "distance", "unit": "", "encoders": names, "clients": list(range(13)), "values": values}
-    nothing = {"round": 1, "samples": 2, "encoders": {}, "false_negatives": None, "notes": []}
+    nothing = {"round": 1, "samples": 2, "split": "test", "encoders": {}, "false_negatives": None, "notes": []}
     print_diagnosis(nothing | {"matrices": {"distance": matrix}}, tmp_path / "[bold]run")
     shown = capsys.readouterr().out
     assert f"file: {tmp_path / '[bold]run'}" in shown
