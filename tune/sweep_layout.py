@@ -6,7 +6,7 @@ no two trials share a row, and the table is the list of the best trials instead.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tune.spaces import Choice, Range, Value
@@ -119,12 +119,14 @@ def table_of(sweep: Sweep, trials: Sequence[TrialResult], goal: Goal) -> Table:
     places = places_of(sweep, trials, goal, (layout.rows, layout.columns))
     rows, columns = (keys_of(sweep, trials, name) for name in (layout.rows, layout.columns))
     cells = {place: _cell(entries, goal) for place, entries in places.items()}
-    best = {column: _best([cells[row, column] for row in rows if (row, column) in cells], goal) for column in columns}
+    best = {
+        column: _best({row: cells[row, column] for row in rows if (row, column) in cells}, goal) for column in columns
+    }
     lines = tuple(
         (
             _label(layout.rows, row),
             tuple(
-                _marked(cells[row, column], best[column]) if (row, column) in cells else Cell(NOTHING)
+                replace(cells[row, column], is_best=(row,) == best[column]) if (row, column) in cells else Cell(NOTHING)
                 for column in columns
             ),
         )
@@ -198,17 +200,14 @@ def _cell(entries: Sequence[Entry], goal: Goal) -> Cell:
     return Cell("no score" if state == "complete" else state, states[state])
 
 
-def _best(cells: Sequence[Cell], goal: Goal) -> int | None:
-    """Name the trial of a column's best cell."""
+def _best(cells: Mapping[Key, Cell], goal: Goal) -> tuple[Key] | None:
+    """Find the row of a column's best cell, of equal ones that of the first trial; a row may be called None."""
     scored = [
-        (cell.measured.mean, cell.trial) for cell in cells if cell.measured is not None and cell.trial is not None
+        (goal.cost(cell.measured.mean), cell.trial, row)
+        for row, cell in cells.items()
+        if cell.measured is not None and cell.trial is not None
     ]
-    return min((goal.cost(mean), trial) for mean, trial in scored)[1] if scored else None
-
-
-def _marked(cell: Cell, best: int | None) -> Cell:
-    is_best = cell.measured is not None and cell.trial == best
-    return Cell(cell.text, cell.trial, cell.measured, is_best)
+    return (min(scored, key=lambda one: one[:2])[2],) if scored else None
 
 
 def _label(name: str | None, key: Key) -> str:

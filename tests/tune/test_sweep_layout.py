@@ -133,6 +133,21 @@ def test_what_follows_from_others_can_be_rows_in_the_order_of_its_size():
     ]
 
 
+def test_of_seeds_in_rows_one_cell_is_the_best():
+    some = sweep_of({"rounds": [1, 2]}, table={"rows": "seed", "columns": "rounds"})
+    trials = [result(some, 0, {"rounds": 1}, [0.25, 0.75]), result(some, 1, {"rounds": 2}, [0.5, 0.5])]
+    table = table_of(some, trials, some.goals[0])
+    assert [[cell.is_best for cell in cells] for _, cells in table.lines] == [[False, True], [True, False]]
+
+
+def test_where_one_trial_fills_several_rows_the_first_of_the_best_is_marked():
+    some = sweep_of({"rounds": [1, 2], "training.batch": [32, 64]}, table={"rows": "rounds", "columns": "seed"})
+    trials = [result(some, 0, {"rounds": 1, "training.batch": 32}, [0.5, 0.5])]
+    trials += [result(some, 1, {"rounds": 2, "training.batch": 32}, [0.5, 0.75])]
+    lines = table_of(some, trials, some.goals[0]).lines
+    assert [[cell.is_best for cell in cells] for _, cells in lines] == [[True, False], [False, True]]
+
+
 def test_seeds_can_be_columns():
     some = sweep_of({"rounds": [1]}, table={"rows": "rounds", "columns": "seed"})
     table = table_of(some, [result(some, 0, {"rounds": 1}, [0.25, 0.75])], some.goals[0])
