@@ -94,7 +94,13 @@ class Cluster:
             self.directory.remove()
 
 
-def start(address: str | None = None, *, num_cpus: int | None = None, timeout: float | None = None) -> Cluster:
+def start(
+    address: str | None = None,
+    *,
+    num_cpus: int | None = None,
+    timeout: float | None = None,
+    otherwise: str = ", or set engine.executor=local",
+) -> Cluster:
     """Start Ray on this machine, or attach to a running one; a Ray that this process has already is taken as it is.
 
     A Ray of our own asks every connection for a random token, because it listens on all interfaces whatever address it
@@ -107,6 +113,7 @@ def start(address: str | None = None, *, num_cpus: int | None = None, timeout: f
         timeout: Seconds to wait at most; None means START_TIMEOUT or JOIN_TIMEOUT. A start that cannot succeed any more
             is given up much earlier. After a failure the program should end: a thread that hangs inside Ray may end it
             later.
+        otherwise: What else the caller's user could do where Ray does not start here; ends that message.
 
     Raises:
         ClusterError: Ray does not start, or does not answer.
@@ -115,10 +122,12 @@ def start(address: str | None = None, *, num_cpus: int | None = None, timeout: f
         return Cluster(owned=False)
     _keep_uv_out()
     address = address or os.environ.get("RAY_ADDRESS") or "local"
-    return _start(num_cpus, timeout or START_TIMEOUT) if address == "local" else _join(address, timeout or JOIN_TIMEOUT)
+    if address == "local":
+        return _start(num_cpus, timeout or START_TIMEOUT, otherwise)
+    return _join(address, timeout or JOIN_TIMEOUT)
 
 
-def _start(num_cpus: int | None, timeout: float) -> Cluster:
+def _start(num_cpus: int | None, timeout: float, otherwise: str) -> Cluster:
     clear_leftovers()
     _point_at_clusters()
     directory = own_directory()
@@ -136,7 +145,7 @@ def _start(num_cpus: int | None, timeout: float) -> Cluster:
         _end(watch)
         raise ClusterError(
             f"Ray did not start on this machine ({error}): see that {directory.path.parent}, memory and `ulimit -u` leave "
-            "room, or set engine.executor=local"
+            f"room{otherwise}"
         ) from None
     except BaseException:
         _end(watch)

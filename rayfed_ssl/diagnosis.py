@@ -47,6 +47,15 @@ CLIENT_SAMPLES = 256
 COMPARED_CLIENTS = 8
 """Clients of a round that are compared, at most."""
 
+_SPREADS = ("diag_update_norm", "diag_update_cosine", "diag_cka", "diag_angle", "diag_relation_distance")
+
+DIAGNOSTICS = (
+    *("diag_feature_std", "diag_effective_rank", "diag_alignment", "diag_uniformity"),
+    *(f"{name}{ending}" for name in _SPREADS for ending in ("", "_min", "_max")),
+    *("diag_angle_lower", "diag_angle_upper"),
+)
+"""Names of what `encoder_diagnostics` and `client_diagnostics` give."""
+
 
 @dataclass(frozen=True)
 class Shown:

@@ -1,11 +1,23 @@
 """Arithmetic over parameters, for settings that follow from others: 40 // rounds."""
 
 import ast
+import math
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from rayfed_ssl.errors import ConfigError, nearest
+
+LONGEST = 4096
+"""Bits that a power of whole numbers may have."""
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    """Compute a power, but none that takes minutes."""
+    if isinstance(base, int) and isinstance(exponent, int) and base.bit_length() * exponent > LONGEST:
+        raise OverflowError(f"{base} ** {exponent} is too large")
+    return operator.pow(base, exponent)
+
 
 _OPERATIONS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -14,7 +26,7 @@ _OPERATIONS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
+    ast.Pow: _power,
 }
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {"min": min, "max": max, "round": round, "int": int}
 
@@ -28,7 +40,7 @@ def parse(formula: str) -> ast.expr:
     try:
         tree = ast.parse(formula, mode="eval").body
         _walk(tree, lambda name: 1.0, run=False)
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         what = f"({error.args[0]})" if error.args else ""
         raise ConfigError(
             f"{formula!r} is no arithmetic over parameters {what}: write for example 40 // rounds"
@@ -51,8 +63,11 @@ def calculate(formula: str, values: Mapping[str, Any]) -> Any:
         return values[name]
 
     try:
-        return _walk(parse(formula), look_up)
-    except (ArithmeticError, TypeError, ValueError) as error:
+        value = _walk(parse(formula), look_up)
+        if isinstance(value, complex) or (isinstance(value, float) and not math.isfinite(value)):
+            raise ArithmeticError(f"it is {value}")
+        return value
+    except (ArithmeticError, TypeError, ValueError, RecursionError) as error:
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(f"{formula!r} cannot be computed at {dict(values)}: {error}") from None
@@ -69,7 +84,12 @@ def _walk(node: ast.expr, look_up: Callable[[str], Any], run: bool = True) -> An
         return _OPERATIONS[type(node.op)](left, right) if run else 1.0
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return -_walk(node.operand, look_up, run)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS:
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in _FUNCTIONS
+        and not node.keywords
+    ):
         arguments = [_walk(argument, look_up, run) for argument in node.args]
         return _FUNCTIONS[node.func.id](*arguments) if run else 1.0
     raise ValueError(f"{ast.unparse(node)} is not understood")

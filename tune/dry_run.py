@@ -7,6 +7,7 @@ from typing import Any
 from tune.progress import megabytes
 from tune.reckoning import Reckoning, reckon
 from tune.spaces import Choice, Derived, Parameter, Range
+from tune.sweep_check import check_sweep
 from tune.sweep_files import load_sweep
 
 
@@ -27,6 +28,7 @@ def print_dry_run(
     """
     sweep = load_sweep(source, *overrides)
     sweep = replace(sweep, settings=dict(sweep.settings) | dict(begun_with))
+    check_sweep(sweep)
     reckoning = reckon(sweep, concurrency)
     if as_json:
         from tune.tables import print_json

@@ -9,6 +9,7 @@ results on disk, arrives where the sweep was (docs/decisions/0006).
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -86,6 +87,11 @@ class Trial:
     def rounds(self) -> int:
         """Rounds of a whole run."""
         return next(iter(self.runs.values())).rounds if self.runs else 0
+
+    @cached_property
+    def names(self) -> dict[int, str]:
+        """Names of the runs' directories, by seed."""
+        return {seed: run_name(config) for seed, config in self.runs.items()}
 
     def fail(self, reason: str) -> None:
         """End without a result."""
@@ -165,7 +171,7 @@ class Search:
             trial.runs = {seed: config_of(self.sweep, trial.point, seed) for seed in self.sweep.seeds}
             for config in trial.runs.values():
                 self._check(config)
-        except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
+        except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
             trial.runs = {}
             trial.fail("; ".join(str(error).splitlines()) or type(error).__name__)
         return trial
@@ -187,7 +193,7 @@ class Search:
 
     def _record(self, trial: Trial) -> None:
         """Tell Optuna how a trial ended."""
-        trial.asked.set_user_attr("runs", [run_name(config) for config in trial.runs.values()])
+        trial.asked.set_user_attr("runs", list(trial.names.values()))
         if trial.reason:
             trial.asked.set_user_attr("reason", trial.reason)
         if trial.state == "complete":
@@ -244,7 +250,7 @@ class Generation:
         self._level += 1
         self._outcomes = {}
         legs = [
-            Leg(trial.number, seed, run_name(config), config, self._until(trial))
+            Leg(trial.number, seed, trial.names[seed], config, self._until(trial))
             for trial in self._alive
             for seed, config in trial.runs.items()
         ]

@@ -1,6 +1,7 @@
 """Search spaces as a sweep file writes them, read and checked; `tune/spaces.py` says what they mean."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -60,8 +61,15 @@ def _parameter(name: str, entry: Any) -> Parameter:
 def _values(entry: Any) -> tuple[Value, ...]:
     if not isinstance(entry, list) or not entry:
         raise ConfigError(f"needs at least one value, got {entry!r}")
-    if len({json.dumps(value, sort_keys=True, default=str) for value in entry}) < len(entry):
-        raise ConfigError(f"each value counts once, got {', '.join(map(str, entry))}")
+    for value in entry:
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError, RecursionError):
+            raise ConfigError(
+                f"values are finite numbers, words, lists or mappings, got {value!r}: write it in quotes if it is a word"
+            ) from None
+    if any(value == other for row, value in enumerate(entry) for other in entry[:row]):
+        raise ConfigError(f"each value counts once, and 1, 1.0 and true are equal, got {', '.join(map(str, entry))}")
     return tuple(entry)
 
 
@@ -70,6 +78,10 @@ def _variants(entry: Any) -> dict[str, Variant]:
         raise ConfigError(f"variants maps names to {{recipe, set}}, got {entry!r}")
     found = {}
     for name, own in entry.items():
+        if not isinstance(name, str):
+            raise ConfigError(
+                f"variants have words as names, got {name!r}: write it in quotes (YAML reads on, off as true, false)"
+            )
         own = own or {}
         if (
             not isinstance(own, Mapping)
@@ -77,7 +89,9 @@ def _variants(entry: Any) -> dict[str, Variant]:
             or not isinstance(own.get("set") or {}, Mapping)
         ):
             raise ConfigError(f"variant {name} takes recipe and set, got {own!r}")
-        found[str(name)] = Variant(own.get("recipe"), dict(own.get("set") or {}))
+        if not isinstance(own.get("recipe"), str | None):
+            raise ConfigError(f"variant {name}: recipe is a name or a file, got {own['recipe']!r}")
+        found[name] = Variant(own.get("recipe"), dict(own.get("set") or {}))
     return found
 
 
@@ -85,7 +99,7 @@ def _range(name: str, kind: str, entry: Mapping[str, Any], when: When) -> Range:
     ends = entry[kind]
     numbers = isinstance(ends, list) and len(ends) == 2 and all(_is_number(end) for end in ends)
     if not numbers or ends[0] >= ends[1]:
-        raise ConfigError(f"{kind} takes [low, high], two numbers of which the first is smaller, got {ends!r}")
+        raise ConfigError(f"{kind} takes [low, high], two finite numbers of which the first is smaller, got {ends!r}")
     low, high = ends
     log = kind == "log" or bool(entry.get("log", False))
     if log and low <= 0:
@@ -95,13 +109,15 @@ def _range(name: str, kind: str, entry: Mapping[str, Any], when: When) -> Range:
     step = entry.get("step", 1)
     if not all(isinstance(number, int) for number in (low, high, step)) or step < 1:
         raise ConfigError(f"integer takes whole numbers and a step of at least 1, got {ends!r}, step {step!r}")
+    if step > high - low:
+        raise ConfigError(f"a step fits between both ends, got {ends!r}, step {step}")
     if log and step != 1:
         raise ConfigError("integer takes log or step, got both")
     return Range(name=name, low=low, high=high, log=log, integer=True, step=step, when=when)
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _when(entry: Any) -> When:

@@ -17,6 +17,9 @@ HELD_OUT = 0.1
 BYTES = ("bytes", "bytes_up", "bytes_down")
 """Goals that the ledger gives."""
 
+EVERY_ROUND = ("knn", "supervised", *BYTES)
+"""Goals that may be known after each round, so that they can stop a trial; diagnostics may be too."""
+
 SEARCHES = ("grid", "random", "tpe", "nsga2")
 
 

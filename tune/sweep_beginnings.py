@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from rayfed_ssl.errors import ConfigError, nearest
+from tune.held_out import samples_of
 from tune.sweep import Begin, Sweep
 from tune.sweep_directory import SweepDirectory
 from tune.sweep_files import load_sweep
+from tune.sweep_remarks import chosen_by
 from tune.trial_results import TrialResult, best_of, named, results_of
 from tune.trial_table import Row, read_rows
 
@@ -45,6 +47,20 @@ def settings_from(source: str, begin: Path | None) -> dict[str, Any]:
                 f"{sweep.name} varies {key}, so it cannot take it from {wanted.sweep}: remove one of both"
             )
     return _taken(begin, wanted)
+
+
+def origin_of(begin: Path | None, settings: Mapping[str, Any]) -> str:
+    """Say for a reader where settings come from and what they were chosen by; nothing where there are none.
+
+    Args:
+        begin: As for `settings_from`.
+        settings: What that has given.
+    """
+    if begin is None or not settings:
+        return ""
+    there = SweepDirectory.open(begin)
+    held_out = samples_of(begin, results_of(there.sweep, read_rows(begin / "trials.parquet")))
+    return f"{named(settings)}: from the sweep {there.content['name']} in {begin}, {chosen_by(there.sweep, held_out)}."
 
 
 def _taken(directory: Path, wanted: Begin) -> dict[str, Any]:

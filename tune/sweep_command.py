@@ -60,7 +60,7 @@ def sweep(
             fail("name a sweep: one of `rayfed-ssl list sweeps`, or a YAML file of your own", 2)
             return
         source, overrides = words[0], words[1:]
-        from tune.sweep_beginnings import settings_from
+        from tune.sweep_beginnings import origin_of, settings_from
 
         begun_with = settings_from(source, begin)
         if dry_run:
@@ -72,7 +72,7 @@ def sweep(
 
         target = out or default_directory(source)
         command = shlex.join(["rayfed-ssl", "sweep", *words, *(["--begin", str(begin)] if begin else [])])
-        SweepDirectory.create(target, source, overrides, begun_with, command)
+        SweepDirectory.create(target, source, overrides, begun_with, command, origin_of(begin, begun_with))
         _go_on(target, concurrency, address, quiet, as_json)
 
 
@@ -87,10 +87,17 @@ def _go_on(directory: Path, concurrency: int | None, address: str | None, quiet:
     from tune.sweeping import SweepDirectory, run_sweep
 
     opened = SweepDirectory.open(directory)
-    say = (lambda line: None) if quiet else (lambda line: typer.echo(line, err=True))
+
+    def say(line: str) -> None:
+        if not quiet:
+            typer.echo(line, err=True)
+
     try:
-        with terminated_is_interrupted():
-            run_sweep(opened, concurrency=concurrency, address=address, say=say)
+        if opened.is_complete():
+            say("all trials have ended: nothing is run")
+        else:
+            with terminated_is_interrupted():
+                run_sweep(opened, concurrency=concurrency, address=address, say=say)
     except KeyboardInterrupt:
         hint = f"rayfed-ssl sweep --resume {shlex.quote(str(directory))}"
         typer.echo(f"\nstopped; finished rounds are kept; go on with: {hint}", err=True)

@@ -11,6 +11,7 @@ from typing import Any
 from rayfed_ssl.errors import ConfigError
 from tune.sweep import Sweep
 from tune.sweep_files import load_sweep, read_sweep
+from tune.trial_table import read_rows
 
 FORMAT = 1
 
@@ -64,14 +65,29 @@ class SweepDirectory:
 
     @classmethod
     def create(
-        cls, path: Path, source: str, overrides: Sequence[str], begun_with: Mapping[str, Any], command: str
+        cls,
+        path: Path,
+        source: str,
+        overrides: Sequence[str],
+        begun_with: Mapping[str, Any],
+        command: str,
+        begun_from: str = "",
     ) -> "SweepDirectory":
         """Begin a sweep's directory.
 
+        Args:
+            path: Where; new or empty.
+            source: The sweep's name or file.
+            overrides: The user's settings.
+            begun_with: Settings from another sweep.
+            command: The command line.
+            begun_from: Where those come from, for a reader.
+
         Raises:
-            ConfigError: It holds something already, or the file does not fit together.
+            ConfigError: It holds something already, the file does not fit together, or no trial of it could come to a value.
         """
         from rayfed_ssl.environment import environment
+        from tune.sweep_check import check_sweep
 
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             hint = f": go on with `rayfed-ssl sweep --resume {path}`" if (path / "sweep.json").is_file() else ""
@@ -83,6 +99,7 @@ class SweepDirectory:
             "file": read_sweep(source),
             "overrides": list(overrides),
             "begun_with": dict(begun_with),
+            "begun_from": begun_from,
             "home": str(Path.cwd()),
             "command": command,
             "versions": environment()["versions"],
@@ -92,7 +109,7 @@ class SweepDirectory:
             "runs": [],
         }
         made = cls(path, content)
-        assert made.sweep is not None, "what cannot be read later is not begun"
+        check_sweep(made.sweep)
         made.runs.mkdir(parents=True, exist_ok=True)
         made.save()
         return made
@@ -102,6 +119,17 @@ class SweepDirectory:
         from rayfed_ssl.places import write_durably
 
         write_durably(self.path / "sweep.json", (json.dumps(self.content, indent=1) + "\n").encode())
+
+    def is_complete(self) -> bool:
+        """Whether nothing is left to run: it came to its end, no trial failed, and all runs are there."""
+        table = self.path / "trials.parquet"
+        if self.content["finished"] is None:
+            return False
+        try:
+            rows = read_rows(table)
+        except ConfigError:
+            return False
+        return all(row["state"] != "failed" and (self.path / row["run"] / "run.json").is_file() for row in rows)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -26,6 +26,7 @@
 A trial runs the recipe (the variant's, else the file's), changed by `set`, the variants, its point and last the user.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
@@ -38,7 +39,7 @@ from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.recipe_files import read_recipe
 from tune.space_files import read_space
 from tune.spaces import Choice, Space
-from tune.sweep import BYTES, GENERATION, SEARCHES, Begin, Goal, Layout, Stop, Sweep
+from tune.sweep import BYTES, EVERY_ROUND, GENERATION, SEARCHES, Begin, Goal, Layout, Stop, Sweep
 
 
 def changed(sweep: Sweep, overrides: Sequence[str]) -> Sweep:
@@ -103,12 +104,22 @@ def load_sweep(source: str | Mapping[str, Any], *overrides: str, name: str | Non
     called = name or (Path(source).stem if isinstance(source, str) else "sweep")
     try:
         return changed(_sweep(called, tree), overrides)
-    except (TypeError, AttributeError, KeyError, OverflowError, yaml.YAMLError) as error:
-        why = " ".join(str(error).split())
-        raise ConfigError(f"{called}: this does not have the form of a sweep ({why}): see docs/sweeps.md") from None
     except ConfigError as error:
         raise ConfigError("\n".join(f"{called}: {line}" for line in str(error).splitlines())) from None
+    except (
+        TypeError,
+        AttributeError,
+        LookupError,
+        ArithmeticError,
+        ValueError,
+        RecursionError,
+        yaml.YAMLError,
+    ) as error:
+        why = " ".join(str(error).split())
+        raise ConfigError(f"{called}: this does not have the form of a sweep ({why}): see docs/sweeps.md") from None
 
+
+_TAKES = re.compile(r"global|mean|minimum|client-(0|[1-9][0-9]*)")
 
 _KEYS = (
     *("title", "source", "notes", "recipe", "set", "space", "seeds", "maximise", "minimise", "take", "selection"),
@@ -128,15 +139,18 @@ def _sweep(name: str, tree: Mapping[str, Any]) -> Sweep:
     for key in settings:
         if key in space.names:
             raise ConfigError(f"set.{key} is varied as well: leave it out of set or of space")
-    sweep = Sweep(
+    recipe = tree.get("recipe")
+    if not isinstance(recipe, str | None):
+        raise ConfigError(f"recipe is a name or a file, got {recipe!r}")
+    return Sweep(
         name=name,
-        title=str(tree.get("title", name)),
+        title=str(tree.get("title") or name),
         space=space,
-        recipe=tree.get("recipe"),
+        recipe=recipe,
         settings=settings,
         seeds=_seeds(tree.get("seeds", 1)),
         goals=goals,
-        take=tree.get("take"),
+        take=_take(tree.get("take")),
         selection=tree.get("selection", "validation"),
         search=search,
         sampler=sampler,
@@ -145,11 +159,9 @@ def _sweep(name: str, tree: Mapping[str, Any]) -> Sweep:
         stop=_stop(tree.get("stop"), goals),
         layout=_layout(tree, space),
         begin=_begin(tree.get("begin")),
-        source=str(tree.get("source", "")),
-        notes=tuple(map(str, tree.get("notes") or ())),
+        source=str(tree.get("source") or ""),
+        notes=_notes(tree.get("notes")),
     )
-    _check(sweep)
-    return sweep
 
 
 def _check(sweep: Sweep) -> None:
@@ -178,6 +190,16 @@ def _check(sweep: Sweep) -> None:
         for one in sweep.space.free
     ):
         raise ConfigError("recipe is missing: name one, or one in each variant")
+
+
+def _notes(entry: Any) -> tuple[str, ...]:
+    return (entry,) if isinstance(entry, str) else tuple(map(str, entry or ()))
+
+
+def _take(entry: Any) -> str | None:
+    if entry is not None and not (isinstance(entry, str) and _TAKES.fullmatch(entry)):
+        raise ConfigError(f"take is global, mean, minimum or a client as client-3, got {entry!r}")
+    return entry
 
 
 def _mapping(key: str, entry: Any) -> dict[str, Any]:
@@ -235,11 +257,18 @@ def _stop(entry: Any, goals: Sequence[Goal]) -> Stop | None:
         if key not in _STOP[tree["rule"]]:
             raise ConfigError(f"stop: {tree['rule']} has no {key!r}{nearest(str(key), _STOP[tree['rule']])}")
         least = 2 if key == "reduction" else 1
-        if key not in ("rule", "score") and (not isinstance(value, int) or value < least):
+        if key not in ("rule", "score") and (not isinstance(value, int) or isinstance(value, bool) or value < least):
             raise ConfigError(f"stop.{key} is a whole number of at least {least}, got {value!r}")
-    every_round = goals[0].score.startswith("diag_") or goals[0].score in (*BYTES, "knn", "supervised")
-    fields: dict[str, Any] = {"score": goals[0].score if every_round else "knn", **tree}
+    fields: dict[str, Any] = {"score": goals[0].score if _is_of_every_round(goals[0].score) else "knn", **tree}
+    if not isinstance(fields["score"], str) or not _is_of_every_round(fields["score"]):
+        raise ConfigError(
+            f"stop.score is one of every round: {', '.join(EVERY_ROUND)} or a diagnostic (diag_...), got {fields['score']!r}"
+        )
     return Stop(**fields)
+
+
+def _is_of_every_round(score: str) -> bool:
+    return score in EVERY_ROUND or score.startswith("diag_")
 
 
 def _layout(tree: Mapping[str, Any], space: Space) -> Layout:

@@ -39,6 +39,7 @@ import typer
 
 from rayfed_ssl.places import write_durably
 from tune.best_recipe import BEST, write_recipes
+from tune.held_out import leaks_of, samples_of
 from tune.sweep import Sweep
 from tune.sweep_directory import SweepDirectory
 from tune.sweep_layout import Table, table_of
@@ -56,6 +57,7 @@ class SweepResult:
         content: sweep.json.
         trials: By number.
         held_out: Numbers of samples that scores are of, where they are not of the test set.
+        leaks: How something may have been trained on them, a line each.
         recipes: File names by number of a trial on the front.
         figures: File names.
         undrawn: Which figures could not be drawn, and why, a line each.
@@ -65,6 +67,7 @@ class SweepResult:
     content: Mapping[str, Any]
     trials: tuple[TrialResult, ...]
     held_out: tuple[int, ...] = ()
+    leaks: tuple[str, ...] = ()
     recipes: Mapping[int, str] = field(default_factory=dict)
     figures: tuple[str, ...] = ()
     undrawn: tuple[str, ...] = ()
@@ -93,7 +96,9 @@ class SweepResult:
     def remarks(self) -> list[str]:
         """What a reader of the tables has to know, a line each."""
         finished = self.content["finished"] is not None
-        return remarks_of(self.sweep, self.trials, self.held_out, finished) + list(self.undrawn)
+        begun = [line] if (line := self.content.get("begun_from")) else []
+        own = remarks_of(self.sweep, self.trials, self.held_out, finished)
+        return [*own, *begun, *self.leaks, *self.undrawn]
 
     def plain(self) -> dict[str, Any]:
         """The whole as JSON, as the module's text describes it."""
@@ -172,18 +177,10 @@ def read_result(directory: SweepDirectory) -> SweepResult:
     """
     sweep, file = directory.sweep, directory.path / "trials.parquet"
     trials = results_of(sweep, read_rows(file) if file.is_file() else [])
-    held_out = _held_out(directory.path, trials) if sweep.selection == "validation" else ()
-    return SweepResult(sweep, directory.content, trials, held_out)
-
-
-def _held_out(directory: Path, trials: tuple[TrialResult, ...]) -> tuple[int, ...]:
-    """Read from the runs how many samples they were scored on."""
-    found = set()
-    for run in dict.fromkeys(run for trial in trials for run in trial.runs):
-        file = directory / run / "run.json"
-        if file.is_file():
-            found.add(int(json.loads(file.read_text())["data"]["test"]))
-    return tuple(sorted(found))
+    if sweep.selection == "test":
+        return SweepResult(sweep, directory.content, trials)
+    held_out, leaks = samples_of(directory.path, trials), leaks_of(directory.path, trials)
+    return SweepResult(sweep, directory.content, trials, held_out, tuple(leaks))
 
 
 def write_results(directory: SweepDirectory) -> SweepResult:

@@ -7,7 +7,6 @@ from typing import Any
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.protocols import is_score
 from rayfed_ssl.record import RunRecord
-from tune.cells import run_name
 from tune.search import Search, Trial
 from tune.trial_configs import score_of
 from tune.trial_table import Row
@@ -31,7 +30,7 @@ def rows_of(search: Search, runs: Path, known: Known | None = None) -> list[Row]
         if not trial.runs:
             rows.append(common | {"seed": None, "run": None, "rounds": None} | _nothing())
         for seed, config in trial.runs.items():
-            name = run_name(config)
+            name = trial.names[seed]
             facts = {"seed": seed, "run": f"{runs.name}/{name}", "rounds": config.rounds}
             rows.append(common | facts | _progress(runs / name, search.sweep.take, known))
     return rows

@@ -3,6 +3,7 @@
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -150,8 +151,9 @@ def _rounds(runs: Path) -> dict[str, int]:
     """Read the last round of each run that has begun, by its directory relative to the sweep's."""
     found = {}
     for file in sorted(runs.glob("*/run.json")):
-        rounds = json.loads(file.read_text())["rounds"]
-        found[f"{runs.name}/{file.parent.name}"] = max((row["round"] for row in rounds), default=0)
+        with suppress(OSError, ValueError, LookupError, TypeError):  # a damaged record; going on says so
+            rounds = json.loads(file.read_text())["rounds"]
+            found[f"{runs.name}/{file.parent.name}"] = max((row["round"] for row in rounds), default=0)
     return found
 
 

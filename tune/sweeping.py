@@ -19,7 +19,6 @@ from typing import Any
 
 from rayfed_ssl.environment import environment
 from rayfed_ssl.errors import ConfigError
-from tune.cells import run_name
 from tune.search import Search
 from tune.sweep_directory import SweepDirectory
 from tune.sweep_rows import Known, rows_of
@@ -56,7 +55,7 @@ class Record:
             ConfigError: Other points were chosen than before the sweep was interrupted.
         """
         points = [dict(trial.point) for trial in self.search.trials]
-        runs = [[run_name(config) for config in trial.runs.values()] for trial in self.search.trials]
+        runs = [list(trial.names.values()) for trial in self.search.trials]
         for number, (old, new) in enumerate(zip(self._before, zip(points, runs, strict=True), strict=False)):
             if old != new:
                 self._refuse(number, *((old[0], new[0]) if old[0] != new[0] else (old[1], new[1])))
@@ -80,8 +79,9 @@ class Record:
     def finish(self) -> None:
         """Mark the sweep as complete."""
         self.update()
-        self.directory.content["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
-        self.directory.save()
+        if self.directory.content["finished"] is None:
+            self.directory.content["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
+            self.directory.save()
 
 
 def default_directory(source: str) -> Path:
@@ -119,7 +119,7 @@ def _run(directory: SweepDirectory, concurrency: int | None, address: str | None
     from tune.trials import Legs, run_legs
 
     sweep = directory.sweep
-    cluster = start(address)
+    cluster = start(address, otherwise="; sweeps run on Ray alone, single runs need none")
     try:
         room = Room(cluster.nodes(), directory.path.resolve() / "shared")
         progress = SweepProgress(sweep, say)

@@ -29,7 +29,7 @@ def config_of(sweep: Sweep, point: Point, seed: int) -> Config:
         ConfigError: The settings do not fit together.
     """
     tree = settings_of(sweep, point, seed)
-    if "executor" not in tree.get("engine", {}):
+    if "executor" not in _section(tree, "engine"):
         apply_override(tree, "engine.executor=local")
     return Config.load(tree)
 
@@ -58,10 +58,31 @@ def settings_of(sweep: Sweep, point: Point, seed: int) -> dict[str, Any]:
 
 def _find_from(home: Path, tree: dict[str, Any]) -> None:
     """Make paths absolute: a trial's process has another working directory, and so may whoever goes on."""
-    for section, key in (("data", "path"), ("model", "start")):
+
+    def absolute(path: str) -> str:
+        return path if "://" in path else str((home / Path(path).expanduser()).resolve())
+
+    for section, key in (("data", "path"), ("model", "start"), ("engine", "checkpoints"), ("engine", "shared")):
         entry = tree.get(section)
         if isinstance(entry, dict) and isinstance(entry.get(key), str):
-            entry[key] = str((home / Path(entry[key]).expanduser()).resolve())
+            entry[key] = absolute(entry[key])
+    if isinstance(tree.get("public"), str):
+        name, _, rest = tree["public"].partition(":")
+        path, _, count = rest.rpartition(":")
+        tree["public"] = f"{name}:{absolute(path)}:{count}" if path else tree["public"]
+    measured = tree.get("evaluation")
+    changed = measured.get("settings") if isinstance(measured, dict) else None
+    for own in changed.values() if isinstance(changed, dict) else ():
+        if isinstance(own, dict) and isinstance(own.get("dataset"), str):
+            name, colon, path = own["dataset"].partition(":")
+            own["dataset"] = f"{name}:{absolute(path)}" if path else name + colon
+
+
+def _section(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = tree.get(name, {})
+    if not isinstance(section, Mapping):
+        raise ConfigError(f"{name} maps keys to values, got {section!r}")
+    return section
 
 
 def _measure_what_decides(sweep: Sweep, tree: dict[str, Any]) -> None:
@@ -74,7 +95,8 @@ def _measure_what_decides(sweep: Sweep, tree: dict[str, Any]) -> None:
         apply_override(tree, f"data.validation={HELD_OUT}")
     names = [goal.score for goal in sweep.goals]
     diagnosed = any(name.startswith("diag_") for name in names)
-    if diagnosed and not tree.get("evaluation", {}).get("diagnostics"):
+    measured = _section(tree, "evaluation")
+    if diagnosed and not measured.get("diagnostics"):
         apply_override(tree, f"evaluation.diagnostics={tree.get('rounds', 2)}")
     asked = [name for name in names if name in PROTOCOLS and name not in ("knn", "linear")]
     if sweep.selection == "validation" and (
@@ -84,9 +106,9 @@ def _measure_what_decides(sweep: Sweep, tree: dict[str, Any]) -> None:
             f"{others[0]} is measured on another dataset's test set, which must not choose: set selection: test, or another "
             "goal"
         )
-    listed = tree.get("evaluation", {}).get("protocols") or []
-    listed = [listed] if isinstance(listed, str) else list(listed)
-    if more := [name for name in asked if name not in listed]:
+    listed = measured.get("protocols") or []
+    listed = [listed] if isinstance(listed, str) else listed
+    if isinstance(listed, list) and (more := [name for name in asked if name not in listed]):
         apply_override(tree, f"evaluation.protocols={json.dumps([*listed, *more])}")
     if sweep.stop is not None:
         kind = "diagnostics" if sweep.stop.score.startswith("diag_") else "every"

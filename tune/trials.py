@@ -117,6 +117,7 @@ class Legs:
     changed: Callable[[], None] = lambda: None
     _flying: dict[str, list[Leg]] = field(default_factory=dict)
     _ready: list[Leg] = field(default_factory=list)
+    _told: int = 0
 
     def names_at(self, leg: Leg) -> list[str]:
         """What is read of a run after a leg: before the end only what decides about stopping."""
@@ -127,8 +128,13 @@ class Legs:
 
     def next(self) -> Leg | None:
         """Give a leg that has to be run; None if there is none now."""
-        if self._ready:
-            return self._ready.pop()
+        leg = self._ready.pop() if self._ready else self._new()
+        if len(self.search.trials) > self._told:
+            self._told = len(self.search.trials)
+            self.changed()
+        return leg
+
+    def _new(self) -> Leg | None:
         while (leg := self.search.next()) is not None:
             outcome = self._known(leg)
             if outcome is not None:

@@ -1,5 +1,7 @@
 """Search spaces: what a file may say, what a grid holds, what a sampler is asked, and what follows from other values."""
 
+from datetime import date
+
 import optuna
 import pytest
 
@@ -86,7 +88,7 @@ def test_lists_survive_the_study_that_keeps_them():
         ({"rounds": [1, 1]}, "counts once"),
         ({"rounds": 3}, "must be a list of values or one of"),
         ({"rounds": {"uniform": [2, 1]}}, "the first is smaller, got [2, 1]"),
-        ({"rounds": {"uniform": [1]}}, "two numbers"),
+        ({"rounds": {"uniform": [1]}}, "two finite numbers"),
         ({"rounds": {"log": [0, 1]}}, "must begin above it, got 0"),
         ({"rounds": {"integer": [1, 2.5]}}, "whole numbers"),
         ({"rounds": {"integer": [1, 8], "log": True, "step": 2}}, "log or step, got both"),
@@ -97,6 +99,14 @@ def test_lists_survive_the_study_that_keeps_them():
         ({"mu": {"values": [1], "when": {"system": "A"}}}, "no parameter before it"),
         ({"system": ["A"], "mu": {"values": [1], "when": {"system": "C"}}}, "system has the values A, got 'C'"),
         ({"s": {"variants": {"A": {"recipes": "flesd"}}}}, "takes recipe and set"),
+        ({"rounds": [1, 1.0]}, "1, 1.0 and true are equal"),
+        ({"rounds": [1, True]}, "1, 1.0 and true are equal"),
+        ({"rounds": [float("nan")]}, "finite numbers"),
+        ({"rounds": [date(2026, 1, 1)]}, "write it in quotes"),
+        ({"rounds": {"uniform": [0, float("inf")]}}, "two finite numbers"),
+        ({"rounds": {"integer": [1, 4], "step": 9}}, "fits between both ends"),
+        ({"rounds": {"equals": "round(1, ndigits=1)"}}, "no arithmetic"),
+        ({"rounds": {"equals": "(" * 300 + "1" + ")" * 300}}, "no arithmetic"),
     ],
 )
 def test_what_is_no_space_is_refused_with_what_was_got(tree, says):
@@ -117,7 +127,14 @@ def test_arithmetic_over_dotted_names():
 
 @pytest.mark.parametrize(
     ("formula", "says"),
-    [("40 // rounds", "cannot be computed"), ("40 // round", "needs round"), ("rounds(3)", "no arithmetic")],
+    [
+        ("40 // rounds", "cannot be computed"),
+        ("40 // round", "needs round"),
+        ("rounds(3)", "no arithmetic"),
+        ("(rounds - 1) ** 0.5", "cannot be computed"),
+        ("1e308 * 10", "it is inf"),
+        ("9 ** 9 ** 9 ** 9", "is too large"),
+    ],
 )
 def test_arithmetic_that_fails_says_at_which_point(formula, says):
     with pytest.raises(ConfigError, match=says):

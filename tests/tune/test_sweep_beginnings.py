@@ -12,8 +12,9 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.record import RunRecord
 from tests.conftest import tiny_tree
 from tune.search import Outcome, Search
-from tune.sweep_beginnings import settings_from
+from tune.sweep_beginnings import origin_of, settings_from
 from tune.sweep_directory import SweepDirectory
+from tune.sweep_results import read_result
 from tune.sweeping import Record
 from tune.trial_configs import scores_after
 from tune.trial_table import read_rows, write_rows
@@ -111,6 +112,18 @@ def test_less_is_better_where_the_other_sweep_minimises(finished, tmp_path):
     (copy.path / "runs").symlink_to(finished.runs)
     write_rows(read_rows(finished.path / "trials.parquet"), copy.path / "trials.parquet")
     assert settings_from(write(tmp_path, "second", SECOND), copy.path)["rounds"] == 1
+
+
+def test_a_reader_is_told_where_settings_come_from_and_what_chose_them(finished, tmp_path):
+    file = write(tmp_path, "second", SECOND)
+    taken = settings_from(file, finished.path)
+    told = origin_of(finished.path, taken)
+    assert told.endswith(
+        f"training.batch=16: from the sweep first in {finished.path}, chosen by 6 held-out training samples."
+    )
+    begun = SweepDirectory.create(tmp_path / "mine", file, (), taken, "rayfed-ssl sweep second", told)
+    assert told in read_result(begun).remarks
+    assert origin_of(None, {}) == ""
 
 
 def test_a_sweep_that_takes_nothing_begins_with_nothing(tmp_path):

@@ -4,10 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.protocol import Transfer
 from rayfed_ssl.evaluation.protocols import PROTOCOLS
+from tune.sweep_check import check_sweep
+from tune.sweep_directory import SweepDirectory
 from tune.sweep_files import load_sweep
 from tune.trial_configs import config_of
 
@@ -60,6 +63,15 @@ def test_relative_paths_start_where_the_sweep_was_begun(tmp_path):
     config = config_of(replace(sweep, home=tmp_path), {"rounds": 1}, 0)
     assert config.data.path == tmp_path / "pictures"
     assert config.model.start == Path("~/encoder").expanduser()
+    others = ("engine.checkpoints=states", "public=folder:others:20", "engine.shared=begun")
+    others += ("evaluation.settings.transfer-fedca.dataset=folder:third", "evaluation.protocols=transfer-fedca")
+    there = config_of(replace(load_sweep(SMALL, *others, "selection=test"), home=tmp_path), {"rounds": 1}, 0)
+    assert (there.engine.checkpoints, there.public) == (str(tmp_path / "states"), f"folder:{tmp_path}/others:20")
+    assert there.engine.shared == tmp_path / "begun"
+    assert there.evaluation.settings["transfer-fedca"]["dataset"] == f"folder:{tmp_path}/third"
+    away = load_sweep(SMALL, "engine.checkpoints=s3://bucket/states", "public=fraction:0.2")
+    kept = config_of(replace(away, home=tmp_path), {"rounds": 1}, 0)
+    assert (kept.engine.checkpoints, kept.public) == ("s3://bucket/states", "fraction:0.2")
 
 
 def test_what_decides_is_measured():
@@ -124,6 +136,12 @@ def test_rungs_end_before_the_last_round():
         ({"space": {"seed": [1, 2]}}, "a seed is a repeat and no parameter: set seeds"),
         ({"set": {"seed": 9}}, "set seeds"),
         ({"notes": 5}, "does not have the form of a sweep"),
+        ({"take": "mena"}, "take is global, mean, minimum or a client as client-3, got 'mena'"),
+        ({"stop": {"rule": "asha", "score": "linear"}}, "stop.score is one of every round"),
+        ({"stop": {"rule": "asha", "grace": True}}, "at least 1, got True"),
+        ({"recipe": 5}, "recipe is a name or a file, got 5"),
+        ({"space": {"system": {"variants": {True: {}}}}}, "have words as names, got True: write it in quotes"),
+        ({"space": {"system": {"variants": {"A": {"recipe": 5}}}}}, "variant A: recipe is a name or a file, got 5"),
         ({"stop": {"rule": ["asha"]}}, "does not have the form of a sweep"),
     ],
 )
@@ -148,6 +166,44 @@ def test_what_does_not_fit_together_is_refused(change, says):
 def test_a_users_setting_that_does_not_fit_is_refused(override, says):
     with pytest.raises(ConfigError, match=says):
         load_sweep(SMALL, override, name="mine")
+
+
+def test_what_a_user_changes_counts_before_the_sweep_is_checked():
+    grid = SMALL | {"space": {"rounds": {"integer": [1, 4]}}}
+    with pytest.raises(ConfigError, match="a grid needs values"):
+        load_sweep(grid)
+    assert load_sweep(grid, "search=random", "trials=2").trials == 2
+
+
+def test_a_single_note_is_one():
+    assert load_sweep(SMALL | {"notes": "Read this."}).notes == ("Read this.",)
+
+
+@pytest.mark.parametrize(
+    ("change", "overrides", "says"),
+    [
+        ({"maximise": "linaer"}, (), "there is no score 'linaer': did you mean 'linear'"),
+        ({"maximise": [], "minimise": "loss"}, (), "there is no score 'loss'"),
+        ({"stop": {"rule": "asha", "score": "diag_aligment"}}, (), "did you mean 'diag_alignment'"),
+        ({"take": "client-40"}, (), "name one of them"),
+        ({"space": {"engine.actors": [1, 2]}}, (), "engine.actors changes no result"),
+        ({}, ("clients.numbr=3",), "mine: no trial can be run: unknown key 'clients.numbr'"),
+        ({}, ("training=5",), "no trial can be run"),
+        ({"set": {"engine": 5}}, (), "engine maps keys to values, got 5"),
+        ({"space": {"training.batch": {"integer": [2, 8]}}, "search": "random", "trials": 2}, ("rounds=0",), "rounds"),
+    ],
+)
+def test_a_sweep_of_which_no_trial_could_come_to_a_value_is_not_begun(change, overrides, says, tmp_path):
+    file, out = tmp_path / "mine.yaml", tmp_path / "out"
+    file.write_text(yaml.safe_dump(SMALL | change))
+    with pytest.raises(ConfigError) as told:
+        SweepDirectory.create(out, str(file), overrides, {}, "rayfed-ssl sweep mine.yaml")
+    assert says in str(told.value)
+    assert not out.exists()
+
+
+def test_a_sweep_of_which_one_trial_can_be_run_is_begun(tmp_path):
+    check_sweep(load_sweep(SMALL | {"space": {"clients.number": [100000, 3]}, "minimise": "diag_cka_max"}))
 
 
 def test_a_sweep_that_is_not_there_is_told_with_its_neighbour():

@@ -10,10 +10,10 @@ from rayfed_ssl.config import Config
 from rayfed_ssl.record import RunRecord
 from rayfed_ssl.reports.html.schemas import SweepFile, damage
 from rayfed_ssl.reports.html.sources import open_sources
-from tests.tune.swept import FRONT, TINY, begin
+from tests.tune.swept import FRONT, TINY, begin, go_on
 from tune.best_recipe import recipe_of
 from tune.sweep_files import load_sweep
-from tune.sweep_results import present, write_results
+from tune.sweep_results import present, read_result, write_results
 from tune.sweeping import SweepDirectory
 from tune.trial_configs import config_of
 
@@ -173,3 +173,20 @@ def test_a_recipe_is_yaml_with_a_comment_of_one_line_each(front):
         lines = file.read_text().splitlines()
         assert lines[0].startswith("# ")
         assert yaml.safe_load(file.read_text())["evaluation"]["linear"] == {"epochs": 2}
+
+
+def test_an_encoder_that_may_have_seen_the_held_out_samples_is_told(tmp_path):
+    grid = {"space": {"rounds": [1, 2]}, "maximise": "knn"}
+    first = begin(tmp_path / "first", grid)
+    go_on(first)
+    other = begin(tmp_path / "other", grid | {"set": {"data.validation": 0.3}})
+    go_on(other)
+    starts = [sorted(sweep.runs.iterdir())[0] for sweep in (first, other)]
+    again = begin(tmp_path / "again", {"space": {"model.start": [str(start) for start in starts]}, "maximise": "knn"})
+    go_on(again)
+    (told,) = [line for line in write_results(again).remarks if "may have seen" in line]
+    assert told.startswith(str(starts[1]))
+    assert "was not trained with the same samples held out" in told
+    for start in starts:
+        (start / "run.json").unlink()
+    assert sum("does not say what it was trained on; it may have" in line for line in read_result(again).remarks) == 2

@@ -9,6 +9,7 @@ import pytest
 
 from rayfed_ssl.errors import ConfigError
 from tests.tune.swept import FRONT, begin
+from tune.sweep_results import read_result
 from tune.sweep_tables import print_status, status_of
 from tune.sweeping import SweepDirectory
 
@@ -51,6 +52,15 @@ def test_runs_that_the_table_does_not_have_yet_are_seen(swept_part, tmp_path):
     assert len(status.others) == 3
     assert set(status.others.values()) == {1}
     assert status.states["waiting"] == status.trials == 6
+
+
+def test_a_damaged_record_keeps_nobody_from_looking(swept_part, tmp_path):
+    copy = shutil.copytree(swept_part.path, tmp_path / "copy")
+    records = sorted(copy.glob("runs/*/run.json"))
+    for record, text in zip(records, ("{", "[]", '{"rounds": 3}'), strict=True):
+        record.write_text(text)
+    assert status_of(copy).others == {}
+    assert read_result(SweepDirectory.open(copy)).held_out == ()
 
 
 def test_a_sweep_that_has_just_begun_has_a_status(tmp_path):

@@ -1,0 +1,69 @@
+"""Whether a sweep could give anything at all, asked before it is begun: its scores exist, and some trial can be run."""
+
+from collections.abc import Iterator
+from itertools import islice
+
+import optuna
+
+from rayfed_ssl.config import Config
+from rayfed_ssl.diagnosis import DIAGNOSTICS
+from rayfed_ssl.errors import ConfigError, nearest
+from rayfed_ssl.evaluation.protocols import PROTOCOLS, is_score
+from rayfed_ssl.settings import BITS
+from tune.spaces import Point
+from tune.sweep import BYTES, EVERY_ROUND, Sweep
+from tune.trial_configs import config_of
+
+LOOKED_AT = 64
+"""Points that are tried, at most, to find one that can be run."""
+
+
+def check_sweep(sweep: Sweep) -> None:
+    """Refuse a sweep of which no trial could come to a value.
+
+    Raises:
+        ConfigError: A score is not there, a parameter changes no result, or no point can be run; then the message is what is
+            wrong with the first one.
+    """
+    asked = [goal.score for goal in sweep.goals] + ([] if sweep.stop is None else [sweep.stop.score])
+    for score in asked:
+        if not is_score(score) and score not in (*DIAGNOSTICS, *BYTES):
+            known = {*EVERY_ROUND, "linear", *PROTOCOLS, *DIAGNOSTICS}
+            raise ConfigError(
+                f"{sweep.name}: there is no score {score!r}{nearest(score, known)}: see docs/sweeps.md, goals"
+            )
+    for key in sweep.space.names:
+        section, _, name = key.partition(".")
+        if section == "engine" and name not in BITS:
+            raise ConfigError(
+                f"{sweep.name}: {key} changes no result, so there is nothing to choose by: do not vary it"
+            )
+    config = _one_of(sweep)
+    kind, _, number = (sweep.take or "").partition("-")
+    if kind == "client" and int(number) >= config.clients.number:
+        last = config.clients.number - 1
+        raise ConfigError(
+            f"{sweep.name}: take: {sweep.take}, and clients are client-0 to client-{last}: name one of them"
+        )
+
+
+def _one_of(sweep: Sweep) -> Config:
+    """Resolve the first point that can be run."""
+    refused: list[str] = []
+    for point in islice(_points(sweep), LOOKED_AT):
+        try:
+            return config_of(sweep, point, sweep.seeds[0])
+        except ConfigError as error:
+            refused.append(str(error))
+    raise ConfigError("\n".join(f"{sweep.name}: no trial can be run: {line}" for line in refused[0].splitlines()))
+
+
+def _points(sweep: Sweep) -> Iterator[Point]:
+    """Give the points of a grid, or some at random."""
+    if sweep.search == "grid":
+        yield from sweep.space.grid()
+        return
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    while True:
+        yield sweep.space.suggest(study.ask())
