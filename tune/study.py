@@ -36,7 +36,8 @@ def _sampler(sweep: Sweep) -> BaseSampler:
     kinds: dict[str, tuple[Any, dict[str, Any]]] = {
         "grid": (RandomSampler, {}),
         "random": (RandomSampler, {}),
-        "tpe": (TPESampler, {"constant_liar": True}),
+        # A whole generation at random is enough to begin with; Optuna's 10 would make it two of the usual 8.
+        "tpe": (TPESampler, {"constant_liar": True, "n_startup_trials": min(10, sweep.generation)}),
         "nsga2": (NSGAIISampler, {"population_size": sweep.generation}),
     }
     kind, usual = kinds[sweep.search]

@@ -15,7 +15,7 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator, ScalarFormatter
+from matplotlib.ticker import LogLocator, NullLocator
 
 from rayfed_ssl.places import write_durably
 from rayfed_ssl.reports.figures import METHOD_STYLES
@@ -158,13 +158,22 @@ def _x_axis(axes: Axes, sweep: Sweep, name: str, xs: Mapping[Key, float]) -> Non
     positive = [value for value in values if value > 0]
     ranged = next((one for one in sweep.space.free if one.name == name and isinstance(one, Range)), None)
     wide = len(positive) > 2 and values[0] >= 0 and positive[-1] >= WIDE_RANGE * positive[0]
-    if _are_numbers([key for key in xs if key is not None]) and (ranged.log if ranged else wide):
+    orders = _are_numbers([key for key in xs if key is not None]) and (ranged.log if ranged else wide)
+    if orders:
         linear = {"linthresh": positive[0]} if len(positive) < len(values) else {}
-        axes.set_xscale("symlog" if linear else "log", base=2, **linear)
+        axes.set_xscale("symlog" if linear else "log", **linear)
     if is_continuous(sweep, name):
-        axes.xaxis.set_major_formatter(ScalarFormatter())
+        _plain_ticks(axes, orders)
         return
     axes.set_xticks(values, [_shown(key) for key in xs])
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def _plain_ticks(axes: Axes, orders: bool) -> None:
+    """Write numbers on the x axis without powers of ten; over orders of magnitude at 1, 2 and 5 of each."""
+    if orders:
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_locator(NullLocator())
 
 
@@ -187,6 +196,7 @@ def draw_trade_off(sweep: Sweep, trials: Sequence[TrialResult]) -> Figure:
     least, most = (function(trial.measured[across.score].mean for trial in scored) for function in (min, max))
     if across.score in BYTES and 0 < WIDE_RANGE * least <= most:
         axes.set_xscale("log")
+        _plain_ticks(axes, True)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.02, 0.5), title=title, title_fontsize=8)
     figure.suptitle(_title(sweep), fontsize=10)
@@ -204,8 +214,10 @@ def _grouped(sweep: Sweep, trials: Sequence[TrialResult]) -> tuple[dict[str, lis
 
 
 def _name_front(axes: Axes, front: Sequence[TrialResult], steps: Sequence[Sequence[float]]) -> None:
-    for trial, x, y in zip(front, *steps, strict=True):
-        axes.annotate(f"trial {trial.number}", (x, y), (4, 5), textcoords="offset points", fontsize=7)
+    for row, (trial, x, y) in enumerate(zip(front, *steps, strict=True)):
+        offset, side = ((-4, 5), "right") if row % 2 else ((4, -11), "left")  # neighbours may lie close together
+        text = f"trial {trial.number}"
+        axes.annotate(text, (x, y), offset, textcoords="offset points", fontsize=7, horizontalalignment=side)
 
 
 def _shown(key: Key) -> str:
