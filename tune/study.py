@@ -22,7 +22,10 @@ def make_study(sweep: Sweep, journal: Path | None) -> optuna.Study:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     storage = None
     if journal is not None:
-        journal.unlink(missing_ok=True)
+        journal = journal.resolve()
+        # Whoever was killed while writing left Optuna's lock behind; nobody else writes, as the sweep's own lock says.
+        for left in (journal, journal.with_name(f"{journal.name}.lock")):
+            left.unlink(missing_ok=True)
         storage = JournalStorage(JournalFileBackend(str(journal)))
     directions = [goal.direction for goal in sweep.goals]
     study = optuna.create_study(storage=storage, study_name=sweep.name, sampler=_sampler(sweep), directions=directions)
