@@ -60,7 +60,7 @@ def refuse_early(federation: Federation, address: str | None) -> None:
 
 
 def reservation(placement: Placement) -> dict[str, Any]:
-    """Say what Ray shall reserve for each client actor; a placement group has set no memory aside."""
+    """Say what Ray shall reserve for each client actor; a placement group has set its memory aside already."""
     options: dict[str, Any] = {"num_cpus": placement.cpus, "num_gpus": placement.gpus}
     return options if get_current_placement_group() is not None else options | {"memory": placement.memory}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.cluster import ClusterError, Node
-from actors.costs import Need
+from actors.costs import ACTOR_BYTES, Need
 from actors.planning import plan
 from rayfed_ssl.config import Config
 from rayfed_ssl.errors import ConfigError
@@ -17,7 +17,9 @@ from rayfed_ssl.step_cost import step_cost
 GRAIN = 1 << 29
 """Bytes in whose multiples memory is reserved: a process serves the next trial only if that reserves the same."""
 
-Bundles = list[dict[str, float]]
+Bundle = dict[str, float]
+
+Bundles = list[Bundle]
 """Resources of a placement group: the trial's own process first, then its client actors."""
 
 
@@ -66,14 +68,28 @@ class Room:
             raise ConfigError(str(error)) from None
 
     def _actors(self, federation: Federation) -> tuple[Config, Bundles]:
-        """Reserve each client actor; the trial's own process waits for them and takes no core."""
+        """Reserve each client actor, and memory for the trial's own process and its server, which take no core."""
         placement = plan(federation, self.nodes)
         if not placement.cpus and not placement.gpus:
             raise ConfigError("engine.cpus_per_actor=0 reserves nothing for a trial's actors: set a part of a core")
         engine = federation.config.engine.model_copy(update={"actors": placement.num_actors})
         each = {"CPU": placement.cpus} | ({"GPU": placement.gpus} if placement.gpus else {})
+        each |= {"memory": float(placement.memory)} if placement.memory else {}
         config = federation.config.model_copy(update={"engine": engine})
-        return config, [{}, *(dict(each) for _ in range(placement.num_actors))]
+        own = ACTOR_BYTES + placement.need.memory  # the process that drives the rounds, and the server, which may train
+        return config, [
+            self._beside(own, each, placement.num_actors),
+            *(dict(each) for _ in range(placement.num_actors)),
+        ]
+
+    def _beside(self, memory: float, each: Bundle, number: int) -> Bundle:
+        """Reserve memory beside so many equal bundles, or as much as finds room: it is an estimate, and refuses nothing."""
+        for share in (memory, memory / 2):
+            for host in self.nodes:
+                room = sum(_held(node, each, share if node is host else 0.0) for node in self.nodes)
+                if host.memory >= share and room >= number:
+                    return {"memory": float(int(share))}
+        return {}
 
     def _process(self, federation: Federation) -> Bundles:
         """Reserve one process: its compute threads, its memory, and a GPU or a part of one."""
@@ -113,3 +129,9 @@ class Room:
             "memory": sum(node.memory for node in self.nodes),
         }
         return int(min((there[name] // amount for name, amount in total.items() if amount), default=1))
+
+
+def _held(node: Node, each: Bundle, taken: float) -> int:
+    """Count the bundles that a machine holds beside so many bytes."""
+    there = {"CPU": node.cpus, "GPU": node.gpus, "memory": node.memory - taken}
+    return int(min((there[name] // amount for name, amount in each.items() if amount), default=0))
