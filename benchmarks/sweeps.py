@@ -47,7 +47,8 @@ def killed(words: list[str], out: Path) -> tuple[float, int]:
     while finished(out) < half and process.poll() is None:
         time.sleep(0.2)
     process.send_signal(signal.SIGKILL)
-    process.wait()
+    if process.wait() != -signal.SIGKILL:
+        sys.exit("the sweep had ended before it could be killed: take a larger one")
     made = finished(out)
     subprocess.run([*COMMAND, "--resume", str(out), "--quiet"], check=True)
     return time.perf_counter() - began, made
@@ -65,15 +66,19 @@ def main() -> None:
     parser.add_argument("words", nargs="*", default=["digits"], help="a sweep that is a grid, then settings")
     parser.add_argument("--out", type=Path, default=Path("runs") / "same-sweep")
     options = parser.parse_args()
-    told = []
+    told, found = [], []
     for concurrency in (1, 2, 4):
         out = options.out / f"at-once-{concurrency}"
         seconds = whole(options.words, out, concurrency)
-        told.append(f"| {concurrency} at a time | {digest(out)} | {seconds:.0f} |")
+        found.append(digest(out))
+        told.append(f"| {concurrency} at a time | {found[-1]} | {seconds:.0f} |")
     out = options.out / "killed"
     seconds, made = killed(options.words, out)
-    told.append(f"| killed after {made} runs, resumed | {digest(out)} | {seconds:.0f} |")
+    found.append(digest(out))
+    told.append(f"| killed after {made} runs, resumed | {found[-1]} | {seconds:.0f} |")
     print("\n".join(["| | what was found | s |", "|---|---|---|", *told]))
+    if len(set(found)) > 1:
+        sys.exit("the tables differ")
 
 
 if __name__ == "__main__":
