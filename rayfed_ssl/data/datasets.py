@@ -117,6 +117,21 @@ def open_dataset(
         return open_store(store)
 
 
+def files_of(name: str, path: Path | None) -> frozenset[Path]:
+    """Find the files that a dataset consists of; none where it is not there, or has none.
+
+    Args:
+        name: A key of DATASETS.
+        path: As in `open_dataset`.
+    """
+    with suppress(ValueError, OSError):
+        info = _check(name, path, False, {}, None)
+        return frozenset(
+            info.find((path or platformdirs.user_cache_path("rayfed-ssl") / "datasets").resolve(), False).files
+        )
+    return frozenset()
+
+
 def _read(
     source: Source, test_fraction: float, limits: tuple[int | None, int | None], validation: float | None, seed: int
 ) -> tuple[Split, Split, tuple[str, ...]]:

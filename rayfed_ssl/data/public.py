@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from rayfed_ssl.data.datasets import DATASETS
+from rayfed_ssl.data.datasets import DATASETS, files_of
 from rayfed_ssl.data.partition import Rows, Shards, stratified_split
 from rayfed_ssl.data.store import Dataset, ImageSet
 
@@ -99,7 +99,8 @@ def refuse_own(spec: PublicSpec | None, name: str, path: Path | None) -> None:
     if not isinstance(spec, PublicDataset):
         return
     one, other = (dataset.removesuffix("-unlabeled") for dataset in (spec.name, name))
-    if one == other and (spec.path is None or path is None or spec.path.resolve() == path.resolve()):
+    same = one == other and (spec.path is None or path is None or spec.path.resolve() == path.resolve())
+    if same or not files_of(spec.name, spec.path).isdisjoint(files_of(name, path)):
         raise ValueError(
             f"public {spec.name} would be drawn from the training samples, and so from those that data.validation holds "
             "out: take public=fraction:0.1, a client's shard or another dataset"

@@ -1,8 +1,11 @@
 import re
+import shutil
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -159,6 +162,16 @@ def test_public_pictures_from_elsewhere_are_not_refused():
     for spec in (None, PublicClient(0), PublicFraction(0.1), PublicDataset("stl10", 5)):
         refuse_own(spec, "cifar10", None)
     refuse_own(PublicDataset("folder", 5, Path("/data/b")), "folder", Path("/data/a"))
+
+
+def test_public_pictures_from_one_of_the_dataset_s_own_files_are_refused(tmp_path):
+    for name in ("train", "test"):
+        pictures = [{"bytes": b"none", "path": f"{name}.png"}]
+        pq.write_table(pa.table({"image": pictures, "label": [0]}), tmp_path / f"{name}.parquet")
+    with pytest.raises(ValueError, match="public parquet would be drawn from"):
+        refuse_own(PublicDataset("parquet", 5, tmp_path / "train.parquet"), "parquet", tmp_path)
+    other = shutil.copytree(tmp_path, tmp_path / "other")
+    refuse_own(PublicDataset("parquet", 5, other), "parquet", tmp_path)
 
 
 def test_pictures_that_are_not_square_take_no_other_dataset():
