@@ -58,7 +58,8 @@ def first_state(federation: Federation) -> Any:
 def facts_of(federation: Federation) -> dict[str, Any]:
     """Collect all that the server's first state may depend on, rather too much than too little."""
     config, task, public = federation.config.dump(), federation.task, federation.public
-    settings = {key: value for key, value in config.items() if key not in ("engine", "evaluation")}
+    # How private samples are divided tells the server nothing; which samples are public is looked at below.
+    settings = {key: value for key, value in config.items() if key not in ("engine", "evaluation", "partition")}
     return {
         **settings,
         "method": _at_start(settings["method"], federation.method),
