@@ -9,6 +9,10 @@ class ConfigError(ValueError):
     """A configuration that cannot be run; the message says what is wrong, what was got and what to do."""
 
 
+class BusyError(ConfigError):
+    """Another process is writing what this one wants to write."""
+
+
 class CheckpointError(ValueError):
     """A checkpoint that cannot be used; the message says which file, why, and what to do."""
 

@@ -27,7 +27,7 @@ import yaml
 from rayfed_ssl import checkpoints
 from rayfed_ssl.beginnings import describe, describes_a_run, settings_sha256, start_of, states_name
 from rayfed_ssl.config import Config
-from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.errors import BusyError, ConfigError
 from rayfed_ssl.evaluation.protocols import is_score
 from rayfed_ssl.faults import Fault
 from rayfed_ssl.federation import Federation
@@ -156,7 +156,7 @@ class RunRecord(Observer):
         """Keep other processes from writing this run; where the system has no file locks, nothing is kept out.
 
         Raises:
-            ConfigError: Another process is writing it.
+            BusyError: Another process is writing it.
         """
         (self.directory / "checkpoints").mkdir(exist_ok=True)
         with (self.directory / "checkpoints" / "lock").open("w") as file:
@@ -167,7 +167,7 @@ class RunRecord(Observer):
             except ImportError:
                 pass
             except BlockingIOError:
-                raise ConfigError(f"another process is running {self.directory}: wait for it or stop it") from None
+                raise BusyError(f"another process is running {self.directory}: wait for it or stop it") from None
             yield
 
     def config(self, *overrides: str) -> Config:

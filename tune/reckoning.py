@@ -12,7 +12,6 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.ledger import total
 from rayfed_ssl.step_cost import StepCost, largest_client, measure_apart, recorded
-from tune.cells import run_name
 from tune.spaces import Range
 from tune.sweep import Sweep
 from tune.trial_results import named
@@ -123,17 +122,24 @@ def reckon(sweep: Sweep, concurrency: int | None = None) -> Reckoning:
 
     room, sizes = Room([this_machine()]), dict[str, Size]()
 
-    def look(config: Config) -> None:
-        room.check(config)
-        sizes[run_name(config)] = Size.of(Federation.open(config))
-
     # What a search would choose depends on results: points at random stand in for it.
     blind = sweep if sweep.search == "grid" else replace(sweep, search="random", sampler={})
-    search = Search(replace(blind, stop=None), check=look)
+    search = Search(replace(blind, stop=None))
     while search.next() is not None:
         pass
     impossible = {f"trial {one.number} ({named(one.point)})": one.reason for one in search.trials if one.reason}
-    runs = {run_name(config): config for trial in search.trials for config in trial.runs.values()}
+    runs: dict[str, Config] = {}
+    for trial in search.trials:
+        for seed, config in trial.runs.items():
+            try:
+                room.check(config)
+            except ConfigError as error:
+                impossible.setdefault(
+                    f"trial {trial.number} ({named(trial.point)})", "; ".join(str(error).splitlines())
+                )
+                continue
+            runs[trial.names[seed]] = config
+            sizes[trial.names[seed]] = Size.of(Federation.open(config))
     if not runs:
         raise ConfigError(f"no trial of {sweep.name} can be run: {next(iter(impossible.values()))}")
     kinds = _measured(sweep, runs, sizes)

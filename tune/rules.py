@@ -8,7 +8,7 @@ import actors  # noqa: F401  # it sets what Ray reads while it is imported
 # isort: split
 from ray.tune.schedulers import ASHAScheduler, MedianStoppingRule, TrialScheduler
 
-from tune.sweep import Goal, Stop
+from tune.sweep import Stop
 
 NO_END = 10**6
 """More rounds than any trial has, so that only the rungs below its own last round decide."""
@@ -56,15 +56,9 @@ class Rule:
         return bool(decision == TrialScheduler.STOP)
 
 
-def make_rule(stop: Stop, goal: Goal) -> Rule:
-    """Set up a rule.
-
-    Args:
-        stop: Which.
-        goal: The sweep's; what decides is better in its direction, or more is better where it is another score.
-    """
-    maximise = goal.maximise if stop.score == goal.score else True
-    common: dict[str, Any] = {"time_attr": "rounds", "metric": "value", "mode": "max" if maximise else "min"}
+def make_rule(stop: Stop) -> Rule:
+    """Set up a rule."""
+    common: dict[str, Any] = {"time_attr": "rounds", "metric": "value", "mode": "max" if stop.maximise else "min"}
     if stop.rule == "asha":
         return Rule(ASHAScheduler(**common, grace_period=stop.grace, reduction_factor=stop.reduction, max_t=NO_END))
     return Rule(

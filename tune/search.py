@@ -104,7 +104,6 @@ class Search:
     Args:
         sweep: What is sought.
         journal: File for Optuna's storage, which is written anew; None keeps the study in memory.
-        check: Refuses a trial that the machines cannot carry, with a `ConfigError`.
         tell: Is told of each trial that has ended.
 
     Attributes:
@@ -117,13 +116,12 @@ class Search:
         sweep: Sweep,
         journal: Path | None = None,
         *,
-        check: Callable[[Config], None] = lambda config: None,
         tell: Callable[[Trial], None] = lambda trial: None,
     ) -> None:
         self.sweep, self.trials = sweep, list[Trial]()
         self.study = make_study(sweep, journal)
-        self._check, self._tell = check, tell
-        self._rule: Rule | None = None if sweep.stop is None else make_rule(sweep.stop, sweep.goals[0])
+        self._tell = tell
+        self._rule: Rule | None = None if sweep.stop is None else make_rule(sweep.stop)
         self._left = self._enqueue()
         self._waiting: deque[Leg] = deque()
         self._generations: list[Generation] = []
@@ -169,8 +167,6 @@ class Search:
         self.trials.append(trial)
         try:
             trial.runs = {seed: config_of(self.sweep, trial.point, seed) for seed in self.sweep.seeds}
-            for config in trial.runs.values():
-                self._check(config)
         except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
             trial.runs = {}
             trial.fail("; ".join(str(error).splitlines()) or type(error).__name__)

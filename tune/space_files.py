@@ -133,6 +133,14 @@ def _check_when(parameter: Parameter, before: Sequence[Parameter]) -> None:
             raise ConfigError(
                 f"space, {parameter.name}: when names {other!r}, which is no parameter before it{nearest(other, known)}"
             )
-        if isinstance(known[other], Choice):
+        earlier = known[other]
+        if isinstance(earlier, Derived) or (isinstance(earlier, Range) and not earlier.integer):
+            why = (
+                f"follows from others ({earlier.formula})" if isinstance(earlier, Derived) else "runs over all numbers"
+            )
+            raise ConfigError(
+                f"space, {parameter.name}: when names {other!r}, which {why}: name a list of values instead"
+            )
+        if isinstance(earlier, Choice):
             for value in values:
-                known[other].check(value)  # type: ignore[attr-defined]
+                earlier.check(value)

@@ -56,6 +56,7 @@ class Stop:
         every: Median: rounds between two decisions.
         samples: Median: trials that must have come as far before anyone is stopped.
         score: What decides, a score of every round.
+        maximise: Whether more of it is better.
     """
 
     rule: str
@@ -64,6 +65,7 @@ class Stop:
     every: int = 1
     samples: int = 3
     score: str = "knn"
+    maximise: bool = True
 
     def rungs(self, rounds: int) -> list[int]:
         """List the rounds after which a trial of so many rounds may be stopped."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rayfed_ssl.errors import ConfigError, nearest
-from tune.held_out import samples_of
+from tune.run_facts import samples_of, summaries_of
 from tune.sweep import Begin, Sweep
 from tune.sweep_directory import SweepDirectory
 from tune.sweep_files import load_sweep
@@ -59,7 +59,7 @@ def origin_of(begin: Path | None, settings: Mapping[str, Any]) -> str:
     if begin is None or not settings:
         return ""
     there = SweepDirectory.open(begin)
-    held_out = samples_of(begin, results_of(there.sweep, read_rows(begin / "trials.parquet")))
+    held_out = samples_of(summaries_of(begin, results_of(there.sweep, read_rows(begin / "trials.parquet"))))
     return f"{named(settings)}: from the sweep {there.content['name']} in {begin}, {chosen_by(there.sweep, held_out)}."
 
 

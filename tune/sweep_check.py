@@ -9,8 +9,10 @@ from rayfed_ssl.config import Config
 from rayfed_ssl.diagnosis import DIAGNOSTICS
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.evaluation.protocols import PROTOCOLS, is_score
+from rayfed_ssl.federation import Federation
 from rayfed_ssl.settings import BITS
 from tune.spaces import Point
+from tune.study import make_study
 from tune.sweep import BYTES, EVERY_ROUND, Sweep
 from tune.trial_configs import config_of
 
@@ -36,9 +38,16 @@ def check_sweep(sweep: Sweep) -> None:
         section, _, name = key.partition(".")
         if section == "engine" and name not in BITS:
             raise ConfigError(
-                f"{sweep.name}: {key} changes no result, so there is nothing to choose by: do not vary it"
+                f"{sweep.name}: {key} says how a run is computed, and runs that differ in it are one: do not vary it"
             )
     config = _one_of(sweep)
+    if "supervised" in asked and not config.objective.classifies:
+        name = config.dump()["objective"]["name"]
+        raise ConfigError(
+            f"{sweep.name}: supervised is the accuracy of the classifier that an objective trains, and {name} trains none: "
+            "take linear or knn"
+        )
+    _try_sampler(sweep)
     kind, _, number = (sweep.take or "").partition("-")
     if kind == "client" and int(number) >= config.clients.number:
         last = config.clients.number - 1
@@ -48,14 +57,36 @@ def check_sweep(sweep: Sweep) -> None:
 
 
 def _one_of(sweep: Sweep) -> Config:
-    """Resolve the first point that can be run."""
+    """Resolve the first point that can be run, and open its data."""
     refused: list[str] = []
     for point in islice(_points(sweep), LOOKED_AT):
         try:
-            return config_of(sweep, point, sweep.seeds[0])
-        except ConfigError as error:
+            config = config_of(sweep, point, sweep.seeds[0])
+            Federation.open(config)
+            return config
+        except (ConfigError, OSError) as error:
             refused.append(str(error))
     raise ConfigError("\n".join(f"{sweep.name}: no trial can be run: {line}" for line in refused[0].splitlines()))
+
+
+def _try_sampler(sweep: Sweep) -> None:
+    """Let a sampler choose among invented results, so that it refuses its settings now and not after hours.
+
+    Raises:
+        ConfigError: It cannot work with them.
+    """
+    study = make_study(sweep, None)
+    if sweep.search == "grid":
+        return
+    startup = sweep.sampler.get("n_startup_trials", 0)
+    try:
+        for number in range(min(int(startup), LOOKED_AT) + 2 * min(sweep.generation, LOOKED_AT) + 1):
+            asked = study.ask()
+            sweep.space.suggest(asked)
+            study.tell(asked, [float(number)] * len(sweep.goals))
+    except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
+        why = " ".join(str(error).split())
+        raise ConfigError(f"{sweep.name}: search: {sweep.search} does not work with these settings ({why})") from None
 
 
 def _points(sweep: Sweep) -> Iterator[Point]:

@@ -120,6 +120,19 @@ class SweepDirectory:
 
         write_durably(self.path / "sweep.json", (json.dumps(self.content, indent=1) + "\n").encode())
 
+    def seen_failures(self) -> dict[str, str]:
+        """Give the failures that later choices were made from, by run and round; those of the last generation are forgotten.
+
+        So what failed for a passing reason is tried again by whoever goes on, and what others followed from stays as it was.
+        """
+        generation, number = self.sweep.generation, len(self.content["points"])
+        earlier = self.content["runs"][: max(0, (number - 1) // generation) * generation]
+        names = {name for runs in earlier for name in runs}
+        known: dict[str, str] = self.content.get("failures", {})
+        self.content["failures"] = {key: why for key, why in known.items() if key.rpartition("@")[0] in names}
+        failures: dict[str, str] = self.content["failures"]
+        return failures
+
     def is_complete(self) -> bool:
         """Whether nothing is left to run: it came to its end, no trial failed, and all runs are there."""
         table = self.path / "trials.parquet"

@@ -241,7 +241,11 @@ def _search(entry: Any) -> tuple[str, Mapping[str, Any]]:
     if not isinstance(named, Mapping) or named.get("name") not in SEARCHES:
         got = named.get("name") if isinstance(named, Mapping) else entry
         raise ConfigError(f"search is one of {', '.join(SEARCHES)}, got {got!r}{nearest(str(got), SEARCHES)}")
-    return str(named["name"]), {key: value for key, value in named.items() if key != "name"}
+    settings = {str(key): value for key, value in named.items() if key != "name"}
+    seed = settings.get("seed", 0)
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**32:
+        raise ConfigError(f"search.seed is a whole number from 0, so that the sweep can be gone on with, got {seed!r}")
+    return str(named["name"]), settings
 
 
 _STOP = {"asha": ("rule", "grace", "reduction", "score"), "median": ("rule", "grace", "every", "samples", "score")}
@@ -264,7 +268,25 @@ def _stop(entry: Any, goals: Sequence[Goal]) -> Stop | None:
         raise ConfigError(
             f"stop.score is one of every round: {', '.join(EVERY_ROUND)} or a diagnostic (diag_...), got {fields['score']!r}"
         )
-    return Stop(**fields)
+    return Stop(**fields, maximise=_direction(fields["score"], goals))
+
+
+_BETTER = {"knn": True, "supervised": True, "diag_feature_std": True, "diag_effective_rank": True} | dict.fromkeys(
+    (*BYTES, "diag_alignment", "diag_uniformity"), False
+)
+"""Scores of which it is known whether more is better; of alignment and uniformity less is (Wang and Isola 2020)."""
+
+
+def _direction(score: str, goals: Sequence[Goal]) -> bool:
+    for goal in goals:
+        if goal.score == score:
+            return goal.maximise
+    if score not in _BETTER:
+        raise ConfigError(
+            f"stop.score={score} is not known to be better if it is more, or less, unless it is the goal: take "
+            f"{', '.join(_BETTER)}"
+        )
+    return _BETTER[score]
 
 
 def _is_of_every_round(score: str) -> bool:

@@ -33,7 +33,7 @@ def remarks_of(sweep: Sweep, trials: Sequence[TrialResult], held_out: Sequence[i
     lines = [_reading(sweep)]
     if best is not None:
         lines.append(f"Best by {sweep.goals[0].score}: trial {best.number} ({named(best.point)}): "
-                     f"{worded(best, sweep.goals)}; its settings are {BEST}.")  # fmt: skip
+                     f"{worded(best, sweep.goals)}; its recipe is {BEST}.")  # fmt: skip
     lines.append(f"Settings are {chosen_by(sweep, held_out)}.")
     lines.append(_counts(sweep, trials))
     if not finished:

@@ -39,7 +39,7 @@ import typer
 
 from rayfed_ssl.places import write_durably
 from tune.best_recipe import BEST, write_recipes
-from tune.held_out import leaks_of, samples_of
+from tune.run_facts import leaks_of, samples_of, summaries_of, versions_of
 from tune.sweep import Sweep
 from tune.sweep_directory import SweepDirectory
 from tune.sweep_layout import Table, table_of
@@ -57,7 +57,7 @@ class SweepResult:
         content: sweep.json.
         trials: By number.
         held_out: Numbers of samples that scores are of, where they are not of the test set.
-        leaks: How something may have been trained on them, a line each.
+        told: How something may have been trained on them, and what else the runs' records warn of, a line each.
         recipes: File names by number of a trial on the front.
         figures: File names.
         undrawn: Which figures could not be drawn, and why, a line each.
@@ -67,7 +67,7 @@ class SweepResult:
     content: Mapping[str, Any]
     trials: tuple[TrialResult, ...]
     held_out: tuple[int, ...] = ()
-    leaks: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()
     recipes: Mapping[int, str] = field(default_factory=dict)
     figures: tuple[str, ...] = ()
     undrawn: tuple[str, ...] = ()
@@ -98,7 +98,7 @@ class SweepResult:
         finished = self.content["finished"] is not None
         begun = [line] if (line := self.content.get("begun_from")) else []
         own = remarks_of(self.sweep, self.trials, self.held_out, finished)
-        return [*own, *begun, *self.leaks, *self.undrawn]
+        return [*own, *begun, *self.told, *self.undrawn]
 
     def plain(self) -> dict[str, Any]:
         """The whole as JSON, as the module's text describes it."""
@@ -177,10 +177,11 @@ def read_result(directory: SweepDirectory) -> SweepResult:
     """
     sweep, file = directory.sweep, directory.path / "trials.parquet"
     trials = results_of(sweep, read_rows(file) if file.is_file() else [])
+    runs = summaries_of(directory.path, trials)
+    told = versions_of(runs)
     if sweep.selection == "test":
-        return SweepResult(sweep, directory.content, trials)
-    held_out, leaks = samples_of(directory.path, trials), leaks_of(directory.path, trials)
-    return SweepResult(sweep, directory.content, trials, held_out, tuple(leaks))
+        return SweepResult(sweep, directory.content, trials, told=tuple(told))
+    return SweepResult(sweep, directory.content, trials, samples_of(runs), (*leaks_of(runs), *told))
 
 
 def write_results(directory: SweepDirectory) -> SweepResult:
@@ -190,8 +191,8 @@ def write_results(directory: SweepDirectory) -> SweepResult:
         ConfigError: Its table is damaged.
     """
     result = read_result(directory)
-    told = chosen_by(result.sweep, result.held_out)
-    recipes = write_recipes(directory.path, result.sweep, result.best, result.front, told)
+    chosen = chosen_by(result.sweep, result.held_out)
+    recipes = write_recipes(directory.path, result.sweep, result.best, result.front, chosen)
     result = replace(result, recipes=recipes)
     result.write(directory.path)  # before anything is drawn, which may fail
     from tune.sweep_figures import draw_sweep

@@ -1,6 +1,7 @@
 """The rows of `trials.parquet`, from a search and the records of its runs; `tune/trial_table.py` says what is in them."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,11 @@ from tune.search import Search, Trial
 from tune.trial_configs import score_of
 from tune.trial_table import Row
 
-Known = dict[Path, tuple[int, Row]]
-"""What was read of a run's record, and when that was written, in nanoseconds."""
+Written = frozenset[tuple[str, int, int]]
+"""A record's files: name, when it was written in nanoseconds, bytes."""
+
+Known = dict[Path, tuple[Written, Row]]
+"""What was read of a run's record, and what its files were then: scores come after a round's other numbers."""
 
 
 def rows_of(search: Search, runs: Path, known: Known | None = None) -> list[Row]:
@@ -57,9 +61,11 @@ def _nothing() -> Row:
 
 def _progress(directory: Path, take: str | None, known: Known) -> Row:
     try:
-        written = (directory / "run.json").stat().st_mtime_ns
+        with os.scandir(directory) as entries:
+            files = [(entry.name, entry.stat()) for entry in entries if entry.is_file()]
     except OSError:
         return _nothing()
+    written = frozenset((name, found.st_mtime_ns, found.st_size) for name, found in files)
     if directory not in known or known[directory][0] != written:
         known[directory] = written, _read(directory, take)
     return known[directory][1]

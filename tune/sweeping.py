@@ -115,6 +115,7 @@ def run_sweep(
 def _run(directory: SweepDirectory, concurrency: int | None, address: str | None, say: Say) -> Search:
     from actors.cluster import start
     from tune.room import Room
+    from tune.same_data import SameData
     from tune.sweep_progress import SweepProgress
     from tune.trials import Legs, run_legs
 
@@ -123,18 +124,21 @@ def _run(directory: SweepDirectory, concurrency: int | None, address: str | None
     try:
         room = Room(cluster.nodes(), directory.path.resolve() / "shared")
         progress = SweepProgress(sweep, say)
-        search = Search(sweep, directory.path / "study.journal", check=room.check, tell=progress.trial_ended)
+        search = Search(sweep, directory.path / "study.journal", tell=progress.trial_ended)
         record = Record(directory, search)
         legs = Legs(
             search,
             directory.runs,
-            directory.content.setdefault("failures", {}),
-            lambda ended: progress.leg_ended(ended, search.total),
+            directory.seen_failures(),
+            check=room.check,
+            confirm=SameData().confirm,
+            say=lambda ended: progress.leg_ended(ended, search.total),
             changed=record.update,
         )
         first = legs.next()  # what is on disk is answered before anything is started
         record.update()
         if first is not None:
+            directory.content["finished"] = None
             legs.give_back(first)
             run_legs(legs, room, directory.path, concurrency=concurrency, attempts=3)
         if search.finished:

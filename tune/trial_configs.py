@@ -5,12 +5,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from rayfed_ssl.config import Config
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.protocol import Transfer
-from rayfed_ssl.evaluation.protocols import PROTOCOLS
+from rayfed_ssl.evaluation.protocols import BEST, PROTOCOLS
 from rayfed_ssl.ledger import Direction
-from rayfed_ssl.recipe_files import apply_override, read_recipe
+from rayfed_ssl.recipe_files import SCALAR_MEANS, apply_override, read_recipe
 from rayfed_ssl.record import RunRecord
 from rayfed_ssl.reports.reproduced import taken
 from tune.spaces import Point
@@ -50,6 +52,7 @@ def settings_of(sweep: Sweep, point: Point, seed: int) -> dict[str, Any]:
             apply_override(tree, f"{key}={json.dumps(value, default=str)}")
     for override in sweep.overrides:
         apply_override(tree, override)
+    _refuse_cancelled(sweep, tree, point)
     apply_override(tree, f"seed={seed}")
     _measure_what_decides(sweep, tree)
     _find_from(sweep.home, tree)
@@ -78,6 +81,37 @@ def _find_from(home: Path, tree: dict[str, Any]) -> None:
             own["dataset"] = f"{name}:{absolute(path)}" if path else name + colon
 
 
+def _refuse_cancelled(sweep: Sweep, tree: Mapping[str, Any], point: Point) -> None:
+    """Refuse settings that undo a point's values, so that no trial is shown under values that it did not have.
+
+    Raises:
+        ConfigError: A later setting has replaced or removed one.
+    """
+    for key, value in sweep.space.settings(point).items():
+        node: Any = tree
+        for part in key.split("."):
+            node = node.get(part, MISSING) if isinstance(node, Mapping) else MISSING
+        if not _holds(node, yaml.safe_load(json.dumps(value, default=str)), key):
+            mine = ", ".join(sweep.overrides)
+            got = "is not set" if node is MISSING else f"has come to {node!r}"
+            raise ConfigError(
+                f"{key} is varied and {value!r} here, but {got}: another setting undoes it ({mine or 'see set and space'}); "
+                "leave one of them out"
+            )
+
+
+MISSING = object()
+
+
+def _holds(found: Any, value: Any, key: str) -> bool:
+    """Whether a setting is as a point has it; a section may have got more fields."""
+    if isinstance(found, Mapping) and isinstance(value, Mapping):
+        return all(_holds(found.get(name, MISSING), own, "") for name, own in value.items())
+    if isinstance(found, Mapping) and isinstance(value, str):
+        return bool(found.get(SCALAR_MEANS.get(key, "name")) == value)
+    return found is not MISSING and bool(found == value)
+
+
 def _section(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     section = tree.get(name, {})
     if not isinstance(section, Mapping):
@@ -98,7 +132,7 @@ def _measure_what_decides(sweep: Sweep, tree: dict[str, Any]) -> None:
     measured = _section(tree, "evaluation")
     if diagnosed and not measured.get("diagnostics"):
         apply_override(tree, f"evaluation.diagnostics={tree.get('rounds', 2)}")
-    asked = [name for name in names if name in PROTOCOLS and name not in ("knn", "linear")]
+    asked = [name for goal in names if (name := goal.removesuffix(BEST)) in PROTOCOLS and name not in ("knn", "linear")]
     if sweep.selection == "validation" and (
         others := [name for name in asked if isinstance(PROTOCOLS[name], Transfer)]
     ):
@@ -115,7 +149,9 @@ def _measure_what_decides(sweep: Sweep, tree: dict[str, Any]) -> None:
         apply_override(tree, f"evaluation.{kind}={sweep.stop.evaluate_every}")
 
 
-def scores_after(directory: Path, names: Iterable[str], take: str | None, round: int) -> dict[str, float] | None:
+def scores_after(
+    directory: Path, names: Iterable[str], take: str | None, round: int, *, whole: bool = False
+) -> dict[str, float] | None:
     """Read what a run had come to after a round.
 
     Args:
@@ -123,6 +159,7 @@ def scores_after(directory: Path, names: Iterable[str], take: str | None, round:
         names: Scores, or bytes.
         take: Of which encoder; None takes the global one, or the clients' mean.
         round: Which; the run may have gone on since.
+        whole: Whether the run must have come to its end, scores and all.
 
     Returns:
         Values by name; None where the run has not come there, or not been scored there.
@@ -130,7 +167,7 @@ def scores_after(directory: Path, names: Iterable[str], take: str | None, round:
     if not (directory / "run.json").is_file():
         return None
     record, found = RunRecord.open(directory), {}
-    if record.last_round < round:
+    if record.last_round < round or (whole and record.summary["finished"] is None):
         return None
     for name in names:
         value = _bytes(record, name, round) if name in BYTES else score_of(record, name, take, round)

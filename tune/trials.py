@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,11 +24,14 @@ from ray.tune.execution.placement_groups import PlacementGroupFactory
 from ray.tune.search import Searcher
 
 from rayfed_ssl.config import Config
-from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.errors import BusyError, ConfigError
 from tune.executors import executor_for
 from tune.room import Room
 from tune.search import Leg, Outcome, Search
 from tune.trial_configs import scores_after
+
+PATIENCE = 120.0
+"""Seconds that a leg waits for another process to leave its run."""
 
 DIED = "its process died, in every attempt"
 
@@ -42,17 +46,24 @@ def make_leg(config: Config, directory: Path, until: int) -> str | None:
     """
     from rayfed_ssl.runs import resume, run
 
+    limit = time.monotonic() + PATIENCE
     try:
-        executor = executor_for(config)
-        if (directory / "run.json").is_file():
-            # Where it runs may have changed since it began: the number of actors, for one.
-            resume(directory, *_engine(config), executor=executor, until=until)
-        else:
-            _clear(directory)
-            run(config, directory, executor=executor, until=until)
+        while True:
+            executor = executor_for(config)
+            try:
+                if (directory / "run.json").is_file():
+                    # Where it runs may have changed since it began: the number of actors, for one.
+                    resume(directory, *_engine(config), executor=executor, until=until)
+                else:
+                    _clear(directory)
+                    run(config, directory, executor=executor, until=until)
+                return None
+            except BusyError:  # the process of an earlier try may still be on its way out
+                if time.monotonic() > limit:
+                    raise
+                time.sleep(1)
     except Exception as error:  # a trial that fails, for whatever reason, must not keep the others from running
         return " ".join(f"{error}".split()) or type(error).__name__
-    return None
 
 
 def _engine(config: Config) -> Iterator[str]:
@@ -106,6 +117,8 @@ class Legs:
         folder: Directory of runs.
         failures: Why legs failed earlier, by run and round. A search that adapts has seen these failures and so is answered
             with them again; else they are tried once more.
+        check: Refuses what the machines cannot carry or has no data here, with a `ConfigError`.
+        confirm: Refuses to take a run for what this configuration would give, with a `ConfigError`, which ends the sweep.
         say: Is told of each that ended.
         changed: Is called when the search knows it.
     """
@@ -113,6 +126,8 @@ class Legs:
     search: Search
     folder: Path
     failures: dict[str, str] = field(default_factory=dict)
+    check: Callable[[Config], None] = lambda config: None
+    confirm: Callable[[Path, Config], None] = lambda directory, config: None
     say: Callable[[Ended], None] = lambda ended: None
     changed: Callable[[], None] = lambda: None
     _flying: dict[str, list[Leg]] = field(default_factory=dict)
@@ -143,7 +158,17 @@ class Legs:
                 self._flying[leg.name].append(leg)
             else:
                 self._flying[leg.name] = [leg]
-                return leg
+                refusal = self._refusal(leg.config)
+                if refusal is None:
+                    return leg
+                self.done(leg.name, Outcome(failure=refusal))
+        return None
+
+    def _refusal(self, config: Config) -> str | None:
+        try:
+            self.check(config)
+        except (ValueError, OSError) as error:
+            return "; ".join(str(error).splitlines()) or type(error).__name__
         return None
 
     def give_back(self, leg: Leg) -> None:
@@ -155,10 +180,16 @@ class Legs:
         if self.search.sweep.adapts and (failure := self.failures.get(f"{leg.name}@{leg.until}")) is not None:
             return Outcome(failure=failure)
         try:
-            scores = scores_after(self.folder / leg.name, self.names_at(leg), self.search.sweep.take, leg.until)
+            whole = leg.until == leg.config.rounds
+            scores = scores_after(
+                self.folder / leg.name, self.names_at(leg), self.search.sweep.take, leg.until, whole=whole
+            )
         except ConfigError:
             return None  # a damaged record: running it says so
-        return None if scores is None else Outcome(scores)
+        if scores is None:
+            return None
+        self.confirm(self.folder / leg.name, leg.config)
+        return Outcome(scores)
 
     def done(self, name: str, outcome: Outcome) -> None:
         """Take the outcome of a run's leg, for all trials that wait for it."""

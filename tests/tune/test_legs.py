@@ -1,10 +1,22 @@
 """Legs on their way: what an earlier call came to is answered and not run again."""
 
+import json
+from contextlib import ExitStack
 from pathlib import Path
 
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from rayfed_ssl.config import Config
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.record import RunRecord
 from tests.tune.test_search import KINDS, answer, sweep
+from tune.same_data import SameData
 from tune.search import Outcome, Search
-from tune.trials import Legs
+from tune.sweep_rows import Known, _progress
+from tune.trial_configs import scores_after
+from tune.trials import Legs, make_leg
 
 
 def explore(folder: Path, failures: dict[str, str], dies: int | None) -> list[tuple]:
@@ -21,3 +33,66 @@ def test_a_search_that_adapts_goes_on_with_the_failures_that_it_has_seen(tmp_pat
     first = explore(tmp_path, failures, dies=2)
     assert explore(tmp_path, failures, dies=None) == first
     assert explore(tmp_path, {}, dies=None) != first
+
+
+@pytest.mark.parametrize("kind", ["grid", "tpe"])
+def test_what_the_machines_cannot_carry_is_refused_alone_and_keeps_its_runs(kind, tmp_path):
+    def check(config: Config) -> None:
+        if config.training.batch > 14:
+            raise ConfigError(f"too much:\n{config.training.batch}")
+
+    search = Search(sweep(**KINDS[kind]))
+    legs = Legs(search, tmp_path, check=check)
+    while (leg := legs.next()) is not None:
+        assert leg.config.training.batch <= 14
+        legs.done(leg.name, answer(leg))
+    assert search.finished
+    for trial in search.trials:
+        batch = trial.point["training.batch"]
+        assert trial.names
+        assert batch <= 14 or trial.reason == f"too much:; {batch}"
+
+
+def test_a_run_that_was_not_scored_to_its_end_is_run_again(tmp_path, tiny):
+    config = tiny("fedavg", "rounds=1")
+    assert make_leg(config, tmp_path / "run", 1) is None
+    assert scores_after(tmp_path / "run", ["bytes"], None, 1, whole=True) is not None
+    summary = json.loads((tmp_path / "run" / "run.json").read_text())
+    (tmp_path / "run" / "run.json").write_text(json.dumps(summary | {"finished": None}))
+    assert scores_after(tmp_path / "run", ["bytes"], None, 1) is not None
+    assert scores_after(tmp_path / "run", ["bytes"], None, 1, whole=True) is None
+
+
+def test_a_leg_waits_for_a_process_that_is_on_its_way_out(tmp_path, tiny, monkeypatch):
+    config = tiny("fedavg", "rounds=2")
+    assert make_leg(config, tmp_path / "run", 1) is None
+    held = ExitStack()
+    held.enter_context(RunRecord.open(tmp_path / "run").locked())
+    monkeypatch.setattr("tune.trials.time.sleep", lambda seconds: held.close())
+    assert make_leg(config, tmp_path / "run", 2) is None
+    monkeypatch.setattr("tune.trials.PATIENCE", -1.0)
+    with RunRecord.open(tmp_path / "run").locked():
+        assert "another process is running" in (make_leg(config, tmp_path / "run", 2) or "")
+
+
+def test_runs_of_other_data_are_not_taken_for_these(tmp_path, tiny):
+    assert make_leg(tiny("fedavg", "rounds=1"), tmp_path / "run", 1) is None
+    SameData().confirm(tmp_path / "run", tiny("fedavg"))
+    with pytest.raises(ConfigError, match="was made of other data than digits has now"):
+        SameData().confirm(tmp_path / "run", tiny("fedavg", "data.train_limit=100"))
+    SameData().confirm(tmp_path / "run", tiny("fedavg", "data={name: folder, path: /nowhere}"))
+
+
+def test_scores_that_come_after_a_round_are_seen(tmp_path, tiny):
+    assert make_leg(tiny("fedavg", "rounds=1", "evaluation.every=1"), tmp_path / "run", 1) is None
+    later = tmp_path / "run" / "metrics.parquet"
+    scored, summary = later.read_bytes(), (tmp_path / "run" / "run.json").read_bytes()
+    table = pq.read_table(later)
+    pq.write_table(table.filter(pc.not_equal(table["name"], "knn")), later)
+    known: Known = {}
+    before = _progress(tmp_path / "run", None, known)
+    later.write_bytes(scored)
+    after = _progress(tmp_path / "run", None, known)
+    assert "score.knn" not in before
+    assert "score.knn" in after
+    assert (tmp_path / "run" / "run.json").read_bytes() == summary

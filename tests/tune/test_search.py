@@ -1,11 +1,13 @@
 """The search: what is tried follows from the sweep and the results, whatever the order in which these come."""
 
 import random
+from pathlib import Path
 from statistics import fmean
 
 import optuna
 import pytest
 
+from tune.rules import make_rule
 from tune.search import Leg, Outcome, Search
 from tune.sweep_files import load_sweep
 
@@ -151,18 +153,6 @@ def test_impossible_settings_fail_alone_and_with_their_reason():
     assert "\n" not in search.trials[1].reason
 
 
-def test_a_trial_that_the_machines_cannot_carry_is_refused_before_it_begins():
-    from rayfed_ssl.errors import ConfigError
-
-    def check(config):
-        if config.training.batch > 16:
-            raise ConfigError(f"too much: {config.training.batch}")
-
-    search = Search(sweep(search="grid", trials=None, space={"training.batch": [16, 32]}), check=check)
-    explore(search, 2, random.Random(0))
-    assert [(trial.state, trial.reason) for trial in search.trials] == [("complete", ""), ("failed", "too much: 32")]
-
-
 def test_the_storage_on_disk_is_one_that_optuna_opens(tmp_path):
     file = tmp_path / "study.journal"
     search = Search(sweep(**KINDS["tpe with asha"]), file)
@@ -179,3 +169,25 @@ def test_a_sampler_refuses_settings_that_it_does_not_have():
 
     with pytest.raises(ConfigError, match="tpe does not take these settings"):
         Search(sweep(search={"name": "tpe", "warm": 3}))
+
+
+def test_what_a_killed_process_left_of_optunas_lock_keeps_nobody_waiting(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = Path("sweep") / "study.journal"
+    file.parent.mkdir()
+    lock = tmp_path / "sweep" / "study.journal.lock"
+    lock.symlink_to(file)  # as Optuna's is: a link to the journal, which from here leads nowhere
+    explore(Search(sweep(**KINDS["grid"]), file), 2, random.Random(0))
+    assert not lock.is_symlink()
+
+
+@pytest.mark.parametrize(("score", "kept"), [("knn", 0.9), ("diag_alignment", 0.1), ("bytes", 0.1)])
+def test_early_stopping_knows_whether_more_of_its_score_is_better(score, kept):
+    stop = sweep(maximise="linear", stop={"rule": "asha", "reduction": 2, "score": score}).stop
+    assert stop is not None
+    rule = make_rule(stop)
+    assert [rule.stops(number, 1, value) for number, value in enumerate((0.5, kept, 1.0 - kept))] == [
+        False,
+        False,
+        True,
+    ]

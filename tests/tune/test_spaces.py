@@ -99,6 +99,8 @@ def test_lists_survive_the_study_that_keeps_them():
         ({"mu": {"values": [1], "when": {"system": "A"}}}, "no parameter before it"),
         ({"system": ["A"], "mu": {"values": [1], "when": {"system": "C"}}}, "system has the values A, got 'C'"),
         ({"s": {"variants": {"A": {"recipes": "flesd"}}}}, "takes recipe and set"),
+        ({"r": [1], "e": {"equals": "4 // r"}, "n": {"values": [1], "when": {"e": 4}}}, "follows from others (4 // r)"),
+        ({"r": {"uniform": [0, 1]}, "n": {"values": [1], "when": {"r": 1}}}, "which runs over all numbers"),
         ({"rounds": [1, 1.0]}, "1, 1.0 and true are equal"),
         ({"rounds": [1, True]}, "1, 1.0 and true are equal"),
         ({"rounds": [float("nan")]}, "finite numbers"),

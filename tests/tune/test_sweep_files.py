@@ -17,6 +17,9 @@ from tune.trial_configs import config_of
 SMALL = {"recipe": "digits", "space": {"rounds": [1, 2]}}
 
 
+SEARCHED = {"space": {"training.batch": {"integer": [16, 32]}}, "trials": 3}
+
+
 def test_defaults_are_a_grid_of_the_linear_probe_on_validation_data():
     sweep = load_sweep(SMALL)
     assert (sweep.search, sweep.selection, sweep.seeds) == ("grid", "validation", (0,))
@@ -84,6 +87,42 @@ def test_what_decides_is_measured():
     assert config_of(probed, {"rounds": 2}, 0).evaluation.protocols == ("linear-moco",)
 
 
+def test_the_best_epoch_of_a_protocol_is_measured_with_it():
+    assert config_of(load_sweep(SMALL | {"maximise": "linear-moco_best"}), {"rounds": 2}, 0).evaluation.protocols == (
+        "linear-moco",
+    )
+    transfer = next(name for name, kind in PROTOCOLS.items() if isinstance(kind, Transfer))
+    with pytest.raises(ConfigError, match="must not choose: set selection: test"):
+        config_of(load_sweep(SMALL | {"maximise": f"{transfer}_best"}), {"rounds": 1}, 0)
+
+
+@pytest.mark.parametrize(
+    ("space", "override", "says"),
+    [
+        ({"partition.alpha": [100, 1]}, "partition=iid", "partition.alpha is varied and 100 here, but is not set"),
+        ({"method.mu": [0.1, 1]}, "method={name: fedprox, mu: 5}", "has come to 5"),
+        (
+            {"training.total_epochs": [4, 8]},
+            "training.epochs=1",
+            "training.total_epochs is varied and 4 here, but is not set",
+        ),
+        ({"a": {"variants": {"x": {"set": {"rounds": 9}}}}, "rounds": [1, 2]}, "rounds=9", "what mine varies"),
+        ({"method": ["fedavg", "fedprox"]}, "method=flesd", "what mine varies"),
+    ],
+)
+def test_nothing_undoes_a_points_values_unseen(space, override, says):
+    with pytest.raises(ConfigError, match=says):
+        check_sweep(load_sweep(SMALL | {"space": space}, override, name="mine"))
+
+
+def test_sections_that_are_varied_may_get_more_fields():
+    space = {"method": ["fedavg", "fedprox"], "partition": [{"name": "dirichlet", "alpha": 1}]}
+    sweep = load_sweep({"recipe": "fedprox", "space": space}, "partition.min_share=2", "method.weighting=uniform")
+    configs = [config_of(sweep, point, 0) for point in sweep.space.grid()]
+    assert [config.system for config in configs] == ["fedavg", "fedprox"]
+    assert {config.partition.min_share for config in configs} == {2}
+
+
 def test_another_datasets_test_set_chooses_nothing_either():
     goal = {"maximise": next(name for name, kind in PROTOCOLS.items() if isinstance(kind, Transfer))}
     with pytest.raises(ConfigError, match="must not choose: set selection: test"):
@@ -136,6 +175,8 @@ def test_rungs_end_before_the_last_round():
         ({"space": {"seed": [1, 2]}}, "a seed is a repeat and no parameter: set seeds"),
         ({"set": {"seed": 9}}, "set seeds"),
         ({"notes": 5}, "does not have the form of a sweep"),
+        ({"stop": {"rule": "asha", "score": "diag_cka"}}, "not known to be better if it is more, or less"),
+        ({"search": {"name": "random", "seed": None}, "trials": 2}, "search.seed is a whole number from 0"),
         ({"take": "mena"}, "take is global, mean, minimum or a client as client-3, got 'mena'"),
         ({"stop": {"rule": "asha", "score": "linear"}}, "stop.score is one of every round"),
         ({"stop": {"rule": "asha", "grace": True}}, "at least 1, got True"),
@@ -184,12 +225,16 @@ def test_a_single_note_is_one():
     [
         ({"maximise": "linaer"}, (), "there is no score 'linaer': did you mean 'linear'"),
         ({"maximise": [], "minimise": "loss"}, (), "there is no score 'loss'"),
-        ({"stop": {"rule": "asha", "score": "diag_aligment"}}, (), "did you mean 'diag_alignment'"),
+        ({"stop": {"rule": "asha", "score": "diag_aligment"}}, (), "take knn, supervised, diag_feature_std"),
         ({"take": "client-40"}, (), "name one of them"),
-        ({"space": {"engine.actors": [1, 2]}}, (), "engine.actors changes no result"),
+        ({"space": {"engine.actors": [1, 2]}}, (), "engine.actors says how a run is computed"),
         ({}, ("clients.numbr=3",), "mine: no trial can be run: unknown key 'clients.numbr'"),
         ({}, ("training=5",), "no trial can be run"),
         ({"set": {"engine": 5}}, (), "engine maps keys to values, got 5"),
+        ({"maximise": "supervised"}, (), "simclr trains none: take linear or knn"),
+        ({}, ("data={name: folder, path: /nowhere}",), "no trial can be run: data.path /nowhere does not exist"),
+        (SEARCHED | {"search": {"name": "tpe", "bogus": 5}}, (), "tpe does not take these settings"),
+        (SEARCHED | {"search": {"name": "tpe", "n_startup_trials": "5"}}, (), "tpe does not work with these settings"),
         ({"space": {"training.batch": {"integer": [2, 8]}}, "search": "random", "trials": 2}, ("rounds=0",), "rounds"),
     ],
 )

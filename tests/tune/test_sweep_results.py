@@ -187,6 +187,24 @@ def test_an_encoder_that_may_have_seen_the_held_out_samples_is_told(tmp_path):
     (told,) = [line for line in write_results(again).remarks if "may have seen" in line]
     assert told.startswith(str(starts[1]))
     assert "was not trained with the same samples held out" in told
+    third = begin(
+        tmp_path / "third", {"space": {"rounds": [1]}, "maximise": "knn", "set": {"model.start": str(starts[1])}}
+    )
+    go_on(third)
+    fourth = begin(tmp_path / "fourth", grid | {"set": {"model.start": str(sorted(third.runs.iterdir())[0])}})
+    go_on(fourth)
+    (told,) = [line for line in read_result(fourth).remarks if "may have seen" in line]
+    assert told.startswith(str(starts[1]))
     for start in starts:
         (start / "run.json").unlink()
     assert sum("does not say what it was trained on; it may have" in line for line in read_result(again).remarks) == 2
+
+
+def test_runs_of_several_versions_are_told(swept_grid, tmp_path):
+    directory = SweepDirectory.open(shutil.copytree(swept_grid.path, tmp_path / "copy"))
+    assert not any("several versions" in line for line in read_result(directory).remarks)
+    file = next(directory.runs.glob("*/run.json"))
+    summary = json.loads(file.read_text())
+    file.write_text(json.dumps(summary | {"versions": summary["versions"] | {"torch": "2.0"}}))
+    (told,) = [line for line in read_result(directory).remarks if "several versions" in line]
+    assert "torch 2.0 and " in told

@@ -70,6 +70,15 @@ def test_a_sweep_that_has_just_begun_has_a_status(tmp_path):
     assert status.states == {"complete": 0, "stopped": 0, "failed": 0, "waiting": 4}
 
 
+def test_failures_are_forgotten_but_for_those_that_others_follow_from(tmp_path):
+    directory = begin(tmp_path, FRONT | {"generation": 2, "trials": 5})
+    directory.content |= {"points": [{}] * 4, "runs": [["a"], ["b", "c"], ["d"], ["e"]]}
+    directory.content["failures"] = {"a@1": "why", "c@2": "why", "d@1": "why", "e@1": "why"}
+    assert directory.seen_failures() == {"a@1": "why", "c@2": "why"}
+    directory.content |= {"points": [{}] * 2, "runs": [["a"], ["b", "c"]]}
+    assert directory.seen_failures() == {}
+
+
 def test_json_holds_the_same(swept_front, capsys):
     print_status(swept_front.path, as_json=True)
     plain = json.loads(capsys.readouterr().out)

@@ -169,8 +169,24 @@ def test_impossible_settings_fail_alone_and_at_once(tmp_path):
     rows = read_rows(directory.path / "trials.parquet")
     assert [row["state"] for row in rows] == ["complete", "failed", "failed", "failed"]
     assert "a trial takes 64 cores, and no machine has more than 4: lower engine.threads" in rows[1]["reason"]
-    assert rows[2]["run"] is None
     assert all("\n" not in row["reason"] for row in rows[1:])
+
+
+def test_what_a_machine_refused_another_may_run(tmp_path, monkeypatch):
+    directory = begin(tmp_path, search="grid", space={"method.mu": [0.1, 1.0]}, maximise="knn")
+    with monkeypatch.context() as refusing:
+        refusing.setattr("tune.room.check_ready", refuse)
+        run_sweep(directory, concurrency=1)
+    assert [row["reason"] for row in read_rows(directory.path / "trials.parquet")] == ["the data are not mounted"] * 2
+    again = SweepDirectory.open(directory.path)
+    assert not again.is_complete()
+    run_sweep(again, concurrency=1)
+    assert [row["state"] for row in read_rows(directory.path / "trials.parquet")] == ["complete", "complete"]
+    assert SweepDirectory.open(directory.path).is_complete()
+
+
+def refuse(federation: object) -> None:
+    raise ConfigError("the data are not mounted")
 
 
 def test_equal_runs_of_several_trials_are_made_once(tmp_path):

@@ -50,7 +50,7 @@ def _cards(found: SweepResults) -> list[Card]:
     if best is not None:
         goal, trial = content["goals"][0], _by_number(content)[best["trial"]]
         value = _value(trial, goal)
-        where = f"rayfed-ssl run {found.directory.name}/{best['recipe']}"
+        where = f"rayfed-ssl run {found.directory / best['recipe']}"
         cards.insert(
             0, Card(f"Best {goal['score']}", value.text, (f"trial {trial['number']}: {trial['label']}", where))
         )

@@ -85,10 +85,10 @@ def section(sweep, tmp_path):
     return sweep_section(found, Gallery(tmp_path / "figures"), "rayfed-ssl report mine", "sweep-1")
 
 
-def test_the_best_comes_first_with_its_recipe(section):
+def test_the_best_comes_first_with_its_recipe(section, tmp_path):
     best, trials = section.cards
     assert (best.title, best.value) == ("Best linear", "75.00 ± 1.00% (n = 2)")
-    assert best.notes == ("trial 0: system=FLESD", "rayfed-ssl run mine/best.yaml")
+    assert best.notes == ("trial 0: system=FLESD", f"rayfed-ssl run {tmp_path / 'mine' / 'best.yaml'}")
     assert (trials.value, trials.notes) == ("2 of 4", ("1 complete", "1 failed"))
 
 
@@ -145,7 +145,7 @@ def test_the_page_has_the_section_and_keeps_titles_text(sweep, tmp_path):
     assert "Sweep: A &lt;sweep&gt;" in page
     assert "A <sweep>" not in page
     assert 'id="sweep-1"' in page
-    assert "rayfed-ssl run mine/best.yaml" in page
+    assert f"rayfed-ssl run {tmp_path / 'mine' / 'best.yaml'}" in page
     assert "data:image/svg+xml;base64," in page
 
 
