@@ -177,6 +177,19 @@ def scores_after(
     return found
 
 
+def why_none(directory: Path, names: Iterable[str], take: str | None, round: int) -> str:
+    """Say which score a run does not have after a round, where `scores_after` gives None."""
+    record = RunRecord.open(directory)
+    for name in names:
+        if name in BYTES or score_of(record, name, take, round) is not None:
+            continue
+        there = sorted({row["participant"] for row in record.metrics if row["name"] == name and row["round"] == round})
+        if there:
+            return f"{name} is of {', '.join(there)} in this method, which take: {take} does not mean: leave take out"
+        return f"{directory.name} has no score {name} after round {round}: see `rayfed-ssl list protocols`"
+    return f"{directory.name} has not come to its end: go on with the sweep"
+
+
 def _bytes(record: RunRecord, name: str, round: int) -> float:
     directions: Mapping[str, tuple[Direction, ...]] = {"bytes_up": ("up",), "bytes_down": ("down",)}
     counted = directions.get(name, ("up", "down"))

@@ -28,7 +28,7 @@ from rayfed_ssl.errors import BusyError, ConfigError
 from tune.executors import executor_for
 from tune.room import Room
 from tune.search import Leg, Outcome, Search
-from tune.trial_configs import scores_after
+from tune.trial_configs import scores_after, why_none
 
 PATIENCE = 120.0
 """Seconds that a leg waits for another process to leave its run."""
@@ -89,7 +89,7 @@ def trainable(config: dict[str, Any]) -> None:
     failure = make_leg(Config.load(leg["config"]), directory, leg["until"])
     scores = None if failure else scores_after(directory, names, leg["take"], leg["until"])
     if failure is None and scores is None:
-        failure = f"{directory.name} has no score {' or '.join(names)}: see `rayfed-ssl list protocols`"
+        failure = why_none(directory, names, leg["take"], leg["until"])
     ray_tune.report({"outcome": json.dumps({"failure": failure, "scores": scores or {}})})
 
 

@@ -15,7 +15,7 @@ from tests.tune.test_search import KINDS, answer, sweep
 from tune.same_data import SameData
 from tune.search import Outcome, Search
 from tune.sweep_rows import Known, _progress
-from tune.trial_configs import scores_after
+from tune.trial_configs import scores_after, why_none
 from tune.trials import Legs, make_leg
 
 
@@ -61,6 +61,13 @@ def test_a_run_that_was_not_scored_to_its_end_is_run_again(tmp_path, tiny):
     (tmp_path / "run" / "run.json").write_text(json.dumps(summary | {"finished": None}))
     assert scores_after(tmp_path / "run", ["bytes"], None, 1) is not None
     assert scores_after(tmp_path / "run", ["bytes"], None, 1, whole=True) is None
+
+
+def test_a_score_that_is_not_there_is_named(tmp_path, tiny):
+    assert make_leg(tiny("fedavg", "rounds=1"), tmp_path / "run", 1) is None
+    told = why_none(tmp_path / "run", ["bytes", "linear"], "mean", 1)
+    assert told == "linear is of global in this method, which take: mean does not mean: leave take out"
+    assert why_none(tmp_path / "run", ["linear-moco"], None, 1).startswith("run has no score linear-moco after round 1")
 
 
 def test_a_leg_waits_for_a_process_that_is_on_its_way_out(tmp_path, tiny, monkeypatch):
