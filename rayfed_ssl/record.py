@@ -26,8 +26,9 @@ import yaml
 
 from rayfed_ssl import checkpoints
 from rayfed_ssl.beginnings import describe, describes_a_run, settings_sha256, start_of, states_name
+from rayfed_ssl.checkpoints import RunState
 from rayfed_ssl.config import Config
-from rayfed_ssl.errors import BusyError, ConfigError
+from rayfed_ssl.errors import BusyError, CheckpointError, ConfigError
 from rayfed_ssl.evaluation.protocols import is_score
 from rayfed_ssl.faults import Fault
 from rayfed_ssl.federation import Federation
@@ -199,6 +200,19 @@ class RunRecord(Observer):
             raise ConfigError(
                 f"the data of {federation.dataset.name} changed since this run began (fingerprint {now[:12]} instead of "
                 f"{began[:12]}): restore them, or start a new run"
+            )
+
+    def check_states(self, state: RunState) -> None:
+        """Refuse states that are not those which this run came to in that round.
+
+        Raises:
+            CheckpointError: They are another run's.
+        """
+        came = {entry["round"]: entry["state_sha256"] for entry in self.summary["rounds"]}.get(state.round)
+        if came not in (None, state.sha256):
+            raise CheckpointError(
+                f"{self.checkpoints} holds states of another run: their digest after round {state.round} is "
+                f"{state.sha256[:12]}, this run's record says {str(came)[:12]}: put its own states back, or start a new run"
             )
 
     def dropped(self) -> list[tuple[int, dict[str, Any]]]:

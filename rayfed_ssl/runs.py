@@ -214,10 +214,12 @@ def _state_to_go_on_from(record: RunRecord, round: int | None, observer: Observe
         )
     if round is not None:
         check_recorded(round, record.last_round)
-        return checked(checkpoints.latest(record.checkpoints, round), record.checkpoints)
-    state, lost = last_intact(record.checkpoints, record.last_round)
-    if lost is not None:
-        observer.on_warning(lost)
+        state = checked(checkpoints.latest(record.checkpoints, round), record.checkpoints)
+    else:
+        state, lost = last_intact(record.checkpoints, record.last_round)
+        if lost is not None:
+            observer.on_warning(lost)
+    record.check_states(state)
     return state
 
 

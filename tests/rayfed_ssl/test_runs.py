@@ -333,3 +333,13 @@ def test_a_manifest_that_nests_too_deeply_leaves_the_round_before(whole: Result,
     (tmp_path / "run" / "checkpoints" / "round-000002.json").write_text("[" * 100_000)
     with pytest.warns(RuntimeWarning, match="going back to round 1"):
         assert resume(tmp_path / "run").state_sha256 == whole.state_sha256
+
+
+def test_states_of_another_run_are_refused(tiny, tmp_path):
+    for seed in (0, 1):
+        run(tiny("fedprox", f"seed={seed}"), tmp_path / f"run-{seed}", until=1)
+    shutil.rmtree(tmp_path / "run-0" / "checkpoints")
+    shutil.copytree(tmp_path / "run-1" / "checkpoints", tmp_path / "run-0" / "checkpoints")
+    for round in (None, 1):
+        with pytest.raises(CheckpointError, match="holds states of another run: their digest after round 1 is"):
+            resume(tmp_path / "run-0", round=round)
