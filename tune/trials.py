@@ -5,13 +5,14 @@ that drives client actors of its own, all of them reserved together with it, so 
 another holds.
 """
 
+import errno
 import json
 import logging
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ import actors  # noqa: F401  # it sets what Ray reads while it is imported
 import ray.tune as ray_tune
 from ray.tune.execution.placement_groups import PlacementGroupFactory
 from ray.tune.search import Searcher
+from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from rayfed_ssl.config import Config
 from rayfed_ssl.errors import BusyError, ConfigError
@@ -33,6 +35,12 @@ from tune.trial_configs import scores_after, why_none
 PATIENCE = 120.0
 """Seconds that a leg waits for another process to leave its run."""
 
+LINGER = 15
+"""Seconds that a process may take to end after its leg; Tune would let it keep its place for ten minutes."""
+
+TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
+"""Errors that end a sweep, because the next trial would meet them too."""
+
 DIED = "its process died, in every attempt"
 
 
@@ -43,6 +51,9 @@ def make_leg(config: Config, directory: Path, until: int) -> str | None:
         config: What the run is.
         directory: Where its record goes.
         until: After which round to stop.
+
+    Raises:
+        OSError: The disk is full or broken, which is no result of this trial.
     """
     from rayfed_ssl.runs import resume, run
 
@@ -63,7 +74,20 @@ def make_leg(config: Config, directory: Path, until: int) -> str | None:
                     raise
                 time.sleep(1)
     except Exception as error:  # a trial that fails, for whatever reason, must not keep the others from running
+        if (trouble := _of_the_machine(error)) is not None:
+            raise trouble from error
         return " ".join(f"{error}".split()) or type(error).__name__
+
+
+def _of_the_machine(error: BaseException | None) -> OSError | None:
+    """Find out whether a full or broken disk is behind an error: such trouble says nothing about a trial."""
+    seen = set[int]()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, OSError) and error.errno in TROUBLE:
+            return error
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _engine(config: Config) -> Iterator[str]:
@@ -86,7 +110,11 @@ def trainable(config: dict[str, Any]) -> None:
     """
     leg = json.loads(config["leg"])
     directory, names = Path(leg["directory"]), leg["names"]
-    failure = make_leg(Config.load(leg["config"]), directory, leg["until"])
+    try:
+        failure = make_leg(Config.load(leg["config"]), directory, leg["until"])
+    except OSError as error:
+        ray_tune.report({"trouble": json.dumps([error.errno, str(error.filename or directory)])})
+        return
     scores = None if failure else scores_after(directory, names, leg["take"], leg["until"])
     if failure is None and scores is None:
         failure = why_none(directory, names, leg["take"], leg["until"])
@@ -251,6 +279,10 @@ class LegSearcher(Searcher):
         name = self._names.pop(trial_id, None)
         if self.error is not None or name is None:
             return
+        if result is not None and "trouble" in result:
+            number, file = json.loads(result["trouble"])
+            self.error = OSError(number, os.strerror(number), file)
+            return
         known = result is not None and "outcome" in result and not error
         outcome = Outcome(**json.loads(result["outcome"])) if known and result else Outcome(failure=DIED)
         try:
@@ -265,6 +297,19 @@ class LegSearcher(Searcher):
         """Find nothing; see `save`."""
 
 
+_reserved: list[PlacementGroup] = []
+"""What trials of this process hold, or have held; Tune copies what functions close over, but not modules."""
+
+
+class Recorded(PlacementGroupFactory):
+    """Keeps in mind what was reserved."""
+
+    def to_placement_group(self) -> PlacementGroup:
+        """Reserve."""
+        _reserved.append(super().to_placement_group())  # type: ignore[no-untyped-call]
+        return _reserved[-1]
+
+
 def run_legs(legs: Legs, room: Room, directory: Path, *, concurrency: int | None = None, attempts: int = 3) -> None:
     """Run all legs of a search; what is running when this process ends is lost up to its last round.
 
@@ -276,10 +321,11 @@ def run_legs(legs: Legs, room: Room, directory: Path, *, concurrency: int | None
         attempts: How often a leg whose process dies is run.
     """
     searcher = LegSearcher(legs, room)
+    _reserved.clear()
     shutil.rmtree(directory / "tune", ignore_errors=True)  # of an earlier call; nothing is found again from it
     with _quiet_tune():
         tuner = ray_tune.Tuner(
-            ray_tune.with_resources(trainable, lambda config: PlacementGroupFactory(config["bundles"])),
+            ray_tune.with_resources(trainable, lambda config: Recorded(config["bundles"])),
             tune_config=ray_tune.TuneConfig(
                 search_alg=searcher, num_samples=-1, max_concurrent_trials=concurrency, reuse_actors=True
             ),
@@ -290,7 +336,14 @@ def run_legs(legs: Legs, room: Room, directory: Path, *, concurrency: int | None
                 verbose=0,
             ),
         )
-        tuner.fit()
+        try:
+            tuner.fit()
+        except BaseException:
+            # After Ctrl-C Tune lets nothing go; on a Ray that outlives this call the next trials would wait for ever.
+            for group in _reserved:
+                with suppress(Exception):  # Ray may be gone
+                    remove_placement_group(group)
+            raise
     if searcher.error is not None:
         raise searcher.error
 
@@ -299,6 +352,7 @@ def run_legs(legs: Legs, room: Room, directory: Path, *, concurrency: int | None
 def _quiet_tune() -> Iterator[None]:
     """Keep Tune's tables and advice off the terminal, and let Ctrl-C through to us."""
     settings = {"RAY_AIR_NEW_OUTPUT": "0", "TUNE_DISABLE_SIGINT_HANDLER": "1", "TUNE_WARN_THRESHOLD_S": "60"}
+    settings |= {"TUNE_FORCE_TRIAL_CLEANUP_S": str(LINGER)}
     before = {name: os.environ.get(name) for name in settings}
     logger = logging.getLogger("ray.tune")
     level = logger.level

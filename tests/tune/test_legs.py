@@ -1,5 +1,6 @@
 """Legs on their way: what an earlier call came to is answered and not run again."""
 
+import errno
 import json
 from contextlib import ExitStack
 from pathlib import Path
@@ -8,15 +9,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from actors.cluster import Node
 from rayfed_ssl.config import Config
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.record import RunRecord
+from rayfed_ssl.rounds import ServerError
 from tests.tune.test_search import KINDS, answer, sweep
+from tune.room import Room
 from tune.same_data import SameData
 from tune.search import Outcome, Search
 from tune.sweep_rows import Known, _progress
 from tune.trial_configs import scores_after, why_none
-from tune.trials import Legs, make_leg
+from tune.trials import Legs, LegSearcher, make_leg
 
 
 def explore(folder: Path, failures: dict[str, str], dies: int | None) -> list[tuple]:
@@ -103,3 +107,28 @@ def test_scores_that_come_after_a_round_are_seen(tmp_path, tiny):
     assert "score.knn" not in before
     assert "score.knn" in after
     assert (tmp_path / "run" / "run.json").read_bytes() == summary
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_full_disk_is_no_result_of_a_trial(tmp_path, tiny, monkeypatch, wrapped):
+    def full(*_: object, **__: object) -> None:
+        try:
+            raise OSError(errno.ENOSPC, "No space left on device", "there")
+        except OSError as error:
+            if wrapped:
+                raise ServerError("states cannot be written") from error
+            raise
+
+    monkeypatch.setattr("rayfed_ssl.runs.run", full)
+    with pytest.raises(OSError, match="No space left on device"):
+        make_leg(tiny("fedavg"), tmp_path / "run", 1)
+
+
+def test_trouble_of_the_machine_ends_the_sweep_and_is_not_remembered(tmp_path):
+    failures: dict[str, str] = {}
+    searcher = LegSearcher(Legs(Search(sweep(**KINDS["tpe"])), tmp_path, failures), Room([Node("large", cpus=8)]))
+    assert "leg" in searcher.suggest("a")
+    searcher.on_trial_complete("a", {"trouble": json.dumps([errno.ENOSPC, "there"])})
+    assert isinstance(searcher.error, OSError)
+    assert searcher.suggest("b") == "FINISHED"
+    assert not failures
