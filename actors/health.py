@@ -71,12 +71,7 @@ class Health:
         Raises:
             ClusterError: Not so.
         """
-        for name, process in self.vital.items():
-            if has_ended(process):
-                said = last_words(self.directory, name) if self.directory else ""
-                raise ClusterError(
-                    f"Ray's {name} on this machine died{said}: see that memory and `ulimit -u` suffice, then resume the run"
-                )
+        self.check_processes()
         if not ray.is_initialized():
             raise ClusterError("Ray was shut down under this run: resume it")
         context = ray.get_runtime_context()
@@ -84,6 +79,19 @@ class Health:
         nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
         if not any(node["Alive"] and node["NodeID"] == context.get_node_id() for node in nodes):
             raise ClusterError("Ray's node on this machine is dead: see `ray status`, then resume the run")
+
+    def check_processes(self) -> None:
+        """See that the processes of our own Ray live; asks Ray nothing, and so may be asked in any thread.
+
+        Raises:
+            ClusterError: Not so.
+        """
+        for name, process in self.vital.items():
+            if has_ended(process):
+                said = last_words(self.directory, name) if self.directory else ""
+                raise ClusterError(
+                    f"Ray's {name} on this machine died{said}: see that memory and `ulimit -u` suffice, then resume the run"
+                )
 
     def get(self, ref: ObjectRef[Any]) -> Any:
         """Wait for an answer as long as Ray runs.

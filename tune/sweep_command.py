@@ -1,5 +1,6 @@
 """`rayfed-ssl sweep`: begin a sweep, go on with one, say how far it is, or what it would take."""
 
+import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -92,14 +93,21 @@ def _go_on(directory: Path, concurrency: int | None, address: str | None, quiet:
         if not quiet:
             typer.echo(line, err=True)
 
+    hint = f"rayfed-ssl sweep --resume {shlex.quote(str(directory))}"
+
+    def lost(why: str) -> None:
+        typer.echo(
+            f"error: {why.partition(', then resume')[0]}; finished rounds are kept; go on with: {hint}", err=True
+        )
+        os._exit(3)  # the main thread may wait for Ray for ever
+
     try:
         if opened.is_complete():
             say("all trials have ended: nothing is run")
         else:
             with terminated_is_interrupted():
-                run_sweep(opened, concurrency=concurrency, address=address, say=say)
+                run_sweep(opened, concurrency=concurrency, address=address, say=say, lost=lost)
     except KeyboardInterrupt:
-        hint = f"rayfed-ssl sweep --resume {shlex.quote(str(directory))}"
         typer.echo(f"\nstopped; finished rounds are kept; go on with: {hint}", err=True)
         raise typer.Exit(INTERRUPTED) from None
     result = write_results(opened)

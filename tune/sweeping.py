@@ -11,11 +11,13 @@ table.md, best.yaml, results.json, figures   when the sweep has come to its end
 Who goes on asks the search again from its beginning, and answers with the runs on disk.
 """
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rayfed_ssl.environment import environment
 from rayfed_ssl.errors import ConfigError
@@ -24,9 +26,15 @@ from tune.sweep_directory import SweepDirectory
 from tune.sweep_rows import Known, rows_of
 from tune.trial_table import write_rows
 
+if TYPE_CHECKING:
+    from actors.health import Health
+
 __all__ = ["Record", "SweepDirectory", "default_directory", "run_sweep"]
 
 Say = Callable[[str], None]
+
+LOOK_EVERY = 2.0
+"""Seconds between two looks at Ray's processes."""
 
 
 @dataclass
@@ -95,6 +103,7 @@ def run_sweep(
     concurrency: int | None = None,
     address: str | None = None,
     say: Say = lambda line: None,
+    lost: Say | None = None,
 ) -> Search:
     """Run a sweep to its end, from wherever it is.
 
@@ -103,16 +112,44 @@ def run_sweep(
         concurrency: Trials at a time at most; None means as many as the machines hold.
         address: A Ray to join; None starts one here.
         say: Is told of each trial that ended.
+        lost: Is told, in a thread of its own, when a Ray that was started here has died, and must end this process: whoever
+            waits for Ray then may wait for ever. None looks at nothing.
 
     Raises:
         ConfigError: It cannot be run, or another process runs it.
         ClusterError: Ray does not start.
     """
     with directory.locked():
-        return _run(directory, concurrency, address, say)
+        return _run(directory, concurrency, address, say, lost)
 
 
-def _run(directory: SweepDirectory, concurrency: int | None, address: str | None, say: Say) -> Search:
+@contextmanager
+def _watched(health: "Health", lost: Say | None) -> Iterator[None]:
+    """Look after Ray's processes meanwhile."""
+    from actors.cluster import ClusterError
+
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(LOOK_EVERY):
+            try:
+                health.check_processes()
+            except ClusterError as error:
+                if not over.is_set() and lost is not None:
+                    health.end_others()
+                    lost(str(error))
+                return
+
+    thread = threading.Thread(target=watch, daemon=True)
+    if lost is not None:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _run(directory: SweepDirectory, concurrency: int | None, address: str | None, say: Say, lost: Say | None) -> Search:
     from actors.cluster import start
     from tune.room import Room
     from tune.same_data import SameData
@@ -140,7 +177,8 @@ def _run(directory: SweepDirectory, concurrency: int | None, address: str | None
         if first is not None:
             directory.content["finished"] = None
             legs.give_back(first)
-            run_legs(legs, room, directory.path, concurrency=concurrency, attempts=3)
+            with _watched(cluster.health, lost):
+                run_legs(legs, room, directory.path, concurrency=concurrency, attempts=3)
         if search.finished:
             record.finish()
         return search

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import ray
 import yaml
@@ -114,6 +115,7 @@ def test_an_interrupted_sweep_goes_on_to_the_same_results_and_makes_no_run_twice
     ]
     before = {run: (run / "run.json").stat().st_mtime_ns for run in done}
     assert done
+    assert is_idle()  # nothing is held for trials that were interrupted
     again = SweepDirectory.open(directory.path)
     assert again.content["finished"] is None
     run_sweep(again, concurrency=2)
@@ -231,3 +233,18 @@ def test_a_sweep_that_was_killed_goes_on_to_the_same_table(undisturbed, tmp_path
     )
     assert ended.returncode == 0, ended.stderr
     assert result(SweepDirectory.open(out)) == undisturbed
+
+
+def test_a_sweep_whose_ray_died_ends_in_a_line(tmp_path):
+    file, out = write(tmp_path, **ADAPTS), tmp_path / "sweep"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tune.cli", "sweep", file, "--out", str(out)], stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    process.stderr.readline()
+    (raylet,) = [child for child in psutil.Process(process.pid).children() if child.name() == "raylet"]
+    raylet.kill()
+    told = process.stderr.read()
+    assert process.wait(timeout=120) == 3
+    assert "error: Ray's raylet on this machine died" in told
+    assert f"go on with: rayfed-ssl sweep --resume {out}" in told
