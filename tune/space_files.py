@@ -12,6 +12,10 @@ from tune.spaces import Choice, Derived, Parameter, Range, Space, Value, Variant
 _KINDS = ("values", "uniform", "log", "integer", "equals", "variants")
 
 
+LARGEST = 2**63
+"""What whole numbers in tables stay below."""
+
+
 def read_space(tree: Any) -> Space:
     """Read a space from a sweep file.
 
@@ -68,7 +72,10 @@ def _values(entry: Any) -> tuple[Value, ...]:
             raise ConfigError(
                 f"values are finite numbers, words, lists or mappings, got {value!r}: write it in quotes if it is a word"
             ) from None
-    if any(value == other for row, value in enumerate(entry) for other in entry[:row]):
+    if any(isinstance(value, int) and abs(value) >= LARGEST for value in entry):
+        raise ConfigError(f"whole numbers lie below 2**63, got {max(map(str, entry), key=len)}")
+    plain = [value if isinstance(value, str | int | float) else json.dumps(value, sort_keys=True) for value in entry]
+    if len(set(plain)) < len(plain):
         raise ConfigError(f"each value counts once, and 1, 1.0 and true are equal, got {', '.join(map(str, entry))}")
     return tuple(entry)
 
@@ -99,7 +106,9 @@ def _range(name: str, kind: str, entry: Mapping[str, Any], when: When) -> Range:
     ends = entry[kind]
     numbers = isinstance(ends, list) and len(ends) == 2 and all(_is_number(end) for end in ends)
     if not numbers or ends[0] >= ends[1]:
-        raise ConfigError(f"{kind} takes [low, high], two finite numbers of which the first is smaller, got {ends!r}")
+        raise ConfigError(
+            f"{kind} takes [low, high], two numbers below 2**63 of which the first is smaller, got {ends!r}"
+        )
     low, high = ends
     log = kind == "log" or bool(entry.get("log", False))
     if log and low <= 0:
@@ -117,7 +126,9 @@ def _range(name: str, kind: str, entry: Mapping[str, Any], when: When) -> Range:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return (
+        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and abs(value) < LARGEST
+    )
 
 
 def _when(entry: Any) -> When:

@@ -16,6 +16,7 @@ parameter is there only where an earlier one has such a value.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from rayfed_ssl.errors import ConfigError
@@ -64,6 +65,9 @@ class Parameter:
 
 
 _ABSENT = object()
+
+MOST = 10_000
+"""Points that a grid may have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,12 +151,17 @@ class Space:
         """List all points, the last parameter running fastest.
 
         Raises:
-            ConfigError: A parameter is a range.
+            ConfigError: A parameter is a range, or there are too many points.
         """
         for one in self.free:
             if isinstance(one, Range):
                 raise ConfigError(f"a grid needs values of {one.name}, got a range: list them, or set search: random")
-        return list(_products(self.free, {}))
+        points = list(islice(_products(self.free, {}), MOST + 1))
+        if len(points) > MOST:
+            raise ConfigError(
+                f"a grid of more than {MOST:,} points would take for ever: narrow it, or set search: random"
+            )
+        return points
 
     def derived(self, point: Point) -> dict[str, Value]:
         """Compute what follows from a point."""

@@ -27,6 +27,15 @@ def check_sweep(sweep: Sweep) -> None:
         ConfigError: A score is not there, a parameter changes no result, or no point can be run; then the message is what is
             wrong with the first one.
     """
+    try:
+        _check(sweep)
+    except ConfigError:
+        raise
+    except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError) as error:
+        raise ConfigError(f"{sweep.name}: this sweep cannot be searched ({' '.join(str(error).split())})") from None
+
+
+def _check(sweep: Sweep) -> None:
     asked = [goal.score for goal in sweep.goals] + ([] if sweep.stop is None else [sweep.stop.score])
     for score in asked:
         if not is_score(score) and score not in (*DIAGNOSTICS, *BYTES):

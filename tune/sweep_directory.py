@@ -16,6 +16,27 @@ from tune.trial_table import read_rows
 FORMAT = 1
 
 
+def _plain(tree: dict[str, Any], name: str) -> dict[str, Any]:
+    """Write dates and the like as text, so that what is read later is what is read now.
+
+    Raises:
+        ConfigError: It cannot be written as JSON.
+    """
+    try:
+        text = json.dumps(tree, default=str, ensure_ascii=False)
+        text.encode()
+        plain: dict[str, Any] = json.loads(text)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"{name}: this cannot be kept as text ({' '.join(str(error).split())}): correct the file"
+        ) from None
+    return plain
+
+
+_KINDS = {"format": int, "name": str, "file": dict, "overrides": list, "begun_with": dict, "home": str, "points": list}
+_KINDS |= {"runs": list, "versions": dict, "started": str}
+
+
 @dataclass
 class SweepDirectory:
     """A sweep on disk.
@@ -56,9 +77,13 @@ class SweepDirectory:
             raise ConfigError(f"{path} holds no sweep: there is no sweep.json in it")
         try:
             content = json.loads(file.read_text())
-            known = {"format", "name", "file", "overrides", "begun_with", "home", "points", "versions", "finished"}
-            if not isinstance(content, dict) or not known <= set(content):
-                raise ValueError("sweep.json does not describe a sweep")
+            if not isinstance(content, dict) or not {*_KINDS, "finished"} <= set(content):
+                raise ValueError("it does not describe a sweep")
+            for key, kind in _KINDS.items():
+                if not isinstance(content[key], kind):
+                    raise ValueError(f"its {key} is {content[key]!r}")
+            if content["format"] != FORMAT:
+                raise ValueError(f"it has format {content['format']}, and this version reads {FORMAT}")
         except (OSError, ValueError) as error:
             raise ConfigError(f"{file} is damaged ({error}): begin a new sweep") from None
         return cls(path, content)
@@ -96,7 +121,7 @@ class SweepDirectory:
         content = {
             "format": FORMAT,
             "name": name,
-            "file": read_sweep(source),
+            "file": _plain(read_sweep(source), name),
             "overrides": list(overrides),
             "begun_with": dict(begun_with),
             "begun_from": begun_from,

@@ -139,6 +139,12 @@ def _sweep(name: str, tree: Mapping[str, Any]) -> Sweep:
     for key in settings:
         if key in space.names:
             raise ConfigError(f"set.{key} is varied as well: leave it out of set or of space")
+    for one in space.free:
+        for named, variant in one.variants.items() if isinstance(one, Choice) else ():
+            for key in variant.settings:
+                if key in (*space.names, "seed"):
+                    what = "a seed is a repeat: set seeds" if key == "seed" else "leave it out of one of both"
+                    raise ConfigError(f"space, {one.name}: variant {named} sets {key}, which is varied as well: {what}")
     recipe = tree.get("recipe")
     if not isinstance(recipe, str | None):
         raise ConfigError(f"recipe is a name or a file, got {recipe!r}")
@@ -213,7 +219,7 @@ def _mapping(key: str, entry: Any) -> dict[str, Any]:
 def _seeds(entry: Any) -> tuple[int, ...]:
     seeds = tuple(range(entry)) if isinstance(entry, int) and not isinstance(entry, bool) else entry
     whole = isinstance(seeds, list | tuple) and all(
-        isinstance(s, int) and not isinstance(s, bool) and s >= 0 for s in seeds
+        isinstance(s, int) and not isinstance(s, bool) and 0 <= s < 2**63 for s in seeds
     )
     if not whole or not seeds or len(set(seeds)) < len(seeds):
         raise ConfigError(f"seeds is how many there are, or a list of different ones, got {entry!r}")
@@ -261,8 +267,10 @@ def _stop(entry: Any, goals: Sequence[Goal]) -> Stop | None:
         if key not in _STOP[tree["rule"]]:
             raise ConfigError(f"stop: {tree['rule']} has no {key!r}{nearest(str(key), _STOP[tree['rule']])}")
         least = 2 if key == "reduction" else 1
-        if key not in ("rule", "score") and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-            raise ConfigError(f"stop.{key} is a whole number of at least {least}, got {value!r}")
+        if key not in ("rule", "score") and (
+            not isinstance(value, int) or isinstance(value, bool) or not least <= value < 10**6
+        ):
+            raise ConfigError(f"stop.{key} is a whole number of at least {least} and below a million, got {value!r}")
     fields: dict[str, Any] = {"score": goals[0].score if _is_of_every_round(goals[0].score) else "knn", **tree}
     if not isinstance(fields["score"], str) or not _is_of_every_round(fields["score"]):
         raise ConfigError(

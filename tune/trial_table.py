@@ -41,6 +41,8 @@ def read_rows(path: Path) -> list[Row]:
     """
     try:
         rows: list[Row] = pq.read_table(path).to_pylist()
+        if rows and not {"trial", "state", "reason", "seed", "run", "round", "bytes", "seconds"} <= set(rows[0]):
+            raise pa.ArrowInvalid("it is no table of trials")
     except (OSError, pa.ArrowException) as error:
         raise ConfigError(f"{path} cannot be read ({error}): go on with the sweep, which writes it anew") from None
     return rows

@@ -88,7 +88,7 @@ def test_lists_survive_the_study_that_keeps_them():
         ({"rounds": [1, 1]}, "counts once"),
         ({"rounds": 3}, "must be a list of values or one of"),
         ({"rounds": {"uniform": [2, 1]}}, "the first is smaller, got [2, 1]"),
-        ({"rounds": {"uniform": [1]}}, "two finite numbers"),
+        ({"rounds": {"uniform": [1]}}, "two numbers below"),
         ({"rounds": {"log": [0, 1]}}, "must begin above it, got 0"),
         ({"rounds": {"integer": [1, 2.5]}}, "whole numbers"),
         ({"rounds": {"integer": [1, 8], "log": True, "step": 2}}, "log or step, got both"),
@@ -102,10 +102,12 @@ def test_lists_survive_the_study_that_keeps_them():
         ({"r": [1], "e": {"equals": "4 // r"}, "n": {"values": [1], "when": {"e": 4}}}, "follows from others (4 // r)"),
         ({"r": {"uniform": [0, 1]}, "n": {"values": [1], "when": {"r": 1}}}, "which runs over all numbers"),
         ({"rounds": [1, 1.0]}, "1, 1.0 and true are equal"),
+        ({"rounds": [1, 10**35]}, "lie below 2**63"),
+        ({"rounds": {"integer": [1, 10**35]}}, "two numbers below 2**63"),
         ({"rounds": [1, True]}, "1, 1.0 and true are equal"),
         ({"rounds": [float("nan")]}, "finite numbers"),
         ({"rounds": [date(2026, 1, 1)]}, "write it in quotes"),
-        ({"rounds": {"uniform": [0, float("inf")]}}, "two finite numbers"),
+        ({"rounds": {"uniform": [0, float("inf")]}}, "two numbers below"),
         ({"rounds": {"integer": [1, 4], "step": 9}}, "fits between both ends"),
         ({"rounds": {"equals": "round(1, ndigits=1)"}}, "no arithmetic"),
         ({"rounds": {"equals": "(" * 300 + "1" + ")" * 300}}, "no arithmetic"),
@@ -121,6 +123,12 @@ def test_what_is_no_space_is_refused_with_what_was_got(tree, says):
 def test_a_grid_refuses_ranges_and_says_what_to_do():
     with pytest.raises(ConfigError, match=r"a grid needs values of method\.mu.*set search: random"):
         read_space({"method.mu": {"uniform": [0, 1]}}).grid()
+
+
+def test_a_grid_that_nobody_could_run_is_refused_at_once():
+    with pytest.raises(ConfigError, match="more than 10,000 points"):
+        read_space({f"p{number}": list(range(9)) for number in range(12)}).grid()
+    assert len(read_space({"p": list(range(10_000))}).grid()) == 10_000
 
 
 def test_arithmetic_over_dotted_names():

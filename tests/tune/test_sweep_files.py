@@ -31,9 +31,7 @@ def test_settings_of_the_file_the_variant_the_point_and_the_user_go_in_this_orde
         {
             "set": {"clients.number": 3, "training.epochs": 1, "training.batch": 16},
             "space": {
-                "system": {
-                    "variants": {"A": {"recipe": "digits", "set": {"training.epochs": 2, "clients.fraction": 0.5}}}
-                },
+                "system": {"variants": {"A": {"recipe": "digits", "set": {"training.epochs": 2}}}},
                 "clients.fraction": [1.0],
             },
         },
@@ -106,7 +104,6 @@ def test_the_best_epoch_of_a_protocol_is_measured_with_it():
             "training.epochs=1",
             "training.total_epochs is varied and 4 here, but is not set",
         ),
-        ({"a": {"variants": {"x": {"set": {"rounds": 9}}}}, "rounds": [1, 2]}, "rounds=9", "what mine varies"),
         ({"method": ["fedavg", "fedprox"]}, "method=flesd", "what mine varies"),
     ],
 )
@@ -166,7 +163,7 @@ def test_rungs_end_before_the_last_round():
         ({"minimise": "bytes", "search": "tpe", "trials": 3, "maximise": "knn"}, "nsga2, random or grid"),
         ({"stop": "hyperband"}, "asha or median"),
         ({"stop": {"rule": "asha", "every": 2}}, "asha has no 'every'"),
-        ({"stop": {"rule": "asha", "reduction": 1}}, "at least 2, got 1"),
+        ({"stop": {"rule": "asha", "reduction": 1}}, "at least 2 and below a million, got 1"),
         ({"table": {"rows": "round"}}, "no parameter: 'round'"),
         ({"figure": {"y": "rounds"}}, "figure takes x, lines, panels"),
         ({"recipe": None}, "recipe is missing"),
@@ -179,7 +176,14 @@ def test_rungs_end_before_the_last_round():
         ({"search": {"name": "random", "seed": None}, "trials": 2}, "search.seed is a whole number from 0"),
         ({"take": "mena"}, "take is global, mean, minimum or a client as client-3, got 'mena'"),
         ({"stop": {"rule": "asha", "score": "linear"}}, "stop.score is one of every round"),
-        ({"stop": {"rule": "asha", "grace": True}}, "at least 1, got True"),
+        ({"stop": {"rule": "asha", "grace": True}}, "at least 1 and below a million, got True"),
+        ({"stop": {"rule": "asha", "grace": 10**22}}, "below a million"),
+        ({"seeds": [10**26]}, "different ones"),
+        (
+            {"space": {"a": {"variants": {"x": {"set": {"seed": 1}}}}}},
+            "variant x sets seed, which is varied as well: a seed",
+        ),
+        ({"space": {"rounds": [1], "a": {"variants": {"x": {"set": {"rounds": 1}}}}}}, "variant x sets rounds"),
         ({"recipe": 5}, "recipe is a name or a file, got 5"),
         ({"space": {"system": {"variants": {True: {}}}}}, "have words as names, got True: write it in quotes"),
         ({"space": {"system": {"variants": {"A": {"recipe": 5}}}}}, "variant A: recipe is a name or a file, got 5"),
@@ -245,6 +249,30 @@ def test_a_sweep_of_which_no_trial_could_come_to_a_value_is_not_begun(change, ov
         SweepDirectory.create(out, str(file), overrides, {}, "rayfed-ssl sweep mine.yaml")
     assert says in str(told.value)
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("title: &t [*t]", "cannot be kept as text"),
+        ('title: "\\uD800 x"', "cannot be kept as text"),
+        ("x: " + "[" * 3000, "is not YAML"),
+        ("search: random\ntrials: 2\nspace: {method.mu: {uniform: [-1.0e+308, 1.0e+308]}}", "two numbers below"),
+    ],
+)
+def test_what_no_sweep_could_keep_is_refused_before_anything_is_written(text, says, tmp_path):
+    file = tmp_path / "odd.yaml"
+    file.write_text("recipe: fedprox\nspace: {rounds: [1]}\n" + text)
+    with pytest.raises(ConfigError, match=says):
+        SweepDirectory.create(tmp_path / "out", str(file), (), {}, "rayfed-ssl sweep odd.yaml")
+    assert not (tmp_path / "out").exists()
+
+
+def test_dates_become_words(tmp_path):
+    file = tmp_path / "dated.yaml"
+    file.write_text("recipe: digits\nspace: {rounds: [1]}\ntitle: 2020-01-01\nnotes: [2020-01-02]")
+    made = SweepDirectory.create(tmp_path / "out", str(file), (), {}, "rayfed-ssl sweep dated.yaml")
+    assert (made.sweep.title, made.sweep.notes) == ("2020-01-01", ("2020-01-02",))
 
 
 def test_a_sweep_of_which_one_trial_can_be_run_is_begun(tmp_path):

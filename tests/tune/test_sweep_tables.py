@@ -5,6 +5,8 @@ import shutil
 import subprocess
 import sys
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rayfed_ssl.errors import ConfigError
@@ -77,6 +79,24 @@ def test_failures_are_forgotten_but_for_those_that_others_follow_from(tmp_path):
     assert directory.seen_failures() == {"a@1": "why", "c@2": "why"}
     directory.content |= {"points": [{}] * 2, "runs": [["a"], ["b", "c"]]}
     assert directory.seen_failures() == {}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("runs", None), ("home", None), ("format", 99), ("points", {}), ("started", 5)]
+)
+def test_a_damaged_sweep_is_told_with_what_is_wrong(tmp_path, key, value):
+    directory = begin(tmp_path, FRONT)
+    directory.content[key] = value
+    directory.save()
+    with pytest.raises(ConfigError, match=f"is damaged .*{key}"):
+        SweepDirectory.open(directory.path)
+
+
+def test_a_table_of_something_else_is_damaged(swept_part, tmp_path):
+    copy = shutil.copytree(swept_part.path, tmp_path / "copy")
+    pq.write_table(pa.table({"round": [1]}), copy / "trials.parquet")
+    with pytest.raises(ConfigError, match="it is no table of trials"):
+        status_of(copy)
 
 
 def test_json_holds_the_same(swept_front, capsys):
