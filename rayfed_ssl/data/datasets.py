@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -100,7 +100,13 @@ def open_dataset(
     store = directory / f"{name}-{_key(root, source.files, settings)}.arrow"
     with suppress(ValueError):
         return open_store(store)
-    with alone(store):
+    with ExitStack() as held:
+        try:
+            held.enter_context(alone(store))
+        except OSError as error:
+            raise ValueError(
+                f"decoded data cannot be kept in {store.parent} ({error.strerror}): name another directory in XDG_CACHE_HOME"
+            ) from None
         with suppress(ValueError):
             return open_store(store)  # another process has just written it
         train, test, classes = _read(source, test_fraction, (train_limit, test_limit), validation, seed)

@@ -122,14 +122,8 @@ def open_store(path: Path) -> Dataset:
 @contextmanager
 def alone(store: Path) -> Iterator[None]:
     """Let one process of a machine decode while the others wait; where the system has no file locks, all of them do."""
-    try:
-        store.parent.mkdir(parents=True, exist_ok=True)
-        held = (store.parent / f".{store.name}.lock").open("w")
-    except OSError as error:
-        raise ValueError(
-            f"decoded data cannot be kept in {store.parent} ({error.strerror}): name another in XDG_CACHE_HOME"
-        ) from None
-    with held as lock:
+    store.parent.mkdir(parents=True, exist_ok=True)
+    with (store.parent / f".{store.name}.lock").open("w") as lock:
         with suppress(ImportError, OSError):
             import fcntl
 

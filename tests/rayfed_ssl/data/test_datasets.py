@@ -422,5 +422,7 @@ def test_every_dataset_says_what_it_is():
 
 def test_a_cache_that_cannot_be_written_is_named_with_what_to_do(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"decoded data cannot be kept in .*file.* name another in XDG_CACHE_HOME"):
+    with pytest.raises(
+        ValueError, match=r"decoded data cannot be kept in .*file.* name another directory in XDG_CACHE_HOME"
+    ):
         open_dataset("digits", cache=tmp_path / "file" / "stores")
