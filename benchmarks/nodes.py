@@ -107,6 +107,8 @@ def play(config: Config, directory: Path, files: Path, victim: str | None, wante
 def main() -> None:
     """Run all cases."""
     files = Path(tempfile.mkdtemp(prefix="nodes", dir="/tmp"))
+    os.environ["RAY_TMPDIR"] = str(files)
+    (files / "ray").mkdir()  # Ray's test cluster writes its address here, and does not make the directory
     config = Config.load("digits", *RECIPE, *sys.argv[1:])
     try:
         wanted = runs.run(config, files / "local").state_sha256

@@ -18,13 +18,17 @@ os.environ.update(
     RAY_health_check_initial_delay_ms="1000", RAY_health_check_period_ms="1000",
     RAY_health_check_timeout_ms="2000", RAY_health_check_failure_threshold="3",
 )
+# Ray's test cluster writes its address below here and does not make the directory, which a bare machine lacks.
+os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="n", dir="/tmp")
+sessions = os.path.join(os.environ["RAY_TMPDIR"], "ray")
+os.mkdir(sessions)
 from actors import run
 from rayfed_ssl import Config, Observer
 import ray
 from ray.cluster_utils import Cluster
 
 node = {{"num_cpus": 1, "object_store_memory": 100_000_000}}
-head = {{**node, "num_cpus": 0, "include_dashboard": False, "temp_dir": tempfile.mkdtemp(prefix="n", dir="/tmp")}}
+head = {{**node, "num_cpus": 0, "include_dashboard": False, "temp_dir": sessions}}
 cluster = Cluster(initialize_head=True, head_node_args=head)
 for _ in range(2):
     cluster.add_node(**node)
@@ -47,7 +51,7 @@ finally:
     ray.shutdown()
     cluster.shutdown()
     import shutil
-    shutil.rmtree(head["temp_dir"], ignore_errors=True)
+    shutil.rmtree(os.environ["RAY_TMPDIR"], ignore_errors=True)
 """
 
 
