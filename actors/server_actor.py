@@ -16,11 +16,12 @@ from rayfed_ssl.config import Config
 from rayfed_ssl.faults import Fault
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.gpu_memory import release
-from rayfed_ssl.local_executor import compute_threads, server_file
+from rayfed_ssl.local_executor import server_file
 from rayfed_ssl.places import Directory
 from rayfed_ssl.rounds import ServerReport
 from rayfed_ssl.shared_starts import first_state
 from rayfed_ssl.struck_steps import fill_disk
+from rayfed_ssl.threads import compute_threads
 from rayfed_ssl.trees import Tree, to_numpy
 
 

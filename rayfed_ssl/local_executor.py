@@ -2,11 +2,8 @@
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import Any
-
-import torch
 
 from rayfed_ssl import checkpoints
 from rayfed_ssl.checkpoints import RunState, Stored
@@ -17,6 +14,7 @@ from rayfed_ssl.rounds import ClientError, ClientReport, Dropped, Evaluation, Li
 from rayfed_ssl.settings import Engine
 from rayfed_ssl.shared_starts import first_state
 from rayfed_ssl.struck_steps import fill_disk, update_client
+from rayfed_ssl.threads import compute_threads
 
 
 class LocalExecutor:
@@ -131,14 +129,3 @@ def client_file(client_id: int, round: int) -> str:
 def server_file(round: int) -> str:
     """Name the file of the server's state after a round."""
     return f"server-{round:06d}"
-
-
-@contextmanager
-def compute_threads(number: int) -> Iterator[None]:
-    """Compute with so many threads inside: bits depend on the number, so a run fixes it."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -6,11 +6,8 @@ method states, downloads and uploads are all trees. Nothing here writes to its i
 
 import dataclasses
 import hashlib
-import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,15 +21,6 @@ Weights: TypeAlias = dict[str, Tensor]
 
 LARGE = 1 << 14
 """Bytes from which a tensor enters a digest by its BLAKE3."""
-
-PIECE = 1 << 16
-"""Numbers that are summed at once: half a megabyte in float64."""
-
-SERIAL_SIZE = 1 << 20
-"""Fewer numbers are summed by one thread, because handing them out costs as much."""
-
-SUMMING_THREADS = min(4, os.cpu_count() or 1)
-"""Threads that sum weights; clients wait for the server then, so their cores are free."""
 
 
 def is_node(tree: Tree) -> bool:
@@ -134,99 +122,6 @@ def digest_leaves(pairs: Iterable[tuple[str, Any]], *, plainly: bool = False) ->
         else:
             hasher.update(f"{path}:{type(leaf).__name__}:{leaf!r}:".encode())
     return hasher.hexdigest()
-
-
-class WeightedMean:
-    """A weighted mean of weights in the making, so that several can be made in one pass.
-
-    Sums are float64 in the order given and rounded once at the end, so that the mean of one tree is that tree, bit for
-    bit. Integer buffers (batch-norm's step counters) are averaged and rounded to the nearest integer.
-    """
-
-    def __init__(self) -> None:
-        self._sums: dict[str, Tensor] = {}
-        self._dtypes: dict[str, torch.dtype] = {}
-        self._total = 0.0
-        self._buffered: list[str] = []
-        self._buffers: list[Tensor] = []
-
-    def add(self, factor: float, weights: Weights) -> None:
-        """Add a summand; `weights` is not kept.
-
-        Tensors are summed side by side, each in the order given, so that no bit depends on the number of threads.
-        """
-        self._total += factor
-        first = {name: value for name, value in weights.items() if name not in self._sums}
-        for name, value in first.items():
-            self._sums[name] = value.contiguous().double() * factor
-            self._dtypes[name] = value.dtype
-        small = [name for name, value in weights.items() if value.numel() <= PIECE and name not in first]
-        large = {name: value.numel() for name, value in weights.items() if value.numel() > PIECE and name not in first}
-        self._add_small(factor, weights, small)
-        adding = partial(_add_in_pieces, self._sums, factor, weights)
-        if sum(large.values()) < SERIAL_SIZE:
-            adding(large)
-            return
-        with ThreadPoolExecutor(SUMMING_THREADS) as threads:
-            list(threads.map(adding, _shares(large, SUMMING_THREADS)))
-
-    def _add_small(self, factor: float, weights: Weights, names: Sequence[str]) -> None:
-        """Add all small tensors with three calls of torch."""
-        if not names:
-            return
-        sums = [self._sums[name] for name in names]
-        if names != self._buffered:
-            self._buffered, self._buffers = list(names), [torch.empty_like(total) for total in sums]
-        torch._foreach_copy_(self._buffers, [weights[name] for name in names])
-        torch._foreach_mul_(self._buffers, factor)
-        torch._foreach_add_(sums, self._buffers)
-
-    def result(self) -> Weights:
-        """Compute sum_k p_k w_k / sum_k p_k; nothing can be added afterwards.
-
-        Raises:
-            ValueError: Nothing to average, or the factors sum to zero.
-        """
-        if self._total <= 0:
-            raise ValueError("there is nothing to average: no client sent weights with a positive factor")
-        return {name: _round_to(value.div_(self._total), self._dtypes[name]) for name, value in self._sums.items()}
-
-
-def _shares(sizes: Mapping[str, int], number: int) -> list[list[str]]:
-    """Deal out names so that each share has about the same size: largest first, to the smallest share."""
-    shares: list[list[str]] = [[] for _ in range(number)]
-    load = [0] * number
-    for name in sorted(sizes, key=lambda name: -sizes[name]):
-        least = load.index(min(load))
-        shares[least].append(name)
-        load[least] += sizes[name]
-    return shares
-
-
-def _add_in_pieces(sums: Weights, factor: float, weights: Weights, names: Iterable[str]) -> None:
-    """Add factor times the named weights, in pieces whose float64 copies stay in the processor's cache."""
-    for name in names:
-        total, value = sums[name].view(-1), weights[name].reshape(-1)
-        scaled = torch.empty(min(PIECE, value.numel()), dtype=torch.float64, device=value.device)
-        for start in range(0, value.numel(), PIECE):
-            part = value[start : start + PIECE]
-            total[start : start + PIECE].add_(scaled[: part.numel()].copy_(part).mul_(factor))
-
-
-def weighted_mean(weighted: Iterable[tuple[float, Weights]]) -> Weights:
-    """Average weights, sum_k p_k w_k / sum_k p_k, holding one summand at a time (see `WeightedMean`).
-
-    Raises:
-        ValueError: Nothing to average, or the factors sum to zero.
-    """
-    mean = WeightedMean()
-    for factor, weights in weighted:
-        mean.add(factor, weights)
-    return mean.result()
-
-
-def _round_to(value: Tensor, dtype: torch.dtype) -> Tensor:
-    return value.to(dtype) if dtype.is_floating_point else value.round_().to(dtype)
 
 
 def tensor_mean(tensors: Iterable[Tensor]) -> Tensor | None:

@@ -9,7 +9,8 @@ import torch
 
 from benchmarks.peers.meter import Meter, main
 from benchmarks.peers.work import Case, Work, split
-from rayfed_ssl.trees import WeightedMean, Weights, frozen
+from rayfed_ssl.averaging import WeightedMean
+from rayfed_ssl.trees import Weights, frozen
 
 
 def train(work: Work, clients: list[int], weights: Weights, round: int, states: dict[int, torch.Tensor]) -> Any:

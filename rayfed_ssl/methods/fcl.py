@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rayfed_ssl.averaging import WeightedMean
 from rayfed_ssl.data.instahide import encrypt
 from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, sent
 from rayfed_ssl.methods import fedavg
@@ -38,7 +39,7 @@ from rayfed_ssl.objective import Batch, Terms
 from rayfed_ssl.objectives.moco import MoCo, queue_contrast, queue_rows
 from rayfed_ssl.parts import Parts, Rule
 from rayfed_ssl.task import Task
-from rayfed_ssl.trees import WeightedMean, Weights
+from rayfed_ssl.trees import Weights
 
 ClientState = fedavg.ClientState | Empty
 """Parts that stay with the client: the queue."""

@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from rayfed_ssl.averaging import WeightedMean
 from rayfed_ssl.data.views import normalise
 from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, sent
 from rayfed_ssl.methods import fedavg
@@ -41,7 +42,7 @@ from rayfed_ssl.objective import Batch, Terms
 from rayfed_ssl.objectives import SimCLR
 from rayfed_ssl.parts import Parts, Rule
 from rayfed_ssl.task import Task, Term
-from rayfed_ssl.trees import WeightedMean, Weights
+from rayfed_ssl.trees import Weights
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rayfed_ssl.averaging import WeightedMean
 from rayfed_ssl.data.shard import Shard
 from rayfed_ssl.data.views import normalise
 from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, sent
@@ -36,7 +37,7 @@ from rayfed_ssl.objective import Batch, Terms
 from rayfed_ssl.optimisers import Optimiser
 from rayfed_ssl.parts import Parts, Rule, select, with_rule, without_memory
 from rayfed_ssl.task import Task
-from rayfed_ssl.trees import WeightedMean, Weights, frozen
+from rayfed_ssl.trees import Weights, frozen
 
 
 @dataclass(frozen=True)

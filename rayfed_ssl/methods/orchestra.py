@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rayfed_ssl.averaging import weighted_mean
 from rayfed_ssl.clustering import mean_directions, sinkhorn
 from rayfed_ssl.data.shard import Shard
 from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, sent
@@ -35,7 +36,7 @@ from rayfed_ssl.objectives.orchestra import OrchestraObjective
 from rayfed_ssl.optimisers import Optimiser
 from rayfed_ssl.parts import Parts, Rule, select, with_rule, without_memory
 from rayfed_ssl.task import Task
-from rayfed_ssl.trees import Weights, weighted_mean
+from rayfed_ssl.trees import Weights
 
 
 @dataclass(frozen=True)

@@ -48,11 +48,11 @@ from rayfed_ssl.diagnosis import CLIENT_SAMPLES, encoder_diagnostics, holds, sam
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.diagnostics import angles, centred_gram, cka, false_negatives, relation, relation_distance
 from rayfed_ssl.federation import Federation
-from rayfed_ssl.local_executor import compute_threads
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.parts import without_memory
 from rayfed_ssl.places import Directory, write_durably
 from rayfed_ssl.record import RunRecord, encoders_of
+from rayfed_ssl.threads import compute_threads
 
 FILE = "diagnostics.json"
 

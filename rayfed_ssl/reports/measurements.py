@@ -22,13 +22,13 @@ from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.evaluation.protocols import PROTOCOLS, Protocol, configured
 from rayfed_ssl.export import BODY, read_export
 from rayfed_ssl.federation import Federation
-from rayfed_ssl.local_executor import compute_threads
 from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.record import RunRecord, encoders_of
 from rayfed_ssl.saved_encoders import read_encoder
 from rayfed_ssl.scoring import check_protocols, measure, subject_of
 from rayfed_ssl.tables import write_table
 from rayfed_ssl.task import Task
+from rayfed_ssl.threads import compute_threads
 from rayfed_ssl.trees import misfit
 
 TABLE = "evaluations.parquet"

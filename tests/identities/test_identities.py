@@ -8,11 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rayfed_ssl.averaging import weighted_mean
 from rayfed_ssl.config import Config
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.methods import FLESD, flesd
 from rayfed_ssl.sample_queue import SampleQueue
-from rayfed_ssl.trees import digest, weighted_mean
+from rayfed_ssl.trees import digest
 from tests.laws.laws import play, state_digests
 
 Tiny = Callable[..., Config]

@@ -17,11 +17,11 @@ from rayfed_ssl.beginnings import settings_sha256
 from rayfed_ssl.config import Config
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.federation import Federation
-from rayfed_ssl.local_executor import compute_threads
 from rayfed_ssl.method import Method
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.shared_starts import facts_of, first_state
 from rayfed_ssl.step_cost import measure
+from rayfed_ssl.threads import compute_threads
 from rayfed_ssl.trees import digest
 
 Tiny = Callable[..., Config]

@@ -1,4 +1,4 @@
-"""Trees of tensors: walking, digests, bytes, means."""
+"""Trees of tensors: walking, digests, bytes."""
 
 import math
 from dataclasses import dataclass
@@ -101,38 +101,6 @@ def test_digest_does_not_depend_on_memory_layout():
     tensor = torch.arange(120.0).reshape(2, 3, 4, 5)
     assert trees.digest([tensor]) == trees.digest([tensor.to(memory_format=torch.channels_last)])
     assert trees.digest([tensor[:, 1]]) == trees.digest([tensor[:, 1].clone()])
-
-
-def test_weighted_mean_is_summed_in_float64_and_rounded_once():
-    parts = [(1.0, torch.tensor([1e8])), (1.0, torch.tensor([1.0])), (1.0, torch.tensor([-1e8]))]
-    assert float(trees.weighted_mean((factor, {"w": value}) for factor, value in parts)["w"]) == float(
-        np.float32(1 / 3)
-    )
-
-
-def test_weighted_mean_weighs_by_factor_and_rounds_integers():
-    mean = trees.weighted_mean(
-        [
-            (3.0, {"w": torch.tensor([1.0, 2.0]), "steps": torch.tensor(10)}),
-            (1.0, {"w": torch.tensor([5.0, -2.0]), "steps": torch.tensor(13)}),
-        ]
-    )
-    assert mean["w"].tolist() == [2.0, 1.0]
-    assert mean["w"].dtype == torch.float32
-    assert (mean["steps"].dtype, int(mean["steps"])) == (torch.int64, 11)
-
-
-def test_weighted_mean_does_not_write_to_its_input():
-    parts = [(2.0, {"w": torch.ones(3, dtype=torch.float64)}), (1.0, {"w": torch.zeros(3, dtype=torch.float64)})]
-    before = [trees.digest(weights) for _, weights in parts]
-    trees.weighted_mean(parts)
-    assert [trees.digest(weights) for _, weights in parts] == before
-
-
-@pytest.mark.parametrize("parts", [[], [(0.0, {"w": torch.ones(1)})]], ids=["nobody", "weight zero"])
-def test_a_mean_of_nothing_is_refused(parts: list[Any]):
-    with pytest.raises(ValueError, match="nothing to average"):
-        trees.weighted_mean(parts)
 
 
 def test_lerp_goes_from_start_to_end_and_takes_integers_from_the_end():

@@ -20,7 +20,6 @@ from rayfed_ssl.data.views import normalise
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.federation import Federation
-from rayfed_ssl.local_executor import compute_threads
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.record import encoders_of
 from rayfed_ssl.reports.embedding import tsne
@@ -31,6 +30,7 @@ from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.html.tables import Cell, Table, count, number
 from rayfed_ssl.reports.partition_figure import count_samples, partition_figure
 from rayfed_ssl.seeds import Purpose, derive_seed
+from rayfed_ssl.threads import compute_threads
 
 Embedding = Literal["tsne", "umap"]
 

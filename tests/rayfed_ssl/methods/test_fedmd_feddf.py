@@ -5,11 +5,12 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from rayfed_ssl.averaging import weighted_mean
 from rayfed_ssl.config import Config
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.ledger import account
-from rayfed_ssl.trees import digest, weighted_mean
+from rayfed_ssl.trees import digest
 from tests.laws.laws import Round, play
 
 Tiny = Callable[..., Config]

@@ -1,0 +1,166 @@
+"""Weighted means of weights: one order of summation, whoever computes them and however many threads it takes."""
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rayfed_ssl.threads import compute_threads
+from rayfed_ssl.trees import Weights
+
+PIECE = 1 << 17
+"""Numbers that are summed at once: a piece of the sum and of a summand in float64 stay in the processors' caches."""
+
+SMALL = 1 << 14
+"""Fewer numbers take less time than the calls that add them: such tensors are joined."""
+
+TOGETHER = 8
+"""Summands that are added in one pass over the sums, which then leave the cache once for all of them."""
+
+TOGETHER_BYTES = 1 << 28
+"""Bytes of summands that may wait for others."""
+
+THREADS = min(4, os.cpu_count() or 1)
+"""Threads that sum; clients wait for the server then, so their cores are free. All is elementwise: no bit depends on it."""
+
+Form = dict[str, tuple[torch.dtype, torch.Size, torch.device]]
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Tensors that lie one after the other: one large one, or several small ones of one type.
+
+    Attributes:
+        names: Whose.
+        sizes: Numbers in each.
+        total: Their sum, float64.
+        joined: Room for a summand's numbers if they are several.
+    """
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    total: Tensor
+    joined: Tensor
+
+    def add(self, terms: Sequence[tuple[float, Weights]], is_begun: bool) -> None:
+        """Add factor times weights, in the order given, or begin with the first."""
+        if len(self.names) == 1:
+            parts = [(factor, weights[self.names[0]].reshape(-1).split(PIECE)) for factor, weights in terms]
+            for place, total in enumerate(self.total.split(PIECE)):
+                scaled = torch.empty_like(total)
+                for number, (factor, pieces) in enumerate(parts):
+                    _add(total, factor, pieces[place], scaled, is_begun or number > 0)
+        else:
+            scaled = torch.empty_like(self.total)
+            for number, (factor, weights) in enumerate(terms):
+                torch.cat([weights[name].reshape(-1) for name in self.names], out=self.joined)
+                _add(self.total, factor, self.joined, scaled, is_begun or number > 0)
+
+
+class WeightedMean:
+    """A weighted mean of weights in the making, so that several can be made in one pass.
+
+    Sums are float64 in the order given and rounded once at the end, so that the mean of one tree is that tree, bit for
+    bit. Integer buffers (batch-norm's step counters) are averaged and rounded to the nearest integer.
+    """
+
+    def __init__(self) -> None:
+        self._form: Form = {}
+        self._blocks: list[_Block] = []
+        self._total = 0.0
+        self._waiting: list[tuple[float, Weights]] = []
+        self._room = TOGETHER_BYTES
+
+    def add(self, factor: float, weights: Weights) -> None:
+        """Add a summand. It is read when a few have come, so nobody may write to it before `result`.
+
+        Raises:
+            ValueError: It has other names, shapes or types than the first.
+        """
+        form = {name: (value.dtype, value.shape, value.device) for name, value in weights.items()}
+        self._form = self._form or form
+        if form != self._form:
+            raise ValueError("weights of different models cannot be averaged")
+        self._total += factor
+        self._waiting.append((factor, weights))
+        self._room -= sum(value.nbytes for value in weights.values())
+        if len(self._waiting) == TOGETHER or self._room <= 0:
+            self._add_up()
+
+    def result(self) -> Weights:
+        """Compute sum_k p_k w_k / sum_k p_k; nothing can be added afterwards.
+
+        Raises:
+            ValueError: Nothing to average, or the factors sum to zero.
+        """
+        if self._total <= 0:
+            raise ValueError("there is nothing to average: no client sent weights with a positive factor")
+        self._add_up()
+        mean: Weights = {}
+        with compute_threads(THREADS):
+            for block in self._blocks:
+                for name, part in zip(block.names, block.total.split(block.sizes), strict=True):
+                    dtype, shape, device = self._form[name]
+                    mean[name] = torch.empty(shape, dtype=dtype, device=device)
+                    _divide(part, self._total, mean[name].view(-1))
+        return {name: mean[name] for name in self._form}
+
+    def _add_up(self) -> None:
+        is_begun, self._blocks = bool(self._blocks), self._blocks or _blocks(self._form)
+        with compute_threads(THREADS):
+            for block in self._blocks:
+                block.add(self._waiting, is_begun)
+        self._waiting, self._room = [], TOGETHER_BYTES
+
+
+def _blocks(form: Form) -> list[_Block]:
+    """Make room for sums."""
+    groups: list[list[str]] = []
+    open_groups: dict[tuple[torch.dtype, torch.device], tuple[list[str], int]] = {}
+    for name, (dtype, shape, device) in form.items():
+        if shape.numel() >= SMALL:
+            groups.append([name])
+            continue
+        group, filled = open_groups.get((dtype, device), ([], PIECE))
+        if filled + shape.numel() > PIECE:
+            group, filled = [], 0
+            groups.append(group)
+        group.append(name)
+        open_groups[dtype, device] = group, filled + shape.numel()
+    blocks = []
+    for group in groups:
+        dtype, _, device = form[group[0]]
+        sizes = tuple(form[name][1].numel() for name in group)
+        total = torch.empty(sum(sizes), dtype=torch.float64, device=device)
+        blocks.append(
+            _Block(tuple(group), sizes, total, total.new_empty(sum(sizes) if len(group) > 1 else 0, dtype=dtype))
+        )
+    return blocks
+
+
+def _add(total: Tensor, factor: float, values: Tensor, scaled: Tensor, is_begun: bool) -> None:
+    if is_begun:
+        total.add_(scaled.copy_(values).mul_(factor))
+    else:
+        total.copy_(values).mul_(factor)
+
+
+def _divide(total: Tensor, by: float, mean: Tensor) -> None:
+    """Turn a sum into a mean of the summands' type, rounded to the nearest."""
+    for part, values in zip(total.split(PIECE), mean.split(PIECE), strict=True):
+        part.div_(by)
+        values.copy_(part if values.dtype.is_floating_point else part.round_())
+
+
+def weighted_mean(weighted: Iterable[tuple[float, Weights]]) -> Weights:
+    """Average weights, sum_k p_k w_k / sum_k p_k, holding a few summands at a time (see `WeightedMean`).
+
+    Raises:
+        ValueError: Nothing to average, the factors sum to zero, or the weights are of different models.
+    """
+    mean = WeightedMean()
+    for factor, weights in weighted:
+        mean.add(factor, weights)
+    return mean.result()

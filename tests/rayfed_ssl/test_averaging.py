@@ -1,0 +1,117 @@
+"""Weighted means: the order of summation, whatever is computed side by side."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rayfed_ssl import averaging, trees
+from rayfed_ssl.averaging import PIECE, SMALL, TOGETHER, WeightedMean, weighted_mean
+from rayfed_ssl.trees import Weights
+
+SHAPES = {
+    "scalar": (),
+    "empty": (0, 3),
+    "small": (3, 5),
+    "images": (4, 3, 8, 8),
+    "just small": (SMALL - 1,),
+    "just large": (SMALL,),
+    "a piece": (PIECE,),
+    "pieces": (2 * PIECE + 7,),
+}
+
+
+def drawn(seed: int) -> Weights:
+    random = torch.Generator().manual_seed(seed)
+    weights = {name: torch.randn(shape, generator=random) * 10.0 ** (seed % 5) for name, shape in SHAPES.items()}
+    weights["images"] = weights["images"].to(memory_format=torch.channels_last)
+    weights["turned"] = torch.randn(200, 300, generator=random).T
+    weights["half"] = torch.randn(40, generator=random).half()
+    weights["steps"] = torch.tensor(2**53 - seed)
+    weights["counts"] = torch.randint(0, 1000, (50,), generator=random)
+    return weights
+
+
+def one_by_one(parts: list[tuple[float, Weights]]) -> Weights:
+    """The definition, in numpy: each number's summands one after the other in float64, rounded once."""
+    mean = {}
+    for name, like in parts[0][1].items():
+        total = None
+        for factor, weights in parts:
+            term = weights[name].numpy().astype(np.float64) * factor
+            total = term if total is None else total + term
+        total = np.asarray(total / sum(factor for factor, _ in parts))
+        rounded = total if like.dtype.is_floating_point else np.rint(total)
+        mean[name] = torch.from_numpy(np.asarray(rounded, like.numpy().dtype)).reshape(like.shape)
+    return mean
+
+
+@pytest.mark.parametrize("number", [1, 2, TOGETHER, TOGETHER + 1, 3 * TOGETHER - 1])
+def test_a_mean_has_the_bits_of_adding_one_summand_after_the_other(number: int):
+    parts = [(1.0 + 0.1 * seed, drawn(seed)) for seed in range(number)]
+    assert trees.digest(weighted_mean(parts)) == trees.digest(one_by_one(parts))
+
+
+def test_neither_threads_nor_how_many_are_added_together_change_a_bit(monkeypatch):
+    parts = [(float(seed + 1), drawn(seed)) for seed in range(2 * TOGETHER)]
+    found = set()
+    for threads, together, nbytes in ((1, 1, 1), (4, 3, 1 << 40), (2, 100, 2_000_000)):
+        monkeypatch.setattr(averaging, "THREADS", threads)
+        monkeypatch.setattr(averaging, "TOGETHER", together)
+        monkeypatch.setattr(averaging, "TOGETHER_BYTES", nbytes)
+        found.add(trees.digest(weighted_mean(parts)))
+    assert len(found) == 1
+
+
+def test_negative_zeros_stay():
+    zeros = {"w": torch.full((5,), -0.0), "large": torch.full((SMALL,), -0.0)}
+    assert trees.digest(weighted_mean([(2.0, zeros)])) == trees.digest(zeros)
+
+
+def test_only_a_few_summands_are_held_at_a_time():
+    mean = WeightedMean()
+    for seed in range(5 * TOGETHER):
+        mean.add(1.0, {"w": torch.tensor([float(seed)])})
+        assert len(mean._waiting) < TOGETHER
+    assert float(mean.result()["w"]) == (5 * TOGETHER - 1) / 2
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"v": torch.ones(2)}, {"w": torch.ones(3)}, {"w": torch.ones(2).double()}, {}],
+    ids=["name", "shape", "type", "nothing"],
+)
+def test_weights_of_different_models_are_refused(other: Weights):
+    with pytest.raises(ValueError, match="different models"):
+        weighted_mean([(1.0, {"w": torch.ones(2)}), (1.0, other)])
+
+
+def test_weighted_mean_is_summed_in_float64_and_rounded_once():
+    parts = [(1.0, torch.tensor([1e8])), (1.0, torch.tensor([1.0])), (1.0, torch.tensor([-1e8]))]
+    assert float(weighted_mean((factor, {"w": value}) for factor, value in parts)["w"]) == float(np.float32(1 / 3))
+
+
+def test_weighted_mean_weighs_by_factor_and_rounds_integers():
+    mean = weighted_mean(
+        [
+            (3.0, {"w": torch.tensor([1.0, 2.0]), "steps": torch.tensor(10)}),
+            (1.0, {"w": torch.tensor([5.0, -2.0]), "steps": torch.tensor(13)}),
+        ]
+    )
+    assert mean["w"].tolist() == [2.0, 1.0]
+    assert mean["w"].dtype == torch.float32
+    assert (mean["steps"].dtype, int(mean["steps"])) == (torch.int64, 11)
+
+
+def test_weighted_mean_does_not_write_to_its_input():
+    parts = [(2.0, {"w": torch.ones(3, dtype=torch.float64)}), (1.0, {"w": torch.zeros(3, dtype=torch.float64)})]
+    before = [trees.digest(weights) for _, weights in parts]
+    weighted_mean(parts)
+    assert [trees.digest(weights) for _, weights in parts] == before
+
+
+@pytest.mark.parametrize("parts", [[], [(0.0, {"w": torch.ones(1)})]], ids=["nobody", "weight zero"])
+def test_a_mean_of_nothing_is_refused(parts: list[Any]):
+    with pytest.raises(ValueError, match="nothing to average"):
+        weighted_mean(parts)
