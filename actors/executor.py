@@ -17,7 +17,7 @@ from actors.cluster import ClusterError, start
 from actors.faults import LostObject, strike_after_client
 from actors.likeness import difference, own_versions
 from actors.memories import MemoryCache, is_mapped
-from actors.parking import Parcel, UploadLostError, fill
+from actors.parking import KEPT_BYTES, KEPT_SHARE, Parcel, UploadLostError, fill
 from actors.planning import actor_config, beside_gpu, check_share, claim, gpus_of, refuse_early, reservation
 from actors.pool import ActorPool
 from actors.queues import Job, expect, settle
@@ -70,6 +70,7 @@ class RayExecutor:
         self._engine = federation.config.engine
         self._uploads: dict[int, Parcel] = {}
         self._downloads: dict[int, Any] = {}
+        self._ahead: tuple[Stored, Sequence[int], Any] | None = None
         self._seconds: dict[int, float] = {}
         self._sent: dict[int, int] = {}
         self._sizes = {client_id: len(rows) for client_id, rows in federation.shards.items()}
@@ -92,9 +93,12 @@ class RayExecutor:
         config, versions = actor_config(self._federation, self.placement), own_versions()
         attempts = self._engine.attempts
 
+        room = min(KEPT_BYTES, int(KEPT_SHARE * min(node.store for node in nodes)))
+
         def make_server() -> Any:
             place = beside_gpu(self._cluster.nodes())  # the machine of the last one may be gone
-            return ray.remote(num_cpus=0, scheduling_strategy=place, **ONE_LIFE)(ServerActor).remote(config, versions)
+            server = ray.remote(num_cpus=0, scheduling_strategy=place, **ONE_LIFE)(ServerActor)
+            return server.remote(config, versions, room)
 
         self._keeper = Keeper(make_server, attempts, self._health.check)
         self._closing.callback(self._keeper.close)
@@ -135,7 +139,9 @@ class RayExecutor:
     ) -> Iterator[ClientReport | Failed]:
         def park() -> None:
             self._downloads = self._keeper.ask(
-                lambda server: self._collect(server.downloads.remote(cohort, state.server, directory))
+                lambda server: self._collect(
+                    self._prepared(state, cohort) or server.downloads.remote(cohort, state.server, directory)
+                )
             )
 
         def submit(actor: Any, jobs: Sequence[Job]) -> Sequence[ObjectRef[Any]]:
@@ -160,6 +166,19 @@ class RayExecutor:
         finally:
             self.retries += self._pool.retries - before
             self._downloads = {}
+
+    def _prepare(self, round: int, server: Stored, directory: Directory) -> None:
+        """Let the server select what it will send in the next round while this one is recorded and scored."""
+        if round <= self._federation.config.rounds:
+            cohort = self._federation.cohort(round)
+            self._ahead = server, cohort, self._keeper.actor.downloads.remote(cohort, server, directory)
+
+    def _prepared(self, state: RunState, cohort: Sequence[int]) -> Any | None:
+        """Take what was prepared, once, if it is for these clients and from this state."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or ahead[0] != state.server or not set(cohort) <= set(ahead[1]):
+            return None
+        return ahead[2]
 
     def _step(self, state: RunState, client_id: int) -> Step:
         own = state.clients.get(client_id)
@@ -231,6 +250,7 @@ class RayExecutor:
                 )
             again[lost] = self._train_again(state, lost, directory)
         self._uploads = {}
+        self._prepare(state.round + 1, report.state, directory)
         reports = tuple(one for one in again.values() if isinstance(one, ClientReport))
         return replace(report, again=reports, dropped=tuple(one for one in again.values() if isinstance(one, Dropped)))
 

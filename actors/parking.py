@@ -14,8 +14,11 @@ from rayfed_ssl.trees import Tree, leaves, map_leaves, nbytes, to_torch
 Key = TypeVar("Key")
 
 
-KEPT_BYTES = 1 << 26
-"""Bytes of uploads that the server may hold at a time."""
+KEPT_BYTES = 1 << 28
+"""Bytes of uploads that the server may hold at a time, where the object store is large enough."""
+
+KEPT_SHARE = 0.125
+"""Part of the object store that they may take: what is held cannot be spilled."""
 
 
 class Slot(int):
@@ -115,14 +118,18 @@ class Parcel:
 class Uploads(Mapping[int, Any]):
     """Uploads in ascending client id, fetched when they are asked for.
 
-    Small ones stay, because unpacking a call's uploads for each of them anew takes longer than adding them up; large ones
+    Those that fit stay, because unpacking a call's uploads for each of them anew takes longer than adding them up; others
     are let go, so that Ray may spill them.
+
+    Args:
+        parcels: By client id.
+        room: Bytes of those that may stay.
     """
 
-    def __init__(self, parcels: Mapping[int, Parcel]) -> None:
+    def __init__(self, parcels: Mapping[int, Parcel], room: int = KEPT_BYTES) -> None:
         self._parcels = dict(sorted(parcels.items()))
         self._kept: dict[ObjectRef[Any], list[Any]] = {}
-        self._room = KEPT_BYTES
+        self._room = room
 
     def __getitem__(self, client_id: int) -> Any:
         parcel = self._parcels[client_id]

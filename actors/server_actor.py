@@ -9,7 +9,7 @@ import torch
 from actors.faults import strike_actor
 from actors.likeness import Versions, hardware, refuse_others
 from actors.memories import Memories, Memory
-from actors.parking import Parcel, Uploads, park
+from actors.parking import KEPT_BYTES, Parcel, Uploads, park
 from rayfed_ssl import checkpoints
 from rayfed_ssl.checkpoints import Stored
 from rayfed_ssl.config import Config
@@ -31,12 +31,14 @@ class ServerActor:
     Args:
         config: The run's configuration as plain data.
         versions: The driver's; None compares nothing.
+        room: Bytes of uploads that it may hold at a time.
     """
 
-    def __init__(self, config: dict[str, Any], versions: Versions | None = None) -> None:
+    def __init__(self, config: dict[str, Any], versions: Versions | None = None, room: int = KEPT_BYTES) -> None:
         self._versions = versions or {}
         self._config = Config.load(config)
         torch.set_num_threads(self._config.engine.server_threads)
+        self._room = room
         self._live: tuple[Stored, Any] | None = None
 
     @cached_property
@@ -78,7 +80,7 @@ class ServerActor:
         faults: Sequence[Fault] = (),
     ) -> ServerReport:
         """Aggregate a round's uploads, one in memory at a time, and store the next state."""
-        result = self._federation.update_server(round, self._recall(state, directory), Uploads(uploads))
+        result = self._federation.update_server(round, self._recall(state, directory), Uploads(uploads, self._room))
         strike_actor(faults)
         fill_disk(faults, server_file(round))
         return ServerReport(self._keep(result.state, directory, round), result.metrics, result.seconds)

@@ -26,6 +26,9 @@ from rayfed_ssl.trees import Tree
 SYNCED_AT_ONCE = 8
 """Files that are flushed to disk side by side."""
 
+WRITTEN_AT_ONCE = 1 << 17
+"""Bytes of a file that go to the system together; a state has many small tensors."""
+
 REACHABLE = "engine.checkpoints must name a place that all machines reach (NFS or s3://)"
 
 
@@ -219,7 +222,7 @@ def write_whole(path: Path, content: Iterable[Chunk], *, durably: bool) -> None:
     """Write beside the path, perhaps flush to disk, then move into place: readers see all of it or nothing."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with temporary.open("wb") as file:
+        with temporary.open("wb", buffering=WRITTEN_AT_ONCE) as file:
             for chunk in content:
                 file.write(chunk)
             file.flush()

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
@@ -42,7 +41,7 @@ def metric_rows(outcome: RoundOutcome) -> list[Row]:
 
 def ledger_rows(outcome: RoundOutcome) -> list[Row]:
     """List the rows of ledger.parquet that a round adds."""
-    return [asdict(entry) for report in outcome.clients for entry in report.ledger]
+    return [dict(vars(entry)) for report in outcome.clients for entry in report.ledger]
 
 
 def score_rows(evaluations: Sequence[Evaluation]) -> list[Row]:

@@ -73,7 +73,11 @@ def to_torch(tree: Tree) -> Tree:
     """Turn numpy arrays into CPU tensors that share their memory: as read-only as the arrays were."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return map_leaves(lambda leaf: torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf, tree)
+        return map_leaves(_as_tensor, tree)
+
+
+def _as_tensor(leaf: Any) -> Any:
+    return torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf
 
 
 def frozen(weights: Weights) -> Weights:
@@ -86,15 +90,17 @@ def frozen(weights: Weights) -> Weights:
 
 def nbytes(tree: Tree) -> int:
     """Bytes that the tree's tensors, numbers (8 each) and strings (UTF-8) hold."""
-    return sum(_leaf_bytes(leaf) for _, leaf in leaves(tree))
-
-
-def _leaf_bytes(leaf: Any) -> int:
-    if isinstance(leaf, Tensor | np.ndarray):
-        return int(leaf.nbytes)
-    if isinstance(leaf, str):
-        return len(leaf.encode())
-    return 0 if leaf is None else 8
+    if isinstance(tree, Tensor | np.ndarray):
+        return int(tree.nbytes)
+    if isinstance(tree, dict):
+        return sum(map(nbytes, tree.values()))
+    if isinstance(tree, list | tuple):
+        return sum(map(nbytes, tree))
+    if is_node(tree):
+        return sum(nbytes(getattr(tree, field.name)) for field in dataclasses.fields(tree))
+    if isinstance(tree, str):
+        return len(tree.encode())
+    return 0 if tree is None else 8
 
 
 def digest(tree: Tree) -> str:

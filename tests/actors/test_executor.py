@@ -4,6 +4,7 @@ import time
 from contextlib import ExitStack
 
 import pytest
+import ray
 import torch
 
 from actors.cluster import ClusterError
@@ -90,6 +91,37 @@ def test_a_server_actor_that_dies_between_steps_changes_nothing(executor, federa
     killed = []
     assert play(executor, federation, tmp_path, Trace(on_client=end_server)) == expected
     assert len(killed) == 1
+
+
+def test_the_next_rounds_downloads_are_prepared_while_a_round_is_recorded(
+    executor, federation, expected, tmp_path, monkeypatch
+):
+    prepared = []
+    take = executor._prepared
+    monkeypatch.setattr(executor, "_prepared", lambda *args: prepared.append(take(*args)) or prepared[-1])
+    assert play(executor, federation, tmp_path) == expected
+    assert [found is not None for found in prepared] == [False, True]
+
+
+def test_a_server_actor_that_dies_with_what_it_prepared_changes_nothing(executor, federation, expected, tmp_path):
+    killed = []
+
+    def kill_first(outcome):
+        if not killed:
+            killed.append(executor._keeper.actor)
+            ray.kill(executor._keeper.actor)
+
+    assert play(executor, federation, tmp_path, Trace(on_round_end=kill_first)) == expected
+    assert executor._keeper.actor is not killed[0]
+
+
+def test_what_was_prepared_for_another_state_is_not_sent(executor, federation, expected, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    run_rounds(Plan(1, federation.cohort, 0, first), executor, Trace())  # prepares round 2 from its own state
+    assert executor._ahead is not None
+    assert play(executor, federation, second) == expected
 
 
 def test_a_client_whose_actors_always_die_ends_the_run(executor, federation, tmp_path, kill):
