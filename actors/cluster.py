@@ -118,6 +118,8 @@ def start(
     Raises:
         ClusterError: Ray does not start, or does not answer.
     """
+    if address is not None and not address.strip():
+        raise ClusterError("the address of Ray is empty: give host:port or auto, or leave it out to start Ray here")
     if ray.is_initialized():
         return Cluster(owned=False)
     _keep_uv_out()

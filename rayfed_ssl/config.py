@@ -166,7 +166,9 @@ def validate(tree: Mapping[str, Any]) -> Config:
         config = Config.model_validate(prepared)
     except ValidationError as error:
         raise ConfigError("\n".join(_explain(error))) from None
-    _refuse_infinite(config.model_dump(mode="python"), "")
+    plain = config.model_dump(mode="python")
+    _refuse_infinite(plain, "")
+    _refuse_booleans(prepared, plain, "")
     _check_consistency(config)
     return config
 
@@ -177,6 +179,18 @@ def _refuse_infinite(value: Any, key: str) -> None:
             _refuse_infinite(inner, f"{key}.{name}" if key else name)
     elif isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{key} must be a finite number, got {value}")
+
+
+def _refuse_booleans(given: Any, taken: Any, key: str) -> None:
+    """Refuse true and false where numbers are meant, for which Python takes them."""
+    if isinstance(given, Mapping) and isinstance(taken, Mapping):
+        for name, inner in given.items():
+            _refuse_booleans(inner, taken.get(name), f"{key}.{name}" if key else str(name))
+    elif isinstance(given, list | tuple) and isinstance(taken, list | tuple):
+        for inner, one in zip(given, taken, strict=False):
+            _refuse_booleans(inner, one, key)
+    elif isinstance(given, bool) and isinstance(taken, int | float) and not isinstance(taken, bool):
+        raise ConfigError(f"{key} must be a number, got {str(given).lower()}")
 
 
 def _explain(error: ValidationError) -> Iterable[str]:

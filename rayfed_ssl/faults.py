@@ -135,6 +135,8 @@ def parse_fault(text: str) -> Fault | RandomFaults:
         key, _, value = part.partition("=")
         if key not in known:
             raise ConfigError(f"--inject {text}: {name} has no {key!r}{nearest(key, known)}")
+        if key in values:
+            raise ConfigError(f"--inject {text}: {key} is there twice, write --inject once for each fault")
         values[key] = _number(text, key, value)
     for key in needed:
         if key not in values:

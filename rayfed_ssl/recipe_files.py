@@ -15,6 +15,23 @@ def recipe_names() -> list[str]:
     return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
 
 
+class _Loader(yaml.SafeLoader):
+    """Plain data, of which no key is there twice: YAML has the last one win, without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != MERGE:
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is there twice", key.start_mark)
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+MERGE = "tag:yaml.org,2002:merge"
+"""The tag of "<<", which may stand in a mapping more than once."""
+
+
 def read_recipe(source: str | Path) -> dict[str, Any]:
     """Read a recipe file, or one that comes with the package, as plain data."""
     path = Path(source)
@@ -30,7 +47,7 @@ def read_recipe(source: str | Path) -> dict[str, Any]:
     else:
         raise ConfigError(f"there is no recipe file {path}: give a path that exists, or a name from `list recipes`")
     try:
-        tree = yaml.safe_load(text)
+        tree = yaml.load(text, _Loader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise ConfigError(f"{source} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(tree, dict):

@@ -132,8 +132,12 @@ class RunRecord(Observer):
         return record
 
     @classmethod
-    def open(cls, directory: Path) -> "RunRecord":
+    def open(cls, directory: Path, *, tables: bool = True) -> "RunRecord":
         """Read a record.
+
+        Args:
+            directory: Where it lies.
+            tables: Whether the tables have to be whole; if not, they are not read now.
 
         Raises:
             ConfigError: There is none, or it is damaged.
@@ -145,12 +149,25 @@ class RunRecord(Observer):
             record.summary = json.loads((directory / "run.json").read_text())
             if not describes_a_run(record.summary):
                 raise ValueError("run.json does not describe a run")
-            record._metrics.load()
-            record._ledger.load()
-        except (OSError, ValueError, pa.ArrowException) as error:
+        except (OSError, ValueError) as error:
             why = " ".join(str(error).split())
             raise ConfigError(f"the record in {directory} is damaged ({why}): start a new run") from None
+        try:
+            if tables:
+                record._metrics.load()
+                record._ledger.load()
+        except (OSError, ValueError, pa.ArrowException) as error:
+            why = " ".join(str(error).split())
+            raise ConfigError(
+                f"a table of {directory} is damaged ({why}): `rayfed-ssl resume` goes on with what can be read"
+            ) from None
         return record
+
+    def salvage(self, federation: Federation) -> None:
+        """Keep what can be read of tables that are damaged: the states, which decide how a run goes on, are elsewhere."""
+        self._metrics.salvage()
+        if not self._ledger.salvage() and not any(row["round"] == 0 for row in self.ledger):
+            self._ledger.append([dict(vars(entry)) for entry in federation.public_entries()])
 
     @contextmanager
     def locked(self) -> Iterator[None]:

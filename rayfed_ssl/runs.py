@@ -178,11 +178,12 @@ def resume(
         ConfigError: There is no such run, or another process is running it.
         CheckpointError: It has no usable checkpoint.
     """
-    record = RunRecord.open(Path(directory))
+    record = RunRecord.open(Path(directory), tables=False)
     with record.locked():
-        record = RunRecord.open(Path(directory))  # once more, as who had the lock may have gone on
+        record = RunRecord.open(Path(directory), tables=False)  # once more, as who had the lock may have gone on
         federation = Federation.open(record.config(*overrides))
         record.check(federation, draws=True)
+        record.salvage(federation)
         check_ready(federation)
         trackers.chosen(federation.config)
         if any(override.partition("=")[0].strip() == "engine.checkpoints" for override in overrides):

@@ -7,6 +7,7 @@ one is merged into the other, every row is read once. A batch that was cut off b
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,13 +62,39 @@ class GrowingTable:
             OSError: The Parquet file is missing.
             ValueError: It is damaged, or has other columns.
         """
-        table = pq.read_table(self._path)
+        return self._with_journal(self._checked(pq.read_table(self._path)))
+
+    def salvage(self) -> bool:
+        """Keep what can be read of a damaged table; a Parquet file that cannot is put aside as NAME.parquet.damaged.
+
+        Returns:
+            Whether all was whole.
+        """
+        with suppress(OSError, ValueError, pa.ArrowException):
+            self.load()
+            return True
+        empty = self._schema.empty_table()
+        try:
+            table = self._checked(pq.read_table(self._path))
+        except (OSError, ValueError, pa.ArrowException):
+            table = empty
+            with suppress(FileNotFoundError):
+                self._path.rename(self._path.with_suffix(".parquet.damaged"))
+        with suppress(OSError, ValueError, pa.ArrowException):
+            table = self._with_journal(table) if table.num_rows else self._journal_alone()
+        self.replace(table)
+        return False
+
+    def _journal_alone(self) -> pa.Table:
+        with pa.OSFile(str(self._journal)) as file:
+            return pa.Table.from_batches(_complete_batches(file)[1], self._schema)
+
+    def _checked(self, table: pa.Table) -> pa.Table:
         if set(table.schema.names) != set(self._schema.names):
             raise ValueError(
                 f"a table has columns {', '.join(table.schema.names)} instead of {', '.join(self._schema.names)}"
             )
-        table = table.select(self._schema.names).cast(self._schema)
-        return self._with_journal(table)
+        return table.select(self._schema.names).cast(self._schema)
 
     def _with_journal(self, table: pa.Table) -> pa.Table:
         try:

@@ -99,7 +99,7 @@ def resume(
         from tune.progress import Progress
 
         faults = parse_faults(inject)
-        record = RunRecord.open(directory)
+        record = RunRecord.open(directory, tables=False)
         config = record.config(*(settings or []))
         progress = Progress(config, quiet=quiet)
         progress.go_on(record)

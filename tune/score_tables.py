@@ -9,7 +9,7 @@ from rayfed_ssl.evaluation.protocols import BEST, PROTOCOLS
 from rayfed_ssl.method import Metrics
 from rayfed_ssl.reports.measurements import TABLE, Measurement
 from rayfed_ssl.reports.seeds import SeedGroup, Spread
-from tune.tables import percent, plain_console, plain_table, print_held_out, print_json
+from tune.tables import percent, plain_console, plain_table, print_json, print_remarks
 
 OVER_CLIENTS: Mapping[str, Callable[[Iterable[float]], float]] = {
     "mean of clients": fmean,
@@ -80,7 +80,7 @@ def print_seed_groups(groups: Sequence[SeedGroup], as_json: bool) -> None:
             seeds = ", ".join(map(str, group.seeds))
             table.add_row(*named, score, *_cells(spread), "" if lowest is None else plus_minus(lowest), seeds)
     plain_console().print(table)
-    print_held_out([run for group in groups for run in group.runs])
+    print_remarks([run for group in groups for run in group.runs])
 
 
 def _cells(spread: Spread) -> tuple[str, str, str]:

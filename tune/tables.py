@@ -96,7 +96,7 @@ def print_run(directory: Path, figures: Sequence[Path]) -> None:
             f"as {even.rounds_of_averaging:.2f} rounds of averaging {even.num_parameters:,} parameters",
             soft_wrap=True,
         )
-    print_held_out([summary])
+    print_remarks([summary])
     console.print(f"state_sha256 {summary.state_sha256}", soft_wrap=True)
     console.print(f"record: {directory}" + "".join(f"\nfigure: {figure}" for figure in figures), soft_wrap=True)
 
@@ -127,17 +127,25 @@ def print_comparison(summaries: Sequence[Summary], as_json: bool) -> None:
             summary.privacy,
         )
     plain_console().print(table)
-    print_held_out(summaries)
+    print_remarks(summaries)
 
 
-def print_held_out(summaries: Iterable[Summary]) -> None:
-    """Say of which runs accuracies are not of the test set."""
+def print_remarks(summaries: Iterable[Summary]) -> None:
+    """Say of which runs accuracies are not of the test set, and of which rows are lost."""
+    console, summaries = plain_console(), list(summaries)
     names = [summary.directory.name for summary in summaries if summary.config.data.validation is not None]
     if names:
-        plain_console().print(
+        console.print(
             f"accuracies of {', '.join(names)} are of held-out training samples (data.validation), not of the test set",
             soft_wrap=True,
         )
+    for summary in summaries:
+        for table, rounds in summary.lost.items():
+            told = f"{table} of rounds {', '.join(map(str, rounds))}"
+            console.print(
+                f"{summary.directory.name} was damaged, and has lost {told}: bytes and seconds are of what is left",
+                soft_wrap=True,
+            )
 
 
 def _plain(summary: Summary) -> dict[str, Any]:

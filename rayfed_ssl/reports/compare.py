@@ -1,7 +1,7 @@
 """What a run achieved and what it cost, from its record."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -43,6 +43,7 @@ class Summary:
         state_sha256: Digest of the last committed state.
         curve: kNN accuracy and bytes by round.
         break_even: FLESD's Eq. 11, where representations are sent.
+        lost: Rounds whose rows a damaged table has lost, by table: bytes and seconds are of what is left.
     """
 
     directory: Path
@@ -61,6 +62,7 @@ class Summary:
     state_sha256: str | None
     curve: tuple[Point, ...]
     break_even: BreakEven | None
+    lost: Mapping[str, Sequence[int]]
 
     def headline(self, score: str) -> float | None:
         """The global encoder's score, or the mean over clients where there is no global one."""
@@ -111,6 +113,7 @@ def summarise(directory: Path) -> Summary:
         state_sha256=rounds[-1]["state_sha256"] if rounds else None,
         curve=_curve(record),
         break_even=None if facts is None else BreakEven(**facts),
+        lost=record.incomplete(),
     )
 
 

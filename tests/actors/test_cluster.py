@@ -94,6 +94,11 @@ def test_an_address_that_is_none_is_refused():
     assert refusal("'ray://head:10001'").startswith("Ray's address must be host:port or auto")
 
 
+@pytest.mark.parametrize("address", ["", " "])
+def test_an_empty_address_is_refused(address):
+    assert refusal(repr(address)).startswith("the address of Ray is empty: give host:port or auto")
+
+
 def test_a_ray_that_hangs_is_given_up():
     code = "import ray, time; ray.init = lambda **_: time.sleep(1000)" + START.format(arguments="'local', timeout=0.5")
     ended = shell(code)

@@ -10,7 +10,7 @@ import yaml
 from rayfed_ssl.config import Config
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.methods import FLESD, METHODS, FedAvg, FedProx
-from rayfed_ssl.recipe_files import recipe_names
+from rayfed_ssl.recipe_files import read_recipe, recipe_names
 
 TinyConfig = Callable[..., Config]
 
@@ -80,6 +80,8 @@ MISTAKES = {
         ["objective=supervised"],
         "flesd compares representations: a supervised objective has none",
     ),
+    "a truth for a whole number": (["rounds=true"], "^rounds must be a number, got true"),
+    "a truth for a number": (["training.optimiser.lr=true"], r"^training\.optimiser\.lr must be a number, got true"),
     "section is no section": (["clients=5"], "clients: input should be a valid dictionary .*got 5"),
 }
 
@@ -124,13 +126,25 @@ def test_a_recipe_that_is_not_there(source: object, message: str):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("a: [1", "is not YAML"), ("- 1", "must hold keys and values, got list")]
+    ("text", "message"),
+    [
+        ("a: [1", "is not YAML"),
+        ("- 1", "must hold keys and values, got list"),
+        ("rounds: 2\ntraining:\n  epochs: 1\n  epochs: 2", "is not YAML: 'epochs' is there twice .*line 4, column 3"),
+        ("rounds: 2\nrounds: 2", "is not YAML: 'rounds' is there twice"),
+    ],
 )
 def test_a_file_that_is_no_recipe(tmp_path: Path, text: str, message: str):
     (tmp_path / "run.yaml").write_text(text)
     with pytest.raises(ConfigError, match=message) as caught:
         Config.load(tmp_path / "run.yaml")
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_anchors_and_merges_are_no_double_keys(tmp_path: Path):
+    text = "a: &a {x: 1, y: 1}\nb: &b {y: 2}\nc: {<<: *a, <<: *b, y: 3}"
+    (tmp_path / "run.yaml").write_text(text)
+    assert read_recipe(tmp_path / "run.yaml")["c"] == {"x": 1, "y": 3}
 
 
 def test_epochs_are_given_once(tiny: TinyConfig):

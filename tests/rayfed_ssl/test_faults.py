@@ -31,6 +31,7 @@ def faults(*texts: str, **options: Any) -> Faults:
         ("slow:round=1,second=3", "slow has no 'second': did you mean 'seconds'"),
         ("sigterm:round=1,client=2", "sigterm has no 'client'"),
         ("random:seed=3", "rate is missing, write random:rate=0.1"),
+        ("raise:round=1,client=2,round=3", "round is there twice, write --inject once for each fault"),
         ("random:rate=1.5", "rate must be a number from 0 to 1, got '1.5'"),
     ],
 )

@@ -319,6 +319,30 @@ def test_a_journal_that_lost_rows_is_told_of_when_its_run_goes_on(tiny: Tiny, tm
         resume(tmp_path / "run")
 
 
+@pytest.mark.parametrize("table", ["metrics", "ledger"])
+def test_a_run_with_a_damaged_table_goes_on_to_the_same_bits(whole: Result, tiny: Tiny, tmp_path: Path, table: str):
+    run(whole.record.config(), tmp_path / "run", until=1)
+    file = tmp_path / "run" / f"{table}.parquet"
+    content = file.read_bytes()[:-1]
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"a table of .* is damaged .*: `rayfed-ssl resume` goes on"):
+        RunRecord.open(tmp_path / "run")
+    with pytest.warns(RuntimeWarning, match=f"has lost {table} of rounds 1; the states are whole"):
+        assert resume(tmp_path / "run").state_sha256 == whole.state_sha256
+    assert file.with_suffix(".parquet.damaged").read_bytes() == content
+    assert RunRecord.open(tmp_path / "run").incomplete() == {table: [1]}
+
+
+def test_a_salvaged_ledger_knows_what_was_sent_before_round_1(tiny: Tiny, tmp_path: Path):
+    result = run(tiny("flesd"), tmp_path / "run", until=1)
+    before = [row for row in result.record.ledger if row["round"] == 0]
+    (tmp_path / "run" / "ledger.parquet").write_bytes(b"PAR1")
+    with pytest.warns(RuntimeWarning, match="has lost ledger of rounds 1"):
+        resume(tmp_path / "run")
+    assert before
+    assert [row for row in result.record.ledger if row["round"] == 0] == before
+
+
 @pytest.mark.parametrize("change", [{"rounds": 5}, {"rounds": [{}]}, {"data": []}, {"checkpoints": 5}])
 def test_a_record_of_other_kinds_is_said_to_be_damaged(whole: Result, tmp_path: Path, change: dict[str, Any]):
     shutil.copytree(whole.directory, tmp_path / "run")

@@ -113,3 +113,30 @@ def test_other_columns_are_refused(tmp_path: Path):
     tables.write_table(tmp_path / "t.parquet", pa.table({"round": [1], "value": [2]}))
     with pytest.raises(ValueError, match="has columns round, value instead of round, name"):
         opened(tmp_path).load()
+
+
+def test_what_can_be_read_of_a_damaged_table_stays(grown: GrowingTable, tmp_path: Path):
+    assert opened(tmp_path).salvage()
+    whole = opened(tmp_path).rows
+    (tmp_path / "t.parquet").write_bytes(b"PAR1 and no more")
+    assert not opened(tmp_path).salvage()
+    assert opened(tmp_path).rows == [row for row in whole if row not in rows(0)]  # those of the journal
+    assert files(tmp_path) == {"t.parquet", "t.parquet.damaged"}
+
+
+def test_a_journal_of_something_else_does_not_spoil_its_table(grown: GrowingTable, tmp_path: Path):
+    grown.merge()
+    whole = opened(tmp_path).rows
+    other = pa.schema([("x", pa.int8())], metadata={tables.AFTER: str(len(whole))})
+    with pa.OSFile(str(tmp_path / "t.arrows"), "wb") as file, pa.ipc.new_stream(file, other) as writer:
+        writer.write_batch(pa.RecordBatch.from_pylist([{"x": 1}], other))
+    assert not opened(tmp_path).salvage()
+    assert opened(tmp_path).rows == whole
+    assert files(tmp_path) == {"t.parquet"}
+
+
+def test_a_table_that_is_gone_is_begun_again(grown: GrowingTable, tmp_path: Path):
+    grown.merge()
+    (tmp_path / "t.parquet").unlink()
+    assert not opened(tmp_path).salvage()
+    assert opened(tmp_path).rows == []

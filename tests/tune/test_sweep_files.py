@@ -262,7 +262,7 @@ def test_a_sweep_of_which_no_trial_could_come_to_a_value_is_not_begun(change, ov
 )
 def test_what_no_sweep_could_keep_is_refused_before_anything_is_written(text, says, tmp_path):
     file = tmp_path / "odd.yaml"
-    file.write_text("recipe: fedprox\nspace: {rounds: [1]}\n" + text)
+    file.write_text("recipe: fedprox\n" + text + ("" if "space" in text else "\nspace: {rounds: [1]}"))
     with pytest.raises(ConfigError, match=says):
         SweepDirectory.create(tmp_path / "out", str(file), (), {}, "rayfed-ssl sweep odd.yaml")
     assert not (tmp_path / "out").exists()

@@ -156,7 +156,9 @@ class RunSection:
 
     def _settings(self) -> Section:
         record = self._run.record
-        notes = record.summary.get("notes") or []
+        notes = list(record.summary.get("notes") or [])
+        for table, rounds in self._run.summary.lost.items():
+            notes.append(f"the record was damaged, and has lost {table} of rounds {', '.join(map(str, rounds))}")
         rows = [[key, plain(value)] for key, value in flatten(self._run.summary.config.dump()).items()]
         text = [f"Note: {note}." for note in notes] or ["The run has no notes: it did all that was asked."]
         folded = (
