@@ -10,6 +10,7 @@ import yaml
 
 from actors import RAY_ENVIRONMENT
 from actors.address import ClusterError
+from rayfed_ssl.recipe_files import plain_data
 
 PLACEHOLDER = re.compile(r"FILL_IN_\w+")
 
@@ -54,7 +55,7 @@ def check_cluster_file(path: Path) -> list[str]:
         ClusterError: There is no such file, or it is no YAML.
     """
     try:
-        tree = yaml.safe_load(path.read_text())
+        tree = plain_data(path.read_text())
     except OSError as error:
         raise ClusterError(f"{path} cannot be read ({error.strerror}): name the file that `ray up` takes") from None
     except yaml.YAMLError as error:

@@ -70,7 +70,7 @@ class RayExecutor:
         self._engine = federation.config.engine
         self._uploads: dict[int, Parcel] = {}
         self._downloads: dict[int, Any] = {}
-        self._ahead: tuple[Stored, Sequence[int], Any] | None = None
+        self._ahead: tuple[Any, Stored, Sequence[int], Any] | None = None
         self._seconds: dict[int, float] = {}
         self._sent: dict[int, int] = {}
         self._sizes = {client_id: len(rows) for client_id, rows in federation.shards.items()}
@@ -170,15 +170,16 @@ class RayExecutor:
     def _prepare(self, round: int, server: Stored, directory: Directory) -> None:
         """Let the server select what it will send in the next round while this one is recorded and scored."""
         if round <= self._federation.config.rounds:
-            cohort = self._federation.cohort(round)
-            self._ahead = server, cohort, self._keeper.actor.downloads.remote(cohort, server, directory)
+            actor, cohort = self._keeper.actor, self._federation.cohort(round)
+            self._ahead = actor, server, cohort, actor.downloads.remote(cohort, server, directory)
 
     def _prepared(self, state: RunState, cohort: Sequence[int]) -> Any | None:
-        """Take what was prepared, once, if it is for these clients and from this state."""
+        """Take what the present server actor prepared, once, if it is for these clients and from this state."""
         ahead, self._ahead = self._ahead, None
-        if ahead is None or ahead[0] != state.server or not set(cohort) <= set(ahead[1]):
+        if ahead is None:
             return None
-        return ahead[2]
+        actor, server, known, parts = ahead
+        return parts if actor is self._keeper.actor and server == state.server and set(cohort) <= set(known) else None
 
     def _step(self, state: RunState, client_id: int) -> Step:
         own = state.clients.get(client_id)

@@ -10,7 +10,7 @@ from actors.faults import strike_actor
 from actors.likeness import Versions, hardware, refuse_others
 from actors.memories import Memories, Memory
 from actors.parking import KEPT_BYTES, Parcel, Uploads, park
-from rayfed_ssl import checkpoints
+from rayfed_ssl import averaging, checkpoints
 from rayfed_ssl.checkpoints import Stored
 from rayfed_ssl.config import Config
 from rayfed_ssl.faults import Fault
@@ -79,8 +79,9 @@ class ServerActor:
         directory: Directory,
         faults: Sequence[Fault] = (),
     ) -> ServerReport:
-        """Aggregate a round's uploads, one in memory at a time, and store the next state."""
-        result = self._federation.update_server(round, self._recall(state, directory), Uploads(uploads, self._room))
+        """Aggregate a round's uploads, a few held at a time, and store the next state."""
+        with averaging.holding(self._room):
+            result = self._federation.update_server(round, self._recall(state, directory), Uploads(uploads, self._room))
         strike_actor(faults)
         fill_disk(faults, server_file(round))
         return ServerReport(self._keep(result.state, directory, round), result.metrics, result.seconds)

@@ -1,7 +1,8 @@
 """Weighted means of weights: one order of summation, whoever computes them and however many threads it takes."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +25,20 @@ TOGETHER_BYTES = 1 << 28
 
 THREADS = min(4, os.cpu_count() or 1)
 """Threads that sum; clients wait for the server then, so their cores are free. All is elementwise: no bit depends on it."""
+
+_together_bytes = TOGETHER_BYTES
+
+
+@contextmanager
+def holding(nbytes: int) -> Iterator[None]:
+    """Let no more bytes of summands wait inside than what holds them can do without; no bit depends on it."""
+    global _together_bytes  # noqa: PLW0603 (means are made inside methods, which know nothing of where uploads lie)
+    before, _together_bytes = _together_bytes, min(nbytes, TOGETHER_BYTES)
+    try:
+        yield
+    finally:
+        _together_bytes = before
+
 
 Form = dict[str, tuple[torch.dtype, torch.Size, torch.device]]
 
@@ -67,11 +82,11 @@ class WeightedMean:
     """
 
     def __init__(self) -> None:
-        self._form: Form = {}
+        self._form: Form | None = None
         self._blocks: list[_Block] = []
         self._total = 0.0
         self._waiting: list[tuple[float, Weights]] = []
-        self._room = TOGETHER_BYTES
+        self._room = _together_bytes
 
     def add(self, factor: float, weights: Weights) -> None:
         """Add a summand. It is read when a few have come, so nobody may write to it before `result`.
@@ -80,11 +95,12 @@ class WeightedMean:
             ValueError: It has other names, shapes or types than the first.
         """
         form = {name: (value.dtype, value.shape, value.device) for name, value in weights.items()}
-        self._form = self._form or form
+        if self._form is None:
+            self._form = form
         if form != self._form:
             raise ValueError("weights of different models cannot be averaged")
         self._total += factor
-        self._waiting.append((factor, weights))
+        self._waiting.append((factor, {name: value.detach() for name, value in weights.items()}))
         self._room -= sum(value.nbytes for value in weights.values())
         if len(self._waiting) == TOGETHER or self._room <= 0:
             self._add_up()
@@ -95,7 +111,7 @@ class WeightedMean:
         Raises:
             ValueError: Nothing to average, or the factors sum to zero.
         """
-        if self._total <= 0:
+        if self._form is None or self._total <= 0:
             raise ValueError("there is nothing to average: no client sent weights with a positive factor")
         self._add_up()
         mean: Weights = {}
@@ -108,11 +124,12 @@ class WeightedMean:
         return {name: mean[name] for name in self._form}
 
     def _add_up(self) -> None:
+        assert self._form is not None, "something was added"
         is_begun, self._blocks = bool(self._blocks), self._blocks or _blocks(self._form)
         with compute_threads(THREADS):
             for block in self._blocks:
                 block.add(self._waiting, is_begun)
-        self._waiting, self._room = [], TOGETHER_BYTES
+        self._waiting, self._room = [], _together_bytes
 
 
 def _blocks(form: Form) -> list[_Block]:
@@ -123,8 +140,8 @@ def _blocks(form: Form) -> list[_Block]:
         if shape.numel() >= SMALL:
             groups.append([name])
             continue
-        group, filled = open_groups.get((dtype, device), ([], PIECE))
-        if filled + shape.numel() > PIECE:
+        group, filled = open_groups.get((dtype, device), ([], 0))
+        if not group or filled + shape.numel() > PIECE:
             group, filled = [], 0
             groups.append(group)
         group.append(name)

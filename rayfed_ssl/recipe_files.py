@@ -18,18 +18,28 @@ def recipe_names() -> list[str]:
 class _Loader(yaml.SafeLoader):
     """Plain data, of which no key is there twice: YAML has the last one win, without a word."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
         seen = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.tag != MERGE:
-                if key.value in seen:
+                if (key.tag, key.value) in seen:
                     raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is there twice", key.start_mark)
-                seen.add(key.value)
-        return super().construct_mapping(node, deep)
+                seen.add((key.tag, key.value))
+        return node
 
 
 MERGE = "tag:yaml.org,2002:merge"
 """The tag of "<<", which may stand in a mapping more than once."""
+
+
+def plain_data(text: str) -> Any:
+    """Read YAML as plain data.
+
+    Raises:
+        yaml.YAMLError: It is none, or has a key twice.
+    """
+    return yaml.load(text, _Loader)
 
 
 def read_recipe(source: str | Path) -> dict[str, Any]:
@@ -47,7 +57,7 @@ def read_recipe(source: str | Path) -> dict[str, Any]:
     else:
         raise ConfigError(f"there is no recipe file {path}: give a path that exists, or a name from `list recipes`")
     try:
-        tree = yaml.load(text, _Loader)
+        tree = plain_data(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise ConfigError(f"{source} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(tree, dict):
@@ -65,7 +75,9 @@ def apply_override(tree: dict[str, Any], override: str) -> None:
     if not equals or not key:
         raise ConfigError(f"an override looks like key=value, got {override!r}")
     try:
-        value = yaml.safe_load(text)
+        value = plain_data(text)
+    except yaml.constructor.ConstructorError as error:
+        raise ConfigError(f"{key} cannot be read: {error.problem}, got {text}") from None
     except yaml.YAMLError:
         value = text
     *parents, last = key.split(".")

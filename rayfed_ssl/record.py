@@ -20,7 +20,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import yaml
 
@@ -37,7 +36,7 @@ from rayfed_ssl.places import Directory, Folder, Place, inside, open_place, writ
 from rayfed_ssl.recovery import check_moved
 from rayfed_ssl.rounds import Evaluation, Observer, RoundOutcome
 from rayfed_ssl.rows import EVALUATION_SECONDS, LEDGER, METRICS, Row, ledger_rows, lost_rows, metric_rows, score_rows
-from rayfed_ssl.tables import GrowingTable
+from rayfed_ssl.tables import DAMAGE, GrowingTable
 
 
 class RunRecord(Observer):
@@ -156,7 +155,7 @@ class RunRecord(Observer):
             if tables:
                 record._metrics.load()
                 record._ledger.load()
-        except (OSError, ValueError, pa.ArrowException) as error:
+        except DAMAGE as error:
             why = " ".join(str(error).split())
             raise ConfigError(
                 f"a table of {directory} is damaged ({why}): `rayfed-ssl resume` goes on with what can be read"
@@ -164,10 +163,18 @@ class RunRecord(Observer):
         return record
 
     def salvage(self, federation: Federation) -> None:
-        """Keep what can be read of tables that are damaged: the states, which decide how a run goes on, are elsewhere."""
-        self._metrics.salvage()
-        if not self._ledger.salvage() and not any(row["round"] == 0 for row in self.ledger):
-            self._ledger.append([dict(vars(entry)) for entry in federation.public_entries()])
+        """Keep what can be read of tables that are damaged: the states, which decide how a run goes on, are elsewhere.
+
+        Raises:
+            ConfigError: A table cannot be read or written now.
+        """
+        try:
+            self._metrics.salvage()
+            self._ledger.salvage([dict(vars(entry)) for entry in federation.public_entries()])
+        except OSError as error:
+            raise ConfigError(
+                f"a table of {self.directory} cannot be read or written now ({error}): mend that, then resume the run"
+            ) from None
 
     @contextmanager
     def locked(self) -> Iterator[None]:

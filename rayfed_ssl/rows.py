@@ -1,7 +1,7 @@
 """What a run's tables hold: their columns, and the rows that a round adds."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -77,3 +77,14 @@ def _rows(round: int, participant: str, metrics: Metrics) -> list[Row]:
         {"round": round, "participant": participant, "name": name, "value": float(value)}
         for name, value in metrics.items()
     ]
+
+
+def spans(rounds: Iterable[int]) -> str:
+    """Write rounds for people: "1-3, 5"."""
+    found: list[list[int]] = []
+    for round in sorted(rounds):
+        if found and found[-1][-1] == round - 1:
+            found[-1][1:] = [round]
+        else:
+            found.append([round])
+    return ", ".join("-".join(map(str, ends)) for ends in found)

@@ -31,6 +31,7 @@ from rayfed_ssl.rounds import (
     ServerReport,
     run_rounds,
 )
+from rayfed_ssl.rows import spans
 from rayfed_ssl.trackers.tracking import tracked
 
 ExecutorFactory = Callable[[Federation], Executor]
@@ -183,18 +184,17 @@ def resume(
         record = RunRecord.open(Path(directory), tables=False)  # once more, as who had the lock may have gone on
         federation = Federation.open(record.config(*overrides))
         record.check(federation, draws=True)
-        record.salvage(federation)
         check_ready(federation)
         trackers.chosen(federation.config)
         if any(override.partition("=")[0].strip() == "engine.checkpoints" for override in overrides):
             record.find_states(federation.config.engine.checkpoints, round)
+        state = _state_to_go_on_from(record, round, observer or Observer())
+        record.salvage(federation)
         for table, rounds in record.incomplete().items():
-            listed = ", ".join(map(str, rounds))
             (observer or Observer()).on_warning(
-                f"{record.directory} was damaged, and has lost {table} of rounds {listed}; the states are whole, and "
+                f"{record.directory} was damaged, and has lost {table} of rounds {spans(rounds)}; the states are whole, and "
                 "the run goes on"
             )
-        state = _state_to_go_on_from(record, round, observer or Observer())
         running = executor(federation)
         try:
             last = 0 if state is None else state.round

@@ -5,9 +5,10 @@ flushed to disk. The journal says how many rows of the Parquet file it follows, 
 one is merged into the other, every row is read once. A batch that was cut off belongs to a round that was not committed.
 """
 
+import errno
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ import pyarrow.parquet as pq
 from rayfed_ssl.places import explained, write_durably
 
 Row = Mapping[str, Any]
+
+DAMAGE = (OSError, ValueError, SystemError, pa.ArrowException)
+"""What reading a damaged file raises."""
 
 AFTER = b"after"
 """Key in the journal's schema: rows of the Parquet file that the journal follows."""
@@ -62,50 +66,63 @@ class GrowingTable:
             OSError: The Parquet file is missing.
             ValueError: It is damaged, or has other columns.
         """
-        return self._with_journal(self._checked(pq.read_table(self._path)))
+        return self._joined(self._checked(self._parquet()), self._read_journal())
 
-    def salvage(self) -> bool:
-        """Keep what can be read of a damaged table; a Parquet file that cannot is put aside as NAME.parquet.damaged.
+    def salvage(self, beginning: Sequence[Row] = ()) -> None:
+        """Keep what can be read of a damaged table; the files that cannot stay beside it, as NAME.damaged.
 
-        Returns:
-            Whether all was whole.
+        Args:
+            beginning: Rows that the table was made with, in case its Parquet file is lost.
+
+        Raises:
+            OSError, MemoryError: A file cannot be read now, which is no damage; nothing was changed.
         """
-        with suppress(OSError, ValueError, pa.ArrowException):
-            self.load()
-            return True
-        empty = self._schema.empty_table()
         try:
-            table = self._checked(pq.read_table(self._path))
-        except (OSError, ValueError, pa.ArrowException):
-            table = empty
-            with suppress(FileNotFoundError):
-                self._path.rename(self._path.with_suffix(".parquet.damaged"))
-        with suppress(OSError, ValueError, pa.ArrowException):
-            table = self._with_journal(table) if table.num_rows else self._journal_alone()
-        self.replace(table)
-        return False
+            table: pa.Table | None = self._checked(self._parquet())
+        except DAMAGE as error:
+            _raise_if_passing(error)
+            table = None
+        journal = self._read_journal()
+        if table is not None and (journal is None or not journal.damaged):
+            return
+        rows = [] if journal is None else journal.batches
+        if table is None:
+            first = pa.Table.from_pylist(list(beginning), schema=self._schema)
+            found = pa.concat_tables([first, pa.Table.from_batches(rows, self._schema)])
+            _put_aside(self._path)
+        else:
+            found = self._joined(table, journal)
+        _put_aside(self._journal)  # before its rows are anywhere else, so that none is ever counted twice
+        self.replace(found)
 
-    def _journal_alone(self) -> pa.Table:
-        with pa.OSFile(str(self._journal)) as file:
-            return pa.Table.from_batches(_complete_batches(file)[1], self._schema)
+    def _parquet(self) -> pa.Table:
+        return pq.read_table(self._path, page_checksum_verification=True)
 
     def _checked(self, table: pa.Table) -> pa.Table:
         if set(table.schema.names) != set(self._schema.names):
             raise ValueError(
                 f"a table has columns {', '.join(table.schema.names)} instead of {', '.join(self._schema.names)}"
             )
-        return table.select(self._schema.names).cast(self._schema)
+        table = table.select(self._schema.names).cast(self._schema)
+        table.validate(full=True)
+        return table
 
-    def _with_journal(self, table: pa.Table) -> pa.Table:
+    def _joined(self, table: pa.Table, journal: "_Journal | None") -> pa.Table:
+        if journal is None:
+            return table
+        merged = journal.after + sum(batch.num_rows for batch in journal.batches) <= len(table)
+        if merged or journal.after > len(table):  # it was merged, or cut back, and not yet removed
+            return table
+        return pa.concat_tables([table[: journal.after], pa.Table.from_batches(journal.batches, self._schema)])
+
+    def _read_journal(self) -> "_Journal | None":
+        if self._journal.is_dir():
+            return _Journal(0, [], damaged=True)
         try:
             with pa.OSFile(str(self._journal)) as file:
-                after, batches = _complete_batches(file)
+                return _read_batches(file, self._schema)
         except FileNotFoundError:
-            return table
-        merged = after + sum(batch.num_rows for batch in batches) <= len(table)
-        if merged or after > len(table):  # it was merged, or cut back, and not yet removed
-            return table
-        return pa.concat_tables([table[:after], pa.Table.from_batches(batches, self._schema)])
+            return None
 
     def append(self, rows: Sequence[Row]) -> None:
         """Add rows, on disk when this returns.
@@ -155,22 +172,67 @@ class GrowingTable:
         self.replace(table.filter(pc.less_equal(table[column], last)))
 
 
-def _complete_batches(file: Any) -> tuple[int, list[pa.RecordBatch]]:
+@dataclass(frozen=True)
+class _Journal:
+    """What could be read of a journal.
+
+    Attributes:
+        after: Rows of the Parquet file that it follows.
+        batches: What was added, up to where its writer was killed.
+        damaged: Whether it is no journal of this table's, or holds what nobody wrote.
+    """
+
+    after: int
+    batches: list[pa.RecordBatch]
+    damaged: bool = False
+
+
+def _read_batches(file: Any, schema: pa.Schema) -> _Journal:
     """Read a journal up to where its writer was killed; without a header it follows nothing and holds nothing."""
-    batches = []
-    after = 0
+    batches: list[pa.RecordBatch] = []
     try:
-        with pa.ipc.open_stream(file) as stream:
-            after = int(stream.schema.metadata[AFTER])
-            for batch in stream:
-                batches.append(batch)  # noqa: PERF402 (what came before a cut counts)
-    except (pa.ArrowInvalid, OSError):
-        pass
-    return after, batches
+        stream = pa.ipc.open_stream(file)
+        after = int(stream.schema.metadata[AFTER])
+        if not stream.schema.equals(schema):
+            raise ValueError("it has other columns")
+    except (*DAMAGE, KeyError, TypeError):
+        return _Journal(0, [], damaged=file.size() > 0)
+    while True:
+        try:
+            batch = stream.read_next_batch()
+        except StopIteration:
+            return _Journal(after, batches)
+        except (pa.ArrowInvalid, OSError):  # what came before a cut counts
+            return _Journal(after, batches)
+        except (*DAMAGE, KeyError, TypeError):
+            return _Journal(after, batches, damaged=True)
+        try:
+            batch.validate(full=True)
+        except pa.ArrowException:
+            return _Journal(after, batches, damaged=True)
+        batches.append(batch)
+
+
+def _raise_if_passing(error: BaseException) -> None:
+    """Pass on what says nothing of a file's content: no permission, no memory, a disk or a network that is away."""
+    if isinstance(error, MemoryError):
+        raise error
+    if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT, errno.EISDIR):
+        raise error
+
+
+def _put_aside(path: Path) -> None:
+    """Rename a file, over no other, so that nothing is lost that somebody may still read."""
+    if not path.exists():
+        return
+    number = 1
+    while (aside := path.with_name(f"{path.name}.damaged" + ("" if number == 1 else f"-{number}"))).exists():
+        number += 1
+    path.rename(aside)
 
 
 def write_table(path: Path, table: pa.Table) -> None:
     """Write a Parquet file as a whole or not at all."""
     buffer = pa.BufferOutputStream()
-    pq.write_table(table, buffer)
+    pq.write_table(table, buffer, write_page_checksum=True)
     write_durably(path, buffer.getvalue().to_pybytes())

@@ -114,7 +114,9 @@ def _add_cell(made: Plan, cell: Cell, seed: int, settings: Sequence[str]) -> str
 
 def finished(directory: Path) -> bool:
     """Whether a run came to its end."""
-    return (directory / "run.json").is_file() and RunRecord.open(directory).summary["finished"] is not None
+    if not (directory / "run.json").is_file():
+        return False
+    return RunRecord.open(directory, tables=False).summary["finished"] is not None
 
 
 def in_process(config: Config, directory: Path, lock: int | None = None) -> str | None:

@@ -17,6 +17,7 @@ from rayfed_ssl.federation import Federation
 from rayfed_ssl.recipe_files import recipe_names
 from rayfed_ssl.reports.compare import Summary, summarise
 from rayfed_ssl.rounds import Evaluation
+from rayfed_ssl.rows import spans
 from tune.progress import megabytes
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def print_remarks(summaries: Iterable[Summary]) -> None:
         )
     for summary in summaries:
         for table, rounds in summary.lost.items():
-            told = f"{table} of rounds {', '.join(map(str, rounds))}"
+            told = f"{table} of rounds {spans(rounds)}"
             console.print(
                 f"{summary.directory.name} was damaged, and has lost {told}: bytes and seconds are of what is left",
                 soft_wrap=True,

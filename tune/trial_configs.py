@@ -15,6 +15,7 @@ from rayfed_ssl.ledger import Direction
 from rayfed_ssl.recipe_files import SCALAR_MEANS, apply_override, read_recipe
 from rayfed_ssl.record import RunRecord
 from rayfed_ssl.reports.reproduced import taken
+from rayfed_ssl.rows import spans
 from tune.spaces import Point
 from tune.sweep import BYTES, HELD_OUT, Sweep
 
@@ -181,6 +182,8 @@ def why_none(directory: Path, names: Iterable[str], take: str | None, round: int
     """Say which score a run does not have after a round, where `scores_after` gives None."""
     record = RunRecord.open(directory)
     for name in names:
+        if name in BYTES and (lost := _lost(record, round)):
+            return f"{directory.name} was damaged, and its ledger has lost rounds {spans(lost)}: {name} is not known"
         if name in BYTES or score_of(record, name, take, round) is not None:
             continue
         there = sorted({row["participant"] for row in record.metrics if row["name"] == name and row["round"] == round})
@@ -190,7 +193,13 @@ def why_none(directory: Path, names: Iterable[str], take: str | None, round: int
     return f"{directory.name} has not come to its end: go on with the sweep"
 
 
-def _bytes(record: RunRecord, name: str, round: int) -> float:
+def _lost(record: RunRecord, round: int) -> list[int]:
+    return [lost for lost in record.incomplete().get("ledger", ()) if lost <= round]
+
+
+def _bytes(record: RunRecord, name: str, round: int) -> float | None:
+    if _lost(record, round):
+        return None
     directions: Mapping[str, tuple[Direction, ...]] = {"bytes_up": ("up",), "bytes_down": ("down",)}
     counted = directions.get(name, ("up", "down"))
     return float(sum(row["bytes"] for row in record.ledger if row["round"] <= round and row["direction"] in counted))

@@ -103,16 +103,21 @@ def test_the_next_rounds_downloads_are_prepared_while_a_round_is_recorded(
     assert [found is not None for found in prepared] == [False, True]
 
 
-def test_a_server_actor_that_dies_with_what_it_prepared_changes_nothing(executor, federation, expected, tmp_path):
+def test_a_server_actor_that_dies_with_what_it_prepared_changes_nothing(
+    executor, federation, expected, tmp_path, monkeypatch
+):
     killed = []
 
     def kill_first(outcome):
         if not killed:
+            assert executor._ahead is not None
             killed.append(executor._keeper.actor)
             ray.kill(executor._keeper.actor)
 
+    made, make = [], executor._keeper._make
+    monkeypatch.setattr(executor._keeper, "_make", lambda: made.append(make()) or made[-1])
     assert play(executor, federation, tmp_path, Trace(on_round_end=kill_first)) == expected
-    assert executor._keeper.actor is not killed[0]
+    assert len(killed) == len(made) == 1
 
 
 def test_what_was_prepared_for_another_state_is_not_sent(executor, federation, expected, tmp_path):

@@ -56,12 +56,44 @@ def test_a_mean_has_the_bits_of_adding_one_summand_after_the_other(number: int):
 def test_neither_threads_nor_how_many_are_added_together_change_a_bit(monkeypatch):
     parts = [(float(seed + 1), drawn(seed)) for seed in range(2 * TOGETHER)]
     found = set()
-    for threads, together, nbytes in ((1, 1, 1), (4, 3, 1 << 40), (2, 100, 2_000_000)):
+    for threads, together, nbytes in ((1, 1, 1), (4, 3, 1 << 28), (2, 100, 2_000_000)):
         monkeypatch.setattr(averaging, "THREADS", threads)
         monkeypatch.setattr(averaging, "TOGETHER", together)
-        monkeypatch.setattr(averaging, "TOGETHER_BYTES", nbytes)
-        found.add(trees.digest(weighted_mean(parts)))
+        with averaging.holding(nbytes):
+            found.add(trees.digest(weighted_mean(parts)))
     assert len(found) == 1
+
+
+@pytest.mark.parametrize("names", [("empty",), ("empty", "small"), ("just large", "empty"), ("small", "empty")])
+def test_empty_tensors_may_stand_anywhere(names: tuple[str, ...]):
+    parts = [(float(seed + 1), {name: drawn(seed)[name] for name in names}) for seed in range(3)]
+    assert trees.digest(weighted_mean(parts)) == trees.digest(one_by_one(parts))
+
+
+def test_summands_wait_within_the_room_that_there_is():
+    like = {"w": torch.ones(1000)}
+    with averaging.holding(10_000):
+        mean = WeightedMean()
+        held = []
+        for _ in range(6):
+            mean.add(1.0, like)
+            held.append(len(mean._waiting))
+    assert held == [1, 2, 0, 1, 2, 0]  # three times 4,000 bytes are too many
+    assert mean.result()["w"].eq(1).all()
+
+
+def test_the_number_of_threads_stays_what_it_was():
+    before = torch.get_num_threads()
+    with pytest.raises(RuntimeError):
+        weighted_mean([(1.0, {"w": torch.ones(3, device="meta")}), (1.0, {"w": torch.ones(3, device="meta")})])[
+            "w"
+        ].item()
+    assert torch.get_num_threads() == before
+
+
+def test_weights_that_carry_gradients_are_averaged():
+    weights = {"w": torch.ones(3, requires_grad=True), "v": torch.ones(SMALL, requires_grad=True)}
+    assert not weighted_mean([(1.0, weights), (2.0, weights)])["w"].requires_grad
 
 
 def test_negative_zeros_stay():

@@ -80,6 +80,10 @@ MISTAKES = {
         ["objective=supervised"],
         "flesd compares representations: a supervised objective has none",
     ),
+    "a double key": (
+        ["partition={name: dirichlet, alpha: 1, alpha: 2}"],
+        "^partition cannot be read: 'alpha' is there twice",
+    ),
     "a truth for a whole number": (["rounds=true"], "^rounds must be a number, got true"),
     "a truth for a number": (["training.optimiser.lr=true"], r"^training\.optimiser\.lr must be a number, got true"),
     "section is no section": (["clients=5"], "clients: input should be a valid dictionary .*got 5"),
@@ -142,9 +146,15 @@ def test_a_file_that_is_no_recipe(tmp_path: Path, text: str, message: str):
 
 
 def test_anchors_and_merges_are_no_double_keys(tmp_path: Path):
-    text = "a: &a {x: 1, y: 1}\nb: &b {y: 2}\nc: {<<: *a, <<: *b, y: 3}"
+    text = "a: &a {x: 1, y: 1}\nd:\n  e:\n    b: &b {<<: *a, y: 2}\nc: {<<: *a, <<: *b, y: 3}\nf: {<<: *b}"
     (tmp_path / "run.yaml").write_text(text)
-    assert read_recipe(tmp_path / "run.yaml")["c"] == {"x": 1, "y": 3}
+    assert read_recipe(tmp_path / "run.yaml") == yaml.safe_load(text)
+
+
+def test_a_double_key_in_what_is_merged_is_one(tmp_path: Path):
+    (tmp_path / "run.yaml").write_text("c: {<<: {x: 1, x: 2}}")
+    with pytest.raises(ConfigError, match="'x' is there twice"):
+        read_recipe(tmp_path / "run.yaml")
 
 
 def test_epochs_are_given_once(tiny: TinyConfig):

@@ -329,7 +329,7 @@ def test_a_run_with_a_damaged_table_goes_on_to_the_same_bits(whole: Result, tiny
         RunRecord.open(tmp_path / "run")
     with pytest.warns(RuntimeWarning, match=f"has lost {table} of rounds 1; the states are whole"):
         assert resume(tmp_path / "run").state_sha256 == whole.state_sha256
-    assert file.with_suffix(".parquet.damaged").read_bytes() == content
+    assert file.with_name(f"{table}.parquet.damaged").read_bytes() == content
     assert RunRecord.open(tmp_path / "run").incomplete() == {table: [1]}
 
 

@@ -116,27 +116,82 @@ def test_other_columns_are_refused(tmp_path: Path):
 
 
 def test_what_can_be_read_of_a_damaged_table_stays(grown: GrowingTable, tmp_path: Path):
-    assert opened(tmp_path).salvage()
-    whole = opened(tmp_path).rows
+    opened(tmp_path).salvage()
+    assert opened(tmp_path).rows == rows(0, 1, 2, 3)
+    assert files(tmp_path) == {"t.parquet", "t.arrows"}  # nothing was wrong with it
+    journal = (tmp_path / "t.arrows").read_bytes()
     (tmp_path / "t.parquet").write_bytes(b"PAR1 and no more")
-    assert not opened(tmp_path).salvage()
-    assert opened(tmp_path).rows == [row for row in whole if row not in rows(0)]  # those of the journal
-    assert files(tmp_path) == {"t.parquet", "t.parquet.damaged"}
+    opened(tmp_path).salvage(rows(-1))
+    assert opened(tmp_path).rows == rows(-1, 1, 2, 3)
+    assert (tmp_path / "t.parquet.damaged").read_bytes() == b"PAR1 and no more"
+    assert (tmp_path / "t.arrows.damaged").read_bytes() == journal
 
 
-def test_a_journal_of_something_else_does_not_spoil_its_table(grown: GrowingTable, tmp_path: Path):
-    grown.merge()
-    whole = opened(tmp_path).rows
-    other = pa.schema([("x", pa.int8())], metadata={tables.AFTER: str(len(whole))})
-    with pa.OSFile(str(tmp_path / "t.arrows"), "wb") as file, pa.ipc.new_stream(file, other) as writer:
+def test_what_was_put_aside_before_stays(grown: GrowingTable, tmp_path: Path):
+    for content in (b"first", b"second", b"third"):
+        (tmp_path / "t.parquet").write_bytes(content)
+        opened(tmp_path).salvage()
+    aside = [tmp_path / f"t.parquet.damaged{end}" for end in ("", "-2", "-3")]
+    assert [path.read_bytes() for path in aside] == [b"first", b"second", b"third"]
+
+
+def other_columns(path: Path) -> None:
+    other = pa.schema([("x", pa.int8())], metadata={tables.AFTER: "8"})
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, other) as writer:
         writer.write_batch(pa.RecordBatch.from_pylist([{"x": 1}], other))
-    assert not opened(tmp_path).salvage()
-    assert opened(tmp_path).rows == whole
-    assert files(tmp_path) == {"t.parquet"}
 
 
-def test_a_table_that_is_gone_is_begun_again(grown: GrowingTable, tmp_path: Path):
+@pytest.mark.parametrize(
+    "spoil",
+    [other_columns, lambda path: path.write_bytes(b"junk" * 100), Path.mkdir],
+    ids=["of another table", "junk", "a directory"],
+)
+def test_what_is_no_journal_does_not_spoil_its_table(grown: GrowingTable, tmp_path: Path, spoil):
     grown.merge()
-    (tmp_path / "t.parquet").unlink()
-    assert not opened(tmp_path).salvage()
-    assert opened(tmp_path).rows == []
+    spoil(tmp_path / "t.arrows")
+    opened(tmp_path).salvage()
+    assert opened(tmp_path).rows == rows(0, 1, 2, 3)
+    assert files(tmp_path) == {"t.parquet", "t.arrows.damaged"}
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "t.arrows"])
+def test_no_byte_that_is_turned_ends_in_more_than_lost_rows(grown: GrowingTable, tmp_path: Path, name: str):
+    content = (tmp_path / name).read_bytes()
+    whole = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    for place in range(0, len(content), 5):
+        for found in tmp_path.iterdir():
+            found.unlink()
+        for file, bits in whole.items():
+            (tmp_path / file).write_bytes(bits)
+        (tmp_path / name).write_bytes(content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :])
+        opened(tmp_path).salvage(rows(0))
+        found_rows = opened(tmp_path).rows  # readable, whatever was lost
+        if name == "t.parquet":
+            assert found_rows == rows(0, 1, 2, 3), place  # a checksum tells; the journal has the rest
+
+
+def test_a_table_that_cannot_be_read_now_is_left_as_it_is(grown: GrowingTable, tmp_path: Path, monkeypatch):
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def refuse(*args, **kwargs):
+        raise PermissionError(13, "Permission denied")
+
+    for broken in ("pq.read_table", "pa.OSFile"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"rayfed_ssl.tables.{broken}", refuse)
+            with pytest.raises(PermissionError):
+                opened(tmp_path).salvage()
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_no_row_is_counted_twice_if_a_salvage_is_cut_short(grown: GrowingTable, tmp_path: Path, monkeypatch):
+    (tmp_path / "t.parquet").write_bytes(b"?")
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            tables, "write_table", lambda *args: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+        )
+        with pytest.raises(OSError, match="No space"):
+            opened(tmp_path).salvage(rows(0))
+    opened(tmp_path).salvage(rows(0))
+    assert opened(tmp_path).rows == rows(0)
+    assert files(tmp_path) == {"t.parquet", "t.parquet.damaged", "t.arrows.damaged"}

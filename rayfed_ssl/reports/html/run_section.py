@@ -21,6 +21,7 @@ from rayfed_ssl.reports.html.tables import (
     scores_table,
     size,
 )
+from rayfed_ssl.rows import spans
 from rayfed_ssl.scoring import held_out_notes
 
 
@@ -158,7 +159,7 @@ class RunSection:
         record = self._run.record
         notes = list(record.summary.get("notes") or [])
         for table, rounds in self._run.summary.lost.items():
-            notes.append(f"the record was damaged, and has lost {table} of rounds {', '.join(map(str, rounds))}")
+            notes.append(f"the record was damaged, and has lost {table} of rounds {spans(rounds)}")
         rows = [[key, plain(value)] for key, value in flatten(self._run.summary.config.dump()).items()]
         text = [f"Note: {note}." for note in notes] or ["The run has no notes: it did all that was asked."]
         folded = (
