@@ -29,7 +29,7 @@ def _chosen(kind: str, registry: Mapping[str, Any]) -> Any:
             raise ValueError(f"name one of {', '.join(registry)}, got {value!r}")
         fields = dict(value)
         name = fields.pop("name", None)
-        if name not in registry:
+        if not isinstance(name, str) or name not in registry:
             raise ValueError(f"unknown {kind} {name!r}{nearest(str(name), registry)}")
         built_class = getattr(registry[name], "method", registry[name])
         _refuse_unknown(fields, built_class, kind, name, registry)
@@ -50,7 +50,7 @@ def _refuse_unknown(fields: Mapping[str, Any], chosen: Any, kind: str, name: str
                 for other, entry in registry.items()
                 if field in {f.name for f in dataclasses.fields(getattr(entry, "method", entry))}
             ]
-            hint = f"; it belongs to {', '.join(owners)}" if owners else nearest(field, known)
+            hint = f"; it belongs to {', '.join(owners)}" if owners else nearest(str(field), known)
             raise ValueError(f"{kind} {name} has no field {field!r}{hint}")
 
 

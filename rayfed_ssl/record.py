@@ -158,7 +158,7 @@ class RunRecord(Observer):
         except DAMAGE as error:
             why = " ".join(str(error).split())
             raise ConfigError(
-                f"a table of {directory} is damaged ({why}): `rayfed-ssl resume` goes on with what can be read"
+                f"the record in {directory} is damaged ({why}): `rayfed-ssl resume` goes on with what can be read"
             ) from None
         return record
 

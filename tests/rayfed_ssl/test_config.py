@@ -80,6 +80,10 @@ MISTAKES = {
         ["objective=supervised"],
         "flesd compares representations: a supervised objective has none",
     ),
+    "a list for a name": (["method={name: [a]}"], r"unknown method \['a'\]: choose from"),
+    "a list for an objective": (["objective={name: [a]}"], r"unknown objective \['a'\]: choose from"),
+    "a list for a base": (["method={name: fedfoa, base: {name: [a]}}"], r"unknown method \['a'\]: choose from"),
+    "a number for a field": (["method={name: fedavg, 1: 2}", "public=null"], "method fedavg has no field 1"),
     "a double key": (
         ["partition={name: dirichlet, alpha: 1, alpha: 2}"],
         "^partition cannot be read: 'alpha' is there twice",

@@ -325,7 +325,7 @@ def test_a_run_with_a_damaged_table_goes_on_to_the_same_bits(whole: Result, tiny
     file = tmp_path / "run" / f"{table}.parquet"
     content = file.read_bytes()[:-1]
     file.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"a table of .* is damaged .*: `rayfed-ssl resume` goes on"):
+    with pytest.raises(ConfigError, match=r"the record in .* is damaged .*: `rayfed-ssl resume` goes on"):
         RunRecord.open(tmp_path / "run")
     with pytest.warns(RuntimeWarning, match=f"has lost {table} of rounds 1; the states are whole"):
         assert resume(tmp_path / "run").state_sha256 == whole.state_sha256
