@@ -61,17 +61,20 @@ class _Block:
 
     def add(self, terms: Sequence[tuple[float, Weights]], is_begun: bool) -> None:
         """Add factor times weights, in the order given, or begin with the first."""
-        if len(self.names) == 1:
-            parts = [(factor, weights[self.names[0]].reshape(-1).split(PIECE)) for factor, weights in terms]
-            for place, total in enumerate(self.total.split(PIECE)):
-                scaled = torch.empty_like(total)
-                for number, (factor, pieces) in enumerate(parts):
-                    _add(total, factor, pieces[place], scaled, is_begun or number > 0)
-        else:
-            scaled = torch.empty_like(self.total)
+        for start in range(0, len(self.total), PIECE):
+            total = self.total[start : start + PIECE]
+            scaled = torch.empty_like(total)
             for number, (factor, weights) in enumerate(terms):
-                torch.cat([weights[name].reshape(-1) for name in self.names], out=self.joined)
-                _add(self.total, factor, self.joined, scaled, is_begun or number > 0)
+                values = self._values(weights)[start : start + PIECE]
+                if is_begun or number:
+                    total.add_(scaled.copy_(values).mul_(factor))
+                else:
+                    total.copy_(values).mul_(factor)
+
+    def _values(self, weights: Weights) -> Tensor:
+        if len(self.names) == 1:
+            return weights[self.names[0]].view(-1)
+        return torch.cat([weights[name].view(-1) for name in self.names], out=self.joined)
 
 
 class WeightedMean:
@@ -100,7 +103,7 @@ class WeightedMean:
         if form != self._form:
             raise ValueError("weights of different models cannot be averaged")
         self._total += factor
-        self._waiting.append((factor, {name: value.detach() for name, value in weights.items()}))
+        self._waiting.append((factor, {name: value.detach().contiguous() for name, value in weights.items()}))
         self._room -= sum(value.nbytes for value in weights.values())
         if len(self._waiting) == TOGETHER or self._room <= 0:
             self._add_up()
@@ -155,13 +158,6 @@ def _blocks(form: Form) -> list[_Block]:
             _Block(tuple(group), sizes, total, total.new_empty(sum(sizes) if len(group) > 1 else 0, dtype=dtype))
         )
     return blocks
-
-
-def _add(total: Tensor, factor: float, values: Tensor, scaled: Tensor, is_begun: bool) -> None:
-    if is_begun:
-        total.add_(scaled.copy_(values).mul_(factor))
-    else:
-        total.copy_(values).mul_(factor)
 
 
 def _divide(total: Tensor, by: float, mean: Tensor) -> None:

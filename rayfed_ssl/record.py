@@ -35,7 +35,17 @@ from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.places import Directory, Folder, Place, inside, open_place, write_durably
 from rayfed_ssl.recovery import check_moved
 from rayfed_ssl.rounds import Evaluation, Observer, RoundOutcome
-from rayfed_ssl.rows import EVALUATION_SECONDS, LEDGER, METRICS, Row, ledger_rows, lost_rows, metric_rows, score_rows
+from rayfed_ssl.rows import (
+    EVALUATION_SECONDS,
+    LEDGER,
+    METRICS,
+    Row,
+    entry_rows,
+    ledger_rows,
+    lost_rows,
+    metric_rows,
+    score_rows,
+)
 from rayfed_ssl.tables import DAMAGE, GrowingTable
 
 
@@ -126,7 +136,7 @@ class RunRecord(Observer):
         (directory / "checkpoints").mkdir(parents=True, exist_ok=True)
         (directory / "config.yaml").write_text(yaml.safe_dump(federation.config.dump(), sort_keys=False))
         record._metrics.create()
-        record._ledger.create([asdict(entry) for entry in federation.public_entries()])
+        record._ledger.create(entry_rows(federation.public_entries()))
         record.save()
         return record
 
@@ -170,7 +180,7 @@ class RunRecord(Observer):
         """
         try:
             self._metrics.salvage()
-            self._ledger.salvage([dict(vars(entry)) for entry in federation.public_entries()])
+            self._ledger.salvage(entry_rows(federation.public_entries()))
         except OSError as error:
             raise ConfigError(
                 f"a table of {self.directory} cannot be read or written now ({error}): mend that, then resume the run"

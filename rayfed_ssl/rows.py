@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from rayfed_ssl.ledger import Entry
 from rayfed_ssl.method import Metrics
 from rayfed_ssl.rounds import Evaluation, RoundOutcome
 
@@ -41,7 +42,12 @@ def metric_rows(outcome: RoundOutcome) -> list[Row]:
 
 def ledger_rows(outcome: RoundOutcome) -> list[Row]:
     """List the rows of ledger.parquet that a round adds."""
-    return [dict(vars(entry)) for report in outcome.clients for entry in report.ledger]
+    return entry_rows(entry for report in outcome.clients for entry in report.ledger)
+
+
+def entry_rows(entries: Iterable[Entry]) -> list[Row]:
+    """List entries as rows of ledger.parquet."""
+    return [dict(vars(entry)) for entry in entries]
 
 
 def score_rows(evaluations: Sequence[Evaluation]) -> list[Row]:

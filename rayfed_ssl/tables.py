@@ -84,6 +84,7 @@ class GrowingTable:
             table = None
         journal = self._read_journal()
         if table is not None and (journal is None or not journal.damaged):
+            self._table = self._joined(table, journal)  # as `load`: whoever asks next need not read it again
             return
         rows = [] if journal is None else journal.batches
         if table is None:

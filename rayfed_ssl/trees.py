@@ -73,11 +73,7 @@ def to_torch(tree: Tree) -> Tree:
     """Turn numpy arrays into CPU tensors that share their memory: as read-only as the arrays were."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return map_leaves(_as_tensor, tree)
-
-
-def _as_tensor(leaf: Any) -> Any:
-    return torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf
+        return map_leaves(lambda leaf: torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf, tree)
 
 
 def frozen(weights: Weights) -> Weights:
