@@ -10,7 +10,8 @@ from actors.faults import strike_actor
 from actors.likeness import Versions, hardware, refuse_others
 from actors.memories import Memories, Memory
 from actors.parking import KEPT_BYTES, Parcel, Uploads, park
-from rayfed_ssl import averaging, checkpoints
+from rayfed_ssl import checkpoints
+from rayfed_ssl.aggregation import weighted_mean as averaging
 from rayfed_ssl.checkpoints import Stored
 from rayfed_ssl.config import Config
 from rayfed_ssl.faults import Fault

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rayfed_ssl.compression import Packed, unpack
+from rayfed_ssl.aggregation.compression import Packed, unpack
 from rayfed_ssl.config import Config
 from rayfed_ssl.data.partition import random_rows
 from rayfed_ssl.data.store import Dataset

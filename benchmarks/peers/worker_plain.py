@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.peers.meter import Meter, main
 from benchmarks.peers.work import Case, Work, split
-from rayfed_ssl.averaging import WeightedMean
+from rayfed_ssl.aggregation.weighted_mean import WeightedMean
 from rayfed_ssl.trees import Weights, frozen
 
 

@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.peers.meter import Meter, main
 from benchmarks.peers.work import Case, Work
-from rayfed_ssl.averaging import WeightedMean
+from rayfed_ssl.aggregation.weighted_mean import WeightedMean
 from rayfed_ssl.trees import to_numpy, to_torch
 
 assert actors.RAY_ENVIRONMENT

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from rayfed_ssl.averaging import weighted_mean
+from rayfed_ssl.aggregation.weighted_mean import weighted_mean
 from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, sent
 from rayfed_ssl.parts import Parts, Rule, select, with_rule, without_memory
 from rayfed_ssl.task import Loss, Task

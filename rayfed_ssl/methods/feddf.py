@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rayfed_ssl.averaging import WeightedMean
+from rayfed_ssl.aggregation.weighted_mean import WeightedMean
 from rayfed_ssl.data.shard import Shard
 from rayfed_ssl.data.views import normalise
 from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, sent

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rayfed_ssl.compression import (
+from rayfed_ssl.aggregation.compression import (
     Format,
     Packed,
     SparseRows,

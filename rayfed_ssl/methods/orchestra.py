@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rayfed_ssl.averaging import weighted_mean
+from rayfed_ssl.aggregation.weighted_mean import weighted_mean
 from rayfed_ssl.clustering import mean_directions, sinkhorn
 from rayfed_ssl.data.shard import Shard
 from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, sent

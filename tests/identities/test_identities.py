@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayfed_ssl.averaging import weighted_mean
+from rayfed_ssl.aggregation.weighted_mean import weighted_mean
 from rayfed_ssl.config import Config
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.methods import FLESD, flesd

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rayfed_ssl.compression import fill_rows, keep_largest, pack, symmetric, unpack, upper_triangle
+from rayfed_ssl.aggregation.compression import fill_rows, keep_largest, pack, symmetric, unpack, upper_triangle
 from rayfed_ssl.methods import FLESD, flesd
 from rayfed_ssl.methods.flesd import Upload
 from rayfed_ssl.trees import digest, nbytes

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from rayfed_ssl import averaging, trees
-from rayfed_ssl.averaging import PIECE, SMALL, TOGETHER, WeightedMean, weighted_mean
+from rayfed_ssl import trees
+from rayfed_ssl.aggregation import weighted_mean as averaging
+from rayfed_ssl.aggregation.weighted_mean import PIECE, SMALL, TOGETHER, WeightedMean, weighted_mean
 from rayfed_ssl.trees import Weights
 
 SHAPES = {

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from rayfed_ssl.compression import Packed, SparseRows
+from rayfed_ssl.aggregation.compression import Packed, SparseRows
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.ledger import BreakEven, Entry, account, total
 from rayfed_ssl.method import Empty, sent

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from rayfed_ssl.averaging import weighted_mean
+from rayfed_ssl.aggregation.weighted_mean import weighted_mean
 from rayfed_ssl.config import Config
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.federation import Federation

@@ -1,0 +1,1 @@
+"""Aggregation of uploads: weighted means and compression."""
