@@ -10,9 +10,9 @@ from typing import Any
 from ray.exceptions import ObjectLostError
 
 from actors.parking import Parcel
-from rayfed_ssl import checkpoints
-from rayfed_ssl.checkpoints import Stored
-from rayfed_ssl.places import Directory, Folder, place_of
+from rayfed_ssl.storage import checkpoints
+from rayfed_ssl.storage.checkpoints import Stored
+from rayfed_ssl.storage.filesystem import Directory, Folder, place_of
 from rayfed_ssl.trees import Tree, to_torch
 
 

@@ -15,10 +15,10 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from rayfed_ssl.checkpoints import RunState, commit
 from rayfed_ssl.config import Config
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.rounds import Observer, Plan, run_round
+from rayfed_ssl.storage.checkpoints import RunState, commit
 
 REPEATS = 5
 ACTORS = 2

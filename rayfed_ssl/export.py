@@ -23,7 +23,7 @@ from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.models import ENCODERS, build_encoder, encoders
 from rayfed_ssl.models.precision import choose_precision, prepare
-from rayfed_ssl.places import write_durably
+from rayfed_ssl.storage.filesystem import write_durably
 from rayfed_ssl.trees import Weights
 
 FORMAT = "rayfed-ssl-encoder/1"

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from rayfed_ssl.checkpoints import RunState, Stored
 from rayfed_ssl.ledger import Entry
 from rayfed_ssl.method import Metrics
+from rayfed_ssl.storage.checkpoints import RunState, Stored
 
 
 @dataclass(frozen=True)

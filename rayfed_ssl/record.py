@@ -23,17 +23,13 @@ from typing import Any
 import pyarrow.compute as pc
 import yaml
 
-from rayfed_ssl import checkpoints
 from rayfed_ssl.beginnings import describe, describes_a_run, settings_sha256, start_of, states_name
-from rayfed_ssl.checkpoints import RunState
 from rayfed_ssl.config import Config
 from rayfed_ssl.errors import BusyError, CheckpointError, ConfigError
 from rayfed_ssl.evaluation.protocols import is_score
 from rayfed_ssl.faults import Fault
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.method import Encoder, Metrics
-from rayfed_ssl.places import Directory, Folder, Place, inside, open_place, write_durably
-from rayfed_ssl.recovery import check_moved
 from rayfed_ssl.rounds import Evaluation, Observer, RoundOutcome
 from rayfed_ssl.rows import (
     EVALUATION_SECONDS,
@@ -46,7 +42,11 @@ from rayfed_ssl.rows import (
     metric_rows,
     score_rows,
 )
-from rayfed_ssl.tables import DAMAGE, GrowingTable
+from rayfed_ssl.storage import checkpoints
+from rayfed_ssl.storage.checkpoints import RunState
+from rayfed_ssl.storage.filesystem import Directory, Folder, Place, inside, open_place, write_durably
+from rayfed_ssl.storage.recovery import check_moved
+from rayfed_ssl.storage.tables import DAMAGE, GrowingTable
 
 
 class RunRecord(Observer):

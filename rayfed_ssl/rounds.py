@@ -7,8 +7,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from rayfed_ssl import checkpoints
-from rayfed_ssl.checkpoints import RunState, Stored
 from rayfed_ssl.faults import Fault, Faults
 from rayfed_ssl.outcomes import (
     ClientError,
@@ -20,7 +18,9 @@ from rayfed_ssl.outcomes import (
     ServerError,
     ServerReport,
 )
-from rayfed_ssl.places import Directory
+from rayfed_ssl.storage import checkpoints
+from rayfed_ssl.storage.checkpoints import RunState, Stored
+from rayfed_ssl.storage.filesystem import Directory
 
 __all__ = [
     "ClientError",

@@ -7,8 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from rayfed_ssl import checkpoints, trackers
-from rayfed_ssl.checkpoints import RunState
+from rayfed_ssl import trackers
 from rayfed_ssl.config import Config
 from rayfed_ssl.errors import CheckpointError, ConfigError
 from rayfed_ssl.faults import Fault
@@ -16,10 +15,8 @@ from rayfed_ssl.federation import ClientResult, Federation
 from rayfed_ssl.ledger import Direction
 from rayfed_ssl.local_executor import LocalExecutor
 from rayfed_ssl.method import Encoder, Metrics
-from rayfed_ssl.places import Place
 from rayfed_ssl.readiness import check_ready
 from rayfed_ssl.record import RunRecord
-from rayfed_ssl.recovery import check_recorded, checked, last_intact
 from rayfed_ssl.rounds import (
     ClientReport,
     Dropped,
@@ -32,6 +29,10 @@ from rayfed_ssl.rounds import (
     run_rounds,
 )
 from rayfed_ssl.rows import spans
+from rayfed_ssl.storage import checkpoints
+from rayfed_ssl.storage.checkpoints import RunState
+from rayfed_ssl.storage.filesystem import Place
+from rayfed_ssl.storage.recovery import check_recorded, checked, last_intact
 from rayfed_ssl.trackers.tracking import tracked
 
 ExecutorFactory = Callable[[Federation], Executor]

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from rayfed_ssl.places import write_durably
+from rayfed_ssl.storage.filesystem import write_durably
 from tune.spaces import Point
 from tune.sweep import Sweep
 from tune.trial_configs import settings_of

@@ -141,7 +141,7 @@ class SweepDirectory:
 
     def save(self) -> None:
         """Write sweep.json."""
-        from rayfed_ssl.places import write_durably
+        from rayfed_ssl.storage.filesystem import write_durably
 
         write_durably(self.path / "sweep.json", (json.dumps(self.content, indent=1) + "\n").encode())
 

@@ -17,8 +17,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from rayfed_ssl.places import write_durably
 from rayfed_ssl.reports.figures import METHOD_STYLES
+from rayfed_ssl.storage.filesystem import write_durably
 from tune.spaces import Range
 from tune.sweep import BYTES, Goal, Sweep
 from tune.sweep_layout import SEED, Entry, Key, best_entry, is_continuous, key_of, keys_of, places_of

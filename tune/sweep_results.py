@@ -37,7 +37,7 @@ from typing import Any
 
 import typer
 
-from rayfed_ssl.places import write_durably
+from rayfed_ssl.storage.filesystem import write_durably
 from tune.best_recipe import BEST, write_recipes
 from tune.run_facts import leaks_of, samples_of, summaries_of, versions_of
 from tune.sweep import Sweep

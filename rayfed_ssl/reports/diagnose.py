@@ -41,8 +41,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rayfed_ssl import checkpoints
-from rayfed_ssl.checkpoints import RunState, StoredStates
 from rayfed_ssl.data.shard import Shard
 from rayfed_ssl.diagnosis import CLIENT_SAMPLES, encoder_diagnostics, holds, sample_images
 from rayfed_ssl.errors import ConfigError
@@ -50,8 +48,10 @@ from rayfed_ssl.evaluation.diagnostics import angles, centred_gram, cka, false_n
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.parts import without_memory
-from rayfed_ssl.places import Directory, write_durably
 from rayfed_ssl.record import RunRecord, encoders_of
+from rayfed_ssl.storage import checkpoints
+from rayfed_ssl.storage.checkpoints import RunState, StoredStates
+from rayfed_ssl.storage.filesystem import Directory, write_durably
 from rayfed_ssl.threads import compute_threads
 
 FILE = "diagnostics.json"

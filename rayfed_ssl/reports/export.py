@@ -5,7 +5,6 @@ from pathlib import Path
 import torch
 
 import rayfed_ssl
-from rayfed_ssl import checkpoints
 from rayfed_ssl.build_task import default_views
 from rayfed_ssl.config import Config
 from rayfed_ssl.data.views import VIEWS
@@ -16,6 +15,7 @@ from rayfed_ssl.method import Encoder
 from rayfed_ssl.models import ENCODERS, encoders
 from rayfed_ssl.parts import without_memory
 from rayfed_ssl.record import RunRecord
+from rayfed_ssl.storage import checkpoints
 
 
 def export_encoder(directory: Path, out: Path, *, encoder: str = "global", with_heads: bool = False) -> Export:

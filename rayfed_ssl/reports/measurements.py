@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from rayfed_ssl import checkpoints
 from rayfed_ssl.build_task import build_task
 from rayfed_ssl.config import Config
 from rayfed_ssl.data.datasets import open_dataset
@@ -26,7 +25,8 @@ from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.record import RunRecord, encoders_of
 from rayfed_ssl.saved_encoders import read_encoder
 from rayfed_ssl.scoring import check_protocols, measure, subject_of
-from rayfed_ssl.tables import write_table
+from rayfed_ssl.storage import checkpoints
+from rayfed_ssl.storage.tables import write_table
 from rayfed_ssl.task import Task
 from rayfed_ssl.threads import compute_threads
 from rayfed_ssl.trees import misfit

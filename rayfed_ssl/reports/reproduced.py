@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from rayfed_ssl.places import write_durably
 from rayfed_ssl.record import RunRecord
 from rayfed_ssl.reproduction import Cell, Reproduction
+from rayfed_ssl.storage.filesystem import write_durably
 
 CAUTION = (
     "cpu size: far fewer, smaller photographs and fewer epochs than in the paper, and mostly a small CNN. These numbers "

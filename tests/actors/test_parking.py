@@ -8,8 +8,8 @@ import torch
 
 from actors.memories import Memories, Memory, MemoryCache
 from actors.parking import Parcel, UploadLostError, Uploads, fetch, fill, park
-from rayfed_ssl import checkpoints
 from rayfed_ssl.methods.local_only import ClientState
+from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.trees import digest, to_numpy
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from rayfed_ssl.checkpoints import RunState, Stored
 from rayfed_ssl.rounds import Dropped, RoundOutcome, ServerReport
+from rayfed_ssl.storage.checkpoints import RunState, Stored
 
 ROOT = Path(__file__).parents[2]
 

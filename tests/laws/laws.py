@@ -15,8 +15,6 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from rayfed_ssl import checkpoints
-from rayfed_ssl.checkpoints import RunState, Stored
 from rayfed_ssl.config import Config
 from rayfed_ssl.data.views import normalise
 from rayfed_ssl.evaluation.features import extract_features
@@ -24,6 +22,8 @@ from rayfed_ssl.federation import ClientResult, Federation
 from rayfed_ssl.local_executor import LocalExecutor
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.rounds import Executor, Observer, Plan, RoundOutcome, run_rounds
+from rayfed_ssl.storage import checkpoints
+from rayfed_ssl.storage.checkpoints import RunState, Stored
 from rayfed_ssl.trees import digest
 
 Make = Callable[[Federation], Executor]

@@ -13,11 +13,12 @@ import pytest
 import torch
 from moto.server import ThreadedMotoServer
 
-from rayfed_ssl import Config, ConfigError, checkpoints, replay, resume, run
-from rayfed_ssl.buckets import Bucket
-from rayfed_ssl.checkpoints import CheckpointError, RunState
-from rayfed_ssl.places import inside, open_place
+from rayfed_ssl import Config, ConfigError, replay, resume, run
 from rayfed_ssl.reports.export import export_encoder
+from rayfed_ssl.storage import checkpoints
+from rayfed_ssl.storage.checkpoints import CheckpointError, RunState
+from rayfed_ssl.storage.cloud import Bucket
+from rayfed_ssl.storage.filesystem import inside, open_place
 from rayfed_ssl.trees import digest
 from tests.rayfed_ssl.stopping import Stop, StopAt
 from tests.rayfed_ssl.test_runs import facts

@@ -12,10 +12,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save
 
-from rayfed_ssl import checkpoints, places, settling
-from rayfed_ssl.checkpoints import CheckpointError, RunState, Stored
 from rayfed_ssl.method import Empty, Encoder
-from rayfed_ssl.places import Folder
+from rayfed_ssl.storage import background as settling
+from rayfed_ssl.storage import checkpoints
+from rayfed_ssl.storage import filesystem as places
+from rayfed_ssl.storage.checkpoints import CheckpointError, RunState, Stored
+from rayfed_ssl.storage.filesystem import Folder
 from rayfed_ssl.trees import digest, digest_leaves, leaves
 
 DTYPES = ("float16", "float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "int64", "bool")
@@ -98,7 +100,7 @@ STRANGE = {
     "foreign": ({"class": "os:system", "fields": {}}, "states of rayfed_ssl only, got os:system"),
     "foreign with our prefix": ({"class": "rayfed_ssl_evil:X", "fields": {}}, "states of rayfed_ssl only"),
     "function": ({"class": "rayfed_ssl.trees:digest", "fields": {}}, "dataclasses only"),
-    "imported class": ({"class": "rayfed_ssl.checkpoints:Place", "fields": {}}, "dataclasses only"),
+    "imported class": ({"class": "rayfed_ssl.storage.checkpoints:Place", "fields": {}}, "dataclasses only"),
     "no such class": ({"class": "rayfed_ssl.method:Nothing", "fields": {}}, "dataclasses only"),
     "other fields": ({"class": "rayfed_ssl.method:Encoder", "fields": {"x": {"value": 1}}}, "is damaged"),
     "no structure": ([1], "is damaged"),

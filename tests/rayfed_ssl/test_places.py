@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from rayfed_ssl import Config, ConfigError, checkpoints, resume, run
-from rayfed_ssl.checkpoints import CheckpointError, RunState
-from rayfed_ssl.places import Folder, inside, open_place
+from rayfed_ssl import Config, ConfigError, resume, run
 from rayfed_ssl.record import RunRecord
+from rayfed_ssl.storage import checkpoints
+from rayfed_ssl.storage.checkpoints import CheckpointError, RunState
+from rayfed_ssl.storage.filesystem import Folder, inside, open_place
 from tests.rayfed_ssl.stopping import Stop, StopAt
 from tests.rayfed_ssl.test_runs import facts
 

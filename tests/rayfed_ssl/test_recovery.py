@@ -16,12 +16,15 @@ from typing import Any
 import pytest
 import torch
 
-from rayfed_ssl import Config, checkpoints, places, resume, run, settling
-from rayfed_ssl.checkpoints import CheckpointError, RunState, Stored
-from rayfed_ssl.places import Folder, write_durably
+from rayfed_ssl import Config, resume, run
 from rayfed_ssl.record import RunRecord
-from rayfed_ssl.recovery import checked, last_intact
-from rayfed_ssl.settling import Task, side_by_side
+from rayfed_ssl.storage import background as settling
+from rayfed_ssl.storage import checkpoints
+from rayfed_ssl.storage import filesystem as places
+from rayfed_ssl.storage.background import Task, side_by_side
+from rayfed_ssl.storage.checkpoints import CheckpointError, RunState, Stored
+from rayfed_ssl.storage.filesystem import Folder, write_durably
+from rayfed_ssl.storage.recovery import checked, last_intact
 from tests.rayfed_ssl.stopping import Stop, StopAt
 from tests.rayfed_ssl.test_faults import Told
 from tests.rayfed_ssl.test_runs import facts
@@ -211,7 +214,7 @@ def test_a_flush_that_fails_when_a_run_is_stopped_is_told(
 def test_files_are_flushed_while_the_program_ends():
     program = (
         "import threading, time\n"
-        "from rayfed_ssl.settling import side_by_side\n"
+        "from rayfed_ssl.storage.background import side_by_side\n"
         "def late():\n"
         "    time.sleep(0.3)\n"
         "    side_by_side(print, ['a', 'b', 'c'], 2)\n"

@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 
-from rayfed_ssl import checkpoints, run
+from rayfed_ssl import run
 from rayfed_ssl.beginnings import settings_sha256
 from rayfed_ssl.config import Config
 from rayfed_ssl.errors import ConfigError
@@ -21,6 +21,7 @@ from rayfed_ssl.method import Method
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.shared_starts import facts_of, first_state
 from rayfed_ssl.step_cost import measure
+from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.threads import compute_threads
 from rayfed_ssl.trees import digest
 

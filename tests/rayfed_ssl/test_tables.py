@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rayfed_ssl import tables
-from rayfed_ssl.tables import GrowingTable
+from rayfed_ssl.storage import tables
+from rayfed_ssl.storage.tables import GrowingTable
 
 SCHEMA = pa.schema([("round", pa.int32()), ("name", pa.string())])
 
@@ -178,7 +178,7 @@ def test_a_table_that_cannot_be_read_now_is_left_as_it_is(grown: GrowingTable, t
 
     for broken in ("pq.read_table", "pa.OSFile"):
         with monkeypatch.context() as patch:
-            patch.setattr(f"rayfed_ssl.tables.{broken}", refuse)
+            patch.setattr(f"rayfed_ssl.storage.tables.{broken}", refuse)
             with pytest.raises(PermissionError):
                 opened(tmp_path).salvage()
         assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

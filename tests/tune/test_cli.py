@@ -18,7 +18,7 @@ from rayfed_ssl.models import ENCODERS
 from rayfed_ssl.objectives import OBJECTIVES
 from rayfed_ssl.recipe_files import recipe_names
 from rayfed_ssl.record import RunRecord
-from rayfed_ssl.tables import write_table
+from rayfed_ssl.storage.tables import write_table
 from tests.tune.conftest import Cli
 
 Finished = dict[str, tuple[Path, Result]]

@@ -14,7 +14,7 @@ from rayfed_ssl.config import Config
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.record import RunRecord
 from rayfed_ssl.rounds import ServerError
-from rayfed_ssl.tables import write_table
+from rayfed_ssl.storage.tables import write_table
 from tests.tune.test_search import KINDS, answer, sweep
 from tune.room import Room
 from tune.same_data import SameData

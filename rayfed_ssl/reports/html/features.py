@@ -13,7 +13,6 @@ import numpy as np
 from matplotlib.figure import Figure
 from threadpoolctl import threadpool_limits
 
-from rayfed_ssl import checkpoints
 from rayfed_ssl.data.partition import random_rows
 from rayfed_ssl.data.public import PublicClient, parse_public
 from rayfed_ssl.data.views import normalise
@@ -30,6 +29,7 @@ from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.html.tables import Cell, Table, count, number
 from rayfed_ssl.reports.partition_figure import count_samples, partition_figure
 from rayfed_ssl.seeds import Purpose, derive_seed
+from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.threads import compute_threads
 
 Embedding = Literal["tsne", "umap"]

@@ -9,7 +9,6 @@ import jinja2
 from markupsafe import Markup
 
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.places import write_durably
 from rayfed_ssl.reports.html.comparison import comparison_sections
 from rayfed_ssl.reports.html.features import Embedding, embedding_named
 from rayfed_ssl.reports.html.figure import Gallery
@@ -19,6 +18,7 @@ from rayfed_ssl.reports.html.reproduction_section import reproduction_section
 from rayfed_ssl.reports.html.run_section import RunSection
 from rayfed_ssl.reports.html.sources import Sources, open_sources
 from rayfed_ssl.reports.html.sweep_section import sweep_section
+from rayfed_ssl.storage.filesystem import write_durably
 
 MAX_RUNS_IN_FULL = 6
 """With more runs than this, each has a row but no section of its own."""

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rayfed_ssl.checkpoints import CheckpointError
 from rayfed_ssl.config import Config
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.federation import Federation
@@ -19,6 +18,7 @@ from rayfed_ssl.method import Encoder
 from rayfed_ssl.record import RunRecord
 from rayfed_ssl.reports.diagnose import FILE, client_of, diagnose, examine
 from rayfed_ssl.runs import run
+from rayfed_ssl.storage.checkpoints import CheckpointError
 
 Runs = Callable[..., Path]
 

@@ -23,12 +23,12 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from rayfed_ssl import round_files
 from rayfed_ssl.errors import CheckpointError
 from rayfed_ssl.method import Empty
-from rayfed_ssl.places import Directory, Place, place_of
-from rayfed_ssl.round_files import STATES, is_of_later_round, manifest_name, manifests_in
-from rayfed_ssl.tensor_files import EARLIER, chunks, encode
+from rayfed_ssl.storage import round_files
+from rayfed_ssl.storage.filesystem import Directory, Place, place_of
+from rayfed_ssl.storage.round_files import STATES, is_of_later_round, manifest_name, manifests_in
+from rayfed_ssl.storage.tensor_files import EARLIER, chunks, encode
 from rayfed_ssl.trees import Tree, digest, digest_leaves, leaves
 
 KEPT_ROUNDS = 2

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from rayfed_ssl.places import explained, write_durably
+from rayfed_ssl.storage.filesystem import explained, write_durably
 
 Row = Mapping[str, Any]
 

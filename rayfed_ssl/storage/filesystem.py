@@ -19,8 +19,8 @@ from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from rayfed_ssl.errors import CheckpointError, ConfigError
-from rayfed_ssl.settling import Settling, Task, side_by_side
-from rayfed_ssl.tensor_files import EARLIER, Chunk, read_path
+from rayfed_ssl.storage.background import Settling, Task, side_by_side
+from rayfed_ssl.storage.tensor_files import EARLIER, Chunk, read_path
 from rayfed_ssl.trees import Tree
 
 SYNCED_AT_ONCE = 8
@@ -288,7 +288,7 @@ def open_place(address: str) -> Place:
             "engine.checkpoints holds a password, which the run's record would show: leave it out and set "
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or use a profile or an instance's role"
         )
-    from rayfed_ssl.buckets import Bucket  # clients of clouds take a tenth of a second to import
+    from rayfed_ssl.storage.cloud import Bucket  # clients of clouds take a tenth of a second to import
 
     return Bucket(address)
 

@@ -1,10 +1,10 @@
 """Where a run goes on that was stopped, perhaps by a power loss, which empties files that were not flushed to disk."""
 
-from rayfed_ssl import checkpoints
-from rayfed_ssl.checkpoints import RunState
 from rayfed_ssl.errors import CheckpointError, ConfigError
-from rayfed_ssl.places import Directory, Folder, Place, place_of
-from rayfed_ssl.tensor_files import EARLIER
+from rayfed_ssl.storage import checkpoints
+from rayfed_ssl.storage.checkpoints import RunState
+from rayfed_ssl.storage.filesystem import Directory, Folder, Place, place_of
+from rayfed_ssl.storage.tensor_files import EARLIER
 
 
 def last_intact(directory: Directory, recorded: int | None = None) -> tuple[RunState, str | None]:

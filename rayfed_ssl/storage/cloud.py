@@ -17,9 +17,9 @@ from typing import Any
 from pyarrow import fs
 
 from rayfed_ssl.errors import CheckpointError, ConfigError
-from rayfed_ssl.places import Place
-from rayfed_ssl.settling import Task, side_by_side
-from rayfed_ssl.tensor_files import EARLIER, Chunk, read_bytes
+from rayfed_ssl.storage.background import Task, side_by_side
+from rayfed_ssl.storage.filesystem import Place
+from rayfed_ssl.storage.tensor_files import EARLIER, Chunk, read_bytes
 from rayfed_ssl.trees import Tree
 
 DELETED_AT_ONCE = 16

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable
 
-from rayfed_ssl.places import Place
+from rayfed_ssl.storage.filesystem import Place
 
 STATES = ".safetensors"
 

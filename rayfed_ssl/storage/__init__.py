@@ -1,0 +1,1 @@
+"""What lies on disk or in a bucket: checkpoints, tables, tensor files."""
