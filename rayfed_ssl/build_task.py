@@ -15,7 +15,7 @@ from rayfed_ssl.models.precision import choose_precision
 from rayfed_ssl.objectives import OBJECTIVES, Supervised
 from rayfed_ssl.saved_encoders import read_start
 from rayfed_ssl.start import Start
-from rayfed_ssl.task import Task
+from rayfed_ssl.training.task import Task
 
 
 def _device(name: str) -> torch.device:

@@ -12,11 +12,11 @@ from pydantic import BeforeValidator, Field, PlainSerializer, TypeAdapter, Valid
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.method import Method
 from rayfed_ssl.methods import METHODS
-from rayfed_ssl.objective import Objective
 from rayfed_ssl.objectives import OBJECTIVES
-from rayfed_ssl.optimisers import Optimiser
 from rayfed_ssl.recipe_files import SCALAR_MEANS, apply_override, read_recipe
 from rayfed_ssl.settings import Clients, Data, Engine, Evaluation, ModelChoice, Partition, Section, Training
+from rayfed_ssl.training.objective import Objective
+from rayfed_ssl.training.optimizers import Optimiser
 
 
 def _chosen(kind: str, registry: Mapping[str, Any]) -> Any:

@@ -33,9 +33,9 @@ from rayfed_ssl.evaluation.diagnostics import (
 )
 from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.method import Encoder, Metrics
-from rayfed_ssl.parts import MEMORY, part_of
 from rayfed_ssl.seeds import Purpose, derive_seed, generator
-from rayfed_ssl.task import Task
+from rayfed_ssl.training.state_parts import MEMORY, part_of
+from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import Weights, is_node
 
 ENCODER_SAMPLES = 512

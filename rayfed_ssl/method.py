@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import torch
 
 from rayfed_ssl.data.shard import Shard
-from rayfed_ssl.parts import Rule, all_with
-from rayfed_ssl.task import Loss, Task, Term
+from rayfed_ssl.training.state_parts import Rule, all_with
+from rayfed_ssl.training.task import Loss, Task, Term
 from rayfed_ssl.trees import Weights
 
 Metrics: TypeAlias = dict[str, float]
@@ -90,7 +90,7 @@ class Client:
         """Train for E_local epochs on the shard.
 
         Args:
-            weights: Model and objective's memory in one flat dict (`rayfed_ssl.parts`); what is missing starts anew.
+            weights: Model and objective's memory in one flat dict (`rayfed_ssl.training.state_parts`); what is missing starts anew.
             loss: Takes the place of the objective's.
 
         Returns:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Encoder
-from rayfed_ssl.parts import without_memory
 from rayfed_ssl.start import Start
 from rayfed_ssl.storage import checkpoints, tensor_files
+from rayfed_ssl.training.state_parts import without_memory
 
 
 def encoder_file(path: Path) -> Path:

@@ -14,7 +14,7 @@ from rayfed_ssl.evaluation.protocol import Linear, Neighbours, Protocol, Transfe
 from rayfed_ssl.evaluation.subject import Subject
 from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.seeds import Purpose, derive_seed
-from rayfed_ssl.task import Task
+from rayfed_ssl.training.task import Task
 
 
 def score(encoder: Encoder, config: Config, task: Task, dataset: Dataset, final: bool) -> Metrics:

@@ -29,7 +29,7 @@ from rayfed_ssl.federation import Federation
 from rayfed_ssl.gpu_memory import CONTEXT_BYTES, gpus
 from rayfed_ssl.ledger import total
 from rayfed_ssl.shared_starts import first_state
-from rayfed_ssl.task import Task
+from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import nbytes
 
 WEIGHT_COPIES = 6

@@ -16,9 +16,9 @@ from rayfed_ssl.config import Config
 from rayfed_ssl.faults import Fault
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.ledger import total
-from rayfed_ssl.parts import describe
 from rayfed_ssl.record import RunRecord
 from rayfed_ssl.rounds import ClientReport, Dropped, Evaluation, Observer, RoundOutcome
+from rayfed_ssl.training.state_parts import describe
 
 BAR = 16
 """Cells of the bar over all rounds."""

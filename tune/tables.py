@@ -220,7 +220,7 @@ def _names(kind: str) -> Mapping[str, str]:
         return {name: info.summary for name, info in METHODS.items()}
     if kind == "objectives":
         from rayfed_ssl.objectives import OBJECTIVES
-        from rayfed_ssl.parts import Parts, describe
+        from rayfed_ssl.training.state_parts import Parts, describe
 
         return {
             name: f"{_first_line(chosen)}: {describe(Parts().over(chosen.parts))}"

@@ -16,7 +16,7 @@ from rayfed_ssl.data.partition import partition
 from rayfed_ssl.method import Client, Empty, Encoder, Metrics, Server
 from rayfed_ssl.methods import METHODS, MethodInfo
 from rayfed_ssl.methods.fedavg import ClientState, Download, FedAvg, ServerState, Upload
-from rayfed_ssl.task import Loss
+from rayfed_ssl.training.task import Loss
 from rayfed_ssl.trees import Weights
 
 

@@ -22,8 +22,8 @@ from rayfed_ssl.data.views import normalise
 from rayfed_ssl.evaluation.features import evaluating
 from rayfed_ssl.evaluation.subject import Subject
 from rayfed_ssl.models import ENCODERS
-from rayfed_ssl.optimisers import Descent, Optimiser
-from rayfed_ssl.steps import finite
+from rayfed_ssl.training.batching import finite
+from rayfed_ssl.training.optimizers import Descent, Optimiser
 
 
 class Accuracies(NamedTuple):

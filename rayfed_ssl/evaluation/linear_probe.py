@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from rayfed_ssl.evaluation.features import check_labelled, extract_features
 from rayfed_ssl.models.precision import Precision
-from rayfed_ssl.optimisers import BETAS, EPSILON
+from rayfed_ssl.training.optimizers import BETAS, EPSILON
 
 
 class ProbeResult(NamedTuple):
@@ -199,7 +199,7 @@ class LinearProbe:
 
 
 class _Descent:
-    """torch.optim's SGD or Adam, not fused, on one matrix; `rayfed_ssl.optimisers` says why not torch.optim itself."""
+    """torch.optim's SGD or Adam, not fused, on one matrix; `rayfed_ssl.training.optimizers` says why not torch.optim itself."""
 
     def __init__(self, probe: LinearProbe, weights: Tensor) -> None:
         self._probe, self._weights = probe, weights

@@ -20,7 +20,7 @@ from rayfed_ssl.evaluation.knn import knn_accuracy
 from rayfed_ssl.evaluation.linear_probe import LinearProbe, ProbeResult
 from rayfed_ssl.evaluation.subject import Subject, scores
 from rayfed_ssl.seeds import Purpose, derive_seed
-from rayfed_ssl.task import Task
+from rayfed_ssl.training.task import Task
 
 Kind = TypeVar("Kind", bound="Protocol")
 

@@ -14,7 +14,7 @@ from rayfed_ssl.data.views import PROBE_VIEW, augment, normalise
 from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.models import Model
 from rayfed_ssl.seeds import Purpose, derive_seed, generator
-from rayfed_ssl.task import Task
+from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import Weights
 
 

@@ -35,10 +35,10 @@ from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, s
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.methods.fedavg import FedAvg
 from rayfed_ssl.models import Model
-from rayfed_ssl.objective import Batch, Terms
 from rayfed_ssl.objectives.moco import MoCo, queue_contrast, queue_rows
-from rayfed_ssl.parts import Parts, Rule
-from rayfed_ssl.task import Task
+from rayfed_ssl.training.objective import Batch, Terms
+from rayfed_ssl.training.state_parts import Parts, Rule
+from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import Weights
 
 ClientState = fedavg.ClientState | Empty

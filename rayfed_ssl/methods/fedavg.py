@@ -16,8 +16,8 @@ from typing import ClassVar, Literal
 
 from rayfed_ssl.aggregation.weighted_mean import weighted_mean
 from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, sent
-from rayfed_ssl.parts import Parts, Rule, select, with_rule, without_memory
-from rayfed_ssl.task import Loss, Task
+from rayfed_ssl.training.state_parts import Parts, Rule, select, with_rule, without_memory
+from rayfed_ssl.training.task import Loss, Task
 from rayfed_ssl.trees import Weights
 
 

@@ -24,8 +24,8 @@ from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.methods.fedavg import Download, FedAvg, ServerState, Upload
 from rayfed_ssl.methods.fedu import check_averaged, encoder_divergence
-from rayfed_ssl.parts import MEMORY, Parts, Rule, part_of, with_rule
-from rayfed_ssl.task import Task
+from rayfed_ssl.training.state_parts import MEMORY, Parts, Rule, part_of, with_rule
+from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import Weights
 
 

@@ -32,8 +32,8 @@ from torch.nn import functional as F
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server, sent
 from rayfed_ssl.methods.local_only import LocalOnly
 from rayfed_ssl.models import Model
-from rayfed_ssl.parts import Rule
-from rayfed_ssl.task import Task
+from rayfed_ssl.training.state_parts import Rule
+from rayfed_ssl.training.task import Task
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,9 @@ from rayfed_ssl.aggregation.compression import Format, Packed, pack, unpack
 from rayfed_ssl.data.views import normalise
 from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, sent
 from rayfed_ssl.models import Model
-from rayfed_ssl.objective import Batch, Terms
-from rayfed_ssl.parts import without_memory
-from rayfed_ssl.task import Task
+from rayfed_ssl.training.objective import Batch, Terms
+from rayfed_ssl.training.state_parts import without_memory
+from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import Weights, frozen, tensor_mean
 
 

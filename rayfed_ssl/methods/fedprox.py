@@ -18,8 +18,8 @@ from torch import Tensor
 from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server
 from rayfed_ssl.methods.fedavg import ClientState, Download, FedAvg, ServerState, Upload
 from rayfed_ssl.models import Model
-from rayfed_ssl.parts import Parts, Rule
-from rayfed_ssl.task import Task
+from rayfed_ssl.training.state_parts import Parts, Rule
+from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import Weights
 
 

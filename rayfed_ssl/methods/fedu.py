@@ -24,8 +24,8 @@ import torch
 from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.methods.fedavg import Download, FedAvg, ServerState, Upload
-from rayfed_ssl.parts import Parts, Rule
-from rayfed_ssl.task import Task
+from rayfed_ssl.training.state_parts import Parts, Rule
+from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import Weights
 
 

@@ -42,12 +42,12 @@ from rayfed_ssl.data.public import check_public
 from rayfed_ssl.data.shard import Shard
 from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, sent
 from rayfed_ssl.models import Model
-from rayfed_ssl.momentum import update_momentum
-from rayfed_ssl.optimisers import Optimiser
-from rayfed_ssl.parts import MEMORY, Rule, without_memory
-from rayfed_ssl.sample_queue import SampleQueue
-from rayfed_ssl.steps import finite
-from rayfed_ssl.task import Task
+from rayfed_ssl.training.batching import finite
+from rayfed_ssl.training.ema import update_momentum
+from rayfed_ssl.training.feature_queue import SampleQueue
+from rayfed_ssl.training.optimizers import Optimiser
+from rayfed_ssl.training.state_parts import MEMORY, Rule, without_memory
+from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import Weights, frozen, tensor_mean
 
 

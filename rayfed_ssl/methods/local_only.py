@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, sent
-from rayfed_ssl.parts import without_memory
+from rayfed_ssl.training.state_parts import without_memory
 from rayfed_ssl.trees import Weights
 
 

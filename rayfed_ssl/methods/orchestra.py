@@ -28,14 +28,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfed_ssl.aggregation.weighted_mean import weighted_mean
-from rayfed_ssl.clustering import mean_directions, sinkhorn
 from rayfed_ssl.data.shard import Shard
 from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, sent
 from rayfed_ssl.objectives.deepcluster import project_views
 from rayfed_ssl.objectives.orchestra import OrchestraObjective
-from rayfed_ssl.optimisers import Optimiser
-from rayfed_ssl.parts import Parts, Rule, select, with_rule, without_memory
-from rayfed_ssl.task import Task
+from rayfed_ssl.training.clustering import mean_directions, sinkhorn
+from rayfed_ssl.training.optimizers import Optimiser
+from rayfed_ssl.training.state_parts import Parts, Rule, select, with_rule, without_memory
+from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import Weights
 
 

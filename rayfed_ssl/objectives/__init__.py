@@ -1,6 +1,5 @@
 """Local objectives, one file each; the registry is explicit."""
 
-from rayfed_ssl.objective import Head, Objective
 from rayfed_ssl.objectives.autoencoder import AutoEncoder
 from rayfed_ssl.objectives.byol import BYOL
 from rayfed_ssl.objectives.deepcluster import DeepCluster
@@ -11,6 +10,7 @@ from rayfed_ssl.objectives.simclr import SimCLR
 from rayfed_ssl.objectives.simsiam import SimSiam
 from rayfed_ssl.objectives.supervised import Supervised
 from rayfed_ssl.objectives.swav import SwAV
+from rayfed_ssl.training.objective import Head, Objective
 
 OBJECTIVES: dict[str, type[Objective]] = {
     "simclr": SimCLR,

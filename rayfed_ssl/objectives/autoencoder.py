@@ -21,11 +21,11 @@ from torch import nn
 from rayfed_ssl.data.views import normalise
 from rayfed_ssl.models import Model
 from rayfed_ssl.models.decoder import Decoder, reconstruction_error
-from rayfed_ssl.objective import Batch, Head, Objective, Terms
-from rayfed_ssl.parts import Rule
+from rayfed_ssl.training.objective import Batch, Head, Objective, Terms
+from rayfed_ssl.training.state_parts import Rule
 
 if TYPE_CHECKING:
-    from rayfed_ssl.task import Task
+    from rayfed_ssl.training.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)

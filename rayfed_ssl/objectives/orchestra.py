@@ -25,14 +25,14 @@ from torch.nn import functional as F
 
 from rayfed_ssl.data.views import rotate_quarter_turns
 from rayfed_ssl.models import Model
-from rayfed_ssl.momentum import update_momentum
-from rayfed_ssl.objective import Batch, Head, Objective, Terms, memory_as
 from rayfed_ssl.objectives.moco import KeyQueue
-from rayfed_ssl.parts import Rule
+from rayfed_ssl.training.ema import update_momentum
+from rayfed_ssl.training.objective import Batch, Head, Objective, Terms, memory_as
+from rayfed_ssl.training.state_parts import Rule
 
 if TYPE_CHECKING:
     from rayfed_ssl.data.shard import Shard
-    from rayfed_ssl.task import Task
+    from rayfed_ssl.training.task import Task
 
 
 class OrchestraMemory(nn.Module):

@@ -24,11 +24,11 @@ from torch.nn import functional as F
 
 from rayfed_ssl.data.views import ViewRecipe
 from rayfed_ssl.models import Model
-from rayfed_ssl.objective import Batch, Head, Objective, Terms
-from rayfed_ssl.parts import Rule
+from rayfed_ssl.training.objective import Batch, Head, Objective, Terms
+from rayfed_ssl.training.state_parts import Rule
 
 if TYPE_CHECKING:
-    from rayfed_ssl.task import Task
+    from rayfed_ssl.training.task import Task
 
 
 def four_rotations(images: Tensor) -> tuple[Tensor, Tensor]:

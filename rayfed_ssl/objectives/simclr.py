@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfed_ssl.models import Model
-from rayfed_ssl.objective import Batch, Head, Objective, Terms
-from rayfed_ssl.task import Task
+from rayfed_ssl.training.objective import Batch, Head, Objective, Terms
+from rayfed_ssl.training.task import Task
 
 
 def info_nce(first: Tensor, second: Tensor, temperature: float) -> Tensor:

@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfed_ssl.models import Model, build_head
-from rayfed_ssl.objective import Batch, Head, Objective, Terms, tiny_batch_notes
-from rayfed_ssl.parts import Rule
+from rayfed_ssl.training.objective import Batch, Head, Objective, Terms, tiny_batch_notes
+from rayfed_ssl.training.state_parts import Rule
 
 if TYPE_CHECKING:
-    from rayfed_ssl.task import Task
+    from rayfed_ssl.training.task import Task
 
 
 def negative_cosine(predictions: Tensor, projections: Tensor) -> Tensor:

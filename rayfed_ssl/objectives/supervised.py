@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from rayfed_ssl.models import Model
-from rayfed_ssl.objective import Batch, Head, Objective, Terms
-from rayfed_ssl.task import Task
+from rayfed_ssl.training.objective import Batch, Head, Objective, Terms
+from rayfed_ssl.training.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,15 +26,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rayfed_ssl.clustering import sinkhorn
 from rayfed_ssl.models import Model
-from rayfed_ssl.objective import Batch, Head, Objective, Terms, memory_as
 from rayfed_ssl.objectives.moco import KeyQueue
-from rayfed_ssl.parts import Rule
+from rayfed_ssl.training.clustering import sinkhorn
+from rayfed_ssl.training.objective import Batch, Head, Objective, Terms, memory_as
+from rayfed_ssl.training.state_parts import Rule
 
 if TYPE_CHECKING:
     from rayfed_ssl.data.shard import Shard
-    from rayfed_ssl.task import Task
+    from rayfed_ssl.training.task import Task
 
 
 class ViewQueues(nn.Module):

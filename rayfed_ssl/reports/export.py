@@ -13,9 +13,9 @@ from rayfed_ssl.export import BODY, Export, Info, write_export
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.models import ENCODERS, encoders
-from rayfed_ssl.parts import without_memory
 from rayfed_ssl.record import RunRecord
 from rayfed_ssl.storage import checkpoints
+from rayfed_ssl.training.state_parts import without_memory
 
 
 def export_encoder(directory: Path, out: Path, *, encoder: str = "global", with_heads: bool = False) -> Export:

@@ -27,8 +27,8 @@ from rayfed_ssl.saved_encoders import read_encoder
 from rayfed_ssl.scoring import check_protocols, measure, subject_of
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.tables import write_table
-from rayfed_ssl.task import Task
 from rayfed_ssl.threads import compute_threads
+from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import misfit
 
 TABLE = "evaluations.parquet"

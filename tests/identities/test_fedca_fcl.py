@@ -9,7 +9,7 @@ from rayfed_ssl.config import Config
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.method import Client
 from rayfed_ssl.methods import FedCA
-from rayfed_ssl.objective import Batch
+from rayfed_ssl.training.objective import Batch
 from rayfed_ssl.trees import digest
 from tests.laws.laws import Round, play
 

@@ -6,7 +6,7 @@ import pytest
 
 from rayfed_ssl.config import Config
 from rayfed_ssl.federation import Federation
-from rayfed_ssl.parts import select
+from rayfed_ssl.training.state_parts import select
 from rayfed_ssl.trees import Weights, digest
 from tests.laws.laws import Round, play, state_digests
 

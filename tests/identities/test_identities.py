@@ -12,7 +12,7 @@ from rayfed_ssl.aggregation.weighted_mean import weighted_mean
 from rayfed_ssl.config import Config
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.methods import FLESD, flesd
-from rayfed_ssl.sample_queue import SampleQueue
+from rayfed_ssl.training.feature_queue import SampleQueue
 from rayfed_ssl.trees import digest
 from tests.laws.laws import play, state_digests
 

@@ -11,7 +11,7 @@ from rayfed_ssl.config import Config
 from rayfed_ssl.data.public import PublicSet
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.ledger import account
-from rayfed_ssl.parts import MEMORY, part_of, with_rule
+from rayfed_ssl.training.state_parts import MEMORY, part_of, with_rule
 from rayfed_ssl.trees import digest, is_node, leaves
 from tests.laws.laws import Round, fresh
 

@@ -13,8 +13,8 @@ from rayfed_ssl.federation import Federation, training_seed
 from rayfed_ssl.methods import FedAvg, FedProx, fedavg
 from rayfed_ssl.methods.fedprox import proximal_term
 from rayfed_ssl.models import Model
-from rayfed_ssl.objective import Batch
-from rayfed_ssl.optimisers import Optimiser
+from rayfed_ssl.training.objective import Batch
+from rayfed_ssl.training.optimizers import Optimiser
 from tests.oracles import naive
 
 ONE_ROUNDING = 2.0**-24

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rayfed_ssl.clustering import mean_directions, sinkhorn, spherical_k_means
+from rayfed_ssl.training.clustering import mean_directions, sinkhorn, spherical_k_means
 from tests.oracles import naive_clustering as naive
 
 EXACT = 1e-12

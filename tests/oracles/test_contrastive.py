@@ -9,9 +9,9 @@ from torch.nn import functional as F
 
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.models import Model
-from rayfed_ssl.objective import Batch
 from rayfed_ssl.objectives import SimCLR, Supervised
 from rayfed_ssl.objectives.simclr import info_nce, nt_xent
+from rayfed_ssl.training.objective import Batch
 from tests.oracles import naive
 
 EXACT = 1e-12

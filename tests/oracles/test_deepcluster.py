@@ -9,9 +9,9 @@ from torch.nn import functional as F
 
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.models import Model
-from rayfed_ssl.objective import Batch
 from rayfed_ssl.objectives import DeepCluster
 from rayfed_ssl.objectives.deepcluster import Bank, DeepClusterMemory, cluster_prediction
+from rayfed_ssl.training.objective import Batch
 from tests.oracles import naive_clustering as naive
 
 EXACT = 1e-12

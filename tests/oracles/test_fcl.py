@@ -12,8 +12,8 @@ from rayfed_ssl.federation import Federation
 from rayfed_ssl.method import Client
 from rayfed_ssl.methods import FCL, fcl
 from rayfed_ssl.models import Model
-from rayfed_ssl.objective import Batch
 from rayfed_ssl.objectives.moco import KeyQueue, MoCoMemory, queue_contrast
+from rayfed_ssl.training.objective import Batch
 from tests.oracles import naive_fcl
 
 EXACT = 1e-12

@@ -13,8 +13,8 @@ from rayfed_ssl.federation import Federation
 from rayfed_ssl.method import Client
 from rayfed_ssl.methods import FedCA, fedca
 from rayfed_ssl.models import Model
-from rayfed_ssl.objective import Batch
 from rayfed_ssl.objectives.simclr import info_nce
+from rayfed_ssl.training.objective import Batch
 from tests.oracles import naive_fedca
 
 EXACT = 1e-12

@@ -14,8 +14,8 @@ from rayfed_ssl.federation import Federation
 from rayfed_ssl.method import Client
 from rayfed_ssl.methods import FedDF, FedMD, feddf, fedmd
 from rayfed_ssl.models import Model
-from rayfed_ssl.objective import Head
 from rayfed_ssl.objectives import SimCLR
+from rayfed_ssl.training.objective import Head
 from rayfed_ssl.trees import frozen
 from tests.oracles import naive_fedmd_feddf as naive
 

@@ -13,7 +13,7 @@ from rayfed_ssl.data.shard import Shard
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.methods import FLESD, flesd
 from rayfed_ssl.models import Model
-from rayfed_ssl.task import Task
+from rayfed_ssl.training.task import Task
 
 Open = Callable[..., Federation]
 

@@ -10,9 +10,9 @@ from torch.nn import functional as F
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.methods.orchestra import Orchestra, agreement_loss, balanced_assignments, cluster_locally
 from rayfed_ssl.models import Model
-from rayfed_ssl.objective import Batch
 from rayfed_ssl.objectives.moco import KeyQueue
 from rayfed_ssl.objectives.orchestra import OrchestraMemory, OrchestraObjective, assignment_consistency
+from rayfed_ssl.training.objective import Batch
 from tests.oracles import naive
 from tests.oracles import naive_clustering as clustering
 

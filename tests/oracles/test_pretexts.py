@@ -10,9 +10,9 @@ from rayfed_ssl.data.views import rotate_quarter_turns
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.models import Model
 from rayfed_ssl.models.decoder import reconstruction_error
-from rayfed_ssl.objective import Batch
 from rayfed_ssl.objectives import AutoEncoder, Rotation
 from rayfed_ssl.objectives.rotation import four_rotations, shifted_and_mirrored
+from rayfed_ssl.training.objective import Batch
 from tests.oracles import naive
 
 

@@ -10,12 +10,12 @@ from torch.nn import functional as F
 
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.models import Model
-from rayfed_ssl.objective import Batch
 from rayfed_ssl.objectives import BYOL, MoCo, SimSiam
 from rayfed_ssl.objectives.byol import BYOLMemory, regression_error
 from rayfed_ssl.objectives.moco import KeyQueue, MoCoMemory, queue_contrast
 from rayfed_ssl.objectives.simsiam import negative_cosine
-from rayfed_ssl.task import Task
+from rayfed_ssl.training.objective import Batch
+from rayfed_ssl.training.task import Task
 from tests.oracles import naive_siamese as naive
 
 EXACT = 1e-12

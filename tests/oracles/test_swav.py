@@ -7,14 +7,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rayfed_ssl.clustering import sinkhorn
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.models import Model
-from rayfed_ssl.objective import Batch
 from rayfed_ssl.objectives import SwAV
 from rayfed_ssl.objectives.moco import KeyQueue
 from rayfed_ssl.objectives.swav import SwAVMemory, ViewQueues, swapped_prediction
-from rayfed_ssl.task import Task
+from rayfed_ssl.training.clustering import sinkhorn
+from rayfed_ssl.training.objective import Batch
+from rayfed_ssl.training.task import Task
 from tests.oracles import naive_clustering as naive
 
 EXACT = 1e-12

@@ -10,7 +10,7 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.method import Empty
 from rayfed_ssl.models.encoders import cnn
-from rayfed_ssl.parts import MEMORY, Parts, part_of, select, with_rule, without_memory
+from rayfed_ssl.training.state_parts import MEMORY, Parts, part_of, select, with_rule, without_memory
 from rayfed_ssl.trees import digest
 from tests.laws.laws import play
 

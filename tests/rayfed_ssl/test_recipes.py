@@ -9,9 +9,9 @@ import torch
 
 from rayfed_ssl.config import Config
 from rayfed_ssl.methods import METHODS
-from rayfed_ssl.optimisers import Optimiser
 from rayfed_ssl.recipe_files import recipe_names
 from rayfed_ssl.runs import run
+from rayfed_ssl.training.optimizers import Optimiser
 
 SMALL = (
     "data={name: digits, train_limit: 240, test_limit: 40}",

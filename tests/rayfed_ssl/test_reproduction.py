@@ -9,10 +9,10 @@ import yaml
 from rayfed_ssl.config import Config
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.protocols import is_score
-from rayfed_ssl.optimisers import Optimiser
 from rayfed_ssl.reports.reproduced import CellResult, Reproduced, describe, kendall
 from rayfed_ssl.reproduction import Cell, Reproduction
 from rayfed_ssl.reproduction_files import load_reproduction, read_reproduction, reproduction_names
+from rayfed_ssl.training.optimizers import Optimiser
 
 NAMES = [
     *("flesd-table1", "flesd-figure2", "flesd-figure4", "flesd-figure5"),

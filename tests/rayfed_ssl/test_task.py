@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from rayfed_ssl.data.shard import Shard
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.models import Model
-from rayfed_ssl.objective import Batch, Terms
 from rayfed_ssl.objectives import SimCLR
-from rayfed_ssl.optimisers import Optimiser
-from rayfed_ssl.steps import all_finite, finite
-from rayfed_ssl.task import Task
+from rayfed_ssl.training.batching import all_finite, finite
+from rayfed_ssl.training.objective import Batch, Terms
+from rayfed_ssl.training.optimizers import Optimiser
+from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import digest
 
 Open = Callable[..., Federation]

@@ -11,7 +11,7 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.method import Client, Empty, Server
 from rayfed_ssl.methods.orchestra import Download, Orchestra, Upload, balanced_assignments, cluster_locally
-from rayfed_ssl.parts import part_of
+from rayfed_ssl.training.state_parts import part_of
 from rayfed_ssl.trees import digest
 from tests.laws.laws import play
 from tests.rayfed_ssl.objectives.small_shards import KINDS, check_finite, shard

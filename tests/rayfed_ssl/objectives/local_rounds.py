@@ -6,9 +6,9 @@ from torch import nn
 from rayfed_ssl.data.shard import Shard
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.models import Model
-from rayfed_ssl.objective import Batch
-from rayfed_ssl.parts import part_of, select, with_rule
-from rayfed_ssl.task import Task
+from rayfed_ssl.training.objective import Batch
+from rayfed_ssl.training.state_parts import part_of, select, with_rule
+from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import Weights
 
 

@@ -6,8 +6,8 @@ from torch import nn
 
 from rayfed_ssl.data.shard import Shard
 from rayfed_ssl.federation import Federation
-from rayfed_ssl.objective import Batch
-from rayfed_ssl.task import Task
+from rayfed_ssl.training.objective import Batch
+from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import Weights
 
 KINDS = ("two samples", "fewer than a batch", "duplicates", "equal grey images")

@@ -8,9 +8,9 @@ import torch
 
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.method import Client, Server
-from rayfed_ssl.objective import Head
 from rayfed_ssl.objectives import MoCo
 from rayfed_ssl.objectives.moco import MoCoMemory, queue_rows
+from rayfed_ssl.training.objective import Head
 from tests.rayfed_ssl.objectives.local_rounds import (
     digits,
     first_batch,

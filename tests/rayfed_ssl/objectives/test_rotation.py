@@ -6,7 +6,7 @@ import pytest
 
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.federation import Federation
-from rayfed_ssl.parts import part_of
+from rayfed_ssl.training.state_parts import part_of
 from tests.rayfed_ssl.objectives.small_shards import KINDS, check_finite, shard, train
 
 Open = Callable[..., Federation]

@@ -15,12 +15,12 @@ from rayfed_ssl.data.views import ViewRecipe, Views, augment, normalise
 from rayfed_ssl.models import Model, build_model
 from rayfed_ssl.models.precision import Precision, autocast, prepare
 from rayfed_ssl.models.undrawn import Undrawn
-from rayfed_ssl.objective import Batch, Objective, Terms
-from rayfed_ssl.optimisers import Optimiser
-from rayfed_ssl.parts import without_memory
 from rayfed_ssl.seeds import Purpose, derive_seed
 from rayfed_ssl.start import Start
-from rayfed_ssl.steps import all_finite, batches, finite
+from rayfed_ssl.training.batching import all_finite, batches, finite
+from rayfed_ssl.training.objective import Batch, Objective, Terms
+from rayfed_ssl.training.optimizers import Optimiser
+from rayfed_ssl.training.state_parts import without_memory
 from rayfed_ssl.trees import Weights, frozen
 
 Loss: TypeAlias = Callable[[Model, nn.Module, Batch], Terms]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-from rayfed_ssl.optimisers import Descent
+from rayfed_ssl.training.optimizers import Descent
 
 
 def batches(

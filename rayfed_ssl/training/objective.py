@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from rayfed_ssl.parts import Rule
+from rayfed_ssl.training.state_parts import Rule
 
 if TYPE_CHECKING:
     from rayfed_ssl.data.shard import Shard
     from rayfed_ssl.models import Model
-    from rayfed_ssl.task import Task
+    from rayfed_ssl.training.task import Task
 
 
 @dataclass(frozen=True)
