@@ -12,9 +12,9 @@ from rayfed_ssl.data.views import VIEWS
 from rayfed_ssl.errors import ConfigError, check_name
 from rayfed_ssl.models import ENCODERS
 from rayfed_ssl.models.precision import choose_precision
+from rayfed_ssl.models.pretrained import Start
 from rayfed_ssl.objectives import OBJECTIVES, Supervised
 from rayfed_ssl.saved_encoders import read_start
-from rayfed_ssl.start import Start
 from rayfed_ssl.training.task import Task
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Encoder
-from rayfed_ssl.start import Start
+from rayfed_ssl.models.pretrained import Start
 from rayfed_ssl.storage import checkpoints, tensor_files
 from rayfed_ssl.training.state_parts import without_memory
 

@@ -14,9 +14,9 @@ from rayfed_ssl.data.shard import Shard
 from rayfed_ssl.data.views import ViewRecipe, Views, augment, normalise
 from rayfed_ssl.models import Model, build_model
 from rayfed_ssl.models.precision import Precision, autocast, prepare
-from rayfed_ssl.models.undrawn import Undrawn
+from rayfed_ssl.models.pretrained import Start
+from rayfed_ssl.models.uninitialized import Undrawn
 from rayfed_ssl.seeds import Purpose, derive_seed
-from rayfed_ssl.start import Start
 from rayfed_ssl.training.batching import all_finite, batches, finite
 from rayfed_ssl.training.objective import Batch, Objective, Terms
 from rayfed_ssl.training.optimizers import Optimiser
