@@ -28,7 +28,7 @@ def bare_worker(config: Config, client_ids: list[int], pipe: Connection) -> None
     """Train the given clients each time a round number comes in."""
     import torch
 
-    from rayfed_ssl.data.shard import Shard
+    from rayfed_ssl.data.shards import Shard
     from rayfed_ssl.federation import training_seed
     from rayfed_ssl.seeds import generator
 

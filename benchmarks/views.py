@@ -15,7 +15,7 @@ from PIL import Image
 from torchvision import transforms
 from torchvision.transforms import v2
 
-from rayfed_ssl.data.views import VIEWS, augment
+from rayfed_ssl.data.augmentation import VIEWS, augment
 
 
 def torchvision_view(images: list[Any], *, tensors: bool) -> list[Any]:

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 from rayfed_ssl.config import Config
-from rayfed_ssl.data.store import Dataset
-from rayfed_ssl.data.views import VIEWS
+from rayfed_ssl.data.augmentation import VIEWS
+from rayfed_ssl.data.image_store import Dataset
 from rayfed_ssl.errors import ConfigError, check_name
 from rayfed_ssl.models import ENCODERS
 from rayfed_ssl.models.precision import choose_precision

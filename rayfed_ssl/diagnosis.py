@@ -17,9 +17,9 @@ from torch import Tensor
 
 from rayfed_ssl.aggregation.compression import Packed, unpack
 from rayfed_ssl.config import Config
-from rayfed_ssl.data.partition import random_rows
-from rayfed_ssl.data.store import Dataset
-from rayfed_ssl.data.views import normalise
+from rayfed_ssl.data.augmentation import normalise
+from rayfed_ssl.data.image_store import Dataset
+from rayfed_ssl.data.partitions import random_rows
 from rayfed_ssl.evaluation.diagnostics import (
     Drift,
     alignment,

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from rayfed_ssl.data.views import ViewRecipe, normalise
+from rayfed_ssl.data.augmentation import ViewRecipe, normalise
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.models import ENCODERS, build_encoder, encoders

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 
-from rayfed_ssl.data.shard import Shard
+from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.training.state_parts import Rule, all_with
 from rayfed_ssl.training.task import Loss, Task, Term
 from rayfed_ssl.trees import Weights

@@ -6,8 +6,8 @@ import numpy as np
 from torch import nn
 
 from rayfed_ssl.config import Config
-from rayfed_ssl.data.partition import random_rows
-from rayfed_ssl.data.store import Dataset, ImageSet
+from rayfed_ssl.data.image_store import Dataset, ImageSet
+from rayfed_ssl.data.partitions import random_rows
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.fine_tuning import accuracy_of
 from rayfed_ssl.evaluation.protocol import Linear, Neighbours, Protocol, Transfer

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from rayfed_ssl.beginnings import start_of
-from rayfed_ssl.data.store import alone
+from rayfed_ssl.data.image_store import alone
 from rayfed_ssl.environment import cpu_model, environment
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.federation import Federation

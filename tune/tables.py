@@ -238,7 +238,7 @@ def _names(kind: str) -> Mapping[str, str]:
         from rayfed_ssl.models import ENCODERS
 
         return {name: encoder.description for name, encoder in ENCODERS.items()}
-    from rayfed_ssl.data.views import VIEWS
+    from rayfed_ssl.data.augmentation import VIEWS
 
     return {name: _describe_views(views) for name, views in VIEWS.items()}
 

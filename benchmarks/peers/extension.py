@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rayfed_ssl import federation
-from rayfed_ssl.data.partition import partition
+from rayfed_ssl.data.partitions import partition
 from rayfed_ssl.method import Client, Empty, Encoder, Metrics, Server
 from rayfed_ssl.methods import METHODS, MethodInfo
 from rayfed_ssl.methods.fedavg import ClientState, Download, FedAvg, ServerState, Upload

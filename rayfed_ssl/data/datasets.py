@@ -22,8 +22,8 @@ import platformdirs
 
 from rayfed_ssl.data.decoding import OnBad, Source, Split, all_grey, decode, read_parquet
 from rayfed_ssl.data.folders import PICTURE_SUFFIXES, by_class, walk
-from rayfed_ssl.data.partition import random_rows, stratified_split
-from rayfed_ssl.data.store import FORMAT, Dataset, alone, open_store, write_store
+from rayfed_ssl.data.image_store import FORMAT, Dataset, alone, open_store, write_store
+from rayfed_ssl.data.partitions import random_rows, stratified_split
 
 _SPLIT = re.compile(r"(train|test|validation|valid|val)(?![a-z])", re.IGNORECASE)
 _TEST_NAMES = ("test", "validation", "valid", "val")

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from rayfed_ssl.data.store import Block
+from rayfed_ssl.data.image_store import Block
 
 Picture = np.ndarray | bytes | Path
 """Pixels uint8 [C, H, W] with C 1 or 3, an encoded picture, or the file that holds one."""

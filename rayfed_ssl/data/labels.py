@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from rayfed_ssl.data.partition import Rows
+from rayfed_ssl.data.partitions import Rows
 
 Choice = Literal["balanced", "random"]
 

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rayfed_ssl.data.shard import Shard
-from rayfed_ssl.data.views import normalise
+from rayfed_ssl.data.augmentation import normalise
+from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.evaluation.features import evaluating
 from rayfed_ssl.evaluation.subject import Subject
 from rayfed_ssl.models import ENCODERS

@@ -12,8 +12,8 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from rayfed_ssl.data.datasets import DATASETS, open_dataset
+from rayfed_ssl.data.image_store import Dataset, ImageSet
 from rayfed_ssl.data.labels import Choice, label_subset
-from rayfed_ssl.data.store import Dataset, ImageSet
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.evaluation.fine_tuning import FineTuning
 from rayfed_ssl.evaluation.knn import knn_accuracy

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rayfed_ssl.data.store import ImageSet
-from rayfed_ssl.data.views import PROBE_VIEW, augment, normalise
+from rayfed_ssl.data.augmentation import PROBE_VIEW, augment, normalise
+from rayfed_ssl.data.image_store import ImageSet
 from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.models import Model
 from rayfed_ssl.seeds import Purpose, derive_seed, generator

@@ -33,7 +33,7 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from rayfed_ssl.aggregation.weighted_mean import WeightedMean
-from rayfed_ssl.data.views import normalise
+from rayfed_ssl.data.augmentation import normalise
 from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, sent
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.methods.fedavg import FedAvg

@@ -27,8 +27,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfed_ssl.aggregation.weighted_mean import WeightedMean
-from rayfed_ssl.data.shard import Shard
-from rayfed_ssl.data.views import normalise
+from rayfed_ssl.data.augmentation import normalise
+from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, sent
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.methods.fedavg import FedAvg

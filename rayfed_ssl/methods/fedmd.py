@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfed_ssl.aggregation.compression import Format, Packed, pack, unpack
-from rayfed_ssl.data.views import normalise
+from rayfed_ssl.data.augmentation import normalise
 from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, sent
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.objective import Batch, Terms

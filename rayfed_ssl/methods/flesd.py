@@ -38,8 +38,8 @@ from rayfed_ssl.aggregation.compression import (
     unpack,
     upper_triangle,
 )
-from rayfed_ssl.data.public import check_public
-from rayfed_ssl.data.shard import Shard
+from rayfed_ssl.data.public_data import check_public
+from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, sent
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.batching import finite

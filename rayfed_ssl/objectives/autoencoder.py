@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import nn
 
-from rayfed_ssl.data.views import normalise
+from rayfed_ssl.data.augmentation import normalise
 from rayfed_ssl.models import Model
 from rayfed_ssl.models.decoder import Decoder, reconstruction_error
 from rayfed_ssl.training.objective import Batch, Head, Objective, Terms

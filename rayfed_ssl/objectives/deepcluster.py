@@ -25,14 +25,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rayfed_ssl.data.views import ViewRecipe
+from rayfed_ssl.data.augmentation import ViewRecipe
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.clustering import spherical_k_means
 from rayfed_ssl.training.objective import Batch, Head, Objective, Terms, memory_as
 from rayfed_ssl.training.state_parts import Rule
 
 if TYPE_CHECKING:
-    from rayfed_ssl.data.shard import Shard
+    from rayfed_ssl.data.shards import Shard
     from rayfed_ssl.training.task import Task
 
 

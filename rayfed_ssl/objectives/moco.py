@@ -38,7 +38,7 @@ from rayfed_ssl.training.objective import Batch, Head, Objective, Terms, memory_
 from rayfed_ssl.training.state_parts import Rule
 
 if TYPE_CHECKING:
-    from rayfed_ssl.data.shard import Shard
+    from rayfed_ssl.data.shards import Shard
     from rayfed_ssl.training.task import Task
 
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rayfed_ssl.data.views import rotate_quarter_turns
+from rayfed_ssl.data.augmentation import rotate_quarter_turns
 from rayfed_ssl.models import Model
 from rayfed_ssl.objectives.moco import KeyQueue
 from rayfed_ssl.training.ema import update_momentum
@@ -31,7 +31,7 @@ from rayfed_ssl.training.objective import Batch, Head, Objective, Terms, memory_
 from rayfed_ssl.training.state_parts import Rule
 
 if TYPE_CHECKING:
-    from rayfed_ssl.data.shard import Shard
+    from rayfed_ssl.data.shards import Shard
     from rayfed_ssl.training.task import Task
 
 

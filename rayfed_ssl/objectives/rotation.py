@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rayfed_ssl.data.views import ViewRecipe
+from rayfed_ssl.data.augmentation import ViewRecipe
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.objective import Batch, Head, Objective, Terms
 from rayfed_ssl.training.state_parts import Rule

@@ -41,7 +41,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rayfed_ssl.data.shard import Shard
+from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.diagnosis import CLIENT_SAMPLES, encoder_diagnostics, holds, sample_images
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.diagnostics import angles, centred_gram, cka, false_negatives, relation, relation_distance

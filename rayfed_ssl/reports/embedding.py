@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from rayfed_ssl.data.partition import random_rows
-from rayfed_ssl.data.views import normalise
+from rayfed_ssl.data.augmentation import normalise
+from rayfed_ssl.data.partitions import random_rows
 from rayfed_ssl.diagnosis import shown
 from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.federation import Federation

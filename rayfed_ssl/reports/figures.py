@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from rayfed_ssl.data.public import PublicClient, parse_public
+from rayfed_ssl.data.public_data import PublicClient, parse_public
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.record import RunRecord

@@ -14,9 +14,9 @@ import yaml
 
 from rayfed_ssl.build_task import build_task
 from rayfed_ssl.config import Config
+from rayfed_ssl.data.augmentation import Views
 from rayfed_ssl.data.datasets import open_dataset
-from rayfed_ssl.data.store import Dataset
-from rayfed_ssl.data.views import Views
+from rayfed_ssl.data.image_store import Dataset
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.evaluation.protocols import PROTOCOLS, Protocol, configured
 from rayfed_ssl.export import BODY, read_export

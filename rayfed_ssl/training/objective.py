@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rayfed_ssl.training.state_parts import Rule
 
 if TYPE_CHECKING:
-    from rayfed_ssl.data.shard import Shard
+    from rayfed_ssl.data.shards import Shard
     from rayfed_ssl.models import Model
     from rayfed_ssl.training.task import Task
 

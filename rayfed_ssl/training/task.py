@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rayfed_ssl.data.shard import Shard
-from rayfed_ssl.data.views import ViewRecipe, Views, augment, normalise
+from rayfed_ssl.data.augmentation import ViewRecipe, Views, augment, normalise
+from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.models import Model, build_model
 from rayfed_ssl.models.precision import Precision, autocast, prepare
 from rayfed_ssl.models.pretrained import Start

@@ -16,7 +16,7 @@ import torch
 from torch.nn import functional as F
 
 from rayfed_ssl.config import Config
-from rayfed_ssl.data.views import normalise
+from rayfed_ssl.data.augmentation import normalise
 from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.federation import ClientResult, Federation
 from rayfed_ssl.local_executor import LocalExecutor

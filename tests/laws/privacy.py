@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from rayfed_ssl.config import Config
-from rayfed_ssl.data.public import PublicSet
+from rayfed_ssl.data.public_data import PublicSet
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.ledger import account
 from rayfed_ssl.training.state_parts import MEMORY, part_of, with_rule

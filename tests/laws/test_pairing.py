@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rayfed_ssl.config import Config
-from rayfed_ssl.data.shard import Shard
+from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.method import Client, Metrics
 from rayfed_ssl.methods import METHODS, FedAvg

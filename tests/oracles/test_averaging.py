@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from rayfed_ssl.data.shard import Shard
+from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.federation import Federation, training_seed
 from rayfed_ssl.methods import FedAvg, FedProx, fedavg
 from rayfed_ssl.methods.fedprox import proximal_term

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rayfed_ssl.data.shard import Shard
-from rayfed_ssl.data.views import normalise
+from rayfed_ssl.data.augmentation import normalise
+from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.method import Client
 from rayfed_ssl.methods import FedCA, fedca

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rayfed_ssl.data.shard import Shard
-from rayfed_ssl.data.views import normalise
+from rayfed_ssl.data.augmentation import normalise
+from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.method import Client
 from rayfed_ssl.methods import FedDF, FedMD, feddf, fedmd

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rayfed_ssl.data.views import rotate_quarter_turns
+from rayfed_ssl.data.augmentation import rotate_quarter_turns
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.models import Model
 from rayfed_ssl.models.decoder import reconstruction_error

@@ -16,7 +16,7 @@ from torch import nn
 
 import rayfed_ssl
 from rayfed_ssl import Config, ConfigError, Observer, run
-from rayfed_ssl.data.views import normalise
+from rayfed_ssl.data.augmentation import normalise
 from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.export import Export, Info, load_encoder, read_export, write_export
 from rayfed_ssl.federation import Federation

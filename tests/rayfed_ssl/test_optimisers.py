@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import Parameter
 
-from rayfed_ssl.data.shard import Shard
+from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.training.optimizers import Optimiser
 from rayfed_ssl.trees import digest

@@ -16,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from rayfed_ssl import Config, ConfigError, run
-from rayfed_ssl.data.views import normalise
+from rayfed_ssl.data.augmentation import normalise
 from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.export import load_encoder, write_export
 from rayfed_ssl.models.precision import choose_precision

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rayfed_ssl.data.shard import Shard
+from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.models import Model
 from rayfed_ssl.objectives import SimCLR

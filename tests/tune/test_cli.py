@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import Result
 
+from rayfed_ssl.data.augmentation import VIEWS
 from rayfed_ssl.data.datasets import DATASETS
-from rayfed_ssl.data.views import VIEWS
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models import ENCODERS
 from rayfed_ssl.objectives import OBJECTIVES

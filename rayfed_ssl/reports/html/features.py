@@ -13,9 +13,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from threadpoolctl import threadpool_limits
 
-from rayfed_ssl.data.partition import random_rows
-from rayfed_ssl.data.public import PublicClient, parse_public
-from rayfed_ssl.data.views import normalise
+from rayfed_ssl.data.augmentation import normalise
+from rayfed_ssl.data.partitions import random_rows
+from rayfed_ssl.data.public_data import PublicClient, parse_public
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.federation import Federation

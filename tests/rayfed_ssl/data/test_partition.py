@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayfed_ssl.data.partition import (
+from rayfed_ssl.data.partitions import (
     PARTITIONS,
     classes_per_client,
     dirichlet,

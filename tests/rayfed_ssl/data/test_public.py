@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayfed_ssl.data.datasets import open_dataset
-from rayfed_ssl.data.partition import dirichlet, iid, pooled
-from rayfed_ssl.data.public import (
+from rayfed_ssl.data.image_store import ImageSet
+from rayfed_ssl.data.partitions import dirichlet, iid, pooled
+from rayfed_ssl.data.public_data import (
     PublicClient,
     PublicDataset,
     PublicFraction,
@@ -21,7 +22,6 @@ from rayfed_ssl.data.public import (
     refuse_own,
     split_public,
 )
-from rayfed_ssl.data.store import ImageSet
 
 LABELS = np.arange(120) % 4
 TRAIN = ImageSet(np.zeros((120, 3, 16, 16), np.uint8), LABELS, ("a", "b", "c", "d"))

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rayfed_ssl.data.store import Block, ImageSet, open_store, write_store
+from rayfed_ssl.data.image_store import Block, ImageSet, open_store, write_store
 
 CLASSES = ("ant", "bee", "cow")
 
@@ -114,7 +114,7 @@ def test_another_arrow_file_is_no_store(tmp_path):
 
 
 def test_a_store_of_another_format_is_not_opened(tmp_path, monkeypatch):
-    monkeypatch.setattr("rayfed_ssl.data.store.FORMAT", 99)
+    monkeypatch.setattr("rayfed_ssl.data.image_store.FORMAT", 99)
     write(tmp_path / "s.arrow")
     monkeypatch.undo()
     with pytest.raises(ValueError, match="has format 99, not 1: open the dataset again"):
@@ -204,7 +204,7 @@ def test_opening_takes_milliseconds(large):
 PROCESS = """
 import sys
 from pathlib import Path
-from rayfed_ssl.data.store import open_store
+from rayfed_ssl.data.image_store import open_store
 def pss():
     return sum(int(l.split()[1]) for l in open("/proc/self/smaps_rollup") if l.startswith("Pss:")) * 1024
 import numpy as np

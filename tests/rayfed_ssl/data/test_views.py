@@ -9,9 +9,9 @@ from torch import Tensor
 from torchvision import transforms as pil
 from torchvision.transforms.v2 import functional as tv
 
-from rayfed_ssl.data import views
-from rayfed_ssl.data.colour import blend_, blur, jitter_, jitter_factors, shift_hue_, solarize
-from rayfed_ssl.data.views import PROBE_VIEW, VIEWS, ViewRecipe, augment, normalise, rotate_quarter_turns
+from rayfed_ssl.data import augmentation as views
+from rayfed_ssl.data.augmentation import PROBE_VIEW, VIEWS, ViewRecipe, augment, normalise, rotate_quarter_turns
+from rayfed_ssl.data.color import blend_, blur, jitter_, jitter_factors, shift_hue_, solarize
 
 torch.set_num_threads(1)
 

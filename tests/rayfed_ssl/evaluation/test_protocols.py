@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfed_ssl.config import Config
-from rayfed_ssl.data.store import ImageSet
-from rayfed_ssl.data.views import PROBE_VIEW, augment, normalise
+from rayfed_ssl.data.augmentation import PROBE_VIEW, augment, normalise
+from rayfed_ssl.data.image_store import ImageSet
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.fine_tuning import FineTuning
 from rayfed_ssl.evaluation.protocol import Linear, SemiSupervised, Transfer

@@ -9,7 +9,7 @@ import torch
 
 from rayfed_ssl.config import Config
 from rayfed_ssl.data.instahide import encrypt
-from rayfed_ssl.data.shard import Shard
+from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.method import Client

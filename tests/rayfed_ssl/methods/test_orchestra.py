@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rayfed_ssl.data.shard import Shard
+from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.method import Client, Empty, Server

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from rayfed_ssl.data.shard import Shard
+from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.objective import Batch

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from rayfed_ssl.data.shard import Shard
+from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.training.objective import Batch
 from rayfed_ssl.training.task import Task

@@ -16,8 +16,8 @@ from typing import Protocol
 import numpy as np
 
 from rayfed_ssl.data.datasets import DATASETS, files_of
-from rayfed_ssl.data.partition import Rows, Shards, stratified_split
-from rayfed_ssl.data.store import Dataset, ImageSet
+from rayfed_ssl.data.image_store import Dataset, ImageSet
+from rayfed_ssl.data.partitions import Rows, Shards, stratified_split
 
 _FORMS = "client:0, fraction:0.1 or a dataset and a count as stl10:3200"
 

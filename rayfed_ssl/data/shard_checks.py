@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from rayfed_ssl.config import Config
+from rayfed_ssl.data.image_store import Dataset
 from rayfed_ssl.data.labels import label_subset
-from rayfed_ssl.data.store import Dataset
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.seeds import Purpose, derive_seed
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rayfed_ssl.data.colour import blur, grayscale, jitter_, jitter_factors, solarize, standardise, unit
+from rayfed_ssl.data.color import blur, grayscale, jitter_, jitter_factors, solarize, standardise, unit
 
 CHUNK = 1 << 18
 """Values that one pass handles on a CPU: few enough for the allocator to reuse the temporaries."""

@@ -1,0 +1,1 @@
+"""Datasets, the image store, partitions, public data, augmentation and shards."""
