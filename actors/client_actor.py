@@ -11,7 +11,7 @@ from actors.faults import strike_actor
 from actors.likeness import Versions, hardware, refuse_others
 from actors.memories import Memory, is_mapped
 from actors.parking import fetch
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.faults import Fault
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.gpu_memory import limit_process, release

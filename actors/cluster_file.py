@@ -10,7 +10,7 @@ import yaml
 
 from actors import RAY_ENVIRONMENT
 from actors.address import ClusterError
-from rayfed_ssl.recipe_files import plain_data
+from rayfed_ssl.config.recipes import plain_data
 
 PLACEHOLDER = re.compile(r"FILL_IN_\w+")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from actors.executor import RayExecutor
 from rayfed_ssl import runs
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.faults import Fault, RandomFaults
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.local_executor import LocalExecutor

@@ -11,7 +11,7 @@ from actors.likeness import Versions, hardware, refuse_others
 from actors.memories import Memories, Memory
 from actors.parking import KEPT_BYTES, Parcel, Uploads, park
 from rayfed_ssl.aggregation import weighted_mean as averaging
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.faults import Fault
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.gpu_memory import release

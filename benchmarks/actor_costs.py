@@ -74,7 +74,7 @@ def measure_actors(kind: str, number: int, idle: float) -> dict[str, Any]:
 
     from actors.client_actor import ClientActor
     from actors.cluster import start
-    from rayfed_ssl.config import Config
+    from rayfed_ssl.config.schema import Config
     from rayfed_ssl.federation import Federation
 
     config = Config.load("digits", *CLIENT_RUN)
@@ -126,7 +126,7 @@ def print_one(kind: str, number: int, idle: float) -> None:
 def measure_clients(number: int, rounds: int, overrides: list[str]) -> dict[str, float]:
     """Run a federation of so many clients, ten in a round, and look at the memory after its last."""
     import actors
-    from rayfed_ssl.config import Config
+    from rayfed_ssl.config.schema import Config
     from rayfed_ssl.federation import Federation
     from rayfed_ssl.rounds import Observer, RoundOutcome
 

@@ -15,7 +15,7 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.rounds import Observer, Plan, run_round
 from rayfed_ssl.storage.checkpoints import RunState, commit

@@ -17,7 +17,7 @@ import numpy as np
 
 import actors
 from benchmarks.peers.meter import memory
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.rounds import Observer, RoundOutcome
 
 COMMON = [

@@ -14,7 +14,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _EXPORTS = {
-    "Config": "rayfed_ssl.config",
+    "Config": "rayfed_ssl.config.schema",
     "ConfigError": "rayfed_ssl.errors",
     "CheckpointError": "rayfed_ssl.errors",
     "ClientError": "rayfed_ssl.rounds",

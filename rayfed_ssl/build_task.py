@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.augmentation import VIEWS
 from rayfed_ssl.data.image_store import Dataset
 from rayfed_ssl.errors import ConfigError, check_name

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rayfed_ssl.aggregation.compression import Packed, unpack
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.augmentation import normalise
 from rayfed_ssl.data.image_store import Dataset
 from rayfed_ssl.data.partitions import random_rows

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from rayfed_ssl.build_task import build_task
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.datasets import open_dataset
 from rayfed_ssl.data.image_store import Dataset
 from rayfed_ssl.data.partitions import partition

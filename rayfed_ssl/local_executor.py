@@ -5,10 +5,10 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from rayfed_ssl.config.sections import Engine
 from rayfed_ssl.faults import Fault, Faults, RandomFaults
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.rounds import ClientError, ClientReport, Dropped, Evaluation, Listener, ServerReport
-from rayfed_ssl.settings import Engine
 from rayfed_ssl.shared_starts import first_state
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.checkpoints import RunState, Stored

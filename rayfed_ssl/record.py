@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import yaml
 
 from rayfed_ssl.beginnings import describe, describes_a_run, settings_sha256, start_of, states_name
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.errors import BusyError, CheckpointError, ConfigError
 from rayfed_ssl.evaluation.protocols import is_score
 from rayfed_ssl.faults import Fault

@@ -51,9 +51,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.recipes import apply_override, read_recipe
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.errors import ConfigError, nearest
-from rayfed_ssl.recipe_files import apply_override, read_recipe
 
 SIZES = ("cpu", "paper")
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
+from rayfed_ssl.config.recipes import read_recipe
 from rayfed_ssl.errors import ConfigError, nearest
-from rayfed_ssl.recipe_files import read_recipe
 from rayfed_ssl.reproduction import After, Cell, Column, Reproduction, Settings, choose
 from rayfed_ssl.reproduction_shape import check_shape
 

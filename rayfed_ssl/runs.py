@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rayfed_ssl import trackers
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.errors import CheckpointError, ConfigError
 from rayfed_ssl.faults import Fault
 from rayfed_ssl.federation import ClientResult, Federation

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from torch import nn
 
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.image_store import Dataset, ImageSet
 from rayfed_ssl.data.partitions import random_rows
 from rayfed_ssl.errors import ConfigError

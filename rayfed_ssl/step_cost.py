@@ -22,7 +22,7 @@ import psutil
 import torch
 from torch import Tensor
 
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.environment import environment
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.federation import Federation

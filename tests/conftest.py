@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.methods import METHODS
 from tests.scheduling import pytest_xdist_make_scheduler  # noqa: F401  # a hook

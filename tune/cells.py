@@ -21,12 +21,12 @@ from pathlib import Path
 
 import yaml
 
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
+from rayfed_ssl.config.sections import BITS, Engine
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.record import RunRecord
 from rayfed_ssl.reports.reproduced import CellResult, measured
 from rayfed_ssl.reproduction import Cell, Reproduction
-from rayfed_ssl.settings import BITS, Engine
 from tune.executors import executor_for
 
 POLL_SECONDS = 0.5

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from rayfed_ssl.config import Config
+    from rayfed_ssl.config.schema import Config
 
 from tune import results, sweep_command
 from tune.errors import fail, plain_errors
@@ -42,7 +42,7 @@ def split_words(words: list[str] | None) -> tuple[str, list[str]]:
 
 
 def _load(words: list[str] | None) -> "Config":
-    from rayfed_ssl.config import Config
+    from rayfed_ssl.config.schema import Config
 
     recipe, overrides = split_words(words)
     return Config.load(recipe, *overrides)

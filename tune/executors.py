@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rayfed_ssl.config import Config
+    from rayfed_ssl.config.schema import Config
     from rayfed_ssl.faults import Fault, RandomFaults
     from rayfed_ssl.federation import Federation
     from rayfed_ssl.rounds import Executor

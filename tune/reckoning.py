@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.ledger import total

@@ -8,7 +8,7 @@ from typing import Any
 from actors.cluster import ClusterError, Node
 from actors.costs import ACTOR_BYTES, Need
 from actors.planning import plan
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.readiness import check_ready

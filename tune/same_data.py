@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.datasets import open_dataset
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.record import RunRecord

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from optuna.trial import TrialState
 
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from tune.cells import run_name
 from tune.rules import Rule, make_rule
 from tune.spaces import Point, stored

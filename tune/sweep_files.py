@@ -35,8 +35,8 @@ from typing import Any
 
 import yaml
 
+from rayfed_ssl.config.recipes import read_recipe
 from rayfed_ssl.errors import ConfigError, nearest
-from rayfed_ssl.recipe_files import read_recipe
 from tune.space_files import read_space
 from tune.spaces import Choice, Space
 from tune.sweep import BYTES, EVERY_ROUND, GENERATION, SEARCHES, Begin, Goal, Layout, Stop, Sweep

@@ -16,7 +16,7 @@ from typing import TextIO
 import torch
 
 from benchmarks.peers import extension
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.federation import Federation, training_seed
 from rayfed_ssl.models import Model

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.image_store import Dataset
 from rayfed_ssl.data.labels import label_subset
 from rayfed_ssl.errors import ConfigError

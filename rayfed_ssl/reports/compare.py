@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.ledger import BreakEven
 from rayfed_ssl.method import Metrics
 from rayfed_ssl.record import RunRecord

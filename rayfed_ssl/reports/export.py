@@ -6,7 +6,7 @@ import torch
 
 import rayfed_ssl
 from rayfed_ssl.build_task import default_views
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.augmentation import VIEWS
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.export import BODY, Export, Info, write_export

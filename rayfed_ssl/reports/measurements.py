@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from rayfed_ssl.build_task import build_task
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.augmentation import Views
 from rayfed_ssl.data.datasets import open_dataset
 from rayfed_ssl.data.image_store import Dataset

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.record import RunRecord
 from rayfed_ssl.reports.compare import summarise
 from rayfed_ssl.rounds import Evaluation, Observer, RoundOutcome

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.method import Client
 from rayfed_ssl.methods import FedCA

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayfed_ssl.aggregation.weighted_mean import weighted_mean
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.methods import FLESD, flesd
 from rayfed_ssl.training.feature_queue import SampleQueue

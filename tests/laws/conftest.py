@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from tests.laws.laws import Round, Trace, fresh, play, simulate
 from tests.laws.variants import VARIANTS
 

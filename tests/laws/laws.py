@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.augmentation import normalise
 from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.federation import ClientResult, Federation

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.public_data import PublicSet
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.ledger import account

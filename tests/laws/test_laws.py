@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from tests.laws import laws, privacy
 from tests.laws.conftest import Reference
 from tests.laws.variants import VARIANTS

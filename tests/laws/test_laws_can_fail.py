@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server, sent
 from rayfed_ssl.methods.fedavg import Download, FedAvg, ServerState, Upload
 from rayfed_ssl.trees import Weights, map_leaves

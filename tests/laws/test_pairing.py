@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.method import Client, Metrics

@@ -7,7 +7,7 @@ import pytest
 
 from actors.cluster import start
 from actors.executor import RayExecutor
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.methods import METHODS
 from tests.actors.conftest import killing
 from tests.laws.conftest import Reference

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.recipes import read_recipe, recipe_names
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.methods import FLESD, METHODS, FedAvg, FedProx
-from rayfed_ssl.recipe_files import read_recipe, recipe_names
 
 TinyConfig = Callable[..., Config]
 

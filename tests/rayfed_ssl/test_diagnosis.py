@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.diagnosis import (
     CLIENT_SAMPLES,
     COMPARED_CLIENTS,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayfed_ssl.build_task import default_views
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.image_store import Dataset, ImageSet
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.federation import Federation, round_half_up

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from rayfed_ssl.keys import all_keys, page
+from rayfed_ssl.config.reference import all_keys, page
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
 
 def test_the_page_tells_what_the_code_has() -> None:
-    assert PAGE.read_text() == page(), "run: uv run python -m rayfed_ssl.keys > docs/configuration.md"
+    assert PAGE.read_text() == page(), "run: uv run python -m rayfed_ssl.config.reference > docs/configuration.md"
 
 
 def test_every_key_is_explained() -> None:

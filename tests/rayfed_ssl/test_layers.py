@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import rayfed_ssl
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.federation import Federation
 
 ALL_OF_IT = """
@@ -33,7 +33,7 @@ TINY = {
 
 A_CLIENT = f"""
 import torch
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.federation import Federation
 
 torch.set_num_threads(1)
@@ -66,7 +66,7 @@ def test_the_bare_package_loads_nothing_heavy():
     assert loaded_after("import rayfed_ssl; rayfed_ssl.__version__", *heavy) == []
 
 
-@pytest.mark.parametrize("module", ["rayfed_ssl.config", "rayfed_ssl.runs"])
+@pytest.mark.parametrize("module", ["rayfed_ssl.config.schema", "rayfed_ssl.runs"])
 def test_a_run_loads_neither_figures_nor_scikit_learn(module: str):
     assert loaded_after(f"import {module}", "matplotlib", "sklearn", "torchvision", "pandas") == []
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.recipes import recipe_names
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.methods import METHODS
-from rayfed_ssl.recipe_files import recipe_names
 from rayfed_ssl.runs import run
 from rayfed_ssl.training.optimizers import Optimiser
 

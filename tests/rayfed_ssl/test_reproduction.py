@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.protocols import is_score
 from rayfed_ssl.reports.reproduced import CellResult, Reproduced, describe, kendall

@@ -14,7 +14,7 @@ import yaml
 
 from rayfed_ssl import run
 from rayfed_ssl.beginnings import settings_sha256
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.method import Method
@@ -227,7 +227,7 @@ def test_a_measured_step_begins_with_what_is_kept(tiny: Tiny, tmp_path: Path):
 PROCESS = """
 import sys
 import torch
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.shared_starts import first_state
 from rayfed_ssl.trees import digest

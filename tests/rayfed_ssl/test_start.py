@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from rayfed_ssl.beginnings import LATER_KEYS, settings_sha256
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.augmentation import normalise
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.federation import Federation, training_seed

@@ -8,7 +8,7 @@ import yaml
 from click.testing import Result
 from typer.testing import CliRunner
 
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from tune.cli import app
 from tune.sweep_directory import SweepDirectory
 

@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import Result
 
+from rayfed_ssl.config.recipes import recipe_names
 from rayfed_ssl.data.augmentation import VIEWS
 from rayfed_ssl.data.datasets import DATASETS
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models import ENCODERS
 from rayfed_ssl.objectives import OBJECTIVES
-from rayfed_ssl.recipe_files import recipe_names
 from rayfed_ssl.record import RunRecord
 from rayfed_ssl.storage.tables import write_table
 from tests.tune.conftest import Cli

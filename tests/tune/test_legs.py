@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from actors.cluster import Node
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.record import RunRecord
 from rayfed_ssl.rounds import ServerError

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from click.testing import Result
 
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.record import RunRecord
 from tune.cells import Execution, Job, Plan, in_process

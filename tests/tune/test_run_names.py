@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from rayfed_ssl.beginnings import settings_sha256
-from rayfed_ssl.config import Config
-from rayfed_ssl.settings import BITS, Engine
+from rayfed_ssl.config.schema import Config
+from rayfed_ssl.config.sections import BITS, Engine
 from tune.cells import run_name
 
 Tiny = Callable[..., Config]

@@ -6,7 +6,7 @@ import shutil
 import pytest
 import yaml
 
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.record import RunRecord
 from rayfed_ssl.reports.html.schemas import SweepFile, damage
 from rayfed_ssl.reports.html.sources import open_sources

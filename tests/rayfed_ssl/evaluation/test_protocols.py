@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.augmentation import PROBE_VIEW, augment, normalise
 from rayfed_ssl.data.image_store import ImageSet
 from rayfed_ssl.errors import ConfigError

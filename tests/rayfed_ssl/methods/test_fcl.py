@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.instahide import encrypt
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.errors import ConfigError

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.federation import Federation

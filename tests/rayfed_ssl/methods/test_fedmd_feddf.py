@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rayfed_ssl.aggregation.weighted_mean import weighted_mean
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.ledger import account

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.methods import FedAvg, FedU, fedavg, fedu

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.method import Encoder

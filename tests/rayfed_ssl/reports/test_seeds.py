@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.reports.compare import Summary, summarise
 from rayfed_ssl.reports.seeds import Spread, by_seed

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from pydantic_core import PydanticUndefined
 
-from rayfed_ssl.config import Config
+from rayfed_ssl.config.schema import Config
+from rayfed_ssl.config.sections import Section
 from rayfed_ssl.method import Method
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.objectives import OBJECTIVES
-from rayfed_ssl.settings import Section
 
 
 class Key(NamedTuple):
@@ -78,7 +78,7 @@ def page() -> str:
     lines = [
         "# Configuration",
         "",
-        "Made by `uv run python -m rayfed_ssl.keys > docs/configuration.md`. A recipe is a YAML file of these keys; on the",
+        "Made by `uv run python -m rayfed_ssl.config.reference > docs/configuration.md`. A recipe is a YAML file of these keys; on the",
         "command line they are written `section.key=value`. A bare value for a section replaces it: `method=fedavg`,",
         "`model=resnet18`. Unknown keys, and keys that the chosen method would ignore, are errors.",
         "",

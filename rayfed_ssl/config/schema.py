@@ -9,12 +9,12 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer, TypeAdapter, ValidationError
 
+from rayfed_ssl.config.recipes import SCALAR_MEANS, apply_override, read_recipe
+from rayfed_ssl.config.sections import Clients, Data, Engine, Evaluation, ModelChoice, Partition, Section, Training
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.method import Method
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.objectives import OBJECTIVES
-from rayfed_ssl.recipe_files import SCALAR_MEANS, apply_override, read_recipe
-from rayfed_ssl.settings import Clients, Data, Engine, Evaluation, ModelChoice, Partition, Section, Training
 from rayfed_ssl.training.objective import Objective
 from rayfed_ssl.training.optimizers import Optimiser
 

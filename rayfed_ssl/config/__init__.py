@@ -1,0 +1,1 @@
+"""A run's configuration: schema, sections, recipes and the reference page."""
