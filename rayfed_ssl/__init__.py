@@ -20,7 +20,7 @@ _EXPORTS = {
     "ClientError": "rayfed_ssl.rounds",
     "Observer": "rayfed_ssl.rounds",
     "Result": "rayfed_ssl.runs",
-    "load_encoder": "rayfed_ssl.export",
+    "load_encoder": "rayfed_ssl.export.encoder_file",
     "replay": "rayfed_ssl.runs",
     "resume": "rayfed_ssl.runs",
     "run": "rayfed_ssl.runs",

@@ -10,11 +10,11 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.augmentation import VIEWS
 from rayfed_ssl.data.image_store import Dataset
 from rayfed_ssl.errors import ConfigError, check_name
+from rayfed_ssl.export.saved_encoders import read_start
 from rayfed_ssl.models import ENCODERS
 from rayfed_ssl.models.precision import choose_precision
 from rayfed_ssl.models.pretrained import Start
 from rayfed_ssl.objectives import OBJECTIVES, Supervised
-from rayfed_ssl.saved_encoders import read_start
 from rayfed_ssl.training.task import Task
 
 

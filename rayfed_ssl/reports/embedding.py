@@ -11,10 +11,10 @@ from rayfed_ssl.data.augmentation import normalise
 from rayfed_ssl.data.partitions import random_rows
 from rayfed_ssl.diagnosis import shown
 from rayfed_ssl.evaluation.features import extract_features
+from rayfed_ssl.export.saved_encoders import encoder_file, read_encoder
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.record import RunRecord
 from rayfed_ssl.runs import replay
-from rayfed_ssl.saved_encoders import encoder_file, read_encoder
 from rayfed_ssl.seeds import Purpose, derive_seed
 from rayfed_ssl.threads import compute_threads
 from rayfed_ssl.trees import Weights

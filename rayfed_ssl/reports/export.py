@@ -1,4 +1,4 @@
-"""From a run's record to an encoder in a file of its own (`rayfed_ssl.export` says what such a file holds)."""
+"""From a run's record to an encoder in a file of its own (`rayfed_ssl.export.encoder_file` says what such a file holds)."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from rayfed_ssl.build_task import default_views
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.augmentation import VIEWS
 from rayfed_ssl.errors import ConfigError, nearest
-from rayfed_ssl.export import BODY, Export, Info, write_export
+from rayfed_ssl.export.encoder_file import BODY, Export, Info, write_export
 from rayfed_ssl.federation import Federation
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.models import ENCODERS, encoders

@@ -15,6 +15,7 @@ from rayfed_ssl.beginnings import LATER_KEYS, settings_sha256
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.augmentation import normalise
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.export.saved_encoders import read_start
 from rayfed_ssl.federation import Federation, training_seed
 from rayfed_ssl.readiness import check_ready
 from rayfed_ssl.record import RunRecord
@@ -24,7 +25,6 @@ from rayfed_ssl.reports.html.features import open_federation
 from rayfed_ssl.reports.html.sources import open_sources
 from rayfed_ssl.reports.measurements import measure_encoders
 from rayfed_ssl.runs import resume, run
-from rayfed_ssl.saved_encoders import read_start
 from rayfed_ssl.trees import Weights, digest
 
 Tiny = Callable[..., Config]

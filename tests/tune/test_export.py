@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from rayfed_ssl.export import read_export
+from rayfed_ssl.export.encoder_file import read_export
 from tests.tune.conftest import Cli
 
 Finished = dict[str, tuple[Path, Result]]

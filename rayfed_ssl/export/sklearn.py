@@ -1,6 +1,6 @@
 """Exported encoders as steps of scikit-learn pipelines.
 
-    from rayfed_ssl.sklearn import EncoderTransformer
+    from rayfed_ssl.export.sklearn import EncoderTransformer
 
     pipeline = make_pipeline(EncoderTransformer("encoder.safetensors"), StandardScaler(), LogisticRegression())
     pipeline.fit(images, labels)
@@ -17,7 +17,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted
 
 from rayfed_ssl.evaluation.features import extract_features
-from rayfed_ssl.export import Info, LoadedEncoder, load_encoder
+from rayfed_ssl.export.encoder_file import Info, LoadedEncoder, load_encoder
 from rayfed_ssl.models.precision import choose_precision
 
 

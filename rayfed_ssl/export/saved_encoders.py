@@ -42,7 +42,9 @@ def read_encoder(path: Path) -> Encoder:
         CheckpointError: It is damaged.
     """
     if "rayfed-ssl-encoder" in tensor_files.metadata(path).get("format", ""):
-        from rayfed_ssl.export import read_export  # it knows federations, which begin with what is read here
+        from rayfed_ssl.export.encoder_file import (
+            read_export,  # it knows federations, which begin with what is read here
+        )
 
         return read_export(path).encoder
     found = checkpoints.read_file(path)

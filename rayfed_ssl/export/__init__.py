@@ -1,0 +1,1 @@
+"""Learned encoders as files for other programs."""
