@@ -12,16 +12,16 @@ from actors.likeness import Versions, hardware, refuse_others
 from actors.memories import Memory, is_mapped
 from actors.parking import fetch
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.faults import Fault
-from rayfed_ssl.federation import Federation
-from rayfed_ssl.gpu_memory import limit_process, release
-from rayfed_ssl.local_executor import client_file
+from rayfed_ssl.engine.client_cost import StepCost, measure, one_epoch
+from rayfed_ssl.engine.fault_injection import fill_disk, update_client
+from rayfed_ssl.engine.faults import Fault
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.gpu_memory import limit_process, release
+from rayfed_ssl.engine.local_executor import client_file
+from rayfed_ssl.engine.round_loop import ClientError, ClientReport, Evaluation
 from rayfed_ssl.method import Encoder
-from rayfed_ssl.rounds import ClientError, ClientReport, Evaluation
-from rayfed_ssl.step_cost import StepCost, measure, one_epoch
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.filesystem import Directory
-from rayfed_ssl.struck_steps import fill_disk, update_client
 from rayfed_ssl.trees import to_numpy
 
 

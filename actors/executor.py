@@ -23,11 +23,11 @@ from actors.pool import ActorPool
 from actors.queues import Job, expect, settle
 from actors.server_actor import ServerActor
 from actors.supervision import ActorError, Keeper, await_ready
-from rayfed_ssl.faults import KINDS, Fault, Faults, RandomFaults
-from rayfed_ssl.federation import Federation, client_error
-from rayfed_ssl.ledger import total
-from rayfed_ssl.local_executor import late
-from rayfed_ssl.rounds import ClientError, ClientReport, Dropped, Evaluation, Listener, ServerReport
+from rayfed_ssl.engine.faults import KINDS, Fault, Faults, RandomFaults
+from rayfed_ssl.engine.federation import Federation, client_error
+from rayfed_ssl.engine.ledger import total
+from rayfed_ssl.engine.local_executor import late
+from rayfed_ssl.engine.round_loop import ClientError, ClientReport, Dropped, Evaluation, Listener, ServerReport
 from rayfed_ssl.storage.checkpoints import RunState, Stored
 from rayfed_ssl.storage.filesystem import Directory
 from rayfed_ssl.trees import Tree

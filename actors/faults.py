@@ -12,8 +12,8 @@ import ray
 from ray import ObjectRef
 from ray.exceptions import GetTimeoutError, ObjectLostError, ObjectStoreFullError
 
+from rayfed_ssl.engine.faults import Fault, Faults
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.faults import Fault, Faults
 
 if TYPE_CHECKING:
     from actors.health import Health  # a client actor has no use for it

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from actors.cluster import ClusterError, Node
 from actors.costs import ACTOR_IDLE, Need
 from rayfed_ssl.config.sections import Engine
-from rayfed_ssl.gpu_memory import CONTEXT_BYTES, Gpu, even_share
+from rayfed_ssl.engine.gpu_memory import CONTEXT_BYTES, Gpu, even_share
 
 GRAIN = 10_000
 """Ray counts resources in ten-thousandths."""

@@ -15,9 +15,9 @@ from actors.costs import Need
 from actors.machine import starts_own, this_machine
 from actors.placement import Placement, check_gpu_memory, place
 from actors.supervision import DEATHS, await_room, why_dead
-from rayfed_ssl.federation import Federation
-from rayfed_ssl.gpu_memory import Gpu, gpus
-from rayfed_ssl.step_cost import StepCost, record, step_cost
+from rayfed_ssl.engine.client_cost import StepCost, record, step_cost
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.gpu_memory import Gpu, gpus
 
 PROBE_TIMEOUT = 30.0
 """Seconds that machines have to tell of their GPUs; without an answer a run begins unwarned."""

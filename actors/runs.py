@@ -7,10 +7,10 @@ from pathlib import Path
 from actors.executor import RayExecutor
 from rayfed_ssl import runs
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.faults import Fault, RandomFaults
-from rayfed_ssl.federation import Federation
-from rayfed_ssl.local_executor import LocalExecutor
-from rayfed_ssl.rounds import Executor, Observer
+from rayfed_ssl.engine.faults import Fault, RandomFaults
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.local_executor import LocalExecutor
+from rayfed_ssl.engine.round_loop import Executor, Observer
 from rayfed_ssl.runs import Result
 
 
@@ -42,7 +42,7 @@ def run(
         directory: Where the record goes, on a disk that all machines share; None names one under ./runs.
         observer: Is told how the run goes on.
         address: A Ray to attach to, "host:port" or "auto"; None starts one, unless this process has one already.
-        faults: What shall go wrong, as `rayfed_ssl.faults.parse_fault` reads it.
+        faults: What shall go wrong, as `rayfed_ssl.engine.faults.parse_fault` reads it.
 
     Raises:
         ConfigError: The configuration cannot be run.

@@ -12,16 +12,16 @@ from actors.memories import Memories, Memory
 from actors.parking import KEPT_BYTES, Parcel, Uploads, park
 from rayfed_ssl.aggregation import weighted_mean as averaging
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.faults import Fault
-from rayfed_ssl.federation import Federation
-from rayfed_ssl.gpu_memory import release
-from rayfed_ssl.local_executor import server_file
-from rayfed_ssl.rounds import ServerReport
-from rayfed_ssl.shared_starts import first_state
+from rayfed_ssl.engine.fault_injection import fill_disk
+from rayfed_ssl.engine.faults import Fault
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.gpu_memory import release
+from rayfed_ssl.engine.local_executor import server_file
+from rayfed_ssl.engine.round_loop import ServerReport
+from rayfed_ssl.engine.server_init_cache import first_state
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.checkpoints import Stored
 from rayfed_ssl.storage.filesystem import Directory
-from rayfed_ssl.struck_steps import fill_disk
 from rayfed_ssl.threads import compute_threads
 from rayfed_ssl.trees import Tree, to_numpy
 

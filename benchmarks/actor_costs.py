@@ -75,7 +75,7 @@ def measure_actors(kind: str, number: int, idle: float) -> dict[str, Any]:
     from actors.client_actor import ClientActor
     from actors.cluster import start
     from rayfed_ssl.config.schema import Config
-    from rayfed_ssl.federation import Federation
+    from rayfed_ssl.engine.federation import Federation
 
     config = Config.load("digits", *CLIENT_RUN)
     Federation.open(config)  # the data is decoded once for a machine; that belongs to no actor
@@ -127,8 +127,8 @@ def measure_clients(number: int, rounds: int, overrides: list[str]) -> dict[str,
     """Run a federation of so many clients, ten in a round, and look at the memory after its last."""
     import actors
     from rayfed_ssl.config.schema import Config
-    from rayfed_ssl.federation import Federation
-    from rayfed_ssl.rounds import Observer, RoundOutcome
+    from rayfed_ssl.engine.federation import Federation
+    from rayfed_ssl.engine.round_loop import Observer, RoundOutcome
 
     given = ["partition.name=iid", f"clients.number={number}", f"clients.fraction={COHORT / number}"]
     given += [f"rounds={rounds}", f"data.train_limit={SAMPLES * number}"]

@@ -16,8 +16,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.federation import Federation
-from rayfed_ssl.rounds import Observer, Plan, run_round
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.round_loop import Observer, Plan, run_round
 from rayfed_ssl.storage.checkpoints import RunState, commit
 
 REPEATS = 5
@@ -29,7 +29,7 @@ def bare_worker(config: Config, client_ids: list[int], pipe: Connection) -> None
     import torch
 
     from rayfed_ssl.data.shards import Shard
-    from rayfed_ssl.federation import training_seed
+    from rayfed_ssl.engine.federation import training_seed
     from rayfed_ssl.seeds import generator
 
     torch.set_num_threads(1)

@@ -24,7 +24,7 @@ import ray  # noqa: E402
 from ray.cluster_utils import Cluster  # noqa: E402
 
 from rayfed_ssl import Config, Observer, runs  # noqa: E402
-from rayfed_ssl.federation import Federation  # noqa: E402
+from rayfed_ssl.engine.federation import Federation  # noqa: E402
 
 NODE = {"num_cpus": 1, "num_gpus": 1, "object_store_memory": 150_000_000}
 RECIPE = [

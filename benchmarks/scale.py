@@ -18,7 +18,7 @@ import numpy as np
 import actors
 from benchmarks.peers.meter import memory
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.rounds import Observer, RoundOutcome
+from rayfed_ssl.engine.round_loop import Observer, RoundOutcome
 
 COMMON = [
     "data.name=parquet",

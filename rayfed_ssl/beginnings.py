@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from rayfed_ssl.config.schema import Config
+from rayfed_ssl.engine.federation import Federation, training_seed
 from rayfed_ssl.environment import environment
-from rayfed_ssl.federation import Federation, training_seed
 from rayfed_ssl.seeds import SERVER
 
 LATER_KEYS = (

@@ -6,9 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from rayfed_ssl.ledger import Entry
+from rayfed_ssl.engine.ledger import Entry
+from rayfed_ssl.engine.round_loop import Evaluation, RoundOutcome
 from rayfed_ssl.method import Metrics
-from rayfed_ssl.rounds import Evaluation, RoundOutcome
 
 METRICS = pa.schema(
     [("round", pa.int32()), ("participant", pa.string()), ("name", pa.string()), ("value", pa.float64())]

@@ -9,15 +9,12 @@ from typing import Any
 
 from rayfed_ssl import trackers
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.errors import CheckpointError, ConfigError
-from rayfed_ssl.faults import Fault
-from rayfed_ssl.federation import ClientResult, Federation
-from rayfed_ssl.ledger import Direction
-from rayfed_ssl.local_executor import LocalExecutor
-from rayfed_ssl.method import Encoder, Metrics
-from rayfed_ssl.readiness import check_ready
-from rayfed_ssl.record import RunRecord
-from rayfed_ssl.rounds import (
+from rayfed_ssl.engine.faults import Fault
+from rayfed_ssl.engine.federation import ClientResult, Federation
+from rayfed_ssl.engine.ledger import Direction
+from rayfed_ssl.engine.local_executor import LocalExecutor
+from rayfed_ssl.engine.readiness import check_ready
+from rayfed_ssl.engine.round_loop import (
     ClientReport,
     Dropped,
     Evaluation,
@@ -28,6 +25,9 @@ from rayfed_ssl.rounds import (
     ServerReport,
     run_rounds,
 )
+from rayfed_ssl.errors import CheckpointError, ConfigError
+from rayfed_ssl.method import Encoder, Metrics
+from rayfed_ssl.record import RunRecord
 from rayfed_ssl.rows import spans
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.checkpoints import RunState

@@ -9,7 +9,7 @@ import torch
 from hypothesis import settings
 
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.federation import Federation
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.methods import METHODS
 from tests.scheduling import pytest_xdist_make_scheduler  # noqa: F401  # a hook
 

@@ -58,8 +58,8 @@ def run(
 ) -> None:
     """Run a federation: rayfed-ssl run [RECIPE] [KEY=VALUE]..."""
     with plain_errors():
-        from rayfed_ssl.faults import parse_faults
-        from rayfed_ssl.federation import Federation
+        from rayfed_ssl.engine.faults import parse_faults
+        from rayfed_ssl.engine.federation import Federation
         from rayfed_ssl.runs import default_directory
         from rayfed_ssl.runs import run as run_federation
         from tune.progress import Progress
@@ -93,7 +93,7 @@ def resume(
 ) -> None:
     """Go on with an interrupted run, to the same bits as if it had never stopped."""
     with plain_errors():
-        from rayfed_ssl.faults import parse_faults
+        from rayfed_ssl.engine.faults import parse_faults
         from rayfed_ssl.record import RunRecord
         from rayfed_ssl.runs import resume as resume_run
         from tune.progress import Progress
@@ -163,7 +163,7 @@ def replay(
 ) -> None:
     """Run one client's step of a round again in this process, with a traceback if it fails."""
     with plain_errors():
-        from rayfed_ssl.rounds import ClientError
+        from rayfed_ssl.engine.round_loop import ClientError
         from rayfed_ssl.runs import replay as replay_step
         from rayfed_ssl.trees import digest, nbytes
 
@@ -186,7 +186,7 @@ def partition(
 ) -> None:
     """Show how the training samples are spread over clients, as a table and as a picture."""
     with plain_errors():
-        from rayfed_ssl.federation import Federation
+        from rayfed_ssl.engine.federation import Federation
         from rayfed_ssl.reports.figures import draw_partition
         from tune.tables import print_partition
 

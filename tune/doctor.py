@@ -17,11 +17,11 @@ from actors.placement import Placement, check_gpu_memory, gpu_carries, place
 from actors.planning import gpus_of, plan
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.config.sections import Engine
+from rayfed_ssl.engine.client_cost import StepCost, largest_client, measure_apart, step_cost
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.gpu_memory import Gpu, even_share, gpus
+from rayfed_ssl.engine.readiness import check_ready
 from rayfed_ssl.environment import environment
-from rayfed_ssl.federation import Federation
-from rayfed_ssl.gpu_memory import Gpu, even_share, gpus
-from rayfed_ssl.readiness import check_ready
-from rayfed_ssl.step_cost import StepCost, largest_client, measure_apart, step_cost
 from rayfed_ssl.storage.checkpoints import ROUNDS_AT_ONCE
 from rayfed_ssl.trees import nbytes
 from tune.progress import megabytes

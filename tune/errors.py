@@ -9,8 +9,8 @@ import typer
 @contextmanager
 def plain_errors() -> Iterator[None]:
     """Turn what a user can mend into one line and a non-zero exit; anything else is our bug and keeps its traceback."""
+    from rayfed_ssl.engine.round_loop import ClientError, ServerError
     from rayfed_ssl.errors import CheckpointError, ConfigError
-    from rayfed_ssl.rounds import ClientError, ServerError
 
     try:
         yield

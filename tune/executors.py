@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rayfed_ssl.config.schema import Config
-    from rayfed_ssl.faults import Fault, RandomFaults
-    from rayfed_ssl.federation import Federation
-    from rayfed_ssl.rounds import Executor
+    from rayfed_ssl.engine.faults import Fault, RandomFaults
+    from rayfed_ssl.engine.federation import Federation
+    from rayfed_ssl.engine.round_loop import Executor
 
 
 def executor_for(
@@ -16,7 +16,7 @@ def executor_for(
 ) -> "Callable[[Federation], Executor]":
     """Give what makes the executor; Ray is loaded only where it is asked for."""
     if config.engine.executor == "local":
-        from rayfed_ssl.local_executor import LocalExecutor
+        from rayfed_ssl.engine.local_executor import LocalExecutor
 
         return partial(LocalExecutor, faults=faults)
     from actors.runs import make_executor

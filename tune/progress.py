@@ -13,11 +13,11 @@ from rich.markup import escape
 from rich.text import Text
 
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.faults import Fault
-from rayfed_ssl.federation import Federation
-from rayfed_ssl.ledger import total
+from rayfed_ssl.engine.faults import Fault
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.ledger import total
+from rayfed_ssl.engine.round_loop import ClientReport, Dropped, Evaluation, Observer, RoundOutcome
 from rayfed_ssl.record import RunRecord
-from rayfed_ssl.rounds import ClientReport, Dropped, Evaluation, Observer, RoundOutcome
 from rayfed_ssl.training.state_parts import describe
 
 BAR = 16

@@ -8,10 +8,10 @@ from typing import Any
 import typer
 
 from rayfed_ssl.config.schema import Config
+from rayfed_ssl.engine.client_cost import StepCost, largest_client, measure_apart, recorded
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.ledger import total
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.federation import Federation
-from rayfed_ssl.ledger import total
-from rayfed_ssl.step_cost import StepCost, largest_client, measure_apart, recorded
 from tune.spaces import Range
 from tune.sweep import Sweep
 from tune.trial_results import named

@@ -9,10 +9,10 @@ from actors.cluster import ClusterError, Node
 from actors.costs import ACTOR_BYTES, Need
 from actors.planning import plan
 from rayfed_ssl.config.schema import Config
+from rayfed_ssl.engine.client_cost import step_cost
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.readiness import check_ready
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.federation import Federation
-from rayfed_ssl.readiness import check_ready
-from rayfed_ssl.step_cost import step_cost
 
 GRAIN = 1 << 29
 """Bytes in whose multiples memory is reserved: a process serves the next trial only if that reserves the same."""

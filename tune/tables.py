@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.table import Table
 
 from rayfed_ssl.config.recipes import recipe_names
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.round_loop import Evaluation
 from rayfed_ssl.errors import ConfigError, nearest
-from rayfed_ssl.federation import Federation
 from rayfed_ssl.reports.compare import Summary, summarise
-from rayfed_ssl.rounds import Evaluation
 from rayfed_ssl.rows import spans
 from tune.progress import megabytes
 

@@ -9,10 +9,10 @@ import yaml
 
 from rayfed_ssl.config.recipes import SCALAR_MEANS, apply_override, read_recipe
 from rayfed_ssl.config.schema import Config
+from rayfed_ssl.engine.ledger import Direction
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.protocol import Transfer
 from rayfed_ssl.evaluation.protocols import BEST, PROTOCOLS
-from rayfed_ssl.ledger import Direction
 from rayfed_ssl.record import RunRecord
 from rayfed_ssl.reports.reproduced import taken
 from rayfed_ssl.rows import spans

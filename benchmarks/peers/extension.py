@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rayfed_ssl import federation
 from rayfed_ssl.data.partitions import partition
+from rayfed_ssl.engine import federation
 from rayfed_ssl.method import Client, Empty, Encoder, Metrics, Server
 from rayfed_ssl.methods import METHODS, MethodInfo
 from rayfed_ssl.methods.fedavg import ClientState, Download, FedAvg, ServerState, Upload

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.ledger import BreakEven
+from rayfed_ssl.engine.ledger import BreakEven
 from rayfed_ssl.method import Metrics
 from rayfed_ssl.record import RunRecord
 from rayfed_ssl.rows import Row

@@ -9,10 +9,10 @@ from threadpoolctl import threadpool_limits
 
 from rayfed_ssl.data.augmentation import normalise
 from rayfed_ssl.data.partitions import random_rows
-from rayfed_ssl.diagnosis import shown
+from rayfed_ssl.engine.diagnostics import shown
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.export.saved_encoders import encoder_file, read_encoder
-from rayfed_ssl.federation import Federation
 from rayfed_ssl.record import RunRecord
 from rayfed_ssl.runs import replay
 from rayfed_ssl.seeds import Purpose, derive_seed

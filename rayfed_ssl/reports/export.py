@@ -5,12 +5,12 @@ from pathlib import Path
 import torch
 
 import rayfed_ssl
-from rayfed_ssl.build_task import default_views
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.augmentation import VIEWS
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.task_builder import default_views
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.export.encoder_file import BODY, Export, Info, write_export
-from rayfed_ssl.federation import Federation
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.models import ENCODERS, encoders
 from rayfed_ssl.record import RunRecord

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from rayfed_ssl.data.public_data import PublicClient, parse_public
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.federation import Federation
 from rayfed_ssl.record import RunRecord
 from rayfed_ssl.reports.compare import Summary, by_round, summarise
 from rayfed_ssl.reports.partition_figure import partition_figure

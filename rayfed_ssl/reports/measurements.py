@@ -12,19 +12,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from rayfed_ssl.build_task import build_task
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.augmentation import Views
 from rayfed_ssl.data.datasets import open_dataset
 from rayfed_ssl.data.image_store import Dataset
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.scoring import check_protocols, measure, subject_of
+from rayfed_ssl.engine.task_builder import build_task
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.evaluation.protocols import PROTOCOLS, Protocol, configured
 from rayfed_ssl.export.encoder_file import BODY, read_export
 from rayfed_ssl.export.saved_encoders import read_encoder
-from rayfed_ssl.federation import Federation
 from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.record import RunRecord, encoders_of
-from rayfed_ssl.scoring import check_protocols, measure, subject_of
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.tables import write_table
 from rayfed_ssl.threads import compute_threads

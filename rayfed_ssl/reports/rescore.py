@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from rayfed_ssl.federation import Federation
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.round_loop import Evaluation
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.record import RunRecord, encoders_of
-from rayfed_ssl.rounds import Evaluation
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.threads import compute_threads
 

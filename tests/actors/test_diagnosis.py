@@ -3,8 +3,8 @@
 import pytest
 
 from actors.executor import RayExecutor
-from rayfed_ssl.local_executor import LocalExecutor
-from rayfed_ssl.rounds import Observer, Plan, run_rounds
+from rayfed_ssl.engine.local_executor import LocalExecutor
+from rayfed_ssl.engine.round_loop import Observer, Plan, run_rounds
 
 pytestmark = pytest.mark.ray
 

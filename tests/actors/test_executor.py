@@ -11,8 +11,8 @@ from actors.cluster import ClusterError
 from actors.executor import RayExecutor
 from actors.parking import Parcel
 from actors.supervision import ActorError
-from rayfed_ssl.local_executor import LocalExecutor
-from rayfed_ssl.rounds import ClientError, Observer, Plan, run_round, run_rounds
+from rayfed_ssl.engine.local_executor import LocalExecutor
+from rayfed_ssl.engine.round_loop import ClientError, Observer, Plan, run_round, run_rounds
 from rayfed_ssl.seeds import Purpose, derive_seed
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.checkpoints import RunState

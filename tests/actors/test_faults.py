@@ -23,11 +23,11 @@ from actors.pool import ActorPool
 from actors.queues import Job
 from actors.supervision import ActorError
 from rayfed_ssl import Observer, runs
+from rayfed_ssl.engine.faults import KINDS, Faults, parse_fault
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.local_executor import LocalExecutor
+from rayfed_ssl.engine.round_loop import ClientError, QuorumError
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.faults import KINDS, Faults, parse_fault
-from rayfed_ssl.federation import Federation
-from rayfed_ssl.local_executor import LocalExecutor
-from rayfed_ssl.rounds import ClientError, QuorumError
 
 pytestmark = pytest.mark.ray
 

@@ -8,7 +8,7 @@ import pytest
 from actors.cluster import Cluster
 from actors.executor import RayExecutor
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.local_executor import LocalExecutor
+from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.method import Metrics
 from rayfed_ssl.record import RunRecord
 from rayfed_ssl.runs import run

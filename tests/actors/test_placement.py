@@ -11,8 +11,8 @@ from actors.machine import cores, free_memory, store_size, this_machine
 from actors.placement import Placement, check_gpu_memory, place
 from actors.planning import actor_config, check_share, gpus_of, plan, refuse_early, reservation
 from rayfed_ssl.config.schema import Engine
-from rayfed_ssl.gpu_memory import CONTEXT_BYTES, Gpu
-from rayfed_ssl.step_cost import StepCost, estimate, record, recorded
+from rayfed_ssl.engine.client_cost import StepCost, estimate, record, recorded
+from rayfed_ssl.engine.gpu_memory import CONTEXT_BYTES, Gpu
 from tune.doctor import examine
 
 TWO_CORES = [Node("a", cpus=2)]

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from rayfed_ssl.rounds import Dropped, RoundOutcome, ServerReport
+from rayfed_ssl.engine.round_loop import Dropped, RoundOutcome, ServerReport
 from rayfed_ssl.storage.checkpoints import RunState, Stored
 
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.federation import Federation
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.method import Client
 from rayfed_ssl.methods import FedCA
 from rayfed_ssl.training.objective import Batch

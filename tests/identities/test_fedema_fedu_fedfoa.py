@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.federation import Federation
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.training.state_parts import select
 from rayfed_ssl.trees import Weights, digest
 from tests.laws.laws import Round, play, state_digests

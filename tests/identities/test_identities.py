@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rayfed_ssl.aggregation.weighted_mean import weighted_mean
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.federation import Federation
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.methods import FLESD, flesd
 from rayfed_ssl.training.feature_queue import SampleQueue
 from rayfed_ssl.trees import digest

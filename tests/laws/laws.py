@@ -17,11 +17,11 @@ from torch.nn import functional as F
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.augmentation import normalise
+from rayfed_ssl.engine.federation import ClientResult, Federation
+from rayfed_ssl.engine.local_executor import LocalExecutor
+from rayfed_ssl.engine.round_loop import Executor, Observer, Plan, RoundOutcome, run_rounds
 from rayfed_ssl.evaluation.features import extract_features
-from rayfed_ssl.federation import ClientResult, Federation
-from rayfed_ssl.local_executor import LocalExecutor
 from rayfed_ssl.method import Encoder
-from rayfed_ssl.rounds import Executor, Observer, Plan, RoundOutcome, run_rounds
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.checkpoints import RunState, Stored
 from rayfed_ssl.trees import digest

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.public_data import PublicSet
-from rayfed_ssl.federation import Federation
-from rayfed_ssl.ledger import account
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.ledger import account
 from rayfed_ssl.training.state_parts import MEMORY, part_of, with_rule
 from rayfed_ssl.trees import digest, is_node, leaves
 from tests.laws.laws import Round, fresh

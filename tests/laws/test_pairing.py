@@ -9,7 +9,7 @@ import torch
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.shards import Shard
-from rayfed_ssl.federation import Federation
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.method import Client, Metrics
 from rayfed_ssl.methods import METHODS, FedAvg
 from rayfed_ssl.trees import digest

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from rayfed_ssl.data.shards import Shard
-from rayfed_ssl.federation import Federation, training_seed
+from rayfed_ssl.engine.federation import Federation, training_seed
 from rayfed_ssl.methods import FedAvg, FedProx, fedavg
 from rayfed_ssl.methods.fedprox import proximal_term
 from rayfed_ssl.models import Model

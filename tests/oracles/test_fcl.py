@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rayfed_ssl.federation import Federation
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.method import Client
 from rayfed_ssl.methods import FCL, fcl
 from rayfed_ssl.models import Model

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from rayfed_ssl.data.augmentation import normalise
 from rayfed_ssl.data.shards import Shard
-from rayfed_ssl.federation import Federation
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.method import Client
 from rayfed_ssl.methods import FedCA, fedca
 from rayfed_ssl.models import Model

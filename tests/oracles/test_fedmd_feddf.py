@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rayfed_ssl.data.augmentation import normalise
 from rayfed_ssl.data.shards import Shard
-from rayfed_ssl.federation import Federation
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.method import Client
 from rayfed_ssl.methods import FedDF, FedMD, feddf, fedmd
 from rayfed_ssl.models import Model

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfed_ssl.data.shards import Shard
-from rayfed_ssl.federation import Federation
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.methods import FLESD, flesd
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.task import Task

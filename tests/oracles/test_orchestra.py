@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rayfed_ssl.federation import Federation
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.methods.orchestra import Orchestra, agreement_loss, balanced_assignments, cluster_locally
 from rayfed_ssl.models import Model
 from rayfed_ssl.objectives.moco import KeyQueue

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rayfed_ssl.data.augmentation import rotate_quarter_turns
-from rayfed_ssl.federation import Federation
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.models import Model
 from rayfed_ssl.models.decoder import reconstruction_error
 from rayfed_ssl.objectives import AutoEncoder, Rotation

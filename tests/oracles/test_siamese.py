@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rayfed_ssl.federation import Federation
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.models import Model
 from rayfed_ssl.objectives import BYOL, MoCo, SimSiam
 from rayfed_ssl.objectives.byol import BYOLMemory, regression_error

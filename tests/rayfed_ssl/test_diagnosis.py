@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.diagnosis import (
+from rayfed_ssl.engine.diagnostics import (
     CLIENT_SAMPLES,
     COMPARED_CLIENTS,
     client_diagnostics,
@@ -22,8 +22,8 @@ from rayfed_ssl.diagnosis import (
     shown,
     update_of,
 )
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.evaluation.diagnostics import relation_distance
-from rayfed_ssl.federation import Federation
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.runs import run
 from rayfed_ssl.trees import digest, map_leaves

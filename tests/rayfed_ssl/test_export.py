@@ -17,9 +17,9 @@ from torch import nn
 import rayfed_ssl
 from rayfed_ssl import Config, ConfigError, Observer, run
 from rayfed_ssl.data.augmentation import normalise
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.export.encoder_file import Export, Info, load_encoder, read_export, write_export
-from rayfed_ssl.federation import Federation
 from rayfed_ssl.models import ENCODERS, build_encoder
 from rayfed_ssl.models.precision import choose_precision
 from rayfed_ssl.record import RunRecord

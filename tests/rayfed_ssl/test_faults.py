@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from rayfed_ssl import CheckpointError, ConfigError, Observer
-from rayfed_ssl.faults import KINDS, Fault, Faults, RandomFaults, parse_fault
-from rayfed_ssl.local_executor import LocalExecutor
-from rayfed_ssl.rounds import ClientError, QuorumError
+from rayfed_ssl.engine.faults import KINDS, Fault, Faults, RandomFaults, parse_fault
+from rayfed_ssl.engine.local_executor import LocalExecutor
+from rayfed_ssl.engine.round_loop import ClientError, QuorumError
 from rayfed_ssl.runs import Result, replay, resume, run
 
 COHORTS = {1: (0, 2, 5), 2: (1, 2, 3), 3: (0, 1, 2)}

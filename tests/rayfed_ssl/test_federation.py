@@ -9,14 +9,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayfed_ssl.build_task import default_views
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.image_store import Dataset, ImageSet
+from rayfed_ssl.engine.federation import Federation, round_half_up
+from rayfed_ssl.engine.round_loop import ClientError, ServerError
+from rayfed_ssl.engine.scoring import labelled
+from rayfed_ssl.engine.task_builder import default_views
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.federation import Federation, round_half_up
 from rayfed_ssl.method import Encoder, Server
-from rayfed_ssl.rounds import ClientError, ServerError
-from rayfed_ssl.scoring import labelled
 from rayfed_ssl.trees import digest, to_numpy
 
 Tiny = Callable[..., Config]

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 import torch
 
-from rayfed_ssl.gpu_memory import (
+from rayfed_ssl.engine.gpu_memory import (
     CONTEXT_BYTES,
     allowance,
     even_share,
@@ -14,7 +14,7 @@ from rayfed_ssl.gpu_memory import (
     parse_gpus,
     release,
 )
-from rayfed_ssl.rounds import ClientError, ServerError
+from rayfed_ssl.engine.round_loop import ClientError, ServerError
 
 ANSWER = """\
 0, GPU-aaaa-1111, NVIDIA H100 80GB HBM3, 81559, 80994

@@ -7,7 +7,7 @@ import pytest
 
 import rayfed_ssl
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.federation import Federation
+from rayfed_ssl.engine.federation import Federation
 
 ALL_OF_IT = """
 import importlib, pkgutil, sys
@@ -34,7 +34,7 @@ TINY = {
 A_CLIENT = f"""
 import torch
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.federation import Federation
+from rayfed_ssl.engine.federation import Federation
 
 torch.set_num_threads(1)
 federation = Federation.open(Config.load({TINY}))

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from rayfed_ssl.aggregation.compression import Packed, SparseRows
-from rayfed_ssl.federation import Federation
-from rayfed_ssl.ledger import BreakEven, Entry, account, total
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.ledger import BreakEven, Entry, account, total
 from rayfed_ssl.method import Empty, sent
 from rayfed_ssl.methods import fedavg, flesd
 

@@ -9,7 +9,7 @@ import torch
 from torch.nn import Parameter
 
 from rayfed_ssl.data.shards import Shard
-from rayfed_ssl.federation import Federation
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.training.optimizers import Optimiser
 from rayfed_ssl.trees import digest
 

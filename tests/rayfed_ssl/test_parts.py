@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.federation import Federation
 from rayfed_ssl.method import Empty
 from rayfed_ssl.models.encoders import cnn
 from rayfed_ssl.training.state_parts import MEMORY, Parts, part_of, select, with_rule, without_memory

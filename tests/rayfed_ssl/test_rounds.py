@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from rayfed_ssl.federation import Federation
-from rayfed_ssl.local_executor import LocalExecutor, client_file
-from rayfed_ssl.rounds import ClientReport, Dropped, Observer, Plan, QuorumError, run_rounds
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.local_executor import LocalExecutor, client_file
+from rayfed_ssl.engine.round_loop import ClientReport, Dropped, Observer, Plan, QuorumError, run_rounds
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.trees import map_leaves
 

@@ -16,11 +16,11 @@ import torch
 import yaml
 
 from rayfed_ssl import Config, ConfigError, replay, resume, run
-from rayfed_ssl.faults import parse_fault
-from rayfed_ssl.federation import Federation
-from rayfed_ssl.local_executor import LocalExecutor
+from rayfed_ssl.engine.faults import parse_fault
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.local_executor import LocalExecutor
+from rayfed_ssl.engine.round_loop import ClientError
 from rayfed_ssl.record import RunRecord
-from rayfed_ssl.rounds import ClientError
 from rayfed_ssl.runs import Result
 from rayfed_ssl.storage.checkpoints import CheckpointError, manifests
 from rayfed_ssl.storage.tables import write_table

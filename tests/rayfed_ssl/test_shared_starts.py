@@ -15,12 +15,12 @@ import yaml
 from rayfed_ssl import run
 from rayfed_ssl.beginnings import settings_sha256
 from rayfed_ssl.config.schema import Config
+from rayfed_ssl.engine.client_cost import measure
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.server_init_cache import facts_of, first_state
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.federation import Federation
 from rayfed_ssl.method import Method
 from rayfed_ssl.methods import METHODS
-from rayfed_ssl.shared_starts import facts_of, first_state
-from rayfed_ssl.step_cost import measure
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.threads import compute_threads
 from rayfed_ssl.trees import digest
@@ -228,8 +228,8 @@ PROCESS = """
 import sys
 import torch
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.federation import Federation
-from rayfed_ssl.shared_starts import first_state
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.server_init_cache import first_state
 from rayfed_ssl.trees import digest
 
 class Counting(Federation):

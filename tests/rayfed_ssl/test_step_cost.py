@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.step_cost import (
+from rayfed_ssl.engine.client_cost import (
     STEP_BYTES,
     StepCost,
     activation_bytes,
@@ -19,6 +18,7 @@ from rayfed_ssl.step_cost import (
     recorded,
     step_cost,
 )
+from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.trees import nbytes
 
 

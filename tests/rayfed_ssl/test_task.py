@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rayfed_ssl.data.shards import Shard
-from rayfed_ssl.federation import Federation
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.models import Model
 from rayfed_ssl.objectives import SimCLR
 from rayfed_ssl.training.batching import all_finite, finite

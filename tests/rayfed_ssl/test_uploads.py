@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rayfed_ssl.uploads import check_upload
+from rayfed_ssl.engine.upload_checks import check_upload
 
 
 @dataclass(frozen=True)

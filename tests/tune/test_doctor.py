@@ -7,9 +7,9 @@ import pytest
 from actors.cluster import Node
 from actors.costs import ACTOR_BYTES
 from actors.machine import cores
-from rayfed_ssl.federation import Federation
-from rayfed_ssl.gpu_memory import Gpu
-from rayfed_ssl.step_cost import StepCost, record
+from rayfed_ssl.engine.client_cost import StepCost, record
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.gpu_memory import Gpu
 from tune.doctor import Machines, proposal
 
 CARD = Gpu(0, "NVIDIA H100", 80_000_000_000, 79_000_000_000)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
+from rayfed_ssl.engine.client_cost import recorded
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.federation import Federation
 from rayfed_ssl.runs import run
-from rayfed_ssl.step_cost import recorded
 from tests.conftest import tiny_tree
 from tune.dry_run import print_dry_run
 from tune.reckoning import Reckoning, reckon

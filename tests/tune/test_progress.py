@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from rayfed_ssl import Config, resume, run
-from rayfed_ssl.federation import Federation
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.record import RunRecord
 from rayfed_ssl.reports.compare import summarise
 from tune.progress import Progress, Status, accuracies, duration

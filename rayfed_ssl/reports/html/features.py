@@ -16,9 +16,9 @@ from threadpoolctl import threadpool_limits
 from rayfed_ssl.data.augmentation import normalise
 from rayfed_ssl.data.partitions import random_rows
 from rayfed_ssl.data.public_data import PublicClient, parse_public
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.features import extract_features
-from rayfed_ssl.federation import Federation
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.record import encoders_of
 from rayfed_ssl.reports.embedding import tsne

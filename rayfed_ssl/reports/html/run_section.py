@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+from rayfed_ssl.engine.scoring import held_out_notes
 from rayfed_ssl.errors import CheckpointError
 from rayfed_ssl.reports.html import bars, curves, features, matrices
 from rayfed_ssl.reports.html.figure import Gallery, Plot, Shown
@@ -22,7 +23,6 @@ from rayfed_ssl.reports.html.tables import (
     size,
 )
 from rayfed_ssl.rows import spans
-from rayfed_ssl.scoring import held_out_notes
 
 
 class RunSection:

@@ -10,8 +10,8 @@ import torch
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.instahide import encrypt
 from rayfed_ssl.data.shards import Shard
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.federation import Federation
 from rayfed_ssl.method import Client
 from rayfed_ssl.methods import FCL, fedavg
 from rayfed_ssl.trees import digest

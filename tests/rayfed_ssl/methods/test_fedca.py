@@ -10,9 +10,9 @@ from torch import nn
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.shards import Shard
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.ledger import account
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.federation import Federation
-from rayfed_ssl.ledger import account
 from rayfed_ssl.method import Client
 from rayfed_ssl.methods import FedCA, fedca
 from rayfed_ssl.trees import digest

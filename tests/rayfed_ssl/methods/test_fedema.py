@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from rayfed_ssl.config.schema import Config
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.federation import Federation
 from rayfed_ssl.method import Empty
 from rayfed_ssl.methods import FedAvg, FedEMA, fedavg, fedema
 from rayfed_ssl.methods.fedu import encoder_divergence

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from rayfed_ssl.config.schema import Config
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.ledger import account
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.federation import Federation
-from rayfed_ssl.ledger import account
 from rayfed_ssl.methods import FLESD, FedAvg, FedEMA, FedFoA, FedU, LocalOnly
 from rayfed_ssl.methods.fedfoa import from_triangle
 from rayfed_ssl.objectives import Head, SimCLR

@@ -7,9 +7,9 @@ import torch
 
 from rayfed_ssl.aggregation.weighted_mean import weighted_mean
 from rayfed_ssl.config.schema import Config
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.ledger import account
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.federation import Federation
-from rayfed_ssl.ledger import account
 from rayfed_ssl.trees import digest
 from tests.laws.laws import Round, play
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from rayfed_ssl.config.schema import Config
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.federation import Federation
 from rayfed_ssl.methods import FedAvg, FedU, fedavg, fedu
 from rayfed_ssl.trees import Weights, digest
 from tests.laws.laws import Round, play

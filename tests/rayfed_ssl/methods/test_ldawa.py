@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.federation import Federation
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.methods import LDAWA
 from rayfed_ssl.methods.ldawa import LayerwiseMean
 from rayfed_ssl.trees import digest

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from rayfed_ssl.data.shards import Shard
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.federation import Federation
 from rayfed_ssl.method import Client, Empty, Server
 from rayfed_ssl.methods.orchestra import Download, Orchestra, Upload, balanced_assignments, cluster_locally
 from rayfed_ssl.training.state_parts import part_of

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from rayfed_ssl.data.shards import Shard
-from rayfed_ssl.federation import Federation
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.objective import Batch
 from rayfed_ssl.training.state_parts import part_of, select, with_rule

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from rayfed_ssl.data.shards import Shard
-from rayfed_ssl.federation import Federation
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.training.objective import Batch
 from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import Weights

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.federation import Federation
 from rayfed_ssl.models.decoder import Decoder
 from rayfed_ssl.objectives import AutoEncoder
 from rayfed_ssl.training.state_parts import part_of

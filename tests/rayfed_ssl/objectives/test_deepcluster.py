@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.federation import Federation
 from rayfed_ssl.objectives import DeepCluster
 from rayfed_ssl.objectives.deepcluster import project_views
 from rayfed_ssl.training.state_parts import part_of

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rayfed_ssl.federation import Federation
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.method import Client, Server
 from rayfed_ssl.objectives import MoCo
 from rayfed_ssl.objectives.moco import MoCoMemory, queue_rows

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.federation import Federation
 from rayfed_ssl.objectives import OrchestraObjective
 
 Open = Callable[..., Federation]

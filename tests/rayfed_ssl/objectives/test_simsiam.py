@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rayfed_ssl.federation import Federation
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.method import Client, Empty, Server
 from rayfed_ssl.objectives import SimSiam
 from tests.rayfed_ssl.objectives.local_rounds import (

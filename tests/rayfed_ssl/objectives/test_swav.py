@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.federation import Federation
 from rayfed_ssl.objectives import SwAV
 from rayfed_ssl.training.state_parts import part_of, select
 from tests.rayfed_ssl.objectives.small_shards import KINDS, check_finite, gradients, shard, train

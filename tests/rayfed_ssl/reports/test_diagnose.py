@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from rayfed_ssl.config.schema import Config
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.federation import Federation
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.record import RunRecord
 from rayfed_ssl.reports.diagnose import FILE, client_of, diagnose, examine

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rayfed_ssl.ledger import Entry
+from rayfed_ssl.engine.ledger import Entry
 from rayfed_ssl.method import Metrics
 from rayfed_ssl.storage.checkpoints import RunState, Stored
 

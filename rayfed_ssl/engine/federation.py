@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from rayfed_ssl.build_task import build_task
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.datasets import open_dataset
 from rayfed_ssl.data.image_store import Dataset
@@ -22,15 +21,16 @@ from rayfed_ssl.data.partitions import partition
 from rayfed_ssl.data.public_data import PublicSet, parse_public, refuse_own, split_public
 from rayfed_ssl.data.shard_checks import check_shards, known_rows
 from rayfed_ssl.data.shards import Shard
-from rayfed_ssl.diagnosis import client_diagnostics, encoder_diagnostics
+from rayfed_ssl.engine.diagnostics import client_diagnostics, encoder_diagnostics
+from rayfed_ssl.engine.gpu_memory import explain
+from rayfed_ssl.engine.ledger import BreakEven, Entry, account
+from rayfed_ssl.engine.round_loop import ClientError, Evaluation, ServerError
+from rayfed_ssl.engine.scoring import held_out_notes, labelled, score
+from rayfed_ssl.engine.task_builder import build_task
+from rayfed_ssl.engine.upload_checks import check_upload
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.gpu_memory import explain
-from rayfed_ssl.ledger import BreakEven, Entry, account
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server
-from rayfed_ssl.rounds import ClientError, Evaluation, ServerError
-from rayfed_ssl.scoring import held_out_notes, labelled, score
 from rayfed_ssl.seeds import SERVER, Purpose, derive_seed, generator
-from rayfed_ssl.uploads import check_upload
 
 
 @dataclass(frozen=True)

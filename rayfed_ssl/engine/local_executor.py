@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rayfed_ssl.config.sections import Engine
-from rayfed_ssl.faults import Fault, Faults, RandomFaults
-from rayfed_ssl.federation import Federation
-from rayfed_ssl.rounds import ClientError, ClientReport, Dropped, Evaluation, Listener, ServerReport
-from rayfed_ssl.shared_starts import first_state
+from rayfed_ssl.engine.fault_injection import fill_disk, update_client
+from rayfed_ssl.engine.faults import Fault, Faults, RandomFaults
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.round_loop import ClientError, ClientReport, Dropped, Evaluation, Listener, ServerReport
+from rayfed_ssl.engine.server_init_cache import first_state
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.checkpoints import RunState, Stored
 from rayfed_ssl.storage.filesystem import Directory
-from rayfed_ssl.struck_steps import fill_disk, update_client
 from rayfed_ssl.threads import compute_threads
 
 

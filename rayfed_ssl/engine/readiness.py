@@ -1,7 +1,7 @@
 """What a run needs besides its configuration and its data, and a finished run needs no more."""
 
-from rayfed_ssl.federation import Federation
-from rayfed_ssl.scoring import check_protocols
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.scoring import check_protocols
 
 
 def check_ready(federation: Federation) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from rayfed_ssl.faults import Fault, Faults
-from rayfed_ssl.outcomes import (
+from rayfed_ssl.engine.faults import Fault, Faults
+from rayfed_ssl.engine.results import (
     ClientError,
     ClientReport,
     Dropped,

@@ -1,6 +1,6 @@
 """What one client's step takes in memory and time: measured in a process of its own, or estimated from the model.
 
-    python -m rayfed_ssl.step_cost < configuration.json
+    python -m rayfed_ssl.engine.client_cost < configuration.json
 
 runs the largest client's step and prints its cost as JSON. Bits depend on none of this: it only says how many steps fit
 beside each other.
@@ -23,12 +23,12 @@ import torch
 from torch import Tensor
 
 from rayfed_ssl.config.schema import Config
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.gpu_memory import CONTEXT_BYTES, gpus
+from rayfed_ssl.engine.ledger import total
+from rayfed_ssl.engine.server_init_cache import first_state
 from rayfed_ssl.environment import environment
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.federation import Federation
-from rayfed_ssl.gpu_memory import CONTEXT_BYTES, gpus
-from rayfed_ssl.ledger import total
-from rayfed_ssl.shared_starts import first_state
 from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import nbytes
 
@@ -174,7 +174,7 @@ def measure_apart(config: Config, limit: float = MEASURE_TIMEOUT) -> StepCost:
         ConfigError: The step failed there, or did not end; the message says why.
     """
     asked = json.dumps(one_epoch(config).dump())
-    command = [sys.executable, "-m", "rayfed_ssl.step_cost"]
+    command = [sys.executable, "-m", "rayfed_ssl.engine.client_cost"]
     try:
         done = subprocess.run(command, input=asked, capture_output=True, text=True, timeout=limit, check=False)
     except subprocess.TimeoutExpired:
