@@ -27,8 +27,8 @@ from rayfed_ssl.engine.round_loop import (
 )
 from rayfed_ssl.errors import CheckpointError, ConfigError
 from rayfed_ssl.method import Encoder, Metrics
-from rayfed_ssl.record import RunRecord
-from rayfed_ssl.rows import spans
+from rayfed_ssl.records.metric_rows import spans
+from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.checkpoints import RunState
 from rayfed_ssl.storage.filesystem import Place

@@ -24,7 +24,7 @@ import yaml
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.config.sections import BITS, Engine
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.record import RunRecord
+from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.reproduced import CellResult, measured
 from rayfed_ssl.reproduction import Cell, Reproduction
 from tune.executors import executor_for

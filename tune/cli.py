@@ -94,7 +94,7 @@ def resume(
     """Go on with an interrupted run, to the same bits as if it had never stopped."""
     with plain_errors():
         from rayfed_ssl.engine.faults import parse_faults
-        from rayfed_ssl.record import RunRecord
+        from rayfed_ssl.records.run_record import RunRecord
         from rayfed_ssl.runs import resume as resume_run
         from tune.progress import Progress
 

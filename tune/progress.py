@@ -17,7 +17,7 @@ from rayfed_ssl.engine.faults import Fault
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.ledger import total
 from rayfed_ssl.engine.round_loop import ClientReport, Dropped, Evaluation, Observer, RoundOutcome
-from rayfed_ssl.record import RunRecord
+from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.training.state_parts import describe
 
 BAR = 16

@@ -7,7 +7,7 @@ from pathlib import Path
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.datasets import open_dataset
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.record import RunRecord
+from rayfed_ssl.records.run_record import RunRecord
 
 
 @dataclass

@@ -64,7 +64,7 @@ def origin_of(begin: Path | None, settings: Mapping[str, Any]) -> str:
 
 
 def _taken(directory: Path, wanted: Begin) -> dict[str, Any]:
-    from rayfed_ssl.record import RunRecord
+    from rayfed_ssl.records.run_record import RunRecord
 
     there = SweepDirectory.open(directory)
     if there.content["name"] != wanted.sweep:

@@ -16,8 +16,8 @@ from rayfed_ssl.config.recipes import recipe_names
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.round_loop import Evaluation
 from rayfed_ssl.errors import ConfigError, nearest
+from rayfed_ssl.records.metric_rows import spans
 from rayfed_ssl.reports.compare import Summary, summarise
-from rayfed_ssl.rows import spans
 from tune.progress import megabytes
 
 if TYPE_CHECKING:

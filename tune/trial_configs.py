@@ -13,9 +13,9 @@ from rayfed_ssl.engine.ledger import Direction
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.protocol import Transfer
 from rayfed_ssl.evaluation.protocols import BEST, PROTOCOLS
-from rayfed_ssl.record import RunRecord
+from rayfed_ssl.records.metric_rows import spans
+from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.reproduced import taken
-from rayfed_ssl.rows import spans
 from tune.spaces import Point
 from tune.sweep import BYTES, HELD_OUT, Sweep
 

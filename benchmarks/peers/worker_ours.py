@@ -10,7 +10,7 @@ from benchmarks.peers import extension
 from benchmarks.peers.meter import Meter, main
 from benchmarks.peers.work import Case
 from rayfed_ssl.engine.round_loop import ClientReport, Observer, RoundOutcome
-from rayfed_ssl.record import RunRecord
+from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.trees import Weights
 

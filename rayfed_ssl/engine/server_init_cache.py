@@ -21,13 +21,13 @@ from typing import Any
 
 import torch
 
-from rayfed_ssl.beginnings import start_of
 from rayfed_ssl.config.sections import BITS
 from rayfed_ssl.data.image_store import alone
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.environment import cpu_model, environment
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Method
+from rayfed_ssl.records.manifest import start_of
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.checkpoints import Stored
 from rayfed_ssl.storage.filesystem import write_whole

@@ -9,8 +9,8 @@ from statistics import fmean
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.ledger import BreakEven
 from rayfed_ssl.method import Metrics
-from rayfed_ssl.record import RunRecord
-from rayfed_ssl.rows import Row
+from rayfed_ssl.records.metric_rows import Row
+from rayfed_ssl.records.run_record import RunRecord
 
 
 @dataclass(frozen=True)

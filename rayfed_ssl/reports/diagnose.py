@@ -47,7 +47,7 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.diagnostics import angles, centred_gram, cka, false_negatives, relation, relation_distance
 from rayfed_ssl.method import Encoder
-from rayfed_ssl.record import RunRecord, encoders_of
+from rayfed_ssl.records.run_record import RunRecord, encoders_of
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.checkpoints import RunState, StoredStates
 from rayfed_ssl.storage.filesystem import Directory, write_durably

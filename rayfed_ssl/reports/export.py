@@ -13,7 +13,7 @@ from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.export.encoder_file import BODY, Export, Info, write_export
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.models import ENCODERS, encoders
-from rayfed_ssl.record import RunRecord
+from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.training.state_parts import without_memory
 

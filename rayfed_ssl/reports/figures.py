@@ -15,10 +15,10 @@ from matplotlib.ticker import MaxNLocator
 from rayfed_ssl.data.public_data import PublicClient, parse_public
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.record import RunRecord
+from rayfed_ssl.records.metric_rows import Row
+from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.compare import Summary, by_round, summarise
 from rayfed_ssl.reports.partition_figure import partition_figure
-from rayfed_ssl.rows import Row
 
 BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
 

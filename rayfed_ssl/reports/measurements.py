@@ -24,7 +24,7 @@ from rayfed_ssl.evaluation.protocols import PROTOCOLS, Protocol, configured
 from rayfed_ssl.export.encoder_file import BODY, read_export
 from rayfed_ssl.export.saved_encoders import read_encoder
 from rayfed_ssl.method import Encoder, Metrics
-from rayfed_ssl.record import RunRecord, encoders_of
+from rayfed_ssl.records.run_record import RunRecord, encoders_of
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.tables import write_table
 from rayfed_ssl.threads import compute_threads

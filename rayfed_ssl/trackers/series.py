@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean
 
 from rayfed_ssl.evaluation.protocols import is_score
-from rayfed_ssl.rows import Row
+from rayfed_ssl.records.metric_rows import Row
 
 Points = dict[int, dict[str, float]]
 """Values by round and series."""

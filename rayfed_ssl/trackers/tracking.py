@@ -10,9 +10,9 @@ from typing import Any
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.round_loop import Evaluation, Observer, RoundOutcome
-from rayfed_ssl.record import RunRecord
+from rayfed_ssl.records.metric_rows import Row, ledger_rows, metric_rows, score_rows
+from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.compare import summarise
-from rayfed_ssl.rows import Row, ledger_rows, metric_rows, score_rows
 from rayfed_ssl.storage.filesystem import write_durably
 from rayfed_ssl.trackers import Ending, Subject, Tracker, chosen, opener
 from rayfed_ssl.trackers.series import Points, moved, points

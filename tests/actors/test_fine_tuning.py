@@ -10,7 +10,7 @@ from actors.executor import RayExecutor
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.method import Metrics
-from rayfed_ssl.record import RunRecord
+from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.runs import run
 
 pytestmark = pytest.mark.ray

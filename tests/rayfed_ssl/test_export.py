@@ -22,7 +22,7 @@ from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.export.encoder_file import Export, Info, load_encoder, read_export, write_export
 from rayfed_ssl.models import ENCODERS, build_encoder
 from rayfed_ssl.models.precision import choose_precision
-from rayfed_ssl.record import RunRecord
+from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.export import export_encoder
 from rayfed_ssl.runs import Result
 from rayfed_ssl.trees import digest

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rayfed_ssl import Config, ConfigError, resume, run
-from rayfed_ssl.record import RunRecord
+from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.checkpoints import CheckpointError, RunState
 from rayfed_ssl.storage.filesystem import Folder, inside, open_place

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rayfed_ssl import Config, Observer, resume, run
-from rayfed_ssl.record import RunRecord
+from rayfed_ssl.records.run_record import RunRecord
 
 
 def test_a_run_that_goes_on_from_an_earlier_round_keeps_no_encoders_of_its_end(

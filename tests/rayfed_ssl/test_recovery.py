@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from rayfed_ssl import Config, resume, run
-from rayfed_ssl.record import RunRecord
+from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage import background as settling
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage import filesystem as places

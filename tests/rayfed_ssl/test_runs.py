@@ -20,7 +20,7 @@ from rayfed_ssl.engine.faults import parse_fault
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.round_loop import ClientError
-from rayfed_ssl.record import RunRecord
+from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.runs import Result
 from rayfed_ssl.storage.checkpoints import CheckpointError, manifests
 from rayfed_ssl.storage.tables import write_table

@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from rayfed_ssl.beginnings import LATER_KEYS, settings_sha256
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.augmentation import normalise
 from rayfed_ssl.engine.federation import Federation, training_seed
 from rayfed_ssl.engine.readiness import check_ready
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.export.saved_encoders import read_start
-from rayfed_ssl.record import RunRecord
+from rayfed_ssl.records.manifest import LATER_KEYS, settings_sha256
+from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.diagnose import diagnose
 from rayfed_ssl.reports.export import export_encoder
 from rayfed_ssl.reports.html.features import open_federation

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from rayfed_ssl import Config, ConfigError, Observer, resume, run
-from rayfed_ssl.record import RunRecord
+from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.trackers import LIBRARIES, Library, chosen
 from rayfed_ssl.trackers.series import moved, points
 from rayfed_ssl.trackers.tracking import MEMORY

@@ -17,7 +17,7 @@ from rayfed_ssl.data.datasets import DATASETS
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models import ENCODERS
 from rayfed_ssl.objectives import OBJECTIVES
-from rayfed_ssl.record import RunRecord
+from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage.tables import write_table
 from tests.tune.conftest import Cli
 

@@ -13,7 +13,7 @@ from actors.cluster import Node
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.round_loop import ServerError
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.record import RunRecord
+from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage.tables import write_table
 from tests.tune.test_search import KINDS, answer, sweep
 from tune.room import Room

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from rayfed_ssl import Config, resume, run
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.record import RunRecord
+from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.compare import summarise
 from tune.progress import Progress, Status, accuracies, duration
 from tune.tables import print_comparison, print_run

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.record import RunRecord
+from rayfed_ssl.records.run_record import RunRecord
 from tests.conftest import tiny_tree
 from tune.search import Outcome, Search
 from tune.sweep_beginnings import origin_of, settings_from

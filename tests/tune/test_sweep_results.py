@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.record import RunRecord
+from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.html.schemas import SweepFile, damage
 from rayfed_ssl.reports.html.sources import open_sources
 from tests.tune.swept import FRONT, TINY, begin, go_on

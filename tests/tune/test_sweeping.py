@@ -15,7 +15,7 @@ import yaml
 
 from actors.cluster import start
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.record import RunRecord
+from rayfed_ssl.records.run_record import RunRecord
 from tests.actors.conftest import killing
 from tests.conftest import tiny_tree
 from tune.sweeping import SweepDirectory, run_sweep

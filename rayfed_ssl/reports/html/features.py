@@ -20,7 +20,7 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.method import Encoder
-from rayfed_ssl.record import encoders_of
+from rayfed_ssl.records.run_record import encoders_of
 from rayfed_ssl.reports.embedding import tsne
 from rayfed_ssl.reports.html.curves import HEIGHT, WIDTH
 from rayfed_ssl.reports.html.figure import SERIES, Plot, clean

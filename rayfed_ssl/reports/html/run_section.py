@@ -5,6 +5,7 @@ from typing import Any
 
 from rayfed_ssl.engine.scoring import held_out_notes
 from rayfed_ssl.errors import CheckpointError
+from rayfed_ssl.records.metric_rows import spans
 from rayfed_ssl.reports.html import bars, curves, features, matrices
 from rayfed_ssl.reports.html.figure import Gallery, Plot, Shown
 from rayfed_ssl.reports.html.groups import Group
@@ -22,7 +23,6 @@ from rayfed_ssl.reports.html.tables import (
     scores_table,
     size,
 )
-from rayfed_ssl.rows import spans
 
 
 class RunSection:

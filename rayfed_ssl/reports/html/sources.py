@@ -10,11 +10,11 @@ from typing import Any
 from pydantic import BaseModel
 
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.record import RunRecord
+from rayfed_ssl.records.metric_rows import Row
+from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.compare import Summary, summarise
 from rayfed_ssl.reports.html.schemas import DiagnosticsFile, ReproductionFile, SweepFile, damage
 from rayfed_ssl.reports.measurements import read_measurements
-from rayfed_ssl.rows import Row
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Encoder
-from rayfed_ssl.record import RunRecord
+from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.diagnose import FILE, client_of, diagnose, examine
 from rayfed_ssl.runs import run
 from rayfed_ssl.storage.checkpoints import CheckpointError

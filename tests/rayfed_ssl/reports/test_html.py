@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import pytest
 
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.record import RunRecord
+from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.compare import summarise
 from rayfed_ssl.reports.html import write_report
 from rayfed_ssl.reports.html.bars import client_plot

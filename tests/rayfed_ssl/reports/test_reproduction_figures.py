@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rayfed_ssl.record import RunRecord
+from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.embedding import embed
 from rayfed_ssl.reports.reproduced import CellResult, Reproduced, series
 from rayfed_ssl.reports.reproduction_figures import clients, draw_reproduction, mean_by_round

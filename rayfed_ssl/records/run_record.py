@@ -23,7 +23,6 @@ from typing import Any
 import pyarrow.compute as pc
 import yaml
 
-from rayfed_ssl.beginnings import describe, describes_a_run, settings_sha256, start_of, states_name
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.faults import Fault
 from rayfed_ssl.engine.federation import Federation
@@ -31,7 +30,8 @@ from rayfed_ssl.engine.round_loop import Evaluation, Observer, RoundOutcome
 from rayfed_ssl.errors import BusyError, CheckpointError, ConfigError
 from rayfed_ssl.evaluation.protocols import is_score
 from rayfed_ssl.method import Encoder, Metrics
-from rayfed_ssl.rows import (
+from rayfed_ssl.records.manifest import describe, describes_a_run, settings_sha256, start_of, states_name
+from rayfed_ssl.records.metric_rows import (
     EVALUATION_SECONDS,
     LEDGER,
     METRICS,

@@ -1,0 +1,1 @@
+"""The run record: manifest, metric rows and the record itself."""
