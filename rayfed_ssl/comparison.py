@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from rayfed_ssl.data.datasets import DATASETS
-from rayfed_ssl.evaluation.protocol import Transfer
+from rayfed_ssl.evaluation.protocols import Transfer
 from rayfed_ssl.reproduction import Cell, Reproduction
 from rayfed_ssl.reproduction_files import load_reproduction, read_reproduction
 

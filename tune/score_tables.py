@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 
-from rayfed_ssl.evaluation.protocols import BEST, PROTOCOLS
+from rayfed_ssl.evaluation.registry import BEST, PROTOCOLS
 from rayfed_ssl.method import Metrics
 from rayfed_ssl.reports.measurements import TABLE, Measurement
 from rayfed_ssl.reports.seeds import SeedGroup, Spread

@@ -10,7 +10,7 @@ from rayfed_ssl.config.sections import BITS
 from rayfed_ssl.engine.diagnostics import DIAGNOSTICS
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError, nearest
-from rayfed_ssl.evaluation.protocols import PROTOCOLS, is_score
+from rayfed_ssl.evaluation.registry import PROTOCOLS, is_score
 from tune.spaces import Point
 from tune.study import make_study
 from tune.sweep import BYTES, EVERY_ROUND, Sweep

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.evaluation.protocols import is_score
+from rayfed_ssl.evaluation.registry import is_score
 from rayfed_ssl.records.run_record import RunRecord
 from tune.search import Search, Trial
 from tune.trial_configs import score_of

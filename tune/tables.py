@@ -231,7 +231,7 @@ def _names(kind: str) -> Mapping[str, str]:
 
         return {name: dataset.description for name, dataset in DATASETS.items()}
     if kind == "protocols":
-        from rayfed_ssl.evaluation.protocols import PROTOCOLS
+        from rayfed_ssl.evaluation.registry import PROTOCOLS
 
         return {name: f"{protocol.description}; {protocol.source}" for name, protocol in PROTOCOLS.items()}
     if kind == "models":

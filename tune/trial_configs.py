@@ -11,8 +11,8 @@ from rayfed_ssl.config.recipes import SCALAR_MEANS, apply_override, read_recipe
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.ledger import Direction
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.evaluation.protocol import Transfer
-from rayfed_ssl.evaluation.protocols import BEST, PROTOCOLS
+from rayfed_ssl.evaluation.protocols import Transfer
+from rayfed_ssl.evaluation.registry import BEST, PROTOCOLS
 from rayfed_ssl.records.metric_rows import spans
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.reproduced import taken

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.evaluation.linear_probe import LinearProbe
-from rayfed_ssl.evaluation.protocols import Protocol, configured
+from rayfed_ssl.evaluation.registry import Protocol, configured
 from rayfed_ssl.training.optimizers import Optimiser
 
 

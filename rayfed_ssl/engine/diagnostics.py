@@ -20,7 +20,8 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.augmentation import normalise
 from rayfed_ssl.data.image_store import Dataset
 from rayfed_ssl.data.partitions import random_rows
-from rayfed_ssl.evaluation.diagnostics import (
+from rayfed_ssl.evaluation.features import extract_features
+from rayfed_ssl.evaluation.representation_metrics import (
     Drift,
     alignment,
     angles,
@@ -31,7 +32,6 @@ from rayfed_ssl.evaluation.diagnostics import (
     relation_distance,
     uniformity,
 )
-from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.seeds import Purpose, derive_seed, generator
 from rayfed_ssl.training.state_parts import MEMORY, part_of

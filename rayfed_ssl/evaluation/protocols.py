@@ -1,126 +1,262 @@
-"""The papers' evaluation protocols by name, one explicit registry.
+"""The protocols' kinds: what each measures of an encoder, with its settings as fields."""
 
-Where a paper is silent a value is ours and `docs/evaluation.md` says so. Numbers of different protocols are not comparable.
-"""
+import dataclasses
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any, Literal
+import torch
+from pydantic import TypeAdapter, ValidationError
 
+from rayfed_ssl.data.datasets import DATASETS, open_dataset
+from rayfed_ssl.data.image_store import Dataset, ImageSet
+from rayfed_ssl.data.labels import Choice, label_subset
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.evaluation.fine_tuning import FineTuning
-from rayfed_ssl.evaluation.linear_probe import LinearProbe
-from rayfed_ssl.evaluation.protocol import Linear, Neighbours, Protocol, SemiSupervised, Transfer
+from rayfed_ssl.evaluation.knn import knn_accuracy
+from rayfed_ssl.evaluation.linear_probe import LinearProbe, ProbeResult
+from rayfed_ssl.evaluation.subject import Subject, scores
+from rayfed_ssl.seeds import Purpose, derive_seed
+from rayfed_ssl.training.task import Task
 
-BEST = "_best"
-"""What the name of a score ends in where the test set has chosen the epoch."""
-
-FEDCA = "FedCA (Zhang et al. 2020), text"
-FCL = "FCL (2022), text"
-
-
-def _semi_fedca(percent: int) -> SemiSupervised:
-    return SemiSupervised(
-        name=f"semi-fedca-{percent}",
-        description=f"fine-tuning of everything under an MLP on {percent} % of the labels, any of them",
-        source=f"{FEDCA}, Table 2; batch, crops and which labels are ours",
-        tuning=FineTuning(),
-        fraction=percent / 100,
-        subset="random",
-    )
+Kind = TypeVar("Kind", bound="Protocol")
 
 
-def _semi_swav(percent: Literal[1, 10]) -> SemiSupervised:
-    lr, head_lr = {1: (0.02, 5.0), 10: (0.01, 0.2)}[percent]
-    return SemiSupervised(
-        name=f"semi-swav-{percent}",
-        description=f"fine-tuning of everything under a linear layer on {percent} % of the labels, balanced",
-        source=f"{FCL}, Table 2, which follows SwAV (Caron et al. 2020), code",
-        tuning=FineTuning(
-            head="linear",
-            optimiser="sgd",
-            lr=lr,
-            head_lr=head_lr,
-            batch=256,
-            epochs=20,
-            milestones=(12, 16),
-            decay=0.2,
-        ),
-        fraction=percent / 100,
-        subset="balanced",
-    )
+@dataclass(frozen=True, kw_only=True)
+class Protocol(ABC):
+    """A named way to measure an encoder.
 
-
-PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
-    {
-        protocol.name: protocol
-        for protocol in (
-            Neighbours(
-                name="knn",
-                description="weighted vote of the 200 nearest training samples",
-                source="EasyFL (FedU, FedEMA), code; InstDisc (Wu et al. 2018)",
-            ),
-            Linear(
-                name="linear-flesd",
-                description="SGD 0.03, 60 epochs, crops and flips",
-                source="FLESD (Shi et al. 2021), code, after MoCo",
-                probe=LinearProbe(),
-                augment=True,
-            ),
-            Linear(
-                name="linear-moco",
-                description="SGD 30, 100 epochs, crops and flips",
-                source=f"{FCL}, Table 1, which follows MoCo (He et al. 2020), code",
-                probe=LinearProbe(lr=30, epochs=100, milestones=(60, 80)),
-                augment=True,
-            ),
-            Linear(
-                name="linear-easyfl",
-                description="Adam 0.003, 200 epochs of batches of 2048, features computed once",
-                source="EasyFL (FedU, FedEMA), code",
-                probe=LinearProbe(optimiser="adam", lr=3e-3, epochs=200, batch=2048, milestones=(), shuffle=False),
-            ),
-            Linear(
-                name="linear-fedca",
-                description="Adam 0.001, 100 epochs, features computed once",
-                source=f"{FEDCA}, Table 1; learning rate, batch and no crops are ours",
-                probe=LinearProbe(optimiser="adam", lr=1e-3, epochs=100, batch=128, milestones=()),
-            ),
-            Linear(
-                name="linear-fedfoa",
-                description="200 epochs of a single linear layer; Adam 0.003, batches of 500, features computed once",
-                source="FedFoA (2022), text; all but the epochs and the layer is ours, after EasyFL",
-                probe=LinearProbe(optimiser="adam", lr=3e-3, epochs=200, batch=500, milestones=()),
-            ),
-            _semi_fedca(1),
-            _semi_fedca(10),
-            _semi_swav(1),
-            _semi_swav(10),
-            Transfer(
-                name="transfer-fedca",
-                description="fine-tuning of everything under an MLP on another dataset, resized",
-                source=f"{FEDCA}, Table 3; batch and crops are ours",
-                tuning=FineTuning(),
-            ),
-        )
-    }
-)
-
-
-def configured(name: str, changes: Mapping[str, Any]) -> Protocol:
-    """Take a protocol by name and change its settings.
-
-    Raises:
-        ConfigError: There is no such protocol or setting, or a value does not fit.
+    Attributes:
+        name: Its name in `PROTOCOLS` and of its score; with "_best" that of the best epoch.
+        description: One line for listings.
+        source: The paper, and whether its code or its text says so.
     """
-    if name not in PROTOCOLS:
-        raise ConfigError(f"unknown protocol {name!r}{nearest(name, PROTOCOLS)}")
-    return PROTOCOLS[name].changed(changes)
+
+    name: str
+    description: str
+    source: str
+
+    @abstractmethod
+    def measure(self, subject: Subject) -> Mapping[str, float]:
+        """Compute accuracies in [0, 1] by score name.
+
+        Raises:
+            ValueError: The encoder diverged, or the data do not do for this protocol.
+        """
+
+    def suits(self, subject: Subject) -> bool:
+        """Tell whether there is something to measure: labels, unless the protocol brings its own."""
+        return subject.is_labelled
+
+    def check(self, task: Task, train: ImageSet, seed: int) -> None:  # noqa: B027 - most can work with any data
+        """Refuse data that this protocol cannot work with, before a run begins.
+
+        Raises:
+            ValueError: The message says why.
+        """
+
+    def settings(self) -> dict[str, Any]:
+        """Give all settings as plain data."""
+        return {name: getattr(owner, name) for name, owner in _owners(self)}
+
+    def changed(self: Kind, changes: Mapping[str, Any]) -> Kind:
+        """Change settings by name.
+
+        Raises:
+            ConfigError: There is no such setting, or it cannot have this value.
+        """
+        owners = dict(_owners(self))
+        inner: dict[str, dict[str, Any]] = {}
+        own: dict[str, Any] = {}
+        for name, value in changes.items():
+            if name not in owners:
+                raise ConfigError(f"protocol {self.name} has no setting {name!r}{nearest(name, owners)}")
+            place = next((f.name for f in dataclasses.fields(self) if getattr(self, f.name) is owners[name]), None)
+            target = own if owners[name] is self or place is None else inner.setdefault(place, {})
+            target[name] = self._valid(owners[name], name, value)
+        try:
+            parts = {place: replace(getattr(self, place), **fields) for place, fields in inner.items()}
+            return replace(self, **own, **parts)
+        except ValueError as error:
+            raise ConfigError(f"protocol {self.name}: {error}") from None
+
+    def _valid(self, owner: Any, name: str, value: Any) -> Any:
+        kind: Any = next(field.type for field in dataclasses.fields(owner) if field.name == name)
+        try:
+            valid = TypeAdapter(kind).validate_python(value)
+        except ValidationError as error:
+            why = error.errors()[0]["msg"].lower()
+            raise ConfigError(f"protocol {self.name}: {name}: {why}, got {value!r}") from None
+        if isinstance(valid, float) and not math.isfinite(valid):
+            raise ConfigError(f"protocol {self.name}: {name}: input should be a finite number, got {value!r}")
+        return valid
 
 
-def is_score(name: str) -> bool:
-    """Whether a measured number is an encoder's accuracy: a protocol's, or one that runs have always."""
-    return name.removesuffix(BEST) in {"knn", "linear", "supervised", *PROTOCOLS}
+def _owners(protocol: Protocol) -> Iterator[tuple[str, Any]]:
+    """List every setting's name with the dataclass that holds it: the protocol, or a part of it."""
+    for field in dataclasses.fields(protocol):
+        part = getattr(protocol, field.name)
+        if dataclasses.is_dataclass(part):
+            yield from ((inner.name, part) for inner in dataclasses.fields(part))
+        elif field.name not in ("name", "description", "source"):
+            yield field.name, protocol
 
 
-__all__ = ["PROTOCOLS", "Protocol", "configured", "is_score"]
+@dataclass(frozen=True, kw_only=True)
+class Neighbours(Protocol):
+    """Weighted vote of the nearest training samples.
+
+    Attributes:
+        neighbours: k.
+        temperature: Of the vote's weights exp(cosine / temperature).
+    """
+
+    neighbours: int = 200
+    temperature: float = 0.1
+
+    def measure(self, subject: Subject) -> Mapping[str, float]:
+        """Compute the accuracy as "knn"; there are no epochs, so there is no best one."""
+        train, test = subject.labels
+        accuracy = knn_accuracy(
+            subject.train_features,
+            train,
+            subject.test_features,
+            test,
+            num_classes=subject.train.num_classes,
+            neighbours=self.neighbours,
+            temperature=self.temperature,
+        )
+        return {self.name: accuracy}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear(Protocol):
+    """Softmax regression on the frozen encoder's features of all labelled training samples.
+
+    Attributes:
+        probe: Optimiser and schedule.
+        augment: Whether every epoch draws a crop and a flip of each image; else features are computed once.
+    """
+
+    probe: LinearProbe
+    augment: bool = False
+
+    def measure(self, subject: Subject) -> Mapping[str, float]:
+        """Train the classifier and test it after every epoch."""
+        result = self.fit(subject)
+        return scores(self.name, result.last, result.best)
+
+    def fit(self, subject: Subject) -> ProbeResult:
+        """Train the classifier."""
+        train, test = subject.labels
+        common: dict[str, Any] = {"num_classes": subject.train.num_classes, "generator": subject.cpu_generator()}
+        if not self.augment:
+            return self.probe.fit(subject.train_features, train, subject.test_features, test, **common)
+        return self.probe.fit_augmented(
+            subject.encoder,
+            subject.train.images,
+            train,
+            subject.test_features,
+            test,
+            view=subject.cropper(),
+            device=subject.task.device,
+            precision=subject.task.precision,
+            **common,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SemiSupervised(Protocol):
+    """Fine-tuning on the share of the training samples whose labels are known.
+
+    Attributes:
+        tuning: How encoder and classifier are trained.
+        fraction: That share.
+        subset: Equally many labels of each class ("balanced"), or any ("random").
+    """
+
+    tuning: FineTuning
+    fraction: float
+    subset: Choice
+
+    def measure(self, subject: Subject) -> Mapping[str, float]:
+        """Fine-tune, testing after every epoch."""
+        rows = self.rows(subject.train, subject.seed)
+        return scores(self.name, *self.tuning.fit(subject, torch.from_numpy(rows)))
+
+    def check(self, task: Task, train: ImageSet, seed: int) -> None:
+        """Refuse a share with fewer labels than classes."""
+        self.rows(train, seed)
+
+    def rows(self, train: ImageSet, seed: int) -> Any:
+        """Choose the samples whose labels are known.
+
+        Raises:
+            ValueError: They are fewer than the classes.
+        """
+        rows = label_subset(train.labels, self.fraction, self.subset, derive_seed(seed, Purpose.EVALUATION))
+        if len(rows) < train.num_classes:
+            raise ValueError(
+                f"{self.name} takes {100 * self.fraction:g} % of {len(train)} labels, which are {len(rows)} for "
+                f"{train.num_classes} classes: raise fraction or the number of training samples"
+            )
+        return rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transfer(Protocol):
+    """Fine-tuning on another dataset, fitted to the size and channels of the images that the encoder learned from.
+
+    Attributes:
+        tuning: How encoder and classifier are trained.
+        dataset: A name of `rayfed-ssl list datasets`, with a path after a colon where it needs one: "parquet:PATH".
+        train_limit: Train on this many of its samples, a random subset.
+        test_limit: Test on this many of its samples, a random subset.
+    """
+
+    tuning: FineTuning
+    dataset: str | None = None
+    train_limit: int | None = None
+    test_limit: int | None = None
+
+    def measure(self, subject: Subject) -> Mapping[str, float]:
+        """Fine-tune on the other dataset's training samples, and test on its test samples after every epoch."""
+        target = self.open(subject.task)
+        other = subject.on(target.train, target.test)
+        rows = torch.from_numpy((target.train.labels >= 0).nonzero()[0])
+        return scores(self.name, *self.tuning.fit(other, rows))
+
+    def suits(self, subject: Subject) -> bool:
+        """Always: the labels are the other dataset's."""
+        return True
+
+    def check(self, task: Task, train: ImageSet, seed: int) -> None:
+        """Open the other dataset, decoding it if no run has done so yet."""
+        self.open(task)
+
+    def open(self, task: Task) -> Dataset:
+        """Open the other dataset in the size and with the channels that the encoder is used to.
+
+        Raises:
+            ValueError: There is none, or it cannot be opened.
+        """
+        if self.dataset is None:
+            raise ValueError(
+                f"{self.name} needs a dataset to transfer to: set dataset, for example dataset=cifar10 or "
+                "dataset=parquet:PATH"
+            )
+        name, _, path = self.dataset.partition(":")
+        if name not in DATASETS:
+            raise ValueError(f"{self.name}: unknown dataset {name!r}{nearest(name, DATASETS)}")
+        opened: Callable[..., Dataset] = open_dataset
+        return opened(
+            name,
+            path=Path(path) if path else None,
+            size=task.size,
+            channels=task.channels,
+            train_limit=self.train_limit,
+            test_limit=self.test_limit,
+        )

@@ -28,7 +28,7 @@ from rayfed_ssl.engine.faults import Fault
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.round_loop import Evaluation, Observer, RoundOutcome
 from rayfed_ssl.errors import BusyError, CheckpointError, ConfigError
-from rayfed_ssl.evaluation.protocols import is_score
+from rayfed_ssl.evaluation.registry import is_score
 from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.records.manifest import describe, describes_a_run, settings_sha256, start_of, states_name
 from rayfed_ssl.records.metric_rows import (

@@ -45,7 +45,14 @@ from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.engine.diagnostics import CLIENT_SAMPLES, encoder_diagnostics, holds, sample_images
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.evaluation.diagnostics import angles, centred_gram, cka, false_negatives, relation, relation_distance
+from rayfed_ssl.evaluation.representation_metrics import (
+    angles,
+    centred_gram,
+    cka,
+    false_negatives,
+    relation,
+    relation_distance,
+)
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.records.run_record import RunRecord, encoders_of
 from rayfed_ssl.storage import checkpoints

@@ -20,7 +20,7 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.scoring import check_protocols, measure, subject_of
 from rayfed_ssl.engine.task_builder import build_task
 from rayfed_ssl.errors import ConfigError, nearest
-from rayfed_ssl.evaluation.protocols import PROTOCOLS, Protocol, configured
+from rayfed_ssl.evaluation.registry import PROTOCOLS, Protocol, configured
 from rayfed_ssl.export.encoder_file import BODY, read_export
 from rayfed_ssl.export.saved_encoders import read_encoder
 from rayfed_ssl.method import Encoder, Metrics

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from statistics import fmean
 
-from rayfed_ssl.evaluation.protocols import is_score
+from rayfed_ssl.evaluation.registry import is_score
 from rayfed_ssl.records.metric_rows import Row
 
 Points = dict[int, dict[str, float]]

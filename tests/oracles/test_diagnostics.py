@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rayfed_ssl.evaluation.diagnostics import (
+from rayfed_ssl.evaluation.representation_metrics import (
     Drift,
     alignment,
     angles,

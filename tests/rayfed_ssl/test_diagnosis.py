@@ -23,7 +23,7 @@ from rayfed_ssl.engine.diagnostics import (
     update_of,
 )
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.evaluation.diagnostics import relation_distance
+from rayfed_ssl.evaluation.representation_metrics import relation_distance
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.runs import run
 from rayfed_ssl.trees import digest, map_leaves

@@ -8,7 +8,7 @@ import yaml
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.evaluation.protocols import is_score
+from rayfed_ssl.evaluation.registry import is_score
 from rayfed_ssl.reports.reproduced import CellResult, Reproduced, describe, kendall
 from rayfed_ssl.reproduction import Cell, Reproduction
 from rayfed_ssl.reproduction_files import load_reproduction, read_reproduction, reproduction_names

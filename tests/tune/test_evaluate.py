@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from rayfed_ssl.evaluation.protocols import PROTOCOLS
+from rayfed_ssl.evaluation.registry import PROTOCOLS
 from rayfed_ssl.reports.measurements import read_measurements
 from tests.tune.conftest import Cli
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.evaluation.protocols import is_score
+from rayfed_ssl.evaluation.registry import is_score
 from rayfed_ssl.reproduction_files import load_reproduction
 from tune.spaces import Point, Range
 from tune.sweep import BYTES, Sweep

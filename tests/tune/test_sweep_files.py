@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.evaluation.protocol import Transfer
-from rayfed_ssl.evaluation.protocols import PROTOCOLS
+from rayfed_ssl.evaluation.protocols import Transfer
+from rayfed_ssl.evaluation.registry import PROTOCOLS
 from tune.sweep_check import check_sweep
 from tune.sweep_directory import SweepDirectory
 from tune.sweep_files import load_sweep

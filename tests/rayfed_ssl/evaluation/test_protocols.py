@@ -22,8 +22,8 @@ from rayfed_ssl.engine.readiness import check_ready
 from rayfed_ssl.engine.round_loop import ServerError
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.fine_tuning import FineTuning
-from rayfed_ssl.evaluation.protocol import Linear, SemiSupervised, Transfer
-from rayfed_ssl.evaluation.protocols import PROTOCOLS, configured, is_score
+from rayfed_ssl.evaluation.protocols import Linear, SemiSupervised, Transfer
+from rayfed_ssl.evaluation.registry import PROTOCOLS, configured, is_score
 from rayfed_ssl.evaluation.subject import Subject
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.reports.diagnose import diagnose

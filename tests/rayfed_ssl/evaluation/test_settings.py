@@ -8,7 +8,7 @@ import pytest
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.fine_tuning import FineTuning
 from rayfed_ssl.evaluation.linear_probe import LinearProbe
-from rayfed_ssl.evaluation.protocols import configured
+from rayfed_ssl.evaluation.registry import configured
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,126 @@
+"""The papers' evaluation protocols by name, one explicit registry.
+
+Where a paper is silent a value is ours and `docs/evaluation.md` says so. Numbers of different protocols are not comparable.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Literal
+
+from rayfed_ssl.errors import ConfigError, nearest
+from rayfed_ssl.evaluation.fine_tuning import FineTuning
+from rayfed_ssl.evaluation.linear_probe import LinearProbe
+from rayfed_ssl.evaluation.protocols import Linear, Neighbours, Protocol, SemiSupervised, Transfer
+
+BEST = "_best"
+"""What the name of a score ends in where the test set has chosen the epoch."""
+
+FEDCA = "FedCA (Zhang et al. 2020), text"
+FCL = "FCL (2022), text"
+
+
+def _semi_fedca(percent: int) -> SemiSupervised:
+    return SemiSupervised(
+        name=f"semi-fedca-{percent}",
+        description=f"fine-tuning of everything under an MLP on {percent} % of the labels, any of them",
+        source=f"{FEDCA}, Table 2; batch, crops and which labels are ours",
+        tuning=FineTuning(),
+        fraction=percent / 100,
+        subset="random",
+    )
+
+
+def _semi_swav(percent: Literal[1, 10]) -> SemiSupervised:
+    lr, head_lr = {1: (0.02, 5.0), 10: (0.01, 0.2)}[percent]
+    return SemiSupervised(
+        name=f"semi-swav-{percent}",
+        description=f"fine-tuning of everything under a linear layer on {percent} % of the labels, balanced",
+        source=f"{FCL}, Table 2, which follows SwAV (Caron et al. 2020), code",
+        tuning=FineTuning(
+            head="linear",
+            optimiser="sgd",
+            lr=lr,
+            head_lr=head_lr,
+            batch=256,
+            epochs=20,
+            milestones=(12, 16),
+            decay=0.2,
+        ),
+        fraction=percent / 100,
+        subset="balanced",
+    )
+
+
+PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
+    {
+        protocol.name: protocol
+        for protocol in (
+            Neighbours(
+                name="knn",
+                description="weighted vote of the 200 nearest training samples",
+                source="EasyFL (FedU, FedEMA), code; InstDisc (Wu et al. 2018)",
+            ),
+            Linear(
+                name="linear-flesd",
+                description="SGD 0.03, 60 epochs, crops and flips",
+                source="FLESD (Shi et al. 2021), code, after MoCo",
+                probe=LinearProbe(),
+                augment=True,
+            ),
+            Linear(
+                name="linear-moco",
+                description="SGD 30, 100 epochs, crops and flips",
+                source=f"{FCL}, Table 1, which follows MoCo (He et al. 2020), code",
+                probe=LinearProbe(lr=30, epochs=100, milestones=(60, 80)),
+                augment=True,
+            ),
+            Linear(
+                name="linear-easyfl",
+                description="Adam 0.003, 200 epochs of batches of 2048, features computed once",
+                source="EasyFL (FedU, FedEMA), code",
+                probe=LinearProbe(optimiser="adam", lr=3e-3, epochs=200, batch=2048, milestones=(), shuffle=False),
+            ),
+            Linear(
+                name="linear-fedca",
+                description="Adam 0.001, 100 epochs, features computed once",
+                source=f"{FEDCA}, Table 1; learning rate, batch and no crops are ours",
+                probe=LinearProbe(optimiser="adam", lr=1e-3, epochs=100, batch=128, milestones=()),
+            ),
+            Linear(
+                name="linear-fedfoa",
+                description="200 epochs of a single linear layer; Adam 0.003, batches of 500, features computed once",
+                source="FedFoA (2022), text; all but the epochs and the layer is ours, after EasyFL",
+                probe=LinearProbe(optimiser="adam", lr=3e-3, epochs=200, batch=500, milestones=()),
+            ),
+            _semi_fedca(1),
+            _semi_fedca(10),
+            _semi_swav(1),
+            _semi_swav(10),
+            Transfer(
+                name="transfer-fedca",
+                description="fine-tuning of everything under an MLP on another dataset, resized",
+                source=f"{FEDCA}, Table 3; batch and crops are ours",
+                tuning=FineTuning(),
+            ),
+        )
+    }
+)
+
+
+def configured(name: str, changes: Mapping[str, Any]) -> Protocol:
+    """Take a protocol by name and change its settings.
+
+    Raises:
+        ConfigError: There is no such protocol or setting, or a value does not fit.
+    """
+    if name not in PROTOCOLS:
+        raise ConfigError(f"unknown protocol {name!r}{nearest(name, PROTOCOLS)}")
+    return PROTOCOLS[name].changed(changes)
+
+
+def is_score(name: str) -> bool:
+    """Whether a measured number is an encoder's accuracy: a protocol's, or one that runs have always."""
+    return name.removesuffix(BEST) in {"knn", "linear", "supervised", *PROTOCOLS}
+
+
+__all__ = ["PROTOCOLS", "Protocol", "configured", "is_score"]
