@@ -26,7 +26,7 @@ from rayfed_ssl.config.sections import BITS, Engine
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.reproduced import CellResult, measured
-from rayfed_ssl.reproduction import Cell, Reproduction
+from rayfed_ssl.reproductions.definition import Cell, Reproduction
 from tune.executors import executor_for
 
 POLL_SECONDS = 0.5

@@ -7,7 +7,7 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.public_data import PublicDataset, parse_public
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.protocols import Transfer
-from rayfed_ssl.reproduction import Cell, Reproduction
+from rayfed_ssl.reproductions.definition import Cell, Reproduction
 
 Needed = tuple[str, Path | None, bool]
 """A dataset, its directory, and whether it may be downloaded."""

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import typer
 
-from rayfed_ssl.comparison import unlike
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.reports.reproduced import Reproduced
-from rayfed_ssl.reproduction import Reproduction
-from rayfed_ssl.reproduction_files import load_reproduction
+from rayfed_ssl.reproductions.comparable import unlike
+from rayfed_ssl.reproductions.definition import Reproduction
+from rayfed_ssl.reproductions.loading import load_reproduction
 from tune.cells import Execution, Plan, Processes, collect, finished, in_process, plan
 from tune.needed_data import absent, by_column, one_dataset
 from tune.terminated import terminated_is_interrupted

@@ -205,7 +205,7 @@ def print_names(kind: str) -> None:
 
 def _names(kind: str) -> Mapping[str, str]:
     if kind == "reproductions":
-        from rayfed_ssl.reproduction_files import read_reproduction, reproduction_names
+        from rayfed_ssl.reproductions.loading import read_reproduction, reproduction_names
 
         return {name: read_reproduction(name)["title"] for name in reproduction_names()}
     if kind == "sweeps":

@@ -10,7 +10,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reproduction import Cell, Reproduction
+from rayfed_ssl.reproductions.definition import Cell, Reproduction
 from rayfed_ssl.storage.filesystem import write_durably
 
 CAUTION = (
@@ -98,7 +98,7 @@ class Reproduced:
         return {"cells": len(pairs), "kendall": kendall(pairs), "columns": within}
 
     def plain(self) -> dict[str, Any]:
-        """The whole as JSON, as `rayfed_ssl/reproduction.py` describes it."""
+        """The whole as JSON, as `rayfed_ssl/reproductions/definition.py` describes it."""
         shown = self.reproduction
         same = {key: getattr(shown, key) for key in ("name", "title", "kind", "unit", "source", "size")}
         return (

@@ -20,7 +20,7 @@ from rayfed_ssl.reports.diagnose import diagnose
 from rayfed_ssl.reports.embedding import embed
 from rayfed_ssl.reports.figures import METHOD_STYLES
 from rayfed_ssl.reports.reproduced import CellResult, Reproduced
-from rayfed_ssl.reproduction import Column
+from rayfed_ssl.reproductions.definition import Column
 
 HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo", "--")
 DASHES = ("-", "--", ":", "-.")

@@ -2,9 +2,9 @@
 
 import pytest
 
-from rayfed_ssl.comparison import unlike
 from rayfed_ssl.reports.reproduced import CellResult, Reproduced, describe
-from rayfed_ssl.reproduction_files import load_reproduction, reproduction_names
+from rayfed_ssl.reproductions.comparable import unlike
+from rayfed_ssl.reproductions.loading import load_reproduction, reproduction_names
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.registry import is_score
 from rayfed_ssl.reports.reproduced import CellResult, Reproduced, describe, kendall
-from rayfed_ssl.reproduction import Cell, Reproduction
-from rayfed_ssl.reproduction_files import load_reproduction, read_reproduction, reproduction_names
+from rayfed_ssl.reproductions.definition import Cell, Reproduction
+from rayfed_ssl.reproductions.loading import load_reproduction, read_reproduction, reproduction_names
 from rayfed_ssl.training.optimizers import Optimiser
 
 NAMES = [

@@ -8,7 +8,7 @@ import pytest
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.evaluation.registry import is_score
-from rayfed_ssl.reproduction_files import load_reproduction
+from rayfed_ssl.reproductions.loading import load_reproduction
 from tune.spaces import Point, Range
 from tune.sweep import BYTES, Sweep
 from tune.sweep_files import load_sweep, read_sweep, sweep_names

@@ -1,4 +1,4 @@
-"""The paper's table beside ours, from `reproduction.json` (`rayfed_ssl/reproduction.py` says what is in it)."""
+"""The paper's table beside ours, from `reproduction.json` (`rayfed_ssl/reproductions/definition.py` says what is in it)."""
 
 from pathlib import Path
 from typing import Any

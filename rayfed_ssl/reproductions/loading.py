@@ -1,4 +1,4 @@
-"""Reproduction files: YAML as `rayfed_ssl/reproduction.py` describes it, read and checked."""
+"""Reproduction files: YAML as `rayfed_ssl/reproductions/definition.py` describes it, read and checked."""
 
 from collections.abc import Iterable, Mapping
 from importlib import resources
@@ -9,8 +9,8 @@ import yaml
 
 from rayfed_ssl.config.recipes import read_recipe
 from rayfed_ssl.errors import ConfigError, nearest
-from rayfed_ssl.reproduction import After, Cell, Column, Reproduction, Settings, choose
-from rayfed_ssl.reproduction_shape import check_shape
+from rayfed_ssl.reproductions.definition import After, Cell, Column, Reproduction, Settings, choose
+from rayfed_ssl.reproductions.shape import check_shape
 
 
 def reproduction_names() -> list[str]:

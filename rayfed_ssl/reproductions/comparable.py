@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from rayfed_ssl.data.datasets import DATASETS
 from rayfed_ssl.evaluation.protocols import Transfer
-from rayfed_ssl.reproduction import Cell, Reproduction
-from rayfed_ssl.reproduction_files import load_reproduction, read_reproduction
+from rayfed_ssl.reproductions.definition import Cell, Reproduction
+from rayfed_ssl.reproductions.loading import load_reproduction, read_reproduction
 
 
 def unlike(name: str, shown: Reproduction, settings: Sequence[str]) -> dict[tuple[str, str], str]:
