@@ -36,8 +36,8 @@ for _name, _value in RAY_ENVIRONMENT.items():
     os.environ.setdefault(_name, _value)
 
 _EXPORTS = {
-    "ActorError": "actors.supervision",
-    "ClusterError": "actors.cluster",
+    "ActorError": "actors.placement.restarts",
+    "ClusterError": "actors.cluster.connect",
     "RayExecutor": "actors.executor",
     "resume": "actors.runs",
     "run": "actors.runs",

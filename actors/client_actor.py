@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from actors.faults import strike_actor
-from actors.likeness import Versions, hardware, refuse_others
-from actors.memories import Memory, is_mapped
-from actors.parking import fetch
+from actors.cluster.version_check import Versions, hardware, refuse_others
+from actors.fault_injection import strike_actor
+from actors.objects.client_states import Memory, is_mapped
+from actors.objects.object_store import fetch
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.client_cost import StepCost, measure, one_epoch
 from rayfed_ssl.engine.fault_injection import fill_disk, update_client

@@ -11,18 +11,18 @@ from typing import Any
 import ray
 from ray import ObjectRef
 
-from actors.calls import Done, Failed
 from actors.client_actor import ClientActor, Step
-from actors.cluster import ClusterError, start
-from actors.faults import LostObject, strike_after_client
-from actors.likeness import difference, own_versions
-from actors.memories import MemoryCache, is_mapped
-from actors.parking import KEPT_BYTES, KEPT_SHARE, Parcel, UploadLostError, fill
-from actors.planning import actor_config, beside_gpu, check_share, claim, gpus_of, refuse_early, reservation
-from actors.pool import ActorPool
-from actors.queues import Job, expect, settle
+from actors.cluster.connect import ClusterError, start
+from actors.cluster.version_check import difference, own_versions
+from actors.dispatch.calls import Done, Failed
+from actors.dispatch.pool import ActorPool
+from actors.dispatch.queue import Job, expect, settle
+from actors.fault_injection import LostObject, strike_after_client
+from actors.objects.client_states import MemoryCache, is_mapped
+from actors.objects.object_store import KEPT_BYTES, KEPT_SHARE, Parcel, UploadLostError, fill
+from actors.placement.plan import actor_config, beside_gpu, check_share, claim, gpus_of, refuse_early, reservation
+from actors.placement.restarts import ActorError, Keeper, await_ready
 from actors.server_actor import ServerActor
-from actors.supervision import ActorError, Keeper, await_ready
 from rayfed_ssl.engine.faults import KINDS, Fault, Faults, RandomFaults
 from rayfed_ssl.engine.federation import Federation, client_error
 from rayfed_ssl.engine.ledger import total

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from actors.faults import strike_actor
-from actors.likeness import Versions, hardware, refuse_others
-from actors.memories import Memories, Memory
-from actors.parking import KEPT_BYTES, Parcel, Uploads, park
+from actors.cluster.version_check import Versions, hardware, refuse_others
+from actors.fault_injection import strike_actor
+from actors.objects.client_states import Memories, Memory
+from actors.objects.object_store import KEPT_BYTES, Parcel, Uploads, park
 from rayfed_ssl.aggregation import weighted_mean as averaging
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.fault_injection import fill_disk

@@ -73,7 +73,7 @@ def measure_actors(kind: str, number: int, idle: float) -> dict[str, Any]:
     import ray
 
     from actors.client_actor import ClientActor
-    from actors.cluster import start
+    from actors.cluster.connect import start
     from rayfed_ssl.config.schema import Config
     from rayfed_ssl.engine.federation import Federation
 

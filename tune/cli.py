@@ -223,7 +223,7 @@ def doctor(
     """Say what hardware is seen, how many clients would run at once, and what would not fit."""
     with plain_errors():
         if cluster is not None:
-            from actors.cluster_file import check_cluster_file
+            from actors.cluster.cluster_file import check_cluster_file
 
             problems = check_cluster_file(cluster)
             if problems:

@@ -8,13 +8,13 @@ from pathlib import Path
 import psutil
 from rich.console import Console
 
-from actors.address import local_nodes
-from actors.cluster import ClusterError, Node, start
-from actors.costs import ACTOR_BYTES, ACTOR_IDLE, ACTOR_START, Need
-from actors.machine import cores, free_memory, store_size, this_machine
-from actors.own_ray import SHARED_MEMORY
-from actors.placement import Placement, check_gpu_memory, gpu_carries, place
-from actors.planning import gpus_of, plan
+from actors.cluster.address import local_nodes
+from actors.cluster.connect import ClusterError, Node, start
+from actors.cluster.machine import cores, free_memory, store_size, this_machine
+from actors.cluster.private_ray import SHARED_MEMORY
+from actors.placement.actor_cost import ACTOR_BYTES, ACTOR_IDLE, ACTOR_START, Need
+from actors.placement.allocation import Placement, check_gpu_memory, gpu_carries, place
+from actors.placement.plan import gpus_of, plan
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.config.sections import Engine
 from rayfed_ssl.engine.client_cost import StepCost, largest_client, measure_apart, step_cost

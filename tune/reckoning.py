@@ -116,7 +116,7 @@ def reckon(sweep: Sweep, concurrency: int | None = None) -> Reckoning:
     Raises:
         ConfigError: No trial can be run.
     """
-    from actors.machine import this_machine
+    from actors.cluster.machine import this_machine
     from tune.room import Room
     from tune.search import Search
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from actors.cluster import ClusterError, Node
-from actors.costs import ACTOR_BYTES, Need
-from actors.planning import plan
+from actors.cluster.connect import ClusterError, Node
+from actors.placement.actor_cost import ACTOR_BYTES, Need
+from actors.placement.plan import plan
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.client_cost import step_cost
 from rayfed_ssl.engine.federation import Federation

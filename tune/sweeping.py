@@ -27,7 +27,7 @@ from tune.sweep_rows import Known, rows_of
 from tune.trial_table import write_rows
 
 if TYPE_CHECKING:
-    from actors.health import Health
+    from actors.cluster.health import Health
 
 __all__ = ["Record", "SweepDirectory", "default_directory", "run_sweep"]
 
@@ -126,7 +126,7 @@ def run_sweep(
 @contextmanager
 def _watched(health: "Health", lost: Say | None) -> Iterator[None]:
     """Look after Ray's processes meanwhile."""
-    from actors.cluster import ClusterError
+    from actors.cluster.connect import ClusterError
 
     over = threading.Event()
 
@@ -150,7 +150,7 @@ def _watched(health: "Health", lost: Say | None) -> Iterator[None]:
 
 
 def _run(directory: SweepDirectory, concurrency: int | None, address: str | None, say: Say, lost: Say | None) -> Search:
-    from actors.cluster import start
+    from actors.cluster.connect import start
     from tune.room import Room
     from tune.same_data import SameData
     from tune.sweep_progress import SweepProgress

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import actors
-from actors.cluster import start
+from actors.cluster.connect import start
 from benchmarks.peers import extension
 from benchmarks.peers.meter import Meter, main
 from benchmarks.peers.work import Case

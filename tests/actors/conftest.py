@@ -11,8 +11,8 @@ import psutil
 import pytest
 import ray
 
-from actors.cluster import Cluster, start
-from actors.faults import LostObject
+from actors.cluster.connect import Cluster, start
+from actors.fault_injection import LostObject
 
 Killer = Callable[..., AbstractContextManager[list[int]]]
 

@@ -11,11 +11,11 @@ import threading
 import psutil
 import pytest
 
-from actors.cluster import start
+from actors.cluster.connect import start
 
 START = """
 import sys
-from actors.cluster import ClusterError, start
+from actors.cluster.connect import ClusterError, start
 try:
     start({arguments})
 except ClusterError as error:

@@ -8,8 +8,8 @@ import yaml
 from typer.testing import CliRunner
 
 from actors import RAY_ENVIRONMENT
-from actors.address import ClusterError
-from actors.cluster_file import PLACEHOLDER, RULES, check_cluster_file
+from actors.cluster.address import ClusterError
+from actors.cluster.cluster_file import PLACEHOLDER, RULES, check_cluster_file
 from tune.cli import app
 
 FILE = Path(__file__).parents[2] / "cluster.yaml"

@@ -14,15 +14,18 @@ import grpc
 import psutil
 import pytest
 
-from actors import address, cluster, own_ray, watch
-from actors.address import ClusterError, LocalNode, knock, resolve
-from actors.leftovers import clear_leftovers
-from actors.machine import store_size
-from actors.watch import StartWatch
+from actors.cluster.address import ClusterError, LocalNode, knock, resolve
+from actors.cluster.connect import address
+from actors.cluster.connect import connect as cluster
+from actors.cluster.connect import private_ray as own_ray
+from actors.cluster.connect import start_watch as watch
+from actors.cluster.machine import store_size
+from actors.cluster.stale_sessions import clear_leftovers
+from actors.cluster.start_watch import StartWatch
 
 OWNER = """
 import subprocess, sys, time
-from actors.leftovers import OwnDirectory
+from actors.cluster.stale_sessions import OwnDirectory
 own = OwnDirectory.make()
 agent = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", f"--temp-dir={own.path}"])
 print(own.path, agent.pid, flush=True)
@@ -276,7 +279,7 @@ def test_two_versions_are_told_in_one_line():
 def test_a_gcs_that_is_killed_ends_the_start_at_once(short_tmp):
     code = """
 import sys, threading, time, psutil
-from actors.cluster import ClusterError, start
+from actors.cluster.connect import ClusterError, start
 
 def hunt():
     while True:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from actors.cluster_file import PLACEHOLDER
+from actors.cluster.cluster_file import PLACEHOLDER
 
 ROOT = Path(__file__).parents[2]
 HERE = ROOT / "docs" / "cluster"

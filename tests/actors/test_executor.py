@@ -7,10 +7,10 @@ import pytest
 import ray
 import torch
 
-from actors.cluster import ClusterError
+from actors.cluster.connect import ClusterError
 from actors.executor import RayExecutor
-from actors.parking import Parcel
-from actors.supervision import ActorError
+from actors.objects.object_store import Parcel
+from actors.placement.restarts import ActorError
 from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.round_loop import ClientError, Observer, Plan, run_round, run_rounds
 from rayfed_ssl.seeds import Purpose, derive_seed
@@ -185,7 +185,7 @@ def test_a_client_that_dies_when_it_is_trained_again_is_left_out(
 
 def test_states_in_a_bucket_are_objects_of_their_own(executor, federation, expected, tmp_path, monkeypatch):
     monkeypatch.setattr("actors.executor.CALL_SECONDS", 10.0)  # several clients in each call
-    monkeypatch.setattr("actors.queues.SHORT", 10.0)
+    monkeypatch.setattr("actors.dispatch.queue.SHORT", 10.0)
     assert play(executor, federation, Bucket(f"file://{tmp_path}")) == expected
     kept = [memory.parcel.ref for memory in executor._memories._memories.values()]
     assert len(set(kept)) == len(kept) == len(federation.client_ids)
@@ -220,7 +220,7 @@ def test_a_gpu_that_ray_does_not_have_is_refused(cluster, open_tiny):
 
 
 def test_room_that_others_hold_is_refused(executor, open_tiny, monkeypatch):
-    monkeypatch.setattr("actors.supervision.ROOM_TIMEOUT", 0.2)
+    monkeypatch.setattr("actors.placement.restarts.ROOM_TIMEOUT", 0.2)
     with pytest.raises(ClusterError, match=r"3 client actors need 3 CPUs and 0 GPUs, but only 2 and 0 are free"):
         RayExecutor(open_tiny("fedavg", "engine.actors=3"))
 

@@ -14,14 +14,14 @@ import ray
 import yaml
 from ray.exceptions import ObjectStoreFullError
 
-from actors.address import ClusterError
-from actors.cluster import Cluster
+from actors.cluster.address import ClusterError
+from actors.cluster.connect import Cluster
+from actors.cluster.health import Health
+from actors.dispatch.pool import ActorPool
+from actors.dispatch.queue import Job
 from actors.executor import RayExecutor
-from actors.faults import strike_after_client
-from actors.health import Health
-from actors.pool import ActorPool
-from actors.queues import Job
-from actors.supervision import ActorError
+from actors.fault_injection import strike_after_client
+from actors.placement.restarts import ActorError
 from rayfed_ssl import Observer, runs
 from rayfed_ssl.engine.faults import KINDS, Faults, parse_fault
 from rayfed_ssl.engine.federation import Federation
@@ -204,7 +204,7 @@ def test_a_deadline_drops_a_straggler_and_its_actor_is_there_again(
     stage: Callable[..., Stage], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     told, patient = Clock(), stage("engine.deadline=400", "engine.quorum=0.3", "engine.actors=2")
-    monkeypatch.setattr("actors.pool.time", told)
+    monkeypatch.setattr("actors.dispatch.pool.time", told)
     patient.run(tmp_path / "run", "slow:round=1,client=1,seconds=3600", told=told)
     assert "was not done within engine.deadline=400 s" in told.dropped[1, 1]
     assert told.clients == {1: [0, 2], 2: [0, 1, 2]}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.cluster import Cluster
+from actors.cluster.connect import Cluster
 from actors.executor import RayExecutor
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.local_executor import LocalExecutor

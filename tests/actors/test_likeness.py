@@ -6,12 +6,12 @@ import socket
 import pytest
 import ray
 
-from actors.address import ClusterError
-from actors.likeness import difference, hardware, own_versions, refuse_others
-from actors.placement import Placement
-from actors.planning import actor_config
+from actors.cluster.address import ClusterError
+from actors.cluster.version_check import difference, hardware, own_versions, refuse_others
+from actors.placement.allocation import Placement
+from actors.placement.plan import actor_config
+from actors.placement.restarts import await_ready
 from actors.server_actor import ServerActor
-from actors.supervision import await_ready
 from rayfed_ssl.environment import cpu_model
 from rayfed_ssl.errors import ConfigError
 
@@ -28,7 +28,7 @@ def test_other_versions_are_refused_in_one_line():
 
 def test_builds_of_torch_are_no_other_versions(monkeypatch):
     same = {"python": "3.11.2", "ray": "2.60.0", "torch": "2.15.0+cu130", "rayfed-ssl": None}
-    monkeypatch.setattr("actors.likeness.environment", lambda: {"versions": same})
+    monkeypatch.setattr("actors.cluster.version_check.environment", lambda: {"versions": same})
     assert own_versions() == {"python": "3.11.2", "ray": "2.60.0", "torch": "2.15.0", "rayfed-ssl": None}
 
 

@@ -6,8 +6,8 @@ import pytest
 import ray
 import torch
 
-from actors.memories import Memories, Memory, MemoryCache
-from actors.parking import Parcel, UploadLostError, Uploads, fetch, fill, park
+from actors.objects.client_states import Memories, Memory, MemoryCache
+from actors.objects.object_store import Parcel, UploadLostError, Uploads, fetch, fill, park
 from rayfed_ssl.methods.local_only import ClientState
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.trees import digest, to_numpy

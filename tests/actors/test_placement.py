@@ -5,11 +5,11 @@ import ray
 import torch
 
 from actors.client_actor import ClientActor
-from actors.cluster import ClusterError, Node
-from actors.costs import ACTOR_BYTES, Need
-from actors.machine import cores, free_memory, store_size, this_machine
-from actors.placement import Placement, check_gpu_memory, place
-from actors.planning import actor_config, check_share, gpus_of, plan, refuse_early, reservation
+from actors.cluster.connect import ClusterError, Node
+from actors.cluster.machine import cores, free_memory, store_size, this_machine
+from actors.placement.actor_cost import ACTOR_BYTES, Need
+from actors.placement.allocation import Placement, check_gpu_memory, place
+from actors.placement.plan import actor_config, check_share, gpus_of, plan, refuse_early, reservation
 from rayfed_ssl.config.schema import Engine
 from rayfed_ssl.engine.client_cost import StepCost, estimate, record, recorded
 from rayfed_ssl.engine.gpu_memory import CONTEXT_BYTES, Gpu

@@ -7,11 +7,11 @@ import ray
 from ray.core.generated.common_pb2 import ActorDiedErrorContext
 from ray.exceptions import ActorDiedError, ActorUnavailableError, ActorUnschedulableError, NodeDiedError, RaySystemError
 
-from actors.calls import Call, Done, Failed, Run
-from actors.cluster import ClusterError
-from actors.pool import MACHINES_LOST, ActorPool
-from actors.queues import Job, Queues
-from actors.supervision import await_ready, is_of_machine
+from actors.cluster.connect import ClusterError
+from actors.dispatch.calls import Call, Done, Failed, Run
+from actors.dispatch.pool import MACHINES_LOST, ActorPool
+from actors.dispatch.queue import Job, Queues
+from actors.placement.restarts import await_ready, is_of_machine
 
 
 def make_actor():
@@ -260,8 +260,8 @@ def test_what_is_done_at_the_deadline_counts_although_nobody_looked(pool):
 @pytest.fixture
 def hasty(monkeypatch):
     """Waits that would be long."""
-    monkeypatch.setattr("actors.pool.READY_TIMEOUT", 0.1)
-    monkeypatch.setattr("actors.pool.LOOK_EVERY", 0.1)
+    monkeypatch.setattr("actors.dispatch.pool.READY_TIMEOUT", 0.1)
+    monkeypatch.setattr("actors.dispatch.pool.LOOK_EVERY", 0.1)
 
 
 def test_a_new_actor_without_a_place_waits_for_one_while_others_work(cluster, hasty, tmp_path):
@@ -302,7 +302,7 @@ def test_actors_that_are_placed_may_take_their_time_to_open_their_data(cluster, 
 
     actor = ray.remote(num_cpus=0)(Slow).remote()
     ray.get(actor.__ray_ready__.remote())
-    monkeypatch.setattr("actors.supervision.READY_TIMEOUT", 0.2)
+    monkeypatch.setattr("actors.placement.restarts.READY_TIMEOUT", 0.2)
     assert await_ready([actor]) == ["opened"]
     with pytest.raises(ClusterError, match=r"1 actors were not all there within 0.21 s"):
         await_ready([make_placeless()])

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.queues import CALL_BYTES, Job, Queues, expect, settle
+from actors.dispatch.queue import CALL_BYTES, Job, Queues, expect, settle
 
 
 def test_clients_settle_so_that_slots_hold_about_as_many_samples():

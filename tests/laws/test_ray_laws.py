@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.cluster import start
+from actors.cluster.connect import start
 from actors.executor import RayExecutor
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.methods import METHODS

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from actors.cluster import Node
-from actors.costs import ACTOR_BYTES
-from actors.machine import cores
+from actors.cluster.connect import Node
+from actors.cluster.machine import cores
+from actors.placement.actor_cost import ACTOR_BYTES
 from rayfed_ssl.engine.client_cost import StepCost, record
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.gpu_memory import Gpu

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from actors.cluster import Node
-from actors.costs import ACTOR_BYTES
+from actors.cluster.connect import Node
+from actors.placement.actor_cost import ACTOR_BYTES
 from rayfed_ssl.errors import ConfigError
 from tune.room import Room
 

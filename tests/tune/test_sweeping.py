@@ -13,7 +13,7 @@ import pytest
 import ray
 import yaml
 
-from actors.cluster import start
+from actors.cluster.connect import start
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.run_record import RunRecord
 from tests.actors.conftest import killing

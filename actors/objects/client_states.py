@@ -9,7 +9,7 @@ from typing import Any
 
 from ray.exceptions import ObjectLostError
 
-from actors.parking import Parcel
+from actors.objects.object_store import Parcel
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.checkpoints import Stored
 from rayfed_ssl.storage.filesystem import Directory, Folder, place_of

@@ -13,8 +13,8 @@ import ray
 from ray import ObjectRef
 from ray.exceptions import GetTimeoutError
 
-from actors.address import ClusterError
-from actors.watch import VITAL, has_ended, last_words
+from actors.cluster.address import ClusterError
+from actors.cluster.start_watch import VITAL, has_ended, last_words
 
 LOOK_EVERY = 5.0
 """Seconds to wait for an answer before looking whether Ray still runs."""

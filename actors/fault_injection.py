@@ -16,7 +16,7 @@ from rayfed_ssl.engine.faults import Fault, Faults
 from rayfed_ssl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from actors.health import Health  # a client actor has no use for it
+    from actors.cluster.health import Health  # a client actor has no use for it
 
 LOSS_TIMEOUT = 60.0
 """Seconds until the death of an object's owner must be known."""
@@ -58,7 +58,7 @@ class LostObject:
         Raises:
             ClusterError: Ray does not notice that it is lost.
         """
-        from actors.address import ClusterError  # a client actor has no use for it
+        from actors.cluster.address import ClusterError  # a client actor has no use for it
 
         make: Any = ray.remote(num_cpus=0, max_restarts=0)(_Owner)
         owner = make.remote()

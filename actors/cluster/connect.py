@@ -14,11 +14,11 @@ from typing import Any
 import ray
 from ray._private import ray_constants
 
-from actors.address import ClusterError, knock, local_nodes, resolve, use_token
-from actors.health import Health
-from actors.leftovers import OwnDirectory, clear_leftovers
-from actors.own_ray import options, own_directory, own_port
-from actors.watch import StartWatch
+from actors.cluster.address import ClusterError, knock, local_nodes, resolve, use_token
+from actors.cluster.health import Health
+from actors.cluster.private_ray import options, own_directory, own_port
+from actors.cluster.stale_sessions import OwnDirectory, clear_leftovers
+from actors.cluster.start_watch import StartWatch
 
 START_TIMEOUT = 180.0
 """Seconds that a Ray of our own may take to start while its processes work; on two busy cores it takes 3 to 6."""

@@ -10,7 +10,7 @@ import grpc
 import psutil
 from ray._raylet import Config  # type: ignore[attr-defined]
 
-from actors.leftovers import PREFIX
+from actors.cluster.stale_sessions import PREFIX
 
 HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 HTTP2_SETTINGS = b"\x04"

@@ -10,11 +10,11 @@ import ray
 from ray import ObjectRef
 from ray.exceptions import ObjectLostError, RayTaskError
 
-from actors.calls import Call, Done, Failed, Run, Submit
-from actors.cluster import ClusterError, first_line
-from actors.health import LOOK_EVERY
-from actors.queues import Job, Queues
-from actors.supervision import (
+from actors.cluster.connect import ClusterError, first_line
+from actors.cluster.health import LOOK_EVERY
+from actors.dispatch.calls import Call, Done, Failed, Run, Submit
+from actors.dispatch.queue import Job, Queues
+from actors.placement.restarts import (
     DEATHS,
     FULL,
     OPEN_TIMEOUT,

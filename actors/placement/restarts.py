@@ -22,9 +22,9 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 
-from actors.cluster import ClusterError, first_line
-from actors.health import LOOK_EVERY
-from actors.placement import Placement
+from actors.cluster.connect import ClusterError, first_line
+from actors.cluster.health import LOOK_EVERY
+from actors.placement.allocation import Placement
 
 READY_TIMEOUT = 120.0
 """Seconds that actors may take to be placed and to begin, and as many again for every 20 of them; importing torch takes

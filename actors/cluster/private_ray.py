@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from actors.address import ClusterError
-from actors.leftovers import OwnDirectory
-from actors.limits import free_memory
+from actors.cluster.address import ClusterError
+from actors.cluster.limits import free_memory
+from actors.cluster.stale_sessions import OwnDirectory
 
 OBJECT_STORE_SHARE = 0.3
 """Part of the free memory that a Ray of our own may fill with uploads and states before it spills them to disk."""

@@ -7,9 +7,9 @@ from pathlib import Path
 import ray
 import torch
 
-from actors.cluster import Node
-from actors.limits import cores, free_memory
-from actors.own_ray import store_of
+from actors.cluster.connect import Node
+from actors.cluster.limits import cores, free_memory
+from actors.cluster.private_ray import store_of
 
 __all__ = ["cores", "free_memory", "starts_own", "store_size", "this_machine"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from actors import RAY_ENVIRONMENT
-from actors.address import ClusterError
+from actors.cluster.address import ClusterError
 from rayfed_ssl.config.recipes import plain_data
 
 PLACEHOLDER = re.compile(r"FILL_IN_\w+")

@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from actors.cluster import ClusterError, Node
-from actors.costs import ACTOR_IDLE, Need
+from actors.cluster.connect import ClusterError, Node
+from actors.placement.actor_cost import ACTOR_IDLE, Need
 from rayfed_ssl.config.sections import Engine
 from rayfed_ssl.engine.gpu_memory import CONTEXT_BYTES, Gpu, even_share
 

@@ -10,11 +10,11 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util import get_current_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.cluster import ClusterError, Node
-from actors.costs import Need
-from actors.machine import starts_own, this_machine
-from actors.placement import Placement, check_gpu_memory, place
-from actors.supervision import DEATHS, await_room, why_dead
+from actors.cluster.connect import ClusterError, Node
+from actors.cluster.machine import starts_own, this_machine
+from actors.placement.actor_cost import Need
+from actors.placement.allocation import Placement, check_gpu_memory, place
+from actors.placement.restarts import DEATHS, await_room, why_dead
 from rayfed_ssl.engine.client_cost import StepCost, record, step_cost
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.gpu_memory import Gpu, gpus

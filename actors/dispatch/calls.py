@@ -7,7 +7,7 @@ from typing import Any
 
 from ray import ObjectRef
 
-from actors.queues import Job, Queues
+from actors.dispatch.queue import Job, Queues
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Connecting to Ray, starting a private one, and watching its health."""

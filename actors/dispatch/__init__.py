@@ -1,0 +1,1 @@
+"""The actor pool and its queue."""

@@ -1,0 +1,1 @@
+"""What crosses processes: Ray's object store, and client states."""

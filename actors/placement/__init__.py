@@ -1,0 +1,1 @@
+"""How many actors there are, what each reserves, and their restarts."""
