@@ -12,10 +12,10 @@ import sys
 import time
 from pathlib import Path
 
-from tune.sweep_directory import SweepDirectory
-from tune.trial_table import read_rows
+from tune.sweeps.execution.directory import SweepDirectory
+from tune.sweeps.results.trial_table import read_rows
 
-COMMAND = [sys.executable, "-m", "tune.cli", "sweep"]
+COMMAND = [sys.executable, "-m", "tune.cli.app", "sweep"]
 
 
 def digest(directory: Path) -> str:

@@ -38,7 +38,17 @@ def start(data: Path, out: Path, row: str, alpha: str, seed: int, settings: list
     words = ["data.name=parquet", f"data.path={data}", f"seed={seed}", "engine.executor=local", *ROWS[row], *settings]
     if row != "Non-FL":
         words.append(f"partition.alpha={alpha}")
-    command = [sys.executable, "-m", "tune.cli", "run", "flesd-table1-cifar10-cpu", "-q", "--out", str(target), *words]
+    command = [
+        sys.executable,
+        "-m",
+        "tune.cli.app",
+        "run",
+        "flesd-table1-cifar10-cpu",
+        "-q",
+        "--out",
+        str(target),
+        *words,
+    ]
     with (out / f"{target.name}.log").open("w") as log:
         subprocess.run(command, stdout=log, stderr=log, check=False)
 

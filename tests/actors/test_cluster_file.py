@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from actors import RAY_ENVIRONMENT
 from actors.cluster.address import ClusterError
 from actors.cluster.cluster_file import PLACEHOLDER, RULES, check_cluster_file
-from tune.cli import app
+from tune.cli.app import app
 
 FILE = Path(__file__).parents[2] / "cluster.yaml"
 

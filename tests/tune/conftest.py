@@ -9,8 +9,8 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from rayfed_ssl.config.schema import Config
-from tune.cli import app
-from tune.sweep_directory import SweepDirectory
+from tune.cli.app import app
+from tune.sweeps.execution.directory import SweepDirectory
 
 Cli = Callable[..., Result]
 

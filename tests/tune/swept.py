@@ -7,13 +7,13 @@ from typing import Any
 
 import yaml
 
-from tune.search import Leg, Outcome, Search
-from tune.sweep import Sweep
-from tune.sweeping import Record, SweepDirectory
-from tune.trial_configs import scores_after
-from tune.trial_results import TrialResult, results_of
-from tune.trial_table import write_rows
-from tune.trials import Legs, make_leg
+from tune.sweeps.definition.sweep import Sweep
+from tune.sweeps.execution.runner import Record, SweepDirectory
+from tune.sweeps.execution.trial_configs import scores_after
+from tune.sweeps.execution.trials import Legs, make_leg
+from tune.sweeps.results.trial_results import TrialResult, results_of
+from tune.sweeps.results.trial_table import write_rows
+from tune.sweeps.search.search import Leg, Outcome, Search
 
 TINY = {
     "rounds": 2,

@@ -266,7 +266,7 @@ def run_python(program: str, *words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["compare", "-h"], []], ids=" ".join)
 def test_help_loads_neither_ray_nor_torch(words: list[str]):
     program = (
-        "import sys\nfrom tune.cli import main\nsys.argv[0] = 'rayfed-ssl'\n"
+        "import sys\nfrom tune.cli.app import main\nsys.argv[0] = 'rayfed-ssl'\n"
         "import atexit\n"
         "atexit.register(lambda: print([m for m in ('ray', 'torch', 'numpy', 'matplotlib') if m in sys.modules]))\n"
         "main()"
@@ -278,7 +278,7 @@ def test_help_loads_neither_ray_nor_torch(words: list[str]):
 
 
 def test_the_reader_of_the_output_may_leave_early():
-    program = f"{sys.executable} -c 'from tune.cli import main; main()' list datasets | true"
+    program = f"{sys.executable} -c 'from tune.cli.app import main; main()' list datasets | true"
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {program}"], capture_output=True, text=True, timeout=300, check=False
     )

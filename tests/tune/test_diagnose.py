@@ -7,7 +7,7 @@ from click.testing import Result
 
 from rayfed_ssl.reports.diagnose import FILE
 from tests.tune.conftest import Cli
-from tune.diagnostics_tables import print_diagnosis
+from tune.cli.diagnostics_tables import print_diagnosis
 
 Finished = dict[str, tuple[Path, Result]]
 

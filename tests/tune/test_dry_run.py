@@ -14,10 +14,10 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.runs import run
 from tests.conftest import tiny_tree
-from tune.dry_run import print_dry_run
-from tune.reckoning import Reckoning, reckon
-from tune.sweep_files import load_sweep
-from tune.trial_configs import config_of
+from tune.sweeps.definition.files import load_sweep
+from tune.sweeps.execution.cost_estimate import Reckoning, reckon
+from tune.sweeps.execution.dry_run import print_dry_run
+from tune.sweeps.execution.trial_configs import config_of
 
 SYSTEMS = {"FLESD": {}, "FedAvg": {"set": {"method": {"name": "fedavg"}, "public": None}}}
 """Both on tiny digits."""

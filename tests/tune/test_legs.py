@@ -16,12 +16,12 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage.tables import write_table
 from tests.tune.test_search import KINDS, answer, sweep
-from tune.room import Room
-from tune.same_data import SameData
-from tune.search import Outcome, Search
-from tune.sweep_rows import Known, _progress
-from tune.trial_configs import scores_after, why_none
-from tune.trials import Legs, LegSearcher, make_leg
+from tune.sweeps.execution.resources import Room
+from tune.sweeps.execution.same_data import SameData
+from tune.sweeps.execution.trial_configs import scores_after, why_none
+from tune.sweeps.execution.trials import Legs, LegSearcher, make_leg
+from tune.sweeps.results.rows import Known, _progress
+from tune.sweeps.search.search import Outcome, Search
 
 
 def explore(folder: Path, failures: dict[str, str], dies: int | None) -> list[tuple]:
@@ -80,9 +80,9 @@ def test_a_leg_waits_for_a_process_that_is_on_its_way_out(tmp_path, tiny, monkey
     assert make_leg(config, tmp_path / "run", 1) is None
     held = ExitStack()
     held.enter_context(RunRecord.open(tmp_path / "run").locked())
-    monkeypatch.setattr("tune.trials.time.sleep", lambda seconds: held.close())
+    monkeypatch.setattr("tune.sweeps.execution.trials.time.sleep", lambda seconds: held.close())
     assert make_leg(config, tmp_path / "run", 2) is None
-    monkeypatch.setattr("tune.trials.PATIENCE", -1.0)
+    monkeypatch.setattr("tune.sweeps.execution.trials.PATIENCE", -1.0)
     with RunRecord.open(tmp_path / "run").locked():
         assert "another process is running" in (make_leg(config, tmp_path / "run", 2) or "")
 

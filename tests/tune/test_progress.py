@@ -15,8 +15,8 @@ from rayfed_ssl import Config, resume, run
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.compare import summarise
-from tune.progress import Progress, Status, accuracies, duration
-from tune.tables import print_comparison, print_run
+from tune.cli.progress import Progress, Status, accuracies, duration
+from tune.cli.tables import print_comparison, print_run
 
 Tiny = Callable[..., Config]
 

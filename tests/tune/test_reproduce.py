@@ -17,8 +17,8 @@ from click.testing import Result
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.run_record import RunRecord
-from tune.cells import Execution, Job, Plan, in_process
-from tune.reproduce import Wish, reproduce
+from tune.reproductions.command import Wish, reproduce
+from tune.reproductions.runner import Execution, Job, Plan, in_process
 
 Cli = Callable[..., Result]
 

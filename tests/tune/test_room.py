@@ -7,7 +7,7 @@ import pytest
 from actors.cluster.connect import Node
 from actors.placement.actor_cost import ACTOR_BYTES
 from rayfed_ssl.errors import ConfigError
-from tune.room import Room
+from tune.sweeps.execution.resources import Room
 
 
 def test_memory_that_another_machine_has_is_not_reserved(tiny):

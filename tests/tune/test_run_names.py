@@ -7,7 +7,7 @@ import pytest
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.config.sections import BITS, Engine
 from rayfed_ssl.records.manifest import settings_sha256
-from tune.cells import run_name
+from tune.reproductions.runner import run_name
 
 Tiny = Callable[..., Config]
 

@@ -7,9 +7,9 @@ from statistics import fmean
 import optuna
 import pytest
 
-from tune.rules import make_rule
-from tune.search import Leg, Outcome, Search
-from tune.sweep_files import load_sweep
+from tune.sweeps.definition.files import load_sweep
+from tune.sweeps.search.early_stopping import make_rule
+from tune.sweeps.search.search import Leg, Outcome, Search
 
 RANGES = {"method.mu": {"log": [0.001, 10]}, "training.batch": {"integer": [8, 64], "log": True}}
 

@@ -9,10 +9,10 @@ import pytest
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.evaluation.registry import is_score
 from rayfed_ssl.reproductions.loading import load_reproduction
-from tune.spaces import Point, Range
-from tune.sweep import BYTES, Sweep
-from tune.sweep_files import load_sweep, read_sweep, sweep_names
-from tune.trial_configs import config_of
+from tune.sweeps.definition.files import load_sweep, read_sweep, sweep_names
+from tune.sweeps.definition.spaces import Point, Range
+from tune.sweeps.definition.sweep import BYTES, Sweep
+from tune.sweeps.execution.trial_configs import config_of
 
 NAMES = [
     *("flesd-rounds", "flesd-temperature", "flesd-queue", "flesd-sparsity", "flesd-upload", "flesd-tpe"),

@@ -6,9 +6,9 @@ import optuna
 import pytest
 
 from rayfed_ssl.errors import ConfigError
-from tune.arithmetic import calculate
-from tune.space_files import read_space
-from tune.spaces import stored
+from tune.sweeps.definition.arithmetic import calculate
+from tune.sweeps.definition.space_files import read_space
+from tune.sweeps.definition.spaces import stored
 
 
 def test_the_last_parameter_of_a_grid_runs_fastest():

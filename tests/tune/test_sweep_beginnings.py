@@ -11,14 +11,14 @@ import yaml
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.run_record import RunRecord
 from tests.conftest import tiny_tree
-from tune.search import Outcome, Search
-from tune.sweep_beginnings import origin_of, settings_from
-from tune.sweep_directory import SweepDirectory
-from tune.sweep_results import read_result
-from tune.sweeping import Record
-from tune.trial_configs import scores_after
-from tune.trial_table import read_rows, write_rows
-from tune.trials import Legs, make_leg
+from tune.sweeps.definition.inherited_settings import origin_of, settings_from
+from tune.sweeps.execution.directory import SweepDirectory
+from tune.sweeps.execution.runner import Record
+from tune.sweeps.execution.trial_configs import scores_after
+from tune.sweeps.execution.trials import Legs, make_leg
+from tune.sweeps.results.summary import read_result
+from tune.sweeps.results.trial_table import read_rows, write_rows
+from tune.sweeps.search.search import Outcome, Search
 
 FIRST: dict[str, Any] = {
     "space": {

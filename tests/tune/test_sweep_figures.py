@@ -7,11 +7,11 @@ import matplotlib
 import pytest
 
 from tests.tune.swept import GRID, begin, ended, fabricate, result
-from tune.optuna_figures import optuna_drawings
-from tune.sweep_figures import draw_curves, draw_sweep, draw_trade_off
-from tune.sweep_files import load_sweep
-from tune.trial_results import results_of
-from tune.trial_table import read_rows
+from tune.sweeps.definition.files import load_sweep
+from tune.sweeps.results.figures import draw_curves, draw_sweep, draw_trade_off
+from tune.sweeps.results.optuna_figures import optuna_drawings
+from tune.sweeps.results.trial_results import results_of
+from tune.sweeps.results.trial_table import read_rows
 
 CURVE = {
     "recipe": "digits",

@@ -9,10 +9,10 @@ import yaml
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.protocols import Transfer
 from rayfed_ssl.evaluation.registry import PROTOCOLS
-from tune.sweep_check import check_sweep
-from tune.sweep_directory import SweepDirectory
-from tune.sweep_files import load_sweep
-from tune.trial_configs import config_of
+from tune.sweeps.definition.check import check_sweep
+from tune.sweeps.definition.files import load_sweep
+from tune.sweeps.execution.directory import SweepDirectory
+from tune.sweeps.execution.trial_configs import config_of
 
 SMALL = {"recipe": "digits", "space": {"rounds": [1, 2]}}
 

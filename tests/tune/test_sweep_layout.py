@@ -5,9 +5,9 @@ import random
 import pytest
 
 from tests.tune.swept import ended, result, row
-from tune.sweep_files import load_sweep
-from tune.sweep_layout import table_of
-from tune.trial_results import Measured, best_of, described, front_of, results_of
+from tune.sweeps.definition.files import load_sweep
+from tune.sweeps.results.layout import table_of
+from tune.sweeps.results.trial_results import Measured, best_of, described, front_of, results_of
 
 
 def sweep_of(space, **others):

@@ -11,11 +11,11 @@ from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.html.schemas import SweepFile, damage
 from rayfed_ssl.reports.html.sources import open_sources
 from tests.tune.swept import FRONT, TINY, begin, go_on
-from tune.best_recipe import recipe_of
-from tune.sweep_files import load_sweep
-from tune.sweep_results import present, read_result, write_results
-from tune.sweeping import SweepDirectory
-from tune.trial_configs import config_of
+from tune.sweeps.definition.files import load_sweep
+from tune.sweeps.execution.runner import SweepDirectory
+from tune.sweeps.execution.trial_configs import config_of
+from tune.sweeps.results.best_recipe import recipe_of
+from tune.sweeps.results.summary import present, read_result, write_results
 
 HELD_OUT = 8
 """A tenth of the tiny recipe's training samples, of each class as many as fit."""

@@ -11,9 +11,9 @@ import pytest
 
 from rayfed_ssl.errors import ConfigError
 from tests.tune.swept import FRONT, begin
-from tune.sweep_results import read_result
-from tune.sweep_tables import print_status, status_of
-from tune.sweeping import SweepDirectory
+from tune.sweeps.execution.runner import SweepDirectory
+from tune.sweeps.results.status import print_status, status_of
+from tune.sweeps.results.summary import read_result
 
 
 def test_a_finished_sweep_is_said_to_be_so(swept_grid):
@@ -115,7 +115,7 @@ def test_what_is_no_sweep_is_refused(tmp_path):
 
 def test_a_status_loads_neither_ray_nor_torch_nor_optuna(swept_grid):
     code = (
-        "import sys; from pathlib import Path; from tune.sweep_tables import print_status\n"
+        "import sys; from pathlib import Path; from tune.sweeps.results.status import print_status\n"
         "print_status(Path(sys.argv[1]), False)\n"
         "assert not {'ray', 'torch', 'optuna'} & set(sys.modules)"
     )

@@ -18,8 +18,8 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.run_record import RunRecord
 from tests.actors.conftest import killing
 from tests.conftest import tiny_tree
-from tune.sweeping import SweepDirectory, run_sweep
-from tune.trial_table import read_rows
+from tune.sweeps.execution.runner import SweepDirectory, run_sweep
+from tune.sweeps.results.trial_table import read_rows
 
 pytestmark = pytest.mark.ray
 
@@ -177,7 +177,7 @@ def test_impossible_settings_fail_alone_and_at_once(tmp_path):
 def test_what_a_machine_refused_another_may_run(tmp_path, monkeypatch):
     directory = begin(tmp_path, search="grid", space={"method.mu": [0.1, 1.0]}, maximise="knn")
     with monkeypatch.context() as refusing:
-        refusing.setattr("tune.room.check_ready", refuse)
+        refusing.setattr("tune.sweeps.execution.resources.check_ready", refuse)
         run_sweep(directory, concurrency=1)
     assert [row["reason"] for row in read_rows(directory.path / "trials.parquet")] == ["the data are not mounted"] * 2
     again = SweepDirectory.open(directory.path)
@@ -217,7 +217,7 @@ def test_other_points_than_before_are_refused(tmp_path):
 
 def test_a_sweep_that_was_killed_goes_on_to_the_same_table(undisturbed, tmp_path):
     file, out = write(tmp_path, **ADAPTS), tmp_path / "sweep"
-    command = [sys.executable, "-m", "tune.cli", "sweep"]
+    command = [sys.executable, "-m", "tune.cli.app", "sweep"]
     process = subprocess.Popen(
         [*command, file, "--out", str(out), "--concurrency", "1"], stderr=subprocess.PIPE, text=True
     )
@@ -238,7 +238,7 @@ def test_a_sweep_that_was_killed_goes_on_to_the_same_table(undisturbed, tmp_path
 def test_a_sweep_whose_ray_died_ends_in_a_line(tmp_path):
     file, out = write(tmp_path, **ADAPTS), tmp_path / "sweep"
     process = subprocess.Popen(
-        [sys.executable, "-m", "tune.cli", "sweep", file, "--out", str(out)], stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "tune.cli.app", "sweep", file, "--out", str(out)], stderr=subprocess.PIPE, text=True
     )
     assert process.stderr is not None
     process.stderr.readline()

@@ -50,7 +50,7 @@ class Reproduction:
 
 @dataclass(frozen=True)
 class SweepResults:
-    """Where a sweep lies, and its `results.json` (`tune/sweep_results.py` says what is in it)."""
+    """Where a sweep lies, and its `results.json` (`tune/sweeps/results/summary.py` says what is in it)."""
 
     directory: Path
     content: dict[str, Any]

@@ -1,0 +1,1 @@
+"""Running the papers' tables and figures."""

@@ -1,0 +1,1 @@
+"""Sweep files: what is varied, sought and shown."""

@@ -1,0 +1,1 @@
+"""What a sweep has given: tables, figures and files."""

@@ -1,0 +1,236 @@
+"""Figures of a sweep as PNG and SVG: a score against a parameter as the papers draw it, and accuracy against bytes.
+
+Optuna's own figures of the same trials are in `tune/sweeps/results/optuna_figures.py`. Colours are Okabe and Ito's; lines differ in marker
+and dash as well. The same results give the same bytes.
+"""
+
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
+
+from rayfed_ssl.reports.figures import METHOD_STYLES
+from rayfed_ssl.storage.filesystem import write_durably
+from tune.sweeps.definition.spaces import Range
+from tune.sweeps.definition.sweep import BYTES, Goal, Sweep
+from tune.sweeps.results.layout import SEED, Entry, Key, best_entry, is_continuous, key_of, keys_of, places_of
+from tune.sweeps.results.trial_results import TrialResult, front_of, heading, label, unit_of
+
+FOLDER = "figures"
+
+DASHES = ("-", "--", "-.", ":")
+
+STYLE: Any = {"svg.hashsalt": "rayfed-ssl", "axes.axisbelow": True}
+"""What makes equal figures equal files."""
+
+WIDE_RANGE = 8
+"""Numbers that span such a factor stand on a logarithmic axis."""
+
+ACROSS = 4
+"""Panels beside each other."""
+
+Drawing = tuple[str, Callable[[], Figure]]
+"""A file's name without its ending, and what draws the figure."""
+
+
+def draw_sweep(sweep: Sweep, trials: Sequence[TrialResult], directory: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Draw what has a meaning for the trials that there are.
+
+    Args:
+        sweep: Whose results these are.
+        trials: Its trials.
+        directory: The sweep's; files go into its `figures`.
+
+    Returns:
+        Names of the files, relative to the directory, and a line for each figure that could not be drawn.
+    """
+    from tune.sweeps.results.optuna_figures import optuna_drawings
+
+    drawings = [*_own_drawings(sweep, trials), *optuna_drawings(sweep, trials, directory / "study.journal")]
+    names, undrawn = list[str](), list[str]()
+    for stem, draw in drawings:
+        try:
+            names += _save(draw, directory / FOLDER, stem)
+        except Exception as error:  # results of hours must not be lost for the picture of them
+            undrawn.append(f"The figure {stem} could not be drawn: {' '.join(f'{error!r}'.split())}")
+    return tuple(names), tuple(undrawn)
+
+
+def _own_drawings(sweep: Sweep, trials: Sequence[TrialResult]) -> Iterator[Drawing]:
+    if sweep.layout.x is not None:
+        for goal in sweep.goals:
+            if any(goal.score in trial.measured for trial in trials):
+                yield f"curve-{goal.score}", partial(draw_curves, sweep, trials, goal)
+    if len(sweep.goals) == 2 and front_of(trials, sweep.goals):
+        yield "trade-off", partial(draw_trade_off, sweep, trials)
+
+
+def _save(draw: Callable[[], Figure], folder: Path, stem: str) -> list[str]:
+    files = {}
+    with matplotlib.rc_context(STYLE):
+        figure = draw()
+        for ending, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
+            drawn = io.BytesIO()
+            figure.savefig(drawn, format=ending, dpi=144, bbox_inches="tight", metadata=metadata)
+            files[f"{stem}.{ending}"] = drawn.getvalue()
+    folder.mkdir(exist_ok=True)
+    for name, content in files.items():
+        write_durably(folder / name, content)
+    return [f"{FOLDER}/{name}" for name in files]
+
+
+def draw_curves(sweep: Sweep, trials: Sequence[TrialResult], goal: Goal) -> Figure:
+    """Draw a goal over a parameter, a line for each value of another, with the spread over seeds as error bars."""
+    layout = sweep.layout
+    assert layout.x is not None
+    panels = keys_of(sweep, trials, layout.panels)
+    across = min(len(panels), ACROSS)
+    down = -(-len(panels) // across)
+    figure = Figure(figsize=(max(6.0, 3.6 * across), 4.0 * down), layout="constrained")
+    grid = figure.subplots(down, across, sharey=True, squeeze=False).ravel()
+    places = places_of(sweep, trials, goal, (layout.panels, layout.lines, layout.x))
+    found = {place: best for place, entries in places.items() if (best := best_entry(entries, goal)) is not None}
+    for index, axes in enumerate(grid):
+        if index >= len(panels):
+            axes.set_visible(False)
+            continue
+        _curves(
+            axes, sweep, trials, goal, {place[1:]: own for place, own in found.items() if place[0] == panels[index]}
+        )
+        axes.set_title("" if layout.panels is None else f"{layout.panels}={_shown(panels[index])}", fontsize=10)
+        axes.set_ylabel(_axis(goal) if index % across == 0 else "")
+    figure.suptitle(_title(sweep), fontsize=10)
+    return figure
+
+
+def _curves(
+    axes: Axes, sweep: Sweep, trials: Sequence[TrialResult], goal: Goal, found: Mapping[tuple[Key, ...], Entry]
+) -> None:
+    """Draw the lines of one panel; `found` has its entries by line and x."""
+    layout = sweep.layout
+    assert layout.x is not None
+    scored = [trial for trial in trials if goal.score in trial.measured]
+    xs, lines = _positions(sweep, scored, layout.x), keys_of(sweep, trials, layout.lines)
+    dashes = [""] if is_continuous(sweep, layout.x) else DASHES
+    for line, (colour, marker), dash in zip(lines, cycle(METHOD_STYLES), cycle(dashes), strict=False):
+        own = [(place, found[line, x]) for x, place in xs.items() if (line, x) in found]
+        if own:
+            means, spreads = _scaled([entry for _, entry in own], goal)
+            name = None if layout.lines is None else _shown(line)
+            axes.errorbar([place for place, _ in own], means, spreads, color=colour, marker=marker, linestyle=dash,
+                          label=name, capsize=3)  # fmt: skip
+    _x_axis(axes, sweep, layout.x, xs)
+    axes.grid(alpha=0.3)
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(fontsize=8, title=layout.lines, title_fontsize=8)
+
+
+def _scaled(entries: Sequence[Entry], goal: Goal) -> tuple[list[float], list[float]]:
+    """Means and spreads in the unit of the axis."""
+    found = [entry.measured for entry in entries if entry.measured is not None]
+    return [_unit(goal) * one.mean for one in found], [_unit(goal) * (one.std or 0.0) for one in found]
+
+
+def _positions(sweep: Sweep, trials: Sequence[TrialResult], name: str) -> dict[Key, float]:
+    """Place the values of a parameter on an axis, from left to right: numbers by their size, words one after the other."""
+    there = {key_of(trial, name) for trial in trials} if name != SEED else {str(seed) for seed in sweep.seeds}
+    keys = [key for key in keys_of(sweep, trials, name) if key is not None and key in there]
+    if _are_numbers(keys):
+        return dict(sorted(((key, float(json.loads(key))) for key in keys), key=lambda pair: pair[1]))
+    return {key: float(place) for place, key in enumerate(keys)}
+
+
+def _are_numbers(keys: Sequence[str]) -> bool:
+    return all(isinstance(value := json.loads(key), int | float) and not isinstance(value, bool) for key in keys)
+
+
+def _x_axis(axes: Axes, sweep: Sweep, name: str, xs: Mapping[Key, float]) -> None:
+    axes.set_xlabel(name)
+    values = list(xs.values())
+    positive = [value for value in values if value > 0]
+    ranged = next((one for one in sweep.space.free if one.name == name and isinstance(one, Range)), None)
+    wide = len(positive) > 2 and values[0] >= 0 and positive[-1] >= WIDE_RANGE * positive[0]
+    orders = _are_numbers([key for key in xs if key is not None]) and (ranged.log if ranged else wide)
+    if orders:
+        linear = {"linthresh": positive[0]} if len(positive) < len(values) else {}
+        axes.set_xscale("symlog" if linear else "log", **linear)
+    if is_continuous(sweep, name):
+        _plain_ticks(axes, orders)
+        return
+    axes.set_xticks(values, [_shown(key) for key in xs])
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def _plain_ticks(axes: Axes, orders: bool) -> None:
+    """Write numbers on the x axis without powers of ten; over orders of magnitude at 1, 2 and 5 of each."""
+    if orders:
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def draw_trade_off(sweep: Sweep, trials: Sequence[TrialResult]) -> Figure:
+    """Draw the trials by two goals, and the Pareto front as steps: what can be had at most for so much of the other."""
+    across, up = sorted(sweep.goals, key=lambda goal: (goal.score not in BYTES, goal.maximise))
+    figure = Figure(figsize=(7, 4.4), layout="constrained")
+    axes = figure.add_subplot()
+    scored = [trial for trial in trials if all(goal.score in trial.measured for goal in sweep.goals)]
+    front = sorted(front_of(trials, sweep.goals), key=lambda trial: trial.measured[across.score].mean)
+    steps = [_scaled([Entry(one, one.measured[goal.score]) for one in front], goal)[0] for goal in (across, up)]
+    axes.step(*steps, where="pre" if across.maximise else "post", color="0.5", label="Pareto front")
+    groups, title = _grouped(sweep, scored)
+    for (name, own), (colour, marker) in zip(groups.items(), cycle(METHOD_STYLES), strict=False):
+        (x, wide), (y, high) = (_scaled([Entry(one, one.measured[g.score]) for one in own], g) for g in (across, up))
+        axes.errorbar(x, y, high, wide, color=colour, marker=marker, linestyle="", capsize=2, label=name)
+    _name_front(axes, front, steps)
+    axes.margins(0.12)
+    axes.set(xlabel=_axis(across), ylabel=_axis(up))
+    least, most = (function(trial.measured[across.score].mean for trial in scored) for function in (min, max))
+    if across.score in BYTES and 0 < WIDE_RANGE * least <= most:
+        axes.set_xscale("log")
+        _plain_ticks(axes, True)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.02, 0.5), title=title, title_fontsize=8)
+    figure.suptitle(_title(sweep), fontsize=10)
+    return figure
+
+
+def _grouped(sweep: Sweep, trials: Sequence[TrialResult]) -> tuple[dict[str, list[TrialResult]], str | None]:
+    """Sort trials by what tells a figure's lines or a table's rows apart, and name it."""
+    name = sweep.layout.lines or sweep.layout.rows
+    if name is None or name not in sweep.space.names or is_continuous(sweep, name):
+        return {"trials": list(trials)}, None
+    keys = keys_of(sweep, trials, name)
+    groups = {_shown(key): [trial for trial in trials if key_of(trial, name) == key] for key in keys}
+    return {shown: own for shown, own in groups.items() if own}, name
+
+
+def _name_front(axes: Axes, front: Sequence[TrialResult], steps: Sequence[Sequence[float]]) -> None:
+    for row, (trial, x, y) in enumerate(zip(front, *steps, strict=True)):
+        offset, side = ((-4, 5), "right") if row % 2 else ((4, -11), "left")  # neighbours may lie close together
+        text = f"trial {trial.number}"
+        axes.annotate(text, (x, y), offset, textcoords="offset points", fontsize=7, horizontalalignment=side)
+
+
+def _shown(key: Key) -> str:
+    return "none" if key is None else label(json.loads(key))
+
+
+def _title(sweep: Sweep) -> str:
+    return sweep.title + (f" ({sweep.source})" if sweep.source else "")
+
+
+def _unit(goal: Goal) -> float:
+    return {"bytes": 1e-6, "percent": 100.0}.get(unit_of(goal.score), 1.0)
+
+
+def _axis(goal: Goal) -> str:
+    return f"{goal.score} (MB)" if goal.score in BYTES else heading(goal.score)
