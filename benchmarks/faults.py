@@ -102,7 +102,7 @@ def rounds_done(directory: Path) -> int:
 def play(words: list[str], directory: Path, measured: Measured) -> int:
     """Run the command line in a process, measure it, and return its exit code."""
     start = time.monotonic()
-    driver = subprocess.Popen([sys.executable, "-m", "tune.cli.app", *words], stdout=subprocess.DEVNULL)
+    driver = subprocess.Popen([sys.executable, "-m", "tune.cli", *words], stdout=subprocess.DEVNULL)
     over, root = threading.Event(), psutil.Process(driver.pid)
 
     def watch() -> None:

@@ -150,7 +150,7 @@ def start(data: Path, out: Path, cell: Cell) -> None:
         return
     recipe, *words = cell.words
     where = ["data.name=parquet", f"data.path={data}", "engine.executor=local"]
-    command = [sys.executable, "-m", "tune.cli.app", "run", recipe, "-q", "--out", str(target), *where, *words]
+    command = [sys.executable, "-m", "tune.cli", "run", recipe, "-q", "--out", str(target), *where, *words]
     with (out / f"{target.name}.log").open("w") as log:
         subprocess.run(command, stdout=log, stderr=log, check=False)
     print(f"done: {target.name}", file=sys.stderr, flush=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from tune.sweeps.execution.directory import SweepDirectory
 from tune.sweeps.results.trial_table import read_rows
 
-COMMAND = [sys.executable, "-m", "tune.cli.app", "sweep"]
+COMMAND = [sys.executable, "-m", "tune.cli", "sweep"]
 
 
 def digest(directory: Path) -> str:

@@ -41,7 +41,7 @@ def start(data: Path, out: Path, row: str, alpha: str, seed: int, settings: list
     command = [
         sys.executable,
         "-m",
-        "tune.cli.app",
+        "tune.cli",
         "run",
         "flesd-table1-cifar10-cpu",
         "-q",

@@ -90,7 +90,7 @@ class Client:
         """Train for E_local epochs on the shard.
 
         Args:
-            weights: Model and objective's memory in one flat dict (`rayfed_ssl.training.state_parts`); what is missing starts anew.
+            weights: Model and objective's memory in one flat dict (see `state_parts`); what is missing starts anew.
             loss: Takes the place of the objective's.
 
         Returns:

@@ -78,7 +78,8 @@ def page() -> str:
     lines = [
         "# Configuration",
         "",
-        "Made by `uv run python -m rayfed_ssl.config.reference > docs/configuration.md`. A recipe is a YAML file of these keys; on the",
+        "Made by `uv run python -m rayfed_ssl.config.reference > docs/configuration.md`. A recipe is a YAML file of these",
+        "keys; on the",
         "command line they are written `section.key=value`. A bare value for a section replaces it: `method=fedavg`,",
         "`model=resnet18`. Unknown keys, and keys that the chosen method would ignore, are errors.",
         "",

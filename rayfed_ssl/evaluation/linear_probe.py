@@ -199,7 +199,7 @@ class LinearProbe:
 
 
 class _Descent:
-    """torch.optim's SGD or Adam, not fused, on one matrix; `rayfed_ssl.training.optimizers` says why not torch.optim itself."""
+    """torch.optim's SGD or Adam, not fused, on one matrix; see `rayfed_ssl.training.optimizers`."""
 
     def __init__(self, probe: LinearProbe, weights: Tensor) -> None:
         self._probe, self._weights = probe, weights

@@ -14,11 +14,11 @@ import grpc
 import psutil
 import pytest
 
+from actors.cluster import address
+from actors.cluster import connect as cluster
+from actors.cluster import private_ray as own_ray
+from actors.cluster import start_watch as watch
 from actors.cluster.address import ClusterError, LocalNode, knock, resolve
-from actors.cluster.connect import address
-from actors.cluster.connect import connect as cluster
-from actors.cluster.connect import private_ray as own_ray
-from actors.cluster.connect import start_watch as watch
 from actors.cluster.machine import store_size
 from actors.cluster.stale_sessions import clear_leftovers
 from actors.cluster.start_watch import StartWatch

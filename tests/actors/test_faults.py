@@ -257,7 +257,7 @@ def test_the_death_of_ray_and_of_the_machine_end_in_a_line(
     recipe, directory = tmp_path / "recipe.yaml", tmp_path / "run"
     recipe.write_text(yaml.safe_dump(strict.config.dump()))
     words = [str(recipe), f"engine.executor={executor}", "--out", str(directory), "--inject", text, "--quiet"]
-    program = [sys.executable, "-m", "tune.cli.app", "run", *words]
+    program = [sys.executable, "-m", "tune.cli", "run", *words]
     ended = subprocess.run(program, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == code, ended.stderr
     assert message in ended.stderr

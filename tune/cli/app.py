@@ -16,8 +16,8 @@ import typer
 if TYPE_CHECKING:
     from rayfed_ssl.config.schema import Config
 
-from tune.cli.app import results
-from tune.cli.app import sweep as sweep_command
+from tune.cli import results
+from tune.cli import sweep as sweep_command
 from tune.cli.errors import fail, plain_errors
 from tune.cli.options import Address, Inject, Quiet, RunDirectory, Settings, Words
 from tune.executors import executor_for
@@ -267,7 +267,3 @@ def main() -> None:
         raise SystemExit(0) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
-
-
-if __name__ == "__main__":
-    main()

@@ -153,7 +153,7 @@ class Processes:
         words = ["resume", str(directory)] if begun else ["run", str(recipe), "--out", str(directory)]
         with log.open("ab") as file:
             process = subprocess.Popen(
-                [sys.executable, "-m", "tune.cli.app", *words, "--quiet", "engine.executor=local"],
+                [sys.executable, "-m", "tune.cli", *words, "--quiet", "engine.executor=local"],
                 stdout=file,
                 stderr=file,
                 pass_fds=() if lock is None else (lock,),

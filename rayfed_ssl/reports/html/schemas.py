@@ -1,6 +1,6 @@
 """What the report needs of the files that it reads, so that a damaged one is told before it is drawn.
 
-Other keys may be there. `reproduction.json` is described in `rayfed_ssl/reproductions/definition.py`, a sweep's `results.json` in
+Other keys may be there. `reproduction.json` is described in `reproductions/definition.py`, a sweep's `results.json` in
 `tune/sweeps/results/summary.py`, `diagnostics.json` in `reports/diagnose.py`.
 """
 

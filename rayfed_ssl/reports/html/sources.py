@@ -42,7 +42,7 @@ class ReportedRun:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """Where a reproduction lies, and its `reproduction.json` (`rayfed_ssl/reproductions/definition.py` says what is in it)."""
+    """Where a reproduction lies, and its `reproduction.json` (`reproductions/definition.py` says what is in it)."""
 
     directory: Path
     content: dict[str, Any]

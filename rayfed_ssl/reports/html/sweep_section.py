@@ -1,4 +1,4 @@
-"""A sweep's table, its best settings and its figures, from `results.json` (`tune/sweeps/results/summary.py` says what is in it)."""
+"""A sweep's table, its best settings and its figures, from `results.json`."""
 
 from pathlib import Path
 from typing import Any

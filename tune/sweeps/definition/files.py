@@ -70,7 +70,7 @@ def changed(sweep: Sweep, overrides: Sequence[str]) -> Sweep:
 
 def sweep_names() -> list[str]:
     """Name the sweeps that come with the package."""
-    folder = resources.files("tune.sweeps")
+    folder = resources.files("tune.sweeps.shipped")
     return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
 
 
@@ -84,7 +84,7 @@ def read_sweep(name: str) -> dict[str, Any]:
         return read_recipe(name)
     if name not in sweep_names():
         raise ConfigError(f"there is no sweep {name!r}{nearest(name, sweep_names())}: see `rayfed-ssl list sweeps`")
-    tree = yaml.safe_load(resources.files("tune.sweeps").joinpath(f"{name}.yaml").read_text())
+    tree = yaml.safe_load(resources.files("tune.sweeps.shipped").joinpath(f"{name}.yaml").read_text())
     assert isinstance(tree, dict)
     return tree
 

@@ -1,4 +1,4 @@
-"""Sweeps: what is varied, what is sought, and which configuration a trial runs; `tune/sweeps/definition/files.py` reads them."""
+"""Sweeps: what is varied, what is sought, and which configuration a trial runs."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The directory of a sweep, whose files `tune/sweeps/execution/runner.py` describes. Reading it loads neither Ray, torch nor Optuna."""
+"""The directory of a sweep. Reading it loads neither Ray, torch nor Optuna."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,7 @@
 """Begin, go on with and look at a sweep: one directory with all that it was and gave.
 
 sweep.json       what was asked for, with which versions, and how far it is
-trials.parquet   a row for each trial and seed (`tune/sweeps/results/trial_table.py` says what is in it), written anew as runs end
+trials.parquet   a row for each trial and seed, written anew as runs end
 study.journal    Optuna's storage, for `optuna-dashboard DIR/study.journal`
 shared/          what the server of several runs begins with, trained once
 runs/NAME        the runs, named for their settings: equal runs of several trials are one

@@ -1,6 +1,6 @@
 """Figures of a sweep as PNG and SVG: a score against a parameter as the papers draw it, and accuracy against bytes.
 
-Optuna's own figures of the same trials are in `tune/sweeps/results/optuna_figures.py`. Colours are Okabe and Ito's; lines differ in marker
+Optuna's own figures are in `optuna_figures`. Colours are Okabe and Ito's; lines differ in marker
 and dash as well. The same results give the same bytes.
 """
 

@@ -1,4 +1,4 @@
-"""The rows of `trials.parquet`, from a search and the records of its runs; `tune/sweeps/results/trial_table.py` says what is in them."""
+"""The rows of `trials.parquet`, from a search and the records of its runs."""
 
 import json
 import os

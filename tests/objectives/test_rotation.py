@@ -7,7 +7,7 @@ import pytest
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.training.state_parts import part_of
-from tests.rayfed_ssl.objectives.small_shards import KINDS, check_finite, shard, train
+from tests.objectives.small_shards import KINDS, check_finite, shard, train
 
 Open = Callable[..., Federation]
 ROTATION = ("objective=rotation", "model.projection_dim=null")

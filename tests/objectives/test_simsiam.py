@@ -9,7 +9,7 @@ import torch
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.method import Client, Empty, Server
 from rayfed_ssl.objectives import SimSiam
-from tests.rayfed_ssl.objectives.local_rounds import (
+from tests.objectives.local_rounds import (
     digits,
     first_batch,
     parts_of,

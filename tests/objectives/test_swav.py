@@ -9,7 +9,7 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.objectives import SwAV
 from rayfed_ssl.training.state_parts import part_of, select
-from tests.rayfed_ssl.objectives.small_shards import KINDS, check_finite, gradients, shard, train
+from tests.objectives.small_shards import KINDS, check_finite, gradients, shard, train
 
 Open = Callable[..., Federation]
 

@@ -20,8 +20,8 @@ from rayfed_ssl.storage.checkpoints import CheckpointError, RunState
 from rayfed_ssl.storage.cloud import Bucket
 from rayfed_ssl.storage.filesystem import inside, open_place
 from rayfed_ssl.trees import digest
-from tests.rayfed_ssl.stopping import Stop, StopAt
-from tests.rayfed_ssl.test_runs import facts
+from tests.stopping import Stop, StopAt
+from tests.test_runs import facts
 
 Tiny = Callable[..., Config]
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from rayfed_ssl.data.datasets import open_dataset
 
-REAL = Path(__file__).parents[4] / "shared" / "data" / "cifar10"
+REAL = Path(__file__).parents[3] / "shared" / "data" / "cifar10"
 RNG = np.random.default_rng(0)
 
 

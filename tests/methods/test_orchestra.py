@@ -14,7 +14,7 @@ from rayfed_ssl.methods.orchestra import Download, Orchestra, Upload, balanced_a
 from rayfed_ssl.training.state_parts import part_of
 from rayfed_ssl.trees import digest
 from tests.laws.laws import play
-from tests.rayfed_ssl.objectives.small_shards import KINDS, check_finite, shard
+from tests.objectives.small_shards import KINDS, check_finite, shard
 
 Open = Callable[..., Federation]
 

@@ -272,7 +272,8 @@ def test_the_page_of_a_run_is_well_below_three_megabytes(single):
 
 
 def test_a_report_loads_no_ray(tmp_path):
-    code = f"import sys; from tune.cli.app import app\napp(['report', {str(tmp_path / 'nowhere')!r}], standalone_mode=False)\n"
+    nowhere = str(tmp_path / "nowhere")
+    code = f"import sys; from tune.cli.app import app\napp(['report', {nowhere!r}], standalone_mode=False)\n"
     check = (
         "import atexit, sys; atexit.register(lambda: print('ray' in sys.modules, 'matplotlib.pyplot' in sys.modules))\n"
     )

@@ -11,7 +11,7 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.models.decoder import Decoder
 from rayfed_ssl.objectives import AutoEncoder
 from rayfed_ssl.training.state_parts import part_of
-from tests.rayfed_ssl.objectives.small_shards import KINDS, check_finite, shard, train
+from tests.objectives.small_shards import KINDS, check_finite, shard, train
 
 Open = Callable[..., Federation]
 AUTOENCODER = ("objective=autoencoder", "model.projection_dim=null")

@@ -217,7 +217,7 @@ def test_other_points_than_before_are_refused(tmp_path):
 
 def test_a_sweep_that_was_killed_goes_on_to_the_same_table(undisturbed, tmp_path):
     file, out = write(tmp_path, **ADAPTS), tmp_path / "sweep"
-    command = [sys.executable, "-m", "tune.cli.app", "sweep"]
+    command = [sys.executable, "-m", "tune.cli", "sweep"]
     process = subprocess.Popen(
         [*command, file, "--out", str(out), "--concurrency", "1"], stderr=subprocess.PIPE, text=True
     )
@@ -238,7 +238,7 @@ def test_a_sweep_that_was_killed_goes_on_to_the_same_table(undisturbed, tmp_path
 def test_a_sweep_whose_ray_died_ends_in_a_line(tmp_path):
     file, out = write(tmp_path, **ADAPTS), tmp_path / "sweep"
     process = subprocess.Popen(
-        [sys.executable, "-m", "tune.cli.app", "sweep", file, "--out", str(out)], stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "tune.cli", "sweep", file, "--out", str(out)], stderr=subprocess.PIPE, text=True
     )
     assert process.stderr is not None
     process.stderr.readline()

@@ -12,7 +12,7 @@ from rayfed_ssl.objectives import DeepCluster
 from rayfed_ssl.objectives.deepcluster import project_views
 from rayfed_ssl.training.state_parts import part_of
 from rayfed_ssl.trees import digest
-from tests.rayfed_ssl.objectives.small_shards import KINDS, check_finite, gradients, shard, train
+from tests.objectives.small_shards import KINDS, check_finite, gradients, shard, train
 
 Open = Callable[..., Federation]
 

@@ -23,7 +23,7 @@ from rayfed_ssl.export.sklearn import EncoderTransformer
 from rayfed_ssl.models.precision import choose_precision
 from rayfed_ssl.reports.export import export_encoder
 from tests.conftest import tiny_tree
-from tests.rayfed_ssl.test_export import random_export, random_images
+from tests.export.test_encoder_file import random_export, random_images
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -25,9 +25,9 @@ from rayfed_ssl.storage.background import Task, side_by_side
 from rayfed_ssl.storage.checkpoints import CheckpointError, RunState, Stored
 from rayfed_ssl.storage.filesystem import Folder, write_durably
 from rayfed_ssl.storage.recovery import checked, last_intact
-from tests.rayfed_ssl.stopping import Stop, StopAt
-from tests.rayfed_ssl.test_faults import Told
-from tests.rayfed_ssl.test_runs import facts
+from tests.engine.test_faults import Told
+from tests.stopping import Stop, StopAt
+from tests.test_runs import facts
 
 
 class SlowDisk(Folder):

@@ -26,7 +26,7 @@ from rayfed_ssl.storage.checkpoints import CheckpointError, manifests
 from rayfed_ssl.storage.tables import write_table
 from rayfed_ssl.trees import digest
 from tests.laws.laws import play
-from tests.rayfed_ssl.stopping import Stop, StopAt
+from tests.stopping import Stop, StopAt
 
 Tiny = Callable[..., Config]
 

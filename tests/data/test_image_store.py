@@ -228,7 +228,7 @@ def grow(path, how, copies=3):
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            cwd=Path(__file__).parents[3],
+            cwd=Path(__file__).parents[2],
         )
         for _ in range(copies)
     ]

@@ -19,8 +19,8 @@ from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.trackers import LIBRARIES, Library, chosen
 from rayfed_ssl.trackers.series import moved, points
 from rayfed_ssl.trackers.tracking import MEMORY
-from tests.rayfed_ssl.stopping import StopAt
-from tests.rayfed_ssl.test_layers import loaded_after
+from tests.stopping import StopAt
+from tests.test_layers import loaded_after
 
 Tiny = Callable[..., Config]
 Series = dict[str, list[tuple[int, float]]]

@@ -15,8 +15,8 @@ from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.checkpoints import CheckpointError, RunState
 from rayfed_ssl.storage.filesystem import Folder, inside, open_place
-from tests.rayfed_ssl.stopping import Stop, StopAt
-from tests.rayfed_ssl.test_runs import facts
+from tests.stopping import Stop, StopAt
+from tests.test_runs import facts
 
 Tiny = Callable[..., Config]
 

@@ -11,7 +11,7 @@ from rayfed_ssl.method import Client, Server
 from rayfed_ssl.objectives import MoCo
 from rayfed_ssl.objectives.moco import MoCoMemory, queue_rows
 from rayfed_ssl.training.objective import Head
-from tests.rayfed_ssl.objectives.local_rounds import (
+from tests.objectives.local_rounds import (
     digits,
     first_batch,
     parts_of,

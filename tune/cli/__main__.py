@@ -1,0 +1,5 @@
+"""`python -m tune.cli`."""
+
+from tune.cli.app import main
+
+main()
