@@ -3,7 +3,7 @@
     uv run python benchmarks/actor_costs.py actors [--kinds KIND...] [--numbers N...] [--idle SECONDS]
     uv run python benchmarks/actor_costs.py clients [KEY=VALUE]... [--numbers K...] [--rounds T]
 
-`actors` makes so many actors of each kind on a Ray of its own: `bare` imports nothing, `torch` imports it, `optimiser`
+`actors` makes so many actors of each kind on a Ray of its own: `bare` imports nothing, `torch` imports it, `optimizer`
 makes a `torch.optim.SGD`, `torchvision` imports that too, and `client` is the engine's own, which has opened its data.
 Memory is private (USS) and proportional (PSS), read from /proc/PID/smaps_rollup.
 
@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-KINDS = ("bare", "torch", "optimiser", "torchvision", "client")
+KINDS = ("bare", "torch", "optimizer", "torchvision", "client")
 CLIENT_RUN = ["data.name=digits", "method=fedavg", "public=null", "partition=iid", "training.epochs=1"]
 COHORT = 10
 SAMPLES = 10
@@ -41,7 +41,7 @@ class Process:
         if kind != "bare":
             import torch
 
-            if kind in ("optimiser", "torchvision"):
+            if kind in ("optimizer", "torchvision"):
                 torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
             if kind == "torchvision":
                 import torchvision  # noqa: F401

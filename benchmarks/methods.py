@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.compare import Summary, summarise
+from rayfed_ssl.reports.compare import Summary, summarize
 from rayfed_ssl.reports.rescore import rescore
 
 SIZE = [
@@ -28,7 +28,7 @@ SIZE = [
     "training.epochs=4",
     "training.batch=64",
     "training.views=orchestra",
-    "evaluation={every: 0, linear: {standardise: true}}",
+    "evaluation={every: 0, linear: {standardize: true}}",
 ]
 SPLITS = {
     "IID": ["partition={name: iid}"],
@@ -51,8 +51,8 @@ Rows = Mapping[str, Sequence[str]]
 TABLES: dict[str, tuple[Rows, Mapping[str, Sequence[str]]]] = {
     "all": (
         {
-            "SimCLR, centralised": ["simclr-centralised", *POOLED],
-            "MoCo, centralised": ["moco-centralised", *POOLED],
+            "SimCLR, centralized": ["simclr-centralized", *POOLED],
+            "MoCo, centralized": ["moco-centralized", *POOLED],
             "FedAvg, supervised": ["fedavg-supervised"],
             "SimCLR, local": ["simclr-local"],
             "BYOL, local": ["byol-local"],
@@ -91,8 +91,8 @@ TABLES: dict[str, tuple[Rows, Mapping[str, Sequence[str]]]] = {
     ),
     "fcl": (
         {
-            "CL": ["fcl", "method.fusion=false", "method.neighbourhood=0"],
-            "CL + FF": ["fcl", "method.neighbourhood=0"],
+            "CL": ["fcl", "method.fusion=false", "method.neighborhood=0"],
+            "CL + FF": ["fcl", "method.neighborhood=0"],
             "CL + FF + NM (FCL)": ["fcl"],
         },
         NON_IID,
@@ -195,7 +195,7 @@ def print_table(out: Path, cells: Sequence[Cell]) -> None:
         if (directory / "encoders").exists():
             groups.setdefault((cell.row, cell.split), []).append(directory)
     for (row, split), found in groups.items():
-        runs = [summarise(directory) for directory in found]
+        runs = [summarize(directory) for directory in found]
         first, last = losses(found[0])
         where = "one client" if runs[0].num_clients == 1 else split
         up, down = (

@@ -1,8 +1,8 @@
 """Speed of a local step, by encoder, number format, memory layout and compilation.
 
 A step is what a client does: two views of a batch forward in one pass, InfoNCE, backward, Adam. The best of several
-steps is reported, because neighbours on a shared machine only ever slow one down; on one CPU thread, CPU seconds are
-counted, which neighbours inflate less than seconds on the clock.
+steps is reported, because neighbors on a shared machine only ever slow one down; on one CPU thread, CPU seconds are
+counted, which neighbors inflate less than seconds on the clock.
 
     python benchmarks/models.py --encoders cnn resnet18 --batch 128 --compile
 """
@@ -29,7 +29,7 @@ def images_per_second(encoder: str, precision: Precision, options: argparse.Name
     device = torch.device(options.device)
     model = build_model(encoder, channels=options.channels, size=options.size)
     model = prepare(model, precision, device).train()
-    optimiser = torch.optim.Adam(model.parameters(), lr=1e-3, weight_decay=1e-6, fused=True)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, weight_decay=1e-6, fused=True)
     views = torch.randn(2 * options.batch, options.channels, options.size, options.size, device=device)
     targets = torch.arange(options.batch, device=device)
 
@@ -40,9 +40,9 @@ def images_per_second(encoder: str, precision: Precision, options: argparse.Name
         with autocast(precision, device):
             _, projections = model(views)
         first, second = F.normalize(projections, dim=1).chunk(2)
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         F.cross_entropy(first @ second.T / 0.4, targets).backward()
-        optimiser.step()
+        optimizer.step()
         if device.type == "cuda":
             torch.cuda.synchronize()
         return clock() - start

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from rayfed_ssl.methods.fedfoa import Understanding, best_basis, factorise, filled
+from rayfed_ssl.methods.fedfoa import Understanding, best_basis, factorize, filled
 from rayfed_ssl.models import Model
 
 
@@ -36,8 +36,8 @@ def measure(options: argparse.Namespace) -> dict[str, float]:
     torch.manual_seed(0)
     features = torch.randn(options.batch, options.width, device=device)
     drawn = [filled(2 * torch.randn(options.batch, options.width, device=device)) for _ in range(options.others)]
-    relations = [factorise(features)[1] for features in drawn]
-    basis, relation = factorise(filled(features))
+    relations = [factorize(features)[1] for features in drawn]
+    basis, relation = factorize(filled(features))
     model = Model(torch.nn.Identity(), torch.nn.Identity(), options.width)
 
     def term() -> Tensor:
@@ -47,7 +47,7 @@ def measure(options: argparse.Namespace) -> dict[str, float]:
         return value
 
     steps: dict[str, Callable[[], object]] = {
-        "QR": lambda: factorise(filled(features)),
+        "QR": lambda: factorize(filled(features)),
         "SVD of R [n, m], here": lambda: torch.linalg.svd(relations[0] @ features.T, full_matrices=False),
         "SVD of R R^T [n, n], here": lambda: torch.linalg.svd(relations[0] @ relation.T),
         "SVD of R R^T [n, n], on the host": lambda: best_basis(basis, relation, relations[0]),

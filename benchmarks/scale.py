@@ -32,7 +32,7 @@ COMMON = [
     "training.batch=32",
     "evaluation.every=0",
     "evaluation.train_limit=4000",
-    "evaluation.linear.standardise=true",
+    "evaluation.linear.standardize=true",
     "engine.trackers=[]",
 ]
 RUNS = {

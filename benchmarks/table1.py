@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import fmean
 
-from rayfed_ssl.reports.compare import Summary, summarise
+from rayfed_ssl.reports.compare import Summary, summarize
 from rayfed_ssl.reports.rescore import rescore
 
 ROWS: dict[str, list[str]] = {
@@ -26,7 +26,7 @@ ROWS: dict[str, list[str]] = {
 
 
 def directory(out: Path, row: str, alpha: str, seed: int) -> Path:
-    """Name a run; the centralised one does not depend on alpha."""
+    """Name a run; the centralized one does not depend on alpha."""
     return out / (f"{row}-s{seed}" if row == "Non-FL" else f"{row}-a{alpha}-s{seed}").lower()
 
 
@@ -82,7 +82,7 @@ def print_table(out: Path, rows: list[str], alphas: list[str], seeds: list[int])
         cells, last = [], None
         for alpha in alphas:
             found = [path for seed in seeds if (path := directory(out, row, alpha, seed) / "run.json").exists()]
-            summaries = [summarise(path.parent) for path in found]
+            summaries = [summarize(path.parent) for path in found]
             cells.append(", ".join(accuracy(row, summary) for summary in summaries))
             last = summaries[-1] if summaries else last
         if last is not None:

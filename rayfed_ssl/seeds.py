@@ -29,7 +29,7 @@ class Purpose(IntEnum):
 
 
 def derive_seed(run_seed: int, purpose: Purpose, *, round: int = 0, participant: int = 0) -> int:
-    """Derive a 63-bit seed with numpy's SeedSequence, which keeps neighbouring inputs apart."""
+    """Derive a 63-bit seed with numpy's SeedSequence, which keeps neighboring inputs apart."""
     sequence = np.random.SeedSequence([run_seed, int(purpose), round, participant])
     return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
 

@@ -287,7 +287,7 @@ def metric(result: Result, round: int, client_id: int, name: str) -> float:
 
 
 def test_a_step_that_failed_fails_again_when_it_is_replayed(tiny: Tiny, tmp_path: Path):
-    config = tiny("fedavg", "training.optimiser.lr=1e30", "training.epochs=2")
+    config = tiny("fedavg", "training.optimizer.lr=1e30", "training.epochs=2")
     messages = []
     for attempt in (lambda: run(config, tmp_path / "run"), lambda: replay(tmp_path / "run", 1, 0)):
         with pytest.raises(ClientError) as caught:

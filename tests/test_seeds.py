@@ -7,7 +7,7 @@ import torch
 from rayfed_ssl.seeds import SERVER, Purpose, derive_seed, generator
 
 
-def test_neighbouring_uses_never_share_a_seed():
+def test_neighboring_uses_never_share_a_seed():
     uses = list(product(range(4), Purpose, range(5), [*range(6), SERVER]))
     seeds = {derive_seed(run, purpose, round=round, participant=who) for run, purpose, round, who in uses}
     assert len(seeds) == len(uses)

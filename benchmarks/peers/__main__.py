@@ -119,7 +119,7 @@ def main() -> None:
     measure(
         options, results, Environments(Path(sys.executable), options.environments.resolve(), options.code.resolve())
     )
-    summary = table.summarise(results.rows)
+    summary = table.summarize(results.rows)
     (options.out / "summary.json").write_text(json.dumps(summary, indent=1))
     (options.out / "table.md").write_text(table.markdown(summary))
     print(table.markdown(summary))

@@ -73,7 +73,7 @@ class Measured:
         return spread(value(one[repeat], two[repeat]) for repeat in sorted(one.keys() & two.keys()))
 
 
-def summarise(rows: Sequence[Row]) -> Summary:
+def summarize(rows: Sequence[Row]) -> Summary:
     """Compute what the benches are about, by line of the table and system."""
     measured = Measured(rows)
     summary: Summary = {}
@@ -200,4 +200,4 @@ def markdown(summary: Summary) -> str:
 
 
 if __name__ == "__main__":
-    print(markdown(summarise([json.loads(line) for line in Path(sys.argv[1]).read_text().splitlines()])))
+    print(markdown(summarize([json.loads(line) for line in Path(sys.argv[1]).read_text().splitlines()])))

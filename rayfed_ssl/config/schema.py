@@ -16,7 +16,7 @@ from rayfed_ssl.method import Method
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.objectives import OBJECTIVES
 from rayfed_ssl.training.objective import Objective
-from rayfed_ssl.training.optimizers import Optimiser
+from rayfed_ssl.training.optimizers import Optimizer
 
 
 def _chosen(kind: str, registry: Mapping[str, Any]) -> Any:
@@ -244,13 +244,13 @@ def _check_consistency(config: Config) -> None:
             raise ConfigError(f"partition.{field} has no meaning for partition={chosen.name}: remove it")
     if chosen.name == "classes_per_client" and chosen.classes is None:
         raise ConfigError("partition=classes_per_client needs partition.classes, how many classes a client holds")
-    if training.optimiser.name == "adam" and training.optimiser.momentum != Optimiser.momentum:
-        raise ConfigError("training.optimiser.momentum has no meaning for adam: remove it or set optimiser.name=sgd")
-    if config.clients.labelled is None and config.clients.label_choice != Clients().label_choice:
-        raise ConfigError("clients.label_choice has no meaning without clients.labelled: set both or neither")
-    if config.clients.labelled is not None and not config.objective.needs_labels:
+    if training.optimizer.name == "adam" and training.optimizer.momentum != Optimizer.momentum:
+        raise ConfigError("training.optimizer.momentum has no meaning for adam: remove it or set optimizer.name=sgd")
+    if config.clients.labeled is None and config.clients.label_choice != Clients().label_choice:
+        raise ConfigError("clients.label_choice has no meaning without clients.labeled: set both or neither")
+    if config.clients.labeled is not None and not config.objective.needs_labels:
         raise ConfigError(
-            "clients.labelled has no meaning for an objective without labels, which learns from every sample: remove it or "
+            "clients.labeled has no meaning for an objective without labels, which learns from every sample: remove it or "
             "take objective=supervised"
         )
     _check_method(config)

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.evaluation.linear_probe import LinearProbe
 from rayfed_ssl.evaluation.registry import Protocol, configured
-from rayfed_ssl.training.optimizers import Optimiser
+from rayfed_ssl.training.optimizers import Optimizer
 
 
 class Section(BaseModel):
@@ -28,7 +28,7 @@ class Data(Section):
         train_limit: Use this many training samples, a random subset.
         test_limit: Measure on this many samples, a random subset.
         test_fraction: Held out where the files have no test split.
-        validation: Hold out this part of the labelled training samples, which no client gets, and measure on it in place of
+        validation: Hold out this part of the labeled training samples, which no client gets, and measure on it in place of
             the test set: to choose settings by.
         seed: Draws these subsets and splits; apart from the run's seed, so that all runs see the same images.
         download: Whether torchvision may fetch missing files.
@@ -71,7 +71,7 @@ class Clients(Section):
         number: K, with the client that gives its shard as public data.
         fraction: C, the part of the clients that takes part in a round.
         models: Encoders by client id, cyclically; None gives everybody the global one.
-        labelled: The part of its samples that a client has labels of; a supervised objective trains on these alone. None
+        labeled: The part of its samples that a client has labels of; a supervised objective trains on these alone. None
             gives it all labels.
         label_choice: Which samples these are: as many of each class as can be ("balanced"), or any ("random").
     """
@@ -79,7 +79,7 @@ class Clients(Section):
     number: int = Field(6, ge=1)
     fraction: float = Field(1.0, gt=0, le=1)
     models: tuple[str, ...] | None = None
-    labelled: float | None = Field(None, gt=0, le=1)
+    labeled: float | None = Field(None, gt=0, le=1)
     label_choice: Literal["balanced", "random"] = "balanced"
 
 
@@ -113,7 +113,7 @@ class Training(Section):
         batch: Samples a step.
         drop_last: Whether an incomplete last batch is left out.
         views: One of `rayfed-ssl list views`; None takes the dataset's own.
-        optimiser: Name, learning rate and so on.
+        optimizer: Name, learning rate and so on.
     """
 
     epochs: int | None = Field(None, ge=1)
@@ -121,18 +121,18 @@ class Training(Section):
     batch: int = Field(128, ge=2)
     drop_last: bool = False
     views: str | None = None
-    optimiser: Optimiser = Optimiser()
+    optimizer: Optimizer = Optimizer()
 
 
 class KNN(Section):
     """The kNN monitor: weighted vote of the nearest training samples (facts: EasyFL's k and temperature).
 
     Attributes:
-        neighbours: k.
+        neighbors: k.
         temperature: Of the vote's weights exp(cosine / temperature).
     """
 
-    neighbours: int = Field(200, ge=1)
+    neighbors: int = Field(200, ge=1)
     temperature: float = Field(0.1, gt=0)
 
 

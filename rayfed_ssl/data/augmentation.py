@@ -1,4 +1,4 @@
-"""Random views of image batches: crop, flip, colour, blur, solarise and rotate, every sample by its own draw.
+"""Random views of image batches: crop, flip, color, blur, solarize and rotate, every sample by its own draw.
 
 The semantics are torchvision's on PIL images with antialiasing, but in float32 throughout: nothing is rounded to 8 bits
 between two operations. Padding, cropping, flipping and resizing are linear and separable, so together they are a pair of
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rayfed_ssl.data.color import blur, grayscale, jitter_, jitter_factors, solarize, standardise, unit
+from rayfed_ssl.data.color import blur, grayscale, jitter_, jitter_factors, solarize, standardize, unit
 
 CHUNK = 1 << 18
 """Values that one pass handles on a CPU: few enough for the allocator to reuse the temporaries."""
@@ -38,7 +38,7 @@ class ViewRecipe:
         flip: Probability of mirroring left and right.
         jitter: Strengths of brightness, contrast, saturation and hue in random order (ColorJitter), or None.
         jitter_probability: Probability of these four together; SimCLR's.
-        grayscale: Probability of dropping the colours.
+        grayscale: Probability of dropping the colors.
         blur: Probability of a Gaussian blur.
         blur_sigma: Range of its standard deviation in pixels; SimCLR's.
         blur_kernel: Its odd width in pixels, or None for SimCLR's tenth of the side: 3 at 32, 7 at 64, 23 at 224.
@@ -99,7 +99,7 @@ def augment(images: Tensor, recipe: ViewRecipe, generator: torch.Generator, *, s
         size: S, or None for the shorter side of the images.
 
     Returns:
-        float32 [N, C, S, S], normalised.
+        float32 [N, C, S, S], normalized.
 
     Raises:
         ValueError: Images of another type or shape, a generator on another device, or a view that does not fit.
@@ -118,15 +118,15 @@ def augment(images: Tensor, recipe: ViewRecipe, generator: torch.Generator, *, s
     step = CHUNK // (channels * max(side, height) * max(side, width)) if images.device.type == "cpu" else num
     for start in range(0, num, max(1, step)):
         part = slice(start, start + max(1, step))
-        standardise(_render(unit(images[part]), recipe, uniforms[part], side), recipe.mean, recipe.std, views[part])
+        standardize(_render(unit(images[part]), recipe, uniforms[part], side), recipe.mean, recipe.std, views[part])
     return views
 
 
-def normalise(images: Tensor, recipe: ViewRecipe) -> Tensor:
-    """Normalise images without augmenting or resizing them: uint8 [N, C, H, W] to float32 [N, C, H, W]."""
+def normalize(images: Tensor, recipe: ViewRecipe) -> Tensor:
+    """Normalize images without augmenting or resizing them: uint8 [N, C, H, W] to float32 [N, C, H, W]."""
     _check(images)
     pixels = unit(images)
-    return standardise(pixels, recipe.mean, recipe.std, pixels)
+    return standardize(pixels, recipe.mean, recipe.std, pixels)
 
 
 def rotate_quarter_turns(images: Tensor, turns: Tensor) -> Tensor:
@@ -205,7 +205,7 @@ def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 
 def rotate(images: Tensor, degrees: Tensor) -> Tensor:
-    """Rotate each square view anticlockwise about its centre, bilinear, with black corners."""
+    """Rotate each square view anticlockwise about its center, bilinear, with black corners."""
     cos, sin, zero = degrees.deg2rad().cos(), degrees.deg2rad().sin(), torch.zeros_like(degrees)
     matrix = torch.stack([cos, -sin, zero, sin, cos, zero], 1).view(-1, 2, 3)
     grid = F.affine_grid(matrix, list(images.shape), align_corners=False)

@@ -1,4 +1,4 @@
-"""Colour operations with one setting per sample, equal to torchvision's on float images.
+"""Color operations with one setting per sample, equal to torchvision's on float images.
 
 Symbols: N samples, C channels, images float32 [N, C, H, W] in [0, 1]. Brightness, contrast and saturation are one
 operation with three targets: x -> clamp(f x + (1 - f) target), the target being black, the image's mean luma or each
@@ -18,7 +18,7 @@ LUMA = (0.2989, 0.587, 0.114)
 
 
 class Op(IntEnum):
-    """The four operations of colour jitter; the number is the column of a sample's strengths and factors."""
+    """The four operations of color jitter; the number is the column of a sample's strengths and factors."""
 
     BRIGHTNESS = 0
     CONTRAST = 1
@@ -76,7 +76,7 @@ def shift_hue_(images: Tensor, shifts: Tensor) -> Tensor:
     low = torch.minimum(red, green)
     low = torch.minimum(low, blue, out=low)
     chroma = high - low
-    # Grey pixels have no hue: any value will do, as they are mixed from V = m.
+    # Gray pixels have no hue: any value will do, as they are mixed from V = m.
     distance = (red - green).sub_(blue).add_(low).div_(chroma.clamp(min=1e-12)).add_(2)
     hue = distance.copysign_(blue - green).add_(6 * shifts.view(-1, 1, 1))
     hue.sub_((hue / 6).round_(), alpha=6)
@@ -114,17 +114,17 @@ def jitter_(images: Tensor, rows: Tensor, factors: Tensor, order: Tensor) -> Ten
         factors: What `jitter_factors` gives for all N samples, [N, 4].
         order: The operations of each of the N samples in turn, a permutation of 0..3, [N, 4].
     """
-    coloured = images.shape[1] == 3
+    colored = images.shape[1] == 3
     positions = (order == Op.HUE).to(torch.uint8).argmax(1)[rows]
     rows = rows[positions.argsort(stable=True)]
     chosen, factors, order = (values.index_select(0, rows) for values in (images, factors, order))
-    if not coloured:
+    if not colored:
         factors[:, Op.SATURATION] = 1
     counts = positions.bincount(minlength=4).tolist()
     blocks, turns = chosen.split(counts), factors[:, Op.HUE].split(counts)
     blends = order[order != Op.HUE].view(-1, 3)
     for step, (block, turn) in enumerate(zip(blocks, turns, strict=True)):
-        if coloured:
+        if colored:
             shift_hue_(block, turn)
         if step < 3:
             blend_(chosen, factors.gather(1, blends[:, step : step + 1]).squeeze(1), blends[:, step])
@@ -156,9 +156,9 @@ def unit(images: Tensor) -> Tensor:
     return images.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
 
 
-def standardise(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...], out: Tensor) -> Tensor:
+def standardize(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...], out: Tensor) -> Tensor:
     """Write (images - mean) / std to `out`; if there is not one value per channel, their averages count for all."""
-    centre, spread = images.new_tensor(mean), images.new_tensor(std)
+    center, spread = images.new_tensor(mean), images.new_tensor(std)
     if len(mean) != images.shape[1]:
-        centre, spread = centre.mean(), spread.mean()
-    return torch.sub(images, centre.view(-1, 1, 1), out=out).div_(spread.view(-1, 1, 1))
+        center, spread = center.mean(), spread.mean()
+    return torch.sub(images, center.view(-1, 1, 1), out=out).div_(spread.view(-1, 1, 1))

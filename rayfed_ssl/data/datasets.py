@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import platformdirs
 
-from rayfed_ssl.data.decoding import OnBad, Source, Split, all_grey, decode, read_parquet
+from rayfed_ssl.data.decoding import OnBad, Source, Split, all_gray, decode, read_parquet
 from rayfed_ssl.data.folders import PICTURE_SUFFIXES, by_class, walk
 from rayfed_ssl.data.image_store import FORMAT, Dataset, alone, open_store, write_store
 from rayfed_ssl.data.partitions import random_rows, stratified_split
@@ -69,12 +69,12 @@ def open_dataset(
     Args:
         name: A key of DATASETS.
         path: Directory of the files; required for parquet and folder.
-        size: Side to which each picture is fitted (centre crop, then bilinear resize); None keeps the native size.
-        channels: 1 or 3; None takes 1 if every picture is grey, else 3.
+        size: Side to which each picture is fitted (center crop, then bilinear resize); None keeps the native size.
+        channels: 1 or 3; None takes 1 if every picture is gray, else 3.
         train_limit: Keep at most this many training samples, a plain random subset in the source's order.
         test_limit: The same for what is measured on.
         test_fraction: Share split off as the test set, per class, where the source has none (digits always).
-        validation: Share of the labelled training samples, per class, that takes the test set's place; nobody trains on it.
+        validation: Share of the labeled training samples, per class, that takes the test set's place; nobody trains on it.
         seed: Seed of these splits and of the limits; has no effect, and makes no second store, without them.
         cache: Directory of the stores.
         download: Whether files that are missing may be fetched.
@@ -110,7 +110,7 @@ def open_dataset(
         with suppress(ValueError):
             return open_store(store)  # another process has just written it
         train, test, classes = _read(source, test_fraction, (train_limit, test_limit), validation, seed)
-        channels = channels or info.channels or (1 if all_grey(train) and all_grey(test) else 3)
+        channels = channels or info.channels or (1 if all_gray(train) and all_gray(test) else 3)
         convert = partial(decode, size=size, channels=channels, on_bad=on_bad)
         report = on_progress or (lambda split, done, total: None)
         write_store(
@@ -155,8 +155,8 @@ def _read(
 
 def _hold_out(train: Split, fraction: float, seed: int) -> tuple[Split, Split]:
     """Take from the training samples some to measure on, of those with a label if there are any."""
-    labelled = np.flatnonzero(train.labels >= 0)
-    able = labelled if len(labelled) else np.arange(len(train.labels))
+    labeled = np.flatnonzero(train.labels >= 0)
+    able = labeled if len(labeled) else np.arange(len(train.labels))
     held_out = able[stratified_split(train.labels[able], fraction, seed)[1]]
     return train.select(np.setdiff1d(np.arange(len(train.labels)), held_out)), train.select(held_out)
 
@@ -174,7 +174,7 @@ def _check(
         if value is not None and value < 1:
             raise ValueError(f"data.{key} is at least 1, got {value}: set it higher or leave it out")
     if channels not in (None, 1, 3):
-        raise ValueError(f"data.channels is 1 (grey) or 3 (colour), got {channels}")
+        raise ValueError(f"data.channels is 1 (gray) or 3 (color), got {channels}")
     return DATASETS[name]
 
 
@@ -298,10 +298,10 @@ def _vision(
 _STL10 = ("STL10", "stl10_binary", 96, 3)
 
 DATASETS: dict[str, DatasetInfo] = {
-    "digits": DatasetInfo("scikit-learn's 1,797 handwritten digits, 8x8 grey; no files needed", _find_digits, 8, 1),
+    "digits": DatasetInfo("scikit-learn's 1,797 handwritten digits, 8x8 gray; no files needed", _find_digits, 8, 1),
     "cifar10": _vision("50,000 + 10,000 photographs, 10 classes", "CIFAR10", "cifar-10-batches-py", 32, 3),
     "cifar100": _vision("50,000 + 10,000 photographs, 100 classes", "CIFAR100", "cifar-100-python", 32, 3),
-    "fashion-mnist": _vision("60,000 + 10,000 grey pictures, 10 classes", "FashionMNIST", "FashionMNIST/raw", 28, 1),
+    "fashion-mnist": _vision("60,000 + 10,000 gray pictures, 10 classes", "FashionMNIST", "FashionMNIST/raw", 28, 1),
     "stl10": _vision("5,000 + 8,000 photographs, 10 classes", *_STL10, "train", "test"),
     "stl10-unlabeled": _vision(
         "stl10, and 100,000 photographs with label -1 to train on", *_STL10, "train+unlabeled", "test"

@@ -29,7 +29,7 @@ Picture = np.ndarray | bytes | Path
 OnBad = Literal["error", "skip"]
 
 _CHUNK = 64
-_GREY_MODES = ("1", "L", "LA")
+_GRAY_MODES = ("1", "L", "LA")
 _NO_PIXELS = np.empty((0, 1, 1, 1), np.uint8)
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ class Split:
 
     Attributes:
         labels: Classes, int64 [N]; -1 for a sample without a label.
-        read: Yields the pictures of ascending rows, each with a name that its owner would recognise.
+        read: Yields the pictures of ascending rows, each with a name that its owner would recognize.
     """
 
     labels: np.ndarray
@@ -112,7 +112,7 @@ def decode(
             if picture.shape != shape:
                 raise ValueError(
                     f"the pictures differ in size, {_side(shape)} and {_side(picture.shape)}: set data.size, to which "
-                    "each will be fitted (centre crop, then bilinear resize)"
+                    "each will be fitted (center crop, then bilinear resize)"
                 )
         readable = [picture is not None for picture in pictures]
         yield Block(np.stack(pixels) if pixels else _NO_PIXELS, labels[readable], tuple(failures))
@@ -126,8 +126,8 @@ def decode(
 def to_pixels(picture: Picture, *, size: int | None, channels: int) -> np.ndarray:
     """Turn one picture into uint8 [C, H, W].
 
-    With a size, the largest centred square is cut out and resized with PIL's bilinear filter, which averages over all
-    source pixels when it shrinks (antialiasing). Palettes become colours and transparency is dropped. An EXIF rotation
+    With a size, the largest centered square is cut out and resized with PIL's bilinear filter, which averages over all
+    source pixels when it shrinks (antialiasing). Palettes become colors and transparency is dropped. An EXIF rotation
     is not applied, as in torchvision's ImageFolder.
     """
     if isinstance(picture, np.ndarray):
@@ -144,17 +144,17 @@ def to_pixels(picture: Picture, *, size: int | None, channels: int) -> np.ndarra
     return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
 
 
-def all_grey(split: Split) -> bool:
-    """Tell whether every readable picture is grey; stops at the first coloured one."""
-    return all(_is_grey(picture) for _, picture in split.read(np.arange(len(split.labels))))
+def all_gray(split: Split) -> bool:
+    """Tell whether every readable picture is gray; stops at the first colored one."""
+    return all(_is_gray(picture) for _, picture in split.read(np.arange(len(split.labels))))
 
 
-def _is_grey(picture: Picture) -> bool:
+def _is_gray(picture: Picture) -> bool:
     if isinstance(picture, np.ndarray):
         return len(picture) == 1
     try:
         with _open(picture) as image:
-            return image.mode in _GREY_MODES or image.mode.startswith("I;16")
+            return image.mode in _GRAY_MODES or image.mode.startswith("I;16")
     except Exception:  # decode() reports unreadable pictures; here they have no say
         return True
 

@@ -49,7 +49,7 @@ def mix(images: Tensor, partners: Tensor, shares: Tensor, signs: Tensor) -> Tens
     """Compute sigma * sum_i lambda_i x_(pi_i), [B, C, H, W].
 
     Args:
-        images: Normalised floats, [B, C, H, W].
+        images: Normalized floats, [B, C, H, W].
         partners: pi, [k, B]; the first row is the identity.
         shares: lambda, [B, k].
         signs: sigma, -1 or 1 for every value, [B, C, H, W].
@@ -64,7 +64,7 @@ def encrypt(images: Tensor, mixed: int, generator: torch.Generator) -> Tensor:
     """Encrypt a batch with keys that are drawn and thrown away.
 
     Args:
-        images: Normalised floats, [B, C, H, W], on the generator's device; not written.
+        images: Normalized floats, [B, C, H, W], on the generator's device; not written.
         mixed: k, at least 2 (code: 4).
         generator: Source of randomness.
     """

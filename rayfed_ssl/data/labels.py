@@ -30,7 +30,7 @@ def label_subset(labels: np.ndarray, fraction: float, choice: Choice, seed: int)
         ValueError: The fraction is out of range, or no sample has a label.
     """
     if not 0 < fraction <= 1:
-        raise ValueError(f"the labelled fraction must be above 0 and at most 1, got {fraction}")
+        raise ValueError(f"the labeled fraction must be above 0 and at most 1, got {fraction}")
     rows = np.flatnonzero(labels >= 0)
     if not len(rows):
         raise ValueError(f"none of {len(labels)} samples has a label: take a dataset with classes")

@@ -6,7 +6,7 @@ the rows of its samples, sorted, int64. No sample is in two shards.
 - `iid`: equal random shares, all samples.
 - `dirichlet`: FLESD (2022), as in the authors' sampling.py. Its counts are truncated, so a few samples are dropped.
 - `classes_per_client`: FedCA (2020), 2 classes per client on CIFAR-10 and 20 on CIFAR-100 with 5 clients.
-- `pooled`: one client with everything, the centralised upper bound.
+- `pooled`: one client with everything, the centralized upper bound.
 """
 
 import inspect
@@ -189,8 +189,8 @@ def _check_clients(labels: np.ndarray, num_clients: int) -> None:
 
 
 def _rows_by_class(labels: np.ndarray, name: str) -> list[np.ndarray]:
-    if unlabelled := int((labels < 0).sum()):
-        raise ValueError(f"partition {name} needs classes, but {unlabelled} samples have no label: use iid")
+    if unlabeled := int((labels < 0).sum()):
+        raise ValueError(f"partition {name} needs classes, but {unlabeled} samples have no label: use iid")
     return [np.flatnonzero(labels == label) for label in np.unique(labels)]
 
 

@@ -13,7 +13,7 @@ from rayfed_ssl.seeds import Purpose, derive_seed
 
 def known_rows(config: Config, dataset: Dataset, shards: Mapping[int, np.ndarray]) -> Mapping[int, np.ndarray]:
     """Leave each client the samples whose labels it knows, where the run has few."""
-    fraction = config.clients.labelled
+    fraction = config.clients.labeled
     if fraction is None:
         return shards
     known = {}
@@ -23,7 +23,7 @@ def known_rows(config: Config, dataset: Dataset, shards: Mapping[int, np.ndarray
         known[client_id] = rows[chosen]
         if len(chosen) < 2:
             raise ConfigError(
-                f"clients.labelled={fraction:g} leaves client {client_id} {len(chosen)} of {len(rows)} samples, but it "
+                f"clients.labeled={fraction:g} leaves client {client_id} {len(chosen)} of {len(rows)} samples, but it "
                 "needs 2 to train: raise it"
             )
     return known

@@ -45,7 +45,7 @@ MEASURE_TIMEOUT = 3600.0
 """Seconds that a measurement may take."""
 
 SAMPLES = 2
-"""Blank samples that are sent through a model; batch normalisation refuses one."""
+"""Blank samples that are sent through a model; batch normalization refuses one."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rayfed_ssl.aggregation.compression import Packed, unpack
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.data.augmentation import normalise
+from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.data.image_store import Dataset
 from rayfed_ssl.data.partitions import random_rows
 from rayfed_ssl.evaluation.features import extract_features
@@ -25,7 +25,7 @@ from rayfed_ssl.evaluation.representation_metrics import (
     Drift,
     alignment,
     angles,
-    centred_gram,
+    centered_gram,
     cka,
     effective_rank,
     feature_std,
@@ -119,7 +119,7 @@ def encoder_diagnostics(encoder: Encoder, config: Config, task: Task, dataset: D
         features(transform=partial(task.augment, recipe=recipe, generator=random))
         for recipe in (task.views.first, task.views.second)
     ]
-    plain = features(transform=partial(normalise, recipe=task.views.first))
+    plain = features(transform=partial(normalize, recipe=task.views.first))
     if not all(bool(rows.isfinite().all()) for rows in (plain, *views)):
         raise ValueError("its features are not finite: the encoder diverged, lower its learning rate")
     return {
@@ -224,7 +224,7 @@ class Comparison:
         task = self._task
         if sent.weights is not None and len(self._images) and holds(sent.weights, "encoder", architecture, task):
             model = task.model(sent.weights, architecture).encoder
-            transform = partial(normalise, recipe=task.views.first)
+            transform = partial(normalize, recipe=task.views.first)
             return extract_features(model, self._images, transform, device=task.device, precision=task.precision)
         return None if sent.representations is None else sent.representations[self._public]
 
@@ -255,7 +255,7 @@ def holds(weights: Weights, part: str, architecture: str, task: Task) -> bool:
 
 def compare_features(features: Sequence[Tensor]) -> Metrics:
     """CKA, and angles where all widths are equal, over pairs of models; nothing of fewer than two."""
-    grams = [centred_gram(rows) for rows in features]
+    grams = [centered_gram(rows) for rows in features]
     metrics = _spread("diag_cka", [cka(one, other) for one, other in combinations(grams, 2)])
     if len(features) < 2 or len({rows.shape[1] for rows in features}) > 1:
         return metrics

@@ -25,7 +25,7 @@ from rayfed_ssl.engine.diagnostics import client_diagnostics, encoder_diagnostic
 from rayfed_ssl.engine.gpu_memory import explain
 from rayfed_ssl.engine.ledger import BreakEven, Entry, account
 from rayfed_ssl.engine.round_loop import ClientError, Evaluation, ServerError
-from rayfed_ssl.engine.scoring import held_out_notes, labelled, score
+from rayfed_ssl.engine.scoring import held_out_notes, labeled, score
 from rayfed_ssl.engine.task_builder import build_task
 from rayfed_ssl.engine.upload_checks import check_upload
 from rayfed_ssl.errors import ConfigError
@@ -241,8 +241,8 @@ class Federation:
 
     def _data_notes(self) -> tuple[str, ...]:
         notes = [f"{len(self.dataset.skipped)} unreadable images were left out"] if self.dataset.skipped else []
-        if len(np.unique(labelled(self.config, self.dataset).labels)) < 2:
-            notes.append("the training set has fewer than two labelled classes, so no accuracy can be measured on it")
+        if len(np.unique(labeled(self.config, self.dataset).labels)) < 2:
+            notes.append("the training set has fewer than two labeled classes, so no accuracy can be measured on it")
         return (*notes, *held_out_notes(self.config, len(self.dataset.test)))
 
     @contextmanager
@@ -270,5 +270,5 @@ def client_error(config: Config, round: int, client_id: int, cause: str) -> Clie
 
 
 def round_half_up(value: float) -> int:
-    """Round as people do, not to the even neighbour."""
+    """Round as people do, not to the even neighbor."""
     return int(value + 0.5)

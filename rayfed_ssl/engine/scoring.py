@@ -10,7 +10,7 @@ from rayfed_ssl.data.image_store import Dataset, ImageSet
 from rayfed_ssl.data.partitions import random_rows
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.fine_tuning import accuracy_of
-from rayfed_ssl.evaluation.protocols import Linear, Neighbours, Protocol, Transfer
+from rayfed_ssl.evaluation.protocols import Linear, Neighbors, Protocol, Transfer
 from rayfed_ssl.evaluation.subject import Subject
 from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.seeds import Purpose, derive_seed
@@ -36,10 +36,10 @@ def score(encoder: Encoder, config: Config, task: Task, dataset: Dataset, final:
     """
     subject = subject_of(encoder, config, task, dataset)
     settings = config.evaluation
-    monitor = Neighbours(
-        name="knn", description="", source="", neighbours=settings.knn.neighbours, temperature=settings.knn.temperature
+    monitor = Neighbors(
+        name="knn", description="", source="", neighbors=settings.knn.neighbors, temperature=settings.knn.temperature
     )
-    metrics = dict(monitor.measure(subject)) | classifier_accuracy(subject) if subject.is_labelled else {}
+    metrics = dict(monitor.measure(subject)) | classifier_accuracy(subject) if subject.is_labeled else {}
     if not final:
         return metrics
     probe = Linear(name="linear", description="", source="", probe=settings.linear, augment=settings.augment)
@@ -81,7 +81,7 @@ def measure(protocol: Protocol, subject: Subject) -> Mapping[str, float]:
 
 def subject_of(encoder: Encoder, config: Config, task: Task, dataset: Dataset) -> Subject:
     """Put an encoder before its data."""
-    train = labelled(config, dataset)
+    train = labeled(config, dataset)
     return Subject(encoder.architecture, encoder.weights, task, train, dataset.test, config.seed)
 
 
@@ -91,7 +91,7 @@ def check_protocols(protocols: Iterable[Protocol], config: Config, task: Task, d
     Raises:
         ConfigError: The data do not do for one of them.
     """
-    train = labelled(config, dataset)
+    train = labeled(config, dataset)
     for protocol in protocols:
         try:
             protocol.check(task, train, config.seed)
@@ -108,7 +108,7 @@ def classifier_accuracy(subject: Subject) -> Metrics:
     return {"supervised": accuracy_of(subject, nn.Sequential(model.encoder, model.projector))}
 
 
-def labelled(config: Config, dataset: Dataset) -> ImageSet:
+def labeled(config: Config, dataset: Dataset) -> ImageSet:
     """Select the training samples that probe and monitor see: those with a label, `evaluation.train_limit` at most."""
     train, limit = dataset.train, config.evaluation.train_limit
     rows = np.flatnonzero(train.labels >= 0)

@@ -61,7 +61,7 @@ def build_task(config: Config, dataset: Dataset) -> Task:
         size=height,
         views=VIEWS[views],
         objective=objective,
-        optimiser=config.training.optimiser,
+        optimizer=config.training.optimizer,
         rounds=config.rounds,
         fraction=config.clients.fraction,
         epochs=config.epochs,

@@ -64,7 +64,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
             part.training = training
 
 
-def check_labelled(train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor, *, num_classes: int) -> None:
+def check_labeled(train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor, *, num_classes: int) -> None:
     """Check features [N, d] and int labels [N] before an accuracy is computed from them.
 
     Raises:
@@ -79,7 +79,7 @@ def check_labelled(train: Tensor, train_labels: Tensor, test: Tensor, test_label
         low, high = int(labels.min()), int(labels.max())
         if low < 0 or high >= num_classes:
             raise ValueError(
-                f"{split} labels must lie in 0..{num_classes - 1}, got {low}..{high}: drop unlabelled samples"
+                f"{split} labels must lie in 0..{num_classes - 1}, got {low}..{high}: drop unlabeled samples"
             )
         if not features.isfinite().all():
             raise ValueError(f"{split} features are not finite: the encoder diverged, lower its learning rate")

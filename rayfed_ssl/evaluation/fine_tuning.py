@@ -4,7 +4,7 @@
 - SwAV (Caron et al., NeurIPS 2020; eval_semisup.py of its code), which FCL follows: a linear classifier, SGD with one
   learning rate for the encoder and a higher one for the classifier.
 
-Symbols: N labelled samples, d feature width, K classes, B batch.
+Symbols: N labeled samples, d feature width, K classes, B batch.
 
 Batch-norm uses the statistics of each batch, as in SwAV's code. A last batch of one sample, which has none, is left out.
 """
@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rayfed_ssl.data.augmentation import normalise
+from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.evaluation.features import evaluating
 from rayfed_ssl.evaluation.subject import Subject
 from rayfed_ssl.models import ENCODERS
 from rayfed_ssl.training.batching import finite
-from rayfed_ssl.training.optimizers import Descent, Optimiser
+from rayfed_ssl.training.optimizers import Descent, Optimizer
 
 
 class Accuracies(NamedTuple):
@@ -39,20 +39,20 @@ class FineTuning:
 
     Attributes:
         head: "mlp" (d-d-K with a ReLU) or "linear" (d-K).
-        optimiser: "adam" or "sgd".
+        optimizer: "adam" or "sgd".
         lr: Learning rate of the encoder.
         head_lr: Learning rate of the classifier; None takes the encoder's.
         momentum: SGD momentum, not Nesterov; "adam" has none to set.
         weight_decay: L2 factor.
         batch: B.
-        epochs: Passes over the labelled samples.
+        epochs: Passes over the labeled samples.
         milestones: Epochs after which both learning rates are multiplied by `decay`.
         decay: That factor.
         augment: Whether each epoch draws a crop and a flip of every sample.
     """
 
     head: Literal["mlp", "linear"] = "mlp"
-    optimiser: Literal["adam", "sgd"] = "adam"
+    optimizer: Literal["adam", "sgd"] = "adam"
     lr: float = 1e-3
     head_lr: float | None = None
     momentum: float = 0.9
@@ -75,8 +75,8 @@ class FineTuning:
                 "fine-tuning needs finite lr, head_lr, decay, momentum and weight_decay, got "
                 f"{self.lr}, {self.head_lr}, {self.decay}, {self.momentum}, {self.weight_decay}"
             )
-        if self.optimiser == "adam" and self.momentum != FineTuning.momentum:
-            raise ValueError("momentum has no meaning for fine-tuning with adam: remove it or take optimiser=sgd")
+        if self.optimizer == "adam" and self.momentum != FineTuning.momentum:
+            raise ValueError("momentum has no meaning for fine-tuning with adam: remove it or take optimizer=sgd")
 
     @property
     def _head_lr(self) -> float:
@@ -97,7 +97,7 @@ class FineTuning:
             ValueError: The encoder or the loss is not finite, or there are too few samples.
         """
         if len(rows) < 2:
-            raise ValueError(f"fine-tuning needs at least 2 labelled samples, got {len(rows)}: raise fraction")
+            raise ValueError(f"fine-tuning needs at least 2 labeled samples, got {len(rows)}: raise fraction")
         data = Shard.of(subject.train.images, rows.numpy(), subject.task.device, subject.train.labels)
         assert data.labels is not None
         with subject.seeded() as random:
@@ -121,9 +121,9 @@ class FineTuning:
         return nn.Sequential(body, head).train()
 
     def descents(self, network: nn.Sequential) -> tuple[Descent, Descent]:
-        """Make the optimisers of encoder and classifier."""
+        """Make the optimizers of encoder and classifier."""
         encoder, head = (
-            Optimiser(name=self.optimiser, lr=rate, weight_decay=self.weight_decay, momentum=self.momentum)
+            Optimizer(name=self.optimizer, lr=rate, weight_decay=self.weight_decay, momentum=self.momentum)
             for rate in (self.lr, self._head_lr)
         )
         return encoder.over(network[0].parameters()), head.over(network[1].parameters())
@@ -144,7 +144,7 @@ class FineTuning:
             if len(index) < 2:
                 continue
             images = data.batch(index)
-            view = subject.crop(images, random) if self.augment else normalise(images, subject.task.views.first)
+            view = subject.crop(images, random) if self.augment else normalize(images, subject.task.views.first)
             with subject.task.autocast():
                 scores = network(view)
             loss = F.cross_entropy(scores.float(), labels[index])

@@ -1,15 +1,15 @@
-"""Weighted k-nearest-neighbour accuracy, the monitor of InstDisc, MoCo's CIFAR demo and EasyFL.
+"""Weighted k-nearest-neighbor accuracy, the monitor of InstDisc, MoCo's CIFAR demo and EasyFL.
 
 Wu, Xiong, Yu, Lin: Unsupervised Feature Learning via Non-Parametric Instance Discrimination, CVPR 2018, section 3.4.
 
-Symbols: N training samples, M test samples, d feature width, k neighbours, tau temperature, K classes.
+Symbols: N training samples, M test samples, d feature width, k neighbors, tau temperature, K classes.
 """
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rayfed_ssl.evaluation.features import check_labelled
+from rayfed_ssl.evaluation.features import check_labeled
 
 CHUNK = 1024
 """Test samples at a time: bounds the similarities in memory."""
@@ -22,7 +22,7 @@ def knn_accuracy(
     test_labels: Tensor,
     *,
     num_classes: int,
-    neighbours: int = 200,
+    neighbors: int = 200,
     temperature: float = 0.1,
 ) -> float:
     """Classify test samples by a vote of their nearest training samples, each weighted with exp(cosine / tau).
@@ -33,7 +33,7 @@ def knn_accuracy(
         test: Features, [M, d].
         test_labels: int64 [M] in 0..K-1.
         num_classes: K.
-        neighbours: k; at most N are asked.
+        neighbors: k; at most N are asked.
         temperature: tau.
 
     Returns:
@@ -42,24 +42,24 @@ def knn_accuracy(
     Raises:
         ValueError: Inputs do not fit together, or training labels are all one class.
     """
-    check_labelled(train, train_labels, test, test_labels, num_classes=num_classes)
-    if neighbours < 1 or temperature <= 0:
-        raise ValueError(f"neighbours and temperature must be above 0, got {neighbours} and {temperature}")
+    check_labeled(train, train_labels, test, test_labels, num_classes=num_classes)
+    if neighbors < 1 or temperature <= 0:
+        raise ValueError(f"neighbors and temperature must be above 0, got {neighbors} and {temperature}")
     bank = F.normalize(train, dim=1)
     correct = 0
     for features, labels in zip(F.normalize(test, dim=1).split(CHUNK), test_labels.split(CHUNK), strict=True):
-        similarity, index = (features @ bank.T).topk(min(neighbours, len(bank)), dim=1)
+        similarity, index = (features @ bank.T).topk(min(neighbors, len(bank)), dim=1)
         scores = votes(similarity, train_labels[index], temperature, num_classes)
         correct += int((scores.argmax(1) == labels).sum())
     return correct / len(test)
 
 
 def votes(similarity: Tensor, labels: Tensor, temperature: float, num_classes: int) -> Tensor:
-    """Sum the neighbours' weights by label.
+    """Sum the neighbors' weights by label.
 
     Args:
-        similarity: Cosines of each sample's neighbours, highest first, [M, k].
-        labels: The neighbours' labels, [M, k].
+        similarity: Cosines of each sample's neighbors, highest first, [M, k].
+        labels: The neighbors' labels, [M, k].
         temperature: tau.
         num_classes: K.
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rayfed_ssl.evaluation.features import check_labelled, extract_features
+from rayfed_ssl.evaluation.features import check_labeled, extract_features
 from rayfed_ssl.models.precision import Precision
 from rayfed_ssl.training.optimizers import BETAS, EPSILON
 
@@ -44,7 +44,7 @@ class LinearProbe:
     """The probe's hyperparameters; defaults are FLESD's for CIFAR.
 
     Attributes:
-        optimiser: "sgd", or "adam" with torch's moments.
+        optimizer: "sgd", or "adam" with torch's moments.
         lr: Initial learning rate; 0.3 for ImageNet-100 in FLESD.
         momentum: SGD momentum, not Nesterov; "adam" has none to set.
         weight_decay: Added to the gradients of weights and bias.
@@ -53,12 +53,12 @@ class LinearProbe:
         milestones: Epochs after which the learning rate is multiplied by `decay`.
         decay: That factor.
         init_std: Standard deviation of the initial weights; the bias starts at 0.
-        standardise: Whether features are scaled to mean 0 and deviation 1 by training statistics first. The protocol does
+        standardize: Whether features are scaled to mean 0 and deviation 1 by training statistics first. The protocol does
             not; encoders whose features are very small or large need it at a fixed learning rate.
         shuffle: Whether every epoch draws a new order of the samples.
     """
 
-    optimiser: Literal["sgd", "adam"] = "sgd"
+    optimizer: Literal["sgd", "adam"] = "sgd"
     lr: float = 0.03
     momentum: float = 0.9
     weight_decay: float = 0.0
@@ -67,7 +67,7 @@ class LinearProbe:
     milestones: tuple[int, ...] = (30, 50)
     decay: float = 0.1
     init_std: float = 0.01
-    standardise: bool = False
+    standardize: bool = False
     shuffle: bool = True
 
     def __post_init__(self) -> None:
@@ -84,8 +84,8 @@ class LinearProbe:
                 "the linear probe needs finite lr, decay, momentum, weight_decay and init_std, got "
                 + ", ".join(map(str, rates))
             )
-        if self.optimiser == "adam" and self.momentum != LinearProbe.momentum:
-            raise ValueError("momentum has no meaning for a linear probe with adam: remove it or take optimiser=sgd")
+        if self.optimizer == "adam" and self.momentum != LinearProbe.momentum:
+            raise ValueError("momentum has no meaning for a linear probe with adam: remove it or take optimizer=sgd")
 
     def fit(
         self,
@@ -137,7 +137,7 @@ class LinearProbe:
             test_labels: int64 [M], as in `fit`.
             num_classes: K.
             generator: On the CPU; draws views, initial weights and the order of samples.
-            view: One uint8 batch on the device to one random, normalised view of each image.
+            view: One uint8 batch on the device to one random, normalized view of each image.
             device: Where the encoder is.
             precision: Number format of the encoder.
             batch: Images at a time through the encoder.
@@ -167,9 +167,9 @@ class LinearProbe:
         num_classes: int,
         generator: torch.Generator,
     ) -> ProbeResult:
-        check_labelled(train, train_labels, test, test_labels, num_classes=num_classes)
+        check_labeled(train, train_labels, test, test_labels, num_classes=num_classes)
         train_labels, test_labels = train_labels.to(train.device), test_labels.to(train.device)
-        scale = _standardiser(train) if self.standardise else _unscaled
+        scale = _standardizer(train) if self.standardize else _unscaled
         train, test = _with_ones(scale(train)), _with_ones(scale(test.to(train)))
         weights = self._initial_weights(num_classes, train, generator)
         descent = _Descent(self, weights)
@@ -211,7 +211,7 @@ class _Descent:
         self._age += 1
         if self._probe.weight_decay:
             gradient = gradient.add(self._weights, alpha=self._probe.weight_decay)
-        if self._probe.optimiser == "adam":
+        if self._probe.optimizer == "adam":
             self._adam(gradient, lr)
         elif self._probe.momentum:
             self._weights.add_(self._moments[0].mul_(self._probe.momentum).add_(gradient), alpha=-lr)
@@ -242,7 +242,7 @@ def cross_entropy_gradient(weights: Tensor, features: Tensor, labels: Tensor) ->
     return error.T @ features / len(labels)
 
 
-def _standardiser(train: Tensor) -> Callable[[Tensor], Tensor]:
+def _standardizer(train: Tensor) -> Callable[[Tensor], Tensor]:
     mean, deviation = train.mean(0), train.std(0)
     # A feature that never varies carries nothing: it becomes 0 rather than a division by 0.
     inverse = torch.where(deviation > 0, 1 / deviation, 0)

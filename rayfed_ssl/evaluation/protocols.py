@@ -49,7 +49,7 @@ class Protocol(ABC):
 
     def suits(self, subject: Subject) -> bool:
         """Tell whether there is something to measure: labels, unless the protocol brings its own."""
-        return subject.is_labelled
+        return subject.is_labeled
 
     def check(self, task: Task, train: ImageSet, seed: int) -> None:  # noqa: B027 - most can work with any data
         """Refuse data that this protocol cannot work with, before a run begins.
@@ -106,15 +106,15 @@ def _owners(protocol: Protocol) -> Iterator[tuple[str, Any]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Neighbours(Protocol):
+class Neighbors(Protocol):
     """Weighted vote of the nearest training samples.
 
     Attributes:
-        neighbours: k.
+        neighbors: k.
         temperature: Of the vote's weights exp(cosine / temperature).
     """
 
-    neighbours: int = 200
+    neighbors: int = 200
     temperature: float = 0.1
 
     def measure(self, subject: Subject) -> Mapping[str, float]:
@@ -126,7 +126,7 @@ class Neighbours(Protocol):
             subject.test_features,
             test,
             num_classes=subject.train.num_classes,
-            neighbours=self.neighbours,
+            neighbors=self.neighbors,
             temperature=self.temperature,
         )
         return {self.name: accuracy}
@@ -134,10 +134,10 @@ class Neighbours(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Linear(Protocol):
-    """Softmax regression on the frozen encoder's features of all labelled training samples.
+    """Softmax regression on the frozen encoder's features of all labeled training samples.
 
     Attributes:
-        probe: Optimiser and schedule.
+        probe: Optimizer and schedule.
         augment: Whether every epoch draws a crop and a flip of each image; else features are computed once.
     """
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.evaluation.fine_tuning import FineTuning
 from rayfed_ssl.evaluation.linear_probe import LinearProbe
-from rayfed_ssl.evaluation.protocols import Linear, Neighbours, Protocol, SemiSupervised, Transfer
+from rayfed_ssl.evaluation.protocols import Linear, Neighbors, Protocol, SemiSupervised, Transfer
 
 BEST = "_best"
 """What the name of a score ends in where the test set has chosen the epoch."""
@@ -38,7 +38,7 @@ def _semi_swav(percent: Literal[1, 10]) -> SemiSupervised:
         source=f"{FCL}, Table 2, which follows SwAV (Caron et al. 2020), code",
         tuning=FineTuning(
             head="linear",
-            optimiser="sgd",
+            optimizer="sgd",
             lr=lr,
             head_lr=head_lr,
             batch=256,
@@ -55,7 +55,7 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
     {
         protocol.name: protocol
         for protocol in (
-            Neighbours(
+            Neighbors(
                 name="knn",
                 description="weighted vote of the 200 nearest training samples",
                 source="EasyFL (FedU, FedEMA), code; InstDisc (Wu et al. 2018)",
@@ -78,19 +78,19 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                 name="linear-easyfl",
                 description="Adam 0.003, 200 epochs of batches of 2048, features computed once",
                 source="EasyFL (FedU, FedEMA), code",
-                probe=LinearProbe(optimiser="adam", lr=3e-3, epochs=200, batch=2048, milestones=(), shuffle=False),
+                probe=LinearProbe(optimizer="adam", lr=3e-3, epochs=200, batch=2048, milestones=(), shuffle=False),
             ),
             Linear(
                 name="linear-fedca",
                 description="Adam 0.001, 100 epochs, features computed once",
                 source=f"{FEDCA}, Table 1; learning rate, batch and no crops are ours",
-                probe=LinearProbe(optimiser="adam", lr=1e-3, epochs=100, batch=128, milestones=()),
+                probe=LinearProbe(optimizer="adam", lr=1e-3, epochs=100, batch=128, milestones=()),
             ),
             Linear(
                 name="linear-fedfoa",
                 description="200 epochs of a single linear layer; Adam 0.003, batches of 500, features computed once",
                 source="FedFoA (2022), text; all but the epochs and the layer is ours, after EasyFL",
-                probe=LinearProbe(optimiser="adam", lr=3e-3, epochs=200, batch=500, milestones=()),
+                probe=LinearProbe(optimizer="adam", lr=3e-3, epochs=200, batch=500, milestones=()),
             ),
             _semi_fedca(1),
             _semi_fedca(10),

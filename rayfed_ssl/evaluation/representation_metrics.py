@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rayfed_ssl.methods.fedfoa import factorise, filled, triangle
+from rayfed_ssl.methods.fedfoa import factorize, filled, triangle
 from rayfed_ssl.trees import Weights
 
 
@@ -39,10 +39,10 @@ def feature_std(features: Tensor) -> float:
 
 
 def effective_rank(features: Tensor) -> float:
-    """Exponential of the entropy of the singular values, which are normalised to sum to 1 (Roy & Vetterli, Definition 1).
+    """Exponential of the entropy of the singular values, which are normalized to sum to 1 (Roy & Vetterli, Definition 1).
 
     Args:
-        features: [N, d], neither centred nor normalised.
+        features: [N, d], neither centered nor normalized.
 
     Returns:
         In [1, min(N, d)]: how many directions the features use; 1 for features that are multiples of one, or all 0.
@@ -82,10 +82,10 @@ def uniformity(features: Tensor) -> float:
     return float((-2 * distances.square()).exp().mean().log())
 
 
-def centred_gram(features: Tensor) -> Tensor:
+def centered_gram(features: Tensor) -> Tensor:
     """Prepare features for `cka`: H F F^T H with H = I - 1/N, at unit Frobenius norm, [N, N]; 0 if they are constant."""
-    centred = _exact(features) - _exact(features).mean(dim=0)
-    gram = centred @ centred.T
+    centered = _exact(features) - _exact(features).mean(dim=0)
+    gram = centered @ centered.T
     norm = torch.linalg.matrix_norm(gram)
     # Rounding leaves constant features about 1e-16 of their size away from their mean: that is no structure.
     floor = 1e-24 * float(_exact(features).square().sum())
@@ -96,7 +96,7 @@ def cka(first: Tensor, second: Tensor) -> float:
     """Linear CKA: HSIC(K, L) / sqrt(HSIC(K, K) HSIC(L, L)) (Kornblith et al., Eq. 3 and Table 1).
 
     Args:
-        first: `centred_gram` of one model's features, [N, N].
+        first: `centered_gram` of one model's features, [N, N].
         second: That of another's for the same samples; widths may differ.
 
     Returns:
@@ -141,7 +141,7 @@ def relation(projections: Tensor) -> Tensor:
     Returns:
         Upper triangle with a non-negative diagonal, row by row, [n (n + 1) / 2].
     """
-    return triangle(factorise(filled(_exact(projections)))[1])
+    return triangle(factorize(filled(_exact(projections)))[1])
 
 
 def relation_distance(first: Tensor, second: Tensor) -> float:

@@ -1,4 +1,4 @@
-"""What an evaluation protocol looks at: an encoder, and labelled data that no client has shown."""
+"""What an evaluation protocol looks at: an encoder, and labeled data that no client has shown."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rayfed_ssl.data.augmentation import PROBE_VIEW, augment, normalise
+from rayfed_ssl.data.augmentation import PROBE_VIEW, augment, normalize
 from rayfed_ssl.data.image_store import ImageSet
 from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.models import Model
@@ -25,8 +25,8 @@ class Subject:
     Attributes:
         architecture: The encoder's name in `ENCODERS`.
         weights: Of encoder and heads.
-        task: Models, normalisation, number format and device.
-        train: Labelled training samples; no label is -1.
+        task: Models, normalization, number format and device.
+        train: Labeled training samples; no label is -1.
         test: Test samples.
         seed: The run's. Each protocol draws from a fresh stream of it, so no protocol depends on those before it.
     """
@@ -55,7 +55,7 @@ class Subject:
         return model
 
     @property
-    def is_labelled(self) -> bool:
+    def is_labeled(self) -> bool:
         """Whether there are labels that could be learned, and samples to test on."""
         return len(np.unique(self.train.labels)) > 1 and len(self.test) > 0
 
@@ -81,7 +81,7 @@ class Subject:
 
     def extract(self, module: nn.Module, images: np.ndarray) -> Tensor:
         """Compute what a module makes of unaugmented images, in evaluation mode, [N, d] on the CPU."""
-        transform = partial(normalise, recipe=self.task.views.first)
+        transform = partial(normalize, recipe=self.task.views.first)
         return extract_features(module, images, transform, device=self.task.device, precision=self.task.precision)
 
     def cpu_generator(self) -> torch.Generator:
@@ -89,7 +89,7 @@ class Subject:
         return generator("cpu", derive_seed(self.seed, Purpose.EVALUATION))
 
     def crop(self, images: Tensor, random: torch.Generator) -> Tensor:
-        """Draw a crop and a flip of each image, normalised as the encoder is used to: [B, C, S, S].
+        """Draw a crop and a flip of each image, normalized as the encoder is used to: [B, C, S, S].
 
         Args:
             images: uint8 [B, C, H, W] on the task's device.

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from rayfed_ssl.data.augmentation import ViewRecipe, normalise
+from rayfed_ssl.data.augmentation import ViewRecipe, normalize
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.models import ENCODERS, build_encoder, encoders
@@ -95,7 +95,7 @@ class Info:
 
     @property
     def recipe(self) -> ViewRecipe:
-        """The normalisation, as views know it."""
+        """The normalization, as views know it."""
         return ViewRecipe(mean=self.mean, std=self.std)
 
 
@@ -121,7 +121,7 @@ class Export:
 
 
 class LoadedEncoder(encoders.Encoder):
-    """A plain chain of layers in evaluation mode: normalised images [N, C, S, S] to features [N, feature_dim].
+    """A plain chain of layers in evaluation mode: normalized images [N, C, S, S] to features [N, feature_dim].
 
     Attributes:
         info: What is known of it.
@@ -135,7 +135,7 @@ class LoadedEncoder(encoders.Encoder):
         self.info = info
         self.size, self.mean, self.std = info.size, info.mean, info.std
 
-    def normalise(self, images: Tensor) -> Tensor:
+    def normalize(self, images: Tensor) -> Tensor:
         """Turn uint8 images [N, C, H, W] into what the encoder takes, float32 of the same shape.
 
         Raises:
@@ -146,7 +146,7 @@ class LoadedEncoder(encoders.Encoder):
                 f"the encoder takes images with {self.info.channels} channels, got {list(images.shape)}: pass "
                 f"[N, {self.info.channels}, H, W]"
             )
-        return normalise(images, self.info.recipe)
+        return normalize(images, self.info.recipe)
 
 
 def write_export(export: Export, path: Path) -> None:
@@ -199,7 +199,7 @@ def load_encoder(path: Path | str, device: torch.device | str = "cpu") -> Loaded
     """Load an exported encoder as a module in evaluation mode, float32, laid out in memory as evaluation does.
 
         encoder = load_encoder("encoder.safetensors")
-        features = encoder(encoder.normalise(images))  # uint8 [N, C, S, S] to float32 [N, feature_dim]
+        features = encoder(encoder.normalize(images))  # uint8 [N, C, S, S] to float32 [N, feature_dim]
 
     Raises:
         ConfigError: As in `read_export`, or weights that do not fit the architecture.

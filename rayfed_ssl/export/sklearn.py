@@ -84,7 +84,7 @@ class EncoderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         features = extract_features(
             encoder,
             self._images(X),
-            encoder.normalise,
+            encoder.normalize,
             batch=self.batch,
             device=self.device,
             precision=choose_precision(self.device, "fp32"),

@@ -49,7 +49,7 @@ METHODS: dict[str, MethodInfo] = {
     "fedema": MethodInfo(FedEMA, "keep a share of the own model, by how far it moved (Zhuang et al. 2022)"),
     "ldawa": MethodInfo(LDAWA, "average layers, scaled by their cosine to the global ones (Rehman et al. 2023)"),
     "fedfoa": MethodInfo(FedFoA, "add others' feature correlations to any method's training (Liu et al. 2022)"),
-    "fcl": MethodInfo(FCL, "FedAvg with MoCo on everybody's features and matched neighbourhoods (Wu et al. 2022)"),
+    "fcl": MethodInfo(FCL, "FedAvg with MoCo on everybody's features and matched neighborhoods (Wu et al. 2022)"),
     "orchestra": MethodInfo(Orchestra, "average weights, and cluster clients' clusters (Lubana et al. 2022)"),
     "local": MethodInfo(LocalOnly, "no federation: lower bound per client, upper bound with partition=pooled"),
 }

@@ -1,11 +1,11 @@
-"""FCL: federated MoCo whose clients contrast with each other's features and match their neighbourhoods.
+"""FCL: federated MoCo whose clients contrast with each other's features and match their neighborhoods.
 
 Federated Contrastive Representation Learning with Feature Fusion and Neighborhood Matching, under review for ICLR 2022.
 Published as Wu, Wang, Zeng, Li, Shi, Hu: Decentralized Unsupervised Learning of Visual Representations, IJCAI 2022
 (arXiv 2111.10763). No code is public, and the appendix with the settings could not be read.
 
 Symbols: q queries and k+ keys, unit length [B, D]; Q_l the client's queue of K keys; Q^ features of encrypted images, Q_s
-those of all other clients [M, D]; Q' candidates [K, D]; N neighbours; tau, tau_nm temperatures; lambda strength.
+those of all other clients [M, D]; Q' candidates [K, D]; N neighbors; tau, tau_nm temperatures; lambda strength.
 
 What the paper leaves open, and what is done here:
 - tau and K are `objective.temperature` and `objective.queue_size`. Whether Table 1 used Eq. 3 or its form without Q_l is
@@ -14,7 +14,7 @@ What the paper leaves open, and what is done here:
   random second view each, encrypted in batches and encoded by the trained momentum model as it encodes keys, with the
   batch's own statistics. The paper sends as many as the queue holds.
 - Q' is drawn without replacement, once a step. Where it is drawn from Q_l alone, because nobody has sent anything yet,
-  neighbours are local ones, and of a queue that is not full yet some are random directions.
+  neighbors are local ones, and of a queue that is not full yet some are random directions.
 - A client receives what others sent in the last round; who did not take part in it is not in Q_s.
 - InstaHide mixes k images of one batch (its authors' code); no attack is known to be stopped by it.
 - With `objective.symmetric=true` second views are queries too, and both losses are summed over them as MoCo's is.
@@ -95,26 +95,26 @@ def draw_candidates(local: Tensor, remote: Tensor, generator: torch.Generator) -
     return union[torch.randperm(len(union), generator=generator, device=union.device)[: len(local)]]
 
 
-def neighbourhood_loss(queries: Tensor, candidates: Tensor, neighbours: int, temperature: float) -> Tensor:
+def neighborhood_loss(queries: Tensor, candidates: Tensor, neighbors: int, temperature: float) -> Tensor:
     """Make each query's match with each of its nearest candidates certain (Eq. 8-11).
 
-    The set L_j holds neighbour n_j and all candidates that are no neighbours, so its entropy splits by the chain rule
+    The set L_j holds neighbor n_j and all candidates that are no neighbors, so its entropy splits by the chain rule
     into that of "n_j or one of the others" and, weighed with the others' probability, that among the others. The latter
     is the same for all j: no set is built, and no difference of large numbers is taken.
 
     Args:
         queries: q, unit length, [B, D]; the gradient flows through them alone.
         candidates: Q', unit length, [K, D].
-        neighbours: N; with N >= K every set holds one feature, and the loss is 0.
+        neighbors: N; with N >= K every set holds one feature, and the loss is 0.
         temperature: tau_nm.
 
     Returns:
-        Mean over queries and neighbours of the entropy of p_ij in nats.
+        Mean over queries and neighbors of the entropy of p_ij in nats.
     """
     scores = queries @ candidates.T / temperature
-    if neighbours >= len(candidates):
+    if neighbors >= len(candidates):
         return scores.sum() * 0
-    nearest, places = scores.topk(neighbours, dim=1)
+    nearest, places = scores.topk(neighbors, dim=1)
     among = torch.zeros_like(scores, dtype=torch.bool).scatter_(1, places, True)
     others = scores.masked_fill(among, float("-inf"))
     log_shares = F.log_softmax(others, dim=1).masked_fill(among, 0)
@@ -128,16 +128,16 @@ def neighbourhood_loss(queries: Tensor, candidates: Tensor, neighbours: int, tem
 
 @dataclass(frozen=True, kw_only=True)
 class FCL(Method):
-    """FedAvg with MoCo, feature fusion and neighbourhood matching.
+    """FedAvg with MoCo, feature fusion and neighborhood matching.
 
     Attributes:
         fusion: Whether features of encrypted images are shared as negatives; without it FCL is FedAvg with MoCo.
         negatives: What a query is told from: Q_l and Q_s ("both", Eq. 3), or Q_s alone ("remote", Eq. 5).
         features: How many features a client shares; the paper's K.
         mixed: k of InstaHide (its authors' code).
-        neighbourhood: lambda (not in the paper); 0 switches neighbourhood matching off.
-        neighbours: N (not in the paper).
-        neighbourhood_temperature: tau_nm (not in the paper).
+        neighborhood: lambda (not in the paper); 0 switches neighborhood matching off.
+        neighbors: N (not in the paper).
+        neighborhood_temperature: tau_nm (not in the paper).
         parts: As in FedAvg, but the target is averaged.
     """
 
@@ -147,23 +147,23 @@ class FCL(Method):
     negatives: Literal["both", "remote"] = "both"
     features: int = 4096
     mixed: int = 4
-    neighbourhood: float = 0.1
-    neighbours: int = 5
-    neighbourhood_temperature: float = 0.1
+    neighborhood: float = 0.1
+    neighbors: int = 5
+    neighborhood_temperature: float = 0.1
     parts: Parts = Parts()
 
     def __post_init__(self) -> None:
-        for name, least in (("features", 2), ("mixed", 2), ("neighbours", 1)):
+        for name, least in (("features", 2), ("mixed", 2), ("neighbors", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"method.{name} must be at least {least}, got {getattr(self, name)}")
-        if not self.neighbourhood_temperature > 0:
-            raise ValueError(f"method.neighbourhood_temperature must be above 0, got {self.neighbourhood_temperature}")
-        if not self.neighbourhood >= 0:
-            raise ValueError(f"method.neighbourhood must be at least 0, got {self.neighbourhood}")
-        if self.neighbourhood and not self.fusion:
+        if not self.neighborhood_temperature > 0:
+            raise ValueError(f"method.neighborhood_temperature must be above 0, got {self.neighborhood_temperature}")
+        if not self.neighborhood >= 0:
+            raise ValueError(f"method.neighborhood must be at least 0, got {self.neighborhood}")
+        if self.neighborhood and not self.fusion:
             raise ValueError(
-                f"neighbourhood matching needs fused features, got method.fusion=false and method.neighbourhood="
-                f"{self.neighbourhood}: set method.fusion=true or method.neighbourhood=0"
+                f"neighborhood matching needs fused features, got method.fusion=false and method.neighborhood="
+                f"{self.neighborhood}: set method.fusion=true or method.neighborhood=0"
             )
 
     @property
@@ -184,10 +184,10 @@ class FCL(Method):
             raise ValueError(
                 "fcl's clients encode with their momentum models, got method.parts.target=reset: remove it"
             )
-        if self.neighbourhood and self.neighbours >= task.objective.queue_size:
+        if self.neighborhood and self.neighbors >= task.objective.queue_size:
             raise ValueError(
-                f"method.neighbours must be below objective.queue_size={task.objective.queue_size}, the number of "
-                f"candidates, got {self.neighbours}: every match would be certain"
+                f"method.neighbors must be below objective.queue_size={task.objective.queue_size}, the number of "
+                f"candidates, got {self.neighbors}: every match would be certain"
             )
         return notes
 
@@ -223,11 +223,11 @@ class FCL(Method):
         negatives = fused_negatives(local, others, self.negatives)
         contrast = queue_contrast(encoded.queries, encoded.keys, negatives, objective.temperature)
         loss = contrast.sum() / len(batch.images)
-        if self.neighbourhood:
+        if self.neighborhood:
             candidates = draw_candidates(local, others, client.draws)
             directions = len(encoded.queries) / len(batch.images)
-            loss = loss + self.neighbourhood * directions * neighbourhood_loss(
-                encoded.queries, candidates, self.neighbours, self.neighbourhood_temperature
+            loss = loss + self.neighborhood * directions * neighborhood_loss(
+                encoded.queries, candidates, self.neighbors, self.neighborhood_temperature
             )
         return Terms(loss, encoded.projections, {"keys": encoded.keys})
 

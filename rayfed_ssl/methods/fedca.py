@@ -33,7 +33,7 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from rayfed_ssl.aggregation.weighted_mean import WeightedMean
-from rayfed_ssl.data.augmentation import normalise
+from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, sent
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.methods.fedavg import FedAvg
@@ -47,7 +47,7 @@ from rayfed_ssl.trees import Weights
 
 @dataclass(frozen=True)
 class Aligned:
-    """What the alignment model makes of D_align: h_align [P, d] and z_align [P, D], not normalised."""
+    """What the alignment model makes of D_align: h_align [P, d] and z_align [P, D], not normalized."""
 
     features: Tensor
     projections: Tensor
@@ -111,14 +111,14 @@ def ensemble(previous: Tensor | None, projections: Tensor, alpha: float) -> Tens
 
     Args:
         previous: Z^(t-1), [|D_u|, D], or None for Z^0.
-        projections: z^t of the client's own samples, not normalised, [|D_u|, D].
+        projections: z^t of the client's own samples, not normalized, [|D_u|, D].
         alpha: Momentum of the ensemble, at least 0 and below 1.
     """
     fresh = (1 - alpha) * projections
     return fresh if previous is None else alpha * previous + fresh
 
 
-def normalised(ensembled: Tensor) -> Tensor:
+def normalized(ensembled: Tensor) -> Tensor:
     """z~^t = Z^t / ||Z^t||; the correction 1 / (1 - alpha^t) cancels (Eq. 10), [|D_u|, D]."""
     return F.normalize(ensembled, dim=1)
 
@@ -127,8 +127,8 @@ def alignment_loss(features: Tensor, projections: Tensor, aligned: tuple[Tensor,
     """Sum over samples of squared distances to the alignment model's outputs (Eq. 11-13).
 
     Args:
-        features: h_u, not normalised, [|D_sub|, d].
-        projections: z_u, not normalised, [|D_sub|, D].
+        features: h_u, not normalized, [|D_sub|, d].
+        projections: z_u, not normalized, [|D_sub|, D].
         aligned: h_align and z_align of the same samples.
     """
     return (features - aligned[0]).square().sum() + (projections - aligned[1]).square().sum()
@@ -214,7 +214,7 @@ class FedCA(Method):
         return ()
 
     def init_server(self, server: Server) -> ServerState:
-        """Initialise theta_0; prepare D_align and an alignment model (Algorithm 1, server, 1-2)."""
+        """Initialize theta_0; prepare D_align and an alignment model (Algorithm 1, server, 1-2)."""
         averaged = self.averaging.init_server(server)
         return ServerState(averaged, aligned=self.alignment_model(server) if self.beta else None)
 
@@ -253,7 +253,7 @@ class FedCA(Method):
         _, projections = client.task.represent(model, client.data)
         ensembled = ensemble(state.ensembled, projections.cpu(), self.ensembling)
         chosen = torch.randperm(len(ensembled), generator=client.generator, device=client.task.device).cpu()
-        rows = normalised(ensembled)[chosen[: self.dictionary_size]]
+        rows = normalized(ensembled)[chosen[: self.dictionary_size]]
         remembered = ensembled if self.ensembling else None
         return Upload(sent_up.weights, sent_up.num_samples, rows), ClientState(own, remembered, aligned), metrics
 
@@ -277,7 +277,7 @@ class FedCA(Method):
             order = torch.randperm(len(public), generator=client.draws, device=task.device)
             index = order[: task.batch]
             with unrecorded(model), task.autocast():
-                h, z = model(normalise(public.batch(index), task.views.first))
+                h, z = model(normalize(public.batch(index), task.views.first))
             return self.beta * alignment_loss(h, z, (targets[0][index], targets[1][index]))
 
         return term

@@ -3,11 +3,11 @@
 Lin, Kong, Stich, Jaggi: Ensemble Distillation for Robust Model Fusion in Federated Learning, NeurIPS 2020, at the level of
 features, as FedFoA compares with it. "Code" below means what the authors' code is known to do.
 
-Symbols: D_pub unlabelled samples for the transfer, P of them; R_k = client k's unit-length projections of D_pub [P, D];
+Symbols: D_pub unlabeled samples for the transfer, P of them; R_k = client k's unit-length projections of D_pub [P, D];
 M = their mean [P, D]; w_a weights of architecture a; n_k samples of client k.
 
 Deviations:
-- The paper's ensemble averages class scores and its student minimises a Kullback-Leibler divergence; FedFoA's text says
+- The paper's ensemble averages class scores and its student minimizes a Kullback-Leibler divergence; FedFoA's text says
   only "share knowledge at the feature level". Here the student's unit-length projections are drawn to the teachers' mean,
   by mean squared error or by cosine (`distance`).
 - Teachers see one plain view of each sample in evaluation mode, once a round; the student sees the same view in training
@@ -27,14 +27,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfed_ssl.aggregation.weighted_mean import WeightedMean
-from rayfed_ssl.data.augmentation import normalise
+from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, sent
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.methods.fedavg import FedAvg
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.objective import Batch, Terms
-from rayfed_ssl.training.optimizers import Optimiser
+from rayfed_ssl.training.optimizers import Optimizer
 from rayfed_ssl.training.state_parts import Parts, Rule, select, with_rule, without_memory
 from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import Weights, frozen
@@ -86,7 +86,7 @@ def distance_loss(projections: Tensor, taught: Tensor, distance: str) -> Tensor:
     """Compare a student's projections with the teachers' mean.
 
     Args:
-        projections: Of the student, not normalised, [B, D].
+        projections: Of the student, not normalized, [B, D].
         taught: Rows of M for the same samples, [B, D].
         distance: "mse" for the mean over all entries of (student - M)^2, the student at unit length; "cosine" for the
             mean over samples of 1 - cos(student, M).
@@ -101,7 +101,7 @@ class FedDF(Method):
     """FedAvg per architecture, followed by the distillation of all received models into each.
 
     Attributes:
-        distance: What the student minimises.
+        distance: What the student minimizes.
         distil_epochs: Passes over D_pub per round and architecture; 0 leaves the averages as they are.
         distil_batch: Samples a step (code).
         distil_lr: Learning rate of Adam (code).
@@ -199,7 +199,7 @@ class FedDF(Method):
             student: The average of one architecture's clients.
             taught: M, [P, D].
             public: D_pub.
-            task: Normalisation of images and number format.
+            task: Normalization of images and number format.
             generator: Orders the samples.
 
         Returns:
@@ -208,7 +208,7 @@ class FedDF(Method):
 
         def loss(model: Model, memory: nn.Module, batch: Batch) -> Terms:
             with task.autocast():
-                _, projections = model(normalise(batch.images, task.views.first))
+                _, projections = model(normalize(batch.images, task.views.first))
             return Terms(distance_loss(projections, taught[batch.index], self.distance), projections)
 
         metrics = task.fit(
@@ -218,7 +218,7 @@ class FedDF(Method):
             loss=loss,
             epochs=self.distil_epochs,
             batch=self.distil_batch,
-            optimiser=Optimiser(lr=self.distil_lr, weight_decay=0),
+            optimizer=Optimizer(lr=self.distil_lr, weight_decay=0),
         )
         return {
             "distil_loss_first": metrics["loss_first"],

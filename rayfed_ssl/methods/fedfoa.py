@@ -10,7 +10,7 @@ a round; Q* the orthonormal basis in which Rbar^j comes closest to Z; lambda str
 Deviations, where the paper is silent or cannot be meant literally:
 - R has a non-negative diagonal. Only then is QR unique, as section 3.2 says it is; with LAPACK's signs traces mean nothing
   and averages cancel.
-- Z are the online projections of the first view, as they are unless `normalise`. R^T R = Z^T Z, so R grows with the root
+- Z are the online projections of the first view, as they are unless `normalize`. R^T R = Z^T Z, so R grows with the root
   of the batch: use one batch size for all clients, and drop_last.
 - A batch of fewer than n samples is filled up with rows of zeros, which changes neither Z^T Z nor R; without them no Q meets
   Q^T Q = I.
@@ -70,7 +70,7 @@ def filled(features: Tensor) -> Tensor:
     return torch.cat([features, missing])
 
 
-def factorise(features: Tensor) -> tuple[Tensor, Tensor]:
+def factorize(features: Tensor) -> tuple[Tensor, Tensor]:
     """Z = QR with a non-negative diagonal of R (Eq. 4).
 
     Args:
@@ -130,11 +130,11 @@ class Understanding:
     Attributes:
         others: Rbar of the other clients, [n, n] each, on the device.
         strength: lambda.
-        normalise: Whether rows of Z have unit length.
+        normalize: Whether rows of Z have unit length.
     """
 
-    def __init__(self, others: Sequence[Tensor], strength: float, normalise: bool = False) -> None:
-        self.others, self.strength, self.normalise = others, strength, normalise
+    def __init__(self, others: Sequence[Tensor], strength: float, normalize: bool = False) -> None:
+        self.others, self.strength, self.normalize = others, strength, normalize
         self.traces = [float(other.trace()) for other in others]
         self.total: Tensor | None = None
         self.steps = 0
@@ -146,8 +146,8 @@ class Understanding:
             model: Not looked at.
             projections: Z, [m, n], differentiable.
         """
-        features = filled(F.normalize(projections, dim=1) if self.normalise else projections)
-        basis, relation = factorise(features.detach())
+        features = filled(F.normalize(projections, dim=1) if self.normalize else projections)
+        basis, relation = factorize(features.detach())
         self.total = relation.double() if self.total is None else self.total + relation.double()
         self.steps += 1
         term = projections.new_zeros(())
@@ -196,16 +196,16 @@ class FedFoA(Method):
         base: The method that trains the models; by default none, as in the paper's heterogeneous setting.
         strength: lambda (section 4.1).
         warm_up: t_warm, rounds without the term (section 4.1).
-        normalise: Whether rows of Z are brought to unit length first (not in the paper). Without it the term can be lowered
+        normalize: Whether rows of Z are brought to unit length first (not in the paper). Without it the term can be lowered
             by shrinking Z, which an objective on cosines does not resist.
     """
 
     privacy: ClassVar = "Low"
-    not_at_start: ClassVar = ("strength", "warm_up", "normalise")
+    not_at_start: ClassVar = ("strength", "warm_up", "normalize")
     base: Method = LocalOnly()
     strength: float = 0.01
     warm_up: int = 5
-    normalise: bool = False
+    normalize: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.base, FedFoA):
@@ -257,7 +257,7 @@ class FedFoA(Method):
     def update_client(self, download: Download, state: Any, client: Client) -> tuple[Upload, Any, Metrics]:
         """Client(D^i, R): the base's local training with the term on each step (Algorithm 1, lines 5 to 14)."""
         others = [from_triangle(packed).to(client.task.device) for packed in download.relations or ()]
-        understanding = Understanding(others, self.strength, self.normalise)
+        understanding = Understanding(others, self.strength, self.normalize)
         upload, next_state, metrics = self.base.update_client(download.base, state, client.adding(understanding))
         return Upload(upload, understanding.mean()), next_state, metrics
 

@@ -11,8 +11,8 @@ Deviations:
 - The consensus is the plain mean over clients (code) and is not scaled back to unit length: where clients disagree it is
   short, and its pull on single entries is weak.
 - The code draws 5,000 public samples anew each round; here the public set is all of them (`public=stl10:5000`).
-- The paper's training on labelled public data before round 1 has nothing to correspond to, and is left out.
-- Clients digest in training mode with their own optimiser, as the code does.
+- The paper's training on labeled public data before round 1 has nothing to correspond to, and is left out.
+- Clients digest in training mode with their own optimizer, as the code does.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfed_ssl.aggregation.compression import Format, Packed, pack, unpack
-from rayfed_ssl.data.augmentation import normalise
+from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, sent
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.objective import Batch, Terms
@@ -78,7 +78,7 @@ def digest_loss(projections: Tensor, agreed: Tensor) -> Tensor:
     """Mean absolute error between a client's projections and the consensus (code).
 
     Args:
-        projections: Of public samples, not normalised, [B, D].
+        projections: Of public samples, not normalized, [B, D].
         agreed: Rows of C for the same samples, [B, D].
     """
     return F.l1_loss(F.normalize(projections, dim=1), agreed)
@@ -151,7 +151,7 @@ class FedMD(Method):
 
         def loss(model: Model, memory: nn.Module, batch: Batch) -> Terms:
             with task.autocast():
-                _, projections = model(normalise(batch.images, task.views.first))
+                _, projections = model(normalize(batch.images, task.views.first))
             return Terms(digest_loss(projections, target[batch.index]), projections)
 
         model = task.model(weights, client.architecture)

@@ -7,7 +7,7 @@ Symbols: D_pub public samples, P of them; R_k representations of D_pub [P, D]; M
 and tau_S student temperature; f_S student, whose weights become the global ones; zeta momentum; m anchors in the queue.
 
 Deviations, each a field where there is a choice:
-- R_k are the projection head's outputs, normalised, one plain view in evaluation mode (code; the paper says "encoder").
+- R_k are the projection head's outputs, normalized, one plain view in evaluation mode (code; the paper says "encoder").
 - The student goes on from the last global model (Algorithm 1).
 - A step enqueues its own batch before it compares, so a sample's other view is among its anchors (code). `exclude_self`
   takes the sample itself out of both distributions.
@@ -45,7 +45,7 @@ from rayfed_ssl.models import Model
 from rayfed_ssl.training.batching import finite
 from rayfed_ssl.training.ema import update_momentum
 from rayfed_ssl.training.feature_queue import SampleQueue
-from rayfed_ssl.training.optimizers import Optimiser
+from rayfed_ssl.training.optimizers import Optimizer
 from rayfed_ssl.training.state_parts import MEMORY, Rule, without_memory
 from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import Weights, frozen, tensor_mean
@@ -101,7 +101,7 @@ def sharpen(similarities: Tensor, temperature: float) -> Tensor:
 
     Args:
         similarities: M_k, [P, P], in [-1, 1].
-        temperature: tau_T; below 1 it weighs near neighbours more.
+        temperature: tau_T; below 1 it weighs near neighbors more.
 
     Returns:
         exp((M_k - 1) / tau_T), [P, P]: Eq. 5 times exp(-1 / tau_T), which Eq. 8 cancels and which keeps the exponent at
@@ -137,7 +137,7 @@ def student_log_probabilities(queries: Tensor, anchors: Tensor, temperature: flo
 
 
 def target_probabilities(ensembled: Tensor, queries: Tensor, anchors: Tensor) -> Tensor:
-    """p^i_j: rows of the ensemble, restricted to the anchors and normalised (Eq. 8).
+    """p^i_j: rows of the ensemble, restricted to the anchors and normalized (Eq. 8).
 
     Args:
         ensembled: M, [P, P].
@@ -199,7 +199,7 @@ class FLESD(Method):
     keep: float = 1.0
 
     def __post_init__(self) -> None:
-        Optimiser(lr=self.distil_lr, weight_decay=self.distil_weight_decay)  # refuses what it cannot use
+        Optimizer(lr=self.distil_lr, weight_decay=self.distil_weight_decay)  # refuses what it cannot use
         for name in ("temperature", "queue_size", "distil_epochs", "distil_lr", "keep"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"method.{name} must be above 0, got {getattr(self, name)}")
@@ -237,7 +237,7 @@ class FLESD(Method):
         return tuple(notes)
 
     def init_server(self, server: Server) -> ServerState:
-        """w^(0) <- random weight initialisation."""
+        """w^(0) <- random weight initialization."""
         task = server.task
         return ServerState(task.encoder, task.initial_weights(), task.heterogeneous)
 
@@ -314,7 +314,7 @@ class FLESD(Method):
         """
         size = check_public(len(public), self.queue_size, self.distil_batch)
         queue = SampleQueue.random(size, student.projection_dim, generator)
-        descent = Optimiser(lr=self.distil_lr, weight_decay=self.distil_weight_decay).over(student.parameters())
+        descent = Optimizer(lr=self.distil_lr, weight_decay=self.distil_weight_decay).over(student.parameters())
         losses, num_steps = [], 0
         for epoch in range(self.distil_epochs):
             before = queue.filled if self.refill == "epoch" else 0

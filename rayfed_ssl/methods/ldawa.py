@@ -7,7 +7,7 @@ Symbols: w_k^l tensor l of client k after local training; w_g^l the global one t
 delta_k^l = cos(w_k^l, w_g^l).
 
 Deviations:
-- delta shrinks a layer wherever it is below 1 (code). `renormalise` divides by the sum of |delta| instead of K.
+- delta shrinks a layer wherever it is below 1 (code). `renormalize` divides by the sum of |delta| instead of K.
 - A delta below 0 turns a layer round (code). Where w_k^l or w_g^l is 0 there is no angle, and delta is 1; the code divides
   by 0 if w_g^l is 0.
 - Scalars and integers (batch-norm's step counters) are averaged without scaling; running means and variances are vectors
@@ -46,11 +46,11 @@ class LayerwiseMean:
 
     Attributes:
         reference: w_g.
-        renormalise: Whether the sum of |delta_k^l| stands in the place of K.
+        renormalize: Whether the sum of |delta_k^l| stands in the place of K.
     """
 
-    def __init__(self, reference: Weights, renormalise: bool) -> None:
-        self.reference, self.renormalise = reference, renormalise
+    def __init__(self, reference: Weights, renormalize: bool) -> None:
+        self.reference, self.renormalize = reference, renormalize
         self.sums: Weights = {}
         self.scales: dict[str, float] = {}
         self.angles: list[float] = []
@@ -66,10 +66,10 @@ class LayerwiseMean:
                 self.angles.append(cosine)
             summand = value.double() * cosine
             self.sums[name] = self.sums[name].add_(summand) if name in self.sums else summand
-            self.scales[name] = self.scales.get(name, 0.0) + (abs(cosine) if self.renormalise else 1.0)
+            self.scales[name] = self.scales.get(name, 0.0) + (abs(cosine) if self.renormalize else 1.0)
 
     def result(self) -> Weights:
-        """Compute the mean; a layer at right angles to all clients' stays as it was under `renormalise`.
+        """Compute the mean; a layer at right angles to all clients' stays as it was under `renormalize`.
 
         Raises:
             ValueError: No client sent anything.
@@ -91,7 +91,7 @@ class LDAWA(Method):
 
     Attributes:
         warm_up: First rounds that are FedAvg's; the code's condition makes them 3.
-        renormalise: Divide by the sum of |delta| instead of K, so that layers do not shrink.
+        renormalize: Divide by the sum of |delta| instead of K, so that layers do not shrink.
         weighting: As in FedAvg, in the warm-up.
         parts: As in FedAvg.
     """
@@ -99,7 +99,7 @@ class LDAWA(Method):
     privacy: ClassVar = "High"
     averages_weights: ClassVar = True
     warm_up: int = 3
-    renormalise: bool = False
+    renormalize: bool = False
     weighting: Literal["samples", "uniform"] = "samples"
     parts: Parts = Parts()
 
@@ -143,7 +143,7 @@ class LDAWA(Method):
         """Average, after the warm-up layer by layer; reports the mean cosine."""
         if server.round <= self.warm_up:
             return self.averaging.update_server(state, uploads, server)
-        mean = LayerwiseMean(state.weights, self.renormalise)
+        mean = LayerwiseMean(state.weights, self.renormalize)
         for upload in uploads.values():
             mean.add(upload.weights)
         cosine = float(torch.tensor(mean.angles, dtype=torch.float64).mean())

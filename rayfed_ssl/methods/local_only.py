@@ -1,11 +1,11 @@
 """LocalOnly: every client trains alone; the lower and the upper bound of a federation.
 
 On the real partition it is FLESD's Min-Local (the minimum over clients) and the mean over clients of its Figure 2; on
-`partition=pooled`, where one client holds everything, it is Non-FL, the centralised upper bound.
+`partition=pooled`, where one client holds everything, it is Non-FL, the centralized upper bound.
 
 Symbols: w_k weights of client k.
 
-Deviations: with more than one round the optimiser starts anew in each, as it does in the federated methods.
+Deviations: with more than one round the optimizer starts anew in each, as it does in the federated methods.
 """
 
 from collections.abc import Mapping

@@ -71,7 +71,7 @@ ENCODERS: Mapping[str, EncoderInfo] = MappingProxyType(
 
 
 def build_encoder(name: str, *, channels: int, size: int, stem: Stem = "auto") -> Encoder:
-    """Build an encoder, freshly initialised by torch's global generator.
+    """Build an encoder, freshly initialized by torch's global generator.
 
     Args:
         name: A key of `ENCODERS`.

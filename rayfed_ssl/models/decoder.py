@@ -13,12 +13,12 @@ class Decoder(nn.Module):
     """Features [B, d] to images [B, C, S, S]: one linear layer to a small map, then doublings.
 
     Each doubling is a transposed 4x4 convolution, as in DCGAN (Radford et al., 2016), with batch-norm and ReLU. A last
-    3x3 convolution gives the channels, without activation: normalised images have no bounds to keep. Maps of a side that
+    3x3 convolution gives the channels, without activation: normalized images have no bounds to keep. Maps of a side that
     is no small number times a power of two come out too large and are cut at both edges.
     """
 
     def __init__(self, feature_dim: int, *, channels: int, size: int, width: int = 128) -> None:
-        """Build it, freshly initialised by torch's global generator.
+        """Build it, freshly initialized by torch's global generator.
 
         Args:
             feature_dim: d.

@@ -3,7 +3,7 @@
 The last feature maps are pooled adaptively, so the width d never depends on the image. Layers carry torchvision's names
 where it has them: a torchvision checkpoint without its `fc.*` entries loads as it is.
 
-Weights are initialised as PyTorch and torchvision do, from torch's global generator.
+Weights are initialized as PyTorch and torchvision do, from torch's global generator.
 """
 
 from collections import OrderedDict

@@ -101,7 +101,7 @@ def head_width(spec: HeadSpec, in_features: int, out: int | None = None) -> int:
 
 
 def build_head(name: str, in_features: int, *, out: int | None = None, hidden: int | None = None) -> nn.Module:
-    """Build a head, freshly initialised by torch's global generator.
+    """Build a head, freshly initialized by torch's global generator.
 
     Args:
         name: A key of `HEADS`.
@@ -158,7 +158,7 @@ class Model(nn.Module):
         return self.get_submodule(name)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute features [N, d] and projections [N, p], not normalised.
+        """Compute features [N, d] and projections [N, p], not normalized.
 
         Both are float32 even under autocast: a softmax at a low temperature does not survive 8 bits of mantissa, so
         losses belong outside the autocast block.

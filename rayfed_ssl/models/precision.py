@@ -1,6 +1,6 @@
 """Number format and memory layout of the forward pass, chosen for the device.
 
-bf16 means autocast: weights, gradients and optimiser stay float32, convolutions and matrix products run in bfloat16.
+bf16 means autocast: weights, gradients and optimizer stay float32, convolutions and matrix products run in bfloat16.
 Chosen once per run and recorded with it, because another choice gives other bits.
 """
 

@@ -72,7 +72,7 @@ def _joined(inner: Tensor, maps: Tensor, downsample: nn.Module | None, relu: nn.
 
 
 def resnet_layers(depth: Depth) -> "OrderedDict[str, nn.Module]":
-    """Build the layers before the classifier, for colour images, and initialise them as torchvision does."""
+    """Build the layers before the classifier, for color images, and initialize them as torchvision does."""
     block = Bottleneck if depth == 50 else BasicBlock
     layers: OrderedDict[str, nn.Module] = OrderedDict(
         conv1=nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False),

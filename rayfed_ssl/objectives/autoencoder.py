@@ -3,10 +3,10 @@
 Hinton, Salakhutdinov: Reducing the Dimensionality of Data with Neural Networks, Science 2006. FedCA's FedAE is FedAvg with
 this objective; the paper describes neither decoder nor loss.
 
-Symbols: x normalised images [B, C, S, S]; h features [B, d]; x^ reconstructions.
+Symbols: x normalized images [B, C, S, S]; h features [B, d]; x^ reconstructions.
 
 Deviations:
-- Squared error per pixel of plain, normalised images; no noise and no augmentation, which an autoencoder as cited has not.
+- Squared error per pixel of plain, normalized images; no noise and no augmentation, which an autoencoder as cited has not.
 - The decoder is ours (`rayfed_ssl/models/decoder.py`). It is averaged like the encoder.
 - d is the encoder's: a bottleneck only where d is below C S S (cnn on CIFAR: 256 of 3072, on 8x8 digits 256 of 64).
 """
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import nn
 
-from rayfed_ssl.data.augmentation import normalise
+from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.models import Model
 from rayfed_ssl.models.decoder import Decoder, reconstruction_error
 from rayfed_ssl.training.objective import Batch, Head, Objective, Terms
@@ -55,7 +55,7 @@ class AutoEncoder(Objective):
 
     def loss(self, task: "Task", model: Model, memory: nn.Module, batch: Batch, generator: torch.Generator) -> Terms:
         """Rebuild the batch; draws nothing."""
-        images = normalise(batch.images, task.views.first)
+        images = normalize(batch.images, task.views.first)
         with task.autocast():
             features, projections = model(images)
             rebuilt = model.part("decoder")(features)

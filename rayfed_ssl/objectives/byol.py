@@ -46,7 +46,7 @@ class BYOLMemory(nn.Module):
 
 
 def regression_error(predictions: Tensor, targets: Tensor) -> Tensor:
-    """Squared distance of predictions and targets after normalisation (BYOL, Eq. 2).
+    """Squared distance of predictions and targets after normalization (BYOL, Eq. 2).
 
     Args:
         predictions: p of one view, [B, p], of any length.

@@ -13,7 +13,7 @@ v1 is `projector="linear" temperature=0.07`, v2 is `projector="mlp" temperature=
 Deviations:
 - `symmetric=true` (EasyFL) adds the loss of second views as queries and enqueues the keys of both views; the paper has one
   direction. Both directions see the queue as it was before the step, and their losses are summed, not averaged (code).
-- The key encoder moves after the optimiser's step and not before the next forward pass (code): the same weights.
+- The key encoder moves after the optimizer's step and not before the next forward pass (code): the same weights.
 - The key encoder starts each local training as the query encoder, with its batch-norm statistics, and the queue stays with
   the client (EasyFL, which keeps the key encoder's own statistics; training never reads them).
 - Shuffle-BN spreads keys over other devices than their queries. One device has no others, and shuffling a batch that is then
@@ -91,7 +91,7 @@ class Encoded:
     """A step's queries and keys; row i of `keys` is k+ of row i of `queries`.
 
     Attributes:
-        projections: Query encoder's projections of the first views, float32 [B, p], not normalised, differentiable.
+        projections: Query encoder's projections of the first views, float32 [B, p], not normalized, differentiable.
         queries: Unit-length rows, differentiable: of first views, [B, p]; when symmetric followed by those of second views,
             [2 B, p].
         keys: Unit-length rows without gradients, of the other view of each query's sample.

@@ -8,7 +8,7 @@ Symbols: z_o, z_t unit projections by the online and the target network [B, p]; 
 temperature; y quarter turns; zeta target decay.
 
 Deviations:
-- The target moves after the optimiser's step. In the code it moves before it is used: the first step of a local training
+- The target moves after the optimizer's step. In the code it moves before it is used: the first step of a local training
   already sees it moved, and the last step does not move it.
 - First views pass the target alone: the code passes them through the online network as well and uses only what that does to
   running statistics of batch-norm. So a method's terms see the projections of the second view.

@@ -7,7 +7,7 @@ Symbols: y quarter turns in 0..3; B samples a step; S side of the images.
 
 Deviations:
 - None of the three papers says what precedes the rotation. As in the code, images are shifted by up to 4 of 32 pixels and
-  mirrored: colours and sizes stay, for small boxes often show nothing that has an upright position. Other sizes are
+  mirrored: colors and sizes stay, for small boxes often show nothing that has an upright position. Other sizes are
   shifted by an eighth of the side (the code crops 224 of 256 pixels), and images are mirrored as often as in the run's
   views: digits never. `augmentation="views"` takes the run's first view instead, for comparisons on equal views.
 - One linear layer on the encoder's features tells the turns; RotNet's last block belongs to its classifier.

@@ -40,7 +40,7 @@ def info_nce(first: Tensor, second: Tensor, temperature: float) -> Tensor:
 
 
 def nt_xent(first: Tensor, second: Tensor, temperature: float) -> Tensor:
-    """Normalised temperature-scaled cross entropy over all 2B views (SimCLR, Eq. 1).
+    """Normalized temperature-scaled cross entropy over all 2B views (SimCLR, Eq. 1).
 
     Args:
         first: Unit-length projections of first views, [B, D].

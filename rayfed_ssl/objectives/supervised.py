@@ -1,4 +1,4 @@
-"""Supervised cross entropy: the papers' labelled comparison, not a self-supervised objective.
+"""Supervised cross entropy: the papers' labeled comparison, not a self-supervised objective.
 
 FLESD's Figure 2 trains it for 100 epochs with Adam 1e-3 and batches of 128; FedCA and FCL average it as "FedAvg".
 

@@ -12,9 +12,9 @@ Deviations:
 - K is 32 (FedU2); the paper's 3000 are for 1.28 million images. K must stay below the clients' sample counts.
 - Prototypes are averaged like weights and brought back to unit length when a local training starts.
 - `freeze_epochs` counts a client's local epochs over the whole run; the code's 313 iterations are one epoch of ImageNet.
-- Prototypes are normalised after the optimiser's step and not before the next forward pass (code): the same weights.
+- Prototypes are normalized after the optimizer's step and not before the next forward pass (code): the same weights.
 - Codes are computed from the client's batch and its queue alone. The queue stays with the client (FedU2); it is used once it
-  is full, from `queue_epoch` on (code), and its rows are enqueued after the optimiser's step.
+  is full, from `queue_epoch` on (code), and its rows are enqueued after the optimizer's step.
 - The projector is d-d-128 with batch-norm; the code's hidden layer is 2048 wide for a ResNet-50.
 """
 
@@ -152,7 +152,7 @@ class SwAV(Objective):
 
     def start(self, task: "Task", model: Model, data: "Shard", generator: torch.Generator) -> SwAVMemory:
         """Bring averaged prototypes back to unit length, and start two queues."""
-        normalise_prototypes(model)
+        normalize_prototypes(model)
         if not self.queue_size:
             return SwAVMemory(None)
         first, second = (KeyQueue.random(self.queue_size, model.projection_dim, generator) for _ in range(2))
@@ -197,14 +197,14 @@ class SwAV(Objective):
 
     def finish_step(self, task: "Task", model: Model, memory: nn.Module, terms: Terms) -> None:
         """Bring prototypes back to unit length and enqueue the projections."""
-        normalise_prototypes(model)
+        normalize_prototypes(model)
         if (queues := memory_as(SwAVMemory, memory).queue) is not None:
             queues.first.enqueue(terms.remember["first"])
             queues.second.enqueue(terms.remember["second"])
 
 
 @torch.no_grad()
-def normalise_prototypes(model: Model) -> None:
+def normalize_prototypes(model: Model) -> None:
     """Scale each prototype to unit length, in place."""
     weights = _prototypes(model)
     weights.copy_(F.normalize(weights, dim=1))

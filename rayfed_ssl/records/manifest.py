@@ -15,7 +15,7 @@ from rayfed_ssl.seeds import SERVER
 
 LATER_KEYS = (
     ("model", "start", None),
-    ("clients", "labelled", None),
+    ("clients", "labeled", None),
     ("clients", "label_choice", "balanced"),
     ("data", "validation", None),
 )

@@ -28,7 +28,7 @@ class Summary:
 
     Attributes:
         directory: The run.
-        name: The method's name; "local" on one pooled shard is the centralised upper bound.
+        name: The method's name; "local" on one pooled shard is the centralized upper bound.
         config: What was run.
         fingerprint: sha256 of the dataset, wherever it lay.
         privacy: What uploads expose, in the wording of FLESD's Table 1.
@@ -83,8 +83,8 @@ class Summary:
         return min(values) if values else None
 
 
-def summarise(directory: Path) -> Summary:
-    """Summarise a run, finished or not.
+def summarize(directory: Path) -> Summary:
+    """Summarize a run, finished or not.
 
     Raises:
         ConfigError: The directory holds no run, or a damaged one.

@@ -3,7 +3,7 @@
 {
   "round": 8,                       the committed round
   "method": "fedfoa", "seed": 0,
-  "samples": 256,                   images, unlabelled, that all numbers are computed on
+  "samples": 256,                   images, unlabeled, that all numbers are computed on
   "split": "test",                  of the test set; "held-out" for training samples that data.validation has held out
   "encoders": {                     in the method's order
     "client-0": {"architecture": "cnn", "width": 256, "feature_std": 0.41, "effective_rank": 31.2,
@@ -47,7 +47,7 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.representation_metrics import (
     angles,
-    centred_gram,
+    centered_gram,
     cka,
     false_negatives,
     relation,
@@ -146,7 +146,7 @@ def examine(federation: Federation, encoders: Mapping[str, Encoder]) -> dict[str
 
 
 def _matrices(features: Mapping[str, Tensor], relations: Mapping[str, Tensor]) -> dict[str, Any]:
-    grams = {name: centred_gram(rows) for name, rows in features.items()}
+    grams = {name: centered_gram(rows) for name, rows in features.items()}
 
     def angle(one: Tensor, other: Tensor) -> float:
         return angles(one, other).median

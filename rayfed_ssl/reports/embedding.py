@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from rayfed_ssl.data.augmentation import normalise
+from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.data.partitions import random_rows
 from rayfed_ssl.engine.diagnostics import shown
 from rayfed_ssl.engine.federation import Federation
@@ -68,7 +68,7 @@ def embed(directory: Path, *, local: bool) -> Embedding:
         features = extract_features(
             task.model(weights, architecture).encoder,
             test.images[rows],
-            partial(normalise, recipe=task.views.first),
+            partial(normalize, recipe=task.views.first),
             device=task.device,
             precision=task.precision,
         )

@@ -1,6 +1,6 @@
 """Figures of a run, as PNG and SVG files: who held which classes, losses over rounds, accuracy over bytes.
 
-Colours are Okabe and Ito's, which colour-blind readers tell apart; lines differ in marker and dash as well.
+Colors are Okabe and Ito's, which color-blind readers tell apart; lines differ in marker and dash as well.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.metric_rows import Row
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.compare import Summary, by_round, summarise
+from rayfed_ssl.reports.compare import Summary, by_round, summarize
 from rayfed_ssl.reports.partition_figure import partition_figure
 
 BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
@@ -44,7 +44,7 @@ def draw_partition(federation: Federation, out: Path) -> Path:
 
 
 def draw_comparison(summaries: Sequence[Summary], out: Path) -> Path:
-    """Draw accuracy over bytes, a point a run, a colour and a marker a method.
+    """Draw accuracy over bytes, a point a run, a color and a marker a method.
 
     Raises:
         ConfigError: No run was scored, or the file's ending is none that can be written.
@@ -55,9 +55,9 @@ def draw_comparison(summaries: Sequence[Summary], out: Path) -> Path:
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.add_subplot()
     styles = dict(zip(sorted({summary.name for summary, _ in scored}), cycle(METHOD_STYLES), strict=False))
-    for name, (colour, marker) in styles.items():
+    for name, (color, marker) in styles.items():
         own = [(s.bytes_up / s.num_clients / 1e6, 100 * score) for s, score in scored if s.name == name]
-        axes.plot(*zip(*own, strict=True), color=colour, marker=marker, linestyle="", markersize=8, label=name)
+        axes.plot(*zip(*own, strict=True), color=color, marker=marker, linestyle="", markersize=8, label=name)
     axes.set_xscale("symlog", linthresh=0.1)
     axes.set(xlabel="MB that a client sends in all", ylabel="linear probe (%)")
     axes.set_xlim(left=-0.02)
@@ -105,17 +105,17 @@ def _draw_losses(axes: Axes, rows: list[Row]) -> None:
         "loss": ("clients' mean, last local epoch", BLUE, "s", "--"),
         "distil_loss": ("server, last distillation epoch", ORANGE, "^", "-"),
     }
-    for name, (label, colour, marker, dash) in styles.items():
+    for name, (label, color, marker, dash) in styles.items():
         if series := by_round(rows, name):
             means = [fmean(values) for values in series.values()]
-            axes.plot(list(series), means, color=colour, marker=marker, linestyle=dash, label=label)
+            axes.plot(list(series), means, color=color, marker=marker, linestyle=dash, label=label)
     axes.set(xlabel="round", ylabel="loss", title="Training")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(fontsize=8)
 
 
 def _draw_accuracy(axes: Axes, record: RunRecord) -> None:
-    summary = summarise(record.directory)
+    summary = summarize(record.directory)
     moved = [point.bytes / 1e6 for point in summary.curve]
     axes.plot(moved, [100 * point.knn for point in summary.curve], color=GREEN, marker="o", label="kNN, every round")
     probe = summary.headline("linear")

@@ -131,7 +131,7 @@ def _measure(found: Found, name: str, encoder: Encoder, protocol: Protocol) -> M
     start = time.perf_counter()
     subject = subject_of(encoder, found.config, found.task, found.dataset)
     if not protocol.suits(subject):
-        raise ConfigError(f"{found.dataset.name} has fewer than two labelled classes: no accuracy can be measured")
+        raise ConfigError(f"{found.dataset.name} has fewer than two labeled classes: no accuracy can be measured")
     try:
         scores = dict(measure(protocol, subject))
     except ValueError as error:

@@ -1,6 +1,6 @@
 """Picture of a partition: clients by classes, each circle's area by the number of samples (FLESD, 2022, Fig. 2).
 
-One hue and an area scale, so nothing depends on telling colours apart; the public set's circles are hollow as well as
+One hue and an area scale, so nothing depends on telling colors apart; the public set's circles are hollow as well as
 orange. Matplotlib's pyplot, which keeps figures alive and picks a window system, is not used.
 """
 
@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-_BLUE, _ORANGE = "#0072B2", "#D55E00"  # Okabe and Ito's colour-blind safe pair
+_BLUE, _ORANGE = "#0072B2", "#D55E00"  # Okabe and Ito's color-blind safe pair
 _POINTS_PER_INCH = 72.0
 _MAX_INCHES = 14.0
 _FONT_SIZE = 10.0

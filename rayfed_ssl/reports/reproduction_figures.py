@@ -1,6 +1,6 @@
 """Figures of reproductions, drawn from the records of their runs, as PNG and SVG.
 
-Colours are Okabe and Ito's; rows differ in marker, dash or hatching as well. Hollow diamonds are published
+Colors are Okabe and Ito's; rows differ in marker, dash or hatching as well. Hollow diamonds are published
 numbers of the same dataset and score.
 """
 
@@ -50,13 +50,13 @@ def _bars(figure: Figure, result: Reproduced, directory: Path) -> None:
     axes = figure.add_subplot()
     columns, rows = result.reproduction.columns, result.reproduction.rows
     width = 0.8 / len(rows)
-    for index, (row, (colour, _), hatch) in enumerate(zip(rows, cycle(METHOD_STYLES), cycle(HATCHES), strict=False)):
+    for index, (row, (color, _), hatch) in enumerate(zip(rows, cycle(METHOD_STYLES), cycle(HATCHES), strict=False)):
         for place, column in enumerate(columns):
             cell = _cell(result, row, column)
             if cell is None or cell.mean is None:
                 continue
             x, label = place + (index - (len(rows) - 1) / 2) * width, row if place == 0 else None
-            axes.bar(x, cell.mean, 0.9 * width, yerr=cell.std, color=colour, alpha=0.7, hatch=hatch, label=label)
+            axes.bar(x, cell.mean, 0.9 * width, yerr=cell.std, color=color, alpha=0.7, hatch=hatch, label=label)
             if cell.take == "mean":
                 own = clients(directory / cell.runs[0], cell.score)
                 axes.plot([x] * len(own), [100 * value for value in own], "k.", markersize=4)
@@ -74,15 +74,15 @@ def _lines(figure: Figure, result: Reproduced, directory: Path) -> None:
     for number, panel in enumerate(panels):
         axes = figure.add_subplot(1, len(panels), number + 1)
         own = sorted((c for c in columns if c.panel == panel), key=lambda c: c.x or 0)
-        for row, (colour, marker), dash in _styled(result.reproduction.rows):
+        for row, (color, marker), dash in _styled(result.reproduction.rows):
             found = [(c.x or 0.0, cell) for c in own if (cell := _cell(result, row, c)) is not None]
             drawn = [(x, cell.mean, cell.std or 0) for x, cell in found if cell.mean is not None]
             if drawn:
                 xs, means, spread = zip(*drawn, strict=True)
-                axes.errorbar(xs, means, yerr=spread, color=colour, marker=marker, linestyle=dash, label=row, capsize=3)
+                axes.errorbar(xs, means, yerr=spread, color=color, marker=marker, linestyle=dash, label=row, capsize=3)
             published = [(x, cell.comparable) for x, cell in found if cell.comparable is not None]
             for x, value in published:
-                axes.plot(x, value, "D", color=colour, markerfacecolor="none", markersize=9)
+                axes.plot(x, value, "D", color=color, markerfacecolor="none", markersize=9)
         positive = [column.x for column in own if column.x]
         if len(positive) > 1:
             axes.set_xscale("symlog" if len(positive) < len(own) else "log", **_threshold(positive, len(own)))
@@ -101,7 +101,7 @@ def _threshold(positive: Sequence[float], number: int) -> dict[str, float]:
 def _losses(figure: Figure, result: Reproduced, directory: Path) -> None:
     """Two points a round for the clients, one for the server, over local epochs (FLESD, Figure 5)."""
     axes = figure.add_subplot()
-    for cell, (colour, marker) in zip(result.cells, cycle(METHOD_STYLES), strict=False):
+    for cell, (color, marker) in zip(result.cells, cycle(METHOD_STYLES), strict=False):
         if cell.mean is None:
             continue
         record = RunRecord.open(directory / cell.runs[0])
@@ -110,10 +110,10 @@ def _losses(figure: Figure, result: Reproduced, directory: Path) -> None:
         points = [(round - 1) * epochs + 1 for round in first], [round * epochs for round in last]
         series = sorted([*zip(points[0], first.values(), strict=True), *zip(points[1], last.values(), strict=True)])
         xs, ys = zip(*series, strict=True)
-        axes.plot(xs, ys, color=colour, linestyle="--", marker=marker, markersize=3, label=f"{cell.row}, clients")
+        axes.plot(xs, ys, color=color, linestyle="--", marker=marker, markersize=3, label=f"{cell.row}, clients")
         server = mean_by_round(record, "distil_loss")
         if server:
-            axes.plot([round * epochs for round in server], list(server.values()), color=colour, marker=marker,
+            axes.plot([round * epochs for round in server], list(server.values()), color=color, marker=marker,
                       label=f"{cell.row}, server")  # fmt: skip
     axes.set(xlabel="local epochs", ylabel="loss")
     axes.grid(alpha=0.3)
@@ -124,16 +124,16 @@ def _rounds(figure: Figure, result: Reproduced, directory: Path) -> None:
     columns = result.reproduction.columns
     for number, column in enumerate(columns):
         axes = figure.add_subplot(1, len(columns), number + 1)
-        for row, (colour, marker), dash in _styled(result.reproduction.rows):
+        for row, (color, marker), dash in _styled(result.reproduction.rows):
             cell = _cell(result, row, column)
             if cell is None or cell.mean is None:
                 continue
             found = [mean_by_round(RunRecord.open(directory / run), cell.score, "global") for run in cell.runs]
             rounds = sorted(set.intersection(*(set(one) for one in found)))
             means = [100 * fmean(one[round] for one in found) for round in rounds]
-            axes.plot(rounds, means, color=colour, marker=marker, markersize=3, linestyle=dash, label=row)
+            axes.plot(rounds, means, color=color, marker=marker, markersize=3, linestyle=dash, label=row)
             if cell.comparable is not None:
-                axes.axhline(cell.comparable, color=colour, alpha=0.4, linewidth=1, linestyle=":")
+                axes.axhline(cell.comparable, color=color, alpha=0.4, linewidth=1, linestyle=":")
         axes.set(title=column.name, xlabel="round", ylabel=_label(result))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
@@ -187,9 +187,9 @@ def _tsne(figure: Figure, result: Reproduced, directory: Path) -> None:
         picture = embed(directory / cell.runs[0], local=result.reproduction.name == "fedca-figure3")
         for label, name in enumerate(picture.classes):
             own = picture.points[picture.labels == label]
-            grey = picture.held is not None and label not in picture.held
-            colour = "0.8" if grey else f"C{label % 10}"
-            axes.scatter(own[:, 0], own[:, 1], s=5, color=colour, label=None if grey else name, zorder=1 if grey else 2)
+            gray = picture.held is not None and label not in picture.held
+            color = "0.8" if gray else f"C{label % 10}"
+            axes.scatter(own[:, 0], own[:, 1], s=5, color=color, label=None if gray else name, zorder=1 if gray else 2)
         axes.set(title=cell.row, xticks=[], yticks=[])
         axes.legend(fontsize=6, ncols=5, loc="upper center", bbox_to_anchor=(0.5, 0), markerscale=2)
 

@@ -29,7 +29,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
-        """Summarise at least one value."""
+        """Summarize at least one value."""
         return cls(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
 
 

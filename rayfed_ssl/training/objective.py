@@ -1,4 +1,4 @@
-"""The protocol of a local objective: what a client minimises on its own shard, and what it remembers for that."""
+"""The protocol of a local objective: what a client minimizes on its own shard, and what it remembers for that."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -54,7 +54,7 @@ class Terms:
 
     Attributes:
         loss: Mean loss of the batch, a float32 scalar that can be differentiated.
-        projections: Projections of the first view, float32 [B, p], not normalised, for methods that add a term on them.
+        projections: Projections of the first view, float32 [B, p], not normalized, for methods that add a term on them.
         remember: Detached tensors that `finish_step` puts into the memory.
     """
 
@@ -90,7 +90,7 @@ class Objective(ABC):
         """The projector that this objective trains on top of the encoder."""
 
     def heads(self, task: "Task", feature_dim: int, projection_dim: int) -> dict[str, nn.Module]:
-        """Make the other trained parts by name, freshly initialised by torch's global generator."""
+        """Make the other trained parts by name, freshly initialized by torch's global generator."""
         return {}
 
     def check(self, task: "Task", shard_sizes: Sequence[int]) -> tuple[str, ...]:
@@ -132,7 +132,7 @@ class Objective(ABC):
     def finish_step(  # noqa: B027 - most objectives have nothing to do here
         self, task: "Task", model: "Model", memory: nn.Module, terms: Terms
     ) -> None:
-        """Change memory and heads after the optimiser's step: move a target, enqueue keys."""
+        """Change memory and heads after the optimizer's step: move a target, enqueue keys."""
 
 
 Memory = TypeVar("Memory", bound=nn.Module)

@@ -1,4 +1,4 @@
-"""Optimisers: settings, and the descent that they make afresh for each local training.
+"""Optimizers: settings, and the descent that they make afresh for each local training.
 
 Steps have the bits of torch.optim with fused=True, whose kernels they call. torch.optim itself imports TorchDynamo,
 Inductor and SymPy at its first use, which costs every process that trains more than `import torch` does.
@@ -19,8 +19,8 @@ EPSILON = 1e-8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Optimiser:
-    """Settings of an optimiser; the defaults are FLESD's local step (paper section 5.1, weight decay from its code).
+class Optimizer:
+    """Settings of an optimizer; the defaults are FLESD's local step (paper section 5.1, weight decay from its code).
 
     Attributes:
         name: "adam" (L2 weight decay, as torch.optim.Adam) or "sgd".
@@ -45,7 +45,7 @@ class Optimiser:
                 f"{self.momentum}"
             )
 
-    def at(self, round: int, rounds: int) -> "Optimiser":
+    def at(self, round: int, rounds: int) -> "Optimizer":
         """Settle the learning rate of a round: lr (1 + cos(pi (r - 1) / R)) / 2 under "cosine", for r from 1 to R."""
         if self.schedule == "constant":
             return self
@@ -86,7 +86,7 @@ class Descent:
         lr: Learning rate of the next step.
     """
 
-    def __init__(self, settings: Optimiser, parameters: Iterable[Parameter]) -> None:
+    def __init__(self, settings: Optimizer, parameters: Iterable[Parameter]) -> None:
         self.lr = settings.lr
         self._settings = settings
         self._tracks = [_Track(parameter, _flat(parameter)) for parameter in parameters]
@@ -110,7 +110,7 @@ class Descent:
             move(self._settings, self.lr, tracks)
 
 
-def _sgd_step(settings: Optimiser, lr: float, tracks: list[_Track]) -> None:
+def _sgd_step(settings: Optimizer, lr: float, tracks: list[_Track]) -> None:
     """Move parameters of one age by SGD; the first momentum is the first gradient."""
     first = bool(settings.momentum) and tracks[0].age == 1
     if first:
@@ -130,7 +130,7 @@ def _sgd_step(settings: Optimiser, lr: float, tracks: list[_Track]) -> None:
     )
 
 
-def _adam_step(settings: Optimiser, lr: float, tracks: list[_Track]) -> None:
+def _adam_step(settings: Optimizer, lr: float, tracks: list[_Track]) -> None:
     """Move parameters of one age by Adam."""
     if tracks[0].age == 1:
         for track in tracks:

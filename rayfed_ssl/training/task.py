@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rayfed_ssl.data.augmentation import ViewRecipe, Views, augment, normalise
+from rayfed_ssl.data.augmentation import ViewRecipe, Views, augment, normalize
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.models import Model, build_model
 from rayfed_ssl.models.precision import Precision, autocast, prepare
@@ -19,7 +19,7 @@ from rayfed_ssl.models.uninitialized import Undrawn
 from rayfed_ssl.seeds import Purpose, derive_seed
 from rayfed_ssl.training.batching import all_finite, batches, finite
 from rayfed_ssl.training.objective import Batch, Objective, Terms
-from rayfed_ssl.training.optimizers import Optimiser
+from rayfed_ssl.training.optimizers import Optimizer
 from rayfed_ssl.training.state_parts import without_memory
 from rayfed_ssl.trees import Weights, frozen
 
@@ -42,8 +42,8 @@ class Task:
         channels: C of the images.
         size: Side of the square views in pixels.
         views: Recipes of a sample's two views.
-        objective: What clients minimise locally.
-        optimiser: How clients minimise it; made anew for every local training, as in FLESD's code.
+        objective: What clients minimize locally.
+        optimizer: How clients minimize it; made anew for every local training, as in FLESD's code.
         rounds: T, for schedules.
         fraction: C, the part of the clients that takes part in a round.
         epochs: E_local.
@@ -63,7 +63,7 @@ class Task:
     size: int
     views: Views
     objective: Objective
-    optimiser: Optimiser
+    optimizer: Optimizer
     rounds: int
     fraction: float = 1.0
     epochs: int
@@ -164,7 +164,7 @@ class Task:
         return autocast(self.precision, self.device)
 
     def augment(self, images: Tensor, recipe: ViewRecipe, generator: torch.Generator) -> Tensor:
-        """Draw one random view of each image: uint8 [B, C, H, W] to normalised float [B, C, size, size]."""
+        """Draw one random view of each image: uint8 [B, C, H, W] to normalized float [B, C, size, size]."""
         return augment(images, recipe, generator, size=self.size)
 
     def train(
@@ -211,7 +211,7 @@ class Task:
         terms: Sequence[Term] = (),
         epochs: int | None = None,
         batch: int | None = None,
-        optimiser: Optimiser | None = None,
+        optimizer: Optimizer | None = None,
     ) -> dict[str, float]:
         """Train in place.
 
@@ -225,7 +225,7 @@ class Task:
             terms: Added to the loss of every step; not part of the reported loss.
             epochs: E_local of the task by default.
             batch: Samples a step; the task's by default.
-            optimiser: The task's by default.
+            optimizer: The task's by default.
 
         Returns:
             The mean loss of the first and of the last epoch, the number of steps and of samples seen, and if there are any
@@ -240,7 +240,7 @@ class Task:
         kept = nn.Module() if memory is None else memory
         forward = loss or partial(self._own_loss, generator)
         num_epochs = epochs or self.epochs
-        descent = (optimiser or self.optimiser).at(round, self.rounds).over(model.parameters())
+        descent = (optimizer or self.optimizer).at(round, self.rounds).over(model.parameters())
         epoch_losses: list[float] = []
         num_steps = count = 0
         for epoch in range(num_epochs):
@@ -280,12 +280,12 @@ class Task:
 
     @torch.inference_mode()
     def represent(self, model: Model, data: Shard, batch: int = 128) -> tuple[Tensor, Tensor]:
-        """Compute features [N, d] and projections [N, p] of unaugmented samples in evaluation mode, not normalised."""
+        """Compute features [N, d] and projections [N, p] of unaugmented samples in evaluation mode, not normalized."""
         model.eval()
         features, projections = [], []
         for index in torch.arange(len(data), device=self.device).split(batch):
             with self.autocast():
-                both = model(normalise(data.batch(index), self.views.first))
+                both = model(normalize(data.batch(index), self.views.first))
             features.append(both[0])
             projections.append(both[1])
         model.train()

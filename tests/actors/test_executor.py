@@ -197,7 +197,7 @@ def test_states_are_read_from_disk_where_there_is_no_ref(executor, federation, e
 
 
 def test_a_step_that_raises_names_client_round_seed_and_command(cluster, open_tiny, tmp_path):
-    federation = open_tiny("fedavg", "training.optimiser.lr=1e30", "engine.actors=1")
+    federation = open_tiny("fedavg", "training.optimizer.lr=1e30", "engine.actors=1")
     executor = RayExecutor(federation)
     with pytest.raises(ClientError) as caught:
         play(executor, federation, tmp_path)

@@ -15,7 +15,7 @@ from rayfed_ssl.runs import run
 
 pytestmark = pytest.mark.ray
 
-FEW = ("objective=supervised", "model.projection_dim=null", "clients.labelled=0.4", "method.parts.batch_norm=local")
+FEW = ("objective=supervised", "model.projection_dim=null", "clients.labeled=0.4", "method.parts.batch_norm=local")
 PROTOCOLS = ("evaluation.protocols=[semi-swav-10, transfer-fedca]",)
 QUICK = (
     "evaluation.settings.semi-swav-10.epochs=2",

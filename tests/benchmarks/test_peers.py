@@ -52,7 +52,7 @@ def test_spread_is_the_median_and_the_range_of_repeats(table: ModuleType) -> Non
 
 def test_a_repeat_counts_with_the_median_of_its_rounds(table: ModuleType) -> None:
     rows = [row("B1", "1 MB", "flower", repeat, seconds=[1.0, 2.0 + repeat, 9.0]) for repeat in range(3)]
-    summary = table.summarise(rows)
+    summary = table.summarize(rows)
     assert summary["B1 1 MB: s/round"]["flower"] == {"median": 3.0, "low": 2.0, "high": 4.0, "repeats": 3}
 
 
@@ -60,7 +60,7 @@ def test_cpu_efficiency_pairs_repeats_and_leaves_out_lost_ones(table: ModuleType
     plain = [row("B2", "SimCLR", "plain", repeat, seconds=[4.0], core_seconds=6.0 + repeat) for repeat in range(2)]
     ours = [row("B2", "SimCLR", "rayfed-ssl", 1, seconds=[5.0], core_seconds=14.0)]
     lost = [row("B2", "SimCLR", "rayfed-ssl", 0, lost="killed")]
-    summary = table.summarise([*plain, *ours, *lost])
+    summary = table.summarize([*plain, *ours, *lost])
     assert summary["B2: CPU efficiency against the plain loop"]["rayfed-ssl"]["median"] == 0.5
     assert summary["B2: clients/s"]["rayfed-ssl"]["median"] == 4.0
 
@@ -75,10 +75,10 @@ def test_the_ideal_makespan_is_bound_by_the_sum_and_by_the_longest_client(table:
 def test_memory_per_added_client_is_paired_by_repeat(table: ModuleType) -> None:
     few = row("B4", "100 clients", "rayfed-ssl", seconds=[1.0], data_mb=800.0)
     many = row("B4", "1000 clients", "rayfed-ssl", seconds=[1.1], data_mb=1250.0)
-    summary = table.summarise([few, many])
+    summary = table.summarize([few, many])
     assert summary["B4: MB per added client"]["rayfed-ssl"]["median"] == 0.5
     without = [{key: value for key, value in one.items() if key != "data_mb"} for one in (few, many)]
-    assert "B4: MB per added client" not in table.summarise(without)
+    assert "B4: MB per added client" not in table.summarize(without)
     assert summary["B4: s/round of 1,000 over 100"]["rayfed-ssl"]["median"] == 1.1
 
 
@@ -99,7 +99,7 @@ def test_a_death_is_told_by_failed_clients_exit_code_and_hash(
     table: ModuleType, killed: dict[str, Any], told: str
 ) -> None:
     whole = row("B6", "undisturbed", "pfl", seconds=[1.0], failed=[0, 0], weights="a")
-    assert table.summarise([whole, row("B6", "killed", "pfl", **killed)])["B6: failed clients by round"]["pfl"] == told
+    assert table.summarize([whole, row("B6", "killed", "pfl", **killed)])["B6: failed clients by round"]["pfl"] == told
 
 
 def test_repeats_that_end_differently_are_all_told(table: ModuleType) -> None:
@@ -108,7 +108,7 @@ def test_repeats_that_end_differently_are_all_told(table: ModuleType) -> None:
         for repeat in range(3)
         for name in ("undisturbed", "killed")
     ]
-    told = table.summarise(rows)["B6: failed clients by round"]["pfl"]
+    told = table.summarize(rows)["B6: failed clients by round"]["pfl"]
     assert told == (
         "2 of 3: 0, exit 0, same hash, nobody seen to die; 1 of 3: 0, exit 0, other hash, nobody seen to die"
     )
@@ -117,7 +117,7 @@ def test_repeats_that_end_differently_are_all_told(table: ModuleType) -> None:
 def test_exits_are_told_with_their_spread_and_hangs(table: ModuleType) -> None:
     rows = [row("B8", "no Ray", "flower", repeat, exit_seconds=2.0 + repeat) for repeat in range(3)]
     hung = row("B8", "no Ray", "flower", 3) | {"code": None, "exit_seconds": 60.0}
-    told = table.summarise([*rows, hung])["B8: seconds to exit, exit code"]["flower"]
+    told = table.summarize([*rows, hung])["B8: seconds to exit, exit code"]["flower"]
     assert told == "hung (over 60 s); 3 (2 to 4) s, 0"
 
 
@@ -157,11 +157,11 @@ def test_distinct_cohorts_and_hashes_are_counted(table: ModuleType) -> None:
         row("B7", f"run {number}", "flower", seconds=[1.0], weights=weights, cohorts=[cohort, [7, 8]])
         for number, (weights, cohort) in enumerate(runs)
     ]
-    assert table.summarise(rows)["B7: distinct first cohorts / hashes"]["flower"] == "2 / 2 of 3 runs"
+    assert table.summarize(rows)["B7: distinct first cohorts / hashes"]["flower"] == "2 / 2 of 3 runs"
 
 
 def test_the_table_has_a_column_per_system_and_a_line_per_measurement(table: ModuleType) -> None:
     rows = [row("B1", "1 MB", "plain", repeat, seconds=[0.5 + repeat]) for repeat in range(3)]
-    lines = table.markdown(table.summarise(rows)).splitlines()
+    lines = table.markdown(table.summarize(rows)).splitlines()
     assert lines[0] == "| | plain loop | bare Ray | pfl-research | Flower | rayfed-ssl |"
     assert lines[2] == "| B1 1 MB: s/round | 1.5 (0.5 to 2.5) |  |  |  |  |"

@@ -1,4 +1,4 @@
-"""The report in headless Chromium: opens in silence, sorts, fits a phone, follows the colour scheme, is accessible."""
+"""The report in headless Chromium: opens in silence, sorts, fits a phone, follows the color scheme, is accessible."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -110,9 +110,9 @@ def test_a_dark_screen_gets_dark_paper_and_light_ink_in_figures_too(chromium, re
     assert ink["light"][2] != ink["dark"][2]
 
 
-def brightness(colour):
+def brightness(color):
     """Mean of red, green and blue in "rgb(1, 2, 3)", in [0, 1]."""
-    values = [float(part) for part in colour.removeprefix("rgb(").removesuffix(")").split(",")]
+    values = [float(part) for part in color.removeprefix("rgb(").removesuffix(")").split(",")]
     return sum(values) / 3 / 255
 
 

@@ -11,7 +11,7 @@ from rayfed_ssl.config.recipes import recipe_names
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.runs import run
-from rayfed_ssl.training.optimizers import Optimiser
+from rayfed_ssl.training.optimizers import Optimizer
 
 SMALL = (
     "data={name: digits, train_limit: 240, test_limit: 40}",
@@ -44,7 +44,7 @@ PAPERS = [
         "orchestra",
     ),
     *("ldawa", "fedbyol", "fedsimclr", "fedmoco", "fedsimsiam", "fedae", "fedpr", "fedrot", "fedswav", "feddc"),
-    *("simclr-centralised", "moco-centralised", "byol-local", "fedavg-supervised"),
+    *("simclr-centralized", "moco-centralized", "byol-local", "fedavg-supervised"),
     *("fedfoa-fedbyol", "fedfoa-fedu", "fedfoa-fedema"),
 ]
 
@@ -77,7 +77,7 @@ def test_easyfls_settings_are_the_defaults_of_byol(name: str):
     config = Config.load(name, *full_size(name))
     objective, training = config.objective, config.training
     assert (objective.hidden, objective.momentum, config.model.projection_dim) == (4096, 0.99, 2048)
-    assert training.optimiser == Optimiser(name="sgd", lr=0.032, weight_decay=5e-4, schedule="cosine")
+    assert training.optimizer == Optimizer(name="sgd", lr=0.032, weight_decay=5e-4, schedule="cosine")
     assert (config.rounds, config.epochs, training.batch, training.drop_last) == (100, 5, 128, True)
     assert (config.partition.name, config.partition.classes, config.clients.number) == ("classes_per_client", 2, 5)
 
@@ -126,7 +126,7 @@ def test_a_system_is_named_for_its_method_and_objective(recipe: str, system: str
 def test_systems_of_the_papers_are_told_apart_by_name():
     named = [name for name in PAPERS if name in recipe_names()]
     systems = [(config.system, config.partition.name) for config in map(Config.load, named)]
-    alike = {systems[named.index("fedpr")]}  # FedPR and FedRot differ in their optimiser alone
+    alike = {systems[named.index("fedpr")]}  # FedPR and FedRot differ in their optimizer alone
     assert len(set(systems)) == len(named) - len(alike)
 
 

@@ -13,6 +13,6 @@ def test_the_page_tells_what_the_code_has() -> None:
 
 def test_every_key_is_explained() -> None:
     keys = {key.name for key in all_keys()}
-    assert {"seed", "public", "training.optimiser.lr", "evaluation.linear.lr", "method.queue_size"} <= keys
+    assert {"seed", "public", "training.optimizer.lr", "evaluation.linear.lr", "method.queue_size"} <= keys
     assert {"method.mu", "objective.form"} <= keys
     assert all(len(key.meaning) > 1 for key in all_keys())

@@ -45,8 +45,8 @@ MISTAKES = {
         "partition.alpha has no meaning for partition=iid: remove it",
     ),
     "momentum with adam": (
-        ["training.optimiser.momentum=0.5"],
-        "training.optimiser.momentum has no meaning for adam: remove it or set optimiser.name=sgd",
+        ["training.optimizer.momentum=0.5"],
+        "training.optimizer.momentum has no meaning for adam: remove it or set optimizer.name=sgd",
     ),
     "keep without similarities": (
         ["method.keep=0.5"],
@@ -89,7 +89,7 @@ MISTAKES = {
         "^partition cannot be read: 'alpha' is there twice",
     ),
     "a truth for a whole number": (["rounds=true"], "^rounds must be a number, got true"),
-    "a truth for a number": (["training.optimiser.lr=true"], r"^training\.optimiser\.lr must be a number, got true"),
+    "a truth for a number": (["training.optimizer.lr=true"], r"^training\.optimizer\.lr must be a number, got true"),
     "section is no section": (["clients=5"], "clients: input should be a valid dictionary .*got 5"),
 }
 
@@ -191,7 +191,7 @@ def test_constant_communication_is_one_round():
 
 @pytest.mark.parametrize("text", ["1e-3", "0.001", "1.0e-3", "1E-3"])
 def test_small_numbers_may_be_written_as_people_do(tmp_path: Path, text: str):
-    assert Config.load("digits", f"training.optimiser.lr={text}").training.optimiser.lr == 0.001
+    assert Config.load("digits", f"training.optimizer.lr={text}").training.optimizer.lr == 0.001
     assert Config.load("digits", "method=fedprox", "public=null", f"method.mu={text}").method.mu == 0.001
     (tmp_path / "run.yaml").write_text(
         f"method: {{name: fedprox, mu: {text}}}\nobjective: simclr\ndata: digits\ntraining: {{epochs: 1}}\n"

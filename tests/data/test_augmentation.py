@@ -10,7 +10,7 @@ from torchvision import transforms as pil
 from torchvision.transforms.v2 import functional as tv
 
 from rayfed_ssl.data import augmentation as views
-from rayfed_ssl.data.augmentation import PROBE_VIEW, VIEWS, ViewRecipe, augment, normalise, rotate_quarter_turns
+from rayfed_ssl.data.augmentation import PROBE_VIEW, VIEWS, ViewRecipe, augment, normalize, rotate_quarter_turns
 from rayfed_ssl.data.color import blend_, blur, jitter_, jitter_factors, shift_hue_, solarize
 
 torch.set_num_threads(1)
@@ -35,10 +35,10 @@ def photographs(num: int, size: int) -> Tensor:
     return ((2 * shapes - 0.5).clamp(0, 1) * 255).round().to(torch.uint8)
 
 
-def hard_colours() -> Tensor:
-    levels = torch.tensor([0.0, 0.2, 0.2000001, 0.2003, 0.5, 1.0])  # ties, near ties, greys, black and white
-    colours = torch.cat([torch.cartesian_prod(levels, levels, levels), torch.rand(84, 3, generator=seeded())])
-    return colours.T.reshape(1, 3, 20, 15).contiguous()
+def hard_colors() -> Tensor:
+    levels = torch.tensor([0.0, 0.2, 0.2000001, 0.2003, 0.5, 1.0])  # ties, near ties, grays, black and white
+    colors = torch.cat([torch.cartesian_prod(levels, levels, levels), torch.rand(84, 3, generator=seeded())])
+    return colors.T.reshape(1, 3, 20, 15).contiguous()
 
 
 def distance(first: Tensor, second: Tensor) -> float:
@@ -138,7 +138,7 @@ TWO_OPS = [lambda x, f: (x * f).clamp(0, 1), lambda x, f: (x * f + (1 - f) * x.m
 @pytest.mark.parametrize("factor", [0.0, 0.2, 0.9, 1.0, 1.3, 1.8])
 @pytest.mark.parametrize("channels", [3, 1])
 def test_blends_are_torchvisions_with_one_operation_and_factor_per_sample(factor: float, channels: int) -> None:
-    images = torch.cat([hard_colours(), hard_colours() ** 2, hard_colours() ** 3])[:, :channels]
+    images = torch.cat([hard_colors(), hard_colors() ** 2, hard_colors() ** 3])[:, :channels]
     for ops in itertools.permutations(range(3)) if channels == 3 else ((0, 1, 1), (1, 0, 0)):
         ours = blend_(images.clone(), torch.tensor([factor, 0.5, 1.5]), torch.tensor(ops))
         theirs = [TORCHVISION[op](image, f) for op, image, f in zip(ops, images, (factor, 0.5, 1.5), strict=True)]
@@ -146,10 +146,10 @@ def test_blends_are_torchvisions_with_one_operation_and_factor_per_sample(factor
 
 
 @pytest.mark.parametrize("shift", [-0.5, -0.2, -1 / 6, -0.01, 0.0, 0.05, 0.2, 1 / 3, 0.5])
-def test_hue_is_torchvisions_on_hard_colours(shift: float) -> None:
-    ours = shift_hue_(hard_colours(), torch.tensor([shift]))
+def test_hue_is_torchvisions_on_hard_colors(shift: float) -> None:
+    ours = shift_hue_(hard_colors(), torch.tensor([shift]))
     # Hue is a quotient by the chroma: its rounding, up to 6 * 2^-24 turns, is multiplied by the chroma again.
-    torch.testing.assert_close(ours, tv.adjust_hue(hard_colours(), shift), rtol=0, atol=5e-6)
+    torch.testing.assert_close(ours, tv.adjust_hue(hard_colors(), shift), rtol=0, atol=5e-6)
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
@@ -203,8 +203,8 @@ def test_views_are_distributed_as_those_of_the_authors_pil_pipeline(name: str, n
     assert [recipe.crop_scale, recipe.interpolation, recipe.jitter, recipe.blur, recipe.solarize] == numbers
     torch.manual_seed(0)
     crop = pil.RandomResizedCrop(32, scale, interpolation=pil.InterpolationMode(interpolation))
-    colours = [pil.RandomApply([pil.ColorJitter(*strengths)], 0.8), pil.RandomGrayscale(0.2)]
-    author = pil.Compose([crop, pil.RandomHorizontalFlip(), *colours, *rest, pil.PILToTensor()])
+    colors = [pil.RandomApply([pil.ColorJitter(*strengths)], 0.8), pil.RandomGrayscale(0.2)]
+    author = pil.Compose([crop, pil.RandomHorizontalFlip(), *colors, *rest, pil.PILToTensor()])
     images = photographs(20, 32)
     originals = [Image.fromarray(image.permute(1, 2, 0).numpy()) for image in images] * (num // 20)
     theirs = torch.stack([author(image) for image in originals]) / 255
@@ -266,18 +266,18 @@ def test_every_recipe_makes_views_between_black_and_white_of_any_batch(name: str
         assert ((seen >= -2e-6) & (seen <= 1 + 2e-6)).all()
 
 
-def test_views_are_normalised_by_channel_or_by_the_average_of_the_channels() -> None:
+def test_views_are_normalized_by_channel_or_by_the_average_of_the_channels() -> None:
     recipe = ViewRecipe(mean=(0.2, 0.3, 0.7), std=(0.1, 0.2, 0.6))
     for images, mean, std in ((pixels(2, 3, 6, 6), recipe.mean, recipe.std), (pixels(2, 1, 6, 6), (0.4,), (0.3,))):
         theirs = (images / 255 - torch.tensor(mean).view(-1, 1, 1)) / torch.tensor(std).view(-1, 1, 1)
-        torch.testing.assert_close(normalise(images, recipe), theirs, rtol=1e-6, atol=2e-6)
-        assert torch.equal(augment(images, recipe, seeded()), normalise(images, recipe))
+        torch.testing.assert_close(normalize(images, recipe), theirs, rtol=1e-6, atol=2e-6)
+        assert torch.equal(augment(images, recipe, seeded()), normalize(images, recipe))
 
 
 WIDE_BLUR = replace(RAW, blur=1.0, blur_kernel=13)
 MISTAKES: list[tuple[str, Callable[[], object]]] = [
     (r"got torch.float32 \[2, 3, 8, 8\]", lambda: augment(torch.rand(2, 3, 8, 8), RAW, seeded())),
-    (r"got torch.uint8 \[3, 8, 8\]", lambda: normalise(pixels(3, 8, 8), RAW)),
+    (r"got torch.uint8 \[3, 8, 8\]", lambda: normalize(pixels(3, 8, 8), RAW)),
     (r"got torch.uint8 \[2, 3, 0, 8\]", lambda: augment(pixels(2, 3, 0, 8), RAW, seeded())),
     ("no 13 x 13 view", lambda: augment(pixels(2, 3, 8, 10), replace(RAW, crop_padding=2), seeded(), size=13)),
     ("8 x 10 padded by 8", lambda: augment(pixels(2, 3, 8, 10), replace(RAW, crop_padding=8), seeded())),

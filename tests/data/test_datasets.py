@@ -99,11 +99,11 @@ def test_fashion_mnist_is_read_as_it_is(tmp_path, opened):
         assert np.array_equal(images.images, wanted[split][0][:, None])
         assert images.labels.tolist() == wanted[split][1].tolist()
     assert dataset.train.classes[9] == "Ankle boot"
-    coloured = opened("fashion-mnist", path=tmp_path, channels=3).train.images
-    assert np.array_equal(coloured, np.repeat(dataset.train.images, 3, axis=1))
+    colored = opened("fashion-mnist", path=tmp_path, channels=3).train.images
+    assert np.array_equal(colored, np.repeat(dataset.train.images, 3, axis=1))
 
 
-def test_stl10_is_read_as_it_is_and_unlabelled_pictures_have_label_minus_one(tmp_path, monkeypatch, opened):
+def test_stl10_is_read_as_it_is_and_unlabeled_pictures_have_label_minus_one(tmp_path, monkeypatch, opened):
     from torchvision.datasets import STL10
 
     for files in ("train_list", "test_list"):
@@ -371,7 +371,7 @@ def test_one_class_is_enough_to_train_on(tmp_path, opened):
         ("folder", {"path": Path("/nowhere")}, "data.path /nowhere does not exist"),
         ("digits", {"size": 0}, "data.size is at least 1, got 0"),
         ("digits", {"train_limit": -3}, "data.train_limit is at least 1, got -3"),
-        ("digits", {"channels": 2}, "data.channels is 1 (grey) or 3 (colour), got 2"),
+        ("digits", {"channels": 2}, "data.channels is 1 (gray) or 3 (color), got 2"),
         ("digits", {"on_bad": "ignore"}, "data.on_bad is error or skip, got 'ignore'"),
         ("digits", {"test_fraction": 1.5}, "cannot hold out a fraction 1.5 of 1797 samples"),
         ("digits", {"validation": 1.5}, "cannot hold out a fraction 1.5 of 1437 samples"),

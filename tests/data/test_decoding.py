@@ -152,7 +152,7 @@ def test_a_test_file_alone_is_not_trained_on(tmp_path, opened):
         opened("parquet", path=tmp_path)
 
 
-def test_pictures_of_unequal_size_need_a_size_and_are_cut_from_the_centre(tmp_path, opened):
+def test_pictures_of_unequal_size_need_a_size_and_are_cut_from_the_center(tmp_path, opened):
     wide = np.zeros((4, 12, 3), np.uint8)
     wide[:, 4:8] = 200
     save(tmp_path / "a" / "wide.png", png(wide))
@@ -170,34 +170,34 @@ def test_shrinking_averages_over_all_source_pixels(tmp_path, opened):
     for i in range(2):
         save(tmp_path / "a" / f"{i}.png", png(board.astype(np.uint8)))
     images = opened("folder", path=tmp_path, size=8, test_fraction=0.5).train.images
-    # A chessboard of single pixels is grey if every pixel counts; without antialiasing it stays black and white.
+    # A chessboard of single pixels is gray if every pixel counts; without antialiasing it stays black and white.
     assert np.abs(images.astype(int) - 127).max() <= 8
 
 
-def test_grey_pictures_stay_grey_unless_one_is_coloured(tmp_path, opened):
-    grey = pictures(1, 5, 5)[0]
-    save(tmp_path / "a/grey.png", png(grey))
+def test_gray_pictures_stay_gray_unless_one_is_colored(tmp_path, opened):
+    gray = pictures(1, 5, 5)[0]
+    save(tmp_path / "a/gray.png", png(gray))
     save(tmp_path / "a/deep.png", png(np.full((5, 5), 0x80FF, np.uint16)))
     dataset = opened("folder", path=tmp_path, test_fraction=0.5)
     found = np.concatenate([dataset.train.images, dataset.test.images])
     assert found.shape == (2, 1, 5, 5)
-    assert sorted(map(bytes, found)) == sorted([grey.tobytes(), b"\x80" * 25])
+    assert sorted(map(bytes, found)) == sorted([gray.tobytes(), b"\x80" * 25])
     save(tmp_path / "a/red.png", png(np.full((5, 5, 3), (255, 0, 0), np.uint8)))
     assert opened("folder", path=tmp_path, test_fraction=0.5).train.shape == (3, 5, 5)
     assert opened("folder", path=tmp_path, test_fraction=0.5, channels=1).train.shape == (1, 5, 5)
 
 
-def test_a_coloured_test_picture_colours_the_training_pictures_too(tmp_path, opened):
+def test_a_colored_test_picture_colors_the_training_pictures_too(tmp_path, opened):
     save(tmp_path / "train/a/1.png", png(pictures(1, 5, 5)[0]))
     save(tmp_path / "test/a/1.png", png(pictures(1, 5, 5, 3)[0]))
     assert opened("folder", path=tmp_path).train.shape == (3, 5, 5)
 
 
 @pytest.mark.filterwarnings("error")
-def test_palettes_transparency_and_cmyk_become_colours(tmp_path, opened):
-    colour = np.zeros((6, 6, 3), np.uint8)
-    colour[:, 3:] = (10, 200, 30)
-    plain, alpha = Image.fromarray(colour), np.dstack([colour, np.full((6, 6), 77, np.uint8)])
+def test_palettes_transparency_and_cmyk_become_colors(tmp_path, opened):
+    color = np.zeros((6, 6, 3), np.uint8)
+    color[:, 3:] = (10, 200, 30)
+    plain, alpha = Image.fromarray(color), np.dstack([color, np.full((6, 6), 77, np.uint8)])
     (tmp_path / "a").mkdir()
     plain.save(tmp_path / "a" / "1.png")
     plain.quantize(4).save(tmp_path / "a" / "2.png", transparency=b"\x00\x80\xff")
@@ -206,7 +206,7 @@ def test_palettes_transparency_and_cmyk_become_colours(tmp_path, opened):
     plain.convert("CMYK").save(tmp_path / "a" / "5.tif")
     dataset = opened("folder", path=tmp_path, test_fraction=0.2)
     for picture in np.concatenate([dataset.train.images, dataset.test.images]):
-        assert np.array_equal(picture, colour.transpose(2, 0, 1))
+        assert np.array_equal(picture, color.transpose(2, 0, 1))
 
 
 @pytest.fixture

@@ -69,12 +69,12 @@ def test_a_set_in_memory_travels_whole():
 def test_the_fingerprint_tells_content_and_nothing_else(tmp_path):
     same = {write(tmp_path / f"{step}.arrow", blocks(23, step=step)).fingerprint for step in (1, 7, 23)}
     assert len(same) == 1
-    relabelled = [part._replace(labels=(part.labels + 1) % 3) for part in blocks(23)]
+    relabeled = [part._replace(labels=(part.labels + 1) % 3) for part in blocks(23)]
     repainted = [part._replace(pixels=part.pixels ^ 1) for part in blocks(23)]
     turned = [part._replace(pixels=part.pixels.reshape(-1, 3, 4, 5)) for part in blocks(23)]
     turned_test = [part._replace(pixels=part.pixels.reshape(-1, 3, 4, 5)) for part in blocks(11, seed=1)]
     others = [
-        write(tmp_path / "a", relabelled),
+        write(tmp_path / "a", relabeled),
         write(tmp_path / "b", repainted),
         write(tmp_path / "c", turned, turned_test),
         write(tmp_path / "d", classes=("ant", "bee", "cat")),

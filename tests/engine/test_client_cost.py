@@ -102,7 +102,7 @@ def test_a_measured_step_counts_what_it_holds_at_its_peak(open_tiny):
 
 def test_a_step_that_fails_alone_says_why_in_one_line(tiny):
     with pytest.raises(ConfigError) as caught:
-        measure_apart(tiny("fedavg", "training.optimiser.lr=1e30"))
+        measure_apart(tiny("fedavg", "training.optimizer.lr=1e30"))
     assert "the step of one client, run alone, failed: client " in str(caught.value)
     assert "\n" not in str(caught.value)
 

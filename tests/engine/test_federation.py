@@ -13,7 +13,7 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.image_store import Dataset, ImageSet
 from rayfed_ssl.engine.federation import Federation, round_half_up
 from rayfed_ssl.engine.round_loop import ClientError, ServerError
-from rayfed_ssl.engine.scoring import labelled
+from rayfed_ssl.engine.scoring import labeled
 from rayfed_ssl.engine.task_builder import default_views
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Encoder, Server
@@ -81,7 +81,7 @@ def test_held_out_samples_are_nobodys_and_the_same_for_every_seed(open_tiny: Ope
         assert (len(dataset.train), len(dataset.test)) == (120, 30)
         seen = {images[row].tobytes() for rows in federation.shards.values() for row in rows}
         seen |= {images[row].tobytes() for row in federation.public.rows}
-        seen |= {image.tobytes() for image in labelled(federation.config, dataset).images}
+        seen |= {image.tobytes() for image in labeled(federation.config, dataset).images}
         measured = {image.tobytes() for image in dataset.test.images}
         assert not seen & measured
         held_out.add(frozenset(measured))
@@ -181,7 +181,7 @@ def with_data(config: Config, labels: list[int], classes: int = 10) -> Federatio
 def test_one_class_is_enough_to_train_but_not_to_be_scored(tiny: Tiny, labels: list[int]):
     federation = with_data(tiny("fedavg"), labels)
     assert federation.notes == (
-        "the training set has fewer than two labelled classes, so no accuracy can be measured on it",
+        "the training set has fewer than two labeled classes, so no accuracy can be measured on it",
     )
     state = federation.init_server()
     result = federation.update_client(1, 0, federation.method.download(state, 0), None)
@@ -190,10 +190,10 @@ def test_one_class_is_enough_to_train_but_not_to_be_scored(tiny: Tiny, labels: l
     assert evaluation.metrics == {}
 
 
-def test_unlabelled_samples_are_not_scored_with(tiny: Tiny):
+def test_unlabeled_samples_are_not_scored_with(tiny: Tiny):
     federation = with_data(tiny("fedavg"), [0, 1] * 15 + [-1] * 10)
     assert federation.notes == ()
-    train = labelled(federation.config, federation.dataset)
+    train = labeled(federation.config, federation.dataset)
     assert len(train) == 30
     assert set(train.labels.tolist()) == {0, 1}
 
@@ -218,7 +218,7 @@ def test_scoring_writes_to_no_weight(open_tiny: Open):
 
 
 def test_a_failing_client_names_itself_its_seed_its_cause_and_the_way_to_replay_it(open_tiny: Open):
-    federation = open_tiny("fedavg", "training.optimiser.lr=1e30", "training.epochs=2")
+    federation = open_tiny("fedavg", "training.optimizer.lr=1e30", "training.epochs=2")
     with pytest.raises(ClientError) as caught:
         federation.update_client(1, 2, federation.method.download(federation.init_server(), 2), None)
     message = str(caught.value)
@@ -265,7 +265,7 @@ def test_a_term_that_is_not_finite_stops_the_client_that_met_it(open_tiny: Calla
 
 def test_weights_that_the_last_step_made_infinite_stop_the_client(open_tiny: Callable[..., Federation]):
     """One step at an absurd rate: its loss was finite, and no later loss would tell."""
-    federation = open_tiny("fedavg", "training.batch=150", "training.optimiser.lr=1.0e+39")
+    federation = open_tiny("fedavg", "training.batch=150", "training.optimizer.lr=1.0e+39")
     download = federation.method.download(federation.init_server(), 0)
     with pytest.raises(
         ClientError, match=r"a weight is not finite after the last step at learning rate 1e\+39: lower it"
@@ -274,7 +274,7 @@ def test_weights_that_the_last_step_made_infinite_stop_the_client(open_tiny: Cal
 
 
 def test_a_server_that_fails_before_round_1_says_so(open_tiny: Callable[..., Federation]):
-    federation = open_tiny("fedca", "training.optimiser.lr=1e20", "method.align_epochs=9")
+    federation = open_tiny("fedca", "training.optimizer.lr=1e20", "method.align_epochs=9")
     with pytest.raises(ServerError, match=r"the server failed before round 1: .*: lower"):
         federation.init_server()
 

@@ -90,7 +90,7 @@ def test_what_is_said_not_to_be_looked_at_are_fields():
 
 
 MATTERS = [
-    *("seed=1", "rounds=3", "training.epochs=2", "training.batch=16", "training.optimiser.lr=0.01", "data.seed=1"),
+    *("seed=1", "rounds=3", "training.epochs=2", "training.batch=16", "training.optimizer.lr=0.01", "data.seed=1"),
     *("method.align_epochs=3", "method.parts.projector=local", "objective.temperature=0.5", "public=fraction:0.2"),
     *("model.projection_dim=16", "engine.precision=bf16", "engine.server_threads=2", "data.validation=0.2"),
 ]

@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rayfed_ssl.evaluation.features import check_labelled, extract_features
+from rayfed_ssl.evaluation.features import check_labeled, extract_features
 from rayfed_ssl.models import build_encoder, build_model
 from rayfed_ssl.models.precision import Precision, prepare
 
@@ -120,6 +120,6 @@ def test_inputs_that_do_not_fit_are_refused(change: dict[str, Tensor], message: 
         "test": torch.randn(2, 3),
         "test_labels": torch.tensor([1, 1]),
     }
-    check_labelled(**good, num_classes=3)
+    check_labeled(**good, num_classes=3)
     with pytest.raises(ValueError, match=message):
-        check_labelled(**good | change, num_classes=3)
+        check_labeled(**good | change, num_classes=3)

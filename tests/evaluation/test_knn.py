@@ -13,12 +13,12 @@ def blobs(num: int, spread: float, seed: int) -> tuple[Tensor, Tensor]:
     """Three overlapping clusters of different lengths in five dimensions."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(3, (num,), generator=generator)
-    centres = torch.tensor([[3.0, 0, 0, 1, 0], [0, 2, 0, 0, 1], [1, 0, 4, 0, 0]])
-    return centres[labels] + spread * torch.randn(num, 5, generator=generator), labels
+    centers = torch.tensor([[3.0, 0, 0, 1, 0], [0, 2, 0, 0, 1], [1, 0, 4, 0, 0]])
+    return centers[labels] + spread * torch.randn(num, 5, generator=generator), labels
 
 
 def naive_accuracy(
-    train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor, neighbours: int, tau: float
+    train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor, neighbors: int, tau: float
 ) -> float:
     def cosine(a: list[float], b: list[float]) -> float:
         return sum(p * q for p, q in zip(a, b, strict=True)) / math.hypot(*a) / math.hypot(*b)
@@ -26,20 +26,20 @@ def naive_accuracy(
     bank = list(zip(train.tolist(), train_labels.tolist(), strict=True))
     correct = 0
     for sample, label in zip(test.tolist(), test_labels.tolist(), strict=True):
-        nearest = sorted(((cosine(sample, other), c) for other, c in bank), reverse=True)[:neighbours]
+        nearest = sorted(((cosine(sample, other), c) for other, c in bank), reverse=True)[:neighbors]
         scores = {c: sum(math.exp(s / tau) for s, owner in nearest if owner == c) for c in range(3)}
         correct += max(scores, key=lambda c: scores[c]) == label
     return correct / len(test)
 
 
-@pytest.mark.parametrize(("neighbours", "tau"), [(1, 0.1), (7, 0.1), (20, 0.5), (41, 0.07), (200, 0.1)])
-def test_accuracy_is_that_of_a_naive_float64_loop(neighbours: int, tau: float) -> None:
+@pytest.mark.parametrize(("neighbors", "tau"), [(1, 0.1), (7, 0.1), (20, 0.5), (41, 0.07), (200, 0.1)])
+def test_accuracy_is_that_of_a_naive_float64_loop(neighbors: int, tau: float) -> None:
     train, train_labels = blobs(41, spread=2.0, seed=1)
     test, test_labels = blobs(1100, spread=2.0, seed=2)  # more than one chunk
-    expected = naive_accuracy(train.double(), train_labels, test.double(), test_labels, neighbours, tau)
+    expected = naive_accuracy(train.double(), train_labels, test.double(), test_labels, neighbors, tau)
     got = knn_accuracy(
         train.double(), train_labels, test.double(), test_labels,
-        num_classes=3, neighbours=neighbours, temperature=tau,
+        num_classes=3, neighbors=neighbors, temperature=tau,
     )  # fmt: skip
     assert 0.4 < expected < 0.95
     assert got == expected
@@ -58,7 +58,7 @@ def test_votes_are_the_definitions_up_to_one_factor_a_sample() -> None:
 def test_one_hot_features_are_classified_perfectly() -> None:
     labels = torch.arange(60) % 4
     features = torch.eye(4)[labels]
-    assert knn_accuracy(features, labels, features[:11], labels[:11], num_classes=4, neighbours=10) == 1.0
+    assert knn_accuracy(features, labels, features[:11], labels[:11], num_classes=4, neighbors=10) == 1.0
 
 
 def test_noise_is_classified_by_chance() -> None:
@@ -74,8 +74,8 @@ def test_length_of_features_does_not_matter() -> None:
     train, train_labels = blobs(30, spread=1.5, seed=1)
     test, test_labels = blobs(50, spread=1.5, seed=2)
     stretched = train * torch.arange(1, 31).unsqueeze(1)
-    plain = knn_accuracy(train, train_labels, test, test_labels, num_classes=3, neighbours=5)
-    assert knn_accuracy(stretched, train_labels, test * 100, test_labels, num_classes=3, neighbours=5) == plain
+    plain = knn_accuracy(train, train_labels, test, test_labels, num_classes=3, neighbors=5)
+    assert knn_accuracy(stretched, train_labels, test * 100, test_labels, num_classes=3, neighbors=5) == plain
 
 
 def test_low_temperatures_do_not_overflow() -> None:
@@ -84,12 +84,10 @@ def test_low_temperatures_do_not_overflow() -> None:
     assert knn_accuracy(train, train_labels, test, test_labels, num_classes=3, temperature=1e-3) == 1.0
 
 
-def test_more_neighbours_than_samples_asks_all_of_them() -> None:
+def test_more_neighbors_than_samples_asks_all_of_them() -> None:
     train, train_labels = blobs(9, spread=2.0, seed=1)
     test, test_labels = blobs(40, spread=2.0, seed=2)
-    scores = {
-        k: knn_accuracy(train, train_labels, test, test_labels, num_classes=3, neighbours=k) for k in (9, 10, 200)
-    }
+    scores = {k: knn_accuracy(train, train_labels, test, test_labels, num_classes=3, neighbors=k) for k in (9, 10, 200)}
     assert scores[9] == scores[10] == scores[200]
 
 
@@ -106,6 +104,6 @@ def test_single_class_and_bad_settings_are_refused() -> None:
         knn_accuracy(features, torch.ones(4, dtype=torch.int64), features, torch.ones(4).long(), num_classes=2)
     labels = torch.tensor([0, 1, 0, 1])
     with pytest.raises(ValueError, match=r"must be above 0, got 0 and 0\.1"):
-        knn_accuracy(features, labels, features, labels, num_classes=2, neighbours=0)
+        knn_accuracy(features, labels, features, labels, num_classes=2, neighbors=0)
     with pytest.raises(ValueError, match="must be above 0, got 200 and 0"):
         knn_accuracy(features, labels, features, labels, num_classes=2, temperature=0)

@@ -25,8 +25,8 @@ def blobs(num: int, seed: int, spread: float = 1.5) -> tuple[Tensor, Tensor]:
     """Three overlapping clusters in five dimensions, far from the origin."""
     generator = seeded(seed)
     labels = torch.randint(3, (num,), generator=generator)
-    centres = torch.tensor([[3.0, 0, 0, 1, 0], [0, 2, 0, 0, 1], [1, 0, 4, 0, 0]]) + 2
-    return (centres[labels] + spread * torch.randn(num, 5, generator=generator)).double(), labels
+    centers = torch.tensor([[3.0, 0, 0, 1, 0], [0, 2, 0, 0, 1], [1, 0, 4, 0, 0]]) + 2
+    return (centers[labels] + spread * torch.randn(num, 5, generator=generator)).double(), labels
 
 
 def reference(
@@ -37,27 +37,27 @@ def reference(
     test_labels: Tensor,
     generator: torch.Generator,
 ) -> tuple[float, float, float, float]:
-    """The same protocol with torch's layer, loss, optimiser and schedule."""
+    """The same protocol with torch's layer, loss, optimizer and schedule."""
     layer = nn.Linear(train.shape[1], 3, dtype=train.dtype)
     with torch.no_grad():
         layer.weight.copy_(torch.randn(3, train.shape[1], generator=generator) * probe.init_std)
         layer.bias.zero_()
-    if probe.optimiser == "adam":
-        optimiser: torch.optim.Optimizer = torch.optim.Adam(
+    if probe.optimizer == "adam":
+        optimizer: torch.optim.Optimizer = torch.optim.Adam(
             layer.parameters(), probe.lr, weight_decay=probe.weight_decay
         )
     else:
-        optimiser = torch.optim.SGD(
+        optimizer = torch.optim.SGD(
             layer.parameters(), probe.lr, momentum=probe.momentum, weight_decay=probe.weight_decay
         )
-    schedule = torch.optim.lr_scheduler.MultiStepLR(optimiser, list(probe.milestones), probe.decay)
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, list(probe.milestones), probe.decay)
     accuracies = []
     for _ in range(probe.epochs):
         order = torch.randperm(len(train), generator=generator) if probe.shuffle else torch.arange(len(train))
         for index in order.split(probe.batch):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             F.cross_entropy(layer(train[index]), train_labels[index]).backward()
-            optimiser.step()
+            optimizer.step()
         schedule.step()
         accuracies.append(float((layer(test).argmax(1) == test_labels).double().mean()))
     logits = layer(train)
@@ -74,7 +74,7 @@ def test_probe_is_torchs_sgd_with_a_step_schedule(change: dict[str, float]) -> N
     "change", [{}, {"shuffle": False}, {"weight_decay": 0.02}, {"milestones": (), "lr": 0.03}, {"batch": 100}]
 )
 def test_probe_is_torchs_adam(change: dict[str, float]) -> None:
-    check_against_torch({"optimiser": "adam", **change})
+    check_against_torch({"optimizer": "adam", **change})
 
 
 def check_against_torch(change: dict[str, Any]) -> None:
@@ -90,7 +90,7 @@ def check_against_torch(change: dict[str, Any]) -> None:
 def test_defaults_are_flesds() -> None:
     probe = LinearProbe()
     assert (probe.lr, probe.momentum, probe.weight_decay, probe.batch, probe.epochs) == (0.03, 0.9, 0.0, 256, 60)
-    assert (probe.milestones, probe.decay, probe.init_std, probe.standardise) == ((30, 50), 0.1, 0.01, False)
+    assert (probe.milestones, probe.decay, probe.init_std, probe.standardize) == ((30, 50), 0.1, 0.01, False)
 
 
 def test_learning_rate_falls_at_30_and_50() -> None:
@@ -135,7 +135,7 @@ def test_seed_decides_every_bit() -> None:
 def test_inputs_are_not_written() -> None:
     train, train_labels = blobs(20, 1)
     before = train.clone(), train_labels.clone()
-    replace(SHORT, standardise=True).fit(train, train_labels, *blobs(9, 2), num_classes=3, generator=seeded())
+    replace(SHORT, standardize=True).fit(train, train_labels, *blobs(9, 2), num_classes=3, generator=seeded())
     assert torch.equal(train, before[0])
     assert torch.equal(train_labels, before[1])
 
@@ -147,8 +147,8 @@ def test_best_is_the_highest_and_last_the_final_accuracy() -> None:
     assert result.last < result.best - 0.05
 
 
-def test_standardising_makes_scale_and_offset_irrelevant() -> None:
-    probe = replace(SHORT, standardise=True)
+def test_standardizing_makes_scale_and_offset_irrelevant() -> None:
+    probe = replace(SHORT, standardize=True)
     (train, labels), (test, test_labels) = blobs(71, 1), blobs(53, 2)
     plain = probe.fit(train, labels, test, test_labels, num_classes=3, generator=seeded())
     moved = probe.fit(train * 1e-3 + 7, labels, test * 1e-3 + 7, test_labels, num_classes=3, generator=seeded())
@@ -156,19 +156,19 @@ def test_standardising_makes_scale_and_offset_irrelevant() -> None:
     assert moved.loss == pytest.approx(plain.loss, rel=1e-9)  # the offset costs four digits
 
 
-def test_standardising_equals_scaling_by_training_statistics_first() -> None:
+def test_standardizing_equals_scaling_by_training_statistics_first() -> None:
     (train, labels), (test, test_labels) = blobs(71, 1), blobs(53, 2)
     scaled = [(x - train.mean(0)) / train.std(0) for x in (train, test)]
     expected = SHORT.fit(scaled[0], labels, scaled[1], test_labels, num_classes=3, generator=seeded())
-    got = replace(SHORT, standardise=True).fit(train, labels, test, test_labels, num_classes=3, generator=seeded())
+    got = replace(SHORT, standardize=True).fit(train, labels, test, test_labels, num_classes=3, generator=seeded())
     assert got[:3] == expected[:3]
     assert got.loss == pytest.approx(expected.loss, rel=1e-12)
 
 
-def test_standardising_survives_a_feature_that_never_varies() -> None:
+def test_standardizing_survives_a_feature_that_never_varies() -> None:
     (train, labels), (test, test_labels) = blobs(71, 1), blobs(53, 2)
     train[:, 2] = test[:, 2] = 0.5
-    result = replace(SHORT, standardise=True).fit(train, labels, test, test_labels, num_classes=3, generator=seeded())
+    result = replace(SHORT, standardize=True).fit(train, labels, test, test_labels, num_classes=3, generator=seeded())
     assert np.isfinite(result.loss)
 
 
@@ -222,9 +222,9 @@ def test_augmented_probe_draws_new_views_in_every_epoch_and_leaves_the_encoder_a
     assert all(torch.equal(value, before[key]) for key, value in encoder.state_dict().items())
 
 
-@pytest.mark.parametrize("standardise", [False, True])
-def test_augmented_probe_with_a_view_that_changes_nothing_is_the_plain_probe(standardise: bool) -> None:
-    probe = replace(SHORT, standardise=standardise)
+@pytest.mark.parametrize("standardize", [False, True])
+def test_augmented_probe_with_a_view_that_changes_nothing_is_the_plain_probe(standardize: bool) -> None:
+    probe = replace(SHORT, standardize=standardize)
     torch.manual_seed(0)
     encoder = build_encoder("cnn", channels=1, size=8)
     images = np.random.default_rng(0).integers(0, 256, (30, 1, 8, 8), dtype=np.uint8)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.data.augmentation import PROBE_VIEW, augment, normalise
+from rayfed_ssl.data.augmentation import PROBE_VIEW, augment, normalize
 from rayfed_ssl.data.image_store import ImageSet
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.readiness import check_ready
@@ -45,11 +45,11 @@ class Shown(Subject):
         return self.known
 
 
-class ClassOfGrey(nn.Module):
-    """Tell the class of a grey image, whose brightness is its class, as a one-hot vector."""
+class ClassOfGray(nn.Module):
+    """Tell the class of a gray image, whose brightness is its class, as a one-hot vector."""
 
     def forward(self, images: Tensor) -> Tensor:
-        brightness = images.mean((1, 2, 3)) * 0.376 + 0.305  # undo the normalisation of the views "digits"
+        brightness = images.mean((1, 2, 3)) * 0.376 + 0.305  # undo the normalization of the views "digits"
         return F.one_hot((brightness * 255 / 40).round().long(), CLASSES).float()
 
 
@@ -80,7 +80,7 @@ def test_the_true_classes_as_features_give_every_test_sample_its_class(federatio
     labels = rng.integers(0, CLASSES, 90), rng.integers(0, CLASSES, 70)
     train, test = (image_set(np.full((len(y), 1, 8, 8), 40, np.uint8) * y[:, None, None, None].astype(np.uint8), y)
                    for y in labels)  # fmt: skip
-    found = PROTOCOLS[name].measure(known(federation, ClassOfGrey(), train, test))
+    found = PROTOCOLS[name].measure(known(federation, ClassOfGray(), train, test))
     assert found == {name: 1.0, f"{name}_best": 1.0}
 
 
@@ -102,9 +102,9 @@ def test_linear_probes_are_those_of_the_papers():
         protocol = PROTOCOLS[name]
         assert isinstance(protocol, Linear)
         probe = protocol.probe
-        assert (probe.weight_decay, probe.momentum, probe.init_std, probe.standardise) == (0, 0.9, 0.01, False)
+        assert (probe.weight_decay, probe.momentum, probe.init_std, probe.standardize) == (0, 0.9, 0.01, False)
         steps = probe.milestones, probe.decay
-        return probe.optimiser, probe.lr, probe.epochs, probe.batch, steps, protocol.augment, probe.shuffle
+        return probe.optimizer, probe.lr, probe.epochs, probe.batch, steps, protocol.augment, probe.shuffle
 
     assert row("linear-flesd") == ("sgd", 0.03, 60, 256, ((30, 50), 0.1), True, True)
     assert row("linear-moco") == ("sgd", 30, 100, 256, ((60, 80), 0.1), True, True)
@@ -114,9 +114,9 @@ def test_linear_probes_are_those_of_the_papers():
 
 
 def test_fine_tuning_is_that_of_the_papers():
-    fedca = {"head": "mlp", "optimiser": "adam", "lr": 0.001, "head_lr": None, "batch": 128, "epochs": 100}
+    fedca = {"head": "mlp", "optimizer": "adam", "lr": 0.001, "head_lr": None, "batch": 128, "epochs": 100}
     fedca |= {"milestones": (), "augment": True, "weight_decay": 0}
-    swav = {"head": "linear", "optimiser": "sgd", "momentum": 0.9, "weight_decay": 0, "batch": 256, "epochs": 20}
+    swav = {"head": "linear", "optimizer": "sgd", "momentum": 0.9, "weight_decay": 0, "batch": 256, "epochs": 20}
     swav |= {"milestones": (12, 16), "decay": 0.2, "augment": True}
     expected = {
         "semi-fedca-1": fedca | {"fraction": 0.01, "subset": "random"},
@@ -147,8 +147,8 @@ def plain_fine_tuning(subject: Subject, rows: np.ndarray, tuning: FineTuning) ->
     body = subject.task.model(subject.weights, "cnn").encoder
     network = nn.Sequential(body, nn.Linear(256, 10))
     groups = [{"params": body.parameters(), "lr": 0.03}, {"params": network[1].parameters(), "lr": 0.4}]
-    optimiser = torch.optim.SGD(groups, momentum=0.9, fused=True)
-    schedule = torch.optim.lr_scheduler.MultiStepLR(optimiser, [1, 2], 0.2)
+    optimizer = torch.optim.SGD(groups, momentum=0.9, fused=True)
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [1, 2], 0.2)
     random = torch.Generator().manual_seed(derive_seed(0, Purpose.EVALUATION))
     views = subject.task.views.first
     crop = replace(PROBE_VIEW, mean=views.mean, std=views.std)
@@ -158,13 +158,13 @@ def plain_fine_tuning(subject: Subject, rows: np.ndarray, tuning: FineTuning) ->
         network.train()
         for index in torch.randperm(len(rows), generator=random).split(tuning.batch):
             view = augment(images[index], crop, random, size=8)
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             F.cross_entropy(network(view), labels[index]).backward()
-            optimiser.step()
+            optimizer.step()
         schedule.step()
         network.eval()
         with torch.no_grad():
-            predicted = network(normalise(torch.tensor(subject.test.images), views)).argmax(1)
+            predicted = network(normalize(torch.tensor(subject.test.images), views)).argmax(1)
         accuracies.append(float((predicted == torch.tensor(subject.test.labels)).double().mean()))
     return accuracies
 
@@ -271,7 +271,7 @@ def test_mistakes_in_protocols_are_named(tiny: Callable[..., Config], words: tup
 
 @pytest.fixture(scope="module")
 def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three classes of 20 x 14 pictures in folders, told apart by their colour."""
+    """Three classes of 20 x 14 pictures in folders, told apart by their color."""
     root, rng = tmp_path_factory.mktemp("shapes"), np.random.default_rng(0)
     for split, num in (("train", 12), ("test", 5)):
         for label, name in enumerate("xyz"):
@@ -292,7 +292,7 @@ def test_transfer_fits_the_other_dataset_to_the_encoders_images(open_tiny: Open,
     assert (opened.train.shape, opened.train.num_classes) == ((3, 12, 12), 3)
     data = federation.dataset
     subject = Subject("cnn", federation.task.initial_weights(), federation.task, data.train, data.test, 0)
-    assert protocol.measure(subject)["transfer-fedca"] > 0.8  # colours tell the classes apart; chance is 1/3
+    assert protocol.measure(subject)["transfer-fedca"] > 0.8  # colors tell the classes apart; chance is 1/3
 
 
 def test_transfer_needs_a_dataset_that_is_there(open_tiny: Open):
@@ -326,12 +326,12 @@ def test_a_dataset_to_transfer_to_is_needed_where_a_run_goes_on_and_nowhere_else
     assert not (tmp_path / "again").exists()
 
 
-def test_unlabelled_images_are_transferred_from(tiny: Callable[..., Config], open_tiny: Open, shapes: Path):
+def test_unlabeled_images_are_transferred_from(tiny: Callable[..., Config], open_tiny: Open, shapes: Path):
     words = (*TRANSFER, f"evaluation.settings.transfer-fedca.dataset=folder:{shapes}", "data.channels=3", "data.size=8")
-    config, labelled = tiny("fedavg", *words), open_tiny("fedavg", *words)
-    images = labelled.dataset.train.images
-    train = ImageSet(images, np.full(len(images), -1), labelled.dataset.train.classes)
-    federation = Federation(config, replace(labelled.dataset, train=train), labelled.shards)
+    config, labeled = tiny("fedavg", *words), open_tiny("fedavg", *words)
+    images = labeled.dataset.train.images
+    train = ImageSet(images, np.full(len(images), -1), labeled.dataset.train.classes)
+    federation = Federation(config, replace(labeled.dataset, train=train), labeled.shards)
     check_ready(federation)
     encoder = Encoder("cnn", federation.task.initial_weights())
     assert federation.evaluate(encoder, "global", 1, final=False).metrics == {}

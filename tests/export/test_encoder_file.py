@@ -16,7 +16,7 @@ from torch import nn
 
 import rayfed_ssl
 from rayfed_ssl import Config, ConfigError, Observer, run
-from rayfed_ssl.data.augmentation import normalise
+from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.export.encoder_file import Export, Info, load_encoder, read_export, write_export
@@ -105,11 +105,11 @@ def test_features_have_the_bits_of_evaluation(finished: Result, tmp_path: Path):
     features = partial(extract_features, device="cpu", precision=choose_precision("cpu", "fp32"))
     images = federation.dataset.test.images
     expected = features(
-        task.model(own.weights, own.architecture).encoder, images, partial(normalise, recipe=task.views.first)
+        task.model(own.weights, own.architecture).encoder, images, partial(normalize, recipe=task.views.first)
     )
     loaded = load_encoder(tmp_path / "e.safetensors")
     assert not loaded.training
-    assert torch.equal(features(loaded, images, loaded.normalise), expected)
+    assert torch.equal(features(loaded, images, loaded.normalize), expected)
 
 
 def test_one_mean_for_three_channels_is_written_three_times(tiny: Tiny, tmp_path: Path):
@@ -117,13 +117,13 @@ def test_one_mean_for_three_channels_is_written_three_times(tiny: Tiny, tmp_path
     info = export_encoder(run(config, tmp_path / "run").directory, tmp_path / "e.safetensors").info
     assert (info.channels, info.size) == (3, 10)
     assert info.mean == (0.4914, 0.4822, 0.4465)
-    grey = tiny("fedavg", "rounds=1", "training.views=simclr-cifar")
-    federation = Federation.open(grey)
-    export_encoder(run(grey, tmp_path / "grey").directory, tmp_path / "grey.safetensors")
+    gray = tiny("fedavg", "rounds=1", "training.views=simclr-cifar")
+    federation = Federation.open(gray)
+    export_encoder(run(gray, tmp_path / "gray").directory, tmp_path / "gray.safetensors")
     images = torch.from_numpy(np.array(federation.dataset.test.images[:7]))
     assert torch.equal(
-        load_encoder(tmp_path / "grey.safetensors").normalise(images),
-        normalise(images, federation.task.views.first),
+        load_encoder(tmp_path / "gray.safetensors").normalize(images),
+        normalize(images, federation.task.views.first),
     )
 
 
@@ -145,7 +145,7 @@ def test_heads_go_along_only_where_asked_for(finished: Result, tmp_path: Path):
     assert digest(again.encoder.weights) == digest(finished.encoder().weights)
     images = torch.from_numpy(random_images(3, 1, 8))
     first, second = (load_encoder(tmp_path / f"{name}.safetensors") for name in ("plain", "both"))
-    assert torch.equal(first(first.normalise(images)), second(second.normalise(images)))
+    assert torch.equal(first(first.normalize(images)), second(second.normalize(images)))
 
 
 class StopInRound2(Observer):
@@ -186,8 +186,8 @@ def test_every_architecture_gives_its_features_again(architecture: str, tmp_path
     images = torch.from_numpy(random_images(3, 2))
     assert (loaded.size, loaded.mean, loaded.std) == (20, (0.4, 0.45), (0.2, 0.25))
     with torch.inference_mode():
-        features = loaded(loaded.normalise(images))
-        expected = original.eval()(normalise(images, export.info.recipe))
+        features = loaded(loaded.normalize(images))
+        expected = original.eval()(normalize(images, export.info.recipe))
     # The layout in memory may differ, and with it the order of float32 sums.
     torch.testing.assert_close(features, expected, rtol=1e-4, atol=1e-5)
 
@@ -202,7 +202,7 @@ def test_a_resnet_loads_into_torchvision_strictly(depth: int, stem: str, tmp_pat
         model.conv1, model.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
     model.load_state_dict(load_file(tmp_path / "e.safetensors"), strict=True)
     ours = load_encoder(tmp_path / "e.safetensors")
-    inputs = ours.normalise(torch.from_numpy(random_images(2, size=size)))
+    inputs = ours.normalize(torch.from_numpy(random_images(2, size=size)))
     with torch.inference_mode():
         features = model.eval().to(memory_format=torch.channels_last)(inputs)
         assert torch.equal(features, ours(inputs))
@@ -212,9 +212,9 @@ def test_images_with_other_channels_or_scaled_are_refused(tmp_path: Path):
     write_export(random_export("cnn"), tmp_path / "e.safetensors")
     loaded = load_encoder(tmp_path / "e.safetensors")
     with pytest.raises(ValueError, match=r"takes images with 3 channels, got \[2, 1, 20, 20\]: pass \[N, 3, H, W\]$"):
-        loaded.normalise(torch.from_numpy(random_images(2, 1)))
+        loaded.normalize(torch.from_numpy(random_images(2, 1)))
     with pytest.raises(ValueError, match="uint8 images"):
-        loaded.normalise(torch.zeros(2, 3, 20, 20))
+        loaded.normalize(torch.zeros(2, 3, 20, 20))
 
 
 def damaged(name: str, path: Path) -> None:

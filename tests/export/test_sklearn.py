@@ -16,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from rayfed_ssl import Config, ConfigError, run
-from rayfed_ssl.data.augmentation import normalise
+from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.export.encoder_file import load_encoder, write_export
 from rayfed_ssl.export.sklearn import EncoderTransformer
@@ -65,7 +65,7 @@ def test_features_have_the_bits_of_evaluation(path: Path):
     images, encoder = random_images(7, size=12), load_encoder(path)
     precision = choose_precision("cpu", "fp32")
     expected = extract_features(
-        encoder, images, lambda batch: normalise(batch, encoder.info.recipe), device="cpu", precision=precision
+        encoder, images, lambda batch: normalize(batch, encoder.info.recipe), device="cpu", precision=precision
     )
     features = EncoderTransformer(path).fit_transform(images)
     assert (features.dtype, features.shape) == (np.float32, (7, 256))
@@ -83,7 +83,7 @@ def test_all_orders_of_axes_mean_the_same(path: Path):
         assert rows.n_features_in_ == 3 * 12 * 12
 
 
-def test_grey_images_need_no_axis_of_channels(tmp_path: Path):
+def test_gray_images_need_no_axis_of_channels(tmp_path: Path):
     write_export(random_export("cnn", channels=1, size=12), tmp_path / "e.safetensors")
     images = random_images(5, channels=1, size=12)
     transformer = EncoderTransformer(tmp_path / "e.safetensors").fit(images)

@@ -63,7 +63,7 @@ def test_fedcas_contrast_with_an_empty_dictionary_is_simclrs(tiny: Tiny):
 @pytest.mark.parametrize("symmetric", ["true", "false"])
 def test_fcl_without_modules_is_fedavg_with_moco_and_an_averaged_target(tiny: Tiny, symmetric: str):
     settings = (*MOCO, f"objective.symmetric={symmetric}", "rounds=3")
-    without = played(tiny("fcl", "method.fusion=false", "method.neighbourhood=0", *settings))
+    without = played(tiny("fcl", "method.fusion=false", "method.neighborhood=0", *settings))
     averaged = played(tiny("fedavg", "method.parts.target=averaged", *settings))
     assert uploaded(without) == uploaded(averaged)
     for one, other in zip(without, averaged, strict=True):
@@ -75,9 +75,9 @@ def test_fcl_without_modules_is_fedavg_with_moco_and_an_averaged_target(tiny: Ti
 
 
 @pytest.mark.parametrize("negatives", ["both", "remote"])
-def test_fcl_without_neighbourhoods_begins_as_fedavg(tiny: Tiny, negatives: str):
+def test_fcl_without_neighborhoods_begins_as_fedavg(tiny: Tiny, negatives: str):
     """There are no remote features in round 1, and images are encrypted after training."""
-    fused = played(tiny("fcl", *MOCO, "method.neighbourhood=0", f"method.negatives={negatives}"))
+    fused = played(tiny("fcl", *MOCO, "method.neighborhood=0", f"method.negatives={negatives}"))
     averaged = played(tiny("fedavg", *MOCO, "method.parts.target=averaged"))
     assert uploaded(fused)[0] == uploaded(averaged)[0]
     assert uploaded(fused)[1] != uploaded(averaged)[1]

@@ -39,7 +39,7 @@ def test_fedprox_conventions_differ_by_a_factor_of_two(tiny: Tiny):
 
 @pytest.mark.parametrize("batch_norm", ["averaged", "local"])
 def test_fedavg_of_one_client_is_local_training(tiny: Tiny, batch_norm: str):
-    """On one pooled shard; both begin each round with a fresh optimiser."""
+    """On one pooled shard; both begin each round with a fresh optimizer."""
     averaged = played(tiny("fedavg", "partition=pooled", "rounds=3", f"method.parts.batch_norm={batch_norm}"))
     alone = played(tiny("local", "partition=pooled", "rounds=3"))
     for average, own in zip(averaged, alone, strict=True):

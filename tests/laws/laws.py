@@ -16,7 +16,7 @@ import torch
 from torch.nn import functional as F
 
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.data.augmentation import normalise
+from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.engine.federation import ClientResult, Federation
 from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.round_loop import Executor, Observer, Plan, RoundOutcome, run_rounds
@@ -274,7 +274,7 @@ def check_encoders(config: Config, played: list[Round], least: float) -> None:
 
 
 def spread_of_features(federation: Federation, encoder: Encoder) -> float:
-    """Mean deviation of the test images' normalised features, times sqrt(d).
+    """Mean deviation of the test images' normalized features, times sqrt(d).
 
     It is 1 for unit vectors spread evenly over a sphere, and 0 for an encoder that gives every image the same features.
     """
@@ -282,7 +282,7 @@ def spread_of_features(federation: Federation, encoder: Encoder) -> float:
     features = extract_features(
         task.model(encoder.weights, encoder.architecture).encoder,
         federation.dataset.test.images,
-        lambda images: normalise(images, task.views.first),
+        lambda images: normalize(images, task.views.first),
         device=task.device,
         precision=task.precision,
     )

@@ -152,7 +152,7 @@ SAME_SHARDS = ("public=fraction:0.3", "method.dictionary_size=8", "method.align_
     ("one", "other"),
     [
         (("fedca", *SAME_SHARDS), ("fedca", *SAME_SHARDS, "method.beta=1e-9", "method.dictionary=false")),
-        (("fcl", *MOCO), ("fcl", *MOCO, "method.neighbourhood=0")),
+        (("fcl", *MOCO), ("fcl", *MOCO, "method.neighborhood=0")),
         (("fcl", *MOCO), ("fedavg", *MOCO)),
         (("fedmd",), ("fedmd", "method.digest_epochs=2")),
         (("fedema",), ("fedavg",)),

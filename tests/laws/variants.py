@@ -77,8 +77,8 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "method.parts.batch_norm=local",
     ),
     "fcl": ("fcl", *MOCO),
-    "fcl-remote-negatives-alone": ("fcl", *MOCO, "method.negatives=remote", "method.neighbourhood=0", "rounds=3"),
-    "fcl-neither": ("fcl", *MOCO, "method.fusion=false", "method.neighbourhood=0"),
+    "fcl-remote-negatives-alone": ("fcl", *MOCO, "method.negatives=remote", "method.neighborhood=0", "rounds=3"),
+    "fcl-neither": ("fcl", *MOCO, "method.fusion=false", "method.neighborhood=0"),
     "fcl-some-of-the-clients": (
         "fcl",
         *MOCO,
@@ -120,7 +120,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "clients.fraction=0.5",
         "rounds=4",
     ),
-    "ldawa-renormalised": ("ldawa", "method.warm_up=0", "method.renormalise=true"),
+    "ldawa-renormalized": ("ldawa", "method.warm_up=0", "method.renormalize=true"),
     "fedfoa-mixed-models": ("fedfoa", MIXED, *BYOL, "objective.projector=linear"),
     "fedfoa-fedema": ("fedfoa", *BYOL, "method.base=fedema"),
     "fedfoa-fedavg-some-of-the-clients": (

@@ -128,7 +128,7 @@ def test_remote_features_change_local_training(federation: Federation, rounds: l
 
 
 def test_without_fusion_no_feature_leaves_a_client(open_tiny: Open):
-    for round in play(open_tiny("fcl", *MOCO, "method.fusion=false", "method.neighbourhood=0")):
+    for round in play(open_tiny("fcl", *MOCO, "method.fusion=false", "method.neighborhood=0")):
         assert all(upload.features is None for upload in round.uploads.values())
         assert round.server.features == {}
 
@@ -146,13 +146,13 @@ def test_a_local_target_encodes_for_its_client(open_tiny: Open):
     ("overrides", "message"),
     [
         (("objective=simclr",), "set objective=moco"),
-        ((*MOCO, "method.fusion=false"), "method.fusion=true or method.neighbourhood=0"),
+        ((*MOCO, "method.fusion=false"), "method.fusion=true or method.neighborhood=0"),
         ((*MOCO, "method.features=1"), "method.features must be at least 2, got 1"),
         ((*MOCO, "method.mixed=1"), "method.mixed must be at least 2, got 1"),
-        ((*MOCO, "method.neighbours=0"), "method.neighbours must be at least 1, got 0"),
-        ((*MOCO, "method.neighbours=50"), "must be below objective.queue_size=50"),
-        ((*MOCO, "method.neighbourhood=-1"), "method.neighbourhood must be at least 0, got -1"),
-        ((*MOCO, "method.neighbourhood_temperature=0"), "method.neighbourhood_temperature must be above 0, got 0"),
+        ((*MOCO, "method.neighbors=0"), "method.neighbors must be at least 1, got 0"),
+        ((*MOCO, "method.neighbors=50"), "must be below objective.queue_size=50"),
+        ((*MOCO, "method.neighborhood=-1"), "method.neighborhood must be at least 0, got -1"),
+        ((*MOCO, "method.neighborhood_temperature=0"), "method.neighborhood_temperature must be above 0, got 0"),
         ((*MOCO, "method.parts.target=reset"), "method.parts.target=reset: remove it"),
         ((*MOCO, "public=fraction:0.3"), "uses no public data"),
     ],

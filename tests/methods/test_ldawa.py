@@ -17,7 +17,7 @@ Tiny = Callable[..., Config]
 def test_after_the_warm_up_layers_are_scaled_by_their_angle_to_what_was_sent_down(tiny: Tiny):
     rounds = play(Federation.open(tiny("ldawa", "method.warm_up=1")))
     assert "cosine" not in rounds[0].metrics
-    mean = LayerwiseMean(rounds[1].downloads[0].weights, renormalise=False)
+    mean = LayerwiseMean(rounds[1].downloads[0].weights, renormalize=False)
     for upload in rounds[1].uploads.values():
         mean.add(upload.weights)
     assert digest(rounds[1].server.weights) == digest(mean.result())

@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.data.augmentation import normalise
+from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.engine.federation import Federation, training_seed
 from rayfed_ssl.engine.readiness import check_ready
 from rayfed_ssl.errors import ConfigError
@@ -144,15 +144,15 @@ def test_keys_that_runs_of_old_do_not_have_leave_their_digest_alone(tiny: Tiny):
     for section, key, _ in LATER_KEYS:
         del settings[section][key]
     assert settings_sha256(config) == hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
-    assert settings_sha256(tiny("fedavg", *SUPERVISED, "clients.labelled=0.5")) != settings_sha256(
+    assert settings_sha256(tiny("fedavg", *SUPERVISED, "clients.labeled=0.5")) != settings_sha256(
         tiny("fedavg", *SUPERVISED)
     )
 
 
-def test_a_labelled_fraction_leaves_each_client_a_part_of_its_shard(open_tiny: Open):
+def test_a_labeled_fraction_leaves_each_client_a_part_of_its_shard(open_tiny: Open):
     whole = open_tiny("fedavg", *SUPERVISED)
-    few = open_tiny("fedavg", *SUPERVISED, "clients.labelled=0.4")
-    other = open_tiny("fedavg", *SUPERVISED, "clients.labelled=0.4", "clients.label_choice=random")
+    few = open_tiny("fedavg", *SUPERVISED, "clients.labeled=0.4")
+    other = open_tiny("fedavg", *SUPERVISED, "clients.labeled=0.4", "clients.label_choice=random")
     for client_id, rows in whole.shards.items():
         assert len(few.shards[client_id]) == len(other.shards[client_id]) == int(0.4 * len(rows) + 0.5)
         assert set(few.shards[client_id]) < set(rows)
@@ -165,30 +165,30 @@ def test_a_labelled_fraction_leaves_each_client_a_part_of_its_shard(open_tiny: O
 
 
 def test_fewer_than_two_labels_and_idle_settings_are_refused(tiny: Tiny, open_tiny: Open):
-    with pytest.raises(ConfigError, match=r"clients.labelled=0.01 leaves client 0 1 of \d+ samples"):
-        open_tiny("fedavg", *SUPERVISED, "clients.labelled=0.01")
-    with pytest.raises(ConfigError, match=r"clients.labelled has no meaning for an objective without labels"):
-        tiny("fedavg", "clients.labelled=0.5")
-    with pytest.raises(ConfigError, match=r"clients.label_choice has no meaning without clients.labelled"):
+    with pytest.raises(ConfigError, match=r"clients.labeled=0.01 leaves client 0 1 of \d+ samples"):
+        open_tiny("fedavg", *SUPERVISED, "clients.labeled=0.01")
+    with pytest.raises(ConfigError, match=r"clients.labeled has no meaning for an objective without labels"):
+        tiny("fedavg", "clients.labeled=0.5")
+    with pytest.raises(ConfigError, match=r"clients.label_choice has no meaning without clients.labeled"):
         tiny("fedavg", *SUPERVISED, "clients.label_choice=random")
 
 
 def plain_fine_tuning(federation: Federation, start: Path) -> Weights:
-    """Fine-tune encoder and classifier on the one client's labelled samples, as a loop over rounds, epochs and batches."""
+    """Fine-tune encoder and classifier on the one client's labeled samples, as a loop over rounds, epochs and batches."""
     config, task = federation.config, federation.task
     rows, data = federation.shards[0], federation.dataset.train
     model = task.model(task.initial_weights() | read_start(start).weights)
     images, labels = torch.tensor(data.images[rows]), torch.tensor(data.labels[rows])
     for number in range(1, config.rounds + 1):
         random = torch.Generator().manual_seed(training_seed(config, number, 0))
-        optimiser = torch.optim.Adam(model.parameters(), lr=1e-3, weight_decay=1e-6, fused=True)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, weight_decay=1e-6, fused=True)
         for _ in range(config.epochs):
             for index in torch.randperm(len(rows), generator=random).split(config.training.batch):
                 view = task.augment(images[index], task.views.first, random)
                 loss = F.cross_entropy(model(view)[1], labels[index])
-                optimiser.zero_grad()
+                optimizer.zero_grad()
                 loss.backward()
-                optimiser.step()
+                optimizer.step()
     return dict(model.state_dict())
 
 
@@ -199,7 +199,7 @@ def test_federated_fine_tuning_with_one_client_is_plain_fine_tuning(
     words = (
         "partition=pooled",
         f"model.start={learned}",
-        "clients.labelled=0.5",
+        "clients.labeled=0.5",
         f"rounds={rounds}",
         "training.epochs=2",
     )
@@ -220,7 +220,7 @@ def test_the_classifier_that_clients_train_is_scored(tiny: Tiny, learned: Path, 
     model = federation.task.model(result.encoder("global").weights).eval()
     test = federation.dataset.test
     with torch.no_grad():
-        predicted = model(normalise(torch.tensor(test.images), federation.task.views.first))[1].argmax(1)
+        predicted = model(normalize(torch.tensor(test.images), federation.task.views.first))[1].argmax(1)
     accuracy = float((predicted == torch.tensor(test.labels)).double().mean())
     assert result.scores["global"]["supervised"] == accuracy
     rows: list[dict[str, Any]] = [

@@ -10,7 +10,7 @@ from rayfed_ssl.training.objective import Batch
 from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import Weights
 
-KINDS = ("two samples", "fewer than a batch", "duplicates", "equal grey images")
+KINDS = ("two samples", "fewer than a batch", "duplicates", "equal gray images")
 
 
 def shard(federation: Federation, kind: str) -> Shard:

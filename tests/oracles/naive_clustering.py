@@ -58,7 +58,7 @@ def nearest(row: Sequence[float], centroids: Matrix) -> int:
 
 
 def spherical_k_means(rows: Matrix, centroids: Matrix, iterations: int) -> tuple[Rows, list[int]]:
-    """DeepCluster-v2: assign to the nearest by cosine, move centroids to the normalised mean, at last assign again."""
+    """DeepCluster-v2: assign to the nearest by cosine, move centroids to the normalized mean, at last assign again."""
     moved = [list(centroid) for centroid in centroids]
     for _ in range(iterations):
         assigned = [nearest(row, moved) for row in rows]

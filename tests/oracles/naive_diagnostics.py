@@ -71,12 +71,12 @@ def uniformity(features: Matrix) -> float:
 def hsic(first: Matrix, second: Matrix) -> float:
     """Kornblith et al., Eq. 3: tr(K H L H) / (n - 1)^2."""
     num = len(first)
-    centring = [[float(i == j) - 1 / num for j in range(num)] for i in range(num)]
+    centering = [[float(i == j) - 1 / num for j in range(num)] for i in range(num)]
 
     def times(one: Matrix, other: Matrix) -> list[list[float]]:
         return [[dot(row, column) for column in columns(other)] for row in one]
 
-    product = times(times(times(first, centring), second), centring)
+    product = times(times(times(first, centering), second), centering)
     return math.fsum(product[i][i] for i in range(num)) / (num - 1) ** 2
 
 

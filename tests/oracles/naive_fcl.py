@@ -22,17 +22,17 @@ def cosine(first: Sequence[float], second: Sequence[float]) -> float:
     return dot(first, second) / math.sqrt(dot(first, first) * dot(second, second))
 
 
-def neighbours(query: Sequence[float], candidates: Matrix, count: int) -> list[int]:
+def neighbors(query: Sequence[float], candidates: Matrix, count: int) -> list[int]:
     """FCL Eq. 8: which candidates are the top N by cosine."""
     order = sorted(range(len(candidates)), key=lambda m: -cosine(query, candidates[m]))
     return order[:count]
 
 
-def neighbourhood(queries: Matrix, candidates: Matrix, count: int, tau: float) -> float:
+def neighborhood(queries: Matrix, candidates: Matrix, count: int, tau: float) -> float:
     """FCL Eq. 9 to 11, building every set L_j."""
     total = 0.0
     for query in queries:
-        near = neighbours(query, candidates, count)
+        near = neighbors(query, candidates, count)
         rest = [candidates[m] for m in range(len(candidates)) if m not in near]
         entropies = 0.0
         for j in near:

@@ -15,10 +15,10 @@ def cosine(first: Layer, second: Layer) -> float:
     return 1.0 if value > 1 else value
 
 
-def layer(locals_: Sequence[Layer], reference: Layer, *, renormalise: bool) -> list[float]:
+def layer(locals_: Sequence[Layer], reference: Layer, *, renormalize: bool) -> list[float]:
     """w <- sum_k delta_k w_k over K, or over the sum of |delta_k|."""
     angles = [cosine(local, reference) for local in locals_]
-    divisor = math.fsum(abs(a) for a in angles) if renormalise else float(len(locals_))
+    divisor = math.fsum(abs(a) for a in angles) if renormalize else float(len(locals_))
     if divisor == 0:
         return list(reference)
     return [

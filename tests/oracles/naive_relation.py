@@ -91,7 +91,7 @@ def with_zeros(features: Matrix) -> list[list[float]]:
 
 
 def best_basis(features: Matrix, other: Matrix) -> list[list[float]]:
-    """Eq. 5: the Q with orthonormal columns that minimises ||Z - Q R||."""
+    """Eq. 5: the Q with orthonormal columns that minimizes ||Z - Q R||."""
     target = multiply(with_zeros(features), columns(other))
     candidates = []
     for sign in (1.0, -1.0):
@@ -105,7 +105,7 @@ def recreation_error(features: Matrix, other: Matrix) -> float:
     return frobenius(minus(with_zeros(features), multiply(best_basis(features, other), other)))
 
 
-def regularisation(features: Matrix, others: Sequence[Matrix], strength: float) -> float:
+def regularization(features: Matrix, others: Sequence[Matrix], strength: float) -> float:
     """Algorithm 1, lines 15 to 24, without the loss that it is added to."""
     own = trace(gram_schmidt(features)[1])
     return math.fsum(strength * recreation_error(features, other) for other in others if trace(other) > own)

@@ -11,7 +11,7 @@ from rayfed_ssl.evaluation.representation_metrics import (
     Drift,
     alignment,
     angles,
-    centred_gram,
+    centered_gram,
     cka,
     effective_rank,
     false_negatives,
@@ -77,16 +77,16 @@ def test_alignment_and_uniformity_are_lightlys():
 @pytest.mark.parametrize(("num", "first", "second"), [(9, 4, 4), (5, 8, 3), (3, 2, 7)])
 def test_cka_is_the_papers_also_for_different_widths(num: int, first: int, second: int):
     one, other = rows(num, first), rows(num, second, 1)
-    found = cka(centred_gram(one), centred_gram(other))
+    found = cka(centered_gram(one), centered_gram(other))
     assert found == pytest.approx(naive.cka(one.tolist(), other.tolist()), rel=EXACT)
 
 
 def test_cka_is_one_up_to_rotation_scale_and_shift():
     features = rows(9, 4)
     turned = 3 * features @ torch.linalg.qr(rows(4, 4, 1))[0] + rows(1, 4, 2)
-    assert cka(centred_gram(features), centred_gram(turned)) == pytest.approx(1, rel=EXACT)
+    assert cka(centered_gram(features), centered_gram(turned)) == pytest.approx(1, rel=EXACT)
     # The same under a turn of single dimensions against each other is what CKA shall tell apart.
-    assert cka(centred_gram(features), centred_gram(features * torch.tensor([1.0, 0, 0, 0]))) < 0.9
+    assert cka(centered_gram(features), centered_gram(features * torch.tensor([1.0, 0, 0, 0]))) < 0.9
 
 
 def test_angles_are_those_between_the_rows():
@@ -106,7 +106,7 @@ def test_small_and_large_angles_are_exact(degrees: float):
 
 
 @pytest.mark.parametrize("shape", [(9, 4), (4, 6)])
-def test_relation_distance_is_that_of_the_matrices_of_a_qr_factorisation(shape: tuple[int, int]):
+def test_relation_distance_is_that_of_the_matrices_of_a_qr_factorization(shape: tuple[int, int]):
     first, second = rows(*shape), rows(*shape, seed=1)
     matrices = [with_zeros(gram_schmidt(features.tolist())[1]) for features in (first, second)]
     expected = frobenius(minus(*matrices))
@@ -183,7 +183,7 @@ def test_constant_features_are_collapsed_and_give_no_nan(row: list[float], num: 
     assert effective_rank(features) == pytest.approx(1, rel=EXACT)
     assert alignment(features, features) == 0
     assert uniformity(features) == pytest.approx(0, abs=1e-15)  # rounding of distances
-    assert cka(centred_gram(features), centred_gram(rows(num, 2))) == 0
+    assert cka(centered_gram(features), centered_gram(rows(num, 2))) == 0
     assert list(angles(features, features)) == [0, 0, 0]
     assert relation_distance(relation(features), relation(features)) == 0
 
@@ -196,4 +196,4 @@ def test_one_sample_is_a_point():
     one = rows(1, 5)
     assert (feature_std(one), uniformity(one)) == (0, 0)
     assert effective_rank(one) == pytest.approx(1, rel=EXACT)
-    assert cka(centred_gram(one), centred_gram(one)) == 0
+    assert cka(centered_gram(one), centered_gram(one)) == 0

@@ -28,11 +28,11 @@ def unit_rows(num: int, dim: int, seed: int) -> Tensor:
 @pytest.mark.parametrize("temperature", [0.05, 0.1, 1.0])
 @pytest.mark.parametrize("count", range(1, 8))
 @pytest.mark.parametrize(("num", "dim"), [(1, 2), (3, 4), (5, 3)])
-def test_neighbourhood_matching_is_eq_8_to_11(num: int, dim: int, count: int, temperature: float):
+def test_neighborhood_matching_is_eq_8_to_11(num: int, dim: int, count: int, temperature: float):
     """For every N from 1 to K: with N = K each set holds one feature."""
     queries, candidates = unit_rows(num, dim, 1), unit_rows(7, dim, 2)
-    expected = naive_fcl.neighbourhood(queries.tolist(), candidates.tolist(), count, temperature)
-    found = float(fcl.neighbourhood_loss(queries, candidates, count, temperature))
+    expected = naive_fcl.neighborhood(queries.tolist(), candidates.tolist(), count, temperature)
+    found = float(fcl.neighborhood_loss(queries, candidates, count, temperature))
     # The loops take differences of numbers near 1 where a match is nearly certain: absolute there.
     assert found == pytest.approx(expected, rel=EXACT, abs=1e-15)
 
@@ -42,32 +42,32 @@ def test_the_gradient_is_that_of_the_literal_sets(count: int):
     queries, candidates = unit_rows(3, 4, 1).requires_grad_(), unit_rows(7, 4, 2)
     total = torch.zeros((), dtype=torch.float64)
     for query in queries:
-        near = naive_fcl.neighbours(query.tolist(), candidates.tolist(), count)
+        near = naive_fcl.neighbors(query.tolist(), candidates.tolist(), count)
         rest = [m for m in range(7) if m not in near]
         for j in near:
             p = torch.softmax(torch.stack([query @ candidates[m] for m in (j, *rest)]) / 0.3, dim=0)
             total = total - (p * p.log()).sum() / count / len(queries)
     (expected,) = torch.autograd.grad(total, queries)
-    (found,) = torch.autograd.grad(fcl.neighbourhood_loss(queries, candidates, count, 0.3), queries)
+    (found,) = torch.autograd.grad(fcl.neighborhood_loss(queries, candidates, count, 0.3), queries)
     torch.testing.assert_close(found, expected, rtol=EXACT, atol=1e-14)
 
 
-def test_matching_brings_a_query_nearer_to_its_neighbours():
+def test_matching_brings_a_query_nearer_to_its_neighbors():
     queries, candidates = unit_rows(1, 3, 1).requires_grad_(), unit_rows(6, 3, 2)
-    (gradient,) = torch.autograd.grad(fcl.neighbourhood_loss(queries, candidates, 1, 0.5), queries)
-    nearest = candidates[naive_fcl.neighbours(queries[0].tolist(), candidates.tolist(), 1)[0]]
+    (gradient,) = torch.autograd.grad(fcl.neighborhood_loss(queries, candidates, 1, 0.5), queries)
+    nearest = candidates[naive_fcl.neighbors(queries[0].tolist(), candidates.tolist(), 1)[0]]
     assert float(-gradient[0] @ nearest) > 0
 
 
 @pytest.mark.parametrize("count", [1, 3, 6, 7, 50])
 @pytest.mark.parametrize("temperature", [1e-3, 0.1])
 def test_duplicates_and_certain_matches_give_finite_losses_and_gradients(count: int, temperature: float):
-    """All features equal; and a query that is its own neighbour at a temperature at which nothing else counts."""
+    """All features equal; and a query that is its own neighbor at a temperature at which nothing else counts."""
     same = torch.ones(7, 3) / math.sqrt(3)
     sure = torch.cat([torch.eye(3), -torch.eye(3), torch.eye(3)[:1]])
     for candidates in (same, sure):
         queries = candidates[:2].clone().requires_grad_()
-        loss = fcl.neighbourhood_loss(queries, candidates, count, temperature)
+        loss = fcl.neighborhood_loss(queries, candidates, count, temperature)
         (gradient,) = torch.autograd.grad(loss, queries)
         assert bool(loss.isfinite())
         assert bool(gradient.isfinite().all())
@@ -75,7 +75,7 @@ def test_duplicates_and_certain_matches_give_finite_losses_and_gradients(count: 
 
 def test_equal_candidates_have_the_largest_entropy():
     candidates = torch.ones(7, 2, dtype=torch.float64) / math.sqrt(2)
-    found = float(fcl.neighbourhood_loss(unit_rows(3, 2, 1), candidates, 3, 0.1))
+    found = float(fcl.neighborhood_loss(unit_rows(3, 2, 1), candidates, 3, 0.1))
     assert found == pytest.approx(math.log(7 - 3 + 1), rel=EXACT)
 
 
@@ -129,7 +129,7 @@ def test_a_steps_loss_is_eq_12(open_tiny: Callable[..., Federation], negatives: 
     images = torch.randint(0, 256, (4, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
     model, target = linear(1), linear(2)
     local, remote = unit_rows(6, 5, 1).float(), unit_rows(7, 5, 2).float()
-    method = FCL(negatives=negatives, neighbourhood=strength, neighbours=2, neighbourhood_temperature=0.3)
+    method = FCL(negatives=negatives, neighborhood=strength, neighbors=2, neighborhood_temperature=0.3)
     client = Client(0, 2, None, None, task, torch.Generator().manual_seed(2))
     terms = method.loss(
         client, remote, model, MoCoMemory(target, KeyQueue(local.clone())), Batch(images, torch.arange(4), None, 0)
@@ -143,7 +143,7 @@ def test_a_steps_loss_is_eq_12(open_tiny: Callable[..., Federation], negatives: 
     for query_view, key_view in ((0, 1), (1, 0)) if symmetric else ((0, 1),):
         queries, keys = unit_outputs(model, views[query_view]), unit_outputs(target, views[key_view])
         expected += naive_fcl.contrast(queries, keys, fused.double().tolist(), 0.5)
-        expected += strength * naive_fcl.neighbourhood(queries, candidates, 2, 0.3)
+        expected += strength * naive_fcl.neighborhood(queries, candidates, 2, 0.3)
     # The forward pass is float32: 7 digits, divided by temperatures.
     assert float(terms.loss.detach()) == pytest.approx(expected, rel=1e-5)
     assert set(terms.remember) == {"keys"}

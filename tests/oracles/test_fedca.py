@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rayfed_ssl.data.augmentation import normalise
+from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.method import Client
@@ -55,7 +55,7 @@ def test_temporal_ensembling_is_eq_9_and_10(num_rounds: int, alpha: float):
         z_bar, unit = naive_fedca.ensembled([z[sample].tolist() for z in projections], alpha)
         torch.testing.assert_close(found[sample], torch.tensor(z_bar, dtype=torch.float64), rtol=EXACT, atol=1e-15)
         expected = torch.tensor(unit, dtype=torch.float64)
-        torch.testing.assert_close(fedca.normalised(found)[sample], expected, rtol=EXACT, atol=1e-15)
+        torch.testing.assert_close(fedca.normalized(found)[sample], expected, rtol=EXACT, atol=1e-15)
 
 
 @pytest.mark.parametrize(("num", "features", "dim"), [(1, 3, 2), (4, 5, 3), (3, 2, 6)])
@@ -73,7 +73,7 @@ def test_alignment_is_a_sum_over_samples_and_not_a_mean():
 
 
 def test_a_sample_that_was_always_projected_to_zero_stays_finite():
-    assert bool(fedca.normalised(fedca.ensemble(None, torch.zeros(2, 3), 0.5)).isfinite().all())
+    assert bool(fedca.normalized(fedca.ensemble(None, torch.zeros(2, 3), 0.5)).isfinite().all())
 
 
 @pytest.mark.parametrize(("size", "clients"), [(1024, 5), (1024, 1), (7, 3), (2, 3), (0, 2)])
@@ -138,7 +138,7 @@ def test_a_step_aligns_on_a_random_batch_of_public_samples(
     for _ in range(3):
         index = torch.randperm(num_public, generator=generator)[:sub]
         drawn.append(sorted(index.tolist()))
-        h = normalise(public.images[index], task.views.first).flatten(1).double()
+        h = normalize(public.images[index], task.views.first).flatten(1).double()
         z = projected(model, h)
         outputs = (h.tolist(), z.tolist(), aligned.features[index].tolist(), aligned.projections[index].tolist())
         found = float(term(model, torch.zeros(1)).detach())

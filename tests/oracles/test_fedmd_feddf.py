@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rayfed_ssl.data.augmentation import normalise
+from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.method import Client
@@ -58,7 +58,7 @@ def test_a_consensus_of_nobody_is_refused():
 
 
 @pytest.mark.parametrize(("num", "dim"), SHAPES)
-def test_digesting_minimises_the_mean_absolute_error(num: int, dim: int):
+def test_digesting_minimizes_the_mean_absolute_error(num: int, dim: int):
     projections, agreed = rows(num, dim, 1), rows(num, dim, 2)
     expected = naive.absolute_error(projections.tolist(), agreed.tolist())
     assert float(fedmd.digest_loss(projections, agreed)) == pytest.approx(expected, rel=EXACT)
@@ -66,7 +66,7 @@ def test_digesting_minimises_the_mean_absolute_error(num: int, dim: int):
 
 @pytest.mark.parametrize(("num", "dim"), SHAPES)
 @pytest.mark.parametrize(("distance", "oracle"), [("mse", naive.squared_error), ("cosine", naive.cosine_distance)])
-def test_students_minimise_the_distance_to_the_mean_teacher(num: int, dim: int, distance: str, oracle: Callable):
+def test_students_minimize_the_distance_to_the_mean_teacher(num: int, dim: int, distance: str, oracle: Callable):
     projections, taught = rows(num, dim, 1), rows(num, dim, 2)
     expected = oracle(projections.tolist(), taught.tolist())
     assert float(feddf.distance_loss(projections, taught, distance)) == pytest.approx(expected, rel=EXACT)
@@ -102,19 +102,19 @@ def test_feddf_distils_step_by_step(open_tiny: Open, distance: str):
     method = FedDF(distil_epochs=2, distil_batch=16, distance=distance)
     student, expected = linear(), linear()
     metrics = method.distil(student, taught, public, task, torch.Generator().manual_seed(1))
-    optimiser = torch.optim.Adam(expected.parameters(), lr=1e-3)
+    optimizer = torch.optim.Adam(expected.parameters(), lr=1e-3)
     generator, epochs = torch.Generator().manual_seed(1), []
     for _ in range(2):
         losses = []
         for index in torch.randperm(len(public), generator=generator).split(16):
-            z = expected(normalise(public.batch(index), task.views.first))[1]
+            z = expected(normalize(public.batch(index), task.views.first))[1]
             z = z / z.norm(dim=1, keepdim=True)
             cosines = [a @ b / (a.norm() * b.norm()) for a, b in zip(z, taught[index], strict=True)]
             squares = [(a - b).square().mean() for a, b in zip(z, taught[index], strict=True)]
             loss = torch.stack(squares).mean() if distance == "mse" else 1 - torch.stack(cosines).mean()
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             losses += [float(loss.detach())] * len(index)
         epochs.append(sum(losses) / len(losses))
     assert metrics["distil_steps"] == 2 * 3  # 45 samples in batches of 16, 16 and 13
@@ -125,8 +125,8 @@ def test_feddf_distils_step_by_step(open_tiny: Open, distance: str):
 
 
 def test_fedmd_digests_the_consensus_of_the_public_samples_and_nothing_else(open_tiny: Open):
-    """One pass over the public data in batches of 16, from the client's own weights, with its own optimiser."""
-    federation = open_tiny("fedmd", "training.optimiser={name: sgd, lr: 0.5, weight_decay: 0, momentum: 0}")
+    """One pass over the public data in batches of 16, from the client's own weights, with its own optimizer."""
+    federation = open_tiny("fedmd", "training.optimizer={name: sgd, lr: 0.5, weight_decay: 0, momentum: 0}")
     task, public = federation.task, federation._server_public
     weights = task.initial_weights()
     agreed = torch.nn.functional.normalize(rows(len(public), 24, 9).float())
@@ -134,14 +134,14 @@ def test_fedmd_digests_the_consensus_of_the_public_samples_and_nothing_else(open
     client = Client(1, 2, private, public, task, torch.Generator().manual_seed(1))
     fitted, metrics = FedMD(digest_batch=16).digest(weights, agreed, client)
     expected = task.model(weights)
-    optimiser = torch.optim.SGD(expected.parameters(), lr=0.5)
+    optimizer = torch.optim.SGD(expected.parameters(), lr=0.5)
     first = []
     for index in torch.randperm(len(public), generator=torch.Generator().manual_seed(1)).split(16):
-        z = expected(normalise(public.batch(index), task.views.first))[1]
+        z = expected(normalize(public.batch(index), task.views.first))[1]
         loss = (z / z.norm(dim=1, keepdim=True) - agreed[index]).abs().mean()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         first += [float(loss.detach())] * len(index)
     assert metrics["digest_loss"] == pytest.approx(sum(first) / len(first), rel=1e-3)
     # Three float32 steps; what they moved is four orders above the tolerance.

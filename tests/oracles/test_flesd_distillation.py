@@ -50,7 +50,7 @@ def model() -> Model:
 def naive_distil(method: FLESD, ensembled: Tensor, public: Shard, task: Task, generator: torch.Generator, size: int):
     """Steps in the code's order: q, momentum, k, enqueue, skip while the queue is stale, logits, targets, step."""
     student, momentum = model(), model()
-    optimiser = torch.optim.Adam(student.parameters(), lr=method.distil_lr, weight_decay=method.distil_weight_decay)
+    optimizer = torch.optim.Adam(student.parameters(), lr=method.distil_lr, weight_decay=method.distil_weight_decay)
     rows = torch.randn(size, 6, generator=generator)
     queue: deque[tuple[Tensor, int]] = deque(((row / row.norm(), 0) for row in rows), maxlen=size)
     tau_s = method.student_temperature or method.temperature
@@ -83,9 +83,9 @@ def naive_distil(method: FLESD, ensembled: Tensor, public: Shard, task: Task, ge
                 q = q / q.sum()
                 divergences.append((p * (p / q).log()).sum())
             loss = torch.stack(divergences).mean()
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             losses.append(float(loss.detach()))
         epochs.append(losses)
     return student, momentum, epochs

@@ -41,7 +41,7 @@ def test_shares_sum_to_one_and_none_is_too_large(mixed: int):
 
 
 def test_shares_are_normals_that_were_not_sorted():
-    """Each place has the same distribution: none is favoured, the image's own neither."""
+    """Each place has the same distribution: none is favored, the image's own neither."""
     means = draw_shares(20000, 4, seeded()).mean(0)
     torch.testing.assert_close(means, torch.full((4,), 0.25), rtol=0, atol=0.005)  # spread 0.14, 20000 draws: 5 sigma
 

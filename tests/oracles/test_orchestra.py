@@ -54,7 +54,7 @@ def test_the_tolerance_stops_early():
 
 
 @pytest.mark.parametrize(("num", "copies", "k"), [(11, 0, 3), (6, 0, 6), (5, 0, 1), (3, 4, 3)])
-def test_local_clusters_are_normalised_means_of_balanced_groups(num: int, copies: int, k: int):
+def test_local_clusters_are_normalized_means_of_balanced_groups(num: int, copies: int, k: int):
     distinct = unit_rows(num, 4, 3)
     rows = torch.cat([distinct, distinct[:1].expand(copies, 4)])  # equal centroids leave groups empty
     num = len(rows)

@@ -83,7 +83,7 @@ def test_reconstruction_error_is_a_mean_over_pixels_channels_and_samples():
     assert float(reconstruction_error(ours, target)) == pytest.approx(total / 120, rel=1e-12)
 
 
-def test_the_autoencoder_rebuilds_plain_normalised_images_from_features(open_tiny: Callable[..., Federation]):
+def test_the_autoencoder_rebuilds_plain_normalized_images_from_features(open_tiny: Callable[..., Federation]):
     task = open_tiny("fedavg").task
     torch.manual_seed(3)
     encoder = nn.Sequential(nn.Flatten(), nn.Linear(64, 6))

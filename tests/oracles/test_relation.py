@@ -9,7 +9,7 @@ from torch import Tensor
 from rayfed_ssl.methods.fedfoa import (
     Understanding,
     best_basis,
-    factorise,
+    factorize,
     filled,
     from_triangle,
     recreation_error,
@@ -19,7 +19,7 @@ from rayfed_ssl.models import Model
 from tests.oracles import naive_relation as naive
 
 EXACT = 1e-12
-"""float64 keeps 16 digits; a factorisation of a few columns loses two or three."""
+"""float64 keeps 16 digits; a factorization of a few columns loses two or three."""
 
 SHAPES = [(7, 3), (5, 4), (4, 4), (3, 5), (1, 3), (2, 1)]
 
@@ -29,7 +29,7 @@ def features(num: int, dim: int, seed: int, dtype: torch.dtype = torch.float64) 
 
 
 def relation_of(num: int, dim: int, seed: int) -> Tensor:
-    return factorise(filled(features(num, dim, seed)))[1]
+    return factorize(filled(features(num, dim, seed)))[1]
 
 
 def no_model() -> Model:
@@ -43,7 +43,7 @@ def close(first: Tensor, second: list[list[float]]) -> None:
 @pytest.mark.parametrize(("num", "dim"), SHAPES)
 def test_the_factors_are_gram_schmidts(num: int, dim: int):
     values = features(num, dim, 1)
-    basis, relation = factorise(filled(values))
+    basis, relation = factorize(filled(values))
     expected_basis, expected_relation = naive.gram_schmidt(values.tolist())
     close(basis[:num, : min(num, dim)], expected_basis)
     close(relation[:num], expected_relation)
@@ -59,13 +59,13 @@ def test_the_diagonal_of_the_relation_matrix_is_not_negative():
 def test_equal_second_moments_give_equal_relation_matrices():
     """R^T R = Z^T Z, so turning all samples at once changes nothing: R tells about features, not about samples."""
     values, turn = features(6, 3, 1), torch.linalg.qr(features(6, 6, 2)).Q
-    torch.testing.assert_close(factorise(turn @ values)[1], factorise(values)[1], rtol=EXACT, atol=EXACT)
+    torch.testing.assert_close(factorize(turn @ values)[1], factorize(values)[1], rtol=EXACT, atol=EXACT)
 
 
 @pytest.mark.parametrize(("num", "dim"), SHAPES)
 def test_the_best_basis_is_found_by_turning_pairs_of_rows(num: int, dim: int):
     values, other = features(num, dim, 1), relation_of(dim + 2, dim, 2)
-    ours = best_basis(*factorise(filled(values)), other)
+    ours = best_basis(*factorize(filled(values)), other)
     theirs = torch.tensor(naive.best_basis(values.tolist(), other.tolist()), dtype=torch.float64)
     # The angle is where a derivative vanishes, so rounding errors enter through their roots. Rows of zeros are free.
     torch.testing.assert_close(ours[:num], theirs[:num], rtol=0, atol=1e-7)
@@ -75,13 +75,13 @@ def test_the_best_basis_is_found_by_turning_pairs_of_rows(num: int, dim: int):
 
 @pytest.mark.parametrize(("num", "dim"), SHAPES)
 def test_the_best_basis_is_orthonormal(num: int, dim: int):
-    basis = best_basis(*factorise(filled(features(num, dim, 1))), relation_of(dim + 2, dim, 2))
+    basis = best_basis(*factorize(filled(features(num, dim, 1))), relation_of(dim + 2, dim, 2))
     torch.testing.assert_close(basis.T @ basis, torch.eye(dim, dtype=torch.float64), rtol=0, atol=EXACT)
 
 
 def test_no_basis_is_better_than_the_best():
     values, other = features(6, 3, 1), relation_of(7, 3, 2)
-    least = float(recreation_error(values, best_basis(*factorise(values), other), other))
+    least = float(recreation_error(values, best_basis(*factorize(values), other), other))
     for seed in range(200):
         basis = torch.linalg.qr(features(6, 3, seed)).Q
         assert float(recreation_error(values, basis, other)) > least
@@ -91,7 +91,7 @@ def test_no_basis_is_better_than_the_best():
 def test_the_least_error_is_that_of_the_nuclear_norm(num: int, dim: int):
     """||Z||^2 + ||R||^2 - 2 ||R Z^T||_*, from the lemma's last line."""
     values, other = features(num, dim, 1), relation_of(9, dim, 2)
-    error = recreation_error(filled(values), best_basis(*factorise(filled(values)), other), other)
+    error = recreation_error(filled(values), best_basis(*factorize(filled(values)), other), other)
     nuclear = torch.linalg.svdvals(other @ values.T).sum()
     expected = (values.square().sum() + other.square().sum() - 2 * nuclear).sqrt()
     assert float(error) == pytest.approx(float(expected), rel=1e-10)  # a difference of large numbers
@@ -99,7 +99,7 @@ def test_the_least_error_is_that_of_the_nuclear_norm(num: int, dim: int):
 
 def test_ones_own_relation_matrix_is_understood():
     values = features(6, 3, 1)
-    basis, relation = factorise(values)
+    basis, relation = factorize(values)
     assert float(recreation_error(values, best_basis(basis, relation, relation), relation)) < EXACT
 
 
@@ -107,7 +107,7 @@ def test_ones_own_relation_matrix_is_understood():
 def test_holding_the_best_basis_constant_does_not_change_the_gradient(num: int, dim: int):
     """The envelope theorem, against central differences of the least error that the loops find."""
     values, other = features(num, dim, 1).requires_grad_(), relation_of(dim + 2, dim, 2)
-    basis = best_basis(*factorise(filled(values.detach())), other)
+    basis = best_basis(*factorize(filled(values.detach())), other)
     recreation_error(filled(values), basis, other).backward()
     assert values.grad is not None
     step = 1e-5
@@ -124,21 +124,21 @@ def test_holding_the_best_basis_constant_does_not_change_the_gradient(num: int, 
 
 def test_only_clients_of_a_higher_trace_are_listened_to():
     values = features(6, 3, 1)
-    own = factorise(values)[1]
+    own = factorize(values)[1]
     others = [own * 0.5, own, relation_of(60, 3, 2), relation_of(50, 3, 3), relation_of(2, 3, 4)]
-    expected = naive.regularisation(values.tolist(), [other.tolist() for other in others], 0.25)
+    expected = naive.regularization(values.tolist(), [other.tolist() for other in others], 0.25)
     listened = [other for other in others if float(other.trace()) > float(own.trace())]
     assert len(listened) == 2
     assert float(Understanding(others, 0.25)(no_model(), values)) == pytest.approx(expected, rel=EXACT)
 
 
-def test_normalised_features_are_rows_of_unit_length():
+def test_normalized_features_are_rows_of_unit_length():
     values = features(6, 3, 1) * torch.tensor([[5.0], [0.1], [1.0], [2.0], [7.0], [0.3]], dtype=torch.float64)
     rows = [[x / math.sqrt(naive_sum(row)) for x in row] for row in values.tolist()]
     others = [relation_of(60, 3, 2), relation_of(50, 3, 3)]
-    expected = naive.regularisation(rows, [other.tolist() for other in others], 0.25)
+    expected = naive.regularization(rows, [other.tolist() for other in others], 0.25)
     assert expected > 0
-    assert float(Understanding(others, 0.25, normalise=True)(no_model(), values)) == pytest.approx(expected, rel=EXACT)
+    assert float(Understanding(others, 0.25, normalize=True)(no_model(), values)) == pytest.approx(expected, rel=EXACT)
 
 
 def naive_sum(row: list[float]) -> float:
@@ -147,7 +147,7 @@ def naive_sum(row: list[float]) -> float:
 
 def test_an_equal_trace_is_not_higher():
     values = features(6, 3, 1)
-    own = factorise(values)[1]
+    own = factorize(values)[1]
     assert float(Understanding([own], 1.0)(no_model(), values)) == 0
 
 
@@ -180,12 +180,12 @@ def test_descent_on_the_term_ends_in_the_others_relation_matrix():
     values, other = features(8, 3, 1), relation_of(30, 3, 2)
     for _ in range(400):
         values = values.detach().requires_grad_()
-        error = recreation_error(values, best_basis(*factorise(values.detach()), other), other)
+        error = recreation_error(values, best_basis(*factorize(values.detach()), other), other)
         error.backward()
         assert values.grad is not None
         values = values - 0.02 * values.grad
     assert float(error.detach()) < 0.03  # steps have a fixed length, so the end is circled
-    torch.testing.assert_close(factorise(values.detach())[1], other, rtol=0, atol=0.05)
+    torch.testing.assert_close(factorize(values.detach())[1], other, rtol=0, atol=0.05)
 
 
 @pytest.mark.parametrize("spread", [0, 2])
@@ -193,11 +193,11 @@ def test_single_precision_is_enough(spread: int):
     """Features whose singular values span `spread` powers of ten and some more, in float32 against float64."""
     scales = torch.logspace(0, -spread, 64, dtype=torch.float64)
     values = features(120, 64, 1) @ torch.diag(scales) @ torch.linalg.qr(features(64, 64, 3)).Q
-    other = factorise(features(150, 64, 2))[1]
+    other = factorize(features(150, 64, 2))[1]
     results = []
     for dtype in (torch.float64, torch.float32):
         own = values.to(dtype).detach().requires_grad_()
-        term = recreation_error(own, best_basis(*factorise(own.detach()), other.to(dtype)), other.to(dtype))
+        term = recreation_error(own, best_basis(*factorize(own.detach()), other.to(dtype)), other.to(dtype))
         term.backward()
         assert own.grad is not None
         results.append((float(term.detach()), own.grad.double()))

@@ -65,7 +65,7 @@ def test_queue_contrast_over_many_steps_is_lightlys(temperature: float):
         other.backward()
         torch.testing.assert_close(queries.grad, reference.grad, rtol=EXACT, atol=EXACT)
         queue.enqueue(keys)
-        # lightly normalises keys of length 1 once more.
+        # lightly normalizes keys of length 1 once more.
         torch.testing.assert_close(queue.rows, theirs.memory_bank.bank, rtol=EXACT, atol=0)
 
 

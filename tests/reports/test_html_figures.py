@@ -148,7 +148,7 @@ def toy(title: str) -> Plot:
     return Plot("toy", title, f"A line: {title}.", draw)
 
 
-def test_a_figure_takes_the_colours_of_the_page_and_keeps_its_own_in_files(tmp_path):
+def test_a_figure_takes_the_colors_of_the_page_and_keeps_its_own_in_files(tmp_path):
     shown = Gallery(tmp_path / "figures").show(toy("$\\frac{ <b>&\x07"), "part", "made here")
     svg = (tmp_path / "figures" / "part-toy.svg").read_text()
     assert "var(--" not in svg

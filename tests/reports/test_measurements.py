@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.reports import measurements
-from rayfed_ssl.reports.compare import summarise
+from rayfed_ssl.reports.compare import summarize
 from rayfed_ssl.reports.export import export_encoder
 from rayfed_ssl.reports.measurements import TABLE, Measurement, append, measure_encoders, read_measurements
 from rayfed_ssl.runs import run
@@ -31,7 +31,7 @@ def finished(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_protocol_afterwards_gives_the_bits_that_it_gave_at_the_end(finished: Path):
     found = measure_encoders(finished, ["semi-swav-10", "linear-easyfl"], ["semi-swav-10.epochs=2"])
-    at_the_end = summarise(finished).scores["global"]
+    at_the_end = summarize(finished).scores["global"]
     for one in found:
         assert (one.round, one.encoder) == (2, "global")
         assert one.scores == {name: at_the_end[name] for name in (one.protocol, f"{one.protocol}_best")}
@@ -61,8 +61,8 @@ def test_what_was_measured_is_appended_with_its_settings(finished: Path):
         ("linear-fedca", "linear-fedca_best"),
         ("knn", "knn"),
     ]
-    assert json.loads(rows[0]["settings"]).items() >= {"epochs": 2, "lr": 0.01, "optimiser": "adam"}.items()
-    assert json.loads(rows[2]["settings"]) == {"neighbours": 200, "temperature": 0.1}
+    assert json.loads(rows[0]["settings"]).items() >= {"epochs": 2, "lr": 0.01, "optimizer": "adam"}.items()
+    assert json.loads(rows[2]["settings"]) == {"neighbors": 200, "temperature": 0.1}
 
 
 def test_round_and_random_encoder_can_be_chosen(finished: Path):

@@ -30,8 +30,8 @@ RESULTS = {
     "command": "rayfed-ssl sweep mine.yaml",
     "finished": None,
     "goals": [
-        {"score": "linear", "maximise": True, "unit": "percent"},
-        {"score": "bytes", "maximise": False, "unit": "bytes"},
+        {"score": "linear", "maximize": True, "unit": "percent"},
+        {"score": "bytes", "maximize": False, "unit": "bytes"},
     ],
     "search": {"name": "grid", "trials": 4},
     "layout": {"rows": "system", "columns": None, "x": "rounds", "lines": None, "panels": None},

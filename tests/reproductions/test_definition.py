@@ -12,7 +12,7 @@ from rayfed_ssl.evaluation.registry import is_score
 from rayfed_ssl.reports.reproduced import CellResult, Reproduced, describe, kendall
 from rayfed_ssl.reproductions.definition import Cell, Reproduction
 from rayfed_ssl.reproductions.loading import load_reproduction, read_reproduction, reproduction_names
-from rayfed_ssl.training.optimizers import Optimiser
+from rayfed_ssl.training.optimizers import Optimizer
 
 NAMES = [
     *("flesd-table1", "flesd-figure2", "flesd-figure4", "flesd-figure5"),
@@ -70,7 +70,7 @@ def test_flesds_table_has_the_papers_settings():
     assert (config.rounds, config.epochs, config.rounds * config.epochs) == (2, 100, 200)
     assert (config.clients.number, config.public, config.partition.alpha) == (6, "client:0", 0.01)
     assert (config.training.batch, config.model.encoder, config.objective.temperature) == (1024, "resnet18", 0.4)
-    assert config.training.optimiser == Optimiser(name="adam", lr=1e-3, weight_decay=1e-6)
+    assert config.training.optimizer == Optimizer(name="adam", lr=1e-3, weight_decay=1e-6)
     method = config.method
     assert (method.temperature, method.queue_size, method.distil_epochs) == (0.1, 2048, 200)
     assert (method.distil_batch, method.distil_lr, method.momentum) == (128, 1e-3, 0.999)
@@ -84,7 +84,7 @@ def test_flesds_table_has_the_papers_settings():
     assert paper("flesd-table1", "FedAvg", "CIFAR10 α=1").method.weighting == "uniform"
 
 
-def test_flesds_centralised_row_is_one_run_for_all_splits():
+def test_flesds_centralized_row_is_one_run_for_all_splits():
     configs = [paper("flesd-table1", "Non-FL", f"CIFAR10 α={alpha}") for alpha in ("100", "1", "0.01")]
     assert configs[0] == configs[1] == configs[2]
     assert configs[0].partition.name == "pooled"
@@ -118,7 +118,7 @@ def test_fedcas_tables_have_the_papers_settings():
         "resnet50",
     )
     assert (config.method.dictionary_size, config.method.ensembling, config.method.beta) == (1024, 0.5, 0.01)
-    assert (config.public, config.training.optimiser) == ("stl10:3200", Optimiser(lr=1e-3, weight_decay=1e-6))
+    assert (config.public, config.training.optimizer) == ("stl10:3200", Optimizer(lr=1e-3, weight_decay=1e-6))
     assert paper("fedca-table1", "FedAE", "Non-IID CIFAR10 CNN").partition.classes == 2
     assert paper("fedca-table1", "FedPR", "IID MiniImageNet CNN").data.size == 84
     transfer = paper("fedca-table3", "FedCA", "IID MiniImageNet to CIFAR100, CNN")
@@ -128,8 +128,8 @@ def test_fedcas_tables_have_the_papers_settings():
 def test_fedfoas_tables_have_the_papers_settings():
     config = paper("fedfoa-table1", "FedFoA", "ResNet-18")
     assert config.clients.models == ("resnet18", "vgg9", "alexnet", "resnet34")
-    assert (config.training.batch, config.training.optimiser.lr, config.model.projection_dim) == (500, 0.032, 256)
-    assert (config.method.warm_up, config.method.strength, config.method.normalise) == (5, 0.01, False)
+    assert (config.training.batch, config.training.optimizer.lr, config.model.projection_dim) == (500, 0.032, 256)
+    assert (config.method.warm_up, config.method.strength, config.method.normalize) == (5, 0.01, False)
     assert (config.partition.name, config.clients.number) == ("iid", 4)
     assert paper("fedfoa-table2", "BYOL", "Avg.").data.name == "cifar100"
     shown = load_reproduction("fedfoa-table1", "paper")
@@ -142,7 +142,7 @@ def test_fcls_fine_tuning_starts_from_the_first_runs_encoder_with_its_labels():
     first = cell.config(3)
     second = cell.second(first, Path("/runs/first"))
     assert second is not None
-    assert (second.model.start, second.clients.labelled, second.seed) == (Path("/runs/first"), 0.01, 3)
+    assert (second.model.start, second.clients.labeled, second.seed) == (Path("/runs/first"), 0.01, 3)
     assert (second.data, second.partition) == (first.data, first.partition)
     assert second.model.encoder == first.model.encoder == "resnet18"
     assert cell_of(load_reproduction("fcl-table3", "paper"), "FedAvg (Supervised)", "IID CIFAR10 10%").alone

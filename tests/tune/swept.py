@@ -46,11 +46,11 @@ GRID = {
 
 FRONT = {
     "title": "Accuracy against bytes",
-    "space": {"training.optimiser.lr": {"log": [0.01, 1.0]}, "rounds": [1, 2]},
+    "space": {"training.optimizer.lr": {"log": [0.01, 1.0]}, "rounds": [1, 2]},
     "search": "random",
     "trials": 4,
-    "maximise": "knn",
-    "minimise": "bytes",
+    "maximize": "knn",
+    "minimize": "bytes",
     "selection": "test",
 }
 """Two goals and a range."""

@@ -112,8 +112,8 @@ def test_evaluate_repeats_the_scores_and_changes_nothing(cli: Cli, finished: Fin
 
 def test_evaluate_takes_settings_rounds_and_the_random_encoder(cli: Cli, finished: Finished):
     directory, _ = finished["flesd"]
-    scores, one_neighbour = {}, ["evaluation.knn.neighbours=1"]
-    ways = {"last": [], "first": ["--round", 1], "initial": ["--initial"], "knn": one_neighbour}
+    scores, one_neighbor = {}, ["evaluation.knn.neighbors=1"]
+    ways = {"last": [], "first": ["--round", 1], "initial": ["--initial"], "knn": one_neighbor}
     for name, words in ways.items():
         result = cli("evaluate", directory, *words, "--json")
         assert result.exit_code == 0, result.output
@@ -242,7 +242,7 @@ def test_a_directory_in_use_is_left_alone(cli: Cli, recipes: Recipes, finished: 
 @pytest.mark.parametrize(
     ("recipe", "override", "message"),
     [
-        ("fedavg", "training.optimiser.lr=1e30", "client 0 failed in round 1"),
+        ("fedavg", "training.optimizer.lr=1e30", "client 0 failed in round 1"),
         ("flesd", "method.distil_lr=1e30", "lower the learning rate"),
     ],
     ids=["client", "server"],

@@ -85,13 +85,13 @@ def test_fewer_trials_at_a_time_take_longer(reckoned):
 
 
 def test_equal_runs_are_counted_once(tmp_path):
-    twins = {"A": {}, "B": {"set": {"evaluation.knn.neighbours": 200}}}
+    twins = {"A": {}, "B": {"set": {"evaluation.knn.neighbors": 200}}}
     found = reckon(load_sweep(write(tmp_path, space={"system": {"variants": twins}})))
     assert (found.trials, found.runs) == (2, 1)
 
 
 def test_rates_and_temperatures_are_one_kind_and_what_is_sent_is_another(reckoned, tmp_path):
-    space: dict[str, Any] = {"method.temperature": [0.1, 0.5], "training.optimiser.lr": [0.001, 0.01]}
+    space: dict[str, Any] = {"method.temperature": [0.1, 0.5], "training.optimizer.lr": [0.001, 0.01]}
     assert len(reckon(load_sweep(write(tmp_path, space=space))).kinds) == 1
     space = {"method.upload_format": ["fp32", "fp16"]}
     first, second = reckon(load_sweep(write(tmp_path, space=space))).kinds

@@ -58,7 +58,7 @@ def test_the_list_of_protocols_names_their_sources(cli: Cli):
 def test_federated_fine_tuning_is_one_command(cli: Cli, recipes: Recipes, tmp_path: Path):
     learned, tuned = tmp_path / "learned", tmp_path / "tuned"
     assert cli("run", recipes["fedavg"], "rounds=1", "--out", learned).exit_code == 0
-    words = (f"model.start={learned}", "clients.labelled=0.1", "rounds=1", "training.epochs=1", "engine.executor=local")
+    words = (f"model.start={learned}", "clients.labeled=0.1", "rounds=1", "training.epochs=1", "engine.executor=local")
     result = cli("run", "federated-finetune", *words, "--out", tuned)
     assert result.exit_code == 0, result.stderr
     assert "classifier" in result.stdout.splitlines()[0]

@@ -26,7 +26,7 @@ FIRST: dict[str, Any] = {
         "rounds": [1, 2],
     },
     "seeds": 2,
-    "maximise": "knn",
+    "maximize": "knn",
 }
 SECOND: dict[str, Any] = {
     "space": {"method.weighting": ["samples", "uniform"]},
@@ -103,9 +103,9 @@ def test_the_mean_over_seeds_decides_and_of_equal_trials_the_first(changed, tmp_
     assert settings_from(file, path.parent)["rounds"] == 1
 
 
-def test_less_is_better_where_the_other_sweep_minimises(finished, tmp_path):
-    content = finished.content | {"file": finished.content["file"] | {"minimise": "bytes_up"}}
-    del content["file"]["maximise"]
+def test_less_is_better_where_the_other_sweep_minimizes(finished, tmp_path):
+    content = finished.content | {"file": finished.content["file"] | {"minimize": "bytes_up"}}
+    del content["file"]["maximize"]
     copy = SweepDirectory(tmp_path / "copy", content)
     copy.path.mkdir()
     copy.save()

@@ -14,7 +14,7 @@ from rich.console import Console
 from rayfed_ssl import Config, resume, run
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.compare import summarise
+from rayfed_ssl.reports.compare import summarize
 from tune.cli.progress import Progress, Status, accuracies, duration
 from tune.cli.tables import print_comparison, print_run
 
@@ -82,7 +82,7 @@ def test_brackets_in_a_path_are_no_markup(
     copytree(watched[1], directory)
     print_run(directory, [])
     assert f"record: {directory}" in capsys.readouterr().out
-    print_comparison([summarise(directory)], False)
+    print_comparison([summarize(directory)], False)
     assert "y[bold]" in capsys.readouterr().out
 
 

@@ -36,7 +36,7 @@ TREE: dict[str, Any] = {
     "kind": "table",
     "score": "linear",
     "rows": {
-        "pooled": {"recipe": "simclr-centralised", "set": {"partition": {"name": "pooled"}, "rounds": 1}},
+        "pooled": {"recipe": "simclr-centralized", "set": {"partition": {"name": "pooled"}, "rounds": 1}},
         "FedSimCLR": {"recipe": "fedsimclr"},
     },
     "columns": {
@@ -177,7 +177,7 @@ def test_a_second_run_begins_with_the_encoder_of_the_first(tmp_path: Path):
     columns = {
         "10%": {
             "set": {"partition": {"name": "iid"}},
-            "after": {"recipe": "federated-finetune", "set": {"clients.labelled": 0.5}},
+            "after": {"recipe": "federated-finetune", "set": {"clients.labeled": 0.5}},
         }
     }
     rows = {"FedSimCLR": {"recipe": "fedsimclr"}, "alone": {"recipe": "fedavg-supervised", "runs": "second"}}

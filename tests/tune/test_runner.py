@@ -28,7 +28,7 @@ ADAPTS = {
     "search": "tpe",
     "trials": 5,
     "generation": 3,
-    "maximise": "knn",
+    "maximize": "knn",
     "stop": {"rule": "asha", "grace": 1, "reduction": 2},
 }
 
@@ -133,7 +133,7 @@ def test_a_trial_whose_process_is_killed_goes_on(undisturbed, tmp_path):
 
 
 def test_a_finished_sweep_that_is_gone_on_with_runs_nothing(tmp_path):
-    directory = begin(tmp_path, search="grid", space={"method.mu": [0.1, 1.0]}, maximise="knn")
+    directory = begin(tmp_path, search="grid", space={"method.mu": [0.1, 1.0]}, maximize="knn")
     run_sweep(directory)
     first, told, content = result(directory), list[str](), SweepDirectory.open(directory.path).content
     run_sweep(SweepDirectory.open(directory.path), say=told.append)
@@ -144,17 +144,17 @@ def test_a_finished_sweep_that_is_gone_on_with_runs_nothing(tmp_path):
 
 def test_trials_with_actors_of_their_own_never_wait_for_each_other_and_give_the_same_bits(tmp_path):
     space = {"method.mu": [0.1, 1.0, 3.0]}
-    alone = begin(tmp_path / "alone", search="grid", space=space, maximise="knn")
+    alone = begin(tmp_path / "alone", search="grid", space=space, maximize="knn")
     run_sweep(alone, concurrency=1)
     federated = begin(
-        tmp_path / "federated", "engine.executor=ray", "engine.actors=2", search="grid", space=space, maximise="knn"
+        tmp_path / "federated", "engine.executor=ray", "engine.actors=2", search="grid", space=space, maximize="knn"
     )
     run_sweep(federated, concurrency=4)  # four CPUs hold two federations of two actors
     assert result(federated) == result(alone)
 
 
 def test_what_fails_outside_the_trials_ends_the_sweep_and_is_not_swallowed_by_tune(tmp_path):
-    directory = begin(tmp_path, search="grid", space={"method.mu": [0.1, 1.0, 3.0]}, maximise="knn")
+    directory = begin(tmp_path, search="grid", space={"method.mu": [0.1, 1.0, 3.0]}, maximize="knn")
 
     def full(line: str) -> None:
         raise OSError(28, "No space left on device")
@@ -165,7 +165,7 @@ def test_what_fails_outside_the_trials_ends_the_sweep_and_is_not_swallowed_by_tu
 
 def test_impossible_settings_fail_alone_and_at_once(tmp_path):
     directory = begin(
-        tmp_path, search="grid", space={"clients.number": [3, 100000], "engine.threads": [1, 64]}, maximise="knn"
+        tmp_path, search="grid", space={"clients.number": [3, 100000], "engine.threads": [1, 64]}, maximize="knn"
     )
     run_sweep(directory)
     rows = read_rows(directory.path / "trials.parquet")
@@ -175,7 +175,7 @@ def test_impossible_settings_fail_alone_and_at_once(tmp_path):
 
 
 def test_what_a_machine_refused_another_may_run(tmp_path, monkeypatch):
-    directory = begin(tmp_path, search="grid", space={"method.mu": [0.1, 1.0]}, maximise="knn")
+    directory = begin(tmp_path, search="grid", space={"method.mu": [0.1, 1.0]}, maximize="knn")
     with monkeypatch.context() as refusing:
         refusing.setattr("tune.sweeps.execution.resources.check_ready", refuse)
         run_sweep(directory, concurrency=1)
@@ -192,8 +192,8 @@ def refuse(federation: object) -> None:
 
 
 def test_equal_runs_of_several_trials_are_made_once(tmp_path):
-    space = {"system": {"variants": {"A": {}, "B": {"set": {"evaluation.knn.neighbours": 200}}}}}
-    directory = begin(tmp_path, search="grid", space=space, maximise="knn", set={"evaluation.knn.neighbours": 200})
+    space = {"system": {"variants": {"A": {}, "B": {"set": {"evaluation.knn.neighbors": 200}}}}}
+    directory = begin(tmp_path, search="grid", space=space, maximize="knn", set={"evaluation.knn.neighbors": 200})
     run_sweep(directory)
     rows = read_rows(directory.path / "trials.parquet")
     assert rows[0]["run"] == rows[1]["run"]
@@ -207,7 +207,7 @@ def test_two_processes_do_not_run_one_sweep(tmp_path):
 
 
 def test_other_points_than_before_are_refused(tmp_path):
-    directory = begin(tmp_path, search="grid", space={"method.mu": [0.1]}, maximise="knn")
+    directory = begin(tmp_path, search="grid", space={"method.mu": [0.1]}, maximize="knn")
     run_sweep(directory)
     directory.content["points"] = [{"method.mu": 0.2}]
     directory.save()

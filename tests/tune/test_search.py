@@ -21,7 +21,7 @@ def sweep(**change):
         "space": RANGES,
         "search": "random",
         "trials": 12,
-        "maximise": "knn",
+        "maximize": "knn",
     }
     return load_sweep(tree | change)
 
@@ -51,7 +51,7 @@ KINDS = {
     "tpe": {"search": "tpe", "generation": 4, "trials": 24},
     "tpe with asha": {"search": "tpe", "generation": 4, "stop": {"rule": "asha", "grace": 1, "reduction": 3}},
     "median": {"stop": {"rule": "median", "grace": 2, "every": 2, "samples": 2}},
-    "nsga2": {"search": "nsga2", "generation": 5, "minimise": "bytes", "trials": 20},
+    "nsga2": {"search": "nsga2", "generation": 5, "minimize": "bytes", "trials": 20},
     "grid": {"search": "grid", "trials": None, "space": {"method.mu": [0.01, 0.1, 1.0], "training.batch": [8, 14, 16]}},
     "two seeds": {"seeds": 2, "stop": {"rule": "asha", "grace": 3, "reduction": 3}, "generation": 3},
 }
@@ -183,7 +183,7 @@ def test_what_a_killed_process_left_of_optunas_lock_keeps_nobody_waiting(tmp_pat
 
 @pytest.mark.parametrize(("score", "kept"), [("knn", 0.9), ("diag_alignment", 0.1), ("bytes", 0.1)])
 def test_early_stopping_knows_whether_more_of_its_score_is_better(score, kept):
-    stop = sweep(maximise="linear", stop={"rule": "asha", "reduction": 2, "score": score}).stop
+    stop = sweep(maximize="linear", stop={"rule": "asha", "reduction": 2, "score": score}).stop
     assert stop is not None
     rule = make_rule(stop)
     assert [rule.stops(number, 1, value) for number, value in enumerate((0.5, kept, 1.0 - kept))] == [

@@ -144,9 +144,9 @@ def test_settings_of_the_papers_size_are_those_of_the_reproductions():
             "fcl",
             {
                 "objective__temperature": 0.1,
-                "method__neighbourhood_temperature": 0.1,
-                "method__neighbourhood": 0.1,
-                "method__neighbours": 5,
+                "method__neighborhood_temperature": 0.1,
+                "method__neighborhood": 0.1,
+                "method__neighbors": 5,
             },
             *("fcl-table1", "Proposed (FCL)", "CIFAR10 Non-1"),
         ),
@@ -202,7 +202,7 @@ def test_uploads_are_compared_in_every_form_by_accuracy_and_bytes(name: str):
     assert {(method.upload, method.upload_format, method.keep) for method in methods} == expected
     assert len(methods) == len(expected)
     goals = load_sweep(name).goals
-    assert [(goal.score, goal.maximise) for goal in goals] == [("linear", True), ("bytes_up", False)]
+    assert [(goal.score, goal.maximize) for goal in goals] == [("linear", True), ("bytes_up", False)]
 
 
 def test_the_search_runs_over_orders_of_magnitude_and_stops_early():

@@ -79,19 +79,19 @@ def test_what_decides_is_measured():
     stopped = load_sweep(SMALL | {"space": {"clients.number": [5]}, "stop": {"rule": "asha", "grace": 2}})
     assert config_of(stopped, {"clients.number": 5}, 0).evaluation.every == 2
     quiet = {"set": {"evaluation.diagnostics": 0}}
-    diagnosed = load_sweep(SMALL | quiet | {"maximise": [], "minimise": "diag_alignment"})
+    diagnosed = load_sweep(SMALL | quiet | {"maximize": [], "minimize": "diag_alignment"})
     assert config_of(diagnosed, {"rounds": 2}, 0).evaluation.diagnostics == 2
-    probed = load_sweep(SMALL | {"maximise": "linear-moco"})
+    probed = load_sweep(SMALL | {"maximize": "linear-moco"})
     assert config_of(probed, {"rounds": 2}, 0).evaluation.protocols == ("linear-moco",)
 
 
 def test_the_best_epoch_of_a_protocol_is_measured_with_it():
-    assert config_of(load_sweep(SMALL | {"maximise": "linear-moco_best"}), {"rounds": 2}, 0).evaluation.protocols == (
+    assert config_of(load_sweep(SMALL | {"maximize": "linear-moco_best"}), {"rounds": 2}, 0).evaluation.protocols == (
         "linear-moco",
     )
     transfer = next(name for name, kind in PROTOCOLS.items() if isinstance(kind, Transfer))
     with pytest.raises(ConfigError, match="must not choose: set selection: test"):
-        config_of(load_sweep(SMALL | {"maximise": f"{transfer}_best"}), {"rounds": 1}, 0)
+        config_of(load_sweep(SMALL | {"maximize": f"{transfer}_best"}), {"rounds": 1}, 0)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_sections_that_are_varied_may_get_more_fields():
 
 
 def test_another_datasets_test_set_chooses_nothing_either():
-    goal = {"maximise": next(name for name, kind in PROTOCOLS.items() if isinstance(kind, Transfer))}
+    goal = {"maximize": next(name for name, kind in PROTOCOLS.items() if isinstance(kind, Transfer))}
     with pytest.raises(ConfigError, match="must not choose: set selection: test"):
         config_of(load_sweep(SMALL | goal), {"rounds": 1}, 0)
 
@@ -157,10 +157,10 @@ def test_rungs_end_before_the_last_round():
         ({"search": "random", "trials": 0}, "whole number of at least 1, got 0"),
         ({"seeds": [1, 1]}, "different ones"),
         ({"seeds": 0}, "different ones"),
-        ({"maximise": "bytes"}, "are to be minimised"),
-        ({"maximise": ["linear", "linear"]}, "counts once"),
-        ({"minimise": "bytes", "stop": "asha", "maximise": "knn"}, "stop needs one goal"),
-        ({"minimise": "bytes", "search": "tpe", "trials": 3, "maximise": "knn"}, "nsga2, random or grid"),
+        ({"maximize": "bytes"}, "are to be minimized"),
+        ({"maximize": ["linear", "linear"]}, "counts once"),
+        ({"minimize": "bytes", "stop": "asha", "maximize": "knn"}, "stop needs one goal"),
+        ({"minimize": "bytes", "search": "tpe", "trials": 3, "maximize": "knn"}, "nsga2, random or grid"),
         ({"stop": "hyperband"}, "asha or median"),
         ({"stop": {"rule": "asha", "every": 2}}, "asha has no 'every'"),
         ({"stop": {"rule": "asha", "reduction": 1}}, "at least 2 and below a million, got 1"),
@@ -227,15 +227,15 @@ def test_a_single_note_is_one():
 @pytest.mark.parametrize(
     ("change", "overrides", "says"),
     [
-        ({"maximise": "linaer"}, (), "there is no score 'linaer': did you mean 'linear'"),
-        ({"maximise": [], "minimise": "loss"}, (), "there is no score 'loss'"),
+        ({"maximize": "linaer"}, (), "there is no score 'linaer': did you mean 'linear'"),
+        ({"maximize": [], "minimize": "loss"}, (), "there is no score 'loss'"),
         ({"stop": {"rule": "asha", "score": "diag_aligment"}}, (), "take knn, supervised, diag_feature_std"),
         ({"take": "client-40"}, (), "name one of them"),
         ({"space": {"engine.actors": [1, 2]}}, (), "engine.actors says how a run is computed"),
         ({}, ("clients.numbr=3",), "mine: no trial can be run: unknown key 'clients.numbr'"),
         ({}, ("training=5",), "no trial can be run"),
         ({"set": {"engine": 5}}, (), "engine maps keys to values, got 5"),
-        ({"maximise": "supervised"}, (), "simclr trains none: take linear or knn"),
+        ({"maximize": "supervised"}, (), "simclr trains none: take linear or knn"),
         ({}, ("data={name: folder, path: /nowhere}",), "no trial can be run: data.path /nowhere does not exist"),
         (SEARCHED | {"search": {"name": "tpe", "bogus": 5}}, (), "tpe does not take these settings"),
         (SEARCHED | {"search": {"name": "tpe", "n_startup_trials": "5"}}, (), "tpe does not work with these settings"),
@@ -276,9 +276,9 @@ def test_dates_become_words(tmp_path):
 
 
 def test_a_sweep_of_which_one_trial_can_be_run_is_begun(tmp_path):
-    check_sweep(load_sweep(SMALL | {"space": {"clients.number": [100000, 3]}, "minimise": "diag_cka_max"}))
+    check_sweep(load_sweep(SMALL | {"space": {"clients.number": [100000, 3]}, "minimize": "diag_cka_max"}))
 
 
-def test_a_sweep_that_is_not_there_is_told_with_its_neighbour():
+def test_a_sweep_that_is_not_there_is_told_with_its_neighbor():
     with pytest.raises(ConfigError, match="no sweep 'flesd-round'"):
         load_sweep("flesd-round")

@@ -27,7 +27,7 @@ def test_the_best_is_the_first_of_equal_ones_whatever_the_order():
     for _ in range(6):
         random.Random(0).shuffle(trials)
         assert best_of(trials, T.goals[0]).number == 1
-    less = sweep_of({"rounds": [1, 2]}, minimise="diag_uniformity")
+    less = sweep_of({"rounds": [1, 2]}, minimize="diag_uniformity")
     both = [result(less, 0, {"rounds": 1}, [-1.0, -2.0]), result(less, 1, {"rounds": 2}, [-2.0, -2.0])]
     assert best_of(both, less.goals[0]).number == 1
     assert best_of([ended(T, 0, {"rounds": 1}, "stopped")], T.goals[0]) is None
@@ -41,7 +41,7 @@ def test_a_trial_without_a_finite_score_of_each_seed_is_no_best():
 
 
 def test_the_front_is_what_no_other_trial_beats():
-    two = sweep_of({"rounds": [1, 2, 4, 8]}, maximise="knn", minimise="bytes")
+    two = sweep_of({"rounds": [1, 2, 4, 8]}, maximize="knn", minimize="bytes")
     values = [(0.5, 100), (0.6, 200), (0.6, 300), (0.4, 100), (0.9, 900), (0.6, 200)]
     trials = [result(two, n, {"rounds": 1}, {"knn": [knn] * 2, "bytes": [b] * 2}) for n, (knn, b) in enumerate(values)]
     assert [trial.number for trial in front_of(trials, two.goals)] == [4, 1, 0]
@@ -155,14 +155,14 @@ def test_seeds_can_be_columns():
 
 
 def test_a_range_makes_a_list_of_the_best():
-    space = {"training.optimiser.lr": {"log": [0.01, 1]}, "rounds": [1, 2]}
+    space = {"training.optimizer.lr": {"log": [0.01, 1]}, "rounds": [1, 2]}
     some = sweep_of(space, search="random", trials=30)
     trials = [
-        result(some, n, {"training.optimiser.lr": 0.01 * (n + 1), "rounds": 1}, [0.01 * (n % 25)] * 2)
+        result(some, n, {"training.optimizer.lr": 0.01 * (n + 1), "rounds": 1}, [0.01 * (n % 25)] * 2)
         for n in range(30)
     ]
     table = table_of(some, trials, some.goals[0])
-    assert table.head == ("trial", "training.optimiser.lr", "rounds", "linear (%)")
+    assert table.head == ("trial", "training.optimizer.lr", "rounds", "linear (%)")
     assert of(table)[:2] == [["24", "0.25", "1", "24.00 ± 0.00"], ["23", "0.24", "1", "23.00 ± 0.00"]]
     assert len(table.lines) == 20
     assert table.remarks == ("The 20 best of 30 complete trials.",)

@@ -105,7 +105,7 @@ def test_the_front_has_a_recipe_for_each_member(front):
     for number, name in content["recipes"].items():
         point = content["trials"][int(number)]["point"]
         config = Config.load(directory.path / name)
-        assert (config.rounds, config.training.optimiser.lr) == (point["rounds"], point["training.optimiser.lr"])
+        assert (config.rounds, config.training.optimizer.lr) == (point["rounds"], point["training.optimizer.lr"])
     text = (directory.path / "table.md").read_text()
     assert text.count("\n## ") == 3
     assert (
@@ -176,19 +176,19 @@ def test_a_recipe_is_yaml_with_a_comment_of_one_line_each(front):
 
 
 def test_an_encoder_that_may_have_seen_the_held_out_samples_is_told(tmp_path):
-    grid = {"space": {"rounds": [1, 2]}, "maximise": "knn"}
+    grid = {"space": {"rounds": [1, 2]}, "maximize": "knn"}
     first = begin(tmp_path / "first", grid)
     go_on(first)
     other = begin(tmp_path / "other", grid | {"set": {"data.validation": 0.3}})
     go_on(other)
     starts = [sorted(sweep.runs.iterdir())[0] for sweep in (first, other)]
-    again = begin(tmp_path / "again", {"space": {"model.start": [str(start) for start in starts]}, "maximise": "knn"})
+    again = begin(tmp_path / "again", {"space": {"model.start": [str(start) for start in starts]}, "maximize": "knn"})
     go_on(again)
     (told,) = [line for line in write_results(again).remarks if "may have seen" in line]
     assert told.startswith(str(starts[1]))
     assert "was not trained with the same samples held out" in told
     third = begin(
-        tmp_path / "third", {"space": {"rounds": [1]}, "maximise": "knn", "set": {"model.start": str(starts[1])}}
+        tmp_path / "third", {"space": {"rounds": [1]}, "maximize": "knn", "set": {"model.start": str(starts[1])}}
     )
     go_on(third)
     fourth = begin(tmp_path / "fourth", grid | {"set": {"model.start": str(sorted(third.runs.iterdir())[0])}})

@@ -103,7 +103,7 @@ def test_json_holds_the_same(swept_front, capsys):
     print_status(swept_front.path, as_json=True)
     plain = json.loads(capsys.readouterr().out)
     assert plain["states"]["complete"] == plain["trials"] == 4
-    assert plain["best"]["words"].startswith(f"trial {plain['best']['trial']} (training.optimiser.lr=")
+    assert plain["best"]["words"].startswith(f"trial {plain['best']['trial']} (training.optimizer.lr=")
     assert set(plain["best"]["values"]) == {"knn", "bytes"}
     assert plain["seconds"] > 0
 

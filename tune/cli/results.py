@@ -64,10 +64,10 @@ def compare(
 ) -> None:
     """Compare runs: accuracy against bytes and rounds."""
     with plain_errors():
-        from rayfed_ssl.reports.compare import summarise
+        from rayfed_ssl.reports.compare import summarize
         from tune.cli.tables import print_comparison
 
-        summaries = [summarise(directory) for directory in directories]
+        summaries = [summarize(directory) for directory in directories]
         if seeds:
             from rayfed_ssl.reports.seeds import by_seed
             from tune.cli.score_tables import print_seed_groups

@@ -17,7 +17,7 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.round_loop import Evaluation
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.records.metric_rows import spans
-from rayfed_ssl.reports.compare import Summary, summarise
+from rayfed_ssl.reports.compare import Summary, summarize
 from tune.cli.progress import megabytes
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _base_scores(scores: Iterable[Mapping[str, float]]) -> list[str]:
 
 def print_run(directory: Path, figures: Sequence[Path]) -> None:
     """Print what a finished run achieved and cost."""
-    summary, console = summarise(directory), plain_console()
+    summary, console = summarize(directory), plain_console()
     names = _base_scores(summary.scores.values())
     table = plain_table("encoder", *(BASE_SCORES[name] for name in names))
     for name, scores in summary.scores.items():

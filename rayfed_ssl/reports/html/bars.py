@@ -16,7 +16,7 @@ from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.html.tables import Cell, Table, count, duration, number, percent, score_title, size
 
 FILLS = ((BLUE, ""), (ORANGE, "////"), (GREEN, ".."), (SKY, "xx"), (PINK, "\\\\\\\\"), (AMBER, "++"))
-"""Colour and hatch of each kind of bar."""
+"""Color and hatch of each kind of bar."""
 
 
 def client_plot(run: ReportedRun) -> Plot | None:
@@ -33,12 +33,12 @@ def client_plot(run: ReportedRun) -> Plot | None:
         for index, name in enumerate(names):
             shift = (index - (len(names) - 1) / 2) * thickness
             found = {row + shift: 100 * m[name] for row, m in enumerate(scores.values()) if name in m}
-            colour, hatch = FILLS[index]
+            color, hatch = FILLS[index]
             axes.barh(
                 list(found),
                 list(found.values()),
                 thickness,
-                color=colour,
+                color=color,
                 hatch=hatch,
                 edgecolor=PAPER,
                 label=score_title(name),
@@ -116,9 +116,9 @@ def _up_and_down(moved: Mapping[str, tuple[float, float]]) -> Figure:
     figure, axes = new_axes(height=1.5 + 0.5 * max(len(moved), 1))
     for index, direction in enumerate(("up", "down")):
         places = [row + (index - 0.5) * 0.38 for row in range(len(moved))]
-        colour, hatch = FILLS[index]
+        color, hatch = FILLS[index]
         values = [sizes[index] / 1e6 for sizes in moved.values()]
-        bars = axes.barh(places, values, 0.36, color=colour, hatch=hatch, edgecolor=PAPER, label=direction)
+        bars = axes.barh(places, values, 0.36, color=color, hatch=hatch, edgecolor=PAPER, label=direction)
         axes.bar_label(bars, [f" {value:.3g}" if value else " 0" for value in values], color=INK, fontsize=8)
     axes.set_yticks(range(len(moved)), [clean(name) for name in moved])
     axes.invert_yaxis()
@@ -161,9 +161,9 @@ def timing_plot(run: ReportedRun) -> Plot | None:
     def draw() -> Figure:
         figure, axes = new_axes(height=HEIGHT)
         below = [0.0] * len(rounds)
-        for (colour, hatch), phase in zip(FILLS, PHASES, strict=False):
+        for (color, hatch), phase in zip(FILLS, PHASES, strict=False):
             values = [phases[phase].get(round, 0.0) for round in rounds]
-            axes.bar(rounds, values, 0.8, below, color=colour, hatch=hatch, edgecolor=PAPER, label=phase)
+            axes.bar(rounds, values, 0.8, below, color=color, hatch=hatch, edgecolor=PAPER, label=phase)
             below = [low + value for low, value in zip(below, values, strict=True)]
         axes.plot(
             list(wall), list(wall.values()), color=INK, marker="_", linestyle="", markersize=12, label="wall clock"

@@ -70,9 +70,9 @@ def legend_below(figure: Figure, axes: Axes) -> None:
 
 
 def style(index: int) -> dict[str, Any]:
-    """Choose colour, marker and dash of a series; together they never repeat."""
-    colour, marker = SERIES[index % len(SERIES)]
-    return {"color": colour, "marker": marker, "linestyle": DASHES[index // len(SERIES) % len(DASHES)]}
+    """Choose color, marker and dash of a series; together they never repeat."""
+    color, marker = SERIES[index % len(SERIES)]
+    return {"color": color, "marker": marker, "linestyle": DASHES[index // len(SERIES) % len(DASHES)]}
 
 
 def accuracy_plots(groups: Sequence[Group]) -> list[Plot]:
@@ -183,12 +183,12 @@ def loss_plot(run: ReportedRun) -> Plot | None:
     def draw() -> Figure:
         figure, axes = new_axes(height=HEIGHT + 0.3)
         for name, found in series.items():
-            label, colour, marker, dash = _LOSSES[name]
+            label, color, marker, dash = _LOSSES[name]
             rounds, means = list(found), [fmean(values) for values in found.values()]
-            axes.plot(rounds, means, color=colour, marker=marker, linestyle=dash, markersize=4, label=label)
+            axes.plot(rounds, means, color=color, marker=marker, linestyle=dash, markersize=4, label=label)
             if len(next(iter(found.values()))) > 1 and name == "loss":
                 low, high = [min(v) for v in found.values()], [max(v) for v in found.values()]
-                axes.fill_between(rounds, low, high, color=colour, alpha=0.15, linewidth=0)
+                axes.fill_between(rounds, low, high, color=color, alpha=0.15, linewidth=0)
         axes.set(xlabel="round", ylabel="loss")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         legend_below(figure, axes)
@@ -212,7 +212,7 @@ def loss_plot(run: ReportedRun) -> Plot | None:
 
 _DIAGNOSTICS = {
     "diag_effective_rank": "effective rank of features",
-    "diag_feature_std": "deviation of normalised features",
+    "diag_feature_std": "deviation of normalized features",
     "diag_alignment": "alignment of two views",
     "diag_uniformity": "uniformity on the sphere",
     "diag_update_cosine": "cosine of clients' updates",

@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from threadpoolctl import threadpool_limits
 
-from rayfed_ssl.data.augmentation import normalise
+from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.data.partitions import random_rows
 from rayfed_ssl.data.public_data import PublicClient, parse_public
 from rayfed_ssl.engine.federation import Federation
@@ -121,17 +121,17 @@ def test_features(run: ReportedRun, federation: Federation) -> TestFeatures | No
         ValueError: The encoder's features are not finite.
     """
     test, config, task = federation.dataset.test, federation.config, federation.task
-    labelled = np.flatnonzero(test.labels >= 0)
-    if not len(labelled):
+    labeled = np.flatnonzero(test.labels >= 0)
+    if not len(labeled):
         return None
     seed = derive_seed(config.seed, Purpose.EVALUATION)
-    if len(labelled) > MAX_SAMPLES:
-        labelled = labelled[random_rows(len(labelled), MAX_SAMPLES, seed)]
-    rows = labelled[np.argsort(test.labels[labelled], kind="stable")]
+    if len(labeled) > MAX_SAMPLES:
+        labeled = labeled[random_rows(len(labeled), MAX_SAMPLES, seed)]
+    rows = labeled[np.argsort(test.labels[labeled], kind="stable")]
     name, encoder = _encoder(run, federation)
     with compute_threads(1):
         model = task.model(encoder.weights, encoder.architecture).encoder
-        transform = partial(normalise, recipe=task.views.first)
+        transform = partial(normalize, recipe=task.views.first)
         values = extract_features(
             model, test.images[rows], transform, device=task.device, precision=task.precision
         ).numpy()
@@ -157,14 +157,14 @@ def embed(features: TestFeatures, embedding: Embedding) -> np.ndarray:
         return tsne(features.values, features.seed)
     from umap import UMAP
 
-    neighbours = min(15, len(features.values) - 1)
+    neighbors = min(15, len(features.values) - 1)
     with threadpool_limits(1):
-        placed = UMAP(n_neighbors=neighbours, random_state=features.seed % 2**32, n_jobs=1)
+        placed = UMAP(n_neighbors=neighbors, random_state=features.seed % 2**32, n_jobs=1)
         return np.asarray(placed.fit_transform(features.values))
 
 
 def embedding_plot(features: TestFeatures, embedding: Embedding) -> Plot | None:
-    """Draw test features on a plane, coloured by class; None below five samples."""
+    """Draw test features on a plane, colored by class; None below five samples."""
     if len(features.values) < 5:
         return None
     present = np.unique(features.labels)
@@ -178,12 +178,12 @@ def embedding_plot(features: TestFeatures, embedding: Embedding) -> Plot | None:
         axes = figure.add_subplot()
         for index, label in enumerate(present):
             own = features.labels == label
-            colour, marker = SERIES[index % len(SERIES)][0], "os^DvPX<>*"[index % 10]
+            color, marker = SERIES[index % len(SERIES)][0], "os^DvPX<>*"[index % 10]
             axes.scatter(
                 places[own, 0],
                 places[own, 1],
                 s=13,
-                color=colour,
+                color=color,
                 marker=marker,
                 linewidths=0,
                 label=clean(features.classes[label])[:18],

@@ -1,6 +1,6 @@
-"""From a Matplotlib figure to the page: inline SVG in the page's own colours, and PNG and SVG files beside it.
+"""From a Matplotlib figure to the page: inline SVG in the page's own colors, and PNG and SVG files beside it.
 
-Figures are drawn once, in colours for white paper. In the page's copy each of these colours is a CSS variable, so that the
+Figures are drawn once, in colors for white paper. In the page's copy each of these colors is a CSS variable, so that the
 page sets them again for a dark screen; text stays text. The same figure gives the same bytes.
 """
 
@@ -22,10 +22,10 @@ from rayfed_ssl.reports.figures import BLUE, GREEN, METHOD_STYLES, ORANGE
 from rayfed_ssl.reports.html.tables import Table
 
 INK, MUTED, GRID, PAPER = "#1b2530", "#4d5966", "#d9dee3", "#ffffff"
-PINK, SKY, BLACK = (colour for colour, _ in METHOD_STYLES[3:])
+PINK, SKY, BLACK = (color for color, _ in METHOD_STYLES[3:])
 AMBER = "#E69F00"
 
-SERIES = (*((colour, marker) for colour, marker in METHOD_STYLES), (AMBER, "X"))
+SERIES = (*((color, marker) for color, marker in METHOD_STYLES), (AMBER, "X"))
 DASHES = ("-", "--", "-.", ":")
 
 VARIABLES: Mapping[str, str] = {
@@ -197,7 +197,7 @@ def _svg(figure: Figure) -> str:
 
 
 def inline(svg: str, name: str, says: str) -> Markup:
-    """Turn an SVG file into a part of the page: own ids, the page's colours and fonts, a text alternative."""
+    """Turn an SVG file into a part of the page: own ids, the page's colors and fonts, a text alternative."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style[^>]*>.*?</style>", "", body, flags=re.DOTALL)
     body = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', body)
@@ -214,7 +214,7 @@ def inline(svg: str, name: str, says: str) -> Markup:
     return Markup(opening + re.sub(r"\n\s*", "\n", body[len(root) :]).strip())
 
 
-_THEMED = {colour.lower(): name for colour, name in VARIABLES.items()}
+_THEMED = {color.lower(): name for color, name in VARIABLES.items()}
 
 
 def _themed(style: str) -> str:

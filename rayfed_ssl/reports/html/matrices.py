@@ -13,8 +13,8 @@ from rayfed_ssl.reports.html.figure import INK, MUTED, PAPER, Plot, clean
 from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.html.tables import Cell, Table, number
 
-COLOURS = "cividis"
-"""A scale that looks the same to colour-blind readers, and grows lighter all the way."""
+COLORS = "cividis"
+"""A scale that looks the same to color-blind readers, and grows lighter all the way."""
 
 
 def heatmap(
@@ -24,13 +24,13 @@ def heatmap(
 
     Args:
         values: The matrix.
-        label: Of the colour scale.
-        low: Value of the darkest colour; None takes the smallest.
-        high: Value of the lightest colour; None takes the largest.
+        label: Of the color scale.
+        low: Value of the darkest color; None takes the smallest.
+        high: Value of the lightest color; None takes the largest.
         ticks: Places and names along both axes.
     """
     figure, axes = new_axes(height=WIDTH - 0.6)
-    image = axes.imshow(values, cmap=COLOURS, vmin=low, vmax=high, interpolation="none")
+    image = axes.imshow(values, cmap=COLORS, vmin=low, vmax=high, interpolation="none")
     places, names = [place for place, _ in ticks], [clean(name) for _, name in ticks]
     axes.set_xticks(places, names, rotation=90 if max(map(len, names), default=0) > 2 else 0)
     axes.set_yticks(places, names)
@@ -136,9 +136,9 @@ def negatives_plot(run: ReportedRun) -> Plot | None:
         thickness = 0.8 / len(kinds)
         for index, kind in enumerate(kinds):
             places = [row + (index - (len(kinds) - 1) / 2) * thickness for row in range(len(found["clients"]))]
-            colour, hatch = FILLS[index]
+            color, hatch = FILLS[index]
             values = [100 * value for value in found[kind]]
-            axes.bar(places, values, thickness, color=colour, hatch=hatch, edgecolor=PAPER, label=_NEGATIVES[kind])
+            axes.bar(places, values, thickness, color=color, hatch=hatch, edgecolor=PAPER, label=_NEGATIVES[kind])
         axes.set_xticks(range(len(found["clients"])), [str(client) for client in found["clients"]])
         axes.set(xlabel="client", ylabel="false negatives (%)")
         axes.grid(visible=False, axis="x")

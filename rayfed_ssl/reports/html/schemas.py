@@ -46,7 +46,7 @@ class ReproductionFile(_Part):
 
 class _Goal(_Part):
     score: str
-    maximise: bool
+    maximize: bool
     unit: str
 
 

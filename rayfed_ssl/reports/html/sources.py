@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.metric_rows import Row
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.compare import Summary, summarise
+from rayfed_ssl.reports.compare import Summary, summarize
 from rayfed_ssl.reports.html.schemas import DiagnosticsFile, ReproductionFile, SweepFile, damage
 from rayfed_ssl.reports.measurements import read_measurements
 
@@ -202,7 +202,7 @@ _KINDS = ("run", "reproduction", "sweep")
 
 
 def _open_run(directory: Path) -> ReportedRun:
-    record, summary = RunRecord.open(directory), summarise(directory)
+    record, summary = RunRecord.open(directory), summarize(directory)
     evaluations = read_measurements(directory)
     path = directory / "diagnostics.json"
     diagnostics = _read_json(path, DiagnosticsFile) if path.is_file() else None

@@ -7,8 +7,8 @@
     set        key of the configuration -> value, the same in all trials
     space      what is varied, as `tune/sweeps/definition/spaces.py` describes it
     seeds      how many, or which: a trial is run once for each, and its result is their mean
-    maximise   a score or several: "linear", "knn", a protocol's or a diagnostic's name; the default is linear
-    minimise   the same, or "bytes", "bytes_up", "bytes_down". Two goals in all make a Pareto front
+    maximize   a score or several: "linear", "knn", a protocol's or a diagnostic's name; the default is linear
+    minimize   the same, or "bytes", "bytes_up", "bytes_down". Two goals in all make a Pareto front
     take       of which encoder: global, mean, minimum or client-3; default: the global one if there is one, else the mean
     selection  validation (default): a part of the training samples, which no client gets, takes the test set's place;
                test: scores are of the test set, as the papers choose them
@@ -122,7 +122,7 @@ def load_sweep(source: str | Mapping[str, Any], *overrides: str, name: str | Non
 _TAKES = re.compile(r"global|mean|minimum|client-(0|[1-9][0-9]*)")
 
 _KEYS = (
-    *("title", "source", "notes", "recipe", "set", "space", "seeds", "maximise", "minimise", "take", "selection"),
+    *("title", "source", "notes", "recipe", "set", "space", "seeds", "maximize", "minimize", "take", "selection"),
     *("search", "trials", "generation", "stop", "table", "figure", "begin"),
 )
 
@@ -228,15 +228,15 @@ def _seeds(entry: Any) -> tuple[int, ...]:
 
 def _goals(tree: Mapping[str, Any]) -> tuple[Goal, ...]:
     found = []
-    for key, maximise in (("maximise", True), ("minimise", False)):
+    for key, maximize in (("maximize", True), ("minimize", False)):
         entry = tree.get(key, [])
         names = [entry] if isinstance(entry, str) else entry
         if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
             raise ConfigError(f"{key} names a score or several, got {entry!r}")
-        found += [Goal(name, maximise) for name in names]
+        found += [Goal(name, maximize) for name in names]
     for goal in found:
-        if goal.maximise and goal.score in BYTES:
-            raise ConfigError(f"{goal.score} are to be minimised, got maximise")
+        if goal.maximize and goal.score in BYTES:
+            raise ConfigError(f"{goal.score} are to be minimized, got maximize")
     if len({goal.score for goal in found}) < len(found):
         raise ConfigError(f"each goal counts once, got {', '.join(goal.score for goal in found)}")
     return tuple(found) or (Goal("linear", True),)
@@ -276,7 +276,7 @@ def _stop(entry: Any, goals: Sequence[Goal]) -> Stop | None:
         raise ConfigError(
             f"stop.score is one of every round: {', '.join(EVERY_ROUND)} or a diagnostic (diag_...), got {fields['score']!r}"
         )
-    return Stop(**fields, maximise=_direction(fields["score"], goals))
+    return Stop(**fields, maximize=_direction(fields["score"], goals))
 
 
 _BETTER = {"knn": True, "supervised": True, "diag_feature_std": True, "diag_effective_rank": True} | dict.fromkeys(
@@ -288,7 +288,7 @@ _BETTER = {"knn": True, "supervised": True, "diag_feature_std": True, "diag_effe
 def _direction(score: str, goals: Sequence[Goal]) -> bool:
     for goal in goals:
         if goal.score == score:
-            return goal.maximise
+            return goal.maximize
     if score not in _BETTER:
         raise ConfigError(
             f"stop.score={score} is not known to be better if it is more, or less, unless it is the goal: take "

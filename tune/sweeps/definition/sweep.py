@@ -29,20 +29,20 @@ class Goal:
 
     Attributes:
         score: A score's name, or one of BYTES.
-        maximise: Whether more is better.
+        maximize: Whether more is better.
     """
 
     score: str
-    maximise: bool
+    maximize: bool
 
     @property
     def direction(self) -> Literal["maximize", "minimize"]:
         """Optuna's word."""
-        return "maximize" if self.maximise else "minimize"
+        return "maximize" if self.maximize else "minimize"
 
     def cost(self, value: float) -> float:
         """Write a value so that less is better."""
-        return -value if self.maximise else value
+        return -value if self.maximize else value
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Stop:
         every: Median: rounds between two decisions.
         samples: Median: trials that must have come as far before anyone is stopped.
         score: What decides, a score of every round.
-        maximise: Whether more of it is better.
+        maximize: Whether more of it is better.
     """
 
     rule: str
@@ -65,7 +65,7 @@ class Stop:
     every: int = 1
     samples: int = 3
     score: str = "knn"
-    maximise: bool = True
+    maximize: bool = True
 
     def rungs(self, rounds: int) -> list[int]:
         """List the rounds after which a trial of so many rounds may be stopped."""
@@ -114,7 +114,7 @@ class Sweep:
     """A sweep; the fields are those of its file (`tune/sweeps/definition/files.py`), and these.
 
     Attributes:
-        goals: What `maximise` and `minimise` name.
+        goals: What `maximize` and `minimize` name.
         overrides: The user's settings of all trials, "key=value".
         home: Directory that relative paths of data and recipes start from; the default is that of the process.
     """

@@ -53,7 +53,7 @@ def settings_of(sweep: Sweep, point: Point, seed: int) -> dict[str, Any]:
             apply_override(tree, f"{key}={json.dumps(value, default=str)}")
     for override in sweep.overrides:
         apply_override(tree, override)
-    _refuse_cancelled(sweep, tree, point)
+    _refuse_canceled(sweep, tree, point)
     apply_override(tree, f"seed={seed}")
     _measure_what_decides(sweep, tree)
     _find_from(sweep.home, tree)
@@ -82,7 +82,7 @@ def _find_from(home: Path, tree: dict[str, Any]) -> None:
             own["dataset"] = f"{name}:{absolute(path)}" if path else name + colon
 
 
-def _refuse_cancelled(sweep: Sweep, tree: Mapping[str, Any], point: Point) -> None:
+def _refuse_canceled(sweep: Sweep, tree: Mapping[str, Any], point: Point) -> None:
     """Refuse settings that undo a point's values, so that no trial is shown under values that it did not have.
 
     Raises:

@@ -1,6 +1,6 @@
 """Figures of a sweep as PNG and SVG: a score against a parameter as the papers draw it, and accuracy against bytes.
 
-Optuna's own figures are in `optuna_figures`. Colours are Okabe and Ito's; lines differ in marker
+Optuna's own figures are in `optuna_figures`. Colors are Okabe and Ito's; lines differ in marker
 and dash as well. The same results give the same bytes.
 """
 
@@ -120,12 +120,12 @@ def _curves(
     scored = [trial for trial in trials if goal.score in trial.measured]
     xs, lines = _positions(sweep, scored, layout.x), keys_of(sweep, trials, layout.lines)
     dashes = [""] if is_continuous(sweep, layout.x) else DASHES
-    for line, (colour, marker), dash in zip(lines, cycle(METHOD_STYLES), cycle(dashes), strict=False):
+    for line, (color, marker), dash in zip(lines, cycle(METHOD_STYLES), cycle(dashes), strict=False):
         own = [(place, found[line, x]) for x, place in xs.items() if (line, x) in found]
         if own:
             means, spreads = _scaled([entry for _, entry in own], goal)
             name = None if layout.lines is None else _shown(line)
-            axes.errorbar([place for place, _ in own], means, spreads, color=colour, marker=marker, linestyle=dash,
+            axes.errorbar([place for place, _ in own], means, spreads, color=color, marker=marker, linestyle=dash,
                           label=name, capsize=3)  # fmt: skip
     _x_axis(axes, sweep, layout.x, xs)
     axes.grid(alpha=0.3)
@@ -179,17 +179,17 @@ def _plain_ticks(axes: Axes, orders: bool) -> None:
 
 def draw_trade_off(sweep: Sweep, trials: Sequence[TrialResult]) -> Figure:
     """Draw the trials by two goals, and the Pareto front as steps: what can be had at most for so much of the other."""
-    across, up = sorted(sweep.goals, key=lambda goal: (goal.score not in BYTES, goal.maximise))
+    across, up = sorted(sweep.goals, key=lambda goal: (goal.score not in BYTES, goal.maximize))
     figure = Figure(figsize=(7, 4.4), layout="constrained")
     axes = figure.add_subplot()
     scored = [trial for trial in trials if all(goal.score in trial.measured for goal in sweep.goals)]
     front = sorted(front_of(trials, sweep.goals), key=lambda trial: trial.measured[across.score].mean)
     steps = [_scaled([Entry(one, one.measured[goal.score]) for one in front], goal)[0] for goal in (across, up)]
-    axes.step(*steps, where="pre" if across.maximise else "post", color="0.5", label="Pareto front")
+    axes.step(*steps, where="pre" if across.maximize else "post", color="0.5", label="Pareto front")
     groups, title = _grouped(sweep, scored)
-    for (name, own), (colour, marker) in zip(groups.items(), cycle(METHOD_STYLES), strict=False):
+    for (name, own), (color, marker) in zip(groups.items(), cycle(METHOD_STYLES), strict=False):
         (x, wide), (y, high) = (_scaled([Entry(one, one.measured[g.score]) for one in own], g) for g in (across, up))
-        axes.errorbar(x, y, high, wide, color=colour, marker=marker, linestyle="", capsize=2, label=name)
+        axes.errorbar(x, y, high, wide, color=color, marker=marker, linestyle="", capsize=2, label=name)
     _name_front(axes, front, steps)
     axes.margins(0.12)
     axes.set(xlabel=_axis(across), ylabel=_axis(up))
@@ -215,7 +215,7 @@ def _grouped(sweep: Sweep, trials: Sequence[TrialResult]) -> tuple[dict[str, lis
 
 def _name_front(axes: Axes, front: Sequence[TrialResult], steps: Sequence[Sequence[float]]) -> None:
     for row, (trial, x, y) in enumerate(zip(front, *steps, strict=True)):
-        offset, side = ((-4, 5), "right") if row % 2 else ((4, -11), "left")  # neighbours may lie close together
+        offset, side = ((-4, 5), "right") if row % 2 else ((4, -11), "left")  # neighbors may lie close together
         text = f"trial {trial.number}"
         axes.annotate(text, (x, y), offset, textcoords="offset points", fontsize=7, horizontalalignment=side)
 

@@ -80,7 +80,7 @@ class Table:
     @property
     def title(self) -> str:
         """What it shows."""
-        return f"{heading(self.goal.score)}, {'more' if self.goal.maximise else 'less'} is better"
+        return f"{heading(self.goal.score)}, {'more' if self.goal.maximize else 'less'} is better"
 
     def plain(self) -> dict[str, Any]:
         """The table as JSON."""

@@ -113,7 +113,7 @@ def _figure_of(drawn: Any, size: tuple[float, float]) -> Figure:
 
 
 def _readable(figure: Figure) -> Figure:
-    """Show the palest of the parallel lines on grey, and move the scale of their colours off the names on the last axis."""
+    """Show the palest of the parallel lines on gray, and move the scale of their colors off the names on the last axis."""
     names = [tick.get_text() for axes in figure.axes for tick in axes.get_yticklabels()]
     letters = max(
         (8 if "$" in name else len(name) for name in names), default=0

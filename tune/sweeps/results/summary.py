@@ -6,7 +6,7 @@
     name, title, source, notes    as in the sweep's file
     command    the command line that began it
     started, finished             when; `finished` is null where trials are missing
-    goals      list of {score, maximise, unit}: unit is "percent" of a score in [0, 1], "bytes", or "" of a diagnostic
+    goals      list of {score, maximize, unit}: unit is "percent" of a score in [0, 1], "bytes", or "" of a diagnostic
     take, selection, seeds        as in the sweep's file
     held_out   numbers of held-out training samples that scores are of, one for each dataset; empty if selection is test
     search     {name, settings, trials, generation, stop}: `trials` is how many the sweep comes to

@@ -58,7 +58,7 @@ class Rule:
 
 def make_rule(stop: Stop) -> Rule:
     """Set up a rule."""
-    common: dict[str, Any] = {"time_attr": "rounds", "metric": "value", "mode": "max" if stop.maximise else "min"}
+    common: dict[str, Any] = {"time_attr": "rounds", "metric": "value", "mode": "max" if stop.maximize else "min"}
     if stop.rule == "asha":
         return Rule(ASHAScheduler(**common, grace_period=stop.grace, reduction_factor=stop.reduction, max_t=NO_END))
     return Rule(
