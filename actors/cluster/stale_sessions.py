@@ -1,14 +1,13 @@
 """The directories of Rays of our own, and what drivers that were killed left of theirs: files and processes."""
 
-import fcntl
 import os
 import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import psutil
+from filelock import FileLock, Timeout
 
 PREFIX = "rayfed-"
 """What the names of these directories begin with."""
@@ -29,7 +28,7 @@ class OwnDirectory:
     """
 
     path: Path
-    _lock: IO[bytes]
+    _lock: FileLock
 
     @classmethod
     def make(cls) -> "OwnDirectory":
@@ -40,15 +39,15 @@ class OwnDirectory:
         """
         path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_place()))
         unseen = path / f".{OWNER}"
-        lock = unseen.open("wb")
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock = FileLock(unseen, thread_local=False)
+        lock.acquire()
         unseen.rename(path / OWNER)  # so nobody ever sees the file unlocked while its driver lives
         return cls(path, lock)
 
     def remove(self) -> None:
         """Delete the directory with all that is in it."""
         shutil.rmtree(self.path, ignore_errors=True)
-        self._lock.close()
+        self._lock.release()
 
 
 def _place() -> Path:
@@ -65,14 +64,13 @@ def clear_leftovers() -> list[Path]:
     cleared = []
     for directory in _place().glob(f"{PREFIX}*"):
         try:
-            if directory.stat().st_uid != os.getuid():
+            if directory.stat().st_uid != os.getuid() or not (directory / OWNER).is_file():
                 continue
-            with (directory / OWNER).open("r+b") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with FileLock(directory / OWNER, blocking=False):
                 _end_users(directory)
                 shutil.rmtree(directory, ignore_errors=True)
                 cleared.append(directory)
-        except OSError:  # its driver lives, it is not one of these, or another process is just deleting it
+        except (OSError, Timeout):  # its driver lives, it is not one of these, or another process is just deleting it
             continue
     return cleared
 

@@ -13,7 +13,7 @@ import json
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -21,6 +21,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from filelock import FileLock
 
 FORMAT = 1
 """Number of the file's layout; a store with another number is rebuilt."""
@@ -121,13 +122,9 @@ def open_store(path: Path) -> Dataset:
 
 @contextmanager
 def alone(store: Path) -> Iterator[None]:
-    """Let one process of a machine decode while the others wait; where the system has no file locks, all of them do."""
+    """Let one process of a machine decode while the others wait."""
     store.parent.mkdir(parents=True, exist_ok=True)
-    with (store.parent / f".{store.name}.lock").open("w") as lock:
-        with suppress(ImportError, OSError):
-            import fcntl
-
-            fcntl.flock(lock, fcntl.LOCK_EX)
+    with FileLock(store.parent / f".{store.name}.lock"):
         yield
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 import yaml
+from filelock import FileLock, Timeout
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.faults import Fault
@@ -188,21 +189,17 @@ class RunRecord(Observer):
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from writing this run; where the system has no file locks, nothing is kept out.
+        """Keep other processes from writing this run.
 
         Raises:
             BusyError: Another process is writing it.
         """
         (self.directory / "checkpoints").mkdir(exist_ok=True)
-        with (self.directory / "checkpoints" / "lock").open("w") as file:
-            try:
-                import fcntl
-
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except ImportError:
-                pass
-            except BlockingIOError:
-                raise BusyError(f"another process is running {self.directory}: wait for it or stop it") from None
+        try:
+            lock = FileLock(self.directory / "checkpoints" / "lock").acquire(blocking=False)
+        except Timeout:
+            raise BusyError(f"another process is running {self.directory}: wait for it or stop it") from None
+        with lock:
             yield
 
     def config(self, *overrides: str) -> Config:

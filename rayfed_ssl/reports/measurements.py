@@ -2,8 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
+from filelock import FileLock
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.augmentation import Views
@@ -154,21 +154,8 @@ def append(directory: Path, measurements: Sequence[Measurement]) -> None:
         for one in measurements
         for name, value in one.scores.items()
     ]
-    with _alone(directory):
+    with FileLock(directory / f".{TABLE}.lock"):  # of its own: the run's is held for as long as it runs
         write_table(directory / TABLE, pa.Table.from_pylist(read_measurements(directory) + rows, schema=SCHEMA))
-
-
-@contextmanager
-def _alone(directory: Path) -> Iterator[None]:
-    """Wait until no other process appends; a lock of its own, as the run's is held for as long as a run goes on."""
-    with (directory / f".{TABLE}.lock").open("w") as file:
-        try:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except ImportError:
-            pass
-        yield
 
 
 def read_measurements(directory: Path) -> list[dict[str, Any]]:

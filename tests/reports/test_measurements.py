@@ -1,13 +1,13 @@
 """Protocols on encoders that are there already, and what stays of them on disk."""
 
 import errno
-import fcntl
 import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from safetensors import safe_open
 from safetensors.torch import save_file
 
@@ -149,8 +149,7 @@ def test_who_appends_waits_for_who_is_appending(tmp_path: Path):
     one = Measurement(1, "global", "knn", {"knn": 0.5}, 0.1, {})
     append(tmp_path, [one])
     waiting = threading.Thread(target=append, args=(tmp_path, [one]))
-    with (tmp_path / f".{TABLE}.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with FileLock(tmp_path / f".{TABLE}.lock"):
         waiting.start()
         waiting.join(0.2)
         assert waiting.is_alive()

@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from rayfed_ssl.errors import ConfigError
 from tune.sweeps.definition.files import load_sweep, read_sweep
 from tune.sweeps.definition.sweep import Sweep
@@ -176,28 +178,21 @@ class SweepDirectory:
         Raises:
             ConfigError: Another one runs it.
         """
-        with (self.path / "lock").open("w") as file:
-            try:
-                import fcntl
-
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except ImportError:  # a system without file locks, where nobody waits
-                pass
-            except BlockingIOError:
-                raise ConfigError(f"another process is running {self.path}: wait for it or stop it") from None
+        try:
+            lock = FileLock(self.path / "lock").acquire(blocking=False)
+        except Timeout:
+            raise ConfigError(f"another process is running {self.path}: wait for it or stop it") from None
+        with lock:
             yield
 
     def is_running(self) -> bool | None:
-        """Whether a process runs this sweep; None where the system has no file locks."""
-        try:
-            import fcntl
-        except ImportError:
-            return None
+        """Whether a process runs this sweep; None where the lock cannot be looked at."""
         if not (self.path / "lock").is_file():
             return False
-        with (self.path / "lock").open() as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-        return False
+        try:
+            with FileLock(self.path / "lock", blocking=False):
+                return False
+        except Timeout:
+            return True
+        except OSError:  # it belongs to another user, or lies on a file system without locks
+            return None
