@@ -1,0 +1,74 @@
+"""Numbers as text, the same in reports, in tables of sweeps and in the terminal."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Literal
+
+from rich import filesize
+
+Unit = Literal["percent", "bytes", ""]
+"""What a number is: a share in [0, 1] that is written in percent, a number of bytes, or a plain number."""
+
+
+def size(num_bytes: float) -> str:
+    """Write bytes in the unit that fits, "1.50 MB"; a megabyte is 10^6 bytes, as in the papers."""
+    return filesize.decimal(round(num_bytes), precision=2)
+
+
+def percent(share: float | None, missing: str = "-") -> str:
+    """Write a share in [0, 1] as "12.34%"."""
+    return missing if share is None else f"{100 * share:.2f}%"
+
+
+def duration(seconds: float) -> str:
+    """Write a time in the unit that fits: "59.9 s", "2 min 30 s", "1 h 02 min"."""
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def number(value: float | None, unit: str = "", missing: str = "-") -> str:
+    """Write a number to four digits; None and what is not finite is missing."""
+    return missing if value is None or not math.isfinite(value) else f"{value:.4g}{unit}"
+
+
+@dataclass(frozen=True)
+class MeanStd:
+    """Mean and deviation of a number over seeds.
+
+    Attributes:
+        mean: Over the runs that have the number.
+        std: Sample standard deviation (n - 1); None for a single run.
+        n: Number of these runs.
+    """
+
+    mean: float
+    std: float | None
+    n: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "MeanStd":
+        """Summarize at least one value."""
+        return cls(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
+
+    def text(self, unit: Unit = "percent", *, symbol: bool = True, n: bool = False) -> str:
+        """Write "71.20 ± 0.31%", "1.23 MB ± 4.00 kB" or "0.4123 ± 0.012".
+
+        Args:
+            unit: What the number is.
+            symbol: Whether the percent sign follows.
+            n: Whether "(n = 3)" follows where there are several runs.
+        """
+        mean, std = self.mean, self.std
+        if unit == "percent":
+            spread = "" if std is None else f" ± {100 * std:.2f}"
+            text = f"{100 * mean:.2f}{spread}{'%' * symbol}"
+        elif unit == "bytes":
+            text = size(mean) + (f" ± {size(std)}" if std else "")  # runs of several seeds mostly send equal numbers
+        else:
+            text = f"{mean:.4g}" + ("" if std is None else f" ± {std:.2g}")
+        return text + (f" (n = {self.n})" if n and std is not None else "")
