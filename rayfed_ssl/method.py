@@ -120,6 +120,8 @@ class Method(ABC):
         averages_weights: Whether all clients need one architecture.
         costly_start: Whether the server trains before round 1, so that runs which begin alike had better do so once.
         not_at_start: Fields that `init_server` does not look at, while `costly_start` stays what it is.
+        inner_field: Name of the field that holds another method, or None.
+        has_break_even: Whether FLESD's Eq. 11 compares this method's uploads with weights.
     """
 
     __pydantic_config__: ClassVar[Mapping[str, bool]] = {"arbitrary_types_allowed": True}  # a method may hold another
@@ -128,6 +130,13 @@ class Method(ABC):
     averages_weights: ClassVar[bool] = False
     costly_start: ClassVar[bool] = False
     not_at_start: ClassVar[tuple[str, ...]] = ()
+    inner_field: ClassVar[str | None] = None
+    has_break_even: ClassVar[bool] = False
+
+    @property
+    def inner(self) -> "Method | None":
+        """The method that this one wraps, or None."""
+        return None if self.inner_field is None else getattr(self, self.inner_field)
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Look at the run before it starts.

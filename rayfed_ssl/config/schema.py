@@ -141,7 +141,7 @@ class Config(Section):
     def system(self) -> str:
         """Method, the one that it holds, and the objective unless it is SimCLR or the method's own: fedfoa-fedema-byol."""
         names, method = [self.method_name], self.method
-        while isinstance(method := getattr(method, "base", None), Method):
+        while (method := method.inner) is not None:
             names.append(_name_of(method))
         objective = next(name for name, kind in OBJECTIVES.items() if kind is type(self.objective))
         return "-".join(names + [objective] * (objective != "simclr" and self.objective.belongs_to is None))
@@ -265,16 +265,16 @@ def _check_method(config: Config) -> None:
     name = _name_of(method)
     objective: Objective = config.objective
     innermost = method
-    while isinstance(getattr(innermost, "base", None), Method):
-        innermost = innermost.base  # type: ignore[attr-defined]
+    while innermost.inner is not None:
+        innermost = innermost.inner
     if objective.belongs_to not in (None, _name_of(innermost)):
         raise ConfigError(
             f"objective={objective.belongs_to} belongs to method={objective.belongs_to} alone, got method={name}: take "
             f"another objective or method={objective.belongs_to}"
         )
     if method.needs_public and config.public is None:
-        base = getattr(method, "base", None)
-        who = f"{name} over {_name_of(base)}" if base is not None and base.needs_public else name
+        inner = method.inner
+        who = f"{name} over {_name_of(inner)}" if inner is not None and inner.needs_public else name
         raise ConfigError(
             f"{who} works on public data, but this run has none: set public (for example client:0 or stl10:3200)"
         )

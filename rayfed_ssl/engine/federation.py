@@ -215,7 +215,7 @@ class Federation:
 
     def break_even(self) -> BreakEven | None:
         """FLESD's Eq. 11 for this run, where representations of public data are sent."""
-        if getattr(self.method, "upload", None) != "representations":
+        if not self.method.has_break_even:
             return None
         parameters = sum(p.numel() for p in self.task.blank(self.task.encoder).encoder.parameters())
         dim = self.task.projection_dim or self.task.objective.head.dim or 0

@@ -77,8 +77,9 @@ def facts_of(federation: Federation) -> dict[str, Any]:
 def _at_start(settings: Mapping[str, Any], method: Method) -> dict[str, Any]:
     """Leave out the fields that a method, or the one that it holds, does not look at before round 1."""
     kept = {name: value for name, value in settings.items() if name not in method.not_at_start}
-    base = getattr(method, "base", None)
-    return kept | {"base": _at_start(settings["base"], base)} if isinstance(base, Method) else kept
+    if method.inner is None or method.inner_field is None:
+        return kept
+    return kept | {method.inner_field: _at_start(settings[method.inner_field], method.inner)}
 
 
 def _read(directory: Path, key: str) -> Any | None:

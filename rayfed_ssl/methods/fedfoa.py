@@ -202,6 +202,7 @@ class FedFoA(Method):
 
     privacy: ClassVar = "Low"
     not_at_start: ClassVar = ("strength", "warm_up", "normalize")
+    inner_field: ClassVar = "base"
     base: Method = LocalOnly()
     strength: float = 0.01
     warm_up: int = 5

@@ -214,6 +214,11 @@ class FLESD(Method):
         if self.keep < 1 and self.upload != "similarities":
             raise ValueError("method.keep applies to similarities only: set method.upload=similarities or drop it")
 
+    @property
+    def has_break_even(self) -> bool:  # type: ignore[override]
+        """Whether representations are sent, whose bytes Eq. 11 compares with those of weights."""
+        return self.upload == "representations"
+
     def rules(self, task: Task) -> Mapping[str, Rule]:
         """The student's weights come down and no weights go up; where clients differ, everybody keeps its own."""
         if task.heterogeneous:
