@@ -16,8 +16,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.compare import Summary, summarize
 from rayfed_ssl.reports.rescore import rescore
+from rayfed_ssl.reports.summary import Summary, summarize
 
 SIZE = [
     "data.train_limit=5000",
@@ -195,7 +195,7 @@ def print_table(out: Path, cells: Sequence[Cell]) -> None:
         if (directory / "encoders").exists():
             groups.setdefault((cell.row, cell.split), []).append(directory)
     for (row, split), found in groups.items():
-        runs = [summarize(directory) for directory in found]
+        runs = [summarize(RunRecord.open(directory)) for directory in found]
         first, last = losses(found[0])
         where = "one client" if runs[0].num_clients == 1 else split
         up, down = (

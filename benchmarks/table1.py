@@ -12,8 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import fmean
 
-from rayfed_ssl.reports.compare import Summary, summarize
+from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.rescore import rescore
+from rayfed_ssl.reports.summary import Summary, summarize
 
 ROWS: dict[str, list[str]] = {
     "Non-FL": ["method=local", "public=null", "rounds=1", "partition=pooled"],
@@ -82,7 +83,7 @@ def print_table(out: Path, rows: list[str], alphas: list[str], seeds: list[int])
         cells, last = [], None
         for alpha in alphas:
             found = [path for seed in seeds if (path := directory(out, row, alpha, seed) / "run.json").exists()]
-            summaries = [summarize(path.parent) for path in found]
+            summaries = [summarize(RunRecord.open(path.parent)) for path in found]
             cells.append(", ".join(accuracy(row, summary) for summary in summaries))
             last = summaries[-1] if summaries else last
         if last is not None:

@@ -17,18 +17,17 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.metric_rows import Row
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.compare import Summary, by_round, summarize
 from rayfed_ssl.reports.partition_figure import partition_figure
+from rayfed_ssl.reports.summary import Summary, by_round, summarize
 
 BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
 
 METHOD_STYLES = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), ("#CC79A7", "D"), ("#56B4E9", "v"), ("#000000", "P"))
 
 
-def draw_run(directory: Path) -> list[Path]:
+def draw_run(record: RunRecord) -> list[Path]:
     """Draw all figures of a run into its `figures` directory; returns the PNG files."""
-    record = RunRecord.open(directory)
-    folder = directory / "figures"
+    folder = record.directory / "figures"
     folder.mkdir(exist_ok=True)
     figures = {"partition": _partition(Federation.open(record.config())), "training": _training(record)}
     return [_save(figure, folder / f"{name}.png", also_svg=True) for name, figure in figures.items()]
@@ -115,7 +114,7 @@ def _draw_losses(axes: Axes, rows: list[Row]) -> None:
 
 
 def _draw_accuracy(axes: Axes, record: RunRecord) -> None:
-    summary = summarize(record.directory)
+    summary = summarize(record)
     moved = [point.bytes / 1e6 for point in summary.curve]
     axes.plot(moved, [100 * point.knn for point in summary.curve], color=GREEN, marker="o", label="kNN, every round")
     probe = summary.headline("linear")

@@ -15,11 +15,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.compare import by_round
 from rayfed_ssl.reports.diagnose import diagnose
 from rayfed_ssl.reports.embedding import embed
 from rayfed_ssl.reports.figures import METHOD_STYLES
 from rayfed_ssl.reports.reproduced import CellResult, Reproduced
+from rayfed_ssl.reports.summary import by_round
 from rayfed_ssl.reproductions.definition import Column
 
 HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo", "--")

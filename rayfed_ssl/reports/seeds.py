@@ -10,7 +10,7 @@ from typing import Any
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.compare import Summary
+from rayfed_ssl.reports.summary import Summary
 
 
 @dataclass(frozen=True)

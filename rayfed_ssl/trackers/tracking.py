@@ -12,7 +12,7 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.round_loop import Evaluation, Observer, RoundOutcome
 from rayfed_ssl.records.metric_rows import Row, ledger_rows, metric_rows, score_rows
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.compare import summarize
+from rayfed_ssl.reports.summary import summarize
 from rayfed_ssl.storage.filesystem import write_durably
 from rayfed_ssl.trackers import Ending, Subject, Tracker, chosen, opener
 from rayfed_ssl.trackers.series import Points, moved, points
@@ -63,7 +63,7 @@ class Tracking(Observer):
         """Log the scores that the run ended with, and its figures."""
         if not self._followed:
             return
-        summary = summarize(self._record.directory)
+        summary = summarize(self._record)
         names = {name for scores in summary.scores.values() for name in scores}
         final = {f"final/{name}": score for name in sorted(names) if (score := summary.headline(name)) is not None}
         self._log({summary.rounds: final})
@@ -105,7 +105,7 @@ class Tracking(Observer):
     def _show(self, followed: _Followed, round: int) -> None:
         from rayfed_ssl.reports.figures import draw_run  # matplotlib takes half a second
 
-        followed.tracker.show(round, {path.stem: path for path in draw_run(self._record.directory)})
+        followed.tracker.show(round, {path.stem: path for path in draw_run(self._record)})
         followed.logged[FIGURES] = round
         self._remember()
 

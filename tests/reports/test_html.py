@@ -15,11 +15,11 @@ import pytest
 
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.compare import summarize
 from rayfed_ssl.reports.html import write_report
 from rayfed_ssl.reports.html.bars import client_plot
 from rayfed_ssl.reports.html.groups import differences, group, spread
 from rayfed_ssl.reports.html.sources import open_sources
+from rayfed_ssl.reports.summary import summarize
 
 
 class Parsed(HTMLParser):
@@ -101,7 +101,7 @@ def test_every_figure_has_a_caption_an_alternative_and_its_files(single):
 
 
 def test_every_caption_names_the_command_and_the_run(single, sweep):
-    digest = summarize(sweep / "flesd-0").state_sha256
+    digest = summarize(RunRecord.open(sweep / "flesd-0")).state_sha256
     text = parsed(single).text
     assert digest is not None
     made = f"rayfed-ssl report flesd-0 · run flesd-0 (seed 0, round 2, state {digest[:12]})"
@@ -109,14 +109,14 @@ def test_every_caption_names_the_command_and_the_run(single, sweep):
 
 
 def test_last_and_best_are_named_and_are_those_of_the_record(single, sweep):
-    scores, text = summarize(sweep / "flesd-0").scores["global"], parsed(single).text
+    scores, text = summarize(RunRecord.open(sweep / "flesd-0")).scores["global"], parsed(single).text
     assert f"linear probe, last epoch {percent(scores['linear'])}" in text
     assert f"best epoch, chosen on the test set: {percent(scores['linear_best'])}" in text
     assert f"kNN, round 2 {percent(scores['knn'])}" in text
 
 
 def test_break_even_configuration_and_hash_are_there(single, sweep):
-    summary, text = summarize(sweep / "flesd-0"), parsed(single).text
+    summary, text = summarize(RunRecord.open(sweep / "flesd-0")), parsed(single).text
     assert "2 rounds × 45 public samples × 24 dimensions = 2,160 numbers" in text
     assert "training.optimizer.lr" in text
     assert str(summary.state_sha256) in text
@@ -144,7 +144,7 @@ def test_the_same_run_gives_the_same_bytes(sweep, single, tmp_path):
 
 
 def test_runs_that_differ_in_seed_alone_are_one_row_with_mean_spread_and_number(several, sweep):
-    values = [summarize(sweep / f"flesd-{seed}").scores["global"]["linear"] for seed in (0, 1)]
+    values = [summarize(RunRecord.open(sweep / f"flesd-{seed}")).scores["global"]["linear"] for seed in (0, 1)]
     shown = f"{100 * fmean(values):.2f} ± {100 * stdev(values):.2f}% (n = 2)"
     text = parsed(several).text
     assert shown in text

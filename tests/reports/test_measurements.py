@@ -13,10 +13,11 @@ from safetensors.torch import save_file
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports import measurements
-from rayfed_ssl.reports.compare import summarize
 from rayfed_ssl.reports.export import export_encoder
 from rayfed_ssl.reports.measurements import TABLE, Measurement, append, measure_encoders, read_measurements
+from rayfed_ssl.reports.summary import summarize
 from rayfed_ssl.runs import run
 
 Tiny = Callable[..., Config]
@@ -31,7 +32,7 @@ def finished(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_protocol_afterwards_gives_the_bits_that_it_gave_at_the_end(finished: Path):
     found = measure_encoders(finished, ["semi-swav-10", "linear-easyfl"], ["semi-swav-10.epochs=2"])
-    at_the_end = summarize(finished).scores["global"]
+    at_the_end = summarize(RunRecord.open(finished)).scores["global"]
     for one in found:
         assert (one.round, one.encoder) == (2, "global")
         assert one.scores == {name: at_the_end[name] for name in (one.protocol, f"{one.protocol}_best")}

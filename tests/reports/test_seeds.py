@@ -8,8 +8,9 @@ import pytest
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.reports.compare import Summary, summarize
+from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.seeds import Spread, by_seed
+from rayfed_ssl.reports.summary import Summary, summarize
 from rayfed_ssl.runs import run
 
 Tiny = Callable[..., Config]
@@ -28,7 +29,7 @@ def summaries(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> list[Summ
         run(tiny(name, "rounds=1", *words), folder / str(number)).directory
         for number, (name, *words) in enumerate(settings)
     ]
-    return [summarize(directory) for directory in directories]
+    return [summarize(RunRecord.open(directory)) for directory in directories]
 
 
 def test_runs_that_differ_in_their_seed_alone_are_one_setting(summaries: list[Summary]):
@@ -74,7 +75,7 @@ def test_runs_from_encoders_of_several_seeds_belong_together(tiny: Tiny, summari
     made = []
     for seed, start in ((1, summaries[0]), (0, summaries[1])):
         words = ("objective=supervised", "model.projection_dim=null", f"model.start={start.directory}", f"seed={seed}")
-        made.append(summarize(run(tiny("fedavg", "rounds=1", *words), tmp_path / str(seed)).directory))
+        made.append(summarize(run(tiny("fedavg", "rounds=1", *words), tmp_path / str(seed)).record))
     (group,) = by_seed(made)
     assert group.seeds == (0, 1)
     assert group.scores["supervised"].n == 2

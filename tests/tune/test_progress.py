@@ -14,7 +14,7 @@ from rich.console import Console
 from rayfed_ssl import Config, resume, run
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.compare import summarize
+from rayfed_ssl.reports.summary import summarize
 from tune.cli.progress import Progress, Status, accuracies, duration
 from tune.cli.tables import print_comparison, print_run
 
@@ -80,9 +80,10 @@ def test_brackets_in_a_path_are_no_markup(
     assert "-> x[/bold]" in progress.screen.getvalue()
     directory = tmp_path / "x[/bold]" / "y[bold]"
     copytree(watched[1], directory)
-    print_run(directory, [])
+    summary = summarize(RunRecord.open(directory))
+    print_run(summary, [])
     assert f"record: {directory}" in capsys.readouterr().out
-    print_comparison([summarize(directory)], False)
+    print_comparison([summary], False)
     assert "y[bold]" in capsys.readouterr().out
 
 

@@ -148,11 +148,13 @@ def _tell_degraded(degraded: bool) -> None:
 
 def _present(directory: Path) -> None:
     """Draw the figures of a finished run and print its result."""
+    from rayfed_ssl.records.run_record import RunRecord
     from rayfed_ssl.reports.figures import draw_run
+    from rayfed_ssl.reports.summary import summarize
     from tune.cli.tables import print_run
 
-    figures = draw_run(directory)
-    print_run(directory, figures)
+    record = RunRecord.open(directory)
+    print_run(summarize(record), draw_run(record))
     typer.echo(f"report: rayfed-ssl report {shlex.quote(str(directory))}")
 
 

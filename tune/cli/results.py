@@ -64,10 +64,11 @@ def compare(
 ) -> None:
     """Compare runs: accuracy against bytes and rounds."""
     with plain_errors():
-        from rayfed_ssl.reports.compare import summarize
+        from rayfed_ssl.records.run_record import RunRecord
+        from rayfed_ssl.reports.summary import summarize
         from tune.cli.tables import print_comparison
 
-        summaries = [summarize(directory) for directory in directories]
+        summaries = [summarize(RunRecord.open(directory)) for directory in directories]
         if seeds:
             from rayfed_ssl.reports.seeds import by_seed
             from tune.cli.score_tables import print_seed_groups

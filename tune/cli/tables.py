@@ -17,7 +17,7 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.round_loop import Evaluation
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.records.metric_rows import spans
-from rayfed_ssl.reports.compare import Summary, summarize
+from rayfed_ssl.reports.summary import Summary
 from tune.cli.progress import megabytes
 
 if TYPE_CHECKING:
@@ -64,9 +64,9 @@ def _base_scores(scores: Iterable[Mapping[str, float]]) -> list[str]:
     return [name for name in BASE_SCORES if name in found or name != "supervised"]
 
 
-def print_run(directory: Path, figures: Sequence[Path]) -> None:
+def print_run(summary: Summary, figures: Sequence[Path]) -> None:
     """Print what a finished run achieved and cost."""
-    summary, console = summarize(directory), plain_console()
+    console = plain_console()
     names = _base_scores(summary.scores.values())
     table = plain_table("encoder", *(BASE_SCORES[name] for name in names))
     for name, scores in summary.scores.items():
@@ -99,7 +99,7 @@ def print_run(directory: Path, figures: Sequence[Path]) -> None:
         )
     print_remarks([summary])
     console.print(f"state_sha256 {summary.state_sha256}", soft_wrap=True)
-    console.print(f"record: {directory}" + "".join(f"\nfigure: {figure}" for figure in figures), soft_wrap=True)
+    console.print(f"record: {summary.directory}" + "".join(f"\nfigure: {figure}" for figure in figures), soft_wrap=True)
 
 
 def print_comparison(summaries: Sequence[Summary], as_json: bool) -> None:

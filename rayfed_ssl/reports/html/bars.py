@@ -7,13 +7,13 @@ from statistics import fmean
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from rayfed_ssl.reports.compare import by_round
 from rayfed_ssl.reports.figures import BLUE, GREEN, ORANGE
 from rayfed_ssl.reports.html.curves import HEIGHT, legend_below, new_axes
 from rayfed_ssl.reports.html.figure import AMBER, INK, PAPER, PINK, SKY, Plot, clean
 from rayfed_ssl.reports.html.groups import Group
 from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.html.tables import Cell, Table, count, duration, number, percent, score_title, size
+from rayfed_ssl.reports.summary import by_round
 
 FILLS = ((BLUE, ""), (ORANGE, "////"), (GREEN, ".."), (SKY, "xx"), (PINK, "\\\\\\\\"), (AMBER, "++"))
 """Color and hatch of each kind of bar."""

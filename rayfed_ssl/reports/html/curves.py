@@ -11,12 +11,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from rayfed_ssl.records.metric_rows import Row
-from rayfed_ssl.reports.compare import by_round
 from rayfed_ssl.reports.figures import BLUE, ORANGE
 from rayfed_ssl.reports.html.figure import DASHES, PAPER, SERIES, Plot, clean
 from rayfed_ssl.reports.html.groups import Group, spread
 from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.html.tables import Cell, Table, count, number
+from rayfed_ssl.reports.summary import by_round
 
 WIDTH, HEIGHT = 4.2, 3.1
 """Inches of a figure: at the width of a phone its letters can still be read."""

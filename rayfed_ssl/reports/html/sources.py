@@ -12,9 +12,9 @@ from pydantic import BaseModel
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.metric_rows import Row
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.compare import Summary, summarize
 from rayfed_ssl.reports.html.schemas import DiagnosticsFile, ReproductionFile, SweepFile, damage
 from rayfed_ssl.reports.measurements import read_measurements
+from rayfed_ssl.reports.summary import Summary, summarize
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,11 +202,11 @@ _KINDS = ("run", "reproduction", "sweep")
 
 
 def _open_run(directory: Path) -> ReportedRun:
-    record, summary = RunRecord.open(directory), summarize(directory)
+    record = RunRecord.open(directory)
     evaluations = read_measurements(directory)
     path = directory / "diagnostics.json"
     diagnostics = _read_json(path, DiagnosticsFile) if path.is_file() else None
-    return ReportedRun(directory.name, directory, record, summary, tuple(evaluations), diagnostics)
+    return ReportedRun(directory.name, directory, record, summarize(record), tuple(evaluations), diagnostics)
 
 
 def _read_json(path: Path, schema: type[BaseModel]) -> dict[str, Any]:

@@ -83,13 +83,8 @@ class Summary:
         return min(values) if values else None
 
 
-def summarize(directory: Path) -> Summary:
-    """Summarize a run, finished or not.
-
-    Raises:
-        ConfigError: The directory holds no run, or a damaged one.
-    """
-    record = RunRecord.open(directory)
+def summarize(record: RunRecord) -> Summary:
+    """Summarize a run, finished or not, from its record, which is not read again."""
     config, rounds = record.config(), record.summary["rounds"]
     last = rounds[-1]["round"] if rounds else 0
     by_kind: dict[tuple[str, str], int] = defaultdict(int)
@@ -97,7 +92,7 @@ def summarize(directory: Path) -> Summary:
         by_kind[row["direction"], row["kind"]] += row["bytes"]
     facts = record.summary["break_even"]
     return Summary(
-        directory=directory,
+        directory=record.directory,
         name=record.summary["method"] + (" (pooled)" if config.partition.name == "pooled" else ""),
         config=config,
         fingerprint=record.summary["data"]["fingerprint"],
