@@ -15,14 +15,13 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.reports.html import matrices
 from rayfed_ssl.reports.html.bars import client_plot
 from rayfed_ssl.reports.html.curves import diagnostic_plots
-from rayfed_ssl.reports.html.features import TestFeatures as Features
-from rayfed_ssl.reports.html.features import embed, embedding_named, similarity_plot
-from rayfed_ssl.reports.html.figure import Gallery, Plot, clean, inline
+from rayfed_ssl.reports.html.features import SampleFeatures, embed, embedding_named, similarity_plot
+from rayfed_ssl.reports.html.figure import FigureWriter, Plot, clean, inline
 from rayfed_ssl.reports.html.groups import group
 from rayfed_ssl.reports.html.report import write_report
 from rayfed_ssl.reports.html.reproduction_section import side_by_side
 from rayfed_ssl.reports.html.sources import open_sources
-from rayfed_ssl.reports.html.tables import duration, score_title, size
+from rayfed_ssl.reports.html.tables import score_title
 
 DIAGNOSTICS = {
     "round": 2,
@@ -102,11 +101,11 @@ def test_angles_and_false_negatives_are_drawn_and_listed(diagnosed):
     assert [[cell.text for cell in row] for row in table.rows] == [["client-0", "cnn", "3.5"], ["client-1", "–", "–"]]
 
 
-def features() -> Features:
+def features() -> SampleFeatures:
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(3), (4, 7, 9))
     values = np.eye(5)[labels] * 3 + rng.normal(size=(20, 5)) * 0.1
-    return Features("global", values.astype(np.float32), labels, ("ant", "bee", "cow"), 2**62 + 1)
+    return SampleFeatures("global", values.astype(np.float32), labels, ("ant", "bee", "cow"), 2**62 + 1)
 
 
 def test_an_embedding_is_seeded_and_keeps_classes_apart():
@@ -149,7 +148,7 @@ def toy(title: str) -> Plot:
 
 
 def test_a_figure_takes_the_colors_of_the_page_and_keeps_its_own_in_files(tmp_path):
-    shown = Gallery(tmp_path / "figures").show(toy("$\\frac{ <b>&\x07"), "part", "made here")
+    shown = FigureWriter(tmp_path / "figures").render(toy("$\\frac{ <b>&\x07"), "part", "made here")
     svg = (tmp_path / "figures" / "part-toy.svg").read_text()
     assert "var(--" not in svg
     assert "#0072b2" in svg
@@ -162,15 +161,15 @@ def test_a_figure_takes_the_colors_of_the_page_and_keeps_its_own_in_files(tmp_pa
 
 
 def test_two_figures_of_one_name_have_files_and_addresses_of_their_own(tmp_path):
-    gallery = Gallery(tmp_path / "figures")
-    first, second = (gallery.show(toy("line"), "A b", "made here") for _ in range(2))
+    writer = FigureWriter(tmp_path / "figures")
+    first, second = (writer.render(toy("line"), "A b", "made here") for _ in range(2))
     assert first.files[0] == "figures/a-b-toy.svg"
     assert second.files[0] == "figures/a-b-toy-2.svg"
     assert not set(re.findall(r'\bid="([^"]+)"', first.svg)) & set(re.findall(r'\bid="([^"]+)"', second.svg))
 
 
 def test_every_reference_within_a_figure_is_found(tmp_path):
-    svg = Gallery(tmp_path / "figures").show(toy("line"), "x", "made here").svg
+    svg = FigureWriter(tmp_path / "figures").render(toy("line"), "x", "made here").svg
     addresses = set(re.findall(r'\bid="([^"]+)"', svg))
     references = set(re.findall(r'(?:url\(|xlink:href=")#([^")]+)', svg))
     assert references
@@ -307,20 +306,6 @@ def test_a_client_without_a_score_has_no_bar(sweep):
     plot = client_plot(replace(run, summary=replace(run.summary, scores=scores)))
     (axes,) = plot.draw().axes
     assert sorted(bar.get_width() for bar in axes.patches) == [25, 50, 75]
-
-
-@pytest.mark.parametrize(
-    ("shown", "text"),
-    [
-        (size(999), "999 B"),
-        (size(1_500_000), "1.50 MB"),
-        (duration(59.94), "59.9 s"),
-        (duration(150), "2 min 30 s"),
-        (duration(3_720), "1 h 02 min"),
-    ],
-)
-def test_numbers_take_the_unit_that_fits(shown, text):
-    assert shown.text == text
 
 
 def test_scores_say_whether_they_are_last_or_best():

@@ -8,7 +8,7 @@ import pytest
 
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.reports.html import write_report
-from rayfed_ssl.reports.html.figure import Gallery
+from rayfed_ssl.reports.html.figure import FigureWriter
 from rayfed_ssl.reports.html.groups import group
 from rayfed_ssl.reports.html.sources import open_sources
 from rayfed_ssl.reports.html.sweep_section import sweep_section
@@ -82,7 +82,7 @@ def texts(table):
 @pytest.fixture
 def section(sweep, tmp_path):
     (found,) = open_sources([make(sweep, tmp_path / "mine")]).sweeps
-    return sweep_section(found, Gallery(tmp_path / "figures"), "rayfed-ssl report mine", "sweep-1")
+    return sweep_section(found, FigureWriter(tmp_path / "figures"), "rayfed-ssl report mine", "sweep-1")
 
 
 def test_the_best_comes_first_with_its_recipe(section, tmp_path):

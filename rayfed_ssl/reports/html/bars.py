@@ -7,12 +7,13 @@ from statistics import fmean
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from rayfed_ssl import formats
 from rayfed_ssl.reports.figures import BLUE, GREEN, ORANGE
 from rayfed_ssl.reports.html.curves import HEIGHT, legend_below, new_axes
 from rayfed_ssl.reports.html.figure import AMBER, INK, PAPER, PINK, SKY, Plot, clean
 from rayfed_ssl.reports.html.groups import Group
 from rayfed_ssl.reports.html.sources import ReportedRun
-from rayfed_ssl.reports.html.tables import Cell, Table, count, duration, number, percent, score_title, size
+from rayfed_ssl.reports.html.tables import PageCell, PageTable, score_title
 from rayfed_ssl.reports.summary import by_round
 
 FILLS = ((BLUE, ""), (ORANGE, "////"), (GREEN, ".."), (SKY, "xx"), (PINK, "\\\\\\\\"), (AMBER, "++"))
@@ -51,7 +52,7 @@ def client_plot(run: ReportedRun) -> Plot | None:
         legend_below(figure, axes)
         return figure
 
-    rows = [[Cell(client), *(percent(metrics.get(name)) for name in names)] for client, metrics in scores.items()]
+    rows = [[client, *(PageCell.percent(metrics.get(name)) for name in names)] for client, metrics in scores.items()]
     means = ", ".join(
         f"{score_title(name)} {100 * fmean([m[name] for m in scores.values() if name in m]):.2f}%" for name in names
     )
@@ -60,7 +61,7 @@ def client_plot(run: ReportedRun) -> Plot | None:
         "Accuracy by client",
         f"Bar chart: final accuracy of each of {len(scores)} clients' encoders.",
         draw,
-        Table.of("Accuracy by client", ["client", *map(score_title, names)], rows),
+        PageTable.of("Accuracy by client", ["client", *map(score_title, names)], rows),
         f"Mean over clients: {means}.",
     )
 
@@ -73,7 +74,13 @@ def ledger_plot(run: ReportedRun) -> Plot:
     for row in run.record.ledger:
         by_field[row["direction"], row["kind"], row["field"]] += row["bytes"]
     rows = [
-        [Cell(direction), Cell(kind), Cell(field), size(total), size(total / max(run.summary.num_clients, 1))]
+        [
+            PageCell(direction),
+            PageCell(kind),
+            PageCell(field),
+            PageCell.size(total),
+            PageCell.size(total / max(run.summary.num_clients, 1)),
+        ]
         for (direction, kind, field), total in sorted(by_field.items())
     ]
     return Plot(
@@ -81,7 +88,7 @@ def ledger_plot(run: ReportedRun) -> Plot:
         "Bytes by kind and direction",
         "Bar chart: megabytes that crossed clients' boundaries, by kind of content, up and down.",
         lambda: _up_and_down({kind: (moved.get(("up", kind), 0), moved.get(("down", kind), 0)) for kind in kinds}),
-        Table.of(
+        PageTable.of(
             "Bytes of the whole run",
             ["direction", "kind", "field", "all clients", "a client on average"],
             rows,
@@ -102,13 +109,13 @@ def traffic_plot(groups: Sequence[Group]) -> Plot:
         )
         for group in groups
     }
-    rows = [[Cell(label), size(up), size(down)] for label, (up, down) in shares.items()]
+    rows = [[label, PageCell.size(up), PageCell.size(down)] for label, (up, down) in shares.items()]
     return Plot(
         "traffic",
         "What a client sends and receives",
         "Bar chart: megabytes that a client sends and receives in the whole run, by run.",
         lambda: _up_and_down({label: (up, down) for label, (up, down) in shares.items()}),
-        Table.of("Bytes of a client, mean over clients and seeds", ["run", "up", "down"], rows),
+        PageTable.of("Bytes of a client, mean over clients and seeds", ["run", "up", "down"], rows),
     )
 
 
@@ -175,16 +182,20 @@ def timing_plot(run: ReportedRun) -> Plot | None:
         return figure
 
     rows = [
-        [count(round), *(number(phases[phase].get(round, 0.0)) for phase in PHASES), number(wall.get(round))]
+        [
+            round,
+            *(phases[phase].get(round, 0.0) for phase in PHASES),
+            wall.get(round),
+        ]
         for round in rounds
     ]
-    totals = ", ".join(f"{phase} {duration(sum(phases[phase].values())).text}" for phase in PHASES)
+    totals = ", ".join(f"{phase} {formats.duration(sum(phases[phase].values()))}" for phase in PHASES)
     return Plot(
         "timing",
         "Time by phase",
         f"Stacked bar chart: seconds of clients, server and evaluation in each of {len(rounds)} rounds.",
         draw,
-        Table.of("Seconds by phase", ["round", *PHASES, "wall clock of the round"], rows),
+        PageTable.of("Seconds by phase", ["round", *PHASES, "wall clock of the round"], rows),
         f"Totals: {totals}. Clients' seconds are summed, also where they ran side by side; the dash is a round's wall "
         "clock, evaluation not included.",
     )

@@ -3,38 +3,39 @@
 from collections.abc import Sequence
 from statistics import fmean
 
+from rayfed_ssl import formats
 from rayfed_ssl.reports.html import bars, curves
-from rayfed_ssl.reports.html.figure import Gallery
+from rayfed_ssl.reports.html.figure import FigureWriter
 from rayfed_ssl.reports.html.groups import Group, differences, spread
-from rayfed_ssl.reports.html.page import Card, Section
+from rayfed_ssl.reports.html.page import Card, PageSection
 from rayfed_ssl.reports.html.sources import ReportedRun
-from rayfed_ssl.reports.html.tables import Cell, Table, count, duration, percent, score_title, size
+from rayfed_ssl.reports.html.tables import PageCell, PageTable, score_title
 
 MAX_SHOWN = 12
 """Differing settings that are shown at once; more fold away."""
 
 
-def comparison_sections(groups: Sequence[Group], gallery: Gallery, command: str) -> tuple[Section, ...]:
+def comparison_sections(groups: Sequence[Group], writer: FigureWriter, command: str) -> tuple[PageSection, ...]:
     """Make the sections that are about all runs."""
     runs = [run for group in groups for run in group.runs]
     names = ", ".join(run.name for run in runs[:6]) + (f" and {len(runs) - 6} more" if len(runs) > 6 else "")
     origin = f"{command} · runs {names}"
-    accuracy = tuple(gallery.show(plot, "comparison", origin) for plot in curves.accuracy_plots(groups))
+    accuracy = tuple(writer.render(plot, "comparison", origin) for plot in curves.accuracy_plots(groups))
     held_out = any(run.summary.config.data.validation is not None for run in runs)
     text = (
         "A row is a setting; seeds are averaged: mean ± standard deviation (n − 1) and n. “Last epoch” is the result; “best "
         f"epoch” is chosen on the test set{' or the held-out samples that a run is measured on' * held_out}.",
     )
     return (
-        Section("headline", "Headline", cards=_cards(groups), text=text, tables=(scores(groups),)),
-        Section("accuracy", "Accuracy", figures=accuracy)
+        PageSection("headline", "Headline", cards=_cards(groups), text=text, tables=(scores(groups),)),
+        PageSection("accuracy", "Accuracy", figures=accuracy)
         if accuracy
-        else Section("accuracy", "Accuracy", text=("No accuracy is on record yet.",)),
-        Section(
-            "communication", "Communication", figures=(gallery.show(bars.traffic_plot(groups), "comparison", origin),)
+        else PageSection("accuracy", "Accuracy", text=("No accuracy is on record yet.",)),
+        PageSection(
+            "communication", "Communication", figures=(writer.render(bars.traffic_plot(groups), "comparison", origin),)
         ),
         _differences(groups),
-        Section("runs", "All runs", tables=(_runs(runs),)),
+        PageSection("runs", "All runs", tables=(_runs(runs),)),
     )
 
 
@@ -47,14 +48,14 @@ def _cards(groups: Sequence[Group]) -> tuple[Card, ...]:
     if scored:
         best, group = max(scored, key=lambda pair: pair[0])
         found.append(
-            Card("Highest linear probe, last epoch", percent(best).text, (group.label, f"n = {len(group.runs)}"))
+            Card("Highest linear probe, last epoch", formats.percent(best), (group.label, f"n = {len(group.runs)}"))
         )
     sent = sum(run.summary.bytes_up for run in runs)
     seconds = sum(run.summary.seconds for run in runs)
-    return (*found, Card("Sent by all clients", size(sent).text), Card("Time of rounds", duration(seconds).text))
+    return (*found, Card("Sent by all clients", formats.size(sent)), Card("Time of rounds", formats.duration(seconds)))
 
 
-def scores(groups: Sequence[Group]) -> Table:
+def scores(groups: Sequence[Group]) -> PageTable:
     """Show final scores, bytes and time of each group."""
     found = [metrics for group in groups for run in group.runs for metrics in run.summary.scores.values()]
     names = list(dict.fromkeys(name for metrics in found for name in metrics))
@@ -71,50 +72,50 @@ def scores(groups: Sequence[Group]) -> Table:
     ]
     rows = [
         [
-            Cell(group.label),
-            count(len(group.runs)),
-            Cell(
+            PageCell(group.label),
+            len(group.runs),
+            PageCell(
                 f"{group.runs[0].summary.rounds} × {group.runs[0].summary.config.epochs}", group.runs[0].summary.rounds
             ),
             *(spread(group.scores(name)) for name in names),
-            size(fmean(run.summary.bytes_up for run in group.runs)),
-            size(fmean(run.summary.bytes_down for run in group.runs)),
-            duration(fmean(run.summary.seconds for run in group.runs)),
-            Cell(group.runs[0].summary.privacy),
+            PageCell.size(fmean(run.summary.bytes_up for run in group.runs)),
+            PageCell.size(fmean(run.summary.bytes_down for run in group.runs)),
+            PageCell.duration(fmean(run.summary.seconds for run in group.runs)),
+            PageCell(group.runs[0].summary.privacy),
         ]
         for group in groups
     ]
-    return Table.of("Final scores and costs, mean over seeds", columns, rows)
+    return PageTable.of("Final scores and costs, mean over seeds", columns, rows)
 
 
-def _differences(groups: Sequence[Group]) -> Section:
+def _differences(groups: Sequence[Group]) -> PageSection:
     differing = differences(groups)
     if not differing:
-        return Section("differences", "What differs", text=("Nothing but the seed.",))
+        return PageSection("differences", "What differs", text=("Nothing but the seed.",))
     rows = [[key, *values] for key, values in differing.items()]
-    table = Table.of("Settings that differ", ["key", *(group.label for group in groups)], rows)
+    table = PageTable.of("Settings that differ", ["key", *(group.label for group in groups)], rows)
     if len(rows) <= MAX_SHOWN:
-        return Section("differences", "What differs", tables=(table,))
+        return PageSection("differences", "What differs", tables=(table,))
     text = (f"{len(rows)} settings, those of methods and objectives that other runs do not have included.",)
-    return Section("differences", "What differs", text=text, folded=(table,))
+    return PageSection("differences", "What differs", text=text, folded=(table,))
 
 
-def _runs(runs: Sequence[ReportedRun]) -> Table:
+def _runs(runs: Sequence[ReportedRun]) -> PageTable:
     rows = []
     for run in runs:
         summary = run.summary
         rows.append(
             [
-                Cell(run.name),
-                Cell(summary.name),
-                count(summary.config.seed),
-                Cell("yes" if summary.finished else f"no, round {summary.rounds} of {summary.config.rounds}"),
-                percent(summary.headline("linear")),
-                percent(summary.headline("knn")),
-                size(summary.bytes_up),
-                duration(summary.seconds),
-                Cell((summary.state_sha256 or "–")[:16]),
+                PageCell(run.name),
+                PageCell(summary.name),
+                summary.config.seed,
+                PageCell("yes" if summary.finished else f"no, round {summary.rounds} of {summary.config.rounds}"),
+                PageCell.percent(summary.headline("linear")),
+                PageCell.percent(summary.headline("knn")),
+                PageCell.size(summary.bytes_up),
+                PageCell.duration(summary.seconds),
+                PageCell((summary.state_sha256 or "–")[:16]),
             ]
         )
     columns = ["run", "method", "seed", "finished", "linear probe, last epoch", "kNN", "up", "time of rounds", "state"]
-    return Table.of("Each run", columns, rows)
+    return PageTable.of("Each run", columns, rows)

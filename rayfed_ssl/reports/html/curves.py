@@ -15,7 +15,7 @@ from rayfed_ssl.reports.figures import BLUE, ORANGE
 from rayfed_ssl.reports.html.figure import DASHES, PAPER, SERIES, Plot, clean
 from rayfed_ssl.reports.html.groups import Group, spread
 from rayfed_ssl.reports.html.sources import ReportedRun
-from rayfed_ssl.reports.html.tables import Cell, Table, count, number
+from rayfed_ssl.reports.html.tables import PageCell, PageTable
 from rayfed_ssl.reports.summary import by_round
 
 WIDTH, HEIGHT = 4.2, 3.1
@@ -84,7 +84,7 @@ def accuracy_plots(groups: Sequence[Group]) -> list[Plot]:
     overs: tuple[Over, ...] = ("rounds", "bytes", "time") if max(lengths) > 1 else ("bytes", "time")
     plots = []
     for over in overs:
-        says = (
+        alt = (
             f"Line chart: accuracy in percent over {_AXES[over]}, {len(groups)} series. The numbers are in the table of the "
             f"chart over {overs[0]}."
         )
@@ -92,7 +92,7 @@ def accuracy_plots(groups: Sequence[Group]) -> list[Plot]:
             Plot(
                 f"accuracy-over-{over}",
                 f"Accuracy over {over}",
-                says,
+                alt,
                 lambda over=over: _accuracy(groups, over),  # type: ignore[misc]
                 table if over == overs[0] else None,
                 "Lines: kNN accuracy, mean over encoders and seeds; bands: one standard deviation over seeds. Hollow: "
@@ -145,7 +145,7 @@ def _over_seeds(curves: Iterable[Sequence[Moment]], over: Over) -> Iterable[tupl
         yield fmean(moment.at(over) for moment in found), fmean(values), stdev(values) if len(values) > 1 else 0.0
 
 
-def _curve_table(groups: Sequence[Group]) -> Table:
+def _curve_table(groups: Sequence[Group]) -> PageTable:
     rows = []
     for group in groups:
         found: dict[int, list[Moment]] = defaultdict(list)
@@ -155,14 +155,14 @@ def _curve_table(groups: Sequence[Group]) -> Table:
         for round, at in sorted(found.items()):
             rows.append(
                 [
-                    Cell(group.label),
-                    count(round),
-                    number(fmean(moment.megabytes for moment in at)),
-                    number(fmean(moment.seconds for moment in at)),
+                    PageCell(group.label),
+                    round,
+                    fmean(moment.megabytes for moment in at),
+                    fmean(moment.seconds for moment in at),
                     spread([moment.knn for moment in at]),
                 ]
             )
-    return Table.of("kNN accuracy over the run", ["run", "round", "MB", "seconds", "kNN"], rows)
+    return PageTable.of("kNN accuracy over the run", ["run", "round", "MB", "seconds", "kNN"], rows)
 
 
 _LOSSES = {
@@ -197,7 +197,10 @@ def loss_plot(run: ReportedRun) -> Plot | None:
     rounds = sorted({round for found in series.values() for round in found})
     columns = ["round", *(_LOSSES[name][0] for name in series)]
     rows = [
-        [count(round), *(number(fmean(found[round]) if round in found else None) for found in series.values())]
+        [
+            round,
+            *(fmean(found[round]) if round in found else None for found in series.values()),
+        ]
         for round in rounds
     ]
     return Plot(
@@ -205,7 +208,7 @@ def loss_plot(run: ReportedRun) -> Plot | None:
         "Losses over rounds",
         f"Line chart: losses over {len(rounds)} rounds; the clients' mean is dashed or dotted, the server's solid.",
         draw,
-        Table.of("Losses, mean over clients", columns, rows),
+        PageTable.of("Losses, mean over clients", columns, rows),
         "Dashed: local training, mean over clients, the band from the lowest to the highest client. Solid: the server's.",
     )
 
@@ -257,22 +260,21 @@ def _diagnostic_plot(run: ReportedRun, name: str, index: int) -> Plot:
         return figure
 
     columns = ["round", "mean", "minimum", "maximum"]
-    rows = [
-        [count(round), number(fmean(v)), number(least), number(most)]
-        for (round, v), least, most in zip(found.items(), low, high, strict=True)
+    rows: list[list[object]] = [
+        [round, fmean(v), least, most] for (round, v), least, most in zip(found.items(), low, high, strict=True)
     ]
     if quartiles:
         columns += ["lower quartile", "upper quartile"]
-        rows = [[*row, *(number(q.get(round)) for q in (lower, upper))] for round, row in zip(found, rows, strict=True)]
+        rows = [[*row, *(q.get(round) for q in (lower, upper))] for round, row in zip(found, rows, strict=True)]
     if not parts["_min"]:  # else what is on record is a mean already, and how many it is of is not
         columns += ["standard deviation", "values"]
-        rows = [[*row, number(pstdev(v)), count(len(v))] for row, v in zip(rows, found.values(), strict=True)]
+        rows = [[*row, pstdev(v), len(v)] for row, v in zip(rows, found.values(), strict=True)]
     return Plot(
         name,
         title[0].upper() + title[1:],
         f"Line chart: {title} over {len(found)} rounds. The numbers are in the table below.",
         draw,
-        Table.of(f"{name} over rounds", columns, rows),
+        PageTable.of(f"{name} over rounds", columns, rows),
         "Line: mean over encoders or pairs; band: from the lowest to the highest"
         + (", darker between the mean quartiles." if quartiles else "."),
     )

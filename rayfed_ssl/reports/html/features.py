@@ -26,7 +26,7 @@ from rayfed_ssl.reports.html.curves import HEIGHT, WIDTH
 from rayfed_ssl.reports.html.figure import SERIES, Plot, clean
 from rayfed_ssl.reports.html.matrices import heatmap
 from rayfed_ssl.reports.html.sources import ReportedRun
-from rayfed_ssl.reports.html.tables import Cell, Table, count, number
+from rayfed_ssl.reports.html.tables import PageCell, PageTable
 from rayfed_ssl.reports.partition_figure import count_samples, partition_figure
 from rayfed_ssl.seeds import Purpose, derive_seed
 from rayfed_ssl.storage import checkpoints
@@ -44,7 +44,7 @@ MAX_IN_HEATMAP = 160
 
 
 @dataclass(frozen=True, eq=False)
-class TestFeatures:
+class SampleFeatures:
     """Features of test samples, sorted by class.
 
     Attributes:
@@ -100,7 +100,7 @@ def partition_plot(federation: Federation) -> Plot:
     classes = tuple(clean(name) for name in train.classes)
     counts = count_samples(train.labels, federation.shards, len(classes))
     rows = [
-        [Cell(f"client {client}"), count(len(shard)), *map(count, row.tolist())]
+        [PageCell(f"client {client}"), len(shard), *row.tolist()]
         for (client, shard), row in zip(sorted(federation.shards.items()), counts, strict=True)
     ]
     return Plot(
@@ -108,12 +108,12 @@ def partition_plot(federation: Federation) -> Plot:
         "Who holds which classes",
         f"Bubble chart: samples of {len(classes)} classes at {len(rows)} clients; areas are numbers of samples.",
         lambda: partition_figure(train.labels, federation.shards, classes, public=public),
-        Table.of("Training samples by client and class", ["client", "samples", *classes], rows),
+        PageTable.of("Training samples by client and class", ["client", "samples", *classes], rows),
         "The area of a circle is the number of samples; the public set, where it was a client's shard, is hollow.",
     )
 
 
-def test_features(run: ReportedRun, federation: Federation) -> TestFeatures | None:
+def test_features(run: ReportedRun, federation: Federation) -> SampleFeatures | None:
     """Compute test features of the global encoder, or of the first where there is none; None without labels.
 
     Raises:
@@ -137,7 +137,7 @@ def test_features(run: ReportedRun, federation: Federation) -> TestFeatures | No
         ).numpy()
     if not np.isfinite(values).all():
         raise ConfigError(f"features of encoder {name} are not finite: it diverged")
-    return TestFeatures(name, values, test.labels[rows], tuple(test.classes), seed)
+    return SampleFeatures(name, values, test.labels[rows], tuple(test.classes), seed)
 
 
 def _encoder(run: ReportedRun, federation: Federation) -> tuple[str, Encoder]:
@@ -151,7 +151,7 @@ def _encoder(run: ReportedRun, federation: Federation) -> tuple[str, Encoder]:
     return next(iter(encoders_of(federation, state, run.record.checkpoints).items()))
 
 
-def embed(features: TestFeatures, embedding: Embedding) -> np.ndarray:
+def embed(features: SampleFeatures, embedding: Embedding) -> np.ndarray:
     """Place features on a plane, [N, 2]; seeded, and with one thread, as sums over threads may differ in their last bits."""
     if embedding == "tsne":
         return tsne(features.values, features.seed)
@@ -163,7 +163,7 @@ def embed(features: TestFeatures, embedding: Embedding) -> np.ndarray:
         return np.asarray(placed.fit_transform(features.values))
 
 
-def embedding_plot(features: TestFeatures, embedding: Embedding) -> Plot | None:
+def embedding_plot(features: SampleFeatures, embedding: Embedding) -> Plot | None:
     """Draw test features on a plane, colored by class; None below five samples."""
     if len(features.values) < 5:
         return None
@@ -195,18 +195,18 @@ def embedding_plot(features: TestFeatures, embedding: Embedding) -> Plot | None:
             figure.legend(*axes.get_legend_handles_labels(), loc="outside lower left", ncols=columns, markerscale=1.6)
         return figure
 
-    counts = [[Cell(features.classes[label]), count(int((features.labels == label).sum()))] for label in present]
+    counts = [[PageCell(features.classes[label]), int((features.labels == label).sum())] for label in present]
     return Plot(
         embedding,
         f"{title} of test features",
         f"Scatter chart: {title} of {len(features.values)} test samples' features, {len(present)} classes.",
         draw,
-        Table.of("Test samples in the picture", ["class", "samples"], counts),
+        PageTable.of("Test samples in the picture", ["class", "samples"], counts),
         f"Encoder {features.encoder}, {len(features.values)} test samples; distances between far groups mean nothing.",
     )
 
 
-def similarity_plot(features: TestFeatures) -> Plot:
+def similarity_plot(features: SampleFeatures) -> Plot:
     """Draw cosines between test features, sorted by class, with means of each pair of classes as a table."""
     unit = features.values / np.maximum(np.linalg.norm(features.values, axis=1, keepdims=True), 1e-12)
     present, labels = np.unique(features.labels), features.labels
@@ -221,7 +221,7 @@ def similarity_plot(features: TestFeatures) -> Plot:
     shown = present if len(present) <= 20 else present[:: -(-len(present) // 20)]
     ticks = [(float(np.flatnonzero(labels[chosen] == label).mean()), features.classes[label][:14]) for label in shown]
     names = [features.classes[label] for label in present]
-    rows = [[Cell(name), *(number(float(v)) for v in row)] for name, row in zip(names, between, strict=True)]
+    rows = [[name, *(float(v) for v in row)] for name, row in zip(names, between, strict=True)]
     within = float(np.diag(between).mean())
     others = float(between[~np.eye(len(present), dtype=bool)].mean()) if len(present) > 1 else float("nan")
     return Plot(
@@ -229,6 +229,6 @@ def similarity_plot(features: TestFeatures) -> Plot:
         "Similarity of test features",
         f"Heatmap: cosines of {len(chosen)} test samples' features, sorted by class; blocks on the diagonal are classes.",
         lambda: heatmap(cosines, label="cosine", low=None, high=1.0, ticks=ticks),
-        Table.of("Mean cosine of each pair of classes", ["class", *names], rows) if len(names) <= 30 else None,
+        PageTable.of("Mean cosine of each pair of classes", ["class", *names], rows) if len(names) <= 30 else None,
         f"Encoder {features.encoder}. Mean cosine within a class {within:.3f}, between classes {others:.3f}.",
     )

@@ -19,7 +19,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from rayfed_ssl.reports.figures import BLUE, GREEN, METHOD_STYLES, ORANGE
-from rayfed_ssl.reports.html.tables import Table
+from rayfed_ssl.reports.html.tables import PageTable
 
 INK, MUTED, GRID, PAPER = "#1b2530", "#4d5966", "#d9dee3", "#ffffff"
 PINK, SKY, BLACK = (color for color, _ in METHOD_STYLES[3:])
@@ -74,7 +74,7 @@ class Plot:
     Attributes:
         key: Its name within its part of the report; files are named for it.
         title: What it shows, a few words.
-        says: The same for who cannot see it: what is on the axes, and where the numbers are.
+        alt: Text alternative: what is on the axes, and where the numbers are.
         draw: Draws it.
         table: The numbers in it.
         note: What a reader needs to know to read it.
@@ -82,26 +82,26 @@ class Plot:
 
     key: str
     title: str
-    says: str
+    alt: str
     draw: Callable[[], Figure]
-    table: Table | None = None
+    table: PageTable | None = None
     note: str = ""
 
 
 @dataclass(frozen=True)
-class Shown:
+class RenderedFigure:
     """A figure in the page."""
 
     title: str
     svg: Markup
     note: str
     origin: str
-    table: Table | None
+    table: PageTable | None
     wide: bool
     files: tuple[str, ...]
 
 
-class Gallery:
+class FigureWriter:
     """Draws figures and writes their files.
 
     Args:
@@ -112,7 +112,7 @@ class Gallery:
         self.folder = folder
         self._names: set[str] = set()
 
-    def show(self, plot: Plot, part: str, origin: str) -> Shown:
+    def render(self, plot: Plot, part: str, origin: str) -> RenderedFigure:
         """Draw a figure.
 
         Args:
@@ -140,23 +140,23 @@ class Gallery:
         (self.folder / f"{name}.png").write_bytes(png.getvalue())
         wide = figure.get_figwidth() > 5.2
         files = tuple(f"{self.folder.name}/{name}.{kind}" for kind in ("svg", "png"))
-        return Shown(plot.title, inline(svg, name, plot.says), plot.note, origin, plot.table, wide, files)
+        return RenderedFigure(plot.title, inline(svg, name, plot.alt), plot.note, origin, plot.table, wide, files)
 
-    def take(self, path: Path, title: str, says: str, origin: str) -> Shown:
+    def embed(self, path: Path, title: str, alt: str, origin: str) -> RenderedFigure:
         """Take in an SVG file that was drawn elsewhere, with the PNG beside it, as a picture in itself.
 
         Args:
             path: The SVG.
             title: Of the figure.
-            says: What stands for it where it is not seen, as plain text.
+            alt: What stands for it where it is not seen, as plain text.
             origin: What made it.
         """
-        files = self.keep(path, path.with_suffix(".png"))
+        files = self.copy(path, path.with_suffix(".png"))
         encoded = base64.b64encode(path.read_bytes()).decode()
-        picture = f'<img class="paper" alt="{html.escape(says)}" src="data:image/svg+xml;base64,{encoded}">'
-        return Shown(title, Markup(picture), "", origin, None, True, files)
+        picture = f'<img class="paper" alt="{html.escape(alt)}" src="data:image/svg+xml;base64,{encoded}">'
+        return RenderedFigure(title, Markup(picture), "", origin, None, True, files)
 
-    def keep(self, *paths: Path) -> tuple[str, ...]:
+    def copy(self, *paths: Path) -> tuple[str, ...]:
         """Copy files of figures that were drawn elsewhere; those that are not there are left out."""
         names = []
         for path in paths:
@@ -196,7 +196,7 @@ def _svg(figure: Figure) -> str:
     return re.sub(r"[ \t]+\n", "\n", out.getvalue())
 
 
-def inline(svg: str, name: str, says: str) -> Markup:
+def inline(svg: str, name: str, alt: str) -> Markup:
     """Turn an SVG file into a part of the page: own ids, the page's colors and fonts, a text alternative."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style[^>]*>.*?</style>", "", body, flags=re.DOTALL)
@@ -209,7 +209,7 @@ def inline(svg: str, name: str, says: str) -> Markup:
     width = float(box[1]) * 4 / 3
     opening = (
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" {box[0]} role="img" '
-        f'aria-label="{html.escape(clean(says))}" style="max-width:{width:.0f}px">'
+        f'aria-label="{html.escape(clean(alt))}" style="max-width:{width:.0f}px">'
     )
     return Markup(opening + re.sub(r"\n\s*", "\n", body[len(root) :]).strip())
 

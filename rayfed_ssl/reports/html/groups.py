@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rayfed_ssl.reports.html.sources import ReportedRun
-from rayfed_ssl.reports.html.tables import Cell, flatten, plain
+from rayfed_ssl.reports.html.tables import PageCell, flatten, plain
 from rayfed_ssl.reports.seeds import Spread, setting
 
 LABEL_LIMIT = 44
@@ -45,14 +45,14 @@ def group(runs: Sequence[ReportedRun]) -> tuple[Group, ...]:
     return tuple(Group(label, tuple(group)) for label, group in zip(labels, members, strict=True))
 
 
-def spread(values: Sequence[float], scale: float = 100, unit: str = "%") -> Cell:
+def spread(values: Sequence[float], scale: float = 100, unit: str = "%") -> PageCell:
     """Show mean ± standard deviation over seeds (n - 1) and n; a single value stands alone."""
     if not values:
-        return Cell("–")
+        return PageCell("–")
     found = Spread.of(values)
     if found.std is None:
-        return Cell(f"{scale * found.mean:.2f}{unit}", found.mean)
-    return Cell(f"{scale * found.mean:.2f} ± {scale * found.std:.2f}{unit} (n = {found.n})", found.mean)
+        return PageCell(f"{scale * found.mean:.2f}{unit}", found.mean)
+    return PageCell(f"{scale * found.mean:.2f} ± {scale * found.std:.2f}{unit} (n = {found.n})", found.mean)
 
 
 def differences(groups: Sequence[Group]) -> dict[str, list[str]]:

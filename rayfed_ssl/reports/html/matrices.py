@@ -11,7 +11,7 @@ from rayfed_ssl.reports.html.bars import FILLS
 from rayfed_ssl.reports.html.curves import HEIGHT, WIDTH, legend_below, new_axes
 from rayfed_ssl.reports.html.figure import INK, MUTED, PAPER, Plot, clean
 from rayfed_ssl.reports.html.sources import ReportedRun
-from rayfed_ssl.reports.html.tables import Cell, Table, number
+from rayfed_ssl.reports.html.tables import PageCell, PageTable
 
 COLORS = "cividis"
 """A scale that looks the same to color-blind readers, and grows lighter all the way."""
@@ -74,13 +74,13 @@ def _matrix_plot(name: str, matrix: dict[str, Any]) -> Plot:
     label = f"{matrix.get('title') or name}{f' ({unit})' if unit else ''}"
     step = max(len(encoders) // 20, 1)
     ticks = [(float(i), encoders[i]) for i in range(0, len(encoders), step)]
-    rows = [[Cell(encoder), *map(number, row)] for encoder, row in zip(encoders, values.tolist(), strict=True)]
+    rows = [[encoder, *row] for encoder, row in zip(encoders, values.tolist(), strict=True)]
     return Plot(
         f"matrix-{name}",
         title,
         f"Heatmap: {label} of each pair of {len(encoders)} encoders. The numbers are in the table below.",
         lambda: heatmap(values, label=label, low=low, high=high, ticks=ticks),
-        Table.of(label, ["encoder", *encoders], rows),
+        PageTable.of(label, ["encoder", *encoders], rows),
     )
 
 
@@ -104,7 +104,7 @@ def angle_plot(run: ReportedRun) -> Plot | None:
         return figure
 
     rows = [
-        [Cell(name), *(number(pair[key], "°") for key in ("lower", "median", "upper"))]
+        [name, *(PageCell.number(pair[key], "°") for key in ("lower", "median", "upper"))]
         for name, pair in zip(names, pairs, strict=True)
     ]
     return Plot(
@@ -112,7 +112,7 @@ def angle_plot(run: ReportedRun) -> Plot | None:
         "Angles between local models' representations",
         f"Range chart: quartiles of angles for {len(pairs)} pairs of encoders.",
         draw,
-        Table.of("Quartiles of angles by pair", ["pair", "lower quartile", "median", "upper quartile"], rows),
+        PageTable.of("Quartiles of angles by pair", ["pair", "lower quartile", "median", "upper quartile"], rows),
         "Bar: from the lower to the upper quartile over test images; line: median (FedCA, Figure 4).",
     )
 
@@ -147,7 +147,7 @@ def negatives_plot(run: ReportedRun) -> Plot | None:
         return figure
 
     rows = [
-        [Cell(f"client {client}"), *(number(100 * found[kind][row], "%") for kind in kinds)]
+        [PageCell(f"client {client}"), *(PageCell.number(100 * found[kind][row], "%") for kind in kinds)]
         for row, client in enumerate(found["clients"])
     ]
     return Plot(
@@ -155,20 +155,16 @@ def negatives_plot(run: ReportedRun) -> Plot | None:
         "False negatives by client",
         f"Bar chart: share of negatives of the sample's own class for {len(rows)} clients.",
         draw,
-        Table.of("Share of false negatives", ["client", *(_NEGATIVES[kind] for kind in kinds)], rows),
+        PageTable.of("Share of false negatives", ["client", *(_NEGATIVES[kind] for kind in kinds)], rows),
         "From the labels of the partition, which no client is shown.",
     )
 
 
-def encoder_table(run: ReportedRun) -> Table | None:
+def encoder_table(run: ReportedRun) -> PageTable | None:
     """Show the diagnostics of each encoder; None where there are none."""
     encoders: dict[str, dict[str, Any]] = (run.diagnostics or {}).get("encoders") or {}
     names = list(dict.fromkeys(name for values in encoders.values() for name in values))
     if not names:
         return None
-    rows = [[Cell(encoder), *(_value(values.get(name)) for name in names)] for encoder, values in encoders.items()]
-    return Table.of("Encoders without labels", ["encoder", *(name.replace("_", " ") for name in names)], rows)
-
-
-def _value(value: Any) -> Cell:
-    return number(float(value)) if isinstance(value, int | float) else Cell("–" if value is None else str(value))
+    rows = [[encoder, *(values.get(name) for name in names)] for encoder, values in encoders.items()]
+    return PageTable.of("Encoders without labels", ["encoder", *(name.replace("_", " ") for name in names)], rows)

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from rayfed_ssl.reports.html.figure import Shown
-from rayfed_ssl.reports.html.tables import Table
+from rayfed_ssl.reports.html.figure import RenderedFigure
+from rayfed_ssl.reports.html.tables import PageTable
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Card:
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     """A part of the page, with parts of its own.
 
     Attributes:
@@ -34,10 +34,10 @@ class Section:
     title: str
     cards: tuple[Card, ...] = ()
     text: tuple[str, ...] = ()
-    figures: tuple[Shown, ...] = ()
-    tables: tuple[Table, ...] = ()
-    folded: tuple[Table, ...] = ()
-    parts: tuple["Section", ...] = ()
+    figures: tuple[RenderedFigure, ...] = ()
+    tables: tuple[PageTable, ...] = ()
+    folded: tuple[PageTable, ...] = ()
+    parts: tuple["PageSection", ...] = ()
 
 
 @dataclass(frozen=True)
@@ -56,4 +56,4 @@ class Page:
     lead: str
     command: str
     notices: tuple[str, ...]
-    sections: tuple[Section, ...]
+    sections: tuple[PageSection, ...]

@@ -11,9 +11,9 @@ from markupsafe import Markup
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.reports.html.comparison import comparison_sections
 from rayfed_ssl.reports.html.features import Embedding, embedding_named
-from rayfed_ssl.reports.html.figure import Gallery
+from rayfed_ssl.reports.html.figure import FigureWriter
 from rayfed_ssl.reports.html.groups import group
-from rayfed_ssl.reports.html.page import Page, Section
+from rayfed_ssl.reports.html.page import Page, PageSection
 from rayfed_ssl.reports.html.reproduction_section import reproduction_section
 from rayfed_ssl.reports.html.run_section import RunSection
 from rayfed_ssl.reports.html.sources import Sources, open_sources
@@ -52,47 +52,49 @@ def write_report(
     for line in sources.left_out:
         if on_left_out is not None:
             on_left_out(line)
-    gallery = Gallery(out.parent / f"{out.stem}-figures")
-    page = _page(sources, gallery, chosen)
+    writer = FigureWriter(out.parent / f"{out.stem}-figures")
+    page = _page(sources, writer, chosen)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_durably(out, render(page).encode())
     return out
 
 
-def _page(sources: Sources, gallery: Gallery, embedding: Embedding) -> Page:
+def _page(sources: Sources, writer: FigureWriter, embedding: Embedding) -> Page:
     words = [shlex.quote(word) for word in sources.words]
     shown = words if len(words) <= 4 else [*words[:3], "…"]
     command = f"rayfed-ssl report {' '.join(shown)}"
     if embedding != "tsne":
         command += f" --embedding {embedding}"
     tables = tuple(
-        reproduction_section(found, gallery, command, f"reproduction-{index}")
+        reproduction_section(found, writer, command, f"reproduction-{index}")
         for index, found in enumerate(sources.reproductions, 1)
-    ) + tuple(sweep_section(found, gallery, command, f"sweep-{index}") for index, found in enumerate(sources.sweeps, 1))
+    ) + tuple(sweep_section(found, writer, command, f"sweep-{index}") for index, found in enumerate(sources.sweeps, 1))
     notices = tuple(f"Left out: {line}" for line in sources.left_out)
     if len(sources.runs) == 1 and not tables:
         (run,) = sources.runs
-        sections = RunSection(run, gallery, command, embedding).sections()
+        sections = RunSection(run, writer, command, embedding).sections()
         return Page(run.name, "A run of rayfed-ssl.", command, notices, sections)
     title = ", ".join(sources.words) if len(sources.words) <= 3 else f"{len(sources.runs)} runs"
     if not sources.runs:
         kind = "reproduction" if sources.reproductions else "sweep"
         return Page(title, f"A {kind} by rayfed-ssl, without its runs.", command, notices, tables)
-    runs = _run_sections(sources, gallery, command, embedding)
-    compared = comparison_sections(group(sources.runs), gallery, command)
+    runs = _run_sections(sources, writer, command, embedding)
+    compared = comparison_sections(group(sources.runs), writer, command)
     lead = f"{len(sources.runs)} runs of rayfed-ssl."
     return Page(title, lead, command, notices, tables + compared + runs)
 
 
-def _run_sections(sources: Sources, gallery: Gallery, command: str, embedding: Embedding) -> tuple[Section, ...]:
+def _run_sections(
+    sources: Sources, writer: FigureWriter, command: str, embedding: Embedding
+) -> tuple[PageSection, ...]:
     if len(sources.runs) > MAX_RUNS_IN_FULL:
         text = f"More than {MAX_RUNS_IN_FULL} runs: name one alone to see its own figures, as in rayfed-ssl report RUN."
-        return (Section("one-run", "Figures of one run", text=(text,)),)
+        return (PageSection("one-run", "Figures of one run", text=(text,)),)
     return tuple(
-        Section(
+        PageSection(
             f"run-{index}",
             f"Run {run.name}",
-            parts=RunSection(run, gallery, command, embedding, f"run-{index}-").sections(),
+            parts=RunSection(run, writer, command, embedding, f"run-{index}-").sections(),
         )
         for index, run in enumerate(sources.runs, 1)
     )

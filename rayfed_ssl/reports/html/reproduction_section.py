@@ -3,13 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-from rayfed_ssl.reports.html.figure import Gallery, Shown
-from rayfed_ssl.reports.html.page import Section
+from rayfed_ssl import formats
+from rayfed_ssl.reports.html.figure import FigureWriter, RenderedFigure
+from rayfed_ssl.reports.html.page import PageSection
 from rayfed_ssl.reports.html.sources import Reproduction
-from rayfed_ssl.reports.html.tables import Cell, Table, number
+from rayfed_ssl.reports.html.tables import PageCell, PageTable
 
 
-def reproduction_section(found: Reproduction, gallery: Gallery, command: str, key: str) -> Section:
+def reproduction_section(found: Reproduction, writer: FigureWriter, command: str, key: str) -> PageSection:
     """Make the section of a reproduction."""
     content = found.content
     source = content.get("source") or {}
@@ -23,37 +24,37 @@ def reproduction_section(found: Reproduction, gallery: Gallery, command: str, ke
     text += [f"{column}: not run, {why}." for column, why in (content.get("skipped") or {}).items()]
     text += _agreement(content.get("agreement") or {}) + [str(note) for note in content.get("notes") or []]
     made = content.get("command") or "rayfed-ssl reproduce"
-    return Section(
+    return PageSection(
         key,
         f"Reproduction: {content.get('title') or found.directory.name}",
         text=tuple(text),
-        figures=tuple(_drawn(found, gallery, f"{made} · {command}")),
+        figures=tuple(_drawn(found, writer, f"{made} · {command}")),
         tables=(side_by_side(content),),
         folded=tuple(table for table in (_failures(content),) if table),
     )
 
 
-def side_by_side(content: dict[str, Any]) -> Table:
+def side_by_side(content: dict[str, Any]) -> PageTable:
     """Show ours, the paper's and the difference, in the paper's rows and columns."""
     cells = {(cell["row"], cell["column"]): cell for cell in content["cells"]}
     columns = [c for c in content["columns"] if any((row, c) in cells for row in content["rows"])]
     unit = "%" if content.get("unit") == "percent" else ""
-    rows = [[Cell(row), *(_cell(cells.get((row, column)), unit) for column in columns)] for row in content["rows"]]
+    rows = [[PageCell(row), *(_cell(cells.get((row, column)), unit) for column in columns)] for row in content["rows"]]
     caption = "Ours, the paper’s, and the difference" + ("" if unit else f" ({content.get('unit')})")
-    return Table.of(caption, ["row", *columns], rows)
+    return PageTable.of(caption, ["row", *columns], rows)
 
 
-def _cell(cell: dict[str, Any] | None, unit: str) -> Cell:
+def _cell(cell: dict[str, Any] | None, unit: str) -> PageCell:
     if cell is None:
-        return Cell("–")
+        return PageCell("–")
     paper = "paper –" if cell.get("published") is None else f"paper {cell['published']:.4g}{unit}"
     mean, std = cell.get("mean"), cell.get("std")
     if mean is None:
-        return Cell("failed" if cell.get("failures") else "–", None, (paper,))
+        return PageCell("failed" if cell.get("failures") else "–", None, (paper,))
     num = sum(value is not None for value in cell.get("ours") or [])
     ours = f"{mean:.4g}{unit}" if std is None else f"{mean:.4g} ± {std:.2g}{unit} (n = {num})"
     difference = cell.get("difference")
-    return Cell(ours, mean, (paper,) if difference is None else (paper, f"{difference:+.4g}".replace("-", "−")))
+    return PageCell(ours, mean, (paper,) if difference is None else (paper, f"{difference:+.4g}".replace("-", "−")))
 
 
 def _listed(values: Any) -> str:
@@ -64,7 +65,7 @@ def _agreement(agreement: dict[str, Any]) -> list[str]:
     if agreement.get("kendall") is None:
         return []
     columns = [
-        f"{name} {number(tau).text}" for name, tau in (agreement.get("columns") or {}).items() if tau is not None
+        f"{name} {formats.number(tau)}" for name, tau in (agreement.get("columns") or {}).items() if tau is not None
     ]
     within = f"; within columns: {', '.join(columns)}" if columns else ""
     return [
@@ -73,22 +74,22 @@ def _agreement(agreement: dict[str, Any]) -> list[str]:
     ]
 
 
-def _failures(content: dict[str, Any]) -> Table | None:
+def _failures(content: dict[str, Any]) -> PageTable | None:
     rows = [
         [cell["row"], cell["column"], str(seed), str(line)]
         for cell in content["cells"]
         for seed, line in (cell.get("failures") or {}).items()
     ]
-    return Table.of("What failed", ["row", "column", "seed", "why"], rows) if rows else None
+    return PageTable.of("What failed", ["row", "column", "seed", "why"], rows) if rows else None
 
 
-def _drawn(found: Reproduction, gallery: Gallery, origin: str) -> list[Shown]:
+def _drawn(found: Reproduction, writer: FigureWriter, origin: str) -> list[RenderedFigure]:
     """Take the reproduction's own figure into the page, as a picture in itself."""
     title = f"{found.content.get('title') or found.directory.name}: ours beside the paper’s"
     shown = []
     for name in found.content.get("figures") or []:
         path = found.directory / Path(name).name
         if path.suffix == ".svg" and path.is_file():
-            says = f"{title}. The numbers are in the table of this section."
-            shown.append(gallery.take(path, title, says, origin))
+            alt = f"{title}. The numbers are in the table of this section."
+            shown.append(writer.embed(path, title, alt, origin))
     return shown

@@ -3,26 +3,16 @@
 from collections.abc import Iterable
 from typing import Any
 
+from rayfed_ssl import formats
 from rayfed_ssl.engine.scoring import held_out_notes
 from rayfed_ssl.errors import CheckpointError
 from rayfed_ssl.records.metric_rows import spans
 from rayfed_ssl.reports.html import bars, curves, features, matrices
-from rayfed_ssl.reports.html.figure import Gallery, Plot, Shown
+from rayfed_ssl.reports.html.figure import FigureWriter, Plot, RenderedFigure
 from rayfed_ssl.reports.html.groups import Group
-from rayfed_ssl.reports.html.page import Card, Section
+from rayfed_ssl.reports.html.page import Card, PageSection
 from rayfed_ssl.reports.html.sources import ReportedRun
-from rayfed_ssl.reports.html.tables import (
-    Cell,
-    Table,
-    count,
-    duration,
-    flatten,
-    percent,
-    plain,
-    score_title,
-    scores_table,
-    size,
-)
+from rayfed_ssl.reports.html.tables import PageCell, PageTable, flatten, plain, score_title, scores_table
 
 
 class RunSection:
@@ -30,24 +20,24 @@ class RunSection:
 
     Args:
         run: The run.
-        gallery: Draws its figures.
+        writer: Draws its figures.
         command: The command that makes the report.
         embedding: How test features are placed on a plane.
         key: Begins the addresses of its sections; empty for a report of one run.
     """
 
     def __init__(
-        self, run: ReportedRun, gallery: Gallery, command: str, embedding: features.Embedding, key: str = ""
+        self, run: ReportedRun, writer: FigureWriter, command: str, embedding: features.Embedding, key: str = ""
     ) -> None:
         self._run = run
-        self._gallery = gallery
+        self._writer = writer
         self._embedding = embedding
         self._key = key
         summary = run.summary
         digest = f", state {summary.state_sha256[:12]}" if summary.state_sha256 else ""
         self._origin = f"{command} · run {run.name} (seed {summary.config.seed}, round {summary.rounds}{digest})"
 
-    def sections(self) -> tuple[Section, ...]:
+    def sections(self) -> tuple[PageSection, ...]:
         """Make all of them, in the order of the page."""
         partition, pictures = self._pictures()
         return (
@@ -68,14 +58,16 @@ class RunSection:
         title: str,
         text: Iterable[str] = (),
         plots: Iterable[Plot | None] = (),
-        tables: Iterable[Table | None] = (),
+        tables: Iterable[PageTable | None] = (),
         **others: Any,
-    ) -> Section:
-        shown: list[Shown] = [self._gallery.show(plot, self._run.name, self._origin) for plot in plots if plot]
+    ) -> PageSection:
+        shown: list[RenderedFigure] = [
+            self._writer.render(plot, self._run.name, self._origin) for plot in plots if plot
+        ]
         found = tuple(table for table in tables if table)
-        return Section(f"{self._key}{key}", title, text=tuple(text), figures=tuple(shown), tables=found, **others)
+        return PageSection(f"{self._key}{key}", title, text=tuple(text), figures=tuple(shown), tables=found, **others)
 
-    def _accuracy(self) -> Section:
+    def _accuracy(self) -> PageSection:
         run, summary = self._run, self._run.summary
         plots = curves.accuracy_plots([Group(summary.name, (run,))])
         text = (
@@ -85,7 +77,7 @@ class RunSection:
         )
         if len(summary.curve) == 1:
             text.append(f"kNN was measured after round {summary.rounds} alone; evaluation.every=1 gives curves.")
-        tables: list[Table | None] = []
+        tables: list[PageTable | None] = []
         if summary.scores:
             architecture = {encoder: summary.architecture(encoder) for encoder in summary.scores}
             tables.append(scores_table(summary.scores, architecture, summary.rounds))
@@ -96,7 +88,7 @@ class RunSection:
         tables.append(_evaluations(run))
         return self._section("accuracy", "Accuracy", text, [*plots, bars.client_plot(run)], tables)
 
-    def _losses(self) -> Section:
+    def _losses(self) -> PageSection:
         plot = curves.loss_plot(self._run)
         return self._section("losses", "Losses", [] if plot else ["No loss is on record yet."], [plot])
 
@@ -121,7 +113,7 @@ class RunSection:
             [features.embedding_plot(found, self._embedding), features.similarity_plot(found)],
         )
 
-    def _diagnostics(self) -> Section:
+    def _diagnostics(self) -> PageSection:
         run = self._run
         plots = [
             *curves.diagnostic_plots(run),
@@ -136,7 +128,7 @@ class RunSection:
             text.append("None on record: set evaluation.diagnostics to measure them every so many rounds.")
         return self._section("diagnostics", "Diagnostics", text, plots, [matrices.encoder_table(run)])
 
-    def _communication(self) -> Section:
+    def _communication(self) -> PageSection:
         summary = self._run.summary
         text = [f"Privacy-leakage risk of uploads, in the wording of FLESD's Table 1: {summary.privacy}."]
         if (even := summary.break_even) is not None:
@@ -151,11 +143,11 @@ class RunSection:
             text.append("Nothing crossed a client's boundary.")
         return self._section("communication", "Communication", text, plots)
 
-    def _time(self) -> Section:
+    def _time(self) -> PageSection:
         plot = bars.timing_plot(self._run)
         return self._section("time", "Time", [] if plot else ["No round is on record yet."], [plot])
 
-    def _settings(self) -> Section:
+    def _settings(self) -> PageSection:
         record = self._run.record
         notes = list(record.summary.get("notes") or [])
         for table, rounds in self._run.summary.lost.items():
@@ -163,8 +155,8 @@ class RunSection:
         rows = [[key, plain(value)] for key, value in flatten(self._run.summary.config.dump()).items()]
         text = [f"Note: {note}." for note in notes] or ["The run has no notes: it did all that was asked."]
         folded = (
-            Table.of("Configuration, resolved: config.yaml", ["key", "value"], rows),
-            Table.of("Environment", ["what", "value"], _environment(self._run)),
+            PageTable.of("Configuration, resolved: config.yaml", ["key", "value"], rows),
+            PageTable.of("Environment", ["what", "value"], _environment(self._run)),
         )
         return self._section("settings", "Configuration, environment, notes", text, folded=folded)
 
@@ -176,19 +168,19 @@ def cards(run: ReportedRun) -> tuple[Card, ...]:
     for score in _scores(run):
         notes = [mean] if mean else []
         if (best := summary.headline(f"{score}_best")) is not None:
-            notes.append(f"best epoch, chosen on {_measured_on(run)}: {percent(best).text}")
-        found.append(Card(score_title(score), percent(summary.headline(score)).text, tuple(notes)))
+            notes.append(f"best epoch, chosen on {_measured_on(run)}: {formats.percent(best)}")
+        found.append(Card(score_title(score), formats.percent(summary.headline(score)), tuple(notes)))
     if summary.curve:
         last, best_point = summary.curve[-1], max(summary.curve, key=lambda point: point.knn)
-        best_of = f"best of {len(summary.curve)} rounds: {percent(best_point.knn).text}, round {best_point.round}"
-        found.append(Card(f"kNN, round {last.round}", percent(last.knn).text, (best_of,) * (len(summary.curve) > 1)))
+        best_of = f"best of {len(summary.curve)} rounds: {formats.percent(best_point.knn)}, round {best_point.round}"
+        found.append(Card(f"kNN, round {last.round}", formats.percent(last.knn), (best_of,) * (len(summary.curve) > 1)))
     evaluation = sum(row["value"] for row in run.record.metrics if row["name"] == "evaluation_seconds")
-    received = f"received: {size(summary.bytes_down).text}"
-    up = size(summary.bytes_up / max(summary.num_clients, 1)).text
+    received = f"received: {formats.size(summary.bytes_down)}"
+    up = formats.size(summary.bytes_up / max(summary.num_clients, 1))
     return (
         *found,
-        Card("Sent by clients", size(summary.bytes_up).text, (f"{up} a client", received)),
-        Card("Time of rounds", duration(summary.seconds).text, (f"evaluation: {duration(evaluation).text}",)),
+        Card("Sent by clients", formats.size(summary.bytes_up), (f"{up} a client", received)),
+        Card("Time of rounds", formats.duration(summary.seconds), (f"evaluation: {formats.duration(evaluation)}",)),
         Card("State", (summary.state_sha256 or "–")[:12], ("first 12 digits of its SHA-256",)),
     )
 
@@ -222,25 +214,25 @@ def _measured_on(run: ReportedRun) -> str:
     return "the test set" if run.summary.config.data.validation is None else "the held-out samples"
 
 
-def _evaluations(run: ReportedRun) -> Table | None:
+def _evaluations(run: ReportedRun) -> PageTable | None:
     if not run.evaluations:
         return None
     columns = ["encoder", "round", "protocol", "score", "value", "settings"]
     rows = [
         [
-            Cell(str(row.get("encoder"))),
-            count(row.get("round")),
-            Cell(str(row.get("protocol"))),
-            Cell(str(row.get("name"))),
-            percent(row.get("value")),
-            Cell(str(row.get("settings") or "")),
+            PageCell(str(row.get("encoder"))),
+            row.get("round"),
+            PageCell(str(row.get("protocol"))),
+            PageCell(str(row.get("name"))),
+            PageCell.percent(row.get("value")),
+            PageCell(str(row.get("settings") or "")),
         ]
         for row in run.evaluations
     ]
-    return Table.of("Scores of later evaluations: evaluations.parquet", columns, rows)
+    return PageTable.of("Scores of later evaluations: evaluations.parquet", columns, rows)
 
 
-def _environment(run: ReportedRun) -> list[list[Cell | str]]:
+def _environment(run: ReportedRun) -> list[list[PageCell | str]]:
     summary = run.record.summary
     parts: dict[str, Any] = {
         "state_sha256": run.summary.state_sha256,

@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from rayfed_ssl.reports.html.figure import Gallery, Shown
-from rayfed_ssl.reports.html.page import Card, Section
+from rayfed_ssl.formats import MeanStd
+from rayfed_ssl.reports.html.figure import FigureWriter, RenderedFigure
+from rayfed_ssl.reports.html.page import Card, PageSection
 from rayfed_ssl.reports.html.sources import SweepResults
-from rayfed_ssl.reports.html.tables import Cell, Table, number, size
+from rayfed_ssl.reports.html.tables import PageCell, PageTable
 
 TITLES = {
     "curve": "{} over {}",
@@ -20,7 +21,7 @@ TITLES = {
 """What the figures show, by how the names of their files begin."""
 
 
-def sweep_section(found: SweepResults, gallery: Gallery, command: str, key: str) -> Section:
+def sweep_section(found: SweepResults, writer: FigureWriter, command: str, key: str) -> PageSection:
     """Make the section of a sweep."""
     content = found.content
     text = [f"{content['source']}."] if content["source"] else []
@@ -32,12 +33,12 @@ def sweep_section(found: SweepResults, gallery: Gallery, command: str, key: str)
     folded = [_ended(content, ended)] if ended else []
     folded.append(_trials("All trials", content, [trial["number"] for trial in content["trials"]]))
     made = content["command"] or "rayfed-ssl sweep"
-    return Section(
+    return PageSection(
         key,
         f"Sweep: {content['title']}",
         cards=tuple(_cards(found)),
         text=tuple(text),
-        figures=tuple(_drawn(found, gallery, f"{made} · {command}")),
+        figures=tuple(_drawn(found, writer, f"{made} · {command}")),
         tables=tuple(tables),
         folded=tuple(folded),
     )
@@ -61,59 +62,60 @@ def _by_number(content: dict[str, Any]) -> dict[int, dict[str, Any]]:
     return {trial["number"]: trial for trial in content["trials"]}
 
 
-def _layout(table: dict[str, Any]) -> Table:
+def _layout(table: dict[str, Any]) -> PageTable:
     """Show a table as it was laid out; the best cell of each column is named."""
     rows = [
-        [Cell(line["label"]), *(Cell(c["text"], c["mean"], ("best",) if c["best"] else ()) for c in line["cells"])]
+        [
+            PageCell(line["label"]),
+            *(PageCell(c["text"], c["mean"], ("best",) if c["best"] else ()) for c in line["cells"]),
+        ]
         for line in table["lines"]
     ]
-    return Table.of(table["title"], table["head"], rows)
+    return PageTable.of(table["title"], table["head"], rows)
 
 
-def _trials(caption: str, content: dict[str, Any], numbers: list[int]) -> Table:
+def _trials(caption: str, content: dict[str, Any], numbers: list[int]) -> PageTable:
     """List trials with all that they have come to."""
     goals, trials = content["goals"], _by_number(content)
     rows = []
     for trial in map(trials.__getitem__, numbers):
         recipe = content["recipes"].get(str(trial["number"]), "")
         rounds = f"{trial['reached']} of {trial['rounds']}" if trial["rounds"] else "–"
-        cells = [Cell(f"{trial['number']}: {trial['label']}"), Cell(trial["state"]), Cell(rounds, trial["reached"])]
-        rows.append([*cells, *(_value(trial, goal) for goal in goals), size(trial["bytes"]), Cell(recipe)])
+        cells = [
+            PageCell(f"{trial['number']}: {trial['label']}"),
+            PageCell(trial["state"]),
+            PageCell(rounds, trial["reached"]),
+        ]
+        rows.append([*cells, *(_value(trial, goal) for goal in goals), PageCell.size(trial["bytes"]), PageCell(recipe)])
     heads = ["trial", "state", "rounds", *(goal["score"] for goal in goals), "bytes a run", "recipe"]
     if not content["recipes"]:
         heads, rows = heads[:-1], [row[:-1] for row in rows]
-    return Table.of(caption, heads, rows)
+    return PageTable.of(caption, heads, rows)
 
 
-def _value(trial: dict[str, Any], goal: dict[str, Any]) -> Cell:
+def _value(trial: dict[str, Any], goal: dict[str, Any]) -> PageCell:
     """Show what a trial has come to by a goal, mean ± standard deviation over seeds."""
     value = trial["values"].get(goal["score"])
     if value is None:
-        return Cell("–")
-    mean, std, num = value["mean"], value["std"], len(trial["seeds"])
-    seeds = f" (n = {num})" if std is not None else ""
-    if goal["unit"] == "bytes":
-        return Cell(size(mean).text + (f" ± {size(std).text}" if std else "") + seeds, mean)
-    if goal["unit"] == "percent":
-        return Cell(f"{100 * mean:.2f}" + ("" if std is None else f" ± {100 * std:.2f}") + f"%{seeds}", mean)
-    return Cell(number(mean).text + ("" if std is None else f" ± {std:.2g}") + seeds, mean)
+        return PageCell.mean_std(None)
+    return PageCell.mean_std(MeanStd(value["mean"], value["std"], len(trial["seeds"])), goal["unit"])
 
 
-def _ended(content: dict[str, Any], numbers: list[int]) -> Table:
+def _ended(content: dict[str, Any], numbers: list[int]) -> PageTable:
     trials = _by_number(content)
     rows = [[f"{n}: {trials[n]['label']}", trials[n]["state"], trials[n]["reason"]] for n in numbers]
-    return Table.of("Stopped and failed trials", ["trial", "state", "why"], rows)
+    return PageTable.of("Stopped and failed trials", ["trial", "state", "why"], rows)
 
 
-def _drawn(found: SweepResults, gallery: Gallery, origin: str) -> list[Shown]:
+def _drawn(found: SweepResults, writer: FigureWriter, origin: str) -> list[RenderedFigure]:
     """Take the sweep's own figures into the page, as pictures in themselves."""
     shown = []
     for name in found.content["figures"]:
         path = found.directory / "figures" / Path(name).name
         if path.suffix == ".svg" and path.is_file():
             title = _title(path.stem, found.content)
-            says = f"{found.content['title']}. {title}. The numbers are in the tables of this section."
-            shown.append(gallery.take(path, title, says, origin))
+            alt = f"{found.content['title']}. {title}. The numbers are in the tables of this section."
+            shown.append(writer.embed(path, title, alt, origin))
     return shown
 
 

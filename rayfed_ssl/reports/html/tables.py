@@ -1,24 +1,58 @@
 """Tables and numbers as the report shows them."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rayfed_ssl import formats
+from rayfed_ssl.formats import MeanStd, Unit
 from rayfed_ssl.method import Metrics
+
+MISSING = "–"
 
 
 @dataclass(frozen=True)
-class Cell:
+class PageCell:
     """What a cell shows, the number that it sorts by, and further lines in small print."""
 
     text: str
     value: float | None = None
     small: tuple[str, ...] = ()
 
+    @classmethod
+    def count(cls, value: int | None) -> "PageCell":
+        """Show a whole number."""
+        return cls(MISSING) if value is None else cls(f"{value:,}", value)
+
+    @classmethod
+    def percent(cls, share: float | None) -> "PageCell":
+        """Show a share in [0, 1] in percent."""
+        return cls(formats.percent(share, MISSING), share)
+
+    @classmethod
+    def number(cls, value: float | None, unit: str = "") -> "PageCell":
+        """Show a number to four digits."""
+        text = formats.number(value, unit, MISSING)
+        return cls(text, None if text == MISSING else value)
+
+    @classmethod
+    def size(cls, num_bytes: float) -> "PageCell":
+        """Show bytes in the unit that fits."""
+        return cls(formats.size(num_bytes), num_bytes)
+
+    @classmethod
+    def duration(cls, seconds: float) -> "PageCell":
+        """Show seconds in the unit that fits."""
+        return cls(formats.duration(seconds), seconds)
+
+    @classmethod
+    def mean_std(cls, value: MeanStd | None, unit: Unit = "percent") -> "PageCell":
+        """Show mean ± deviation and the number of runs."""
+        return cls(MISSING) if value is None else cls(value.text(unit, n=True), value.mean)
+
 
 @dataclass(frozen=True)
-class Table:
+class PageTable:
     """A table that sorts by each of its columns.
 
     Attributes:
@@ -29,48 +63,25 @@ class Table:
 
     caption: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[PageCell, ...], ...]
 
     @classmethod
-    def of(cls, caption: str, columns: Sequence[str], rows: Sequence[Sequence["Cell | str"]]) -> "Table":
-        """Make a table from cells and plain text."""
-        cells = [tuple(cell if isinstance(cell, Cell) else Cell(cell) for cell in row) for row in rows]
+    def of(cls, caption: str, columns: Sequence[str], rows: Iterable[Iterable[object]]) -> "PageTable":
+        """Make a table from cells, text and numbers."""
+        cells = [tuple(map(_cell, row)) for row in rows]
         assert all(len(row) == len(columns) for row in cells)
         return cls(caption, tuple(columns), tuple(cells))
 
 
-def count(value: int | None) -> Cell:
-    """Show a whole number."""
-    return Cell("–") if value is None else Cell(f"{value:,}", value)
-
-
-def percent(value: float | None) -> Cell:
-    """Show an accuracy in [0, 1] in percent."""
-    return Cell("–") if value is None else Cell(f"{100 * value:.2f}%", value)
-
-
-def number(value: float | None, unit: str = "") -> Cell:
-    """Show a number to four digits."""
-    if value is None or not math.isfinite(value):
-        return Cell("–")
-    return Cell(f"{value:.4g}{unit}", value)
-
-
-def size(value: float) -> Cell:
-    """Show bytes in the unit that fits; megabytes are 10^6 bytes, as in the papers."""
-    for factor, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if value >= factor:
-            return Cell(f"{value / factor:.2f} {unit}", value)
-    return Cell(f"{value:.0f} B", value)
-
-
-def duration(value: float) -> Cell:
-    """Show seconds in the unit that fits."""
-    if value < 120:
-        return Cell(f"{value:.1f} s", value)
-    minutes, seconds = divmod(round(value), 60)
-    hours, minutes = divmod(minutes, 60)
-    return Cell(f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {seconds:02d} s", value)
+def _cell(value: object) -> PageCell:
+    match value:
+        case PageCell():
+            return value
+        case int():
+            return PageCell.count(value)
+        case float() | None:
+            return PageCell.number(value)
+    return PageCell(str(value))
 
 
 def score_title(score: str) -> str:
@@ -82,19 +93,21 @@ def score_title(score: str) -> str:
     return f"{title}, {'best' if best else 'last'} epoch"
 
 
-def scores_table(scores: Mapping[str, Metrics], architecture: Mapping[str, str], round: int) -> Table:
+def scores_table(scores: Mapping[str, Metrics], architecture: Mapping[str, str], round: int) -> PageTable:
     """Show a run's final scores, an encoder a row, and their mean and minimum over clients."""
     names = list(dict.fromkeys(name for metrics in scores.values() for name in metrics))
     rows = [
-        [Cell(encoder), Cell(architecture[encoder]), *(percent(metrics.get(name)) for name in names)]
+        [PageCell(encoder), PageCell(architecture[encoder]), *(PageCell.percent(metrics.get(name)) for name in names)]
         for encoder, metrics in scores.items()
     ]
     local = [metrics for encoder, metrics in scores.items() if encoder != "global"]
     if len(local) > 1:
         for label, function in (("mean of clients", lambda v: sum(v) / len(v)), ("minimum of clients", min)):
             found = [[metrics[name] for metrics in local if name in metrics] for name in names]
-            rows.append([Cell(label), Cell(""), *(percent(function(v) if v else None) for v in found)])
-    return Table.of(f"Scores of each encoder after round {round}", ["encoder", "model", *map(score_title, names)], rows)
+            rows.append([PageCell(label), PageCell(""), *(PageCell.percent(function(v) if v else None) for v in found)])
+    return PageTable.of(
+        f"Scores of each encoder after round {round}", ["encoder", "model", *map(score_title, names)], rows
+    )
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
