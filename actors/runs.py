@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
-from actors.executor import RayExecutor
 from rayfed_ssl import runs
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.faults import Fault, RandomFaults
@@ -17,13 +16,15 @@ from rayfed_ssl.runs import Result
 def make_executor(
     federation: Federation, *, address: str | None = None, faults: Iterable[Fault | RandomFaults] = ()
 ) -> Executor:
-    """Make the executor that `engine.executor` names.
+    """Make the executor that `engine.executor` names; a local one loads no Ray.
 
     Raises:
         ClusterError: Ray does not start, or the actors find no room on it.
     """
     if federation.config.engine.executor == "local":
         return LocalExecutor(federation, faults=faults)
+    from actors.executor import RayExecutor
+
     return RayExecutor(federation, address=address, faults=faults)
 
 

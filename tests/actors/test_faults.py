@@ -248,7 +248,7 @@ def test_a_healthy_ray_is_found_healthy_and_a_deaf_head_is_not(cluster: Cluster,
     ("executor", "text", "code", "message"),
     [
         ("ray", "kill-ray:round=2", 3, "error: Ray's raylet on this machine died"),
-        ("local", "sigterm:round=2", 128 + signal.SIGTERM, "stopped; go on with: rayfed-ssl resume"),
+        ("local", "sigterm:round=2", 128 + signal.SIGTERM, "interrupted; resume with: rayfed-ssl resume"),
     ],
 )
 def test_the_death_of_ray_and_of_the_machine_end_in_a_line(

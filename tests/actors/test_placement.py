@@ -13,7 +13,7 @@ from actors.placement.plan import actor_config, check_share, gpus_of, plan, refu
 from rayfed_ssl.config.schema import Engine
 from rayfed_ssl.engine.client_cost import StepCost, estimate, record, recorded
 from rayfed_ssl.engine.gpu_memory import CONTEXT_BYTES, Gpu
-from tune.cli.doctor import examine
+from tune.cli.capacity import examine
 
 TWO_CORES = [Node("a", cpus=2)]
 TWO_GPUS = [Node("a", cpus=16, gpus=2)]

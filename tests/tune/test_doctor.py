@@ -10,7 +10,7 @@ from actors.placement.actor_cost import ACTOR_BYTES
 from rayfed_ssl.engine.client_cost import StepCost, record
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.gpu_memory import Gpu
-from tune.cli.doctor import Machines, proposal
+from tune.cli.capacity import Machines, proposal
 
 CARD = Gpu(0, "NVIDIA H100", 80_000_000_000, 79_000_000_000)
 
@@ -51,7 +51,7 @@ def test_doctor_compares_client_states_with_the_disk(cli, recipes, tiny):
     record(federation, "cpu", StepCost(1, state=10**18, seconds=1.0))
     result = cli("doctor", *words)
     assert result.exit_code == 1
-    assert "does not fit: 5 rounds of client states take 15000000000.00 GB, but " in result.stdout
+    assert "does not fit: 5 rounds of client states take 15.00 EB, but " in result.stdout
 
 
 def proposed(federation: Federation, machines: Machines, **cost: int) -> str:

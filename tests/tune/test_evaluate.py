@@ -113,6 +113,4 @@ def test_scores_and_diagnosis_of_a_run_that_cannot_be_written_are_printed(
         assert shown in result.stdout
         assert hidden not in result.stdout
         (line,) = result.stderr.splitlines()
-        assert line.startswith(
-            f"warning: what was found is printed, but not written (Read-only file system: {directory}"
-        )
+        assert line.startswith(f"warning: the results are printed, but not written (Read-only file system: {directory}")

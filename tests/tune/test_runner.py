@@ -247,4 +247,4 @@ def test_a_sweep_whose_ray_died_ends_in_a_line(tmp_path):
     told = process.stderr.read()
     assert process.wait(timeout=120) == 3
     assert "error: Ray's raylet on this machine died" in told
-    assert f"go on with: rayfed-ssl sweep --resume {out}" in told
+    assert f"resume with: rayfed-ssl sweep --resume {out}" in told

@@ -1,6 +1,7 @@
-"""What a user sees when something is wrong: one line a mistake, and an exit code that says whose it is."""
+"""One line for every mistake, and the exit codes of failures and interruptions."""
 
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import typer
@@ -8,7 +9,7 @@ import typer
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Turn what a user can mend into one line and a non-zero exit; anything else is our bug and keeps its traceback."""
+    """Turn what a user can correct into one line and an exit code; anything else is our bug and keeps its traceback."""
     from rayfed_ssl.engine.round_loop import ClientError, ServerError
     from rayfed_ssl.errors import CheckpointError, ConfigError
 
@@ -19,7 +20,7 @@ def plain_errors() -> Iterator[None]:
     except (ClientError, ServerError) as error:
         fail(str(error), 1)
     except OSError as error:
-        fail(f"{error.strerror or error}: {error.filename or 'no file named'}; rounds that were committed are kept", 1)
+        fail(f"{describe(error)}; committed rounds are kept", 1)
     except Exception as error:
         package = type(error).__module__.partition(".")[0]  # importing it to name its errors would load Ray
         if package == "ray":
@@ -34,6 +35,11 @@ def _first_line(error: BaseException) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
+def describe(error: OSError) -> str:
+    """Say what went wrong with which file."""
+    return f"{error.strerror or error}: {error.filename or 'no file named'}"
+
+
 def fail(message: str, code: int) -> None:
     """Print a message, each line as an error, and exit."""
     for line in message.splitlines():
@@ -41,18 +47,33 @@ def fail(message: str, code: int) -> None:
     raise typer.Exit(code)
 
 
-class Unwritten:
-    """Warns in one line that what was found cannot be written, so that it is at least printed.
+def warn_unwritten(errors: list[OSError]) -> None:
+    """Warn that results are printed only, where writing them failed."""
+    for error in errors:
+        typer.echo(f"warning: the results are printed, but not written ({describe(error)})", err=True)
 
-    Attributes:
-        happened: Whether it has.
+
+@contextmanager
+def interruptible(hint: Callable[[], str]) -> Iterator[None]:
+    """End on Ctrl-C or SIGTERM with one line and 128 + the signal's number.
+
+    Args:
+        hint: Says how to resume, once the command is interrupted.
     """
+    received = signal.SIGINT
 
-    def __init__(self) -> None:
-        self.happened = False
+    # Spot machines and batch systems send SIGTERM before they take the machine away.
+    def terminate(number: int, _: object) -> None:
+        nonlocal received
+        signal.signal(number, signal.SIG_IGN)  # a second one would stop the cleaning up
+        received = signal.SIGTERM
+        raise KeyboardInterrupt  # the only exception that passes through Ray's waiting unchanged
 
-    def __call__(self, error: OSError) -> None:
-        """Warn."""
-        self.happened = True
-        why = f"{error.strerror or error}: {error.filename or 'no file named'}"
-        typer.echo(f"warning: what was found is printed, but not written ({why})", err=True)
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"\ninterrupted; {hint()}", err=True)
+        raise typer.Exit(128 + received) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)

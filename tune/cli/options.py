@@ -1,11 +1,14 @@
 """Arguments and options that several commands share."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-Words = Annotated[
+if TYPE_CHECKING:
+    from rayfed_ssl.config.schema import Config
+
+RecipeAndSettings = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[RECIPE] [KEY=VALUE]...",
@@ -13,16 +16,25 @@ Words = Annotated[
     ),
 ]
 RunDirectory = Annotated[Path, typer.Argument(metavar="RUN", help="A run's directory.")]
-Settings = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change.")]
+Round = Annotated[int | None, typer.Option(help="A committed round; default: the last.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")]
 Address = Annotated[
-    str | None, typer.Option(help="Ray cluster to join, or auto; without it Ray is started on this machine.")
+    str | None, typer.Option(help="Ray cluster to join, or auto; default: Ray is started on this machine.")
 ]
 Inject = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="FAULT",
-        help="Let something go wrong, such as kill-actor:round=2,client=3; may be repeated. See docs/faults.md.",
+        metavar="FAULT", help="Inject a fault, such as kill-actor:round=2,client=3. Repeatable. See docs/faults.md."
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def load_config(arguments: list[str] | None) -> "Config":
+    """Load the recipe that the first argument names, digits if it is a setting, with the settings after it."""
+    from rayfed_ssl.config.schema import Config
+
+    recipe, *settings = arguments or ["digits"]
+    if "=" in recipe:
+        recipe, settings = "digits", [recipe, *settings]
+    return Config.load(recipe, *settings)

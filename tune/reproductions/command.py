@@ -1,7 +1,7 @@
 """`rayfed-ssl reproduce`: make a paper's table or figure, and set it beside the published one."""
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from rayfed_ssl.reports.reproduced import Reproduced
 from rayfed_ssl.reproductions.comparable import unlike
 from rayfed_ssl.reproductions.definition import Reproduction
 from rayfed_ssl.reproductions.loading import load_reproduction
-from tune.cli.signals import terminated_is_interrupted
 from tune.reproductions.needed_data import absent, by_column, one_dataset
 from tune.reproductions.runner import Execution, Plan, Processes, collect, finished, in_process, plan
 
@@ -107,8 +106,7 @@ def reproduce(wish: Wish, say: Say) -> Reproduced:
     wish.folder.mkdir(parents=True, exist_ok=True)
     launch = in_process if wish.jobs == 1 else Processes(wish.directory / "logs")
     execution = Execution(planned, wish.folder, launch, wish.jobs, say)
-    with terminated_is_interrupted():
-        execution.run()
+    execution.run()
     cells = collect(shown, planned, wish.folder, wish.seeds, execution.failures, differing)
     result = Reproduced(shown, cells, wish.seeds, wish.settings, skipped, wish.command)
     result.write(wish.directory)  # before anything is drawn, which may fail
@@ -160,24 +158,14 @@ def _state(directory: Path) -> str:
     return "unfinished" if (directory / "run.json").is_file() else "to do"
 
 
-def print_lines(head: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
-    """Print a table, its first column to the left."""
-    from tune.cli.tables import plain_console, plain_table
-
-    table = plain_table(*head)
-    for line in lines:
-        table.add_row(*line)
-    plain_console().print(table)
-
-
 def present(result: Reproduced, directory: Path, as_json: bool) -> None:
     """Print the table with what a reader of it has to know, or all as JSON."""
-    from tune.cli.tables import print_json
+    from tune.terminal import print_json, print_table
 
     if as_json:
         print_json(result.plain())
         return
-    print_lines(*result.table())
+    print_table(*result.table())
     lines = [*result.remarks(), f"record: {directory / 'reproduction.json'}, {directory / 'table.md'}"]
     for line in [*lines, *(f"figure: {directory / name}" for name in result.figures)]:
         typer.echo(line)

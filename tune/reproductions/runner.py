@@ -21,13 +21,13 @@ from pathlib import Path
 
 import yaml
 
+from actors.runs import make_executor
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.config.sections import BITS, Engine
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.reproduced import CellResult, measured
 from rayfed_ssl.reproductions.definition import Cell, Reproduction
-from tune.executors import executor_for
 
 POLL_SECONDS = 0.5
 
@@ -125,9 +125,9 @@ def in_process(config: Config, directory: Path, lock: int | None = None) -> str 
 
     try:
         if (directory / "run.json").is_file():
-            resume(directory, executor=executor_for(config))
+            resume(directory, executor=make_executor)
         else:
-            run(config, directory, executor=executor_for(config))
+            run(config, directory, executor=make_executor)
     except Exception as error:  # a cell that fails, for whatever reason, must not keep the others from running
         return " ".join(f"{error}".split()) or type(error).__name__
     return None

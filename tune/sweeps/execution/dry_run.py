@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from tune.cli.progress import megabytes
+from rayfed_ssl.formats import size
 from tune.sweeps.definition.check import check_sweep
 from tune.sweeps.definition.files import load_sweep
 from tune.sweeps.definition.spaces import Choice, Derived, Parameter, Range
@@ -31,7 +31,7 @@ def print_dry_run(
     check_sweep(sweep)
     reckoning = reckon(sweep, concurrency)
     if as_json:
-        from tune.cli.tables import print_json
+        from tune.terminal import print_json
 
         print_json(_plain(reckoning))
     else:
@@ -77,7 +77,7 @@ def _runs_over(parameter: Parameter) -> str:
 
 
 def _print(reckoning: Reckoning, concurrency: int | None) -> None:
-    from tune.cli.tables import plain_console, plain_table
+    from tune.terminal import plain_console, print_table
 
     sweep, console = reckoning.sweep, plain_console()
     most = "at most " if sweep.adapts else ""
@@ -87,18 +87,14 @@ def _print(reckoning: Reckoning, concurrency: int | None) -> None:
         f"ones counted once), {most}{reckoning.rounds} rounds\n",
         soft_wrap=True,
     )
-    table = plain_table("parameter", "runs over")
-    table.columns[1].justify = "left"
-    for one in sweep.space.parameters:
-        table.add_row(one.name, _runs_over(one))
-    console.print(table)
+    print_table(("parameter", "runs over"), ((one.name, _runs_over(one)) for one in sweep.space.parameters), text=2)
     console.print()
-    table = plain_table("measured step", "s an epoch", "memory", "down", "up", "runs", "at once")
+    rows = []
     for kind in reckoning.kinds:
         cost = kind.cost
-        cells = [f"{cost.seconds:.3g}", *(megabytes(size or 0) for size in (cost.memory, cost.down, cost.up))]
-        table.add_row(kind.name, *cells, str(len(kind.runs)), str(kind.at_once))
-    console.print(table)
+        cells = [f"{cost.seconds:.3g}", *(size(count or 0) for count in (cost.memory, cost.down, cost.up))]
+        rows.append([kind.name, *cells, str(len(kind.runs)), str(kind.at_once)])
+    print_table(("measured step", "s an epoch", "memory", "down", "up", "runs", "at once"), rows)
     for line in _sums(reckoning, most, concurrency):
         console.print(line, soft_wrap=True)
 
@@ -106,7 +102,7 @@ def _print(reckoning: Reckoning, concurrency: int | None) -> None:
 def _sums(reckoning: Reckoning, most: str, concurrency: int | None) -> list[str]:
     at_once = min(kind.at_once for kind in reckoning.kinds)
     limit = f" (--concurrency {concurrency})" if concurrency else ""
-    both = f"{megabytes(reckoning.up + reckoning.down)}, {megabytes(reckoning.up)} of them up"
+    both = f"{size(reckoning.up + reckoning.down)}, {size(reckoning.up)} of them up"
     lines = [
         f"\nbytes across clients' boundaries: {most}{both}; measured as in round 1: clients of FedCA, FCL, FedFoA and FedMD "
         "receive more later",

@@ -25,9 +25,9 @@ from ray.tune.execution.placement_groups import PlacementGroupFactory
 from ray.tune.search import Searcher
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
+from actors.runs import make_executor
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.errors import BusyError, ConfigError
-from tune.executors import executor_for
 from tune.sweeps.execution.resources import Room
 from tune.sweeps.execution.trial_configs import scores_after, why_none
 from tune.sweeps.search.search import Leg, Outcome, Search
@@ -60,14 +60,13 @@ def make_leg(config: Config, directory: Path, until: int) -> str | None:
     limit = time.monotonic() + PATIENCE
     try:
         while True:
-            executor = executor_for(config)
             try:
                 if (directory / "run.json").is_file():
                     # Where it runs may have changed since it began: the number of actors, for one.
-                    resume(directory, *_engine(config), executor=executor, until=until)
+                    resume(directory, *_engine(config), executor=make_executor, until=until)
                 else:
                     _clear(directory)
-                    run(config, directory, executor=executor, until=until)
+                    run(config, directory, executor=make_executor, until=until)
                 return None
             except BusyError:  # the process of an earlier try may still be on its way out
                 if time.monotonic() > limit:

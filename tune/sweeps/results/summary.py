@@ -221,15 +221,14 @@ def present(result: SweepResult, path: Path, as_json: bool) -> None:
         path: The sweep's directory.
         as_json: Whether other programs read it.
     """
-    from tune.cli.tables import print_json
-    from tune.reproductions.command import print_lines
+    from tune.terminal import print_json, print_table
 
     if as_json:
         print_json(result.plain())
         return
     for table in result.tables:
         typer.echo(table.title)
-        print_lines(table.head, table.text())
+        print_table(table.head, table.text())
         typer.echo("".join(f"{line}\n" for line in table.remarks))
     for line in result.front_lines():
         typer.echo(f"Pareto front: {line}")

@@ -1,0 +1,141 @@
+"""`rayfed-ssl compare`: accuracy against bytes and rounds, over runs or over seeds."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tune.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from rayfed_ssl.reports.seeds import SeedGroup, Spread
+    from rayfed_ssl.reports.summary import Summary
+
+
+def compare(
+    directories: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Directories of runs.")],
+    figure: Annotated[Path | None, typer.Option(help="Draw accuracy over bytes here (.png, .svg or .pdf).")] = None,
+    by_seed: Annotated[
+        bool,
+        typer.Option("--by-seed", help="Group runs that differ only in their seed: mean, standard deviation, n."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare runs: accuracy against bytes and rounds."""
+    from rayfed_ssl.records.run_record import RunRecord
+    from rayfed_ssl.reports import seeds
+    from rayfed_ssl.reports.figures import draw_comparison
+    from rayfed_ssl.reports.summary import summarize
+    from tune.cli.run_summary import remarks
+    from tune.terminal import print_json
+
+    summaries = [summarize(RunRecord.open(directory)) for directory in directories]
+    groups = seeds.by_seed(summaries) if by_seed else []
+    if as_json:
+        print_json([_group_tree(group) for group in groups] if by_seed else [_tree(summary) for summary in summaries])
+    else:
+        if by_seed:
+            _print_groups(groups)
+        else:
+            _print_runs(summaries)
+        for line in remarks(summaries):
+            typer.echo(line)
+    if figure is not None:
+        typer.echo(f"figure: {draw_comparison(summaries, figure)}", err=as_json)
+
+
+def _print_runs(summaries: "Sequence[Summary]") -> None:
+    from rayfed_ssl.formats import percent, size
+    from tune.terminal import print_table
+
+    columns = [
+        "run",
+        "method",
+        "split",
+        "seed",
+        "rounds",
+        "linear",
+        "minimum",
+        "kNN",
+        "up",
+        "down",
+        "seconds",
+        "privacy",
+    ]
+    rows = [
+        [
+            summary.directory.name + ("" if summary.finished else " (unfinished)"),
+            summary.name,
+            _split(summary),
+            str(summary.config.seed),
+            f"{summary.rounds}x{summary.config.epochs}",
+            percent(summary.headline("linear")),
+            percent(summary.minimum("linear")) if len(summary.scores) > 1 else "",
+            percent(summary.headline("knn")),
+            size(summary.bytes_up),
+            size(summary.bytes_down),
+            f"{summary.seconds:.0f}",
+            summary.privacy,
+        ]
+        for summary in summaries
+    ]
+    print_table(columns, rows)
+
+
+def _print_groups(groups: "Sequence[SeedGroup]") -> None:
+    """Print mean, sample standard deviation and number over seeds, a row for each setting and score."""
+    from rayfed_ssl.formats import percent
+    from tune.terminal import print_table
+
+    rows = []
+    for group in groups:
+        first = group.runs[0]
+        for score, spread in group.scores.items():
+            lowest = group.minimum.get(score)
+            rows.append(
+                [
+                    first.name,
+                    _split(first),
+                    f"{first.rounds}x{first.config.epochs}",
+                    score,
+                    percent(spread.mean),
+                    percent(spread.std),
+                    str(spread.n),
+                    "" if lowest is None else _mean_and_std(lowest),
+                    ", ".join(map(str, group.seeds)),
+                ]
+            )
+    print_table(["method", "split", "rounds", "score", "mean", "std", "n", "minimum", "seeds"], rows)
+
+
+def _split(summary: "Summary") -> str:
+    partition = summary.config.partition
+    return partition.name + (f" {partition.alpha:g}" if partition.alpha else "")
+
+
+def _mean_and_std(spread: "Spread") -> str:
+    from rayfed_ssl.formats import percent
+
+    return percent(spread.mean) + ("" if spread.std is None else f" ± {100 * spread.std:.2f}")
+
+
+def _tree(summary: "Summary") -> dict[str, Any]:
+    return asdict(summary) | {
+        "directory": str(summary.directory),
+        "config": summary.config.dump(),
+        "bytes_by_kind": {"/".join(key): size for key, size in summary.bytes_by_kind.items()},
+        "linear": summary.headline("linear"),
+        "linear_minimum": summary.minimum("linear"),
+    }
+
+
+def _group_tree(group: "SeedGroup") -> dict[str, Any]:
+    return {
+        "method": group.runs[0].name,
+        "runs": [str(run.directory) for run in group.runs],
+        "seeds": group.seeds,
+        "scores": {name: asdict(spread) for name, spread in group.scores.items()},
+        "minimum": {name: asdict(spread) for name, spread in group.minimum.items()},
+    }

@@ -1,0 +1,100 @@
+"""`rayfed-ssl evaluate`: score a run's encoders again."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tune.cli.errors import warn_unwritten
+from tune.cli.options import AsJson, Round
+
+if TYPE_CHECKING:
+    from rayfed_ssl.engine.round_loop import Evaluation
+    from rayfed_ssl.reports.measurements import Measurement
+
+
+def evaluate(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN",
+            help="A run's directory; with --protocol also a file of its encoders, or an exported encoder.",
+        ),
+    ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Changes of evaluation.* and engine.*, or of protocols."),
+    ] = None,
+    protocol: Annotated[
+        list[str] | None,
+        typer.Option(help="Run this protocol only (`list protocols`), and append to evaluations.parquet. Repeatable."),
+    ] = None,
+    round: Round = None,
+    initial: Annotated[
+        bool, typer.Option("--initial", help="Score the random encoder that the run started from.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Score a run's encoders again, with other settings of evaluation.* or by the papers' protocols.
+
+    Settings of a protocol are given by their name, such as epochs=5, or linear-moco.epochs=5 for one of several.
+    """
+    from dataclasses import asdict
+
+    from rayfed_ssl.reports.measurements import TABLE, measure_encoders, run_of
+    from rayfed_ssl.reports.rescore import rescore
+    from tune.terminal import print_json
+
+    overrides = settings or []
+    if not protocol:
+        evaluations = rescore(path, *overrides, round=round, initial=initial)
+        if as_json:
+            print_json([asdict(evaluation) for evaluation in evaluations])
+        else:
+            _print_evaluations(evaluations)
+        return
+    unwritten: list[OSError] = []
+    measurements = measure_encoders(
+        path, protocol, overrides, round=round, initial=initial, on_unwritten=unwritten.append
+    )
+    if as_json:
+        print_json([asdict(measurement) for measurement in measurements])
+    else:
+        _print_measurements(measurements)
+        if (run := run_of(path)) and not unwritten:
+            typer.echo(f"appended to {run / TABLE}")
+    warn_unwritten(unwritten)
+
+
+def _print_evaluations(evaluations: "Sequence[Evaluation]") -> None:
+    from rayfed_ssl.formats import percent
+    from tune.cli.scores import base_scores, print_protocols
+    from tune.terminal import print_table
+
+    scores = {evaluation.encoder: evaluation.metrics for evaluation in evaluations}
+    names = base_scores(scores)
+    rows = [
+        [item.encoder, str(item.round), *(percent(item.metrics.get(name)) for name in names), f"{item.seconds:.1f}"]
+        for item in evaluations
+    ]
+    print_table(("encoder", "round", *names.values(), "seconds"), rows)
+    print_protocols(scores)
+
+
+def _print_measurements(measurements: "Sequence[Measurement]") -> None:
+    """Print a row for each protocol and encoder, with mean and minimum over clients."""
+    from rayfed_ssl.evaluation.registry import BEST
+    from rayfed_ssl.formats import percent
+    from tune.cli.scores import with_client_summary
+    from tune.terminal import print_table
+
+    rows = []
+    for protocol in dict.fromkeys(item.protocol for item in measurements):
+        by_encoder = {item.encoder: item for item in measurements if item.protocol == protocol}
+        for encoder, scores in with_client_summary({name: item.scores for name, item in by_encoder.items()}).items():
+            item = by_encoder.get(encoder)
+            round, seconds = (str(item.round), f"{item.seconds:.1f}") if item else ("", "")
+            accuracies = percent(scores.get(protocol)), percent(scores.get(protocol + BEST))
+            rows.append([protocol, encoder, round, *accuracies, seconds])
+    print_table(("protocol", "encoder", "round", "last epoch", "best epoch", "seconds"), rows, text=2)

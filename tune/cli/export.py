@@ -1,0 +1,24 @@
+"""`rayfed-ssl export`: an encoder in a file of its own."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tune.cli.options import RunDirectory
+
+
+def export(
+    directory: RunDirectory,
+    out: Annotated[Path, typer.Argument(metavar="OUT.safetensors", help="File to write.")],
+    encoder: Annotated[str, typer.Option(help="The encoder's name: global, client-3 and so on.")] = "global",
+    with_heads: Annotated[bool, typer.Option("--with-heads", help="Write projector and other heads, too.")] = False,
+) -> None:
+    """Write an encoder into a file of its own, for plain PyTorch and scikit-learn."""
+    from rayfed_ssl.reports.export import export_encoder
+
+    info = export_encoder(directory, out, encoder=encoder, with_heads=with_heads).info
+    typer.echo(
+        f"{out}: {info.architecture}, {info.channels} x {info.size} x {info.size} pixels to {info.feature_dim} "
+        f"features, {info.method} after round {info.round}"
+    )

@@ -1,0 +1,44 @@
+"""`rayfed-ssl partition`: samples by client and class."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tune.cli.options import RecipeAndSettings, load_config
+
+if TYPE_CHECKING:
+    from rayfed_ssl.engine.federation import Federation
+
+MOST_CLASSES = 20
+"""Classes that the table has columns for; with more, it counts them only."""
+
+
+def partition(
+    arguments: RecipeAndSettings = None,
+    out: Annotated[Path, typer.Option(help="Figure to write (.png, .svg or .pdf).")] = Path("partition.png"),
+) -> None:
+    """Show how the training samples are divided among clients, as a table and as a figure."""
+    from rayfed_ssl.engine.federation import Federation
+    from rayfed_ssl.reports.figures import draw_partition
+
+    federation = Federation.open(load_config(arguments))
+    _print_partition(federation)
+    typer.echo(f"figure: {draw_partition(federation, out)}")
+
+
+def _print_partition(federation: "Federation") -> None:
+    import numpy as np
+
+    from tune.terminal import print_table
+
+    labels, classes = federation.dataset.train.labels, federation.dataset.train.classes
+    columns = classes if len(classes) <= MOST_CLASSES else ()
+    rows = []
+    for client_id, samples in federation.shards.items():
+        counts = np.bincount(labels[samples][labels[samples] >= 0], minlength=len(classes))
+        cells = (client_id, len(samples), np.count_nonzero(counts), *(counts if columns else ()))
+        rows.append([str(cell) for cell in cells])
+    print_table(("client", "samples", "classes", *columns), rows)
+    if federation.num_public:
+        typer.echo(f"public: {federation.num_public:,} samples from {federation.config.public}")

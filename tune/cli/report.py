@@ -1,0 +1,24 @@
+"""`rayfed-ssl report`: one HTML file on runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="RUN_OR_SWEEP...", help="Runs, directories of runs, sweeps, reproductions.")
+    ],
+    out: Annotated[Path, typer.Option(help="HTML file to write; figures go beside it.")] = Path("report.html"),
+    embedding: Annotated[
+        str, typer.Option(help="2-D embedding of test features: tsne, or umap where umap-learn is installed.")
+    ] = "tsne",
+) -> None:
+    """Write one HTML file on runs, with all figures as PNG and SVG files beside it."""
+    from rayfed_ssl.reports.html import write_report
+
+    def warn(line: str) -> None:
+        typer.echo(f"left out: {line}", err=True)
+
+    typer.echo(f"report: {write_report(directories, out, embedding=embedding, on_left_out=warn)}")

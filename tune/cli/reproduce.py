@@ -1,0 +1,39 @@
+"""`rayfed-ssl reproduce`: a table or figure of a paper beside the published one."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tune.cli.errors import interruptible
+from tune.cli.options import AsJson, Quiet
+
+
+def reproduce(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="One of `list reproductions`, or a file of your own.")],
+    settings: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes of all runs.")] = None,
+    size: Annotated[str, typer.Option(help="cpu: minutes on two cores; paper: the published settings.")] = "cpu",
+    out: Annotated[Path | None, typer.Option(help="Directory; if it holds this reproduction, it is resumed.")] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Repeatable: a run of each cell for each seed.")] = None,
+    row: Annotated[list[str] | None, typer.Option(help="Only this row. Repeatable.")] = None,
+    column: Annotated[list[str] | None, typer.Option(help="Only this column. Repeatable.")] = None,
+    jobs: Annotated[int, typer.Option(help="Runs at a time; above 1 each is a process of one core.")] = 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and stop.")] = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Reproduce a table or figure of a paper and compare it with the published one."""
+    from tune.reproductions.command import Wish, listed, present
+    from tune.reproductions.command import reproduce as make
+    from tune.terminal import print_table
+
+    rows, columns = (tuple(names) if names else None for names in (row, column))
+    wish = Wish(name, size, tuple(seed or (0,)), rows, columns, tuple(settings or ()), jobs, out)
+    if dry_run:
+        print_table(*listed(wish))
+        return
+    with interruptible(lambda: f"resume with: {wish.command}"):
+        result = make(wish, lambda line: None if quiet else typer.echo(line, err=True))
+    present(result, wish.directory, as_json)
+    if result.failures:
+        raise typer.Exit(1)

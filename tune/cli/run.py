@@ -1,0 +1,64 @@
+"""`rayfed-ssl run`: run a federation from the start to the end."""
+
+import shlex
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tune.cli.errors import interruptible
+from tune.cli.options import Address, Inject, Quiet, RecipeAndSettings, load_config
+
+if TYPE_CHECKING:
+    from rayfed_ssl.runs import Result
+
+DEGRADED = 4
+"""Exit code of a run that finished with clients missing from rounds that they belonged to."""
+
+
+def run(
+    arguments: RecipeAndSettings = None,
+    out: Annotated[Path | None, typer.Option(help="Directory for the run; must be new or empty.")] = None,
+    address: Address = None,
+    inject: Inject = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run a federation: rayfed-ssl run [RECIPE] [KEY=VALUE]..."""
+    from actors.runs import make_executor
+    from rayfed_ssl.engine.faults import parse_faults
+    from rayfed_ssl.engine.federation import Federation
+    from rayfed_ssl.runs import default_directory
+    from rayfed_ssl.runs import run as run_federation
+    from tune.cli.progress import RunProgress
+
+    config, faults = load_config(arguments), parse_faults(inject)
+    progress = RunProgress(config, quiet=quiet)
+    federation = Federation.open(config, progress.on_decode)
+    directory = out or default_directory(config)
+    progress.introduce(federation, directory)
+    executor = partial(make_executor, address=address, faults=faults)
+    with interruptible(lambda: resume_hint(directory)), progress:
+        result = run_federation(config, directory, observer=progress, executor=executor, federation=federation)
+    progress.close()
+    finish(result)
+
+
+def resume_hint(directory: Path) -> str:
+    """Say how to resume an interrupted run."""
+    if not (directory / "run.json").exists():
+        return "nothing was written"
+    return f"resume with: rayfed-ssl resume {shlex.quote(str(directory))}"
+
+
+def finish(result: "Result") -> None:
+    """Draw a finished run's figures, print its result, and exit with a code of its own if it is degraded."""
+    from rayfed_ssl.reports.figures import draw_run
+    from rayfed_ssl.reports.summary import summarize
+    from tune.cli.run_summary import print_run
+
+    record = result.record
+    print_run(summarize(record), draw_run(record))
+    typer.echo(f"report: rayfed-ssl report {shlex.quote(str(result.directory))}")
+    if result.degraded:
+        raise typer.Exit(DEGRADED)

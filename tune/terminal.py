@@ -1,0 +1,43 @@
+"""Tables and JSON for the terminal, for the command line and for sweeps."""
+
+import json
+import os
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+WIDTH = 140
+"""Columns of output that goes to a file or a pipe, where no terminal sets them."""
+
+
+class _Console(Console):
+    """A console whose reader may close the pipe early, as `head` does."""
+
+    def on_broken_pipe(self) -> None:
+        """Exit without an error."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(0)
+
+
+def plain_console() -> Console:
+    """Open standard output; brackets in names and paths are no markup."""
+    console = _Console(highlight=False, markup=False)
+    return console if console.is_terminal else _Console(highlight=False, markup=False, width=WIDTH)
+
+
+def print_table(head: Iterable[str], rows: Iterable[Iterable[str]], *, text: int = 1) -> None:
+    """Print a table without lines: the first `text` columns are aligned left, numbers after them right."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for index, column in enumerate(head):
+        table.add_column(column, justify="left" if index < text else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    plain_console().print(table)
+
+
+def print_json(value: Any) -> None:
+    """Print JSON that other programs read."""
+    plain_console().print_json(json.dumps(value, default=str))
