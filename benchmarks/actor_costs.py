@@ -130,7 +130,7 @@ def measure_clients(number: int, rounds: int, overrides: list[str]) -> dict[str,
     from rayfed_ssl.engine.federation import Federation
     from rayfed_ssl.engine.round_loop import Observer, RoundOutcome
 
-    given = ["partition.name=iid", f"clients.number={number}", f"clients.fraction={COHORT / number}"]
+    given = ["partition=iid", f"clients.number={number}", f"clients.fraction={COHORT / number}"]
     given += [f"rounds={rounds}", f"data.train_limit={SAMPLES * number}"]
     given += ["evaluation.every=0", "evaluation.diagnostics=0", "engine.actors=2", "engine.trackers=[]"]
     config = Config.load("digits", *CLIENT_RUN, *given, *overrides)

@@ -48,7 +48,7 @@ def main() -> None:
     from actors import RayExecutor
 
     data = ["data.name=cifar10", "data.train_limit=6000", "data.test_limit=1000"]
-    settings = ["public=null", "method=fedavg", "partition.name=iid", "partition.alpha=null", "rounds=1"]
+    settings = ["public=null", "method=fedavg", "partition=iid", "rounds=1"]
     settings += ["training.epochs=5", f"engine.actors={ACTORS}"]
     config = Config.load("flesd-table1-cifar10-cpu", *data, *settings, *sys.argv[1:])
     federation = Federation.open(config)

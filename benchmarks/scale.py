@@ -37,7 +37,7 @@ COMMON = [
 ]
 RUNS = {
     "fedema": ["fedema", "clients.number=300"],
-    "fedavg": ["fedsimclr", "clients.number=1000", "partition.name=iid", "partition.alpha=null"],
+    "fedavg": ["fedsimclr", "clients.number=1000", "partition=iid"],
 }
 
 

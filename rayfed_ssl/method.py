@@ -124,7 +124,6 @@ class Method(ABC):
         has_break_even: Whether FLESD's Eq. 11 compares this method's uploads with weights.
     """
 
-    __pydantic_config__: ClassVar[Mapping[str, bool]] = {"arbitrary_types_allowed": True}  # a method may hold another
     privacy: ClassVar[Literal["High", "Low", "-"]]
     needs_public: ClassVar[bool] = False
     averages_weights: ClassVar[bool] = False

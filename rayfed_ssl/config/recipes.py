@@ -1,5 +1,6 @@
 """Recipes: YAML files with the keys of a configuration, and the overrides that change them."""
 
+import re
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,11 @@ class _Loader(yaml.SafeLoader):
                     raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is there twice", key.start_mark)
                 seen.add((key.tag, key.value))
         return node
+
+
+_Loader.add_implicit_resolver(  # as YAML 1.2 and people write numbers: PyYAML takes 1e-3 for a text
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+"), list("-+0123456789")
+)
 
 
 MERGE = "tag:yaml.org,2002:merge"

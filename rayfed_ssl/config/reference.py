@@ -3,16 +3,14 @@
 import dataclasses
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from pydantic_core import PydanticUndefined
 
+from rayfed_ssl.config.choices import METHOD, Choice
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.config.sections import Section
 from rayfed_ssl.method import Method
-from rayfed_ssl.methods import METHODS
-from rayfed_ssl.objectives import OBJECTIVES
 
 
 class Key(NamedTuple):
@@ -24,53 +22,64 @@ class Key(NamedTuple):
 
 
 def all_keys() -> Iterator[Key]:
-    """List every key in the order of the configuration; fields of methods and objectives say whose they are."""
-    yield from _keys_of(Config, "")
-    methods = {info.method: name for name, info in METHODS.items() if info.rounds is None}
-    for chosen, name in methods.items():
-        yield from (key._replace(meaning=f"({name}) {key.meaning}") for key in _keys_of(chosen, "method."))
-    for name, objective in OBJECTIVES.items():
-        yield from (key._replace(meaning=f"({name}) {key.meaning}") for key in _keys_of(objective, "objective."))
+    """List every key in the order of the configuration, then the fields of what can be chosen, with whose they are."""
+    choices: dict[str, Choice] = {}
+    yield from _section_keys(Config, "", choices)
+    for prefix, choice in choices.items():
+        owners: dict[Key, list[str]] = {}
+        for name in choice.built_in():
+            meanings = attributes(choice.target(name))
+            for key, field in choice.model(name).model_fields.items():
+                if _fields(field.annotation):
+                    for inner in _section_keys(field.annotation, f"{prefix}.{key}.", {}):
+                        owners.setdefault(inner, []).append(name)
+                elif key != "name":
+                    owners.setdefault(Key(f"{prefix}.{key}", _plain(field.default), meanings[key]), []).append(name)
+        for row, names in owners.items():
+            yield row._replace(meaning=f"({', '.join(names)}) {row.meaning}")
 
 
-def _keys_of(section: type, prefix: str) -> Iterator[Key]:
+def _section_keys(section: Any, prefix: str, choices: dict[str, Choice]) -> Iterator[Key]:
+    """List a section's keys, and note the choices among them."""
     meanings = attributes(section)
-    for name, annotation, default in _fields(section):
-        if _is_section(annotation):
-            yield from _keys_of(annotation, f"{prefix}{name}.")
-        elif name in meanings:
+    for name, annotation, default, metadata in _fields(section):
+        choice = next((item for item in metadata if isinstance(item, Choice)), None)
+        if choice is not None:
+            choices[prefix + name] = choice
+            yield Key(f"{prefix}{name}.name", choice.default or "required", meanings[name])
+        elif _fields(annotation):
+            yield from _section_keys(annotation, f"{prefix}{name}.", choices)
+        else:
             yield Key(prefix + name, _plain(default), meanings[name])
 
 
-def _fields(section: type) -> Iterator[tuple[str, Any, Any]]:
-    if issubclass(section, Section):
-        for name, field in section.model_fields.items():
-            yield name, field.annotation, field.default
-    else:
-        for own in dataclasses.fields(section):  # type: ignore[arg-type]  # every other section is a dataclass
-            yield own.name, own.type, own.default
-
-
-def _is_section(annotation: Any) -> bool:
-    return inspect.isclass(annotation) and (issubclass(annotation, Section) or dataclasses.is_dataclass(annotation))
+def _fields(section: Any) -> list[tuple[str, Any, Any, Sequence[Any]]]:
+    """List names, types, defaults and annotations of a section's fields; none of what is no section."""
+    if dataclasses.is_dataclass(section):
+        return [(field.name, field.type, field.default, ()) for field in dataclasses.fields(section)]
+    fields = getattr(section, "model_fields", {}).items()
+    return [(name, field.annotation, field.default, field.metadata) for name, field in fields]
 
 
 def _plain(default: Any) -> str:
     if default is PydanticUndefined or default is dataclasses.MISSING:
         return "required"
     if isinstance(default, Method):
-        return next(name for name, info in METHODS.items() if info.method is type(default))
+        return METHOD.name_of(default)
     if isinstance(default, bool) or default is None:
         return {True: "true", False: "false", None: "null"}[default]
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 
-def attributes(documented: type) -> dict[str, str]:
-    """Read the "Attributes:" section of a class's docstring."""
-    text = inspect.cleandoc(documented.__doc__ or "")
-    _, _, section = text.partition("Attributes:\n")
-    found = re.findall(r"^    (\w+): (.*(?:\n     +.*)*)", section, flags=re.MULTILINE)
-    return {name: " ".join(meaning.split()) for name, meaning in found}
+def attributes(documented: Any) -> dict[str, str]:
+    """Read the "Attributes:" section of a class's docstring and its parents', or the "Args:" of a function's."""
+    meanings: dict[str, str] = {}
+    for source in reversed(getattr(documented, "__mro__", (documented,))):
+        text = inspect.cleandoc(source.__doc__ or "")
+        section = re.split(r"^(?:Attributes|Args):\n", text, maxsplit=1, flags=re.MULTILINE)[-1]
+        found = re.findall(r"^    (\w+): (.*(?:\n     +.*)*)", section, flags=re.MULTILINE)
+        meanings |= {name: " ".join(meaning.split()) for name, meaning in found}
+    return meanings
 
 
 def page() -> str:

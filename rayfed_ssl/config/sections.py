@@ -3,18 +3,13 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from rayfed_ssl.config.choices import OptimizerField, Section
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.evaluation.linear_probe import LinearProbe
 from rayfed_ssl.evaluation.registry import Protocol, configured
-from rayfed_ssl.training.optimizers import Optimizer
-
-
-class Section(BaseModel):
-    """Part of the configuration: frozen, and every unknown key is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+from rayfed_ssl.training.optimizers import Adam
 
 
 class Data(Section):
@@ -46,22 +41,6 @@ class Data(Section):
     seed: int = Field(0, ge=0)
     download: bool = False
     on_bad: Literal["error", "skip"] = "error"
-
-
-class Partition(Section):
-    """How training samples are spread over clients.
-
-    Attributes:
-        name: "dirichlet", "iid", "classes_per_client" or "pooled" (one client has all).
-        alpha: Dirichlet's concentration; smaller is less alike.
-        min_share: Dirichlet is drawn again until each client's shares sum to min_share / K (FLESD's code).
-        classes: Classes per client.
-    """
-
-    name: Literal["dirichlet", "iid", "classes_per_client", "pooled"] = "dirichlet"
-    alpha: float | None = Field(None, gt=0)
-    min_share: float | None = Field(None, ge=0)
-    classes: int | None = Field(None, ge=1)
 
 
 class Clients(Section):
@@ -113,7 +92,7 @@ class Training(Section):
         batch: Samples a step.
         drop_last: Whether an incomplete last batch is left out.
         views: One of `rayfed-ssl list views`; None takes the dataset's own.
-        optimizer: Name, learning rate and so on.
+        optimizer: "adam" or "sgd", and its fields.
     """
 
     epochs: int | None = Field(None, ge=1)
@@ -121,7 +100,7 @@ class Training(Section):
     batch: int = Field(128, ge=2)
     drop_last: bool = False
     views: str | None = None
-    optimizer: Optimizer = Optimizer()
+    optimizer: OptimizerField = Adam()
 
 
 class KNN(Section):
@@ -146,7 +125,7 @@ def _absolute_datasets(settings: dict[str, dict[str, Any]]) -> dict[str, dict[st
 
 
 def _one_or_more(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else value
+    return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
 
 
 class Evaluation(Section):
@@ -171,7 +150,7 @@ class Evaluation(Section):
     augment: bool = False
     train_limit: int | None = Field(None, ge=2)
     protocols: Annotated[tuple[str, ...], BeforeValidator(_one_or_more)] = ()
-    settings: Annotated[dict[str, dict[str, Any]], AfterValidator(_absolute_datasets)] = {}
+    settings: Annotated[dict[str, dict[str, Any]], AfterValidator(_absolute_datasets)] = Field({})
     diagnostics: int = Field(0, ge=0)
 
     @property

@@ -16,6 +16,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+
+from rayfed_ssl import plugins
 
 Rows = npt.NDArray[np.int64]
 Shards = tuple[Rows, ...]
@@ -29,7 +32,9 @@ def iid(labels: np.ndarray, num_clients: int, seed: int) -> Shards:
     return _sorted_shards(np.array_split(_rng("iid", seed).permutation(len(labels)), num_clients))
 
 
-def dirichlet(labels: np.ndarray, num_clients: int, alpha: float, seed: int, *, min_share: float = 0.5) -> Shards:
+def dirichlet(
+    labels: np.ndarray, num_clients: int, alpha: PositiveFloat, seed: int, *, min_share: NonNegativeFloat = 0.5
+) -> Shards:
     """Divide each class by proportions drawn from Dir(alpha, ..., alpha) over the clients.
 
     All proportions d [C, K] are drawn again until every client k has sum_c d[c, k] > min_share / K. That sum is C / K
@@ -40,7 +45,7 @@ def dirichlet(labels: np.ndarray, num_clients: int, alpha: float, seed: int, *, 
         num_clients: K.
         alpha: Concentration; 100 is nearly IID, 0.01 gives most classes to one client each.
         seed: Seed of the proportions and of who gets which sample.
-        min_share: The rule's threshold times K; the authors use 0.5.
+        min_share: Proportions are drawn again until each client's sum to min_share / K; the authors use 0.5.
 
     Raises:
         ValueError: No draw of 10,000 fulfils the rule, or an argument is out of range.
@@ -67,11 +72,17 @@ def dirichlet(labels: np.ndarray, num_clients: int, alpha: float, seed: int, *, 
     return _sorted_shards([np.concatenate(shard) for shard in zip(*pieces, strict=True)])
 
 
-def classes_per_client(labels: np.ndarray, num_clients: int, classes: int, seed: int) -> Shards:
+def classes_per_client(labels: np.ndarray, num_clients: int, classes: PositiveInt, seed: int) -> Shards:
     """Give each client samples of exactly `classes` classes, held as evenly as can be.
 
     A class held by several clients is divided among them equally. Every class is held by someone if
     num_clients * classes is at least the number of classes; the samples of classes that nobody holds are dropped.
+
+    Args:
+        labels: Classes, int64 [N], none of them -1.
+        num_clients: K.
+        classes: Classes per client.
+        seed: Seed of who holds which class and which samples.
 
     Raises:
         ValueError: There are fewer classes than asked for, or a class has fewer samples than clients that hold it.
@@ -104,39 +115,42 @@ def pooled(labels: np.ndarray) -> Shards:
     return (np.arange(len(labels), dtype=np.int64),)
 
 
-PARTITIONS: dict[str, Callable[..., Shards]] = {
+PARTITIONS: dict[str, Callable[..., Sequence[np.ndarray]]] = {
     "iid": iid,
     "dirichlet": dirichlet,
     "classes_per_client": classes_per_client,
     "pooled": pooled,
 }
 
+GIVEN = ("labels", "num_clients", "seed", "generator")
+"""Parameters that a partition gets from the run; all others are its fields."""
+
 
 def partition(name: str, labels: np.ndarray, num_clients: int, seed: int, **fields: Any) -> Shards:
-    """Divide samples with a partition of the registry.
+    """Divide samples with a partition by name; it gets those of the parameters in `GIVEN` that it has.
 
     Args:
-        name: A key of PARTITIONS.
+        name: A key of PARTITIONS, or of a partition from outside this package.
         labels: Classes, int64 [N].
-        num_clients: Number of shards; pooled has exactly one.
-        seed: Seed of the partition.
+        num_clients: Number of shards; pooled makes one in any case.
+        seed: Seed of the partition, from which also its `generator` is made.
         fields: The partition's own fields, as alpha of dirichlet.
 
     Raises:
-        ValueError: The name is unknown, a field is missing or not the partition's own, or the partition is impossible.
+        ValueError: The partition is impossible, or shares a sample between clients.
     """
-    if name not in PARTITIONS:
-        raise ValueError(f"unknown partition {name!r}: choose one of {', '.join(PARTITIONS)}")
-    parameters = inspect.signature(PARTITIONS[name]).parameters
-    own = {key: value for key, value in parameters.items() if key not in ("labels", "num_clients", "seed")}
-    if unknown := [key for key in fields if key not in own]:
-        raise ValueError(f"partition {name} has no field {unknown[0]!r}: it takes {', '.join(own) or 'none'}")
-    if missing := [key for key, value in own.items() if value.default is value.empty and key not in fields]:
-        raise ValueError(f"partition {name} needs the field {missing[0]!r}: set it")
-    if name == "pooled" and num_clients != 1:
-        raise ValueError(f"partition pooled has one client, got {num_clients}: set num_clients to 1")
-    common = {"num_clients": num_clients, "seed": seed}
-    return PARTITIONS[name](labels, **{key: value for key, value in common.items() if key in parameters}, **fields)
+    function = plugins.find("partition", name, PARTITIONS)
+    given = {"labels": labels, "num_clients": num_clients, "seed": seed, "generator": _rng(name, seed)}
+    parameters = inspect.signature(function).parameters
+    shards = function(**{key: value for key, value in given.items() if key in parameters}, **fields)
+    rows = np.concatenate([np.asarray(shard, np.int64) for shard in shards] or [np.empty(0, np.int64)])
+    if len(rows) and not 0 <= rows.min() <= rows.max() < len(labels):
+        raise ValueError(
+            f"partition {name} must give rows from 0 to {len(labels) - 1}, got {rows.min()} to {rows.max()}"
+        )
+    if len(np.unique(rows)) < len(rows):
+        raise ValueError(f"partition {name} gives {len(rows) - len(np.unique(rows))} rows to more than one client")
+    return _sorted_shards([np.asarray(shard, np.int64) for shard in shards])
 
 
 def num_dropped(labels: np.ndarray, shards: Sequence[np.ndarray]) -> int:

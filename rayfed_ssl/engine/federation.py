@@ -91,9 +91,8 @@ class Federation:
             ConfigError: The data, the partition or the method's demands do not fit together.
         """
         options = config.data.model_dump(exclude={"name"})
-        fields = config.partition.model_dump(exclude={"name"}, exclude_none=True)
+        fields = config.partition.model_dump(exclude={"name"})
         seed = derive_seed(config.seed, Purpose.PARTITION)
-        number = 1 if config.partition.name == "pooled" else config.clients.number
         try:
             dataset = open_dataset(config.data.name, on_progress=on_progress, **options)
             spec = None if config.public is None else parse_public(config.public)
@@ -102,7 +101,7 @@ class Federation:
             public, shards = split_public(
                 spec,
                 dataset.train,
-                lambda labels: partition(config.partition.name, labels, number, seed, **fields),
+                lambda labels: partition(config.partition.name, labels, config.clients.number, seed, **fields),
                 seed=derive_seed(config.seed, Purpose.PUBLIC),
                 open_other=partial(open_dataset, download=config.data.download, on_progress=on_progress),
             )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from rayfed_ssl.config.choices import OBJECTIVE
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.augmentation import VIEWS
 from rayfed_ssl.data.image_store import Dataset
@@ -14,7 +15,7 @@ from rayfed_ssl.export.saved_encoders import read_start
 from rayfed_ssl.models import ENCODERS
 from rayfed_ssl.models.precision import choose_precision
 from rayfed_ssl.models.pretrained import Start
-from rayfed_ssl.objectives import OBJECTIVES, Supervised
+from rayfed_ssl.objectives import Supervised
 from rayfed_ssl.training.task import Task
 
 
@@ -47,7 +48,7 @@ def build_task(config: Config, dataset: Dataset) -> Task:
     check_name("training.views", views, VIEWS)
     objective, engine = config.objective, config.engine
     if objective.fixed_head and config.model.projection_dim is not None:
-        name = next(name for name, kind in OBJECTIVES.items() if kind is type(objective))
+        name = OBJECTIVE.name_of(objective)
         raise ConfigError(f"model.projection_dim has no meaning for objective={name}: remove it")
     if isinstance(objective, Supervised):
         objective = replace(objective, num_classes=dataset.train.num_classes)

@@ -10,6 +10,7 @@ Batch-norm uses the statistics of each batch, as in SwAV's code. A last batch of
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -21,9 +22,8 @@ from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.evaluation.features import evaluating
 from rayfed_ssl.evaluation.subject import Subject
-from rayfed_ssl.models import ENCODERS
 from rayfed_ssl.training.batching import finite
-from rayfed_ssl.training.optimizers import Descent, Optimizer
+from rayfed_ssl.training.optimizers import OPTIMIZERS, Descent, Optimizer
 
 
 class Accuracies(NamedTuple):
@@ -115,17 +115,16 @@ class FineTuning:
     def network(self, subject: Subject) -> nn.Sequential:
         """Put a fresh classifier, drawn as torch draws linear layers, on a copy of the encoder."""
         body = subject.model().encoder
-        width = ENCODERS[subject.architecture].feature_dim
+        width = int(body.feature_dim)  # type: ignore[arg-type]  # nn.Module knows no attributes
         hidden = [nn.Linear(width, width), nn.ReLU(inplace=True)] if self.head == "mlp" else []
         head = nn.Sequential(*hidden, nn.Linear(width, subject.train.num_classes)).to(subject.task.device)
         return nn.Sequential(body, head).train()
 
     def descents(self, network: nn.Sequential) -> tuple[Descent, Descent]:
         """Make the optimizers of encoder and classifier."""
-        encoder, head = (
-            Optimizer(name=self.optimizer, lr=rate, weight_decay=self.weight_decay, momentum=self.momentum)
-            for rate in (self.lr, self._head_lr)
-        )
+        shared = {"weight_decay": self.weight_decay} | ({"momentum": self.momentum} if self.optimizer == "sgd" else {})
+        kind: Callable[..., Optimizer] = OPTIMIZERS[self.optimizer]
+        encoder, head = (kind(lr=rate, **shared) for rate in (self.lr, self._head_lr))
         return encoder.over(network[0].parameters()), head.over(network[1].parameters())
 
     def _epoch(

@@ -34,7 +34,7 @@ from rayfed_ssl.methods import fedavg
 from rayfed_ssl.methods.fedavg import FedAvg
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.objective import Batch, Terms
-from rayfed_ssl.training.optimizers import Optimizer
+from rayfed_ssl.training.optimizers import Adam
 from rayfed_ssl.training.state_parts import Parts, Rule, select, with_rule, without_memory
 from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import Weights, frozen
@@ -218,7 +218,7 @@ class FedDF(Method):
             loss=loss,
             epochs=self.distil_epochs,
             batch=self.distil_batch,
-            optimizer=Optimizer(lr=self.distil_lr, weight_decay=0),
+            optimizer=Adam(lr=self.distil_lr, weight_decay=0),
         )
         return {
             "distil_loss_first": metrics["loss_first"],

@@ -45,7 +45,7 @@ from rayfed_ssl.models import Model
 from rayfed_ssl.training.batching import finite
 from rayfed_ssl.training.ema import update_momentum
 from rayfed_ssl.training.feature_queue import SampleQueue
-from rayfed_ssl.training.optimizers import Optimizer
+from rayfed_ssl.training.optimizers import Adam
 from rayfed_ssl.training.state_parts import MEMORY, Rule, without_memory
 from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import Weights, frozen, tensor_mean
@@ -199,7 +199,7 @@ class FLESD(Method):
     keep: float = 1.0
 
     def __post_init__(self) -> None:
-        Optimizer(lr=self.distil_lr, weight_decay=self.distil_weight_decay)  # refuses what it cannot use
+        Adam(lr=self.distil_lr, weight_decay=self.distil_weight_decay)  # refuses what it cannot use
         for name in ("temperature", "queue_size", "distil_epochs", "distil_lr", "keep"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"method.{name} must be above 0, got {getattr(self, name)}")
@@ -319,7 +319,7 @@ class FLESD(Method):
         """
         size = check_public(len(public), self.queue_size, self.distil_batch)
         queue = SampleQueue.random(size, student.projection_dim, generator)
-        descent = Optimizer(lr=self.distil_lr, weight_decay=self.distil_weight_decay).over(student.parameters())
+        descent = Adam(lr=self.distil_lr, weight_decay=self.distil_weight_decay).over(student.parameters())
         losses, num_steps = [], 0
         for epoch in range(self.distil_epochs):
             before = queue.filled if self.refill == "epoch" else 0

@@ -33,7 +33,7 @@ from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, s
 from rayfed_ssl.objectives.deepcluster import project_views
 from rayfed_ssl.objectives.orchestra import OrchestraObjective
 from rayfed_ssl.training.clustering import mean_directions, sinkhorn
-from rayfed_ssl.training.optimizers import Optimizer
+from rayfed_ssl.training.optimizers import SGD
 from rayfed_ssl.training.state_parts import Parts, Rule, select, with_rule, without_memory
 from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import Weights
@@ -218,7 +218,7 @@ class Orchestra(Method):
             The new C, unit rows, and the loss of the first and of the last step.
         """
         moving = nn.Parameter(centroids.clone())
-        descent = Optimizer(name="sgd", lr=self.global_lr, momentum=0.9, weight_decay=1e-4).over([moving])
+        descent = SGD(lr=self.global_lr, momentum=0.9, weight_decay=1e-4).over([moving])
         losses = []
         for step in range(self.global_steps):
             balanced = balanced_assignments(local @ moving.detach().T, self.sharpness, 100, 0.01)

@@ -83,7 +83,7 @@ def _partition(federation: Federation) -> Figure:
     config, train = federation.config, federation.dataset.train
     spec = None if config.public is None else parse_public(config.public)
     public = federation.public.rows if federation.public is not None and isinstance(spec, PublicClient) else None
-    alpha = f", alpha {config.partition.alpha:g}" if config.partition.alpha else ""
+    alpha = f", alpha {config.partition.alpha:g}" if config.partition.name == "dirichlet" else ""
     title = f"{federation.dataset.name}: {config.partition.name}{alpha}, seed {config.seed}"
     return partition_figure(train.labels, federation.shards, train.classes, title=title, public=public)
 

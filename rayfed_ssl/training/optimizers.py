@@ -5,9 +5,10 @@ Inductor and SymPy at its first use, which costs every process that trains more 
 """
 
 import math
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
@@ -19,34 +20,27 @@ EPSILON = 1e-8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Optimizer:
-    """Settings of an optimizer; the defaults are FLESD's local step (paper section 5.1, weight decay from its code).
+class Optimizer(ABC):
+    """Settings that all optimizers have; the defaults are FLESD's local step (section 5.1, weight decay from its code).
 
     Attributes:
-        name: "adam" (L2 weight decay, as torch.optim.Adam) or "sgd".
         lr: Learning rate, constant within a round.
         schedule: Over the rounds: "constant", or "cosine" from lr in the first round towards 0 (EasyFL's FedU and FedEMA).
         weight_decay: L2 factor.
-        momentum: Used by "sgd" alone.
     """
 
-    name: Literal["adam", "sgd"] = "adam"
     lr: float = 1e-3
     schedule: Literal["constant", "cosine"] = "constant"
     weight_decay: float = 1e-6
-    momentum: float = 0.9
 
     def __post_init__(self) -> None:
         if not self.lr > 0:
             raise ValueError(f"the learning rate must be above 0, got {self.lr}")
-        if not self.weight_decay >= 0 or not 0 <= self.momentum < 1:
-            raise ValueError(
-                f"weight_decay must be at least 0 and momentum at least 0 and below 1, got {self.weight_decay} and "
-                f"{self.momentum}"
-            )
+        if not self.weight_decay >= 0:
+            raise ValueError(f"weight_decay must be at least 0, got {self.weight_decay}")
 
-    def at(self, round: int, rounds: int) -> "Optimizer":
-        """Settle the learning rate of a round: lr (1 + cos(pi (r - 1) / R)) / 2 under "cosine", for r from 1 to R."""
+    def at(self, round: int, rounds: int) -> Self:
+        """Set the learning rate of a round: lr (1 + cos(pi (r - 1) / R)) / 2 under "cosine", for r from 1 to R."""
         if self.schedule == "constant":
             return self
         return replace(self, lr=self.lr * (1 + math.cos(math.pi * (round - 1) / rounds)) / 2)
@@ -55,9 +49,13 @@ class Optimizer:
         """Make a descent with empty moments."""
         return Descent(self, parameters)
 
+    @abstractmethod
+    def move(self, lr: float, tracks: "list[Track]") -> None:
+        """Move parameters of one age."""
+
 
 @dataclass
-class _Track:
+class Track:
     """A parameter, its values and moments as `_flat` sees them, and the steps that it has done."""
 
     parameter: Parameter
@@ -75,6 +73,68 @@ def _flat(tensor: Tensor) -> Tensor:
     return tensor.detach().as_strided((tensor.numel(),), (1,))
 
 
+@dataclass(frozen=True, kw_only=True)
+class SGD(Optimizer):
+    """Stochastic gradient descent.
+
+    Attributes:
+        momentum: Share of the previous step, not Nesterov; 0 for none.
+    """
+
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum must be at least 0 and below 1, got {self.momentum}")
+
+    def move(self, lr: float, tracks: list[Track]) -> None:
+        """Move parameters of one age by SGD; the first momentum is the first gradient."""
+        first = bool(self.momentum) and tracks[0].age == 1
+        if first:
+            for track in tracks:
+                track.moments = (torch.empty_like(track.values),)
+        torch._fused_sgd_(
+            [track.values for track in tracks],
+            _gradients(tracks),
+            [moment for track in tracks for moment in track.moments],
+            weight_decay=self.weight_decay,
+            momentum=self.momentum,
+            lr=lr,
+            dampening=0,
+            nesterov=False,
+            maximize=False,
+            is_first_step=first,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adam(Optimizer):
+    """Adam with L2 weight decay, as torch.optim.Adam."""
+
+    def move(self, lr: float, tracks: list[Track]) -> None:
+        """Move parameters of one age by Adam."""
+        if tracks[0].age == 1:
+            for track in tracks:
+                track.moments = (torch.zeros_like(track.values), torch.zeros_like(track.values))
+        age = torch.full((), tracks[0].age, dtype=torch.float32, device=tracks[0].values.device)
+        torch._fused_adam_(
+            [track.values for track in tracks],
+            _gradients(tracks),
+            [track.moments[0] for track in tracks],
+            [track.moments[1] for track in tracks],
+            [],
+            [age] * len(tracks),
+            lr=lr,
+            beta1=BETAS[0],
+            beta2=BETAS[1],
+            weight_decay=self.weight_decay,
+            eps=EPSILON,
+            amsgrad=False,
+            maximize=False,
+        )
+
+
 class Descent:
     """Parameters on their way down; a parameter without a gradient stays where it is and ages with its first one.
 
@@ -89,7 +149,7 @@ class Descent:
     def __init__(self, settings: Optimizer, parameters: Iterable[Parameter]) -> None:
         self.lr = settings.lr
         self._settings = settings
-        self._tracks = [_Track(parameter, _flat(parameter)) for parameter in parameters]
+        self._tracks = [Track(parameter, _flat(parameter)) for parameter in parameters]
 
     def zero_grad(self) -> None:
         """Drop the gradients."""
@@ -99,60 +159,20 @@ class Descent:
     @torch.no_grad()
     def step(self) -> None:
         """Move every parameter that has a gradient; fused kernels do so in one pass over memory."""
-        by_age: dict[int, list[_Track]] = {}
+        by_age: dict[int, list[Track]] = {}
         for track in self._tracks:
             if track.parameter.grad is not None:
                 by_age.setdefault(track.age, []).append(track)
-        move = _sgd_step if self._settings.name == "sgd" else _adam_step
         for tracks in by_age.values():
             for track in tracks:
                 track.age += 1
-            move(self._settings, self.lr, tracks)
+            self._settings.move(self.lr, tracks)
 
 
-def _sgd_step(settings: Optimizer, lr: float, tracks: list[_Track]) -> None:
-    """Move parameters of one age by SGD; the first momentum is the first gradient."""
-    first = bool(settings.momentum) and tracks[0].age == 1
-    if first:
-        for track in tracks:
-            track.moments = (torch.empty_like(track.values),)
-    torch._fused_sgd_(
-        [track.values for track in tracks],
-        _gradients(tracks),
-        [moment for track in tracks for moment in track.moments],
-        weight_decay=settings.weight_decay,
-        momentum=settings.momentum,
-        lr=lr,
-        dampening=0,
-        nesterov=False,
-        maximize=False,
-        is_first_step=first,
-    )
+OPTIMIZERS: Mapping[str, type[Optimizer]] = {"adam": Adam, "sgd": SGD}
+"""Optimizers by name."""
 
 
-def _adam_step(settings: Optimizer, lr: float, tracks: list[_Track]) -> None:
-    """Move parameters of one age by Adam."""
-    if tracks[0].age == 1:
-        for track in tracks:
-            track.moments = (torch.zeros_like(track.values), torch.zeros_like(track.values))
-    age = torch.full((), tracks[0].age, dtype=torch.float32, device=tracks[0].values.device)
-    torch._fused_adam_(
-        [track.values for track in tracks],
-        _gradients(tracks),
-        [track.moments[0] for track in tracks],
-        [track.moments[1] for track in tracks],
-        [],
-        [age] * len(tracks),
-        lr=lr,
-        beta1=BETAS[0],
-        beta2=BETAS[1],
-        weight_decay=settings.weight_decay,
-        eps=EPSILON,
-        amsgrad=False,
-        maximize=False,
-    )
-
-
-def _gradients(tracks: list[_Track]) -> list[Tensor]:
+def _gradients(tracks: list[Track]) -> list[Tensor]:
     """View the gradients as the values are viewed: autograd lays them out in memory as it finds their parameters."""
     return [_flat(track.parameter.grad) for track in tracks if track.parameter.grad is not None]

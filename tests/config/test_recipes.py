@@ -11,7 +11,7 @@ from rayfed_ssl.config.recipes import recipe_names
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.runs import run
-from rayfed_ssl.training.optimizers import Optimizer
+from rayfed_ssl.training.optimizers import SGD
 
 SMALL = (
     "data={name: digits, train_limit: 240, test_limit: 40}",
@@ -77,7 +77,7 @@ def test_easyfls_settings_are_the_defaults_of_byol(name: str):
     config = Config.load(name, *full_size(name))
     objective, training = config.objective, config.training
     assert (objective.hidden, objective.momentum, config.model.projection_dim) == (4096, 0.99, 2048)
-    assert training.optimizer == Optimizer(name="sgd", lr=0.032, weight_decay=5e-4, schedule="cosine")
+    assert training.optimizer == SGD(lr=0.032, weight_decay=5e-4, schedule="cosine")
     assert (config.rounds, config.epochs, training.batch, training.drop_last) == (100, 5, 128, True)
     assert (config.partition.name, config.partition.classes, config.clients.number) == ("classes_per_client", 2, 5)
 

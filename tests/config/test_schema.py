@@ -34,7 +34,7 @@ MISTAKES = {
     ),
     "unknown inner method": (
         ["method={name: fedfoa, base: fedem}", "public=null"],
-        "method: unknown method 'fedem': did you mean 'fedema'?",
+        "method.base: unknown method 'fedem': did you mean 'fedema'?",
     ),
     "unknown objective": (["objective=simclar"], "objective: unknown objective 'simclar': did you mean 'simclr'?"),
     "unknown field": (["method.temprature=1"], "method flesd has no field 'temprature': did you mean 'temperature'?"),
@@ -42,11 +42,11 @@ MISTAKES = {
     "field of another method": (["method.mu=1"], "method flesd has no field 'mu'; it belongs to fedprox"),
     "alpha without dirichlet": (
         ["partition=iid", "partition.alpha=1"],
-        "partition.alpha has no meaning for partition=iid: remove it",
+        "partition iid has no field 'alpha'; it belongs to dirichlet",
     ),
     "momentum with adam": (
         ["training.optimizer.momentum=0.5"],
-        "training.optimizer.momentum has no meaning for adam: remove it or set optimizer.name=sgd",
+        "optimizer adam has no field 'momentum'; it belongs to sgd",
     ),
     "keep without similarities": (
         ["method.keep=0.5"],
@@ -66,7 +66,7 @@ MISTAKES = {
     "field of a number": (["seed.x=3"], "cannot set seed.x: seed holds 0, which has no fields"),
     # sums and combinations
     "epochs do not split": (["rounds=3"], "training.total_epochs=40 does not split into rounds=3 equal rounds"),
-    "classes missing": (["partition=classes_per_client"], "needs partition.classes, how many classes a client holds"),
+    "classes missing": (["partition=classes_per_client"], "partition.classes is missing: set partition.classes="),
     "public missing": (
         ["public=null"],
         r"flesd works on public data, but this run has none: set public \(for example",
@@ -83,14 +83,17 @@ MISTAKES = {
     "a list for a name": (["method={name: [a]}"], r"unknown method \['a'\]: choose from"),
     "a list for an objective": (["objective={name: [a]}"], r"unknown objective \['a'\]: choose from"),
     "a list for a base": (["method={name: fedfoa, base: {name: [a]}}"], r"unknown method \['a'\]: choose from"),
-    "a number for a field": (["method={name: fedavg, 1: 2}", "public=null"], "method fedavg has no field 1"),
+    "a number for a field": (["method={name: fedavg, 1: 2}", "public=null"], "method fedavg has no field '1'"),
     "a double key": (
         ["partition={name: dirichlet, alpha: 1, alpha: 2}"],
         "^partition cannot be read: 'alpha' is there twice",
     ),
-    "a truth for a whole number": (["rounds=true"], "^rounds must be a number, got true"),
-    "a truth for a number": (["training.optimizer.lr=true"], r"^training\.optimizer\.lr must be a number, got true"),
-    "section is no section": (["clients=5"], "clients: input should be a valid dictionary .*got 5"),
+    "a truth for a whole number": (["rounds=true"], "^rounds: input should be a valid integer, got True"),
+    "a truth for a number": (
+        ["training.optimizer.lr=true"],
+        r"^training\.optimizer\.lr: input should be a valid number, got True",
+    ),
+    "section is no section": (["clients=5"], "clients: input should be an object, got 5"),
 }
 
 
@@ -194,7 +197,7 @@ def test_small_numbers_may_be_written_as_people_do(tmp_path: Path, text: str):
     assert Config.load("digits", f"training.optimizer.lr={text}").training.optimizer.lr == 0.001
     assert Config.load("digits", "method=fedprox", "public=null", f"method.mu={text}").method.mu == 0.001
     (tmp_path / "run.yaml").write_text(
-        f"method: {{name: fedprox, mu: {text}}}\nobjective: simclr\ndata: digits\ntraining: {{epochs: 1}}\n"
+        f"method: {{name: fedprox, mu: {text}}}\nobjective: simclr\ndata: digits\npartition: iid\ntraining: {{epochs: 1}}\n"
     )
     assert Config.load(tmp_path / "run.yaml").method.mu == 0.001
 

@@ -14,7 +14,7 @@ from rayfed_ssl.methods import FedAvg, FedProx, fedavg
 from rayfed_ssl.methods.fedprox import proximal_term
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.objective import Batch
-from rayfed_ssl.training.optimizers import Optimizer
+from rayfed_ssl.training.optimizers import SGD
 from tests.oracles import naive
 
 ONE_ROUNDING = 2.0**-24
@@ -96,7 +96,7 @@ def test_the_proximal_term_and_its_gradient(mu: float):
 def test_conventions_differ_by_a_factor_of_two(open_tiny: Callable[..., Federation], convention: str, strength: float):
     """One step of plain SGD from w^t has no proximal gradient; the second has 2 strength (w_1 - w^t)."""
     federation = open_tiny("fedprox", "training.epochs=1", "training.batch=16", "partition=pooled")
-    task = replace(federation.task, optimizer=Optimizer(name="sgd", lr=0.05, weight_decay=0.0, momentum=0.0))
+    task = replace(federation.task, optimizer=SGD(lr=0.05, weight_decay=0.0, momentum=0.0))
     federation.task, federation.method = task, FedProx(mu=0.3, convention=convention)
     download = federation.method.download(federation.init_server(), 0)
     rows = federation.shards[0][:32]

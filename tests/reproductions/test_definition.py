@@ -12,7 +12,7 @@ from rayfed_ssl.evaluation.registry import is_score
 from rayfed_ssl.reports.reproduced import CellResult, Reproduced, describe, kendall
 from rayfed_ssl.reproductions.definition import Cell, Reproduction
 from rayfed_ssl.reproductions.loading import load_reproduction, read_reproduction, reproduction_names
-from rayfed_ssl.training.optimizers import Optimizer
+from rayfed_ssl.training.optimizers import Adam
 
 NAMES = [
     *("flesd-table1", "flesd-figure2", "flesd-figure4", "flesd-figure5"),
@@ -70,7 +70,7 @@ def test_flesds_table_has_the_papers_settings():
     assert (config.rounds, config.epochs, config.rounds * config.epochs) == (2, 100, 200)
     assert (config.clients.number, config.public, config.partition.alpha) == (6, "client:0", 0.01)
     assert (config.training.batch, config.model.encoder, config.objective.temperature) == (1024, "resnet18", 0.4)
-    assert config.training.optimizer == Optimizer(name="adam", lr=1e-3, weight_decay=1e-6)
+    assert config.training.optimizer == Adam(lr=1e-3, weight_decay=1e-6)
     method = config.method
     assert (method.temperature, method.queue_size, method.distil_epochs) == (0.1, 2048, 200)
     assert (method.distil_batch, method.distil_lr, method.momentum) == (128, 1e-3, 0.999)
@@ -118,7 +118,7 @@ def test_fedcas_tables_have_the_papers_settings():
         "resnet50",
     )
     assert (config.method.dictionary_size, config.method.ensembling, config.method.beta) == (1024, 0.5, 0.01)
-    assert (config.public, config.training.optimizer) == ("stl10:3200", Optimizer(lr=1e-3, weight_decay=1e-6))
+    assert (config.public, config.training.optimizer) == ("stl10:3200", Adam(lr=1e-3, weight_decay=1e-6))
     assert paper("fedca-table1", "FedAE", "Non-IID CIFAR10 CNN").partition.classes == 2
     assert paper("fedca-table1", "FedPR", "IID MiniImageNet CNN").data.size == 84
     transfer = paper("fedca-table3", "FedCA", "IID MiniImageNet to CIFAR100, CNN")

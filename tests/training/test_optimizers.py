@@ -10,12 +10,12 @@ from torch.nn import Parameter
 
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.training.optimizers import Optimizer
+from rayfed_ssl.training.optimizers import SGD, Adam, Optimizer
 from rayfed_ssl.trees import digest
 
 
 def test_a_cosine_falls_from_the_full_rate_in_the_first_round_towards_0():
-    rates = [Optimizer(lr=0.032, schedule="cosine").at(round, 4).lr for round in (1, 2, 3, 4)]
+    rates = [Adam(lr=0.032, schedule="cosine").at(round, 4).lr for round in (1, 2, 3, 4)]
     expected = [0.5 * 0.032 * (1 + math.cos(math.pi * r / 4)) for r in range(4)]  # EasyFL counts rounds from 0
     assert rates == pytest.approx(expected, rel=1e-12)
     assert rates[0] == 0.032
@@ -23,16 +23,16 @@ def test_a_cosine_falls_from_the_full_rate_in_the_first_round_towards_0():
 
 @pytest.mark.parametrize("round", [1, 3, 7])
 def test_a_constant_rate_stays(round: int):
-    assert Optimizer(lr=0.1).at(round, 7).lr == 0.1
+    assert Adam(lr=0.1).at(round, 7).lr == 0.1
 
 
 def test_a_single_round_has_the_full_rate():
-    assert Optimizer(lr=0.1, schedule="cosine").at(1, 1).lr == 0.1
+    assert Adam(lr=0.1, schedule="cosine").at(1, 1).lr == 0.1
 
 
 def test_the_rate_reaches_the_step():
     parameter = Parameter(torch.zeros(3))
-    settled = Optimizer(name="sgd", lr=0.5, momentum=0, weight_decay=0, schedule="cosine").at(2, 2)
+    settled = SGD(lr=0.5, momentum=0, weight_decay=0, schedule="cosine").at(2, 2)
     descent = settled.over([parameter])
     parameter.grad = torch.ones(3)
     descent.step()
@@ -42,8 +42,8 @@ def test_the_rate_reaches_the_step():
 def test_local_training_takes_its_rounds_rate(open_tiny: Callable[..., Federation]):
     federation = open_tiny("fedavg")
     shard = Shard.of(federation.dataset.train.images, federation.shards[0], "cpu")
-    task = replace(federation.task, rounds=3, optimizer=Optimizer(schedule="cosine", lr=1e-2))
-    half = replace(task, optimizer=Optimizer(lr=Optimizer(schedule="cosine", lr=1e-2).at(2, 3).lr))
+    task = replace(federation.task, rounds=3, optimizer=Adam(schedule="cosine", lr=1e-2))
+    half = replace(task, optimizer=Adam(lr=Adam(schedule="cosine", lr=1e-2).at(2, 3).lr))
     digests = []
     for one, round in ((task, 2), (half, 2), (task, 1)):
         model = one.model(one.initial_weights())
@@ -53,16 +53,16 @@ def test_local_training_takes_its_rounds_rate(open_tiny: Callable[..., Federatio
 
 
 SETTINGS = {
-    "adam": Optimizer(lr=0.01, weight_decay=0.1),
-    "adam without decay": Optimizer(lr=0.3, weight_decay=0),
-    "sgd": Optimizer(name="sgd", lr=0.01, weight_decay=0.1, momentum=0.7),
-    "sgd without momentum": Optimizer(name="sgd", lr=0.3, weight_decay=0, momentum=0),
+    "adam": Adam(lr=0.01, weight_decay=0.1),
+    "adam without decay": Adam(lr=0.3, weight_decay=0),
+    "sgd": SGD(lr=0.01, weight_decay=0.1, momentum=0.7),
+    "sgd without momentum": SGD(lr=0.3, weight_decay=0, momentum=0),
 }
 
 
 def torchs(settings: Optimizer, parameter: Parameter) -> torch.optim.Optimizer:
     """The same in torch.optim, for one parameter, so that each has moments and steps of its own."""
-    if settings.name == "adam":
+    if isinstance(settings, Adam):
         return torch.optim.Adam([parameter], lr=settings.lr, weight_decay=settings.weight_decay, fused=True)
     decay, momentum = settings.weight_decay, settings.momentum
     return torch.optim.SGD([parameter], lr=settings.lr, momentum=momentum, weight_decay=decay, fused=True)

@@ -14,7 +14,7 @@ from rayfed_ssl.models import Model
 from rayfed_ssl.objectives import SimCLR
 from rayfed_ssl.training.batching import all_finite, finite
 from rayfed_ssl.training.objective import Batch, Terms
-from rayfed_ssl.training.optimizers import Optimizer
+from rayfed_ssl.training.optimizers import Adam
 from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import digest
 
@@ -116,7 +116,7 @@ def test_fewer_than_two_samples_are_refused(federation: Federation, num_samples:
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf"), float("-inf")])
 def test_a_loss_that_is_not_finite_names_the_learning_rate(loss: float):
-    descent = Optimizer(lr=0.25).over([torch.nn.Parameter(torch.zeros(1))])
+    descent = Adam(lr=0.25).over([torch.nn.Parameter(torch.zeros(1))])
     with pytest.raises(ValueError, match=r"in epoch 3 at learning rate 0\.25: lower the learning rate"):
         finite(loss, "epoch 3", descent)
     assert finite(1.5, "epoch 3", descent) == 1.5

@@ -77,7 +77,7 @@ def test_a_proposal_takes_no_more_actors_than_cores_memory_and_clients(open_tiny
     ],
 )
 def test_a_proposal_shares_gpus_among_as_many_actors_as_their_memory_carries(open_tiny, gigabytes, words):
-    federation = open_tiny("fedavg", "clients.number=30", "partition.name=iid", "partition.alpha=null")
+    federation = open_tiny("fedavg", "clients.number=30", "partition=iid")
     machine = Node("a", cpus=48, gpus=3, memory=500e9)
     machines = Machines([machine], [CARD, replace(CARD, index=1), replace(CARD, index=2)])
     assert proposed(federation, machines, memory=0, gpu_memory=gigabytes * 10**9) == words

@@ -112,7 +112,7 @@ def _print_groups(groups: "Sequence[SeedGroup]") -> None:
 
 def _split(summary: "Summary") -> str:
     partition = summary.config.partition
-    return partition.name + (f" {partition.alpha:g}" if partition.alpha else "")
+    return f"{partition.name} {partition.alpha:g}" if partition.name == "dirichlet" else str(partition.name)
 
 
 def _mean_and_std(spread: "Spread") -> str:

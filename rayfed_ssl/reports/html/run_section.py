@@ -193,7 +193,8 @@ def _scores(run: ReportedRun) -> list[str]:
 def _status(run: ReportedRun) -> tuple[str, ...]:
     summary = run.summary
     config = summary.config
-    split = f"{config.partition.name}{f', alpha {config.partition.alpha:g}' if config.partition.alpha else ''}"
+    alpha = getattr(config.partition, "alpha", None)
+    split = f"{config.partition.name}{f', alpha {alpha:g}' if alpha else ''}"
     text = (
         f"{summary.name} on {config.data.name} ({split}) with {summary.num_clients} clients, {summary.rounds} rounds of "
         f"{config.epochs} local epochs, seed {config.seed}."

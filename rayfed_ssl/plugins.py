@@ -1,0 +1,82 @@
+"""Names of methods, objectives, encoders, partitions and datasets: built in, of an installed package, or `module:name`.
+
+An installed package offers names through entry points of the groups `rayfed_ssl.methods`, `rayfed_ssl.objectives` and so
+on. `my_package.my_module:MyMethod` needs no installation: the working directory can be imported from, and Ray adds the
+driver's to its workers.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from functools import reduce
+from importlib import import_module
+from importlib.metadata import EntryPoints, entry_points
+from typing import Any
+
+from rayfed_ssl.errors import ConfigError, nearest
+
+
+def find(kind: str, name: str, built_in: Mapping[str, Any]) -> Any:
+    """Find what a name stands for.
+
+    Args:
+        kind: "method", "objective", "encoder", "partition" or "dataset".
+        name: A key of `built_in`, the name of an entry point, or `module:name`.
+        built_in: What this package has of the kind.
+
+    Raises:
+        ConfigError: The name is unknown, or what it stands for cannot be imported.
+    """
+    if name in built_in:
+        return built_in[name]
+    if name in (points := _installed(kind)).names:
+        return _load(kind, points[name].value)
+    if ":" in name:
+        return _load(kind, name)
+    raise ConfigError(f"unknown {kind} {name!r}{nearest(name, names(kind, built_in))}")
+
+
+def names(kind: str, built_in: Mapping[str, Any]) -> list[str]:
+    """List the names of a kind: built-in ones, then those of installed packages."""
+    return [*built_in, *sorted(_installed(kind).names)]
+
+
+def name_of(kind: str, target: Any, built_in: Mapping[str, Any]) -> str:
+    """Name a class or function so that `find` gives it back in any process."""
+    for name, candidate in built_in.items():
+        if candidate is target:
+            return name
+    path = f"{target.__module__}:{target.__qualname__}"
+    return next((point.name for point in _installed(kind) if point.value == path), path)
+
+
+def short(name: str) -> str:
+    """Shorten `module:name` to the name, for directories and titles."""
+    return name.rpartition(":")[2]
+
+
+def _installed(kind: str) -> EntryPoints:
+    return entry_points(group=f"rayfed_ssl.{kind}s")
+
+
+def _load(kind: str, path: str) -> Callable[..., Any]:
+    module_name, _, attribute = path.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        module = import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{kind}={path} cannot be imported: there is no module {error.name!r}; install it, or run in the directory "
+            f"that holds it, got {os.getcwd()}"
+        ) from error
+    except Exception as error:
+        raise ConfigError(f"{kind}={path} cannot be imported: {type(error).__name__}: {error}") from error
+    try:
+        target = reduce(getattr, attribute.split("."), module)
+    except AttributeError:
+        public = [name for name in vars(module) if not name.startswith("_")]
+        raise ConfigError(f"module {module_name} has no {attribute!r}{nearest(attribute, public)}") from None
+    if not callable(target):
+        raise ConfigError(f"{kind}={path} must name a class or a function, got {type(target).__name__}")
+    return target
