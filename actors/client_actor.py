@@ -21,7 +21,7 @@ from rayfed_ssl.engine.local_executor import client_file
 from rayfed_ssl.engine.round_loop import ClientError, ClientReport, Evaluation
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.storage import checkpoints
-from rayfed_ssl.storage.filesystem import Directory
+from rayfed_ssl.storage.addresses import Directory
 from rayfed_ssl.trees import to_numpy
 
 

@@ -28,8 +28,8 @@ from rayfed_ssl.engine.federation import Federation, client_error
 from rayfed_ssl.engine.ledger import total
 from rayfed_ssl.engine.local_executor import late
 from rayfed_ssl.engine.round_loop import ClientError, ClientReport, Dropped, Evaluation, Listener, ServerReport
+from rayfed_ssl.storage.addresses import Directory
 from rayfed_ssl.storage.checkpoints import RunState, Stored
-from rayfed_ssl.storage.filesystem import Directory
 from rayfed_ssl.trees import Tree
 
 MEMORY_SHARE = 0.25

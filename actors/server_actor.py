@@ -20,8 +20,8 @@ from rayfed_ssl.engine.local_executor import server_file
 from rayfed_ssl.engine.round_loop import ServerReport
 from rayfed_ssl.engine.server_init_cache import first_state
 from rayfed_ssl.storage import checkpoints
+from rayfed_ssl.storage.addresses import Directory
 from rayfed_ssl.storage.checkpoints import Stored
-from rayfed_ssl.storage.filesystem import Directory
 from rayfed_ssl.threads import compute_threads
 from rayfed_ssl.trees import Tree, to_numpy
 

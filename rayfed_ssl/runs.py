@@ -1,7 +1,6 @@
 """Run, resume and replay a federation from Python; the command line calls the same functions."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -27,12 +26,9 @@ from rayfed_ssl.engine.round_loop import (
 )
 from rayfed_ssl.errors import CheckpointError, ConfigError
 from rayfed_ssl.method import Encoder, Metrics
-from rayfed_ssl.records.metric_rows import spans
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage import checkpoints
-from rayfed_ssl.storage.checkpoints import RunState
-from rayfed_ssl.storage.filesystem import Place
-from rayfed_ssl.storage.recovery import check_recorded, checked, last_intact
+from rayfed_ssl.storage.checkpoints import RunState, check_recorded, check_states, last_intact
 from rayfed_ssl.trackers.tracking import tracked
 
 ExecutorFactory = Callable[[Federation], Executor]
@@ -190,53 +186,40 @@ def resume(
         if any(override.partition("=")[0].strip() == "engine.checkpoints" for override in overrides):
             record.find_states(federation.config.engine.checkpoints, round)
         state = _state_to_go_on_from(record, round, observer or Observer())
-        record.salvage(federation)
-        for table, rounds in record.incomplete().items():
-            (observer or Observer()).on_warning(
-                f"{record.directory} was damaged, and has lost {table} of rounds {spans(rounds)}; the states are whole, and "
-                "the run goes on"
-            )
         running = executor(federation)
         try:
             last = 0 if state is None else state.round
-            checkpoints.forget_after(record.checkpoints, last)
-            record.truncate(last)
+            checkpoints.discard_after(record.checkpoints, last)
+            record.truncate(last, federation)
             return _go(federation, record, state, observer, running, until)
         finally:
             running.close()
 
 
 def _state_to_go_on_from(record: RunRecord, round: int | None, observer: Observer) -> RunState | None:
-    if not checkpoints.manifests(record.checkpoints):
+    committed = checkpoints.manifests(record.checkpoints)
+    if not committed:
         if not record.last_round:
             return None
         raise CheckpointError(
-            f"{record.checkpoints} holds no complete round, but this run came to round {record.last_round}: put its states "
-            "back, or start the run anew"
+            f"{record.checkpoints} holds no committed round, but this run reached round {record.last_round}: restore its "
+            "states, or start the run anew"
+        )
+    whole = record.last_whole_round()
+    if whole < min(committed):
+        raise CheckpointError(
+            f"rows of round {whole + 1} are missing or damaged in {record.directory}, and its checkpoints begin with round "
+            f"{min(committed)}: restore the tables from a copy, or start the run anew"
         )
     if round is not None:
-        check_recorded(round, record.last_round)
-        state = checked(checkpoints.latest(record.checkpoints, round), record.checkpoints)
+        check_recorded(round, whole)
+        state = check_states(checkpoints.latest(record.checkpoints, round), record.checkpoints)
     else:
-        state, lost = last_intact(record.checkpoints, record.last_round)
-        if lost is not None:
-            observer.on_warning(lost)
+        state, skipped = last_intact(record.checkpoints, whole)
+        if skipped is not None:
+            observer.on_warning(skipped)
     record.check_states(state)
     return state
-
-
-@contextmanager
-def _at_rest(place: Place, observer: Observer) -> Iterator[None]:
-    """Leave nothing that goes on in the background, however a run ends: its last rounds are on disk then."""
-    try:
-        yield
-    finally:
-        try:
-            place.rest()
-        except (CheckpointError, OSError) as error:
-            observer.on_warning(
-                f"the last rounds could not be flushed to disk, and may not outlive a power loss: {error}"
-            )
 
 
 def _go(
@@ -262,12 +245,11 @@ def _go(
     with tracked(record, config, begun, watching.on_warning) as tracking:
         everybody = _Both(record, tracking, watching)
         executor.faults.tell = everybody.on_fault
-        with _at_rest(record.checkpoints, watching):
-            final = run_rounds(plan, executor, everybody, state, record.evaluated())
-            if final.round == config.rounds:
-                record.finish(federation)
-            else:
-                record.pause()
+        final = run_rounds(plan, executor, everybody, state, record.evaluated())
+        if final.round == config.rounds:
+            record.finish(federation)
+        else:
+            record.pause()
     if missing := record.dropped():
         watching.on_warning(
             f"the run is degraded: {len(missing)} client steps are missing from rounds "

@@ -104,14 +104,10 @@ def digest(tree: Tree) -> str:
     return digest_leaves(leaves(tree))
 
 
-def digest_leaves(pairs: Iterable[tuple[str, Any]], *, plainly: bool = False) -> str:
+def digest_leaves(pairs: Iterable[tuple[str, Any]]) -> str:
     """Compute a tree's digest from its leaves as `leaves` gives them.
 
     A large tensor enters by its BLAKE3, which takes a fifth of the time of SHA-256.
-
-    Args:
-        pairs: Paths and leaves.
-        plainly: Whether all bits go through SHA-256 itself, as in the first checkpoints there were.
     """
     hasher = hashlib.sha256()
     for path, leaf in pairs:
@@ -120,7 +116,7 @@ def digest_leaves(pairs: Iterable[tuple[str, Any]], *, plainly: bool = False) ->
         if isinstance(leaf, np.ndarray):
             hasher.update(f"{path}:{leaf.dtype.str}:{leaf.shape}:".encode())
             bits = np.ascontiguousarray(leaf).data.cast("B") if leaf.size else b""
-            hasher.update(bits if plainly or leaf.nbytes < LARGE else blake3(bits).digest())
+            hasher.update(bits if leaf.nbytes < LARGE else blake3(bits).digest())
         else:
             hasher.update(f"{path}:{type(leaf).__name__}:{leaf!r}:".encode())
     return hasher.hexdigest()

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
@@ -23,7 +22,6 @@ from rayfed_ssl.engine.round_loop import ClientError
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.runs import Result
 from rayfed_ssl.storage.checkpoints import CheckpointError, manifests
-from rayfed_ssl.storage.tables import write_table
 from rayfed_ssl.trees import digest
 from tests.laws.laws import play
 from tests.stopping import Stop, StopAt
@@ -159,7 +157,7 @@ def test_a_run_that_pauses_after_rounds_ends_as_if_it_had_not(longer: Result, tm
         assert paused.state_sha256 == digests(longer.directory)[round - 1]
         assert paused.record.summary["finished"] is None
         assert not (tmp_path / "run" / "encoders").exists()
-        assert not list((tmp_path / "run").glob("*.arrows"))
+        assert not (tmp_path / "run" / "tables").exists()
         assert paused.scores == longer.record.scores(round)
         paused = resume(tmp_path / "run", until=round + 1)
     assert paused.state_sha256 == longer.state_sha256
@@ -200,7 +198,7 @@ def test_a_damaged_last_round_leaves_the_one_before(whole: Result, tmp_path: Pat
     run(whole.record.config(), tmp_path / "run")
     last = tmp_path / "run" / "checkpoints" / max(manifests(tmp_path / "run" / "checkpoints").values())
     last.write_text(last.read_text()[:100])
-    with pytest.warns(RuntimeWarning, match=r"going back to round 1, .*round-000002\.json is damaged"):
+    with pytest.warns(RuntimeWarning, match=r"resuming from round 1, .*round-000002\.json is damaged"):
         assert facts(resume(tmp_path / "run").directory) == facts(whole.directory)
     for path in last.parent.glob("round-*.json"):
         path.write_text("")
@@ -213,7 +211,7 @@ def test_a_run_whose_states_are_gone_is_not_begun_anew_over_its_record(whole: Re
     for path in (tmp_path / "run" / "checkpoints").iterdir():
         path.unlink()
     with pytest.raises(
-        CheckpointError, match="holds no complete round, but this run came to round 2: put its states back"
+        CheckpointError, match="holds no committed round, but this run reached round 2: restore its states"
     ):
         resume(tmp_path / "run")
     assert facts(tmp_path / "run") == facts(whole.directory)
@@ -310,39 +308,6 @@ def test_a_run_that_another_process_has_is_left_as_it_is(whole: Result, tmp_path
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.parametrize("table", ["metrics", "ledger"])
-def test_a_journal_that_lost_rows_is_told_of_when_its_run_goes_on(tiny: Tiny, tmp_path: Path, table: str):
-    run(tiny("fedavg"), tmp_path / "run", until=1)
-    file = tmp_path / "run" / f"{table}.parquet"
-    write_table(file, pq.read_table(file)[:1])
-    with pytest.warns(RuntimeWarning, match=f"has lost {table} of rounds 1; the states are whole"):
-        resume(tmp_path / "run")
-
-
-@pytest.mark.parametrize("table", ["metrics", "ledger"])
-def test_a_run_with_a_damaged_table_goes_on_to_the_same_bits(whole: Result, tiny: Tiny, tmp_path: Path, table: str):
-    run(whole.record.config(), tmp_path / "run", until=1)
-    file = tmp_path / "run" / f"{table}.parquet"
-    content = file.read_bytes()[:-1]
-    file.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"the record in .* is damaged .*: `rayfed-ssl resume` goes on"):
-        RunRecord.open(tmp_path / "run")
-    with pytest.warns(RuntimeWarning, match=f"has lost {table} of rounds 1; the states are whole"):
-        assert resume(tmp_path / "run").state_sha256 == whole.state_sha256
-    assert file.with_name(f"{table}.parquet.damaged").read_bytes() == content
-    assert RunRecord.open(tmp_path / "run").incomplete() == {table: [1]}
-
-
-def test_a_salvaged_ledger_knows_what_was_sent_before_round_1(tiny: Tiny, tmp_path: Path):
-    result = run(tiny("flesd"), tmp_path / "run", until=1)
-    before = [row for row in result.record.ledger if row["round"] == 0]
-    (tmp_path / "run" / "ledger.parquet").write_bytes(b"PAR1")
-    with pytest.warns(RuntimeWarning, match="has lost ledger of rounds 1"):
-        resume(tmp_path / "run")
-    assert before
-    assert [row for row in result.record.ledger if row["round"] == 0] == before
-
-
 @pytest.mark.parametrize("change", [{"rounds": 5}, {"rounds": [{}]}, {"data": []}, {"checkpoints": 5}])
 def test_a_record_of_other_kinds_is_said_to_be_damaged(whole: Result, tmp_path: Path, change: dict[str, Any]):
     shutil.copytree(whole.directory, tmp_path / "run")
@@ -355,7 +320,7 @@ def test_a_record_of_other_kinds_is_said_to_be_damaged(whole: Result, tmp_path: 
 def test_a_manifest_that_nests_too_deeply_leaves_the_round_before(whole: Result, tmp_path: Path):
     shutil.copytree(whole.directory, tmp_path / "run")
     (tmp_path / "run" / "checkpoints" / "round-000002.json").write_text("[" * 100_000)
-    with pytest.warns(RuntimeWarning, match="going back to round 1"):
+    with pytest.warns(RuntimeWarning, match="resuming from round 1"):
         assert resume(tmp_path / "run").state_sha256 == whole.state_sha256
 
 
@@ -367,3 +332,54 @@ def test_states_of_another_run_are_refused(tiny, tmp_path):
     for round in (None, 1):
         with pytest.raises(CheckpointError, match="holds states of another run: their digest after round 1 is"):
             resume(tmp_path / "run-0", round=round)
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda file: file.write_bytes(b"PAR1")], ids=["missing", "damaged"])
+def test_a_round_whose_rows_are_lost_is_computed_again(whole: Result, tmp_path: Path, damage: Any):
+    with pytest.raises(Stop):
+        run(whole.record.config(), tmp_path / "run", observer=StopAt("on_evaluations", 2))
+    damage(tmp_path / "run" / "tables" / "metrics-000003.parquet")
+    with pytest.raises(ConfigError, match=r"is damaged \(.*\): `rayfed-ssl resume` computes"):
+        RunRecord.open(tmp_path / "run")
+    with pytest.warns(RuntimeWarning, match="resuming from round 1, .* the record is whole up to round 1"):
+        resume(tmp_path / "run")
+    assert facts(tmp_path / "run") == facts(whole.directory)
+
+
+def test_a_lost_table_is_written_again_where_the_first_checkpoint_is_kept(tiny: Tiny, tmp_path: Path):
+    paused = run(tiny("flesd"), tmp_path / "run", until=1)
+    before = facts(tmp_path / "run")
+    assert [row for row in paused.record.ledger if row["round"] == 0]
+    (tmp_path / "run" / "ledger.parquet").write_bytes(b"PAR1")
+    with pytest.warns(RuntimeWarning, match="resuming from round 0"):
+        resume(tmp_path / "run", until=1)
+    assert facts(tmp_path / "run") == before
+
+
+def test_a_lost_table_of_rounds_without_checkpoints_is_one_clear_error(whole: Result, tmp_path: Path):
+    shutil.copytree(whole.directory, tmp_path / "run")
+    (tmp_path / "run" / "metrics.parquet").write_bytes(b"PAR1")
+    message = "rows of round 1 are missing or damaged in .*, and its checkpoints begin with round 1: restore the tables"
+    with pytest.raises(CheckpointError, match=message):
+        resume(tmp_path / "run")
+
+
+def test_a_round_that_run_json_lost_is_computed_again(whole: Result, tmp_path: Path):
+    shutil.copytree(whole.directory, tmp_path / "run")
+    file = tmp_path / "run" / "run.json"
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps(content | {"rounds": content["rounds"][:1]}))
+    with pytest.raises(CheckpointError, match="the record is whole up to round 1, which is before round 2"):
+        resume(tmp_path / "run", round=2)
+    with pytest.warns(RuntimeWarning, match="resuming from round 1"):
+        resume(tmp_path / "run")
+    assert facts(tmp_path / "run") == facts(whole.directory)
+
+
+def test_a_damaged_state_of_the_last_round_is_computed_again(whole: Result, tmp_path: Path):
+    with pytest.raises(Stop):
+        run(whole.record.config(), tmp_path / "run", observer=StopAt("on_evaluations", 2))
+    (tmp_path / "run" / "checkpoints" / "client-000001-000002.safetensors").write_bytes(b"")
+    with pytest.warns(RuntimeWarning, match=r"resuming from round 1, .*client-000001-000002\.safetensors is damaged"):
+        resume(tmp_path / "run")
+    assert facts(tmp_path / "run") == facts(whole.directory)

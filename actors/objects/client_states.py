@@ -11,14 +11,15 @@ from ray.exceptions import ObjectLostError
 
 from actors.objects.object_store import Parcel
 from rayfed_ssl.storage import checkpoints
+from rayfed_ssl.storage.addresses import Directory, backend_of
 from rayfed_ssl.storage.checkpoints import Stored
-from rayfed_ssl.storage.filesystem import Directory, Folder, place_of
+from rayfed_ssl.storage.filesystem import LocalDirectory
 from rayfed_ssl.trees import Tree, to_torch
 
 
 def is_mapped(directory: Directory) -> bool:
     """Whether a state that was just written is read back from memory: the pages of its file."""
-    return isinstance(place_of(directory), Folder)
+    return isinstance(backend_of(directory), LocalDirectory)
 
 
 @dataclass(frozen=True)
@@ -28,13 +29,10 @@ class Memory:
     Attributes:
         stored: Where it lies.
         parcel: Where it lies in the object store, if it does.
-        own: Whether this run wrote it since it was started, in whichever round and on whichever machine: its content is
-            not checked again then.
     """
 
     stored: Stored
     parcel: Parcel | None = None
-    own: bool = False
 
     def recall(self, directory: Directory) -> Tree:
         """Read the state from the object store, or from the checkpoint if it is not there or was lost."""
@@ -43,7 +41,7 @@ class Memory:
                 return to_torch(self.parcel.open())
             except ObjectLostError:
                 pass
-        return checkpoints.read(self.stored, directory, check=not self.own)
+        return checkpoints.read(self.stored, directory)
 
 
 class MemoryCache:
@@ -61,7 +59,7 @@ class MemoryCache:
         """Remember a client's next state in the place of its last."""
         self._forget(client_id)
         fits = parcel is not None and 0 < stored.nbytes <= self._room
-        self._memories[client_id] = Memory(stored, parcel if fits else None, own=True)
+        self._memories[client_id] = Memory(stored, parcel if fits else None)
         self._room -= stored.nbytes if fits else 0
 
     def _forget(self, client_id: int) -> None:

@@ -12,8 +12,8 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.round_loop import ClientError, ClientReport, Dropped, Evaluation, Listener, ServerReport
 from rayfed_ssl.engine.server_init_cache import first_state
 from rayfed_ssl.storage import checkpoints
+from rayfed_ssl.storage.addresses import Directory
 from rayfed_ssl.storage.checkpoints import RunState, Stored
-from rayfed_ssl.storage.filesystem import Directory
 from rayfed_ssl.threads import compute_threads
 
 
@@ -31,7 +31,6 @@ class LocalExecutor:
         self._federation = federation
         self._engine = federation.config.engine
         self._uploads: dict[int, Any] = {}
-        self._written: dict[int, Stored] = {}
         self._server: tuple[Stored, Any] | None = None
 
     def init_server(self, directory: Directory) -> Stored:
@@ -71,13 +70,12 @@ class LocalExecutor:
             state.round,
             client_id,
             self._federation.method.download(server_state, client_id),
-            None if own is None else checkpoints.read(own, directory, check=self._written.get(client_id) != own),
+            None if own is None else checkpoints.read(own, directory),
             faults,
         )
         self._uploads[client_id] = result.upload
         fill_disk(faults, client_file(client_id, state.round))
         stored = checkpoints.store(result.state, directory, client_file(client_id, state.round))
-        self._written[client_id] = stored
         return ClientReport(client_id, stored, result.metrics, result.ledger, result.seconds)
 
     def update_server(self, state: RunState, cohort: Sequence[int], directory: Directory) -> ServerReport:

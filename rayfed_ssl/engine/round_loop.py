@@ -19,8 +19,8 @@ from rayfed_ssl.engine.results import (
     ServerReport,
 )
 from rayfed_ssl.storage import checkpoints
+from rayfed_ssl.storage.addresses import Directory
 from rayfed_ssl.storage.checkpoints import RunState, Stored
-from rayfed_ssl.storage.filesystem import Directory
 
 __all__ = [
     "ClientError",
@@ -181,7 +181,6 @@ def run_rounds(
         checkpoints.commit(state, plan.directory)
         if plan.evaluation_is_due(round):
             _evaluate(plan, executor, observer, state)
-    checkpoints.settle(state, plan.directory)
     return state
 
 

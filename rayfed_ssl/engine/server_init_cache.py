@@ -29,9 +29,8 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Method
 from rayfed_ssl.records.manifest import start_of
 from rayfed_ssl.storage import checkpoints
-from rayfed_ssl.storage.checkpoints import Stored
-from rayfed_ssl.storage.filesystem import write_whole
-from rayfed_ssl.storage.round_files import STATES
+from rayfed_ssl.storage.checkpoints import STATES, Stored
+from rayfed_ssl.storage.filesystem import write_atomically
 from rayfed_ssl.trees import digest
 
 
@@ -110,7 +109,7 @@ def _make(federation: Federation, directory: Path, key: str, facts: Mapping[str,
     try:
         stored = checkpoints.store(state, directory, key)
         text = json.dumps({"sha256": stored.sha256, "made_from": facts}, indent=1, default=str)
-        write_whole(directory / f"{key}.json", [text.encode()], durably=False)
+        write_atomically(directory / f"{key}.json", text.encode())
     except OSError as error:
         warnings.warn(
             f"what the server begins with could not be kept in engine.shared={directory} "

@@ -23,7 +23,7 @@ from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.models import ENCODERS, build_encoder, encoders
 from rayfed_ssl.models.precision import choose_precision, prepare
-from rayfed_ssl.storage.filesystem import write_durably
+from rayfed_ssl.storage.filesystem import write_atomically
 from rayfed_ssl.trees import Weights
 
 FORMAT = "rayfed-ssl-encoder/1"
@@ -160,7 +160,7 @@ def write_export(export: Export, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     tensors = export.weights | {HEADS + name: value for name, value in export.heads.items()}
     content = save({name: value.contiguous() for name, value in tensors.items()}, export.info.metadata())
-    write_durably(path, content)
+    write_atomically(path, content)
 
 
 def read_export(path: Path | str) -> Export:

@@ -59,23 +59,12 @@ def score_rows(evaluations: Sequence[Evaluation]) -> list[Row]:
     return rows
 
 
-def lost_rows(rounds: Sequence[Mapping[str, Any]], tables: Mapping[str, Sequence[Row]]) -> dict[str, list[int]]:
-    """Find rounds whose entry in run.json tells of more rows than a table holds.
-
-    Args:
-        rounds: Those entries; ones of earlier versions tell of none.
-        tables: Rows by the table's name.
-
-    Returns:
-        Rounds by table.
-    """
+def lost_round(rounds: Sequence[Mapping[str, Any]], metrics: Sequence[Row], ledger: Sequence[Row]) -> int | None:
+    """Find the first round whose entry in run.json counts more rows than a table has."""
+    tables = {"metrics": metrics, "ledger": ledger}
     held = {name: Counter(row["round"] for row in rows) for name, rows in tables.items()}
-    found: dict[str, list[int]] = {}
-    for entry in rounds:
-        for name, number in entry.get("rows", {}).items():
-            if held[name][entry["round"]] < number:
-                found.setdefault(name, []).append(entry["round"])
-    return found
+    lost = (e["round"] for e in rounds if any(held[name][e["round"]] < number for name, number in e["rows"].items()))
+    return next(lost, None)
 
 
 def _rows(round: int, participant: str, metrics: Metrics) -> list[Row]:
@@ -83,14 +72,3 @@ def _rows(round: int, participant: str, metrics: Metrics) -> list[Row]:
         {"round": round, "participant": participant, "name": name, "value": float(value)}
         for name, value in metrics.items()
     ]
-
-
-def spans(rounds: Iterable[int]) -> str:
-    """Write rounds for people: "1-3, 5"."""
-    found: list[list[int]] = []
-    for round in sorted(rounds):
-        if found and found[-1][-1] == round - 1:
-            found[-1][1:] = [round]
-        else:
-            found.append([round])
-    return ", ".join("-".join(map(str, ends)) for ends in found)

@@ -7,7 +7,7 @@ ledger.parquet   one kind of content a row: round, client, direction, kind, fiel
 checkpoints/     the last committed rounds, unless engine.checkpoints puts them elsewhere; encoders/ the final encoders;
                  figures/
 
-While the run goes on, metrics.arrows and ledger.arrows hold the rows that the two tables do not have yet.
+While the run continues, tables/ holds the rows that the two Parquet files do not contain yet.
 """
 
 import json
@@ -39,19 +39,20 @@ from rayfed_ssl.records.metric_rows import (
     Row,
     entry_rows,
     ledger_rows,
-    lost_rows,
+    lost_round,
     metric_rows,
     score_rows,
 )
 from rayfed_ssl.storage import checkpoints
-from rayfed_ssl.storage.checkpoints import RunState
-from rayfed_ssl.storage.filesystem import Directory, Folder, Place, inside, open_place, write_durably
-from rayfed_ssl.storage.recovery import check_moved
-from rayfed_ssl.storage.tables import DAMAGE, GrowingTable
+from rayfed_ssl.storage.addresses import Directory, join, open_backend
+from rayfed_ssl.storage.backend import StorageBackend
+from rayfed_ssl.storage.checkpoints import RunState, check_moved
+from rayfed_ssl.storage.filesystem import LocalDirectory, write_atomically
+from rayfed_ssl.storage.tables import GrowingTable
 
 
 class RunRecord(Observer):
-    """Writes the record while the run goes on; each file is replaced as a whole, so none is ever half written.
+    """Writes the record while the run continues; each file is replaced atomically.
 
     Args:
         directory: The run's directory, which exists.
@@ -62,7 +63,6 @@ class RunRecord(Observer):
         self.summary: dict[str, Any] = {}
         self._metrics = GrowingTable(directory / "metrics.parquet", METRICS)
         self._ledger = GrowingTable(directory / "ledger.parquet", LEDGER)
-        self._rounds: list[str] = []
 
     @property
     def metrics(self) -> list[Row]:
@@ -80,10 +80,10 @@ class RunRecord(Observer):
         return max((row["round"] for row in self.summary["rounds"]), default=0)
 
     @cached_property
-    def checkpoints(self) -> Place:
+    def checkpoints(self) -> StorageBackend:
         """Where the states lie."""
         address = self.summary.get("checkpoints")
-        return Folder(self.directory / "checkpoints") if address is None else open_place(address)
+        return LocalDirectory(self.directory / "checkpoints") if address is None else open_backend(address)
 
     def _address(self, root: str | None) -> str | None:
         """Name where the states of this run lie below a root of many runs'; None is beside its record."""
@@ -95,7 +95,7 @@ class RunRecord(Observer):
             if known
             else states_name(self.directory, self.summary["started"])
         )
-        return open_place(inside(root, name)).address
+        return open_backend(join(root, name)).address
 
     def find_states(self, root: str | None, round: int | None = None) -> None:
         """Take the states from where a run that goes on is told to look.
@@ -146,8 +146,8 @@ class RunRecord(Observer):
         """Read a record.
 
         Args:
-            directory: Where it lies.
-            tables: Whether the tables have to be whole; if not, they are not read now.
+            directory: The run's directory.
+            tables: Whether to read the tables now, and to check that no row is missing.
 
         Raises:
             ConfigError: There is none, or it is damaged.
@@ -162,30 +162,18 @@ class RunRecord(Observer):
         except (OSError, ValueError) as error:
             why = " ".join(str(error).split())
             raise ConfigError(f"the record in {directory} is damaged ({why}): start a new run") from None
-        try:
-            if tables:
-                record._metrics.load()
-                record._ledger.load()
-        except DAMAGE as error:
-            why = " ".join(str(error).split())
+        if tables and (missing := lost_round(record.summary["rounds"], record.metrics, record.ledger)):
             raise ConfigError(
-                f"the record in {directory} is damaged ({why}): `rayfed-ssl resume` goes on with what can be read"
-            ) from None
+                f"{directory} is damaged (rows of round {missing} are missing): `rayfed-ssl resume` computes it again where "
+                "its checkpoint is kept"
+            )
         return record
 
-    def salvage(self, federation: Federation) -> None:
-        """Keep what can be read of tables that are damaged: the states, which decide how a run goes on, are elsewhere.
-
-        Raises:
-            ConfigError: A table cannot be read or written now.
-        """
-        try:
-            self._metrics.salvage()
-            self._ledger.salvage(entry_rows(federation.public_entries()))
-        except OSError as error:
-            raise ConfigError(
-                f"a table of {self.directory} cannot be read or written now ({error}): mend that, then resume the run"
-            ) from None
+    def last_whole_round(self) -> int:
+        """Find the last round up to which run.json and the tables have every row; damaged files have none."""
+        metrics, ledger = (table.read(skip_damaged=True).to_pylist() for table in (self._metrics, self._ledger))
+        missing = lost_round(self.summary["rounds"], metrics, ledger)
+        return self.last_round if missing is None else missing - 1
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -258,15 +246,14 @@ class RunRecord(Observer):
                 found.setdefault(client["client"], round)
         return found
 
-    def incomplete(self) -> dict[str, list[int]]:
-        """Find rounds that run.json tells of and a table has lost rows of, by table."""
-        return lost_rows(self.summary["rounds"], {"metrics": self.metrics, "ledger": self.ledger})
-
-    def truncate(self, round: int) -> None:
-        """Forget what was recorded after a round that was not committed, and the encoders of the run's end."""
-        self._metrics.truncate("round", round)
-        self._ledger.truncate("round", round)
-        self._rounds = []
+    def truncate(self, round: int, federation: Federation) -> None:
+        """Remove what was recorded after a round, and the encoders of the run's end."""
+        if round:
+            self._metrics.truncate(round)
+            self._ledger.truncate(round)
+        else:
+            self._metrics.create()
+            self._ledger.create(entry_rows(federation.public_entries()))
         self.summary["rounds"] = [row for row in self.summary["rounds"] if row["round"] <= round]
         self.summary["finished"] = None
         self.save()
@@ -309,35 +296,34 @@ class RunRecord(Observer):
 
     def on_evaluated(self, evaluations: Sequence[Evaluation]) -> None:
         """Write down the scores of a round."""
-        self._metrics.append(score_rows(evaluations))
+        rows = score_rows(evaluations)
+        self._metrics.append(rows)
+        self.summary["rounds"][-1]["rows"]["metrics"] += len(rows)
+        self.save()
 
     def finish(self, federation: Federation) -> None:
         """Write the final encoders and mark the run as complete."""
         state = checkpoints.latest(self.checkpoints)
         (self.directory / "encoders").mkdir(exist_ok=True)
-        encoders = Folder(self.directory / "encoders")
+        encoders = LocalDirectory(self.directory / "encoders")
         for name, encoder in encoders_of(federation, state, self.checkpoints).items():
             checkpoints.store(encoder, encoders, name)
-        encoders.settle(encoders.names())
         self.pause()
         self.summary["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
         self.save()
 
     def pause(self) -> None:
-        """Put all rows into the tables, where the next process finds them."""
+        """Join each table's files into one."""
         self._metrics.merge()
         self._ledger.merge()
 
     def save(self) -> None:
-        """Write the summary down; rows of the tables are written as they come."""
-        rounds = self.summary.get("rounds", [])
-        # All but the last row, which its maker may still add to, are turned into text once, not in every round.
-        self._rounds[len(rounds) - 1 :] = []
-        self._rounds += [json.dumps(row) for row in rounds[len(self._rounds) :]]
+        """Write run.json, with one line per round."""
+        rounds = ",\n  ".join(json.dumps(entry) for entry in self.summary["rounds"])
         text = json.dumps(self.summary | {"rounds": []}, indent=1)
-        if self._rounds:
-            text = text.replace('\n "rounds": []', '\n "rounds": [\n  ' + ",\n  ".join(self._rounds) + "\n ]")
-        write_durably(self.directory / "run.json", text.encode())
+        if rounds:
+            text = text.replace('\n "rounds": []', f'\n "rounds": [\n  {rounds}\n ]')
+        write_atomically(self.directory / "run.json", text.encode())
 
 
 def encoders_of(federation: Federation, state: checkpoints.RunState, directory: Directory) -> dict[str, Encoder]:

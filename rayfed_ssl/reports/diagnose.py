@@ -56,8 +56,9 @@ from rayfed_ssl.evaluation.representation_metrics import (
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.records.run_record import RunRecord, encoders_of
 from rayfed_ssl.storage import checkpoints
+from rayfed_ssl.storage.addresses import Directory
 from rayfed_ssl.storage.checkpoints import RunState, StoredStates
-from rayfed_ssl.storage.filesystem import Directory, write_durably
+from rayfed_ssl.storage.filesystem import write_atomically
 from rayfed_ssl.threads import compute_threads
 from rayfed_ssl.training.state_parts import without_memory
 
@@ -90,7 +91,7 @@ def diagnose(
         found = examine(federation, encoders_in(federation, state, record.checkpoints))
     found = {"round": state.round, "method": federation.config.system, "seed": federation.config.seed} | found
     try:
-        write_durably(directory / FILE, json.dumps(found, indent=1).encode())
+        write_atomically(directory / FILE, json.dumps(found, indent=1).encode())
     except OSError as error:
         if on_unwritten is None:
             raise

@@ -11,7 +11,7 @@ from typing import Any
 
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reproductions.definition import Cell, Reproduction
-from rayfed_ssl.storage.filesystem import write_durably
+from rayfed_ssl.storage.filesystem import write_atomically
 
 CAUTION = (
     "cpu size: far fewer, smaller photographs and fewer epochs than in the paper, and mostly a small CNN. These numbers "
@@ -120,8 +120,8 @@ class Reproduced:
 
     def write(self, directory: Path) -> None:
         """Write `reproduction.json` and `table.md`."""
-        write_durably(directory / "reproduction.json", (json.dumps(self.plain(), indent=1) + "\n").encode())
-        write_durably(directory / "table.md", self.markdown().encode())
+        write_atomically(directory / "reproduction.json", (json.dumps(self.plain(), indent=1) + "\n").encode())
+        write_atomically(directory / "table.md", self.markdown().encode())
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Head and lines of the table: a cell holds mean ± std, the published number and the difference."""

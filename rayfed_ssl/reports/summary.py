@@ -1,7 +1,7 @@
 """What a run achieved and what it cost, from its record."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -43,7 +43,6 @@ class Summary:
         state_sha256: Digest of the last committed state.
         curve: kNN accuracy and bytes by round.
         break_even: FLESD's Eq. 11, where representations are sent.
-        lost: Rounds whose rows a damaged table has lost, by table: bytes and seconds are of what is left.
     """
 
     directory: Path
@@ -62,7 +61,6 @@ class Summary:
     state_sha256: str | None
     curve: tuple[Point, ...]
     break_even: BreakEven | None
-    lost: Mapping[str, Sequence[int]]
 
     def headline(self, score: str) -> float | None:
         """The global encoder's score, or the mean over clients where there is no global one."""
@@ -108,7 +106,6 @@ def summarize(record: RunRecord) -> Summary:
         state_sha256=rounds[-1]["state_sha256"] if rounds else None,
         curve=_curve(record),
         break_even=None if facts is None else BreakEven(**facts),
-        lost=record.incomplete(),
     )
 
 

@@ -1,44 +1,40 @@
-"""Checkpoints: trees in safetensors files, a JSON manifest that makes a round count, nothing that runs when loaded.
+"""Checkpoints: trees in safetensors files, and a JSON manifest per committed round; nothing loaded executes code.
 
-What holds, in a directory as in a bucket:
-
-- A round counts once its manifest is in place, which is written last, as a whole. A run that is killed at any moment, by
-  any signal, in any process, goes on from the last complete round: at most the running round is lost.
-- A power loss may take more. What is new in a round is flushed to disk before its manifest is written if it is below
-  `AT_ONCE`; larger states are flushed every half a minute while the run goes on, and the last round that was flushed stays
-  until a later one is. Which one that is lies on disk too, so that a run that goes on (`recovery`) knows what it can trust.
-- A state is checked against its digest when it is read, except by the run that wrote it, and a manifest against its own.
-  If the last round is damaged, the one before it is there: `KEPT_ROUNDS` rounds stay, and every file that they name.
+- A round is committed when its manifest is in place, which is written last and atomically. A run that is killed at any
+  moment resumes from the last committed round.
+- States and manifests are checked against their digests when they are read.
+- The last `KEPT_ROUNDS` rounds stay, with every file that they name, in case the last is damaged.
 
 States that did not change since an earlier round are not written again.
 """
 
 import hashlib
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from rayfed_ssl.errors import CheckpointError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from rayfed_ssl.errors import CheckpointError, ConfigError
 from rayfed_ssl.method import Empty
-from rayfed_ssl.storage import round_files
-from rayfed_ssl.storage.filesystem import Directory, Place, place_of
-from rayfed_ssl.storage.round_files import STATES, is_of_later_round, manifest_name, manifests_in
+from rayfed_ssl.storage.addresses import Directory, backend_of
+from rayfed_ssl.storage.backend import StorageBackend
+from rayfed_ssl.storage.filesystem import REACHABLE, LocalDirectory
 from rayfed_ssl.storage.tensor_files import EARLIER, chunks, encode
 from rayfed_ssl.trees import Tree, digest, digest_leaves, leaves
 
 KEPT_ROUNDS = 2
 """How many rounds stay: the last, and one before it in case the last is damaged."""
 
-ROUNDS_AT_ONCE = KEPT_ROUNDS + 3
-"""How many rounds' states lie there at most: besides, the last that was flushed, the one being flushed, the running one."""
+ROUNDS_ON_DISK = KEPT_ROUNDS + 1
+"""How many rounds' states are on disk at most: those that stay and the running one."""
 
-AT_ONCE = 8_000_000
-"""Bytes up to which a round's new states are flushed before it counts; a common disk takes 40 ms for them."""
+STATES = ".safetensors"
+
+STRICT = ConfigDict(strict=True, extra="forbid")
 
 
 @dataclass(frozen=True)
@@ -48,8 +44,10 @@ class Stored:
     Attributes:
         file: Its file in the checkpoint directory, "" for an empty state.
         sha256: Digest of its content.
-        nbytes: Bytes of its tensors; 0 if it was written before this was noted.
+        nbytes: Bytes of its tensors.
     """
+
+    __pydantic_config__ = STRICT
 
     file: str
     sha256: str
@@ -58,10 +56,12 @@ class Stored:
 
 @dataclass(frozen=True)
 class RunState:
-    """All that a run needs to go on after a round.
+    """All that a run needs to continue after a round.
 
     Generators are not part of it: every draw follows from (seed, round, client).
     """
+
+    __pydantic_config__ = STRICT
 
     round: int
     server: Stored
@@ -75,51 +75,65 @@ class RunState:
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     @property
-    def files(self) -> frozenset[str]:
-        """Every file that this state lies in."""
-        return frozenset(stored.file for stored in (self.server, *self.clients.values()) if stored.file)
+    def states(self) -> tuple[Stored, ...]:
+        """The server's and all clients' states."""
+        return (self.server, *self.clients.values())
 
-    def nbytes_beside(self, files: frozenset[str]) -> int:
-        """Sum the bytes of the states that are not in these files."""
-        return sum(stored.nbytes for stored in (self.server, *self.clients.values()) if stored.file not in files)
+    @property
+    def files(self) -> frozenset[str]:
+        """Every file of this round's states."""
+        return frozenset(stored.file for stored in self.states if stored.file)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The content of a round's JSON file."""
+
+    __pydantic_config__ = STRICT
+
+    state: RunState
+    state_sha256: str
+
+
+MANIFEST = TypeAdapter(Manifest)
 
 
 def store(tree: Tree, directory: Directory, name: str) -> Stored:
-    """Write a state, which `commit` makes last; an empty one needs no file.
+    """Write a state, which counts once `commit` names it; an empty one needs no file.
 
     Raises:
-        OSError: There is no room, no permission, no connection; the message says which.
+        OSError: No space, no permission or no connection; the message says which.
     """
     if isinstance(tree, Empty):
         return Stored("", digest(tree))
     structure, tensors = encode(tree)
-    # Hashing takes as long as writing and both let go of the interpreter's lock.
+    # Hashing takes as long as writing, and both release the interpreter's lock.
     with ThreadPoolExecutor(1) as hashing:
         sha256 = hashing.submit(digest_leaves, ((path, tensors.get(path, leaf)) for path, leaf in leaves(tree)))
-        place_of(directory).write(name + STATES, chunks(structure, tensors))
+        backend_of(directory).write(name + STATES, chunks(structure, tensors))
         return Stored(name + STATES, sha256.result(), sum(tensor.nbytes for tensor in tensors.values()))
 
 
-def read(stored: Stored, directory: Directory, *, check: bool = True) -> Tree:
-    """Read a state and check it against its digest, unless the same run wrote it, in whichever round and process.
+def read(stored: Stored, directory: Directory) -> Tree:
+    """Read a state and check it against its digest.
 
     Raises:
-        CheckpointError: The file is missing, damaged or was changed.
+        CheckpointError: The file is missing or damaged.
     """
     if not stored.file:
         return Empty()
-    place = place_of(directory)
-    tree = place.read_tree(stored.file)
-    if check and digest(tree) != stored.sha256 != digest_leaves(leaves(tree), plainly=True):
-        raise CheckpointError(f"{place.file(stored.file)} does not hold what its manifest says: {EARLIER}")
+    backend = backend_of(directory)
+    tree = backend.read_tree(stored.file)
+    if digest(tree) != stored.sha256:
+        raise CheckpointError(f"{backend.file(stored.file)} does not match the digest in its manifest: {EARLIER}")
     return tree
 
 
 class StoredStates(Mapping[int, Tree]):
-    """Client states by id in ascending order, each read when it is asked for.
+    """Client states by id in ascending order, each read on access.
 
     Args:
-        stored: Where they lie.
+        stored: Their files and digests.
         directory: The checkpoint directory.
     """
 
@@ -142,153 +156,87 @@ def read_file(path: Path) -> Tree:
     Raises:
         CheckpointError: The file is missing or damaged.
     """
-    return place_of(path.parent).read_tree(path.name)
+    return backend_of(path.parent).read_tree(path.name)
+
+
+def manifest_name(round: int) -> str:
+    """Name the manifest of a round."""
+    return f"round-{round:06d}.json"
 
 
 def manifests(directory: Directory) -> dict[int, str]:
     """Find the manifests of committed rounds, in ascending order of rounds."""
-    return manifests_in(place_of(directory).names())
+    return _manifests_in(backend_of(directory).names())
+
+
+def _manifests_in(names: Iterable[str]) -> dict[int, str]:
+    rounds = {}
+    for name in names:
+        number = name.removeprefix("round-").removesuffix(".json")
+        if name == f"round-{number}.json" and number.isdecimal():
+            rounds[int(number)] = name
+    return dict(sorted(rounds.items()))
 
 
 def commit(state: RunState, directory: Directory) -> None:
-    """Make a round count, then remove what no kept round refers to.
-
-    A `Place` that is given again remembers what its kept rounds refer to, and flushes large states and removes files while
-    the next round runs; for a path the manifests are read, and nothing is left to do afterwards.
+    """Write a round's manifest, then remove what no kept round refers to.
 
     Raises:
-        OSError: There is no room, no permission, no connection; the message says which.
-        CheckpointError: A file of the state is not there.
+        OSError: No space, no permission or no connection; the message says which.
+        CheckpointError: A file of the state is missing.
     """
-    place = place_of(directory)
-    known, anew = (place.kept, False) if place.kept is not None else (_kept_in(place), True)
-    if anew:
-        on_disk = settled(place)
-        place.settling.settled = None if on_disk is None else (on_disk.round, on_disk.files)
-    if isinstance(directory, Path) or place.is_durable or state.nbytes_beside(place.settling.files) <= AT_ONCE:
-        _settle_first(state, place)
-    else:
-        place.write(manifest_name(state.round), [_manifest(state, is_settled=False)])
-        place.settling.begin(state.round, state.files, partial(_settle, state, place, place.settling.files))
-    rounds = known | {state.round: state.files}
-    place.kept = {round: rounds[round] for round in sorted(rounds)[-KEPT_ROUNDS:]} | place.settling.needed
-    _clean(place, anew)
-    if place is not directory:
-        place.wait()
+    backend = backend_of(directory)
+    names = set(backend.names())
+    for file in sorted(state.files - names):
+        if not backend.exists(file):
+            raise CheckpointError(f"{backend.file(file)} was written on another machine: {REACHABLE}")
+    manifest = MANIFEST.dump_json(Manifest(state, state.sha256))
+    backend.write(manifest_name(state.round), [manifest])
+    _remove_unused(backend, names, state)
 
 
-def _settle_first(state: RunState, place: Place) -> None:
-    place.settling.wait()
-    place.settle(state.files - place.settling.files)
-    place.write(manifest_name(state.round), [_manifest(state, is_settled=True)], durably=True)
-    place.settle(())
-    place.settling.settled = state.round, state.files
+def _remove_unused(backend: StorageBackend, names: set[str], state: RunState) -> None:
+    """Remove earlier manifests and states, but not those that a late client writes for a later round."""
+    older = {round: name for round, name in _manifests_in(names).items() if round != state.round}
+    used = {*state.files, manifest_name(state.round)}
+    for name in list(older.values())[-(KEPT_ROUNDS - 1) :]:
+        used.add(name)
+        with suppress(CheckpointError):  # a damaged manifest keeps no state
+            used |= load(backend, name).files
+    unused = {*older.values()} | {n for n in names if n.endswith(STATES) and not _is_later(n, state.round)}
+    backend.delete(sorted(unused - used))
 
 
-def _settle(state: RunState, place: Place, before: frozenset[str]) -> None:
-    place.settle(state.files - before)
-    place.settle([manifest_name(state.round)])
-    round_files.note_settled(place, state.round)
+def _is_later(name: str, round: int) -> bool:
+    """Whether a state was written for a later round, the number at the end of its name."""
+    number = name.removesuffix(STATES).rpartition("-")[2]
+    return number.isdecimal() and int(number) > round
 
 
-def settle(state: RunState, directory: Directory) -> None:
-    """See that a committed round outlives a power loss.
-
-    Raises:
-        OSError: It cannot be written to disk.
-        CheckpointError: A file of the state is not there.
-    """
-    place = place_of(directory)
-    place.settling.wait()
-    if place.settling.settled is None or place.settling.settled[0] != state.round:
-        _settle(state, place, place.settling.files)
-        place.settling.settled = state.round, state.files
-
-
-def settled(directory: Directory) -> RunState | None:
-    """Find the last round that is known to outlive a power loss."""
-    place = place_of(directory)
-    noted = round_files.noted_as_settled(place)
-    for round, name in reversed(manifests(place).items()):
-        with suppress(CheckpointError):
-            content, state = _read_manifest(place, name)
-            if place.is_durable or round == noted or content.get("settled"):
-                return state
-    return None
-
-
-def _kept_in(place: Place) -> dict[int, frozenset[str]]:
-    """Read what the kept rounds refer to; one that is damaged keeps nothing."""
-    found = {}
-    for round, name in list(manifests(place).items())[-KEPT_ROUNDS:]:
-        with suppress(CheckpointError):
-            found[round] = load(place, name).files
-    return found
-
-
-def _clean(place: Place, leftovers: bool) -> None:
-    """Remove states and manifests that are not kept, and perhaps what writers that were killed left behind."""
-    assert place.kept
-    wanted = {manifest_name(round) for round in place.kept}.union(*place.kept.values())
-    names = place.names()
-    manifests_there = set(manifests_in(names).values())
-    unwanted = [
-        name
-        for name in names
-        if name not in wanted
-        and (name in manifests_there or (name.endswith(STATES) and not is_of_later_round(name, max(place.kept))))
-    ]
-    place.delete_later(
-        unwanted + [name for name in names if leftovers and name.startswith((".client-", ".server-", ".round-"))]
-    )
-
-
-def _manifest(state: RunState, *, is_settled: bool) -> bytes:
-    clients = {str(client_id): vars(own) for client_id, own in sorted(state.clients.items())}
-    content = {"round": state.round, "server": vars(state.server), "clients": clients, "state_sha256": state.sha256}
-    return json.dumps(content | {"settled": is_settled}).encode()
-
-
-def forget_after(directory: Directory, round: int) -> None:
-    """Take back what was committed after a round, so that going on from it cannot be mistaken for being done."""
-    place = place_of(directory)
-    place.kept = None
-    round_files.forget_settled(place, round)
-    for later, name in reversed(manifests(place).items()):
-        if later > round:
-            place.delete([name])
-    place.settle(())  # before anything of those rounds is written anew
+def discard_after(directory: Directory, round: int) -> None:
+    """Remove the manifests of later rounds, the last first, and temporary files of writers that were killed."""
+    backend = backend_of(directory)
+    later = [name for number, name in reversed(manifests(backend).items()) if number > round]
+    backend.delete(later + [name for name in backend.names() if name.startswith((".client-", ".server-", ".round-"))])
 
 
 def load(directory: Directory, name: str) -> RunState:
     """Read a manifest.
 
     Raises:
-        CheckpointError: It is damaged.
+        CheckpointError: It is missing or damaged.
     """
-    return _read_manifest(place_of(directory), name)[1]
-
-
-def _read_manifest(place: Place, name: str) -> tuple[dict[str, Any], RunState]:
+    backend = backend_of(directory)
     try:
-        content = json.loads(place.read(name))
-        clients = {int(client_id): Stored(**own) for client_id, own in content["clients"].items()}
-        state = RunState(content["round"], Stored(**content["server"]), clients)
-        if content["state_sha256"] != state.sha256:
-            raise ValueError("its digest does not fit its content")
-        return content, state
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        RecursionError,
-        FileNotFoundError,
-        IsADirectoryError,
-    ) as error:
+        manifest = MANIFEST.validate_json(backend.read(name))
+        if manifest.state_sha256 != manifest.state.sha256:
+            raise ValueError("its digest does not match its content")
+    except (ValueError, FileNotFoundError, IsADirectoryError) as error:
+        reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
         raise CheckpointError(
-            f"{place.file(name)} is damaged ({error}): delete it to go on from the round before"
+            f"{backend.file(name)} is damaged ({reason}): delete it to resume from the round before"
         ) from None
+    return manifest.state
 
 
 def latest(directory: Directory, round: int | None = None) -> RunState:
@@ -297,10 +245,86 @@ def latest(directory: Directory, round: int | None = None) -> RunState:
     Raises:
         CheckpointError: There is none, or it is damaged.
     """
-    found = manifests(directory)
-    if not found:
-        raise CheckpointError(f"{directory} holds no complete round: start the run anew")
-    if round is not None and round not in found:
-        there = ", ".join(map(str, found))
-        raise CheckpointError(f"{directory} does not hold round {round}: it holds {there}")
-    return load(directory, found[max(found) if round is None else round])
+    names = manifests(directory)
+    if not names:
+        raise CheckpointError(f"{directory} holds no committed round: start the run anew")
+    if round is not None and round not in names:
+        raise CheckpointError(f"{directory} does not hold round {round}: it holds {', '.join(map(str, names))}")
+    return load(directory, names[max(names) if round is None else round])
+
+
+def last_intact(directory: Directory, recorded: int) -> tuple[RunState, str | None]:
+    """Find the last committed round whose states are whole: continuing from an earlier one gives the same bits.
+
+    Args:
+        directory: The checkpoint directory.
+        recorded: The last round of the run's record; later ones are skipped, as their rows are not known.
+
+    Returns:
+        The round, and one line for the user if later ones were skipped.
+
+    Raises:
+        CheckpointError: There is none; the message is that of the last.
+    """
+    backend, skipped = backend_of(directory), None
+    for round, name in reversed(manifests(backend).items()):
+        try:
+            check_recorded(round, recorded)
+            state = check_states(load(backend, name), backend)
+        except CheckpointError as error:
+            skipped = skipped or error
+            continue
+        if skipped is None:
+            return state, None
+        return state, f"resuming from round {round}, the last that is whole: {str(skipped).rpartition(': ')[0]}"
+    raise skipped or CheckpointError(f"{directory} holds no committed round: start the run anew")
+
+
+def check_recorded(round: int, recorded: int) -> None:
+    """Refuse to continue from a round whose record is lost.
+
+    Raises:
+        CheckpointError: The round is later than the record's last.
+    """
+    if round > recorded:
+        raise CheckpointError(f"the record is whole up to round {recorded}, which is before round {round}: {EARLIER}")
+
+
+def check_states(state: RunState, directory: Directory) -> RunState:
+    """Read every state of a round in a directory; a bucket holds whole objects only.
+
+    Raises:
+        CheckpointError: A state is missing or damaged.
+    """
+    backend = backend_of(directory)
+    if isinstance(backend, LocalDirectory):
+        for stored in state.states:
+            read(stored, backend)
+    return state
+
+
+def check_moved(before: StorageBackend, backend: StorageBackend, recorded: int, round: int | None) -> None:
+    """Refuse to resume from a copy of a run's states that is older than the run.
+
+    Args:
+        before: Where the states were last.
+        backend: Where they are to be now.
+        recorded: The last round of the run's record, which may not have been committed.
+        round: The round to resume from, if one was given.
+
+    Raises:
+        ConfigError: There are none, or older ones.
+    """
+    rounds = manifests(backend)
+    if not rounds:
+        raise ConfigError(
+            f"the states of this run are in {before}, and {backend} holds none: leave engine.checkpoints as it was, or "
+            "copy them there"
+        )
+    previous = manifests(before) if isinstance(before, LocalDirectory) else {}
+    last = max(previous, default=recorded - 1)
+    if round is None and max(rounds) < last:
+        raise ConfigError(
+            f"{backend} ends with round {max(rounds)}, but this run reached round {last} with its states in {before}: leave "
+            f"engine.checkpoints as it was, copy them there, or resume with --round {max(rounds)}"
+        )

@@ -1,7 +1,7 @@
-"""States in a bucket, through pyarrow's file systems: S3 and what speaks its protocol, Google Cloud Storage.
+"""Files in a bucket, through pyarrow's file systems: S3 and compatible stores, Google Cloud Storage.
 
-Who may enter is decided as everywhere: by environment variables, profiles or an instance's role. An address may say more
-after a question mark: s3://bucket/prefix?region=eu-west-1&endpoint_override=host:9000&scheme=http.
+Credentials come from environment variables, profiles or an instance's role. An address may end in options:
+s3://bucket/prefix?region=eu-west-1&endpoint_override=host:9000&scheme=http.
 """
 
 import errno
@@ -9,7 +9,8 @@ import json
 import os
 import re
 import socket
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -17,16 +18,15 @@ from typing import Any
 from pyarrow import fs
 
 from rayfed_ssl.errors import CheckpointError, ConfigError
-from rayfed_ssl.storage.background import Task, side_by_side
-from rayfed_ssl.storage.filesystem import Place
+from rayfed_ssl.storage.backend import StorageBackend
 from rayfed_ssl.storage.tensor_files import EARLIER, Chunk, read_bytes
 from rayfed_ssl.trees import Tree
 
-DELETED_AT_ONCE = 16
-"""Objects that are removed side by side, as each takes a request."""
+PARALLEL_DELETES = 16
+"""Objects that are removed in parallel, as each takes a request."""
 
 CAUSES = (
-    (("NO_SUCH_BUCKET", "NoSuchBucket"), "there is no such bucket: make it, or correct engine.checkpoints"),
+    (("NO_SUCH_BUCKET", "NoSuchBucket"), "there is no such bucket: create it, or correct engine.checkpoints"),
     (
         ("ACCESS_DENIED", "AccessDenied", "Forbidden", "HTTP status 403", "PERMISSION_DENIED"),
         "no permission: the role or key needs to list, read, write and delete objects there",
@@ -45,52 +45,58 @@ CAUSES = (
     ),
     (
         ("NETWORK_CONNECTION", "curlCode", "timed out", "REQUEST_TIMEOUT"),
-        "it cannot be reached: see to the network, the region and the endpoint",
+        "it cannot be reached: check the network, the region and the endpoint",
     ),
 )
-"""What pyarrow's messages hold, and what they mean to a user."""
+"""Error codes in pyarrow's messages, and their causes."""
 
 
-class Bucket(Place):
+class Bucket(StorageBackend):
     """A prefix in a bucket."""
-
-    is_durable = True
 
     @cached_property
     def _opened(self) -> tuple[Any, str]:
         with self.explained():
-            found: tuple[Any, str] = fs.FileSystem.from_uri(self.address)
-            return found
+            opened: tuple[Any, str] = fs.FileSystem.from_uri(self.address)
+            return opened
 
     def _path(self, name: str) -> str:
         return f"{self._opened[1]}/{name}"
 
     def file(self, name: str) -> str:
-        """Name an object for people."""
+        """Name an object in messages."""
         return f"{self.address.partition('?')[0]}/{name}"
 
     def create(self) -> None:
-        """Write, read and remove an object: a bucket that forbids one of it is noticed before the run begins."""
+        """Write, read and remove an object: missing permissions are found before the run starts."""
         try:
             content = json.dumps({"host": socket.gethostname(), "directory": os.getcwd()}).encode()
             self.write("probe", [content])
             if self.read("probe") != content or "probe" not in self.names():
-                raise ConfigError(f"{self.address} does not show what is written to it: take a consistent store")
+                raise ConfigError(
+                    f"{self.address} does not return what is written to it: use a store with consistent reads"
+                )
             self.delete(["probe"])
         except OSError as error:
             raise ConfigError(f"states cannot be written to {self.address}: {error.strerror or error}") from None
 
-    def _names(self) -> list[str]:
+    def names(self) -> list[str]:
         """List all objects."""
         with self.explained():
             system, path = self._opened
-            found = system.get_file_info(fs.FileSelector(path, allow_not_found=True))
-            return [info.base_name for info in found if info.type == fs.FileType.File]
+            infos = system.get_file_info(fs.FileSelector(path, allow_not_found=True))
+            return [info.base_name for info in infos if info.type == fs.FileType.File]
 
-    def write(self, name: str, content: Iterable[Chunk], *, durably: bool = False) -> None:
-        """Upload an object, which appears when all of it is there.
+    def exists(self, name: str) -> bool:
+        """Whether there is such an object."""
+        with self.explained(name):
+            info = self._opened[0].get_file_info(self._path(name))
+            return bool(info.type == fs.FileType.File)
 
-        An upload that is left before its end is completed as far as it came, so a thread does it that no signal reaches.
+    def write(self, name: str, content: Iterable[Chunk]) -> None:
+        """Upload an object, which appears when all of it has arrived.
+
+        pyarrow completes an interrupted upload with what it has, so a thread does it, which signals do not interrupt.
         """
 
         def upload() -> None:
@@ -98,7 +104,8 @@ class Bucket(Place):
                 for chunk in content:
                     stream.write(chunk)
 
-        Task(upload, "upload").wait()
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(upload).result()
 
     def read(self, name: str) -> bytes:
         """Download an object."""
@@ -113,12 +120,10 @@ class Bucket(Place):
         except FileNotFoundError:
             raise CheckpointError(f"{self.file(name)} is missing: {EARLIER}") from None
 
-    def settle(self, names: Collection[str]) -> None:
-        """Do nothing: an object that is there is there to stay."""
-
     def delete(self, names: Iterable[str]) -> None:
-        """Remove objects, several at a time."""
-        side_by_side(self._delete, list(names), DELETED_AT_ONCE)
+        """Remove objects, several in parallel."""
+        with ThreadPoolExecutor(PARALLEL_DELETES) as pool:
+            list(pool.map(self._delete, names))
 
     def _delete(self, name: str) -> None:
         try:
@@ -129,7 +134,7 @@ class Bucket(Place):
 
     @contextmanager
     def explained(self, name: str = "") -> Iterator[None]:
-        """Turn a cloud's message into one line that says what to do."""
+        """Turn a cloud client's message into one line that says what to do."""
         try:
             yield
         except FileNotFoundError:
@@ -141,10 +146,10 @@ class Bucket(Place):
 
 
 def meaning(message: str) -> str:
-    """Say in one line what a cloud's message means, and in brackets what it said."""
-    found = message.partition("\n")[0]
-    _, mark, told = found.rpartition("AWS Error ")
-    # What is quoted is a name, which may hold any word.
-    said = mark + told if mark else re.sub(r"'[^']*'", "''", found)
-    known = next((what for words, what in CAUSES if any(word in said for word in words)), None)
-    return f"{known} ({said})" if known else found
+    """Explain a cloud client's message in one line, with the original in brackets."""
+    line = message.partition("\n")[0]
+    _, mark, detail = line.rpartition("AWS Error ")
+    # Quoted text is a name, which may hold any of the words below.
+    error = mark + detail if mark else re.sub(r"'[^']*'", "''", line)
+    cause = next((cause for codes, cause in CAUSES if any(code in error for code in codes)), None)
+    return f"{cause} ({error})" if cause else line

@@ -1,14 +1,12 @@
-"""Tables that a run adds rows to, at a cost in time and memory that does not grow with what is there already.
+"""Tables that a run appends rows to, at a cost per round that does not grow.
 
-A table is a Parquet file and, while a run goes on, a journal beside it: an Arrow stream to which each round adds one batch,
-flushed to disk. The journal says how many rows of the Parquet file it follows, so whoever is killed at whatever moment while
-one is merged into the other, every row is read once. A batch that was cut off belongs to a round that was not committed.
+While a run continues, each append writes a small Parquet file, TABLES/NAME-000012.parquet. `merge` joins them into
+NAME.parquet, whose metadata holds the number of the last file that it contains, so that a merge that is killed before it
+removed the small files counts no row twice.
 """
 
-import errno
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,224 +14,138 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from rayfed_ssl.storage.filesystem import explained, write_durably
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.storage.filesystem import explained, write_atomically
 
 Row = Mapping[str, Any]
 
-DAMAGE = (OSError, ValueError, SystemError, pa.ArrowException)
-"""What reading a damaged file raises."""
+TABLES = "tables"
+"""The directory of the small files, beside the merged ones."""
 
-AFTER = b"after"
-"""Key in the journal's schema: rows of the Parquet file that the journal follows."""
+MERGED = b"merged"
+"""Key in the metadata of NAME.parquet: the number of the last small file that it contains."""
+
+DAMAGE = (OSError, ValueError, SystemError, pa.ArrowException)
+"""What pyarrow raises for a damaged file."""
+
+
+class DamagedTableError(ConfigError):
+    """A file of a table is missing or damaged."""
 
 
 class GrowingTable:
     """Rows on disk.
 
     Args:
-        path: The Parquet file; the journal is beside it.
+        path: The merged Parquet file.
         schema: Columns and types.
     """
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._path, self._schema = path, schema
-        self._journal = path.with_suffix(".arrows")
-        self._file: Any = None
-        self._writer: Any = None
-        self._table: pa.Table | None = None
+        self._last: int | None = None
         self._rows: list[dict[str, Any]] | None = None
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """All rows, kept in memory until more are added."""
+        """All rows, kept in memory until more are appended."""
         if self._rows is None:
-            self._rows = (self._table if self._table is not None else self.read()).to_pylist()
-            self._table = None
+            self._rows = self.read().to_pylist()
         return self._rows
 
-    def load(self) -> None:
-        """Read all rows now, for who wants to know whether they can be read.
-
-        Raises:
-            OSError, ValueError: As `read`.
-        """
-        self._table = self.read()
-
-    def read(self) -> pa.Table:
+    def read(self, *, skip_damaged: bool = False) -> pa.Table:
         """Read all rows.
 
-        Raises:
-            OSError: The Parquet file is missing.
-            ValueError: It is damaged, or has other columns.
-        """
-        return self._joined(self._checked(self._parquet()), self._read_journal())
-
-    def salvage(self, beginning: Sequence[Row] = ()) -> None:
-        """Keep what can be read of a damaged table; the files that cannot stay beside it, as NAME.damaged.
-
         Args:
-            beginning: Rows that the table was made with, in case its Parquet file is lost.
+            skip_damaged: Whether to leave out files that are missing or damaged.
 
         Raises:
-            OSError, MemoryError: A file cannot be read now, which is no damage; nothing was changed.
+            DamagedTableError: A file is missing or damaged, or has other columns.
         """
+        tables = [self._schema.empty_table()]
+        for file in (self._path, *self._parts()):
+            try:
+                tables.append(_read(file, self._schema))
+            except DamagedTableError:
+                if not skip_damaged:
+                    raise
+        return pa.concat_tables(tables)
+
+    def _parts(self) -> list[Path]:
+        """List the small files that are not merged yet, in order."""
+        merged = self._merged()
+        files = sorted((self._path.parent / TABLES).glob(f"{self._path.stem}-*.parquet"))
+        return [file for file in files if _number(file) > merged]
+
+    def _merged(self) -> int:
         try:
-            table: pa.Table | None = self._checked(self._parquet())
-        except DAMAGE as error:
-            _raise_if_passing(error)
-            table = None
-        journal = self._read_journal()
-        if table is not None and (journal is None or not journal.damaged):
-            self._table = self._joined(table, journal)  # as `load`: whoever asks next need not read it again
-            return
-        rows = [] if journal is None else journal.batches
-        if table is None:
-            first = pa.Table.from_pylist(list(beginning), schema=self._schema)
-            found = pa.concat_tables([first, pa.Table.from_batches(rows, self._schema)])
-            _put_aside(self._path)
-        else:
-            found = self._joined(table, journal)
-        _put_aside(self._journal)  # before its rows are anywhere else, so that none is ever counted twice
-        self.replace(found)
-
-    def _parquet(self) -> pa.Table:
-        return pq.read_table(self._path, page_checksum_verification=True)
-
-    def _checked(self, table: pa.Table) -> pa.Table:
-        if set(table.schema.names) != set(self._schema.names):
-            raise ValueError(
-                f"a table has columns {', '.join(table.schema.names)} instead of {', '.join(self._schema.names)}"
-            )
-        table = table.select(self._schema.names).cast(self._schema)
-        table.validate(full=True)
-        return table
-
-    def _joined(self, table: pa.Table, journal: "_Journal | None") -> pa.Table:
-        if journal is None:
-            return table
-        merged = journal.after + sum(batch.num_rows for batch in journal.batches) <= len(table)
-        if merged or journal.after > len(table):  # it was merged, or cut back, and not yet removed
-            return table
-        return pa.concat_tables([table[: journal.after], pa.Table.from_batches(journal.batches, self._schema)])
-
-    def _read_journal(self) -> "_Journal | None":
-        if self._journal.is_dir():
-            return _Journal(0, [], damaged=True)
-        try:
-            with pa.OSFile(str(self._journal)) as file:
-                return _read_batches(file, self._schema)
-        except FileNotFoundError:
-            return None
+            return int((pq.read_schema(self._path).metadata or {}).get(MERGED, 0))
+        except DAMAGE:
+            return 0
 
     def append(self, rows: Sequence[Row]) -> None:
-        """Add rows, on disk when this returns.
+        """Add rows.
 
         Raises:
-            OSError: There is no room; the message says what to do.
+            OSError: No space or no permission; the message says what to do.
         """
-        self._rows = self._table = None
-        if self._writer is None:
-            self._begin()
+        if self._last is None:
+            self._last = max(map(_number, self._parts()), default=self._merged())
+        file = self._path.parent / TABLES / f"{self._path.stem}-{self._last + 1:06d}.parquet"
         try:
-            self._writer.write_batch(pa.RecordBatch.from_pylist(list(rows), self._schema))
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            file.parent.mkdir(exist_ok=True)
+            write_table(file, pa.Table.from_pylist(list(rows), schema=self._schema))
         except OSError as error:
-            raise explained(error, self._journal) from error
-
-    def _begin(self) -> None:
-        """Begin a journal; an old one, of another process, is merged first."""
-        self.merge()
-        schema = self._schema.with_metadata({AFTER: str(pq.read_metadata(self._path).num_rows)})
-        self._file = self._journal.open("wb")
-        options = pa.ipc.IpcWriteOptions(compression="zstd")
-        self._writer = pa.ipc.new_stream(self._file, schema, options=options)
+            raise explained(error, file) from error
+        self._last, self._rows = self._last + 1, None
 
     def merge(self) -> None:
-        """Write the journal's rows into the Parquet file."""
-        if self._journal.exists():
-            self.replace(self.read())
+        """Join the small files into the merged one."""
+        if parts := self._parts():
+            self._replace(self.read(), _number(parts[-1]))
 
-    def replace(self, table: pa.Table) -> None:
-        """Put other rows in the place of all."""
-        self._rows = self._table = self._writer = None
-        write_table(self._path, table)
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-        self._journal.unlink(missing_ok=True)
+    def truncate(self, last: int) -> None:
+        """Remove the rows of later rounds, and whatever is damaged."""
+        table, parts = self.read(skip_damaged=True), self._parts()
+        self._replace(
+            table.filter(pc.less_equal(table["round"], last)), max(map(_number, parts), default=self._merged())
+        )
 
     def create(self, rows: Sequence[Row] = ()) -> None:
         """Make the table."""
-        self.replace(pa.Table.from_pylist(list(rows), schema=self._schema))
+        self._replace(pa.Table.from_pylist(list(rows), schema=self._schema), 0)
 
-    def truncate(self, column: str, last: int) -> None:
-        """Remove rows that have more than a number in a column."""
-        table = self.read()
-        self.replace(table.filter(pc.less_equal(table[column], last)))
-
-
-@dataclass(frozen=True)
-class _Journal:
-    """What could be read of a journal.
-
-    Attributes:
-        after: Rows of the Parquet file that it follows.
-        batches: What was added, up to where its writer was killed.
-        damaged: Whether it is no journal of this table's, or holds what nobody wrote.
-    """
-
-    after: int
-    batches: list[pa.RecordBatch]
-    damaged: bool = False
+    def _replace(self, table: pa.Table, merged: int) -> None:
+        write_table(self._path, table.replace_schema_metadata({MERGED: str(merged)}))
+        self._last, self._rows = merged, None
+        for file in (self._path.parent / TABLES).glob(f"{self._path.stem}-*.parquet"):
+            file.unlink()
+        with suppress(OSError):  # another table's files are there
+            (self._path.parent / TABLES).rmdir()
 
 
-def _read_batches(file: Any, schema: pa.Schema) -> _Journal:
-    """Read a journal up to where its writer was killed; without a header it follows nothing and holds nothing."""
-    batches: list[pa.RecordBatch] = []
+def _number(file: Path) -> int:
+    number = file.stem.rpartition("-")[2]
+    return int(number) if number.isdecimal() else 0
+
+
+def _read(file: Path, schema: pa.Schema) -> pa.Table:
     try:
-        stream = pa.ipc.open_stream(file)
-        after = int(stream.schema.metadata[AFTER])
-        if not stream.schema.equals(schema):
-            raise ValueError("it has other columns")
-    except (*DAMAGE, KeyError, TypeError):
-        return _Journal(0, [], damaged=file.size() > 0)
-    while True:
-        try:
-            batch = stream.read_next_batch()
-        except StopIteration:
-            return _Journal(after, batches)
-        except (pa.ArrowInvalid, OSError):  # what came before a cut counts
-            return _Journal(after, batches)
-        except (*DAMAGE, KeyError, TypeError):
-            return _Journal(after, batches, damaged=True)
-        try:
-            batch.validate(full=True)
-        except pa.ArrowException:
-            return _Journal(after, batches, damaged=True)
-        batches.append(batch)
-
-
-def _raise_if_passing(error: BaseException) -> None:
-    """Pass on what says nothing of a file's content: no permission, no memory, a disk or a network that is away."""
-    if isinstance(error, MemoryError):
-        raise error
-    if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT, errno.EISDIR):
-        raise error
-
-
-def _put_aside(path: Path) -> None:
-    """Rename a file, over no other, so that nothing is lost that somebody may still read."""
-    if not path.exists():
-        return
-    number = 1
-    while (aside := path.with_name(f"{path.name}.damaged" + ("" if number == 1 else f"-{number}"))).exists():
-        number += 1
-    path.rename(aside)
+        table = pq.read_table(file, page_checksum_verification=True)
+        if set(table.schema.names) != set(schema.names):
+            raise ValueError(f"it has columns {', '.join(table.schema.names)} instead of {', '.join(schema.names)}")
+        table = table.select(schema.names).cast(schema)
+        table.validate(full=True)
+        return table
+    except DAMAGE as error:
+        reason = " ".join(str(error).split())
+        raise DamagedTableError(
+            f"{file} is damaged ({reason}): `rayfed-ssl resume` computes its rounds again where their checkpoints are kept"
+        ) from None
 
 
 def write_table(path: Path, table: pa.Table) -> None:
-    """Write a Parquet file as a whole or not at all."""
+    """Write a Parquet file atomically."""
     buffer = pa.BufferOutputStream()
     pq.write_table(table, buffer, write_page_checksum=True)
-    write_durably(path, buffer.getvalue().to_pybytes())
+    write_atomically(path, buffer.getvalue().to_pybytes())

@@ -1,4 +1,4 @@
-"""Trees in safetensors files: named tensors, and JSON in the header that says how they hang together.
+"""Trees in safetensors files: named tensors, and their structure as JSON in the header.
 
 Nothing that is loaded is executed, and any safetensors library reads the tensors. Files are written from the tensors'
 own memory; the library's `save` would copy them three times.
@@ -7,9 +7,11 @@ own memory; the library's `save` would copy them three times.
 import dataclasses
 import importlib
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,8 @@ from safetensors.torch import load
 from torch import Tensor
 
 from rayfed_ssl.errors import CheckpointError
+from rayfed_ssl.method import Method
+from rayfed_ssl.training.objective import Objective
 from rayfed_ssl.trees import Tree, is_node
 
 DTYPES = {
@@ -26,7 +30,7 @@ DTYPES = {
 }  # fmt: skip
 """The format's names of numpy's types."""
 
-EARLIER = "go on from an earlier round with `rayfed-ssl resume RUN --round N`, or start anew"
+EARLIER = "resume from an earlier round with `rayfed-ssl resume RUN --round N`, or start anew"
 
 Chunk = bytes | memoryview
 
@@ -44,16 +48,16 @@ def encode(tree: Tree) -> tuple[Any, dict[str, Tensor]]:
         if isinstance(node, list | tuple):
             return {type(node).__name__: [visit(value, f"{path}/{i}") for i, value in enumerate(node)]}
         if is_node(node):
-            kind = f"{type(node).__module__}:{type(node).__qualname__}"
             names = [f.name for f in dataclasses.fields(node)]
-            return {"class": kind, "fields": {name: visit(getattr(node, name), f"{path}/{name}") for name in names}}
+            fields = {name: visit(getattr(node, name), f"{path}/{name}") for name in names}
+            return {"class": _class_name(type(node)), "fields": fields}
         return {"value": node}
 
     return visit(tree, ""), tensors
 
 
 def decode(structure: Any, tensors: Mapping[str, Tensor]) -> Tree:
-    """Join what `encode` split; only dataclasses of this package are made."""
+    """Join what `encode` split; see `_dataclass` for the classes that may be constructed."""
     if "tensor" in structure:
         return tensors[structure["tensor"]]
     if "dict" in structure:
@@ -68,14 +72,37 @@ def decode(structure: Any, tensors: Mapping[str, Tensor]) -> Tree:
     return structure["value"]
 
 
-def _dataclass(kind: str) -> type:
-    module, _, name = kind.partition(":")
-    if module.split(".")[0] != "rayfed_ssl":
-        raise CheckpointError(f"a checkpoint may hold states of rayfed_ssl only, got {kind}: do not load this file")
-    found = getattr(importlib.import_module(module), name, None)
-    if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
-        raise CheckpointError(f"a checkpoint may hold dataclasses only, got {kind}: do not load this file")
-    return found
+def _class_name(cls: type) -> str:
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _dataclass(name: str) -> type:
+    """Find a dataclass of this package, or one in the namespace of a module that defines a loaded method or objective.
+
+    Other modules are never imported, so a file cannot make a program run code that its configuration does not name.
+    """
+    module, _, attribute = name.partition(":")
+    if module.split(".")[0] == "rayfed_ssl":
+        cls = getattr(importlib.import_module(module), attribute, None)
+    else:
+        classes = [value for plugin in _plugin_modules() for value in vars(plugin).values() if isinstance(value, type)]
+        cls = next((value for value in classes if _class_name(value) == name), None)
+        if cls is None:
+            raise CheckpointError(
+                f"a checkpoint may hold states of rayfed_ssl and of the run's method or objective only, got {name}: do not "
+                "load this file"
+            )
+    if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
+        raise CheckpointError(f"a checkpoint may hold dataclasses only, got {name}: do not load this file")
+    return cls
+
+
+def _plugin_modules() -> list[ModuleType]:
+    """List the loaded modules that define a method or an objective."""
+    classes: list[type] = [Method, Objective]
+    for cls in classes:  # grows while it is walked
+        classes += cls.__subclasses__()
+    return [sys.modules[name] for name in dict.fromkeys(cls.__module__ for cls in classes) if name in sys.modules]
 
 
 def chunks(structure: Any, tensors: Mapping[str, Tensor]) -> Iterator[Chunk]:
@@ -113,15 +140,15 @@ def read_path(path: Path) -> Tree:
 
 
 def metadata(path: Path) -> dict[str, str]:
-    """Read what a safetensors file says about itself, without its tensors.
+    """Read a safetensors file's metadata without its tensors.
 
     Raises:
         CheckpointError: It is missing, or no such file.
     """
     try:
         with safe_open(path, framework="pt") as file:
-            found: dict[str, str] = file.metadata() or {}
-            return found
+            strings: dict[str, str] = file.metadata() or {}
+            return strings
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing: {EARLIER}") from None
     except (SafetensorError, OSError) as error:

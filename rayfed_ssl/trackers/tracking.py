@@ -13,7 +13,7 @@ from rayfed_ssl.engine.round_loop import Evaluation, Observer, RoundOutcome
 from rayfed_ssl.records.metric_rows import Row, ledger_rows, metric_rows, score_rows
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.summary import summarize
-from rayfed_ssl.storage.filesystem import write_durably
+from rayfed_ssl.storage.filesystem import write_atomically
 from rayfed_ssl.trackers import Ending, Subject, Tracker, chosen, opener
 from rayfed_ssl.trackers.series import Points, moved, points
 
@@ -112,7 +112,7 @@ class Tracking(Observer):
     def _remember(self) -> None:
         for followed in self._followed:
             self._memory[followed.name] = {"identity": followed.tracker.identity, "logged": followed.logged}
-        write_durably(self._record.directory / MEMORY, json.dumps(self._memory, indent=1).encode())
+        write_atomically(self._record.directory / MEMORY, json.dumps(self._memory, indent=1).encode())
 
     def _attempt(self, name: str, action: Callable[[], None]) -> None:
         """Do something that another program's mood decides about; whatever it raises, the run goes on."""

@@ -101,7 +101,7 @@ def test_states_are_kept_while_they_find_room(cluster, tmp_path):
     cache.keep(0, small, ref)
     cache.keep(1, large, ref)
     assert cache.find(0, small).parcel is ref
-    assert cache.find(1, large) == Memory(large, own=True)
+    assert cache.find(1, large) == Memory(large)
     assert cache.find(0, large) == Memory(large)
 
 

@@ -181,7 +181,7 @@ def test_what_cannot_be_written_is_given_all_the_same(finished: Runs, monkeypatc
         raise OSError(errno.EROFS, "Read-only file system", str(path))
 
     expected = diagnose(finished("local"))
-    monkeypatch.setattr("rayfed_ssl.reports.diagnose.write_durably", refuse)
+    monkeypatch.setattr("rayfed_ssl.reports.diagnose.write_atomically", refuse)
     told: list[OSError] = []
     assert diagnose(finished("local"), on_unwritten=told.append) == expected
     assert len(told) == 1

@@ -1,10 +1,9 @@
 """Checkpoints: what goes in comes out, bit for bit, and what is damaged is said to be."""
 
 import errno
+import importlib
 import json
-import os
-import threading
-from dataclasses import replace
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,10 @@ import torch
 from safetensors.torch import load_file, save
 
 from rayfed_ssl.method import Empty, Encoder
-from rayfed_ssl.storage import background as settling
 from rayfed_ssl.storage import checkpoints
-from rayfed_ssl.storage import filesystem as places
 from rayfed_ssl.storage.checkpoints import CheckpointError, RunState, Stored
-from rayfed_ssl.storage.filesystem import Folder
-from rayfed_ssl.trees import digest, digest_leaves, leaves
+from rayfed_ssl.storage.filesystem import LocalDirectory, write_atomically
+from rayfed_ssl.trees import digest
 
 DTYPES = ("float16", "float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "int64", "bool")
 
@@ -44,7 +41,7 @@ LEAVES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", LEAVES)
-def test_a_leaf_comes_back_as_it_was(tmp_path: Path, name: str):
+def test_a_leaf_is_read_as_it_was_stored(tmp_path: Path, name: str):
     tree = {"first": LEAVES[name], "second": 1}
     back = checkpoints.read(checkpoints.store(tree, tmp_path, "state"), tmp_path)
     assert digest(back) == digest(tree)
@@ -78,7 +75,7 @@ def test_a_flipped_bit_is_noticed(tmp_path: Path):
     content = bytearray(path.read_bytes())
     content[-5] ^= 1
     path.write_bytes(bytes(content))
-    with pytest.raises(CheckpointError, match=r"state\.safetensors does not hold what its manifest says"):
+    with pytest.raises(CheckpointError, match=r"state\.safetensors does not match the digest in its manifest"):
         checkpoints.read(stored, tmp_path)
 
 
@@ -92,15 +89,18 @@ def test_a_truncated_file_is_noticed(tmp_path: Path, size: int):
 
 
 def test_a_missing_file_is_named(tmp_path: Path):
-    with pytest.raises(CheckpointError, match=r"gone\.safetensors is missing: go on from an earlier round"):
+    with pytest.raises(CheckpointError, match=r"gone\.safetensors is missing: resume from an earlier round"):
         checkpoints.read(Stored("gone.safetensors", "0"), tmp_path)
 
 
 STRANGE = {
-    "foreign": ({"class": "os:system", "fields": {}}, "states of rayfed_ssl only, got os:system"),
-    "foreign with our prefix": ({"class": "rayfed_ssl_evil:X", "fields": {}}, "states of rayfed_ssl only"),
+    "foreign": (
+        {"class": "os:system", "fields": {}},
+        "states of rayfed_ssl and .* only, got os:system",
+    ),
+    "foreign with our prefix": ({"class": "rayfed_ssl_evil:X", "fields": {}}, "states of rayfed_ssl and"),
     "function": ({"class": "rayfed_ssl.trees:digest", "fields": {}}, "dataclasses only"),
-    "imported class": ({"class": "rayfed_ssl.storage.checkpoints:Place", "fields": {}}, "dataclasses only"),
+    "imported class": ({"class": "rayfed_ssl.storage.checkpoints:LocalDirectory", "fields": {}}, "dataclasses only"),
     "no such class": ({"class": "rayfed_ssl.method:Nothing", "fields": {}}, "dataclasses only"),
     "other fields": ({"class": "rayfed_ssl.method:Encoder", "fields": {"x": {"value": 1}}}, "is damaged"),
     "no structure": ([1], "is damaged"),
@@ -161,17 +161,9 @@ def test_only_files_that_a_kept_round_refers_to_stay(tmp_path: Path):
     ]
 
 
-def test_leftovers_of_a_killed_writer_are_ignored(tmp_path: Path):
-    state = round_with_files(tmp_path, 1, (0,))
-    checkpoints.commit(state, tmp_path)
-    (tmp_path / ".round-000002.json.4711").write_text('{"round": 2, "ser')
-    (tmp_path / "server-000002.safetensors").write_bytes(b"half")
-    assert checkpoints.latest(tmp_path) == state
-
-
-def test_writing_durably_leaves_nothing_else_behind(tmp_path: Path):
-    places.write_durably(tmp_path / "a.json", b"one")
-    places.write_durably(tmp_path / "a.json", b"two")
+def test_an_atomic_write_leaves_no_other_file(tmp_path: Path):
+    write_atomically(tmp_path / "a.json", b"one")
+    write_atomically(tmp_path / "a.json", b"two")
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a.json", b"two")]
 
 
@@ -179,15 +171,15 @@ def test_a_write_that_fails_leaves_the_old_content(tmp_path: Path, monkeypatch: 
     def no_space(*_: object) -> None:
         raise OSError(errno.ENOSPC, "no space left on device")
 
-    places.write_durably(tmp_path / "a.json", b"one")
+    write_atomically(tmp_path / "a.json", b"one")
     monkeypatch.setattr("os.replace", no_space)
     with pytest.raises(OSError, match="no space"):
-        places.write_durably(tmp_path / "a.json", b"two")
+        write_atomically(tmp_path / "a.json", b"two")
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a.json", b"one")]
 
 
 def test_no_manifest_is_an_error_that_says_so(tmp_path: Path):
-    with pytest.raises(CheckpointError, match="holds no complete round: start the run anew"):
+    with pytest.raises(CheckpointError, match="holds no committed round: start the run anew"):
         checkpoints.latest(tmp_path)
 
 
@@ -201,14 +193,20 @@ def test_a_round_that_is_not_there_is_an_error_that_lists_those_that_are(tmp_pat
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [('"round": 1', '"round": 2'), ("}", ""), ('"server"', '"sever"'), ('"clients": {', '"clients": 3, "x": {')],
-    ids=["other round", "cut", "other key", "other type"],
+    [
+        ('"round":1', '"round":2'),
+        ("}", ""),
+        ('"server"', '"sever"'),
+        ('"clients":{', '"clients":3,"x":{'),
+        ('"round":1', '"round":"1"'),
+    ],
+    ids=["other round", "cut", "other key", "other type", "number as text"],
 )
 def test_a_changed_manifest_is_noticed(tmp_path: Path, old: str, new: str):
     checkpoints.commit(round_with_files(tmp_path, 1, (0,)), tmp_path)
     path = tmp_path / "round-000001.json"
     path.write_text(path.read_text().replace(old, new))
-    with pytest.raises(CheckpointError, match=r"round-000001\.json is damaged .* go on from the round before"):
+    with pytest.raises(CheckpointError, match=r"round-000001\.json is damaged .* resume from the round before"):
         checkpoints.latest(tmp_path)
 
 
@@ -233,36 +231,6 @@ def test_tensors_that_share_memory_are_stored(tmp_path: Path):
     assert digest(checkpoints.read(checkpoints.store(tree, tmp_path, "state"), tmp_path)) == digest(tree)
 
 
-def test_all_files_of_a_round_are_flushed_to_disk_before_its_manifest_is_in_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    flushed: list[str] = []
-    fsync, replace = os.fsync, os.replace
-
-    def note_fsync(descriptor: int) -> None:
-        flushed.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
-        fsync(descriptor)
-
-    def note_replace(source: Path, target: Path) -> None:
-        flushed.append(f"-> {target.name}")
-        replace(source, target)
-
-    state = round_with_files(tmp_path, 1, (0, 1))
-    monkeypatch.setattr(os, "fsync", note_fsync)
-    monkeypatch.setattr(os, "replace", note_replace)
-    checkpoints.commit(state, tmp_path)
-    before = flushed[: flushed.index("-> round-000001.json")]
-    assert state.files < set(before)
-    assert before[-1].startswith(".round-000001.json")
-    flushed.clear()
-    checkpoints.commit(replace_round(state, 2), tmp_path)
-    assert not state.files & set(flushed), "what was flushed in an earlier round is not flushed again"
-
-
-def replace_round(state: RunState, round: int) -> RunState:
-    return RunState(round, state.server, state.clients)
-
-
 def test_any_library_reads_the_files(tmp_path: Path):
     tree = {"a": torch.randn(3, 5), "b": {"c": torch.arange(7, dtype=torch.int16), "none": torch.empty(0, 4)}}
     stored = checkpoints.store(tree, tmp_path, "state")
@@ -275,11 +243,22 @@ def test_any_library_reads_the_files(tmp_path: Path):
     assert stored.nbytes == 3 * 5 * 4 + 7 * 2
 
 
-def test_states_of_a_round_to_come_stay_and_what_killed_writers_left_goes(tmp_path: Path):
+def test_temporary_files_of_a_killed_writer_are_ignored_and_removed_on_resume(tmp_path: Path):
+    state = round_with_files(tmp_path, 1, (0,))
+    checkpoints.commit(state, tmp_path)
+    before = sorted(tmp_path.iterdir())
+    (tmp_path / ".round-000002.json.4711").write_text('{"round": 2, "ser')
+    (tmp_path / ".client-000000-000002.safetensors.4711").write_bytes(b"half")
+    checkpoints.store({"w": torch.ones(2)}, tmp_path, "server-000002")
+    assert checkpoints.latest(tmp_path) == state
+    checkpoints.discard_after(tmp_path, 1)
+    assert sorted(tmp_path.iterdir()) == sorted([*before, tmp_path / "server-000002.safetensors"])
+
+
+def test_states_of_a_later_round_stay_and_unused_ones_of_earlier_rounds_go(tmp_path: Path):
     checkpoints.commit(round_with_files(tmp_path, 1, ()), tmp_path)
     for name in ("client-000000-000003", "client-000000-000001"):
         checkpoints.store({"w": torch.ones(2)}, tmp_path, name)
-    (tmp_path / ".client-000000-000002.safetensors.4711").write_bytes(b"half")
     checkpoints.commit(round_with_files(tmp_path, 2, ()), tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "client-000000-000003.safetensors",
@@ -290,40 +269,100 @@ def test_states_of_a_round_to_come_stay_and_what_killed_writers_left_goes(tmp_pa
     ]
 
 
-def test_a_state_whose_digest_is_plain_sha256_can_be_read(tmp_path: Path):
-    state = {"weights": torch.arange(10_000.0)}
-    stored = checkpoints.store(state, tmp_path, "server-000001")
-    plain = replace(stored, sha256=digest_leaves(leaves(state), plainly=True))
-    assert plain.sha256 != stored.sha256
-    assert checkpoints.read(plain, tmp_path)["weights"].equal(state["weights"])
+def three_rounds(directory: Path) -> None:
+    """Round 3 has a state of client 1 that round 2 does not have."""
+    state: RunState | None = None
+    for round, clients in ((1, (0, 1)), (2, (0,)), (3, (1,))):
+        state = round_with_files(directory, round, clients, state)
+        checkpoints.commit(state, directory)
 
 
-def test_large_states_are_flushed_in_the_background_and_the_last_flushed_round_stays(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(checkpoints, "AT_ONCE", 0)
-    monkeypatch.setattr(settling, "FLUSH_EVERY", 0)
-    place, over = Folder(tmp_path), threading.Event()
-    monkeypatch.setattr(place, "settle", lambda names: over.wait(20))
-    states = []
-    for round in range(1, 6):
-        stored = checkpoints.store({"weights": torch.full((10,), round)}, place, f"server-{round:06d}")
-        states.append(RunState(round, stored))
-        checkpoints.commit(states[-1], place)
-    assert sorted(checkpoints.manifests(place)) == [1, 4, 5]
-    over.set()
-    checkpoints.settle(states[-1], place)
-    checkpoints.commit(RunState(6, states[-1].server), place)
-    assert sorted(checkpoints.manifests(place)) == [5, 6]
+@pytest.mark.parametrize("name", ["client-000001-000003.safetensors", "server-000003.safetensors", "round-000003.json"])
+@pytest.mark.parametrize("content", [b"", None], ids=["empty", "missing"])
+def test_a_damaged_round_is_skipped_on_resume(tmp_path: Path, name: str, content: bytes | None):
+    three_rounds(tmp_path)
+    assert checkpoints.last_intact(tmp_path, 3) == (checkpoints.latest(tmp_path), None)
+    (tmp_path / name).unlink()
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    state, message = checkpoints.last_intact(tmp_path, 3)
+    assert state.round == 2
+    if (name, content) != ("round-000003.json", None):
+        assert message is not None
+        assert message.startswith(f"resuming from round 2, the last that is whole: {tmp_path / name} is ")
 
 
-def test_what_goes_wrong_while_flushing_is_told_at_the_next_commit(tmp_path: Path, monkeypatch):
-    def fail(names: Any) -> None:
-        raise OSError(28, "No space left on device", "somewhere")
+def test_a_round_later_than_the_record_is_skipped_on_resume(tmp_path: Path):
+    three_rounds(tmp_path)
+    state, message = checkpoints.last_intact(tmp_path, 2)
+    assert state.round == 2
+    assert message is not None
+    assert message.endswith("the record is whole up to round 2, which is before round 3")
+    with pytest.raises(
+        CheckpointError, match="the record is whole up to round 1, which is before round 3: resume from an"
+    ):
+        checkpoints.last_intact(tmp_path, 1)
 
-    monkeypatch.setattr(checkpoints, "AT_ONCE", 0)
-    monkeypatch.setattr(settling, "FLUSH_EVERY", 0)
-    place = Folder(tmp_path)
-    monkeypatch.setattr(place, "settle", fail)
-    stored = checkpoints.store({"weights": torch.ones(10)}, place, "server-000001")
-    checkpoints.commit(RunState(1, stored), place)
-    with pytest.raises(OSError, match="No space left"):
-        checkpoints.settle(RunState(1, stored), place)
+
+def test_a_state_that_another_machine_wrote_elsewhere_is_noticed_before_the_commit(tmp_path: Path):
+    here, elsewhere = LocalDirectory(tmp_path / "here"), LocalDirectory(tmp_path / "elsewhere")
+    here.create()
+    elsewhere.create()
+    checkpoints.commit(RunState(0, checkpoints.store({"w": torch.ones(3)}, here, "server-000000")), here)
+    server = checkpoints.store({"w": torch.ones(4)}, elsewhere, "server-000001")
+    with pytest.raises(CheckpointError, match=r"server-000001\.safetensors was written on another machine: .* share"):
+        checkpoints.commit(RunState(1, server), here)
+    assert checkpoints.latest(here).round == 0
+
+
+PLUGIN = """
+from dataclasses import dataclass
+from torch import Tensor
+from rayfed_ssl.methods.fedavg import FedAvg
+from plugin_states import Momentum
+
+@dataclass(frozen=True)
+class ServerState:
+    weights: dict[str, Tensor]
+    momentum: Momentum
+
+class MyMethod(FedAvg):
+    pass
+"""
+
+PLUGIN_STATES = """
+from dataclasses import dataclass
+from torch import Tensor
+
+@dataclass(frozen=True)
+class Momentum:
+    values: dict[str, Tensor]
+
+@dataclass(frozen=True)
+class Other:
+    value: int
+"""
+
+
+def test_states_of_a_loaded_method_from_outside_are_read_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "plugin_method.py").write_text(PLUGIN)
+    (tmp_path / "plugin_states.py").write_text(PLUGIN_STATES)
+    monkeypatch.syspath_prepend(tmp_path)
+    method, states = importlib.import_module("plugin_method"), importlib.import_module("plugin_states")
+    state = method.ServerState({"w": torch.ones(2)}, states.Momentum({"w": torch.zeros(2)}))
+    back = checkpoints.read(checkpoints.store(state, tmp_path, "server-000001"), tmp_path)
+    assert type(back) is method.ServerState
+    assert digest(back) == digest(state)
+    stored = checkpoints.store(states.Other(3), tmp_path, "server-000002")
+    with pytest.raises(CheckpointError, match="got plugin_states:Other: do not load this file"):
+        checkpoints.read(stored, tmp_path)
+
+
+def test_a_module_that_no_configuration_names_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "never_imported.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    structure = {"class": "never_imported:State", "fields": {}}
+    (tmp_path / "state.safetensors").write_bytes(save({}, {"structure": json.dumps(structure)}))
+    with pytest.raises(CheckpointError, match="got never_imported:State: do not load this file"):
+        checkpoints.read_file(tmp_path / "state.safetensors")
+    assert "never_imported" not in sys.modules

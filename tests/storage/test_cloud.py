@@ -16,9 +16,9 @@ from moto.server import ThreadedMotoServer
 from rayfed_ssl import Config, ConfigError, replay, resume, run
 from rayfed_ssl.reports.export import export_encoder
 from rayfed_ssl.storage import checkpoints
+from rayfed_ssl.storage.addresses import join, open_backend
 from rayfed_ssl.storage.checkpoints import CheckpointError, RunState
 from rayfed_ssl.storage.cloud import Bucket
-from rayfed_ssl.storage.filesystem import inside, open_place
 from rayfed_ssl.trees import digest
 from tests.stopping import Stop, StopAt
 from tests.test_runs import facts
@@ -46,48 +46,48 @@ def endpoint() -> Iterator[str]:
 
 
 @pytest.fixture
-def place(endpoint: str, request: pytest.FixtureRequest) -> Bucket:
+def backend(endpoint: str, request: pytest.FixtureRequest) -> Bucket:
     """An empty prefix."""
-    found = open_place(f"s3://bucket/{request.node.name}{endpoint}")
+    found = open_backend(f"s3://bucket/{request.node.name}{endpoint}")
     assert isinstance(found, Bucket)
     return found
 
 
-def test_what_goes_in_comes_out(place: Bucket):
+def test_what_goes_in_comes_out(backend: Bucket):
     tree = {"w": torch.randn(1000, 30), "steps": 3, "no rows": torch.empty(0, 2)}
-    stored = checkpoints.store(tree, place, "server-000000")
-    assert digest(checkpoints.read(stored, place)) == digest(tree) == stored.sha256
+    stored = checkpoints.store(tree, backend, "server-000000")
+    assert digest(checkpoints.read(stored, backend)) == digest(tree) == stored.sha256
 
 
-def test_damage_and_absence_are_noticed(place: Bucket):
-    stored = checkpoints.store({"w": torch.ones(100)}, place, "state")
-    content = place.read(stored.file)
-    place.write(stored.file, [content[:-4], b"\0\0\0\0"])
-    with pytest.raises(CheckpointError, match="does not hold what its manifest says"):
-        checkpoints.read(stored, place)
-    place.write(stored.file, [content[:-4]])
+def test_damage_and_absence_are_noticed(backend: Bucket):
+    stored = checkpoints.store({"w": torch.ones(100)}, backend, "state")
+    content = backend.read(stored.file)
+    backend.write(stored.file, [content[:-4], b"\0\0\0\0"])
+    with pytest.raises(CheckpointError, match="does not match the digest in its manifest"):
+        checkpoints.read(stored, backend)
+    backend.write(stored.file, [content[:-4]])
     with pytest.raises(CheckpointError, match=r"state\.safetensors is damaged"):
-        checkpoints.read(stored, place)
-    place.delete([stored.file])
-    with pytest.raises(CheckpointError, match=r"s3://bucket/.*/state\.safetensors is missing: go on from an earlier"):
-        checkpoints.read(stored, place)
+        checkpoints.read(stored, backend)
+    backend.delete([stored.file])
+    with pytest.raises(CheckpointError, match=r"s3://bucket/.*/state\.safetensors is missing: resume from an earlier"):
+        checkpoints.read(stored, backend)
 
 
-def test_two_rounds_stay_and_what_they_refer_to(place: Bucket):
+def test_two_rounds_stay_and_what_they_refer_to(backend: Bucket):
     for round in range(4):
-        clients = {7: checkpoints.store({"w": torch.ones(3)}, place, "client-000007-000000")}
-        server = checkpoints.store({"round": torch.tensor(round)}, place, f"server-{round:06d}")
-        checkpoints.commit(RunState(round, server, clients), place)
-    assert sorted(place.names()) == [
+        clients = {7: checkpoints.store({"w": torch.ones(3)}, backend, "client-000007-000000")}
+        server = checkpoints.store({"round": torch.tensor(round)}, backend, f"server-{round:06d}")
+        checkpoints.commit(RunState(round, server, clients), backend)
+    assert sorted(backend.names()) == [
         "client-000007-000000.safetensors",
         "round-000002.json",
         "round-000003.json",
         "server-000002.safetensors",
         "server-000003.safetensors",
     ]
-    assert checkpoints.latest(place).clients == clients
-    checkpoints.forget_after(place, 2)
-    assert checkpoints.latest(place).round == 2
+    assert checkpoints.latest(backend).clients == clients
+    checkpoints.discard_after(backend, 2)
+    assert checkpoints.latest(backend).round == 2
 
 
 def test_a_run_whose_states_are_in_a_bucket_is_stopped_resumed_replayed_and_exported(
@@ -130,25 +130,25 @@ MESSAGES = {
 
 
 @pytest.mark.parametrize("message", MESSAGES)
-def test_a_clouds_message_becomes_one_line_with_the_address(message: str):
-    place = open_place("s3://bucket/prefix?region=us-east-1")
-    assert isinstance(place, Bucket)
-    with pytest.raises(OSError, match=re.escape(MESSAGES[message])) as caught, place.explained("state"):
+def test_a_cloud_clients_message_becomes_one_line_with_the_address(message: str):
+    backend = open_backend("s3://bucket/prefix?region=us-east-1")
+    assert isinstance(backend, Bucket)
+    with pytest.raises(OSError, match=re.escape(MESSAGES[message])) as caught, backend.explained("state"):
         raise OSError(f"When reading 'client-000403-000401.safetensors' in bucket 'bucket': {message}\nDetail: more")
     assert "\n" not in str(caught.value)
     assert message in str(caught.value)
     assert caught.value.filename == "s3://bucket/prefix/state"
 
 
-def test_a_bucket_that_goes_away_in_a_run_is_an_error_with_its_name(place: Bucket):
-    gone = open_place(inside(place.address.replace("s3://bucket", "s3://gone"), "run"))
+def test_a_bucket_that_goes_away_in_a_run_is_an_error_with_its_name(backend: Bucket):
+    gone = open_backend(join(backend.address.replace("s3://bucket", "s3://gone"), "run"))
     with pytest.raises(OSError, match="no such bucket") as caught:
         checkpoints.store({"w": torch.ones(3)}, gone, "state")
     assert "gone" in str(caught.value.filename)
     assert "endpoint" not in str(caught.value.filename)
 
 
-def test_who_is_told_to_end_while_writing_an_object_leaves_the_whole_of_it(tmp_path: Path):
+def test_an_upload_that_a_signal_interrupts_is_completed(tmp_path: Path):
     class EndedError(Exception):
         pass
 
@@ -161,17 +161,17 @@ def test_who_is_told_to_end_while_writing_an_object_leaves_the_whole_of_it(tmp_p
         time.sleep(0.2)
         yield b"whole"
 
-    place = Bucket(f"file://{tmp_path}")
+    backend = Bucket(f"file://{tmp_path}")
     before = signal.signal(signal.SIGTERM, end)
     try:
         with pytest.raises(EndedError):
-            place.write("round-000001.json", content())
+            backend.write("round-000001.json", content())
     finally:
         signal.signal(signal.SIGTERM, before)
     assert (tmp_path / "round-000001.json").read_bytes() == b"whole"
 
 
-def test_what_fails_while_an_object_is_written_is_told(tmp_path: Path):
+def test_a_failed_upload_is_an_error_with_its_name(tmp_path: Path):
     def content() -> Iterator[bytes]:
         yield b"a"
         raise OSError("the network is down")

@@ -13,67 +13,54 @@ import torch
 from rayfed_ssl import Config, ConfigError, resume, run
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage import checkpoints
-from rayfed_ssl.storage.checkpoints import CheckpointError, RunState
-from rayfed_ssl.storage.filesystem import Folder, inside, open_place
+from rayfed_ssl.storage.addresses import join, open_backend
+from rayfed_ssl.storage.checkpoints import CheckpointError
+from rayfed_ssl.storage.filesystem import LocalDirectory
 from tests.stopping import Stop, StopAt
 from tests.test_runs import facts
 
 Tiny = Callable[..., Config]
 
 
-def test_a_path_is_a_place_in_several_spellings(tmp_path: Path):
-    assert open_place(str(tmp_path)) == open_place(f"file://{tmp_path}") == Folder(tmp_path)
-    assert open_place("~/states") == Folder(Path.home() / "states")
+def test_a_path_has_several_spellings(tmp_path: Path):
+    assert open_backend(str(tmp_path)) == open_backend(f"file://{tmp_path}") == LocalDirectory(tmp_path)
+    assert open_backend("~/states") == LocalDirectory(Path.home() / "states")
 
 
 @pytest.mark.parametrize("address", ["ftp://host/x", "s3:///prefix", "http://bucket"])
-def test_an_address_that_names_no_place_is_refused(address: str):
-    with pytest.raises(ConfigError, match=r"names no place: give a directory, s3://bucket/prefix"):
-        open_place(address)
+def test_an_unknown_address_is_refused(address: str):
+    with pytest.raises(ConfigError, match=r"is no storage address: give a directory, s3://bucket/prefix"):
+        open_backend(address)
 
 
 def test_a_password_in_an_address_is_refused_and_not_repeated():
     with pytest.raises(ConfigError, match="holds a password") as caught:
-        open_place("s3://key:secret@bucket/prefix")
+        open_backend("s3://key:secret@bucket/prefix")
     assert "secret" not in str(caught.value).replace("AWS_SECRET_ACCESS_KEY", "")
 
 
 def test_a_name_goes_before_an_addresss_options():
-    assert inside("s3://bucket/prefix?region=x", "run") == "s3://bucket/prefix/run?region=x"
-    assert inside("/a/b?c/", "run") == "/a/b?c/run"
+    assert join("s3://bucket/prefix?region=x", "run") == "s3://bucket/prefix/run?region=x"
+    assert join("/a/b?c/", "run") == "/a/b?c/run"
 
 
-def test_a_place_travels_by_its_address(tmp_path: Path):
-    place = Folder(tmp_path)
-    place.kept = {1: frozenset({"a"})}
-    there = copy.copy(place)  # by what pickle, which Ray sends it with, asks of it too
-    assert there == place
-    assert there.kept is None
+def test_a_backend_is_copied_by_its_address(tmp_path: Path):
+    backend = LocalDirectory(tmp_path)
+    assert copy.copy(backend) == backend  # through __reduce__, as pickle, which Ray sends it with
 
 
 def test_writing_where_no_directory_is_says_that_machines_must_share_it(tmp_path: Path):
-    with pytest.raises(OSError, match=r"no such directory on .* must name a place that all machines reach"):
-        checkpoints.store({"w": torch.ones(3)}, Folder(tmp_path / "gone"), "state")
+    with pytest.raises(OSError, match=r"no such directory on .* must name a directory that all machines share"):
+        checkpoints.store({"w": torch.ones(3)}, LocalDirectory(tmp_path / "gone"), "state")
 
 
 def test_reading_where_no_directory_is_says_that_machines_must_share_it(tmp_path: Path):
     stored = checkpoints.store({"w": torch.ones(3)}, tmp_path, "state")
-    with pytest.raises(CheckpointError, match=r"state\.safetensors is missing: .* all machines reach"):
-        checkpoints.read(stored, Folder(tmp_path / "gone"))
+    with pytest.raises(CheckpointError, match=r"state\.safetensors is missing: .* all machines share"):
+        checkpoints.read(stored, LocalDirectory(tmp_path / "gone"))
 
 
-def test_a_state_that_another_machine_kept_to_itself_is_noticed_before_the_round_counts(tmp_path: Path):
-    here, there = Folder(tmp_path / "here"), Folder(tmp_path / "there")
-    here.create()
-    there.create()
-    checkpoints.commit(RunState(0, checkpoints.store({"w": torch.ones(3)}, here, "server-000000")), here)
-    server = checkpoints.store({"w": torch.ones(4)}, there, "server-000001")
-    with pytest.raises(CheckpointError, match=r"was written elsewhere .* all machines reach"):
-        checkpoints.commit(RunState(1, server), here)
-    assert checkpoints.latest(here).round == 0
-
-
-def test_a_place_that_cannot_be_made_is_refused_before_the_run_begins(tiny: Tiny, tmp_path: Path):
+def test_a_directory_that_cannot_be_made_is_refused_before_the_run_begins(tiny: Tiny, tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"states cannot be written to .*file.* correct engine\.checkpoints"):
         run(tiny("fedavg", f"engine.checkpoints={tmp_path / 'file'}"), tmp_path / "run")
@@ -85,7 +72,7 @@ def test_states_lie_where_they_are_told_to_and_runs_do_not_meet_there(tiny: Tiny
     first, second = (run(config, tmp_path / name / "run") for name in "ab")
     folders = sorted((tmp_path / "states").iterdir())
     assert len(folders) == 2
-    assert {first.record.checkpoints, second.record.checkpoints} == {Folder(folder) for folder in folders}
+    assert {first.record.checkpoints, second.record.checkpoints} == {LocalDirectory(folder) for folder in folders}
     assert [path.name for path in (first.directory / "checkpoints").iterdir()] == ["lock"]
     plain = run(tiny("local"), tmp_path / "plain")
     assert facts(first.directory) == facts(second.directory) == facts(plain.directory)
@@ -95,7 +82,7 @@ def test_states_lie_where_they_are_told_to_and_runs_do_not_meet_there(tiny: Tiny
 def test_states_that_were_moved_are_found_where_the_run_is_told_to_look(tiny: Tiny, tmp_path: Path):
     result = run(tiny("local", f"engine.checkpoints={tmp_path / 'old'}"), tmp_path / "run")
     before = facts(result.directory)
-    with pytest.raises(ConfigError, match=r"lie in .*old.* holds none: leave engine\.checkpoints as it was"):
+    with pytest.raises(ConfigError, match=r"are in .*old.* holds none: leave engine\.checkpoints as it was"):
         resume(result.directory, f"engine.checkpoints={tmp_path / 'new'}")
     (tmp_path / "old").rename(tmp_path / "new")
     assert facts(resume(result.directory, f"engine.checkpoints={tmp_path / 'new'}", round=1).directory) == before
@@ -140,7 +127,7 @@ def test_a_disk_that_fills_up_costs_the_running_round(
 def test_a_full_disk_is_told_with_what_to_do(tmp_path: Path, room_again: Callable[[], None]):
     FullDisk("now", 0)._stop("now")
     with pytest.raises(
-        OSError, match=r"File too large, make room and go on with `rayfed-ssl resume`.*state\.safetensors"
+        OSError, match=r"File too large, free space and continue with `rayfed-ssl resume`.*state\.safetensors"
     ):
         checkpoints.store({"w": torch.ones(1000)}, tmp_path, "state")
     room_again()
@@ -154,7 +141,7 @@ def test_a_run_stays_where_it_went_and_does_not_go_back_to_older_states(tiny: Ti
     shutil.copytree(tmp_path / "old", tmp_path / "new")
     with pytest.raises(Stop):
         resume(tmp_path / "run", "engine.checkpoints=new", observer=StopAt("on_round", 4))
-    with pytest.raises(ConfigError, match=r"old.* ends with round 1, and .* came to round 3 with its states in .*new"):
+    with pytest.raises(ConfigError, match=r"old.* ends with round 1, but .* reached round 3 with its states in .*new"):
         resume(tmp_path / "run", "engine.checkpoints=old")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")

@@ -333,7 +333,7 @@ def test_what_trackers_had_cannot_be_written_down_and_the_run_goes_on(
         raise OSError("no space left on device")
 
     monkeypatch.setattr(import_module(LIBRARIES["tensorboard"].module), "open_tracker", Quiet)
-    monkeypatch.setattr("rayfed_ssl.trackers.tracking.write_durably", full)
+    monkeypatch.setattr("rayfed_ssl.trackers.tracking.write_atomically", full)
     observer = Failing()
     result = run(settings(tiny, "engine.trackers=tensorboard"), tmp_path / "run", observer=observer)
     assert result.record.summary["finished"]

@@ -1,13 +1,10 @@
 """The command line: what it prints, what it leaves on disk, and how it says that something is wrong."""
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 from click.testing import Result
 
@@ -18,7 +15,6 @@ from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models import ENCODERS
 from rayfed_ssl.objectives import OBJECTIVES
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.storage.tables import write_table
 from tests.tune.conftest import Cli
 
 Finished = dict[str, tuple[Path, Result]]
@@ -136,19 +132,6 @@ def test_compare_has_a_row_a_run(cli: Cli, finished: Finished):
     assert rows[0]["bytes_up"] == 2 * 3 * 45 * 24 * 4
     assert rows[1]["bytes_up"] == 0
     assert rows[1]["linear_minimum"] <= rows[1]["linear"]
-
-
-def test_a_run_that_lost_rows_is_not_compared_in_silence(cli: Cli, finished: Finished, tmp_path: Path):
-    shutil.copytree(finished["flesd"][0], tmp_path / "run")
-    file = tmp_path / "run" / "ledger.parquet"
-    table = pq.read_table(file)
-    write_table(file, table.filter(pc.less(table["round"], 2)))
-    line = "run was damaged, and has lost ledger of rounds 2: bytes and seconds are of what is left"
-    result = cli("compare", tmp_path / "run", finished["local"][0])
-    assert line in result.stdout.splitlines()
-    assert result.stdout.count("was damaged") == 1
-    rows = json.loads(cli("compare", tmp_path / "run", finished["local"][0], "--json").stdout)
-    assert [row["lost"] for row in rows] == [{"ledger": [2]}, {}]
 
 
 def test_partition_shows_who_has_what(cli: Cli, recipes: Recipes, tmp_path: Path):

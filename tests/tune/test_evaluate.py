@@ -102,7 +102,7 @@ def test_scores_and_diagnosis_of_a_run_that_cannot_be_written_are_printed(
         raise OSError(errno.EROFS, "Read-only file system", str(path))
 
     monkeypatch.setattr("rayfed_ssl.reports.measurements.write_table", refuse)
-    monkeypatch.setattr("rayfed_ssl.reports.diagnose.write_durably", refuse)
+    monkeypatch.setattr("rayfed_ssl.reports.diagnose.write_atomically", refuse)
     directory, _ = finished["flesd"]
     for words, shown, hidden in (
         (("evaluate", directory, "--protocol", "knn"), "global", "appended to"),

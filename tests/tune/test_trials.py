@@ -14,7 +14,6 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.round_loop import ServerError
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.storage.tables import write_table
 from tests.tune.test_search import KINDS, answer, sweep
 from tune.sweeps.execution.resources import Room
 from tune.sweeps.execution.same_data import SameData
@@ -133,15 +132,3 @@ def test_trouble_of_the_machine_ends_the_sweep_and_is_not_remembered(tmp_path):
     assert isinstance(searcher.error, OSError)
     assert searcher.suggest("b") == "FINISHED"
     assert not failures
-
-
-def test_bytes_of_a_run_that_lost_rows_are_no_result(tiny, tmp_path):
-    assert make_leg(tiny("fedavg", "rounds=2"), tmp_path / "run", 2) is None
-    whole = scores_after(tmp_path / "run", ["bytes"], None, 1)
-    file = tmp_path / "run" / "ledger.parquet"
-    table = pq.read_table(file)
-    write_table(file, table.filter(pc.not_equal(table["round"], 2)))
-    assert scores_after(tmp_path / "run", ["bytes"], None, 1) == whole  # what is lost came later
-    assert scores_after(tmp_path / "run", ["bytes_up"], None, 2) is None
-    told = why_none(tmp_path / "run", ["bytes_up"], None, 2)
-    assert told == "run was damaged, and its ledger has lost rounds 2: bytes_up is not known"

@@ -23,7 +23,7 @@ from rayfed_ssl.engine.gpu_memory import Gpu, even_share, gpus
 from rayfed_ssl.engine.readiness import check_ready
 from rayfed_ssl.environment import environment
 from rayfed_ssl.formats import size
-from rayfed_ssl.storage.checkpoints import ROUNDS_AT_ONCE
+from rayfed_ssl.storage.checkpoints import ROUNDS_ON_DISK
 from rayfed_ssl.trees import nbytes
 from tune.terminal import plain_console
 
@@ -175,13 +175,13 @@ def _disk_problems(console: Console, federation: Federation, cost: StepCost) -> 
     """Compare the clients' states with the disk, where their size was measured."""
     if not cost.state:
         return []
-    needed = ROUNDS_AT_ONCE * cost.state * len(federation.client_ids)
+    needed = ROUNDS_ON_DISK * cost.state * len(federation.client_ids)
     free = shutil.disk_usage(Path.cwd()).free
     console.print(f"  client states take up to {size(needed)} of disk")
     if needed <= free or federation.config.engine.checkpoints:
         return []
     return [
-        f"{ROUNDS_AT_ONCE} rounds of client states take {size(needed)}, but {size(free)} are free in "
+        f"{ROUNDS_ON_DISK} rounds of client states take {size(needed)}, but {size(free)} are free in "
         f"{Path.cwd()}: run in another directory or set engine.checkpoints"
     ]
 

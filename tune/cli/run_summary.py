@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rayfed_ssl.formats import size
-from rayfed_ssl.records.metric_rows import spans
 from rayfed_ssl.reports.summary import Summary
 from tune.cli.scores import print_protocols, print_scores
 from tune.terminal import plain_console, print_table
@@ -35,14 +34,7 @@ def print_run(summary: Summary, figures: Sequence[Path]) -> None:
 
 
 def remarks(summaries: Iterable[Summary]) -> list[str]:
-    """Say which runs' accuracies are not of the test set, and which have lost rows."""
-    summaries = list(summaries)
+    """Say which runs' accuracies are not of the test set."""
     names = [summary.directory.name for summary in summaries if summary.config.data.validation is not None]
     held_out = "are of held-out training samples (data.validation), not of the test set"
-    lines = [f"accuracies of {', '.join(names)} {held_out}"] if names else []
-    for summary in summaries:
-        for table, rounds in summary.lost.items():
-            lost = f"{table} of rounds {spans(rounds)}"
-            name = summary.directory.name
-            lines.append(f"{name} was damaged, and has lost {lost}: bytes and seconds are of what is left")
-    return lines
+    return [f"accuracies of {', '.join(names)} {held_out}"] if names else []

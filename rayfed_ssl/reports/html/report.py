@@ -18,7 +18,7 @@ from rayfed_ssl.reports.html.reproduction_section import reproduction_section
 from rayfed_ssl.reports.html.run_section import RunSection
 from rayfed_ssl.reports.html.sources import Sources, open_sources
 from rayfed_ssl.reports.html.sweep_section import sweep_section
-from rayfed_ssl.storage.filesystem import write_durably
+from rayfed_ssl.storage.filesystem import write_atomically
 
 MAX_RUNS_IN_FULL = 6
 """With more runs than this, each has a row but no section of its own."""
@@ -55,7 +55,7 @@ def write_report(
     writer = FigureWriter(out.parent / f"{out.stem}-figures")
     page = _page(sources, writer, chosen)
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_durably(out, render(page).encode())
+    write_atomically(out, render(page).encode())
     return out
 
 

@@ -6,7 +6,6 @@ from typing import Any
 from rayfed_ssl import formats
 from rayfed_ssl.engine.scoring import held_out_notes
 from rayfed_ssl.errors import CheckpointError
-from rayfed_ssl.records.metric_rows import spans
 from rayfed_ssl.reports.html import bars, curves, features, matrices
 from rayfed_ssl.reports.html.figure import FigureWriter, Plot, RenderedFigure
 from rayfed_ssl.reports.html.groups import Group
@@ -150,8 +149,6 @@ class RunSection:
     def _settings(self) -> PageSection:
         record = self._run.record
         notes = list(record.summary.get("notes") or [])
-        for table, rounds in self._run.summary.lost.items():
-            notes.append(f"the record was damaged, and has lost {table} of rounds {spans(rounds)}")
         rows = [[key, plain(value)] for key, value in flatten(self._run.summary.config.dump()).items()]
         text = [f"Note: {note}." for note in notes] or ["The run has no notes: it did all that was asked."]
         folded = (

@@ -143,9 +143,9 @@ class SweepDirectory:
 
     def save(self) -> None:
         """Write sweep.json."""
-        from rayfed_ssl.storage.filesystem import write_durably
+        from rayfed_ssl.storage.filesystem import write_atomically
 
-        write_durably(self.path / "sweep.json", (json.dumps(self.content, indent=1) + "\n").encode())
+        write_atomically(self.path / "sweep.json", (json.dumps(self.content, indent=1) + "\n").encode())
 
     def seen_failures(self) -> dict[str, str]:
         """Give the failures that later choices were made from, by run and round; those of the last generation are forgotten.

@@ -13,7 +13,6 @@ from rayfed_ssl.engine.ledger import Direction
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.protocols import Transfer
 from rayfed_ssl.evaluation.registry import BEST, PROTOCOLS
-from rayfed_ssl.records.metric_rows import spans
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.reproduced import taken
 from tune.sweeps.definition.spaces import Point
@@ -182,8 +181,6 @@ def why_none(directory: Path, names: Iterable[str], take: str | None, round: int
     """Say which score a run does not have after a round, where `scores_after` gives None."""
     record = RunRecord.open(directory)
     for name in names:
-        if name in BYTES and (lost := _lost(record, round)):
-            return f"{directory.name} was damaged, and its ledger has lost rounds {spans(lost)}: {name} is not known"
         if name in BYTES or score_of(record, name, take, round) is not None:
             continue
         there = sorted({row["participant"] for row in record.metrics if row["name"] == name and row["round"] == round})
@@ -193,13 +190,7 @@ def why_none(directory: Path, names: Iterable[str], take: str | None, round: int
     return f"{directory.name} has not come to its end: go on with the sweep"
 
 
-def _lost(record: RunRecord, round: int) -> list[int]:
-    return [lost for lost in record.incomplete().get("ledger", ()) if lost <= round]
-
-
-def _bytes(record: RunRecord, name: str, round: int) -> float | None:
-    if _lost(record, round):
-        return None
+def _bytes(record: RunRecord, name: str, round: int) -> float:
     directions: Mapping[str, tuple[Direction, ...]] = {"bytes_up": ("up",), "bytes_down": ("down",)}
     counted = directions.get(name, ("up", "down"))
     return float(sum(row["bytes"] for row in record.ledger if row["round"] <= round and row["direction"] in counted))

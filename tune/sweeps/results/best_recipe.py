@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from rayfed_ssl.storage.filesystem import write_durably
+from rayfed_ssl.storage.filesystem import write_atomically
 from tune.sweeps.definition.spaces import Point
 from tune.sweeps.definition.sweep import Sweep
 from tune.sweeps.execution.trial_configs import settings_of
@@ -48,7 +48,7 @@ def write_recipes(
     for name, trial in files.items():
         tree = recipe_of(sweep, trial.point, trial.seeds[0])
         text = _comment(sweep, trial, chosen_by, name) + yaml.safe_dump(tree, sort_keys=False, width=120)
-        write_durably(directory / name, text.encode())
+        write_atomically(directory / name, text.encode())
     return {trial.number: name for name, trial in files.items() if name != BEST}
 
 

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
 from rayfed_ssl.reports.figures import METHOD_STYLES
-from rayfed_ssl.storage.filesystem import write_durably
+from rayfed_ssl.storage.filesystem import write_atomically
 from tune.sweeps.definition.spaces import Range
 from tune.sweeps.definition.sweep import BYTES, Goal, Sweep
 from tune.sweeps.results.layout import SEED, Entry, Key, best_entry, is_continuous, key_of, keys_of, places_of
@@ -83,7 +83,7 @@ def _save(draw: Callable[[], Figure], folder: Path, stem: str) -> list[str]:
             files[f"{stem}.{ending}"] = drawn.getvalue()
     folder.mkdir(exist_ok=True)
     for name, content in files.items():
-        write_durably(folder / name, content)
+        write_atomically(folder / name, content)
     return [f"{FOLDER}/{name}" for name in files]
 
 

@@ -37,7 +37,7 @@ from typing import Any
 
 import typer
 
-from rayfed_ssl.storage.filesystem import write_durably
+from rayfed_ssl.storage.filesystem import write_atomically
 from tune.sweeps.definition.sweep import Sweep
 from tune.sweeps.execution.directory import SweepDirectory
 from tune.sweeps.results.best_recipe import BEST, write_recipes
@@ -141,8 +141,8 @@ class SweepResult:
     def write(self, directory: Path) -> None:
         """Write `results.json` and `table.md`."""
         text = json.dumps(self.plain(), indent=1, default=str)
-        write_durably(directory / "results.json", (text + "\n").encode())
-        write_durably(directory / "table.md", self.markdown().encode())
+        write_atomically(directory / "results.json", (text + "\n").encode())
+        write_atomically(directory / "table.md", self.markdown().encode())
 
     def markdown(self) -> str:
         """The tables as Markdown."""
