@@ -14,7 +14,8 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import torch
 
 from rayfed_ssl.data.shards import Shard
-from rayfed_ssl.training.state_parts import Rule, all_with
+from rayfed_ssl.models import Model
+from rayfed_ssl.training.state_parts import Rule, all_with, model_weights
 from rayfed_ssl.training.task import Loss, Task, Term
 from rayfed_ssl.trees import Weights
 
@@ -44,6 +45,11 @@ class Encoder:
     architecture: str
     weights: Weights
 
+    @classmethod
+    def of(cls, architecture: str, weights: Weights) -> "Encoder":
+        """Select a model's weights, without an objective's state among them."""
+        return cls(architecture, model_weights(weights))
+
 
 @dataclass(frozen=True)
 class Client:
@@ -56,7 +62,7 @@ class Client:
         public: Samples that everybody holds, or None.
         task: Models, local training and device, the same for all.
         generator: Orders the samples and draws the views, on the device, seeded from (run seed, round, client).
-        own_generator: Seeded likewise, for what only this method draws; see `draws`.
+        method_generator: For a method's own draws while it trains, so that samples and views stay those of other methods.
         terms: What a method adds to each step's loss in `train`.
     """
 
@@ -66,35 +72,27 @@ class Client:
     public: Shard | None
     task: Task
     generator: torch.Generator
+    method_generator: torch.Generator
     terms: tuple[Term, ...] = ()
-    own_generator: torch.Generator | None = None
-
-    @property
-    def draws(self) -> torch.Generator:
-        """The generator for a method's own draws while it trains.
-
-        With it the samples and views that a client trains on stay those of every other method with this objective.
-        """
-        return self.own_generator or self.generator
 
     @property
     def architecture(self) -> str:
         """Name of this client's encoder."""
         return self.task.architecture(self.id)
 
-    def adding(self, term: Term) -> "Client":
-        """This client, but `train` adds a term to each step's loss."""
+    def with_term(self, term: Term) -> "Client":
+        """Copy this client; the copy's `train` adds a term to each step's loss."""
         return dataclasses.replace(self, terms=(*self.terms, term))
 
     def train(self, weights: Weights, loss: Loss | None = None) -> tuple[Weights, Metrics]:
         """Train for E_local epochs on the shard.
 
         Args:
-            weights: Model and objective's memory in one flat dict (see `state_parts`); what is missing starts anew.
+            weights: Model and objective's state in one flat dict (see `state_parts`); what is missing starts anew.
             loss: Takes the place of the objective's.
 
         Returns:
-            Model and memory after training, and the losses of the first and the last epoch.
+            Model and objective's state after training, and the losses of the first and the last epoch.
         """
         return self.task.train(
             weights, self.architecture, self.data, self.generator, round=self.round, loss=loss, terms=self.terms
@@ -121,6 +119,7 @@ class Method(ABC):
         costly_start: Whether the server trains before round 1, so that runs which begin alike had better do so once.
         not_at_start: Fields that `init_server` does not look at, while `costly_start` stays what it is.
         inner_field: Name of the field that holds another method, or None.
+        held_fields: Fields of an upload that `update_server` holds of all uploads at once; they should be small.
         has_break_even: Whether FLESD's Eq. 11 compares this method's uploads with weights.
     """
 
@@ -130,6 +129,7 @@ class Method(ABC):
     costly_start: ClassVar[bool] = False
     not_at_start: ClassVar[tuple[str, ...]] = ()
     inner_field: ClassVar[str | None] = None
+    held_fields: ClassVar[tuple[str, ...]] = ()
     has_break_even: ClassVar[bool] = False
 
     @property
@@ -170,12 +170,32 @@ class Method(ABC):
 
     @abstractmethod
     def update_server(self, state: Any, uploads: Mapping[int, Any], server: Server) -> tuple[Any, Metrics]:
-        """Aggregate a round.
+        """Aggregate a round; ids that are missing dropped out.
 
-        `uploads` is a lazy mapping in ascending client id: iterate over it once and keep no upload, so that memory does
-        not grow with the cohort. Ids that are missing dropped out.
+        `uploads` is a lazy mapping in ascending client id, which reads an upload when it is asked for: iterate over it
+        once. Memory must not grow with the cohort: hold no upload while later ones are read, but for those that wait in a
+        `WeightedMean` (at most 8, or 256 MiB) and for the fields that `held_fields` names.
         """
 
     @abstractmethod
     def encoders(self, state: Any, clients: Mapping[int, Any]) -> dict[str, Encoder]:
         """Name the encoders that evaluation shall see: "global", or "client-3" and so on."""
+
+
+__all__ = [
+    "Client",
+    "Empty",
+    "Encoder",
+    "Kind",
+    "Loss",
+    "Method",
+    "Metrics",
+    "Model",
+    "Rule",
+    "Server",
+    "Shard",
+    "Task",
+    "Term",
+    "Weights",
+    "sent",
+]

@@ -34,7 +34,7 @@ from rayfed_ssl.evaluation.representation_metrics import (
 )
 from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.seeds import Purpose, derive_seed, generator
-from rayfed_ssl.training.state_parts import MEMORY, part_of
+from rayfed_ssl.training.state_parts import OBJECTIVE_STATE, part_of
 from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import Weights, is_node
 
@@ -243,7 +243,9 @@ def update_of(sent: Shown, received: Shown) -> Weights | None:
     trained = {
         name: value.double() - received.weights[name].double()
         for name, value in sent.weights.items()
-        if name in received.weights and value.is_floating_point() and part_of(name) not in MEMORY | {"batch_norm"}
+        if name in received.weights
+        and value.is_floating_point()
+        and part_of(name) not in OBJECTIVE_STATE | {"batch_norm"}
     }
     return trained or None
 

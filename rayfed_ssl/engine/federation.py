@@ -166,7 +166,7 @@ class Federation:
                 data = Shard.of(self.dataset.train.images, self.shards[client_id], self.task.device, labels)
                 own = derive_seed(self.config.seed, Purpose.METHOD, round=round, participant=client_id)
                 draws = generator(self.task.device, own)
-                client = Client(client_id, round, data, self._public, self.task, random, own_generator=draws)
+                client = Client(client_id, round, data, self._public, self.task, random, draws)
                 known = self.method.init_client(client) if state is None else state
                 upload, next_state, metrics = self.method.update_client(download, known, client)
                 check_upload(upload, download)

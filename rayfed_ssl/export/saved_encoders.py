@@ -7,7 +7,7 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.models.pretrained import Start
 from rayfed_ssl.storage import checkpoints, tensor_files
-from rayfed_ssl.training.state_parts import without_memory
+from rayfed_ssl.training.state_parts import model_weights
 
 
 def encoder_file(path: Path) -> Path:
@@ -62,5 +62,5 @@ def read_start(path: Path) -> Start:
     """
     file = encoder_file(path)
     encoder = read_encoder(file)
-    body = {name: value for name, value in without_memory(encoder.weights).items() if name.startswith("encoder.")}
+    body = {name: value for name, value in model_weights(encoder.weights).items() if name.startswith("encoder.")}
     return Start(encoder.architecture, body, file, hashlib.sha256(file.read_bytes()).hexdigest())

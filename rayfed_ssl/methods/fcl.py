@@ -23,7 +23,7 @@ What the paper leaves open, and what is done here:
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -31,18 +31,11 @@ from torch.nn import functional as F
 
 from rayfed_ssl.aggregation.weighted_mean import WeightedMean
 from rayfed_ssl.data.instahide import encrypt
-from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, sent
+from rayfed_ssl.method import Client, Encoder, Method, Metrics, Model, Rule, Server, Task, Weights, sent
 from rayfed_ssl.methods import fedavg
-from rayfed_ssl.methods.fedavg import FedAvg
-from rayfed_ssl.models import Model
-from rayfed_ssl.objectives.moco import MoCo, queue_contrast, queue_rows
-from rayfed_ssl.training.objective import Batch, Terms
-from rayfed_ssl.training.state_parts import Parts, Rule
-from rayfed_ssl.training.task import Task
-from rayfed_ssl.trees import Weights
-
-ClientState = fedavg.ClientState | Empty
-"""Parts that stay with the client: the queue."""
+from rayfed_ssl.objectives import moco
+from rayfed_ssl.training.objective import Batch, StepOutput
+from rayfed_ssl.training.state_parts import Parts
 
 
 @dataclass(frozen=True)
@@ -143,6 +136,7 @@ class FCL(Method):
 
     privacy: ClassVar = "High"
     averages_weights: ClassVar = True
+    held_fields: ClassVar = ("features",)
     fusion: bool = True
     negatives: Literal["both", "remote"] = "both"
     features: int = 4096
@@ -167,9 +161,9 @@ class FCL(Method):
             )
 
     @property
-    def averaging(self) -> FedAvg:
+    def averaging(self) -> fedavg.FedAvg:
         """The FedAvg of both models: f_q is encoder and projector, f_k is the target."""
-        return FedAvg(parts=replace(self.parts, target=self.parts.target or "averaged"))
+        return fedavg.FedAvg(parts=replace(self.parts, target=self.parts.target or "averaged"))
 
     def rules(self, task: Task) -> Mapping[str, Rule]:
         """The same rules as FedAvg's."""
@@ -177,7 +171,7 @@ class FCL(Method):
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Refuse objectives without queries and keys."""
-        if not isinstance(task.objective, MoCo):
+        if not isinstance(task.objective, moco.MoCo):
             raise ValueError(f"fcl extends MoCo, got {type(task.objective).__name__}: set objective=moco")
         notes = self.averaging.check(task, num_public)
         if self.parts.target == "reset":
@@ -200,36 +194,33 @@ class FCL(Method):
         others = tuple(features for owner, features in sorted(state.features.items()) if owner != client_id)
         return Download(state.averaged.weights, others or None)
 
-    def update_client(
-        self, download: Download, state: ClientState, client: Client
-    ) -> tuple[Upload, ClientState, Metrics]:
+    def update_client(self, download: Download, state: Any, client: Client) -> tuple[Upload, Any, Metrics]:
         """Train f_q and f_k on Eq. 12, then encode encrypted images with f_k."""
-        averaging, weights = self.averaging, fedavg.Download(download.weights)
-        if not self.fusion:
-            upload, kept, metrics = averaging.update_client(weights, state, client)
-            return Upload(upload.weights, upload.num_samples, None), kept, metrics
+        averaging = self.averaging
         remote = torch.cat(download.features).to(client.task.device) if download.features else None
-        upload, kept, metrics = averaging.update_client(weights, state, client, partial(self.loss, client, remote))
-        whole = upload.weights | (kept.kept if isinstance(kept, fedavg.ClientState) else {})
-        return Upload(upload.weights, upload.num_samples, self.encode_encrypted(whole, client)), kept, metrics
+        loss = partial(self.loss, client, remote) if self.fusion else None
+        upload, next_state, metrics = averaging.train(download.weights, state, client, loss=loss)
+        trained = upload.weights | averaging.local_parts(next_state)
+        features = self.encode_encrypted(trained, client) if self.fusion else None
+        return Upload(upload.weights, upload.num_samples, features), next_state, metrics
 
-    def loss(self, client: Client, remote: Tensor | None, model: Model, memory: nn.Module, batch: Batch) -> Terms:
+    def loss(self, client: Client, remote: Tensor | None, model: Model, state: nn.Module, batch: Batch) -> StepOutput:
         """L_contrast + lambda L_neigh of one batch (Eq. 12)."""
         task, objective = client.task, client.task.objective
-        assert isinstance(objective, MoCo), "check refuses other objectives"
-        encoded = objective.encode(task, model, memory, batch, client.generator)
-        local = queue_rows(memory)
+        assert isinstance(objective, moco.MoCo), "check refuses other objectives"
+        encoded = objective.encode(task, model, state, batch, client.generator)
+        local = moco.queue_rows(state)
         others = local[:0] if remote is None else remote
         negatives = fused_negatives(local, others, self.negatives)
-        contrast = queue_contrast(encoded.queries, encoded.keys, negatives, objective.temperature)
+        contrast = moco.queue_contrast(encoded.queries, encoded.keys, negatives, objective.temperature)
         loss = contrast.sum() / len(batch.images)
         if self.neighborhood:
-            candidates = draw_candidates(local, others, client.draws)
+            candidates = draw_candidates(local, others, client.method_generator)
             directions = len(encoded.queries) / len(batch.images)
             loss = loss + self.neighborhood * directions * neighborhood_loss(
                 encoded.queries, candidates, self.neighbors, self.neighborhood_temperature
             )
-        return Terms(loss, encoded.projections, {"keys": encoded.keys})
+        return StepOutput(loss, encoded.projections, {"keys": encoded.keys})
 
     @torch.no_grad()
     def encode_encrypted(self, weights: Weights, client: Client) -> Tensor:
@@ -264,7 +255,7 @@ class FCL(Method):
                 features[client_id] = upload.features
         return ServerState(fedavg.ServerState(state.averaged.architecture, mean.result()), features), {}
 
-    def encoders(self, state: ServerState, clients: Mapping[int, ClientState]) -> dict[str, Encoder]:
+    def encoders(self, state: ServerState, clients: Mapping[int, Any]) -> dict[str, Encoder]:
         """The same encoders as FedAvg's."""
         return self.averaging.encoders(state.averaged, clients)
 

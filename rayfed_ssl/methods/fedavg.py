@@ -8,17 +8,18 @@ Symbols: w weights; n_k samples of client k; p_k its weight in the mean (FLESD, 
 Deviations: none from the paper with `weighting="samples"`; FLESD's code averages `"uniform"`-ly. The paper's models are all
 weights. Ours have batch-norm, whose running statistics are averaged too, as in all public code of the four papers, and
 parts that belong to an objective; `parts` says which are averaged and which stay with the client.
+
+`Averaging` holds the steps, with hooks for methods that change one of them: `local_term` for what a client minimizes,
+`aggregate` for what the server makes of the uploads, `local_parts` where a client's state holds more.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
 
 from rayfed_ssl.aggregation.weighted_mean import weighted_mean
-from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, sent
-from rayfed_ssl.training.state_parts import Parts, Rule, select, with_rule, without_memory
-from rayfed_ssl.training.task import Loss, Task
-from rayfed_ssl.trees import Weights
+from rayfed_ssl.method import Client, Empty, Encoder, Loss, Method, Metrics, Server, Task, Term, Weights, sent
+from rayfed_ssl.training.state_parts import Parts, Rule, select, with_rule
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,8 @@ class Upload:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAvg(Method):
-    """Average clients' weights after local training.
+class Averaging(Method):
+    """The steps of FedAvg, each of which a method may replace.
 
     Attributes:
         weighting: p_k in proportion to n_k ("samples", McMahan et al.) or equal ("uniform", FLESD's code).
@@ -69,47 +70,70 @@ class FedAvg(Method):
         """Name each part's rule under this task's objective."""
         return self.parts.over(task.objective.parts)
 
+    def averaged(self, weights: Weights, task: Task) -> Weights:
+        """Select the parts that are averaged."""
+        return select(weights, with_rule(self.parts.over(task.objective.parts), "averaged"))
+
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Refuse rules for parts that the objective does not have."""
         self.rules(task)
         return ()
 
-    def init_server(self, server: Server) -> ServerState:
+    def init_server(self, server: Server) -> Any:
         """Start from random weights."""
-        averaged = with_rule(self.rules(server.task), "averaged")
-        return ServerState(server.task.encoder, select(server.task.initial_weights(), averaged))
+        return ServerState(server.task.encoder, self.averaged(server.task.initial_weights(), server.task))
 
     def download(self, state: ServerState, client_id: int) -> Download:
         """Send the global weights to everybody."""
         return Download(state.weights)
 
-    def update_client(
-        self, download: Download, state: ClientState | Empty, client: Client, loss: Loss | None = None
-    ) -> tuple[Upload, ClientState | Empty, Metrics]:
-        """ClientUpdate(k, w): E_local epochs from the global weights, on the objective or on a method's own loss."""
-        weights = download.weights | state.kept if isinstance(state, ClientState) else download.weights
-        trained, metrics = client.train(weights, loss)
-        rules = self.rules(client.task)
-        upload = Upload(select(trained, with_rule(rules, "averaged")), len(client.data))
-        kept = select(trained, with_rule(rules, "local"))
-        return upload, ClientState(kept) if kept else Empty(), metrics
+    def update_client(self, download: Download, state: Any, client: Client) -> tuple[Upload, Any, Metrics]:
+        """ClientUpdate(k, w): E_local epochs from the global weights."""
+        return self.train(download.weights, state, client, term=self.local_term(download, client))
 
-    def update_server(
-        self, state: ServerState, uploads: Mapping[int, Upload], server: Server
-    ) -> tuple[ServerState, Metrics]:
+    def train(
+        self, weights: Weights, state: Any, client: Client, *, loss: Loss | None = None, term: Term | None = None
+    ) -> tuple[Upload, ClientState | Empty, Metrics]:
+        """Train from averaged and local parts; `loss` replaces the objective's, `term` is added to it."""
+        if term is not None:
+            client = client.with_term(term)
+        trained, metrics = client.train(weights | self.local_parts(state), loss)
+        local = select(trained, with_rule(self.parts.over(client.task.objective.parts), "local"))
+        upload = Upload(self.averaged(trained, client.task), len(client.data))
+        return upload, ClientState(local) if local else Empty(), metrics
+
+    def local_term(self, download: Download, client: Client) -> Term | None:
+        """Make what is added to each step's loss; by default nothing."""
+        return None
+
+    def local_parts(self, state: Any) -> Weights:
+        """Find the parts that stay with a client in its state."""
+        return state.kept if isinstance(state, ClientState) else {}
+
+    def update_server(self, state: Any, uploads: Mapping[int, Upload], server: Server) -> tuple[Any, Metrics]:
+        """Replace the global weights by what `aggregate` makes of the uploads."""
+        weights, metrics = self.aggregate(state, uploads, server)
+        return replace(state, weights=weights), metrics
+
+    def aggregate(self, state: ServerState, uploads: Mapping[int, Upload], server: Server) -> tuple[Weights, Metrics]:
         """Server executes: w <- sum_k p_k w_k (FLESD, Eq. 1)."""
-        mean = weighted_mean((self.factor(upload), upload.weights) for upload in uploads.values())
-        return ServerState(state.architecture, mean), {}
+        return weighted_mean((self.factor(upload), upload.weights) for upload in uploads.values()), {}
 
     def factor(self, upload: Upload) -> float:
         """p_k up to the common denominator."""
         return float(upload.num_samples) if self.weighting == "samples" else 1.0
 
-    def encoders(self, state: ServerState, clients: Mapping[int, ClientState | Empty]) -> dict[str, Encoder]:
+    def encoders(self, state: Any, clients: Mapping[int, Any]) -> dict[str, Encoder]:
         """The global encoder, or one per client that has trained where clients keep a part of it."""
-        own = {
-            f"client-{client_id}": Encoder(state.architecture, without_memory(state.weights | mine.kept))
-            for client_id, mine in clients.items()
-            if isinstance(mine, ClientState) and select(mine.kept, ("encoder", "batch_norm"))
+        local = {client_id: self.local_parts(client) for client_id, client in clients.items()}
+        personal = {
+            f"client-{client_id}": Encoder.of(state.architecture, state.weights | parts)
+            for client_id, parts in local.items()
+            if select(parts, ("encoder", "batch_norm"))
         }
-        return own or {"global": Encoder(state.architecture, without_memory(state.weights))}
+        return personal or {"global": Encoder.of(state.architecture, state.weights)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvg(Averaging):
+    """Average clients' weights after local training."""

@@ -33,16 +33,11 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from rayfed_ssl.aggregation.weighted_mean import WeightedMean
-from rayfed_ssl.data.augmentation import normalize
-from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, sent
+from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Model, Rule, Server, Task, Term, Weights, sent
 from rayfed_ssl.methods import fedavg
-from rayfed_ssl.methods.fedavg import FedAvg
-from rayfed_ssl.models import Model
-from rayfed_ssl.objectives import SimCLR
-from rayfed_ssl.training.objective import Batch, Terms
-from rayfed_ssl.training.state_parts import Parts, Rule
-from rayfed_ssl.training.task import Task, Term
-from rayfed_ssl.trees import Weights
+from rayfed_ssl.objectives.simclr import SimCLR
+from rayfed_ssl.training.objective import Batch, StepOutput
+from rayfed_ssl.training.state_parts import Parts
 
 
 @dataclass(frozen=True)
@@ -167,6 +162,7 @@ class FedCA(Method):
 
     privacy: ClassVar = "High"
     averages_weights: ClassVar = True
+    held_fields: ClassVar = ("dictionary",)
     not_at_start: ClassVar = ("dictionary", "dictionary_size", "ensembling", "beta")
     dictionary: bool = True
     dictionary_size: int = 1024
@@ -193,9 +189,9 @@ class FedCA(Method):
     costly_start = needs_public  # the server trains a model to align with
 
     @property
-    def averaging(self) -> FedAvg:
+    def averaging(self) -> fedavg.FedAvg:
         """The FedAvg that weights are left to."""
-        return FedAvg(parts=self.parts)
+        return fedavg.FedAvg(parts=self.parts)
 
     def rules(self, task: Task) -> Mapping[str, Rule]:
         """The same rules as FedAvg's."""
@@ -240,32 +236,32 @@ class FedCA(Method):
     ) -> tuple[Upload, ClientState, Metrics]:
         """ClientUpdate(u, theta, dict): E epochs on Eq. 14, then dict^u by Eq. 9-10."""
         aligned = download.aligned or state.aligned
-        training = client.adding(self.alignment(client, aligned)) if aligned is not None else client
+        term = None if aligned is None else self.alignment(client, aligned)
         others = None if download.dictionary is None else download.dictionary.to(client.task.device)
         loss = None if others is None else partial(self.contrast, client, others)
-        sent_up, own, metrics = self.averaging.update_client(
-            fedavg.Download(download.weights), state.own, training, loss
-        )
+        averaging = self.averaging
+        upload, own, metrics = averaging.train(download.weights, state.own, client, loss=loss, term=term)
         if not self.dictionary:
-            return Upload(sent_up.weights, sent_up.num_samples, None), ClientState(own, None, aligned), metrics
-        kept = own.kept if isinstance(own, fedavg.ClientState) else {}
-        model = client.task.model(sent_up.weights | kept)
+            return Upload(upload.weights, upload.num_samples, None), ClientState(own, None, aligned), metrics
+        model = client.task.model(upload.weights | averaging.local_parts(own))
         _, projections = client.task.represent(model, client.data)
         ensembled = ensemble(state.ensembled, projections.cpu(), self.ensembling)
         chosen = torch.randperm(len(ensembled), generator=client.generator, device=client.task.device).cpu()
         rows = normalized(ensembled)[chosen[: self.dictionary_size]]
         remembered = ensembled if self.ensembling else None
-        return Upload(sent_up.weights, sent_up.num_samples, rows), ClientState(own, remembered, aligned), metrics
+        return Upload(upload.weights, upload.num_samples, rows), ClientState(own, remembered, aligned), metrics
 
-    def contrast(self, client: Client, dictionary: Tensor, model: Model, memory: nn.Module, batch: Batch) -> Terms:
+    def contrast(self, client: Client, dictionary: Tensor, model: Model, state: nn.Module, batch: Batch) -> StepOutput:
         """Contrast two random views of each image, drawn and encoded as SimCLR does, with the dictionary besides."""
         task, objective = client.task, client.task.objective
         assert isinstance(objective, SimCLR), "check refuses other objectives"
-        views = [task.augment(batch.images, view, client.generator) for view in (task.views.first, task.views.second)]
+        views = task.two_views(batch.images, client.generator)
         with task.autocast():
             _, projections = model(torch.cat(views))
         first, second = F.normalize(projections, dim=1).chunk(2)
-        return Terms(dictionary_contrast(first, second, dictionary, objective.temperature), projections.chunk(2)[0])
+        return StepOutput(
+            dictionary_contrast(first, second, dictionary, objective.temperature), projections.chunk(2)[0]
+        )
 
     def alignment(self, client: Client, aligned: Aligned) -> Term:
         """Make beta loss_align on a random D_sub of D_align, which is added to each step's loss (Eq. 14)."""
@@ -274,10 +270,10 @@ class FedCA(Method):
         targets = aligned.features.to(task.device), aligned.projections.to(task.device)
 
         def term(model: Model, projections: Tensor) -> Tensor:
-            order = torch.randperm(len(public), generator=client.draws, device=task.device)
+            order = torch.randperm(len(public), generator=client.method_generator, device=task.device)
             index = order[: task.batch]
             with unrecorded(model), task.autocast():
-                h, z = model(normalize(public.batch(index), task.views.first))
+                h, z = model(task.plain(public.batch(index)))
             return self.beta * alignment_loss(h, z, (targets[0][index], targets[1][index]))
 
         return term

@@ -20,24 +20,18 @@ Deviations:
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from functools import partial
+from typing import Any, ClassVar, Literal
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from rayfed_ssl.aggregation.weighted_mean import WeightedMean
-from rayfed_ssl.data.augmentation import normalize
-from rayfed_ssl.data.shards import Shard
-from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, sent
+from rayfed_ssl.method import Client, Encoder, Method, Metrics, Model, Rule, Server, Task, Weights, sent
 from rayfed_ssl.methods import fedavg
-from rayfed_ssl.methods.fedavg import FedAvg
-from rayfed_ssl.models import Model
-from rayfed_ssl.training.objective import Batch, Terms
 from rayfed_ssl.training.optimizers import Adam
-from rayfed_ssl.training.state_parts import Parts, Rule, select, with_rule, without_memory
-from rayfed_ssl.training.task import Task
-from rayfed_ssl.trees import Weights, frozen
+from rayfed_ssl.training.state_parts import Parts
+from rayfed_ssl.trees import frozen
 
 
 @dataclass(frozen=True)
@@ -125,9 +119,9 @@ class FedDF(Method):
             raise ValueError(f"method.distil_lr must be above 0, got {self.distil_lr}")
 
     @property
-    def averaging(self) -> FedAvg:
+    def averaging(self) -> fedavg.FedAvg:
         """The FedAvg of one architecture, which trains the clients."""
-        return FedAvg(parts=self.parts)
+        return fedavg.FedAvg(parts=self.parts)
 
     def rules(self, task: Task) -> Mapping[str, Rule]:
         """The same rules as FedAvg's."""
@@ -149,23 +143,21 @@ class FedDF(Method):
 
     def init_server(self, server: Server) -> ServerState:
         """Start every architecture from its random weights."""
-        task = server.task
+        task, averaging = server.task, self.averaging
         architectures = task.client_encoders or (task.encoder,)
-        averaged = with_rule(self.averaging.rules(task), "averaged")
+        names = sorted(set(architectures))
         return ServerState(
-            architectures, {name: select(task.initial_weights(name), averaged) for name in sorted(set(architectures))}
+            architectures, {name: averaging.averaged(task.initial_weights(name), task) for name in names}
         )
 
     def download(self, state: ServerState, client_id: int) -> Download:
         """Send a client the weights of its architecture."""
         return Download(state.weights[_architecture(state, client_id)])
 
-    def update_client(
-        self, download: Download, state: fedavg.ClientState | Empty, client: Client
-    ) -> tuple[Upload, fedavg.ClientState | Empty, Metrics]:
+    def update_client(self, download: Download, state: Any, client: Client) -> tuple[Upload, Any, Metrics]:
         """Train as FedAvg's clients do."""
-        upload, kept, metrics = self.averaging.update_client(fedavg.Download(download.weights), state, client)
-        return Upload(client.architecture, upload.weights, upload.num_samples), kept, metrics
+        upload, next_state, metrics = self.averaging.train(download.weights, state, client)
+        return Upload(client.architecture, upload.weights, upload.num_samples), next_state, metrics
 
     def update_server(
         self, state: ServerState, uploads: Mapping[int, Upload], server: Server
@@ -185,56 +177,34 @@ class FedDF(Method):
         losses = []
         for name in sorted(means):
             student = server.task.model(weights[name], name)
-            losses.append(self.distil(student, teacher.result(), server.public, server.task, server.generator))
+            losses.append(self.distil(student, teacher.result(), server))
             taught = frozen(student.state_dict())
             weights[name] = {key: taught.get(key, value) for key, value in weights[name].items()}
-        keys = ("distil_loss_first", "distil_loss", "distil_steps")
-        metrics = {key: sum(loss[key] for loss in losses) / len(losses) for key in keys}
+        names = {"distil_loss_first": "loss_first", "distil_loss": "loss", "distil_steps": "steps"}
+        metrics = {name: sum(loss[key] for loss in losses) / len(losses) for name, key in names.items()}
         return ServerState(state.architectures, weights), metrics
 
-    def distil(self, student: Model, taught: Tensor, public: Shard, task: Task, generator: torch.Generator) -> Metrics:
-        """Train a student in place towards the teachers' mean.
-
-        Args:
-            student: The average of one architecture's clients.
-            taught: M, [P, D].
-            public: D_pub.
-            task: Normalization of images and number format.
-            generator: Orders the samples.
-
-        Returns:
-            The mean loss of the first and of the last epoch, and the number of steps.
-        """
-
-        def loss(model: Model, memory: nn.Module, batch: Batch) -> Terms:
-            with task.autocast():
-                _, projections = model(normalize(batch.images, task.views.first))
-            return Terms(distance_loss(projections, taught[batch.index], self.distance), projections)
-
-        metrics = task.fit(
+    def distil(self, student: Model, taught: Tensor, server: Server) -> Metrics:
+        """Train the average of one architecture's clients towards the teachers' mean M, [P, D], in place."""
+        assert server.public is not None, "the engine refuses to start FedDF without public data"
+        return server.task.fit_projections(
             student,
-            public,
-            generator,
-            loss=loss,
+            server.public,
+            server.generator,
+            taught,
+            partial(distance_loss, distance=self.distance),
             epochs=self.distil_epochs,
             batch=self.distil_batch,
             optimizer=Adam(lr=self.distil_lr, weight_decay=0),
         )
-        return {
-            "distil_loss_first": metrics["loss_first"],
-            "distil_loss": metrics["loss"],
-            "distil_steps": metrics["steps"],
-        }
 
-    def encoders(self, state: ServerState, clients: Mapping[int, fedavg.ClientState | Empty]) -> dict[str, Encoder]:
+    def encoders(self, state: ServerState, clients: Mapping[int, Any]) -> dict[str, Encoder]:
         """The global encoder where there is one architecture, else the one of each client that has trained."""
         if len(state.weights) == 1:
             ((name, weights),) = state.weights.items()
-            return {"global": Encoder(name, without_memory(weights))}
-        own = {client_id: _architecture(state, client_id) for client_id in clients}
-        return {
-            f"client-{client_id}": Encoder(name, without_memory(state.weights[name])) for client_id, name in own.items()
-        }
+            return {"global": Encoder.of(name, weights)}
+        names = {client_id: _architecture(state, client_id) for client_id in clients}
+        return {f"client-{client_id}": Encoder.of(name, state.weights[name]) for client_id, name in names.items()}
 
 
 def _architecture(state: ServerState, client_id: int) -> str:

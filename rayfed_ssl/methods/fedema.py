@@ -14,19 +14,14 @@ Deviations:
 - Heads beyond the projector are mixed like the predictor, also where an objective has others; the paper has BYOL alone.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from dataclasses import dataclass
 
 import torch
 
-from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server
+from rayfed_ssl.method import Client, Empty, Metrics, Rule, Task, Weights
 from rayfed_ssl.methods import fedavg
-from rayfed_ssl.methods.fedavg import Download, FedAvg, ServerState, Upload
 from rayfed_ssl.methods.fedu import check_averaged, encoder_divergence
-from rayfed_ssl.training.state_parts import MEMORY, Parts, Rule, part_of, with_rule
-from rayfed_ssl.training.task import Task
-from rayfed_ssl.trees import Weights
+from rayfed_ssl.training.state_parts import OBJECTIVE_STATE, part_of
 
 
 @dataclass(frozen=True)
@@ -71,7 +66,7 @@ def mix(own: Weights, received: Weights, share: float) -> Weights:
 
 def _mixed(name: str, own: torch.Tensor, received: torch.Tensor, share: float) -> torch.Tensor:
     part = name.partition(".")[0]
-    if part in MEMORY:
+    if part in OBJECTIVE_STATE:
         return received
     if part_of(name) == "batch_norm" or not received.is_floating_point():
         return own if share > 0.5 and part not in ("encoder", "projector") else received
@@ -79,7 +74,7 @@ def _mixed(name: str, own: torch.Tensor, received: torch.Tensor, share: float) -
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedEMA(Method):
+class FedEMA(fedavg.Averaging):
     """FedAvg whose clients keep a share of their own weights.
 
     Attributes:
@@ -88,17 +83,11 @@ class FedEMA(Method):
         scale: One lambda for all clients in place of the autoscaler; the code's default is 1.
         selective: Mix only if the client also trained in the round before; otherwise it takes the global weights and a
             fresh target. For runs in which a part of the clients trains in each round (code).
-        weighting: As in FedAvg; the code has "samples".
-        parts: As in FedAvg.
     """
 
-    privacy: ClassVar = "High"
-    averages_weights: ClassVar = True
     tau: float = 0.7
     scale: float | None = None
     selective: bool = False
-    weighting: Literal["samples", "uniform"] = "samples"
-    parts: Parts = Parts()
 
     def __post_init__(self) -> None:
         if not 0 <= self.tau <= 1:
@@ -108,45 +97,33 @@ class FedEMA(Method):
         if self.scale is not None and self.tau != FedEMA.tau:
             raise ValueError(f"method.tau={self.tau} has no meaning with method.scale={self.scale}: remove one of them")
 
-    @property
-    def averaging(self) -> FedAvg:
-        """The FedAvg that everything but the client's start is left to."""
-        return FedAvg(weighting=self.weighting, parts=self.parts)
-
     def rules(self, task: Task) -> dict[str, Rule]:
         """As FedAvg's, but what gradients train is mixed."""
-        rules = self.averaging.rules(task)
-        trained = with_rule(rules, "averaged") - MEMORY - {"batch_norm"}
-        return {part: "mixed" if part in trained else rule for part, rule in rules.items()}
+        untrained = OBJECTIVE_STATE | {"batch_norm"}
+        return {
+            part: "mixed" if rule == "averaged" and part not in untrained else rule
+            for part, rule in super().rules(task).items()
+        }
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Refuse an encoder that is not sent, whose divergence nobody could measure."""
-        notes = self.averaging.check(task, num_public)
-        check_averaged("FedEMA", self.averaging, task, "encoder")
-        return notes
-
-    def init_server(self, server: Server) -> ServerState:
-        """Start as FedAvg does."""
-        return self.averaging.init_server(server)
-
-    def download(self, state: ServerState, client_id: int) -> Download:
-        """Send the global weights to everybody."""
-        return self.averaging.download(state, client_id)
+        check_averaged(self, task, "encoder")
+        return ()
 
     def update_client(
-        self, download: Download, state: ClientState | Empty, client: Client
-    ) -> tuple[Upload, ClientState, Metrics]:
-        """Mix the global weights into the own ones, train, and measure how far the encoder moved."""
-        kept, share, scale = self.resume(state, client.round)
+        self, download: fedavg.Download, state: ClientState | Empty, client: Client
+    ) -> tuple[fedavg.Upload, ClientState, Metrics]:
+        """Mix the global weights into the client's, train, and measure how far the encoder moved."""
+        averaging, share, scale = self.resume(state, client.round)
         start = mix(state.weights, download.weights, share) if isinstance(state, ClientState) else download.weights
-        upload, kept, metrics = self.averaging.update_client(replace(download, weights=start), kept, client)
+        upload, local, metrics = self.train(start, averaging, client)
         divergence = encoder_divergence(start, upload.weights)
         scale = autoscale(self.tau, divergence) if scale is None else scale
-        next_state = ClientState(kept, upload.weights, scale, divergence, client.round)
+        next_state = ClientState(local, upload.weights, scale, divergence, client.round)
         return upload, next_state, {**metrics, "divergence": divergence, "own_share": share}
 
     def resume(self, state: ClientState | Empty, round: int) -> tuple[fedavg.ClientState | Empty, float, float | None]:
-        """Decide what a client takes up again: what FedAvg kept, mu_k and lambda_k.
+        """Decide what a client continues from: what FedAvg kept, mu_k and lambda_k.
 
         A client that takes part for the first time, or under `selective` after a pause, has a share of 0; after a pause its
         target is dropped, and so starts anew as a copy of the global model.
@@ -155,19 +132,9 @@ class FedEMA(Method):
             return Empty(), 0.0, self.scale
         if not self.selective or state.round == round - 1:
             return state.averaging, own_share(state.scale, state.divergence), state.scale
-        kept = state.averaging
-        if isinstance(kept, fedavg.ClientState):
-            kept = fedavg.ClientState({name: v for name, v in kept.kept.items() if part_of(name) != "target"})
-        return kept, 0.0, state.scale
+        local = self.local_parts(state)
+        return fedavg.ClientState({k: v for k, v in local.items() if part_of(k) != "target"}), 0.0, state.scale
 
-    def update_server(
-        self, state: ServerState, uploads: Mapping[int, Upload], server: Server
-    ) -> tuple[ServerState, Metrics]:
-        """Average as FedAvg does."""
-        return self.averaging.update_server(state, uploads, server)
-
-    def encoders(self, state: ServerState, clients: Mapping[int, ClientState | Empty]) -> dict[str, Encoder]:
-        """The same encoders as FedAvg's."""
-        return self.averaging.encoders(
-            state, {k: own.averaging if isinstance(own, ClientState) else own for k, own in clients.items()}
-        )
+    def local_parts(self, state: ClientState | fedavg.ClientState | Empty) -> Weights:
+        """Find what FedAvg keeps."""
+        return super().local_parts(state.averaging if isinstance(state, ClientState) else state)

@@ -29,11 +29,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server, sent
+from rayfed_ssl.method import Client, Encoder, Method, Metrics, Model, Rule, Server, Task, sent
 from rayfed_ssl.methods.local_only import LocalOnly
-from rayfed_ssl.models import Model
-from rayfed_ssl.training.state_parts import Rule
-from rayfed_ssl.training.task import Task
 
 
 @dataclass(frozen=True)
@@ -217,6 +214,7 @@ class FedFoA(Method):
             raise ValueError(f"method.warm_up must be at least 0, got {self.warm_up}")
         for name in ("needs_public", "averages_weights", "costly_start"):
             object.__setattr__(self, name, getattr(self.base, name))
+        object.__setattr__(self, "held_fields", ("relation", *self.base.held_fields))
         if self.base.privacy == "High":
             object.__setattr__(self, "privacy", "High")
 
@@ -259,7 +257,7 @@ class FedFoA(Method):
         """Client(D^i, R): the base's local training with the term on each step (Algorithm 1, lines 5 to 14)."""
         others = [from_triangle(packed).to(client.task.device) for packed in download.relations or ()]
         understanding = Understanding(others, self.strength, self.normalize)
-        upload, next_state, metrics = self.base.update_client(download.base, state, client.adding(understanding))
+        upload, next_state, metrics = self.base.update_client(download.base, state, client.with_term(understanding))
         return Upload(upload, understanding.mean()), next_state, metrics
 
     def update_server(

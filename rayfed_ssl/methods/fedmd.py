@@ -20,22 +20,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from rayfed_ssl.aggregation.compression import Format, Packed, pack, unpack
-from rayfed_ssl.data.augmentation import normalize
-from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, sent
-from rayfed_ssl.models import Model
-from rayfed_ssl.training.objective import Batch, Terms
-from rayfed_ssl.training.state_parts import without_memory
-from rayfed_ssl.training.task import Task
-from rayfed_ssl.trees import Weights, frozen, tensor_mean
+from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, Task, Weights, sent
+from rayfed_ssl.trees import frozen, tensor_mean
 
 
 @dataclass(frozen=True)
 class ClientState:
-    """The client's own model and its objective's memory, which never leave it."""
+    """The client's own model and its objective's state, which never leave it."""
 
     architecture: str
     weights: Weights
@@ -126,19 +121,19 @@ class FedMD(Method):
     ) -> tuple[Upload, ClientState, Metrics]:
         """Digest the consensus, revisit the private data, communicate how the public samples look now."""
         assert client.public is not None, "the engine refuses to start FedMD without public data"
-        own = state.weights if isinstance(state, ClientState) else client.task.initial_weights(client.architecture)
+        weights = state.weights if isinstance(state, ClientState) else client.task.initial_weights(client.architecture)
         digested: Metrics = {}
         if download.consensus is not None:
-            fitted, digested = self.digest(own, download.consensus, client)
-            own = own | fitted
-        trained, metrics = client.train(own)
+            fitted, digested = self.digest(weights, download.consensus, client)
+            weights = weights | fitted
+        trained, metrics = client.train(weights)
         model = client.task.model(trained, client.architecture)
         representations = client.task.project(model, client.public).cpu().clone()
         upload = Upload(pack(representations, self.upload_format))
         return upload, ClientState(client.architecture, trained), metrics | digested
 
     def digest(self, weights: Weights, agreed: Tensor, client: Client) -> tuple[Weights, Metrics]:
-        """Fit the client's model to the consensus on public data; the objective's memory stays as it is.
+        """Fit the client's model to the consensus on public data; the objective's state stays as it is.
 
         Args:
             weights: The client's whole state.
@@ -147,20 +142,14 @@ class FedMD(Method):
         """
         task = client.task
         assert client.public is not None, "the engine refuses to start FedMD without public data"
-        target = agreed.to(task.device)
-
-        def loss(model: Model, memory: nn.Module, batch: Batch) -> Terms:
-            with task.autocast():
-                _, projections = model(normalize(batch.images, task.views.first))
-            return Terms(digest_loss(projections, target[batch.index]), projections)
-
         model = task.model(weights, client.architecture)
-        metrics = task.fit(
+        metrics = task.fit_projections(
             model,
             client.public,
-            client.draws,
+            client.method_generator,
+            agreed.to(task.device),
+            digest_loss,
             round=client.round,
-            loss=loss,
             epochs=self.digest_epochs,
             batch=self.digest_batch,
         )
@@ -176,7 +165,7 @@ class FedMD(Method):
     def encoders(self, state: ServerState, clients: Mapping[int, ClientState | Empty]) -> dict[str, Encoder]:
         """Each client's own encoder; there is no global one."""
         return {
-            f"client-{client_id}": Encoder(own.architecture, without_memory(own.weights))
-            for client_id, own in clients.items()
-            if isinstance(own, ClientState)
+            f"client-{client_id}": Encoder.of(state.architecture, state.weights)
+            for client_id, state in clients.items()
+            if isinstance(state, ClientState)
         }

@@ -15,18 +15,12 @@ Deviations:
 - A target stays with its client, as the objective's rules say.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from dataclasses import dataclass
 
 import torch
 
-from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server
+from rayfed_ssl.method import Client, Empty, Metrics, Rule, Task, Weights
 from rayfed_ssl.methods import fedavg
-from rayfed_ssl.methods.fedavg import Download, FedAvg, ServerState, Upload
-from rayfed_ssl.training.state_parts import Parts, Rule
-from rayfed_ssl.training.task import Task
-from rayfed_ssl.trees import Weights
 
 
 @dataclass(frozen=True)
@@ -61,13 +55,13 @@ def predictor(weights: Weights) -> Weights:
     return {name: value for name, value in weights.items() if name.startswith("predictor.")}
 
 
-def check_averaged(name: str, averaging: FedAvg, task: Task, *parts: str) -> None:
+def check_averaged(method: fedavg.Averaging, task: Task, *parts: str) -> None:
     """Refuse a run in which a part that a method decides about is not there, or does not come from the server.
 
     Raises:
         ValueError: As said.
     """
-    rules = averaging.rules(task)
+    name, rules = type(method).__name__, method.parts.over(task.objective.parts)
     for part in parts:
         if part not in rules:
             raise ValueError(
@@ -84,70 +78,41 @@ def check_averaged(name: str, averaging: FedAvg, task: Task, *parts: str) -> Non
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedU(Method):
+class FedU(fedavg.Averaging):
     """FedAvg with the divergence-aware predictor update.
 
     Attributes:
         threshold: mu; 0.4 in the code.
-        weighting: As in FedAvg; the code has "samples".
-        parts: As in FedAvg.
     """
 
-    privacy: ClassVar = "High"
-    averages_weights: ClassVar = True
     threshold: float = 0.4
-    weighting: Literal["samples", "uniform"] = "samples"
-    parts: Parts = Parts()
 
     def __post_init__(self) -> None:
         if not self.threshold >= 0:
             raise ValueError(f"method.threshold must be at least 0, got {self.threshold}")
 
-    @property
-    def averaging(self) -> FedAvg:
-        """The FedAvg that everything but the client's start is left to."""
-        return FedAvg(weighting=self.weighting, parts=self.parts)
-
     def rules(self, task: Task) -> dict[str, Rule]:
         """As FedAvg's, but for the predictor the client chooses between two."""
-        return {**self.averaging.rules(task), "predictor": "mixed"}
+        return {**super().rules(task), "predictor": "mixed"}
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Refuse an objective without a predictor."""
-        notes = self.averaging.check(task, num_public)
-        check_averaged("FedU", self.averaging, task, "encoder", "predictor")
-        return notes
-
-    def init_server(self, server: Server) -> ServerState:
-        """Start as FedAvg does."""
-        return self.averaging.init_server(server)
-
-    def download(self, state: ServerState, client_id: int) -> Download:
-        """Send the global weights to everybody; a client may not use the predictor."""
-        return self.averaging.download(state, client_id)
+        check_averaged(self, task, "encoder", "predictor")
+        return ()
 
     def update_client(
-        self, download: Download, state: ClientState | Empty, client: Client
-    ) -> tuple[Upload, ClientState, Metrics]:
-        """Train from the global encoder, and from the own predictor where the encoder moved by mu or more."""
-        before = state.averaging if isinstance(state, ClientState) else state
-        start = download.weights | self.own_predictor(state)
-        upload, kept, metrics = self.averaging.update_client(replace(download, weights=start), before, client)
+        self, download: fedavg.Download, state: ClientState | Empty, client: Client
+    ) -> tuple[fedavg.Upload, ClientState, Metrics]:
+        """Train from the global encoder, and from the client's predictor where the encoder moved by mu or more."""
+        start = download.weights | self.client_predictor(state)
+        upload, local, metrics = self.train(start, state, client)
         divergence = encoder_divergence(start, upload.weights)
-        return upload, ClientState(kept, predictor(upload.weights), divergence), {**metrics, "divergence": divergence}
+        return upload, ClientState(local, predictor(upload.weights), divergence), {**metrics, "divergence": divergence}
 
-    def own_predictor(self, state: ClientState | Empty) -> Weights:
+    def client_predictor(self, state: ClientState | Empty) -> Weights:
         """DAPU: the client's predictor if d_k >= mu, nothing if the global one is to be taken."""
         return state.predictor if isinstance(state, ClientState) and state.divergence >= self.threshold else {}
 
-    def update_server(
-        self, state: ServerState, uploads: Mapping[int, Upload], server: Server
-    ) -> tuple[ServerState, Metrics]:
-        """Average as FedAvg does."""
-        return self.averaging.update_server(state, uploads, server)
-
-    def encoders(self, state: ServerState, clients: Mapping[int, ClientState | Empty]) -> dict[str, Encoder]:
-        """The same encoders as FedAvg's."""
-        return self.averaging.encoders(
-            state, {k: own.averaging if isinstance(own, ClientState) else own for k, own in clients.items()}
-        )
+    def local_parts(self, state: ClientState | Empty) -> Weights:
+        """Find what FedAvg keeps."""
+        return super().local_parts(state.averaging if isinstance(state, ClientState) else state)

@@ -39,16 +39,13 @@ from rayfed_ssl.aggregation.compression import (
     upper_triangle,
 )
 from rayfed_ssl.data.public_data import check_public
-from rayfed_ssl.data.shards import Shard
-from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, sent
-from rayfed_ssl.models import Model
+from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Model, Rule, Server, Shard, Task, Weights, sent
 from rayfed_ssl.training.batching import finite
 from rayfed_ssl.training.ema import update_momentum
 from rayfed_ssl.training.feature_queue import SampleQueue
 from rayfed_ssl.training.optimizers import Adam
-from rayfed_ssl.training.state_parts import MEMORY, Rule, without_memory
-from rayfed_ssl.training.task import Task
-from rayfed_ssl.trees import Weights, frozen, tensor_mean
+from rayfed_ssl.training.state_parts import OBJECTIVE_STATE
+from rayfed_ssl.trees import frozen, tensor_mean
 
 
 @dataclass(frozen=True)
@@ -223,7 +220,7 @@ class FLESD(Method):
         """The student's weights come down and no weights go up; where clients differ, everybody keeps its own."""
         if task.heterogeneous:
             return super().rules(task)
-        return {part: "reset" if part in MEMORY else "received" for part in super().rules(task)}
+        return {part: "reset" if part in OBJECTIVE_STATE else "received" for part in super().rules(task)}
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Shrink the queue to the public set, or refuse a public set that cannot fill two batches."""
@@ -360,9 +357,9 @@ class FLESD(Method):
 
     def encoders(self, state: ServerState, clients: Mapping[int, ClientState | Empty]) -> dict[str, Encoder]:
         """The global encoder, and where architectures differ each client's own beside it."""
-        own = {
-            f"client-{client_id}": Encoder(mine.architecture, without_memory(mine.weights))
-            for client_id, mine in clients.items()
-            if isinstance(mine, ClientState)
+        personal = {
+            f"client-{client_id}": Encoder.of(client.architecture, client.weights)
+            for client_id, client in clients.items()
+            if isinstance(client, ClientState)
         }
-        return {"global": Encoder(state.architecture, state.weights)} | own
+        return {"global": Encoder(state.architecture, state.weights)} | personal

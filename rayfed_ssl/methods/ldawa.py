@@ -16,17 +16,13 @@ Deviations:
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server
-from rayfed_ssl.methods.fedavg import ClientState, Download, FedAvg, ServerState, Upload
-from rayfed_ssl.training.state_parts import Parts, Rule
-from rayfed_ssl.training.task import Task
-from rayfed_ssl.trees import Weights
+from rayfed_ssl.method import Metrics, Server, Task, Weights
+from rayfed_ssl.methods.fedavg import Averaging, ServerState, Upload
 
 
 def angle(local: Tensor, reference: Tensor) -> float:
@@ -86,69 +82,33 @@ class LayerwiseMean:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LDAWA(Method):
+class LDAWA(Averaging):
     """FedAvg with a mean that looks at each layer's direction.
 
     Attributes:
-        warm_up: First rounds that are FedAvg's; the code's condition makes them 3.
+        warm_up: First rounds that are FedAvg's, `weighting` too; the code's condition makes them 3.
         renormalize: Divide by the sum of |delta| instead of K, so that layers do not shrink.
-        weighting: As in FedAvg, in the warm-up.
-        parts: As in FedAvg.
     """
 
-    privacy: ClassVar = "High"
-    averages_weights: ClassVar = True
     warm_up: int = 3
     renormalize: bool = False
-    weighting: Literal["samples", "uniform"] = "samples"
-    parts: Parts = Parts()
 
     def __post_init__(self) -> None:
         if self.warm_up < 0:
             raise ValueError(f"method.warm_up must be at least 0, got {self.warm_up}")
 
-    @property
-    def averaging(self) -> FedAvg:
-        """The FedAvg that everything but the aggregation is left to."""
-        return FedAvg(weighting=self.weighting, parts=self.parts)
-
-    def rules(self, task: Task) -> Mapping[str, Rule]:
-        """The same rules as FedAvg's."""
-        return self.averaging.rules(task)
-
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Say where all rounds are FedAvg's."""
-        notes = self.averaging.check(task, num_public)
+        notes = super().check(task, num_public)
         if task.rounds <= self.warm_up:
             return (*notes, f"L-DAWA is FedAvg here: all {task.rounds} rounds are warm-up, lower method.warm_up")
         return notes
 
-    def init_server(self, server: Server) -> ServerState:
-        """Start as FedAvg does."""
-        return self.averaging.init_server(server)
-
-    def download(self, state: ServerState, client_id: int) -> Download:
-        """Send the global weights to everybody."""
-        return self.averaging.download(state, client_id)
-
-    def update_client(
-        self, download: Download, state: ClientState | Empty, client: Client
-    ) -> tuple[Upload, ClientState | Empty, Metrics]:
-        """Train as FedAvg's clients do."""
-        return self.averaging.update_client(download, state, client)
-
-    def update_server(
-        self, state: ServerState, uploads: Mapping[int, Upload], server: Server
-    ) -> tuple[ServerState, Metrics]:
+    def aggregate(self, state: ServerState, uploads: Mapping[int, Upload], server: Server) -> tuple[Weights, Metrics]:
         """Average, after the warm-up layer by layer; reports the mean cosine."""
         if server.round <= self.warm_up:
-            return self.averaging.update_server(state, uploads, server)
+            return super().aggregate(state, uploads, server)
         mean = LayerwiseMean(state.weights, self.renormalize)
         for upload in uploads.values():
             mean.add(upload.weights)
-        cosine = float(torch.tensor(mean.angles, dtype=torch.float64).mean())
-        return replace(state, weights=mean.result()), {"cosine": cosine}
-
-    def encoders(self, state: ServerState, clients: Mapping[int, ClientState | Empty]) -> dict[str, Encoder]:
-        """The same encoders as FedAvg's."""
-        return self.averaging.encoders(state, clients)
+        return mean.result(), {"cosine": float(torch.tensor(mean.angles, dtype=torch.float64).mean())}

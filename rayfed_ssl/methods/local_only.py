@@ -12,14 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, sent
-from rayfed_ssl.training.state_parts import without_memory
-from rayfed_ssl.trees import Weights
+from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, Weights, sent
 
 
 @dataclass(frozen=True)
 class ClientState:
-    """The client's own model and its objective's memory, which never leave it."""
+    """The client's own model and its objective's state, which never leave it."""
 
     architecture: str
     weights: Weights
@@ -74,7 +72,7 @@ class LocalOnly(Method):
     def encoders(self, state: ServerState, clients: Mapping[int, ClientState | Empty]) -> dict[str, Encoder]:
         """Each client's own encoder."""
         return {
-            f"client-{client_id}": Encoder(own.architecture, without_memory(own.weights))
-            for client_id, own in clients.items()
-            if isinstance(own, ClientState)
+            f"client-{client_id}": Encoder.of(state.architecture, state.weights)
+            for client_id, state in clients.items()
+            if isinstance(state, ClientState)
         }

@@ -28,15 +28,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfed_ssl.aggregation.weighted_mean import weighted_mean
-from rayfed_ssl.data.shards import Shard
-from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, sent
+from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Rule, Server, Shard, Task, Weights, sent
 from rayfed_ssl.objectives.deepcluster import project_views
 from rayfed_ssl.objectives.orchestra import OrchestraObjective
 from rayfed_ssl.training.clustering import mean_directions, sinkhorn
 from rayfed_ssl.training.optimizers import SGD
-from rayfed_ssl.training.state_parts import Parts, Rule, select, with_rule, without_memory
-from rayfed_ssl.training.task import Task
-from rayfed_ssl.trees import Weights
+from rayfed_ssl.training.state_parts import Parts, select, with_rule
 
 
 @dataclass(frozen=True)
@@ -142,6 +139,7 @@ class Orchestra(Method):
 
     privacy: ClassVar = "High"
     averages_weights: ClassVar = True
+    held_fields: ClassVar = ("local_centroids",)
     local_iterations: int = 5
     sharpness: float = 25.0
     global_steps: int = 500
@@ -234,7 +232,7 @@ class Orchestra(Method):
 
     def encoders(self, state: ServerState, clients: Mapping[int, Empty]) -> dict[str, Encoder]:
         """The global online encoder."""
-        return {"global": Encoder(state.architecture, without_memory(state.weights))}
+        return {"global": Encoder.of(state.architecture, state.weights)}
 
 
 def first_projections(weights: Weights, client: Client) -> Tensor:

@@ -13,19 +13,15 @@ Deviations:
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import nn
 
-from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.models import Model
 from rayfed_ssl.models.decoder import Decoder, reconstruction_error
-from rayfed_ssl.training.objective import Batch, Head, Objective, Terms
+from rayfed_ssl.training.objective import Batch, Context, Head, Objective, StepOutput
 from rayfed_ssl.training.state_parts import Rule
-
-if TYPE_CHECKING:
-    from rayfed_ssl.training.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,14 +45,16 @@ class AutoEncoder(Objective):
         """None: projections are the features."""
         return Head("none")
 
-    def heads(self, task: "Task", feature_dim: int, projection_dim: int) -> dict[str, nn.Module]:
+    def heads(self, context: Context, feature_dim: int, projection_dim: int) -> dict[str, nn.Module]:
         """The decoder."""
-        return {"decoder": Decoder(feature_dim, channels=task.channels, size=task.size, width=self.width)}
+        return {"decoder": Decoder(feature_dim, channels=context.channels, size=context.size, width=self.width)}
 
-    def loss(self, task: "Task", model: Model, memory: nn.Module, batch: Batch, generator: torch.Generator) -> Terms:
+    def loss(
+        self, context: Context, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator
+    ) -> StepOutput:
         """Rebuild the batch; draws nothing."""
-        images = normalize(batch.images, task.views.first)
-        with task.autocast():
+        images = context.plain(batch.images)
+        with context.autocast():
             features, projections = model(images)
             rebuilt = model.part("decoder")(features)
-        return Terms(reconstruction_error(rebuilt, images), projections)
+        return StepOutput(reconstruction_error(rebuilt, images), projections)

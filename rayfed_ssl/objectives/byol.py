@@ -17,23 +17,20 @@ Deviations:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.models import Model, build_head
 from rayfed_ssl.training.ema import update_momentum
-from rayfed_ssl.training.objective import Batch, Head, Objective, Terms, memory_as, tiny_batch_notes
+from rayfed_ssl.training.objective import Batch, Context, Head, Objective, StepOutput, state_as, tiny_batch_notes
 from rayfed_ssl.training.state_parts import Rule
 
-if TYPE_CHECKING:
-    from rayfed_ssl.data.shards import Shard
-    from rayfed_ssl.training.task import Task
 
-
-class BYOLMemory(nn.Module):
+class BYOLState(nn.Module):
     """What BYOL remembers.
 
     Attributes:
@@ -92,32 +89,34 @@ class BYOL(Objective):
         """The projector, to 2048 dimensions or, when linear, 256."""
         return Head("byol", 2048, self.hidden) if self.projector == "mlp" else Head("linear", 256)
 
-    def heads(self, task: "Task", feature_dim: int, projection_dim: int) -> dict[str, nn.Module]:
+    def heads(self, context: Context, feature_dim: int, projection_dim: int) -> dict[str, nn.Module]:
         """The predictor q, as wide at both ends as the projections."""
         if self.predictor == "linear":
             return {"predictor": build_head("linear", projection_dim, out=projection_dim)}
         return {"predictor": build_head("byol-predictor", projection_dim, out=projection_dim, hidden=self.hidden)}
 
-    def start(self, task: "Task", model: Model, data: "Shard", generator: torch.Generator) -> BYOLMemory:
+    def start(self, context: Context, model: Model, data: Shard, generator: torch.Generator) -> BYOLState:
         """Start the target: xi <- theta, without the predictor."""
-        return BYOLMemory(task.twin(model))
+        return BYOLState(context.twin(model))
 
-    def check(self, task: "Task", shard_sizes: Sequence[int]) -> tuple[str, ...]:
+    def check(self, context: Context, shard_sizes: Sequence[int]) -> tuple[str, ...]:
         """Say where batches are too small."""
-        return tiny_batch_notes(task, shard_sizes)
+        return tiny_batch_notes(context, shard_sizes)
 
-    def loss(self, task: "Task", model: Model, memory: nn.Module, batch: Batch, generator: torch.Generator) -> Terms:
+    def loss(
+        self, context: Context, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator
+    ) -> StepOutput:
         """Mean over samples of the regression error, summed over both directions."""
-        first, second = (task.augment(batch.images, view, generator) for view in (task.views.first, task.views.second))
-        predictor, target = model.part("predictor"), memory_as(BYOLMemory, memory).target
-        with task.autocast():
+        first, second = context.two_views(batch.images, generator)
+        predictor, target = model.part("predictor"), state_as(BYOLState, state).target
+        with context.autocast():
             online = [model(view)[1] for view in (first, second)]
             predictions = [predictor(projections).float() for projections in online]
             with torch.no_grad():
                 targets = [target(view)[1] for view in (first, second)]
         errors = regression_error(predictions[0], targets[1]) + regression_error(predictions[1], targets[0])
-        return Terms(errors.mean(), online[0])
+        return StepOutput(errors.mean(), online[0])
 
-    def finish_step(self, task: "Task", model: Model, memory: nn.Module, terms: Terms) -> None:
+    def finish_step(self, context: Context, model: Model, state: nn.Module, output: StepOutput) -> None:
         """Move the target: xi <- zeta xi + (1 - zeta) theta (Eq. 1)."""
-        update_momentum(memory_as(BYOLMemory, memory).target, model, self.momentum)
+        update_momentum(state_as(BYOLState, state).target, model, self.momentum)

@@ -19,21 +19,18 @@ Deviations:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfed_ssl.data.augmentation import ViewRecipe
+from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.clustering import spherical_k_means
-from rayfed_ssl.training.objective import Batch, Head, Objective, Terms, memory_as
+from rayfed_ssl.training.objective import Batch, Context, Head, Objective, StepOutput, state_as
 from rayfed_ssl.training.state_parts import Rule
-
-if TYPE_CHECKING:
-    from rayfed_ssl.data.shards import Shard
-    from rayfed_ssl.training.task import Task
 
 
 class Bank(nn.Module):
@@ -53,7 +50,7 @@ class Bank(nn.Module):
         self.register_buffer("assignments", torch.zeros(len(rows), dtype=torch.int64, device=rows.device))
 
 
-class DeepClusterMemory(nn.Module):
+class DeepClusterState(nn.Module):
     """What DeepCluster-v2 remembers.
 
     Attributes:
@@ -85,18 +82,20 @@ def cluster_prediction(views: Sequence[Tensor], centroids: Tensor, assignments: 
 
 
 @torch.no_grad()
-def project_views(task: "Task", model: Model, data: "Shard", recipe: ViewRecipe, generator: torch.Generator) -> Tensor:
+def project_views(
+    context: Context, model: Model, data: Shard, recipe: ViewRecipe, generator: torch.Generator
+) -> Tensor:
     """Draw one view of every sample and project it with batch statistics, as in training; the model does not change.
 
     Returns:
         Unit projections by sample, float32 [N, p].
     """
-    copied, num = task.twin(model), len(data)
-    rows = torch.empty(num, model.projection_dim, device=task.device)
-    order = torch.randperm(num, generator=generator, device=task.device)
-    for index in order.tensor_split(max(1, num // task.batch)):  # no batch of one, which has no statistics
-        with task.autocast():
-            _, projections = copied(task.augment(data.batch(index), recipe, generator))
+    copied, num = context.twin(model), len(data)
+    rows = torch.empty(num, model.projection_dim, device=context.device)
+    order = torch.randperm(num, generator=generator, device=context.device)
+    for index in order.tensor_split(max(1, num // context.batch)):  # no batch of one, which has no statistics
+        with context.autocast():
+            _, projections = copied(context.augment(data.batch(index), recipe, generator))
         rows[index] = F.normalize(projections, dim=1)
     return rows
 
@@ -128,7 +127,7 @@ class DeepCluster(Objective):
         """The projector: d-d-128 with batch-norm, as SwAV's."""
         return Head("simclr-bn", 128)
 
-    def check(self, task: "Task", shard_sizes: Sequence[int]) -> tuple[str, ...]:
+    def check(self, context: Context, shard_sizes: Sequence[int]) -> tuple[str, ...]:
         """Refuse more clusters than any client has samples; tell which clients get fewer."""
         if self.clusters >= max(shard_sizes):
             raise ValueError(
@@ -144,31 +143,33 @@ class DeepCluster(Objective):
             "objective.clusters avoids that",
         )
 
-    def start(self, task: "Task", model: Model, data: "Shard", generator: torch.Generator) -> DeepClusterMemory:
+    def start(self, context: Context, model: Model, data: Shard, generator: torch.Generator) -> DeepClusterState:
         """Fill the bank by a pass over first views."""
-        rows = project_views(task, model, data, task.views.first, generator)
-        return DeepClusterMemory(Bank(rows), min(self.clusters, len(data)))
+        rows = project_views(context, model, data, context.views.first, generator)
+        return DeepClusterState(Bank(rows), min(self.clusters, len(data)))
 
     def start_epoch(
-        self, task: "Task", model: Model, memory: nn.Module, data: "Shard", epoch: int, generator: torch.Generator
+        self, context: Context, model: Model, state: nn.Module, data: Shard, epoch: int, generator: torch.Generator
     ) -> None:
         """Cluster the bank anew."""
-        own = memory_as(DeepClusterMemory, memory)
+        own = state_as(DeepClusterState, state)
         centroids, assignments = spherical_k_means(own.bank.rows, len(own.centroids), self.iterations, generator)
         own.centroids.copy_(centroids)
         own.bank.assignments.copy_(assignments)
 
-    def loss(self, task: "Task", model: Model, memory: nn.Module, batch: Batch, generator: torch.Generator) -> Terms:
+    def loss(
+        self, context: Context, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator
+    ) -> StepOutput:
         """Predict the samples' clusters from two views, which pass the network in one batch of 2 B."""
-        own = memory_as(DeepClusterMemory, memory)
-        views = [task.augment(batch.images, recipe, generator) for recipe in (task.views.first, task.views.second)]
-        with task.autocast():
+        own = state_as(DeepClusterState, state)
+        views = context.two_views(batch.images, generator)
+        with context.autocast():
             _, projections = model(torch.cat(views))
         unit = F.normalize(projections, dim=1).chunk(2)
         loss = cluster_prediction(unit, own.centroids, own.bank.assignments[batch.index], self.temperature)
         remember = {"rows": unit[0].detach(), "index": batch.index}
-        return Terms(loss, projections[: len(batch.images)], remember)
+        return StepOutput(loss, projections[: len(batch.images)], remember)
 
-    def finish_step(self, task: "Task", model: Model, memory: nn.Module, terms: Terms) -> None:
+    def finish_step(self, context: Context, model: Model, state: nn.Module, output: StepOutput) -> None:
         """Put the first views' projections into the bank."""
-        memory_as(DeepClusterMemory, memory).bank.rows[terms.remember["index"]] = terms.remember["rows"]
+        state_as(DeepClusterState, state).bank.rows[output.updates["index"]] = output.updates["rows"]

@@ -26,20 +26,17 @@ Deviations:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.ema import update_momentum
-from rayfed_ssl.training.objective import Batch, Head, Objective, Terms, memory_as
+from rayfed_ssl.training.objective import Batch, Context, Head, Objective, StepOutput, state_as
 from rayfed_ssl.training.state_parts import Rule
-
-if TYPE_CHECKING:
-    from rayfed_ssl.data.shards import Shard
-    from rayfed_ssl.training.task import Task
 
 
 class KeyQueue(nn.Module):
@@ -72,7 +69,7 @@ class KeyQueue(nn.Module):
         self.filled += len(keys)
 
 
-class MoCoMemory(nn.Module):
+class MoCoState(nn.Module):
     """What MoCo remembers: the key encoder and its keys.
 
     Attributes:
@@ -119,9 +116,9 @@ def queue_contrast(queries: Tensor, keys: Tensor, negatives: Tensor, temperature
     return torch.logsumexp(logits, dim=1) - logits[:, 0]
 
 
-def queue_rows(memory: nn.Module) -> Tensor:
-    """The queue of MoCo's memory as it is now, float32 [K, p]: not a copy, `finish_step` changes it."""
-    return memory_as(MoCoMemory, memory).queue.rows
+def queue_rows(state: nn.Module) -> Tensor:
+    """The queue of MoCo's state as it is now, float32 [K, p]: not a copy, `finish_step` changes it."""
+    return state_as(MoCoState, state).queue.rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,9 +156,9 @@ class MoCo(Objective):
         """The projector, to 128 dimensions."""
         return Head({"linear": "linear", "mlp": "fcl", "mlp-bn": "simclr-bn"}[self.projector], 128)
 
-    def check(self, task: "Task", shard_sizes: Sequence[int]) -> tuple[str, ...]:
+    def check(self, context: Context, shard_sizes: Sequence[int]) -> tuple[str, ...]:
         """Tell which queues will hold random directions to the end."""
-        keys_per_sample = task.rounds * task.epochs * (2 if self.symmetric else 1)
+        keys_per_sample = context.rounds * context.epochs * (2 if self.symmetric else 1)
         short = [size for size in shard_sizes if size * keys_per_sample < self.queue_size]
         if not short:
             return ()
@@ -171,47 +168,49 @@ class MoCo(Objective):
             "objective.queue_size avoids that",
         )
 
-    def start(self, task: "Task", model: Model, data: "Shard", generator: torch.Generator) -> MoCoMemory:
+    def start(self, context: Context, model: Model, data: Shard, generator: torch.Generator) -> MoCoState:
         """Start the key encoder, theta_k <- theta_q, and a queue of random directions."""
-        return MoCoMemory(task.twin(model), KeyQueue.random(self.queue_size, model.projection_dim, generator))
+        return MoCoState(context.twin(model), KeyQueue.random(self.queue_size, model.projection_dim, generator))
 
     def encode(
-        self, task: "Task", model: Model, memory: nn.Module, batch: Batch, generator: torch.Generator
+        self, context: Context, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator
     ) -> Encoded:
         """Draw two views and encode queries and keys; writes nothing but running statistics of batch-norm.
 
-        A method with its own loss on MoCo's queries takes the negatives from `queue_rows(memory)` and returns
-        `Terms(loss, encoded.projections, {"keys": encoded.keys})`: then `finish_step` moves theta_k and enqueues.
+        A method with its own loss on MoCo's queries takes the negatives from `queue_rows(state)` and returns
+        `StepOutput(loss, encoded.projections, {"keys": encoded.keys})`: then `finish_step` moves theta_k and enqueues.
         Each view passes each encoder in a batch of its own (code).
         """
-        first, second = (task.augment(batch.images, view, generator) for view in (task.views.first, task.views.second))
-        target = memory_as(MoCoMemory, memory).target
-        with task.autocast():
+        first, second = context.two_views(batch.images, generator)
+        target = state_as(MoCoState, state).target
+        with context.autocast():
             projections = [model(view)[1] for view in ((first, second) if self.symmetric else (first,))]
         keys = [
-            self._keys(task, target, view, generator) for view in ((second, first) if self.symmetric else (second,))
+            self._keys(context, target, view, generator) for view in ((second, first) if self.symmetric else (second,))
         ]
         return Encoded(projections[0], F.normalize(torch.cat(projections), dim=1), torch.cat(keys))
 
     @torch.no_grad()
-    def _keys(self, task: "Task", target: Model, view: Tensor, generator: torch.Generator) -> Tensor:
+    def _keys(self, context: Context, target: Model, view: Tensor, generator: torch.Generator) -> Tensor:
         num_groups = max(1, min(self.key_groups, len(view) // 2))  # batch-norm needs two samples
         if num_groups == 1:
             order = torch.arange(len(view), device=view.device)
         else:
             order = torch.randperm(len(view), generator=generator, device=view.device)
-        with task.autocast():
+        with context.autocast():
             rows = torch.cat([target(view[group])[1] for group in order.tensor_split(num_groups)])
         return F.normalize(rows, dim=1)[order.argsort()]
 
-    def loss(self, task: "Task", model: Model, memory: nn.Module, batch: Batch, generator: torch.Generator) -> Terms:
+    def loss(
+        self, context: Context, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator
+    ) -> StepOutput:
         """Mean over samples of Eq. 1, summed over both directions when symmetric."""
-        encoded = self.encode(task, model, memory, batch, generator)
-        losses = queue_contrast(encoded.queries, encoded.keys, queue_rows(memory), self.temperature)
-        return Terms(losses.sum() / len(batch.images), encoded.projections, {"keys": encoded.keys})
+        encoded = self.encode(context, model, state, batch, generator)
+        losses = queue_contrast(encoded.queries, encoded.keys, queue_rows(state), self.temperature)
+        return StepOutput(losses.sum() / len(batch.images), encoded.projections, {"keys": encoded.keys})
 
-    def finish_step(self, task: "Task", model: Model, memory: nn.Module, terms: Terms) -> None:
-        """Move the key encoder, theta_k <- m theta_k + (1 - m) theta_q (Eq. 2), then enqueue `terms.remember["keys"]`."""
-        own = memory_as(MoCoMemory, memory)
+    def finish_step(self, context: Context, model: Model, state: nn.Module, output: StepOutput) -> None:
+        """Move the key encoder, theta_k <- m theta_k + (1 - m) theta_q (Eq. 2), then enqueue `output.updates["keys"]`."""
+        own = state_as(MoCoState, state)
         update_momentum(own.target, model, self.momentum)
-        own.queue.enqueue(terms.remember["keys"])
+        own.queue.enqueue(output.updates["keys"])

@@ -17,25 +17,22 @@ Deviations:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfed_ssl.data.augmentation import rotate_quarter_turns
+from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.models import Model
 from rayfed_ssl.objectives.moco import KeyQueue
 from rayfed_ssl.training.ema import update_momentum
-from rayfed_ssl.training.objective import Batch, Head, Objective, Terms, memory_as
+from rayfed_ssl.training.objective import Batch, Context, Head, Objective, StepOutput, state_as
 from rayfed_ssl.training.state_parts import Rule
 
-if TYPE_CHECKING:
-    from rayfed_ssl.data.shards import Shard
-    from rayfed_ssl.training.task import Task
 
-
-class OrchestraMemory(nn.Module):
+class OrchestraState(nn.Module):
     """What Orchestra's clients hold in a round.
 
     Attributes:
@@ -78,7 +75,7 @@ class OrchestraObjective(Objective):
     Attributes:
         clusters: G, global clusters (code).
         local_clusters: L, centroids that a client uploads, if it has twice as many samples (code).
-        memory: Projections from which a client makes its local clusters (code).
+        state: Projections from which a client makes its local clusters (code).
         temperature: T (code).
         momentum: zeta (code).
     """
@@ -115,13 +112,13 @@ class OrchestraObjective(Objective):
         """The projector: 512-512 with batch-norm after both layers, the last without scale and shift (code)."""
         return Head("orchestra", 512)
 
-    def heads(self, task: "Task", feature_dim: int, projection_dim: int) -> dict[str, nn.Module]:
+    def heads(self, context: Context, feature_dim: int, projection_dim: int) -> dict[str, nn.Module]:
         """The layer that tells rotations from projections (code)."""
         return {"degree": nn.Linear(projection_dim, 4)}
 
-    def check(self, task: "Task", shard_sizes: Sequence[int]) -> tuple[str, ...]:
+    def check(self, context: Context, shard_sizes: Sequence[int]) -> tuple[str, ...]:
         """Refuse more global clusters than clients can fill; tell which clients upload fewer local clusters."""
-        cohort = max(1, int(task.fraction * len(shard_sizes) + 0.5))
+        cohort = max(1, int(context.fraction * len(shard_sizes) + 0.5))
         most = sum(sorted(self.num_local(size) for size in shard_sizes)[-cohort:])
         if self.clusters >= most:
             raise ValueError(
@@ -141,30 +138,32 @@ class OrchestraObjective(Objective):
         """How many local clusters a client makes: L, but no cluster of a single sample."""
         return max(1, min(self.local_clusters, num_samples // 2))
 
-    def start(self, task: "Task", model: Model, data: "Shard", generator: torch.Generator) -> OrchestraMemory:
+    def start(self, context: Context, model: Model, data: Shard, generator: torch.Generator) -> OrchestraState:
         """Start the target as the online network, without centroids and with an empty queue."""
-        centroids = torch.zeros(self.clusters, model.projection_dim, device=task.device)
-        return OrchestraMemory(
-            task.twin(model), centroids, KeyQueue.random(self.memory, model.projection_dim, generator)
+        centroids = torch.zeros(self.clusters, model.projection_dim, device=context.device)
+        return OrchestraState(
+            context.twin(model), centroids, KeyQueue.random(self.memory, model.projection_dim, generator)
         )
 
-    def loss(self, task: "Task", model: Model, memory: nn.Module, batch: Batch, generator: torch.Generator) -> Terms:
+    def loss(
+        self, context: Context, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator
+    ) -> StepOutput:
         """Assignment consistency of two views, plus the cross entropy of a third view's rotation."""
-        own, images = memory_as(OrchestraMemory, memory), batch.images
-        recipes = (task.views.first, task.views.second, task.views.first)
-        first, second, third = (task.augment(images, recipe, generator) for recipe in recipes)
+        own, images = state_as(OrchestraState, state), batch.images
+        recipes = (context.views.first, context.views.second, context.views.first)
+        first, second, third = (context.augment(images, recipe, generator) for recipe in recipes)
         turns = torch.randint(4, (len(images),), generator=generator, device=images.device)
-        with task.autocast():
+        with context.autocast():
             _, online = model(second)
             degrees = model.part("degree")(model(rotate_quarter_turns(third, turns))[1]).float()
             with torch.no_grad():
                 _, target = own.target(first)
         seen = F.normalize(target, dim=1)
         consistency = assignment_consistency(seen, F.normalize(online, dim=1), own.centroids, self.temperature)
-        return Terms(consistency + F.cross_entropy(degrees, turns), online, {"seen": seen})
+        return StepOutput(consistency + F.cross_entropy(degrees, turns), online, {"seen": seen})
 
-    def finish_step(self, task: "Task", model: Model, memory: nn.Module, terms: Terms) -> None:
+    def finish_step(self, context: Context, model: Model, state: nn.Module, output: StepOutput) -> None:
         """Move the target, and put what it saw into the queue."""
-        own = memory_as(OrchestraMemory, memory)
+        own = state_as(OrchestraState, state)
         update_momentum(own.target, model, self.momentum)
-        own.queue.enqueue(terms.remember["seen"])
+        own.queue.enqueue(output.updates["seen"])

@@ -16,7 +16,7 @@ Deviations:
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,11 +24,8 @@ from torch.nn import functional as F
 
 from rayfed_ssl.data.augmentation import ViewRecipe
 from rayfed_ssl.models import Model
-from rayfed_ssl.training.objective import Batch, Head, Objective, Terms
+from rayfed_ssl.training.objective import Batch, Context, Head, Objective, StepOutput
 from rayfed_ssl.training.state_parts import Rule
-
-if TYPE_CHECKING:
-    from rayfed_ssl.training.task import Task
 
 
 def four_rotations(images: Tensor) -> tuple[Tensor, Tensor]:
@@ -68,11 +65,13 @@ class Rotation(Objective):
         """One linear layer from features to the scores of four rotations."""
         return Head("linear", 4)
 
-    def loss(self, task: "Task", model: Model, memory: nn.Module, batch: Batch, generator: torch.Generator) -> Terms:
+    def loss(
+        self, context: Context, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator
+    ) -> StepOutput:
         """Classify all four rotations of each image, which pass the network in one batch of 4 B (RotNet, Eq. 2)."""
-        first = task.views.first
-        recipe = first if self.augmentation == "views" else shifted_and_mirrored(first, task.size)
-        views, turns = four_rotations(task.augment(batch.images, recipe, generator))
-        with task.autocast():
+        first = context.views.first
+        recipe = first if self.augmentation == "views" else shifted_and_mirrored(first, context.size)
+        views, turns = four_rotations(context.augment(batch.images, recipe, generator))
+        with context.autocast():
             _, scores = model(views)
-        return Terms(F.cross_entropy(scores, turns), scores[: len(batch.images)])
+        return StepOutput(F.cross_entropy(scores, turns), scores[: len(batch.images)])

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfed_ssl.models import Model
-from rayfed_ssl.training.objective import Batch, Head, Objective, Terms
-from rayfed_ssl.training.task import Task
+from rayfed_ssl.training.objective import Batch, Context, Head, Objective, StepOutput
 
 
 def info_nce(first: Tensor, second: Tensor, temperature: float) -> Tensor:
@@ -79,11 +78,13 @@ class SimCLR(Objective):
         """FLESD's head: d-d-128 with ReLU and without batch-norm."""
         return Head("flesd", 128)
 
-    def loss(self, task: Task, model: Model, memory: nn.Module, batch: Batch, generator: torch.Generator) -> Terms:
+    def loss(
+        self, context: Context, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator
+    ) -> StepOutput:
         """Contrast two random views of each image."""
-        views = [task.augment(batch.images, recipe, generator) for recipe in (task.views.first, task.views.second)]
-        with task.autocast():
+        views = context.two_views(batch.images, generator)
+        with context.autocast():
             _, projections = model(torch.cat(views))
         first, second = F.normalize(projections, dim=1).chunk(2)
         contrast = {"infonce": info_nce, "ntxent": nt_xent}[self.form]
-        return Terms(contrast(first, second, self.temperature), projections.chunk(2)[0])
+        return StepOutput(contrast(first, second, self.temperature), projections.chunk(2)[0])

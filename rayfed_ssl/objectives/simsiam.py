@@ -15,18 +15,15 @@ Deviations:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfed_ssl.models import Model, build_head
-from rayfed_ssl.training.objective import Batch, Head, Objective, Terms, tiny_batch_notes
+from rayfed_ssl.training.objective import Batch, Context, Head, Objective, StepOutput, tiny_batch_notes
 from rayfed_ssl.training.state_parts import Rule
-
-if TYPE_CHECKING:
-    from rayfed_ssl.training.task import Task
 
 
 def negative_cosine(predictions: Tensor, projections: Tensor) -> Tensor:
@@ -67,22 +64,24 @@ class SimSiam(Objective):
         """The projector, to 2048 dimensions; BYOL's lacks the last norm."""
         return Head("simsiam" if self.output_norm else "byol", 2048, self.hidden)
 
-    def heads(self, task: "Task", feature_dim: int, projection_dim: int) -> dict[str, nn.Module]:
+    def heads(self, context: Context, feature_dim: int, projection_dim: int) -> dict[str, nn.Module]:
         """The predictor h, as wide at both ends as the projections."""
         predictor = build_head("byol-predictor", projection_dim, out=projection_dim, hidden=self.predictor_hidden)
         return {"predictor": predictor}
 
-    def check(self, task: "Task", shard_sizes: Sequence[int]) -> tuple[str, ...]:
+    def check(self, context: Context, shard_sizes: Sequence[int]) -> tuple[str, ...]:
         """Say where batches are too small."""
-        return tiny_batch_notes(task, shard_sizes)
+        return tiny_batch_notes(context, shard_sizes)
 
-    def loss(self, task: "Task", model: Model, memory: nn.Module, batch: Batch, generator: torch.Generator) -> Terms:
+    def loss(
+        self, context: Context, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator
+    ) -> StepOutput:
         """Mean over samples of D(p1, stopgrad(z2)) / 2 + D(p2, stopgrad(z1)) / 2 (Eq. 4)."""
-        views = [task.augment(batch.images, view, generator) for view in (task.views.first, task.views.second)]
+        views = context.two_views(batch.images, generator)
         predictor = model.part("predictor")
-        with task.autocast():
+        with context.autocast():
             # Each view is a batch of its own: batch-norm shall not see both (paper, code).
             first, second = (model(view)[1] for view in views)
             predictions = [predictor(projections).float() for projections in (first, second)]
         both = negative_cosine(predictions[0], second) + negative_cosine(predictions[1], first)
-        return Terms(both.mean() / 2, first)
+        return StepOutput(both.mean() / 2, first)

@@ -13,8 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from rayfed_ssl.models import Model
-from rayfed_ssl.training.objective import Batch, Head, Objective, Terms
-from rayfed_ssl.training.task import Task
+from rayfed_ssl.training.objective import Batch, Context, Head, Objective, StepOutput
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +34,12 @@ class Supervised(Objective):
         """One linear layer from features to class scores."""
         return Head("linear", self.num_classes)
 
-    def loss(self, task: Task, model: Model, memory: nn.Module, batch: Batch, generator: torch.Generator) -> Terms:
+    def loss(
+        self, context: Context, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator
+    ) -> StepOutput:
         """Classify one random view of each image."""
         assert batch.labels is not None, "the engine gives labels to objectives that need them"
-        view = task.augment(batch.images, task.views.first, generator)
-        with task.autocast():
+        view = context.augment(batch.images, context.views.first, generator)
+        with context.autocast():
             _, scores = model(view)
-        return Terms(F.cross_entropy(scores, batch.labels), scores)
+        return StepOutput(F.cross_entropy(scores, batch.labels), scores)

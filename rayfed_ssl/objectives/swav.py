@@ -20,21 +20,18 @@ Deviations:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.models import Model
 from rayfed_ssl.objectives.moco import KeyQueue
 from rayfed_ssl.training.clustering import sinkhorn
-from rayfed_ssl.training.objective import Batch, Head, Objective, Terms, memory_as
+from rayfed_ssl.training.objective import Batch, Context, Head, Objective, StepOutput, state_as
 from rayfed_ssl.training.state_parts import Rule
-
-if TYPE_CHECKING:
-    from rayfed_ssl.data.shards import Shard
-    from rayfed_ssl.training.task import Task
 
 
 class ViewQueues(nn.Module):
@@ -51,7 +48,7 @@ class ViewQueues(nn.Module):
         self.second = second
 
 
-class SwAVMemory(nn.Module):
+class SwAVState(nn.Module):
     """What SwAV remembers.
 
     Attributes:
@@ -118,11 +115,11 @@ class SwAV(Objective):
         """The projector: d-d-128 with batch-norm."""
         return Head("simclr-bn", 128)
 
-    def heads(self, task: "Task", feature_dim: int, projection_dim: int) -> dict[str, nn.Module]:
+    def heads(self, context: Context, feature_dim: int, projection_dim: int) -> dict[str, nn.Module]:
         """The prototypes C, random directions."""
         return {"prototypes": nn.Linear(projection_dim, self.prototypes, bias=False)}
 
-    def check(self, task: "Task", shard_sizes: Sequence[int]) -> tuple[str, ...]:
+    def check(self, context: Context, shard_sizes: Sequence[int]) -> tuple[str, ...]:
         """Refuse more prototypes than any client has samples; tell where codes cannot be balanced or queues stay unused."""
         if self.prototypes >= max(shard_sizes):
             raise ValueError(
@@ -137,41 +134,43 @@ class SwAV(Objective):
                 f"({self.prototypes}; the smallest has {min(small)}): their codes are arbitrary; a lower "
                 "objective.prototypes avoids that"
             )
-        batch = min(task.batch, max(shard_sizes))
+        batch = min(context.batch, max(shard_sizes))
         if batch + self.queue_size < self.prototypes:
             notes.append(
                 f"SwAV spreads {batch + self.queue_size} samples a step over {self.prototypes} prototypes: a larger "
                 "training.batch or objective.queue_size gives them more than one sample each"
             )
-        if self.queue_size and self.queue_epoch >= task.rounds * task.epochs:
+        if self.queue_size and self.queue_epoch >= context.rounds * context.epochs:
             notes.append(
                 f"SwAV's queue is never used: objective.queue_epoch={self.queue_epoch} and the run has "
-                f"{task.rounds * task.epochs} local epochs"
+                f"{context.rounds * context.epochs} local epochs"
             )
         return tuple(notes)
 
-    def start(self, task: "Task", model: Model, data: "Shard", generator: torch.Generator) -> SwAVMemory:
+    def start(self, context: Context, model: Model, data: Shard, generator: torch.Generator) -> SwAVState:
         """Bring averaged prototypes back to unit length, and start two queues."""
         normalize_prototypes(model)
         if not self.queue_size:
-            return SwAVMemory(None)
+            return SwAVState(None)
         first, second = (KeyQueue.random(self.queue_size, model.projection_dim, generator) for _ in range(2))
-        return SwAVMemory(ViewQueues(first, second))
+        return SwAVState(ViewQueues(first, second))
 
-    def loss(self, task: "Task", model: Model, memory: nn.Module, batch: Batch, generator: torch.Generator) -> Terms:
+    def loss(
+        self, context: Context, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator
+    ) -> StepOutput:
         """Predict each view's code from the other view; both pass the network in one batch of 2 B."""
-        views = [task.augment(batch.images, recipe, generator) for recipe in (task.views.first, task.views.second)]
-        with task.autocast():
+        views = context.two_views(batch.images, generator)
+        with context.autocast():
             _, projections = model(torch.cat(views))
         weights = _prototypes(model)
         if batch.epoch < self.freeze_epochs:
             weights = weights.detach()
         unit = F.normalize(projections, dim=1).chunk(2)
         scores = [rows @ weights.T for rows in unit]
-        queues = memory_as(SwAVMemory, memory).queue if batch.epoch >= self.queue_epoch else None
+        queues = state_as(SwAVState, state).queue if batch.epoch >= self.queue_epoch else None
         by_view = (None, None) if queues is None else (queues.first, queues.second)
         codes = [self.codes(own, queue, weights) for own, queue in zip(scores, by_view, strict=True)]
-        return Terms(
+        return StepOutput(
             swapped_prediction(scores, codes, self.temperature),
             projections[: len(batch.images)],
             {"first": unit[0].detach(), "second": unit[1].detach()} if self.queue_size else {},
@@ -195,12 +194,12 @@ class SwAV(Objective):
         )
         return sinkhorn(among, self.epsilon, self.sinkhorn_iterations)[-len(scores) :]
 
-    def finish_step(self, task: "Task", model: Model, memory: nn.Module, terms: Terms) -> None:
+    def finish_step(self, context: Context, model: Model, state: nn.Module, output: StepOutput) -> None:
         """Bring prototypes back to unit length and enqueue the projections."""
         normalize_prototypes(model)
-        if (queues := memory_as(SwAVMemory, memory).queue) is not None:
-            queues.first.enqueue(terms.remember["first"])
-            queues.second.enqueue(terms.remember["second"])
+        if (queues := state_as(SwAVState, state).queue) is not None:
+            queues.first.enqueue(output.updates["first"])
+            queues.second.enqueue(output.updates["second"])
 
 
 @torch.no_grad()

@@ -60,7 +60,7 @@ from rayfed_ssl.storage.addresses import Directory
 from rayfed_ssl.storage.checkpoints import RunState, StoredStates
 from rayfed_ssl.storage.filesystem import write_atomically
 from rayfed_ssl.threads import compute_threads
-from rayfed_ssl.training.state_parts import without_memory
+from rayfed_ssl.training.state_parts import model_weights
 
 FILE = "diagnostics.json"
 
@@ -107,7 +107,7 @@ def encoders_in(federation: Federation, state: RunState, directory: Directory) -
     for client_id, own in StoredStates(state.clients, directory).items():
         weights, name = getattr(own, "weights", None), task.architecture(client_id)
         if isinstance(weights, dict) and holds(weights, "encoder", name, task):
-            encoders[f"client-{client_id}"] = Encoder(name, without_memory(weights))
+            encoders[f"client-{client_id}"] = Encoder(name, model_weights(weights))
     return encoders
 
 

@@ -15,7 +15,7 @@ from rayfed_ssl.method import Encoder
 from rayfed_ssl.models import ENCODERS, encoders
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage import checkpoints
-from rayfed_ssl.training.state_parts import without_memory
+from rayfed_ssl.training.state_parts import model_weights
 
 
 def export_encoder(directory: Path, out: Path, *, encoder: str = "global", with_heads: bool = False) -> Export:
@@ -37,7 +37,7 @@ def export_encoder(directory: Path, out: Path, *, encoder: str = "global", with_
     if encoder not in found:
         raise ConfigError(f"{directory} has no encoder {encoder!r}{nearest(encoder, found)}")
     chosen = found[encoder]
-    weights = without_memory(chosen.weights)
+    weights = model_weights(chosen.weights)
     body = {name.removeprefix(BODY): value for name, value in weights.items() if name.startswith(BODY)}
     heads = {name: value for name, value in weights.items() if not name.startswith(BODY)} if with_heads else {}
     export = Export(_describe(record, config, encoder, chosen, round, state_sha256), body, heads)

@@ -2,18 +2,17 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from rayfed_ssl.data.augmentation import ViewRecipe, Views
+from rayfed_ssl.data.shards import Shard
+from rayfed_ssl.models import Model
 from rayfed_ssl.training.state_parts import Rule
-
-if TYPE_CHECKING:
-    from rayfed_ssl.data.shards import Shard
-    from rayfed_ssl.models import Model
-    from rayfed_ssl.training.task import Task
 
 
 @dataclass(frozen=True)
@@ -49,25 +48,80 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Terms:
+class StepOutput:
     """What a step's forward pass gives.
 
     Attributes:
         loss: Mean loss of the batch, a float32 scalar that can be differentiated.
         projections: Projections of the first view, float32 [B, p], not normalized, for methods that add a term on them.
-        remember: Detached tensors that `finish_step` puts into the memory.
+        remember: Detached tensors that `finish_step` puts into the state.
     """
 
     loss: Tensor
     projections: Tensor
-    remember: Mapping[str, Tensor] = field(default_factory=dict)
+    updates: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+class Context(Protocol):
+    """What an objective may use of a run: its settings, and the tools of local training. A `Task` is one."""
+
+    @property
+    def views(self) -> Views:
+        """Recipes of a sample's two views."""
+
+    @property
+    def channels(self) -> int:
+        """C of the images."""
+
+    @property
+    def size(self) -> int:
+        """Side of the square views in pixels."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where models and batches live."""
+
+    @property
+    def batch(self) -> int:
+        """Samples a step."""
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether an incomplete last batch is left out."""
+
+    @property
+    def rounds(self) -> int:
+        """T."""
+
+    @property
+    def epochs(self) -> int:
+        """E_local."""
+
+    @property
+    def fraction(self) -> float:
+        """C, the part of the clients that takes part in a round."""
+
+    def augment(self, images: Tensor, recipe: ViewRecipe, generator: torch.Generator) -> Tensor:
+        """Draw one random view of each image: uint8 [B, C, H, W] to normalized float [B, C, size, size]."""
+
+    def two_views(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draw the first and the second view of each image, as `augment` does."""
+
+    def plain(self, images: Tensor) -> Tensor:
+        """Normalize images without augmentation."""
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """Enter the number format of forward passes."""
+
+    def twin(self, model: Model) -> Model:
+        """Copy encoder and projector, in training mode and without gradients."""
 
 
 class Objective(ABC):
     """A local objective: hyperparameters as fields, the loss as a pure function.
 
     What it trains beside encoder and projector are `heads`; what it remembers without training it (a slow target, a queue
-    of keys) is a memory that `start` makes and `finish_step` changes. Both end in the participant's flat state, where
+    of keys) is a state that `start` makes and `finish_step` changes. Both end in the participant's flat state, where
     `parts` says what a federation does with them.
 
     Class attributes:
@@ -89,23 +143,23 @@ class Objective(ABC):
     def head(self) -> Head:
         """The projector that this objective trains on top of the encoder."""
 
-    def heads(self, task: "Task", feature_dim: int, projection_dim: int) -> dict[str, nn.Module]:
+    def heads(self, context: Context, feature_dim: int, projection_dim: int) -> dict[str, nn.Module]:
         """Make the other trained parts by name, freshly initialized by torch's global generator."""
         return {}
 
-    def check(self, task: "Task", shard_sizes: Sequence[int]) -> tuple[str, ...]:
+    def check(self, context: Context, shard_sizes: Sequence[int]) -> tuple[str, ...]:
         """Look at the run before it starts.
 
         Returns:
             Sentences about what the objective will do otherwise than asked.
 
         Raises:
-            ValueError: The objective cannot work with this task or with clients of these sizes.
+            ValueError: The objective cannot work with these settings or with clients of these sizes.
         """
         return ()
 
-    def start(self, task: "Task", model: "Model", data: "Shard", generator: torch.Generator) -> nn.Module:
-        """Make a fresh memory at the start of a local training.
+    def start(self, context: Context, model: Model, data: Shard, generator: torch.Generator) -> nn.Module:
+        """Make a fresh state at the start of a local training.
 
         Its submodules and buffers are named for their parts and need no gradients. What the client kept or received is
         loaded over them afterwards.
@@ -113,47 +167,49 @@ class Objective(ABC):
         return nn.Module()
 
     def start_epoch(  # noqa: B027 - most objectives have nothing to do here
-        self, task: "Task", model: "Model", memory: nn.Module, data: "Shard", epoch: int, generator: torch.Generator
+        self, context: Context, model: Model, state: nn.Module, data: Shard, epoch: int, generator: torch.Generator
     ) -> None:
-        """Change the memory, or untrained heads, at the start of each local epoch."""
+        """Change the state, or untrained heads, at the start of each local epoch."""
 
     @abstractmethod
-    def loss(self, task: "Task", model: "Model", memory: nn.Module, batch: Batch, generator: torch.Generator) -> Terms:
+    def loss(
+        self, context: Context, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator
+    ) -> StepOutput:
         """Compute the loss of a batch; writes nothing but running statistics of batch-norm.
 
         Args:
-            task: Views and number format.
+            context: Views and number format.
             model: Model in training mode.
-            memory: What `start` made.
+            state: What `start` made.
             batch: The step's samples.
             generator: Draws the views.
         """
 
     def finish_step(  # noqa: B027 - most objectives have nothing to do here
-        self, task: "Task", model: "Model", memory: nn.Module, terms: Terms
+        self, context: Context, model: Model, state: nn.Module, output: StepOutput
     ) -> None:
-        """Change memory and heads after the optimizer's step: move a target, enqueue keys."""
+        """Change state and heads after the optimizer's step: move a target, enqueue keys."""
 
 
 Memory = TypeVar("Memory", bound=nn.Module)
 
 
-def memory_as(kind: type[Memory], memory: nn.Module) -> Memory:
-    """Give an objective its memory back under the type that its `start` made."""
-    assert isinstance(memory, kind), "the engine gives back what start made"
-    return memory
+def state_as(kind: type[Memory], state: nn.Module) -> Memory:
+    """Give an objective its state back under the type that its `start` made."""
+    assert isinstance(state, kind), "the engine gives back what start made"
+    return state
 
 
-def tiny_batch_notes(task: "Task", shard_sizes: Sequence[int]) -> tuple[str, ...]:
+def tiny_batch_notes(context: Context, shard_sizes: Sequence[int]) -> tuple[str, ...]:
     """Say where an incomplete last batch is so small that objectives without negatives suffer from its statistics.
 
     Such an objective relies on batch-norm to tell samples apart. On 900 photographs a client, where every epoch ended in a
     batch of 4 after 14 of 64, BYOL's kNN accuracy after 8 rounds of 4 epochs was 27.8 %, and 34.6 % without those batches.
     """
-    if task.drop_last:
+    if context.drop_last:
         return ()
-    left = [size % task.batch for size in shard_sizes if size > task.batch]
-    tiny = [count for count in left if 2 <= count <= task.batch // 8]
+    left = [size % context.batch for size in shard_sizes if size > context.batch]
+    tiny = [count for count in left if 2 <= count <= context.batch // 8]
     if not tiny:
         return ()
     return (

@@ -21,7 +21,7 @@ Rule: TypeAlias = Literal["averaged", "received", "local", "reset", "mixed"]
 - mixed: averaged, but the client mixes what it receives with its own, or chooses between the two (FedEMA, FedU).
 """
 
-MEMORY = frozenset({"target", "queue", "bank", "centroids"})
+OBJECTIVE_STATE = frozenset({"target", "queue", "bank", "centroids"})
 """Parts that gradients do not train; their batch-norm statistics belong to them."""
 
 _STATISTICS = frozenset({"running_mean", "running_var", "num_batches_tracked"})
@@ -30,7 +30,7 @@ _STATISTICS = frozenset({"running_mean", "running_var", "num_batches_tracked"})
 def part_of(name: str) -> str:
     """Name the part that an entry belongs to."""
     part, _, rest = name.partition(".")
-    return "batch_norm" if part not in MEMORY and rest.rpartition(".")[2] in _STATISTICS else part
+    return "batch_norm" if part not in OBJECTIVE_STATE and rest.rpartition(".")[2] in _STATISTICS else part
 
 
 def select(weights: Weights, parts: Collection[str]) -> Weights:
@@ -38,9 +38,9 @@ def select(weights: Weights, parts: Collection[str]) -> Weights:
     return {name: value for name, value in weights.items() if part_of(name) in parts}
 
 
-def without_memory(weights: Weights) -> Weights:
+def model_weights(weights: Weights) -> Weights:
     """Select what a model holds: everything but an objective's memory."""
-    return {name: value for name, value in weights.items() if name.partition(".")[0] not in MEMORY}
+    return {name: value for name, value in weights.items() if name.partition(".")[0] not in OBJECTIVE_STATE}
 
 
 @dataclass(frozen=True, kw_only=True)

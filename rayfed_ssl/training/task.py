@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -18,13 +18,13 @@ from rayfed_ssl.models.pretrained import Start
 from rayfed_ssl.models.uninitialized import Undrawn
 from rayfed_ssl.seeds import Purpose, derive_seed
 from rayfed_ssl.training.batching import all_finite, batches, finite
-from rayfed_ssl.training.objective import Batch, Objective, Terms
+from rayfed_ssl.training.objective import Batch, Objective, StepOutput
 from rayfed_ssl.training.optimizers import Optimizer
-from rayfed_ssl.training.state_parts import without_memory
+from rayfed_ssl.training.state_parts import model_weights
 from rayfed_ssl.trees import Weights, frozen
 
-Loss: TypeAlias = Callable[[Model, nn.Module, Batch], Terms]
-"""What a method may put in the place of the objective's loss: takes model, memory and batch."""
+Loss: TypeAlias = Callable[[Model, nn.Module, Batch], StepOutput]
+"""What a method may put in the place of the objective's loss: takes model, state and batch."""
 
 Term: TypeAlias = Callable[[Model, Tensor], Tensor]
 """What a method adds to each step's loss: takes the model and the first view's projections [B, p], gives a scalar."""
@@ -105,11 +105,11 @@ class Task:
     def model(self, weights: Weights, architecture: str | None = None) -> Model:
         """Make a model in training mode, on the device, that holds a copy of the weights.
 
-        An objective's memory among the weights is not looked at; trained parts that are missing start as everybody's do.
+        An objective's state among the weights is not looked at; trained parts that are missing start as everybody's do.
         """
         name = architecture or self.encoder
         model = self.blank(name)
-        held = without_memory(weights)
+        held = model_weights(weights)
         if len(held) < len(model.state_dict()):
             encoder = {key for key in model.state_dict() if key.startswith("encoder.")}
             fresh = self._random_weights if encoder <= held.keys() else self.initial_weights
@@ -167,6 +167,14 @@ class Task:
         """Draw one random view of each image: uint8 [B, C, H, W] to normalized float [B, C, size, size]."""
         return augment(images, recipe, generator, size=self.size)
 
+    def two_views(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draw the first and the second view of each image, as `augment` does."""
+        return self.augment(images, self.views.first, generator), self.augment(images, self.views.second, generator)
+
+    def plain(self, images: Tensor) -> Tensor:
+        """Normalize images without augmentation: uint8 [B, C, H, W] to float."""
+        return normalize(images, self.views.first)
+
     def train(
         self,
         weights: Weights,
@@ -181,10 +189,10 @@ class Task:
         """Train for E_local epochs from a participant's state.
 
         Args:
-            weights: Model and memory; what is missing starts anew.
+            weights: Model and state; what is missing starts anew.
             architecture: The model's encoder.
             data: The shard.
-            generator: Makes the memory, orders the samples and draws the views.
+            generator: Makes the state, orders the samples and draws the views.
             round: From 1.
             loss: Takes the place of the objective's.
             terms: Added to the loss of every step.
@@ -193,11 +201,11 @@ class Task:
             The state after training, frozen on the CPU, and the metrics of `fit`.
         """
         model = self.model(weights, architecture)
-        memory = self.objective.start(self, model, data, generator)
-        fresh = memory.state_dict()
-        memory.load_state_dict({name: value for name, value in weights.items() if name in fresh}, strict=False)
-        metrics = self.fit(model, data, generator, round=round, memory=memory, loss=loss, terms=terms)
-        return frozen(model.state_dict() | memory.state_dict()), metrics
+        state = self.objective.start(self, model, data, generator)
+        fresh = state.state_dict()
+        state.load_state_dict({name: value for name, value in weights.items() if name in fresh}, strict=False)
+        metrics = self.fit(model, data, generator, round=round, state=state, loss=loss, terms=terms)
+        return frozen(model.state_dict() | state.state_dict()), metrics
 
     def fit(
         self,
@@ -206,7 +214,7 @@ class Task:
         generator: torch.Generator,
         *,
         round: int = 1,
-        memory: nn.Module | None = None,
+        state: nn.Module | None = None,
         loss: Loss | None = None,
         terms: Sequence[Term] = (),
         epochs: int | None = None,
@@ -220,8 +228,8 @@ class Task:
             data: The samples, at least two.
             generator: Orders the samples and draws the views.
             round: From 1; a schedule of the learning rate depends on it.
-            memory: The objective's, changed in place; None makes one, or none at all where `loss` is given.
-            loss: Takes the place of the objective's; with a memory, the objective still looks after it.
+            state: The objective's, changed in place; None makes one, or none at all where `loss` is given.
+            loss: Takes the place of the objective's; with a state, the objective still looks after it.
             terms: Added to the loss of every step; not part of the reported loss.
             epochs: E_local of the task by default.
             batch: Samples a step; the task's by default.
@@ -235,17 +243,17 @@ class Task:
             ValueError: Too few samples for one batch, or a loss that is no longer finite.
         """
         steps = batches(len(data), batch or self.batch, generator, self.device, drop_last=self.drop_last)
-        if memory is None and loss is None:
-            memory = self.objective.start(self, model, data, generator)
-        kept = nn.Module() if memory is None else memory
+        if state is None and loss is None:
+            state = self.objective.start(self, model, data, generator)
+        kept = nn.Module() if state is None else state
         forward = loss or partial(self._own_loss, generator)
         num_epochs = epochs or self.epochs
         descent = (optimizer or self.optimizer).at(round, self.rounds).over(model.parameters())
         epoch_losses: list[float] = []
         num_steps = count = 0
         for epoch in range(num_epochs):
-            if memory is not None:
-                self.objective.start_epoch(self, model, memory, data, epoch, generator)
+            if state is not None:
+                self.objective.start_epoch(self, model, state, data, epoch, generator)
             total, added, count = torch.zeros((), device=self.device), torch.zeros((), device=self.device), 0
             for index in steps():
                 labels = None if data.labels is None else data.labels[index]
@@ -258,8 +266,8 @@ class Task:
                 descent.zero_grad()
                 value.backward()
                 descent.step()
-                if memory is not None:
-                    self.objective.finish_step(self, model, memory, step)
+                if state is not None:
+                    self.objective.finish_step(self, model, state, step)
                 num_steps += 1
             where = f"epoch {epoch + 1} of {num_epochs}"
             epoch_losses.append(finite(float(total) / count, where, descent))
@@ -275,8 +283,35 @@ class Task:
         }
         return metrics | {"terms": float(added) / count} if terms else metrics
 
-    def _own_loss(self, generator: torch.Generator, model: Model, memory: nn.Module, batch: Batch) -> Terms:
-        return self.objective.loss(self, model, memory, batch, generator)
+    def fit_projections(
+        self,
+        model: Model,
+        data: Shard,
+        generator: torch.Generator,
+        targets: Tensor,
+        distance: Callable[[Tensor, Tensor], Tensor],
+        **options: Any,
+    ) -> dict[str, float]:
+        """Train a model's projections of plain images towards targets, in place.
+
+        Args:
+            model: Model in training mode.
+            data: The samples, N of them.
+            generator: Orders the samples.
+            targets: On the device, [N, p].
+            distance: Loss of projections [B, p], not normalized, and their targets.
+            options: As in `fit`.
+        """
+
+        def loss(model: Model, state: nn.Module, batch: Batch) -> StepOutput:
+            with self.autocast():
+                _, projections = model(self.plain(batch.images))
+            return StepOutput(distance(projections, targets[batch.index]), projections)
+
+        return self.fit(model, data, generator, loss=loss, **options)
+
+    def _own_loss(self, generator: torch.Generator, model: Model, state: nn.Module, batch: Batch) -> StepOutput:
+        return self.objective.loss(self, model, state, batch, generator)
 
     @torch.inference_mode()
     def represent(self, model: Model, data: Shard, batch: int = 128) -> tuple[Tensor, Tensor]:
@@ -285,7 +320,7 @@ class Task:
         features, projections = [], []
         for index in torch.arange(len(data), device=self.device).split(batch):
             with self.autocast():
-                both = model(normalize(data.batch(index), self.views.first))
+                both = model(self.plain(data.batch(index)))
             features.append(both[0])
             projections.append(both[1])
         model.train()

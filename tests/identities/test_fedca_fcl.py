@@ -53,7 +53,7 @@ def test_fedcas_contrast_with_an_empty_dictionary_is_simclrs(tiny: Tiny):
     task = federation.task
     images = torch.randint(0, 256, (6, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
     batch, model = Batch(images, torch.arange(6), None, 0), task.model(task.initial_weights())
-    client = Client(0, 2, None, None, task, torch.Generator().manual_seed(2))
+    client = Client(0, 2, None, None, task, *[torch.Generator().manual_seed(2)] * 2)
     terms = FedCA().contrast(client, torch.empty(0, 24), model, torch.nn.Module(), batch)
     expected = task.objective.loss(task, model, torch.nn.Module(), batch, torch.Generator().manual_seed(2))
     assert torch.equal(terms.loss, expected.loss)

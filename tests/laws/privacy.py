@@ -11,7 +11,7 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.public_data import PublicSet
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.ledger import account
-from rayfed_ssl.training.state_parts import MEMORY, part_of, with_rule
+from rayfed_ssl.training.state_parts import OBJECTIVE_STATE, part_of, with_rule
 from rayfed_ssl.trees import digest, is_node, leaves
 from tests.laws.laws import Round, fresh
 
@@ -36,7 +36,7 @@ def check_rules(config: Config, played: list[Round]) -> None:
     for round in played:
         for client_id, result in round.results.items():
             model = federation.task.blank(federation.task.architecture(client_id))
-            held = {part_of(name) for name in model.state_dict()} | MEMORY
+            held = {part_of(name) for name in model.state_dict()} | OBJECTIVE_STATE
             sent = {part_of(path.split("/")[-1]) for path, _ in leaves(result.upload) if "/weights/" in path}
             assert not sent or sent == with_rule(rules, "averaged", "mixed") & held, f"{sent} goes up, told is {rules}"
 

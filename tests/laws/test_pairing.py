@@ -138,7 +138,7 @@ def batches(federation: Federation) -> list[list[int]]:
     data = Recording(whole.images, whole.rows)
     public = federation._public
     draws = (torch.Generator().manual_seed(seed) for seed in (1, 2))
-    client = Client(1, 2, data, public, federation.task, next(draws), own_generator=next(draws))
+    client = Client(1, 2, data, public, federation.task, next(draws), next(draws))
     download = federation.method.download(first.server, 1)
     federation.method.update_client(download, first.results[1].state, client)
     return data.asked[: federation.task.epochs * -(-len(data) // federation.task.batch)]

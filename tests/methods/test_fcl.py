@@ -84,7 +84,7 @@ def test_features_are_those_of_encrypted_images_by_the_momentum_model(federation
     task, weights = federation.task, rounds[0].uploads[0].weights
     data = Shard.of(federation.dataset.train.images, federation.shards[0], "cpu")
     small = replace(task, batch=10)
-    client = Client(0, 1, data, None, small, torch.Generator().manual_seed(7))
+    client = Client(0, 1, data, None, small, *[torch.Generator().manual_seed(7)] * 2)
     found = FCL(features=24, mixed=3).encode_encrypted(weights, client)
     generator, rows = torch.Generator().manual_seed(7), []
     model = task.model({name[7:]: value for name, value in weights.items() if name.startswith("target.")})
@@ -101,7 +101,7 @@ def test_encrypting_changes_what_is_sent(tiny: Tiny, federation: Federation, rou
     data = Shard.of(federation.dataset.train.images, federation.shards[0], "cpu")
     sent = []
     for mixed in (2, 4):
-        client = Client(0, 1, data, None, task, torch.Generator().manual_seed(7))
+        client = Client(0, 1, data, None, task, *[torch.Generator().manual_seed(7)] * 2)
         sent.append(FCL(features=24, mixed=mixed).encode_encrypted(weights, client))
     assert not torch.allclose(*sent, atol=1e-3)
 
@@ -111,7 +111,7 @@ def test_a_client_smaller_than_a_batch_sends_what_it_has(federation: Federation,
     rows = federation.shards[0][:num]
     data = Shard.of(federation.dataset.train.images, rows, "cpu")
     task = replace(federation.task, batch=2)
-    client = Client(0, 2, data, None, task, torch.Generator().manual_seed(7))
+    client = Client(0, 2, data, None, task, *[torch.Generator().manual_seed(7)] * 2)
     download = federation.method.download(rounds[0].server, 0)
     upload, _, metrics = federation.method.update_client(download, rounds[0].results[0].state, client)
     assert len(upload.features) == num

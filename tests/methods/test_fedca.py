@@ -142,7 +142,7 @@ def test_aligning_leaves_no_trace_in_running_statistics(federation: Federation):
 
 def test_the_alignment_of_a_step_records_nothing(federation: Federation, rounds: list[Round]):
     public, task = federation._server_public, federation.task
-    client = Client(0, 1, public, public, task, torch.Generator().manual_seed(1))
+    client = Client(0, 1, public, public, task, *[torch.Generator().manual_seed(1)] * 2)
     model = task.model(task.initial_weights())
     before = {name: value.clone() for name, value in model.named_buffers()}
     federation.method.alignment(client, rounds[0].server_before.aligned)(model, torch.zeros(1)).backward()

@@ -118,7 +118,7 @@ def test_local_clusters_are_about_equally_full():
 
 
 def client(federation: Federation, data: Shard, round: int) -> Client:
-    return Client(0, round, data, None, federation.task, seeded(round))
+    return Client(0, round, data, None, federation.task, *[seeded(round)] * 2)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,4 +1,4 @@
-"""Local training of an objective with a memory, by hand: what the tests of several objectives share."""
+"""Local training of an objective with a state, by hand: what the tests of several objectives share."""
 
 import torch
 from torch import nn
@@ -27,7 +27,7 @@ def first_batch(data: Shard, num: int) -> Batch:
 
 
 def started(task: Task, data: Shard, seed: int = 0) -> tuple[Model, nn.Module]:
-    """A model and its memory at the very beginning."""
+    """A model and its state at the very beginning."""
     model = task.model(task.initial_weights())
     return model, task.objective.start(task, model, data, seeded(seed))
 
@@ -37,16 +37,16 @@ def parts_of(weights: Weights) -> set[str]:
 
 
 def undisturbed(task: Task, data: Shard) -> Weights:
-    """Two rounds of one client on the same objects in memory; a target with the rule "reset" is set back in between."""
-    model, memory = task.model(task.initial_weights()), None
+    """Two rounds of one client on the same objects in state; a target with the rule "reset" is set back in between."""
+    model, state = task.model(task.initial_weights()), None
     for round in (1, 2):
         generator = seeded(round)
         fresh = task.objective.start(task, model, data, generator)
-        memory = memory or fresh
+        state = state or fresh
         for part in with_rule(task.objective.parts, "reset"):
-            memory.get_submodule(part).load_state_dict(fresh.get_submodule(part).state_dict())
-        task.fit(model, data, generator, round=round, memory=memory)
-    return model.state_dict() | memory.state_dict()
+            state.get_submodule(part).load_state_dict(fresh.get_submodule(part).state_dict())
+        task.fit(model, data, generator, round=round, state=state)
+    return model.state_dict() | state.state_dict()
 
 
 def resumed(task: Task, data: Shard) -> Weights:

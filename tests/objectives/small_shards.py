@@ -39,12 +39,12 @@ def check_finite(weights: Weights) -> None:
 
 
 def gradients(task: Task, data: Shard, epoch: int = 0) -> tuple[dict[str, torch.Tensor | None], nn.Module]:
-    """Take one forward and backward pass; returns gradients by parameter and the memory."""
+    """Take one forward and backward pass; returns gradients by parameter and the state."""
     generator = torch.Generator().manual_seed(1)
     model = task.model(task.initial_weights())
-    memory = task.objective.start(task, model, data, generator)
-    task.objective.start_epoch(task, model, memory, data, 0, generator)
+    state = task.objective.start(task, model, data, generator)
+    task.objective.start_epoch(task, model, state, data, 0, generator)
     index = torch.arange(len(data))
-    terms = task.objective.loss(task, model, memory, Batch(data.batch(index), index, None, epoch), generator)
+    terms = task.objective.loss(task, model, state, Batch(data.batch(index), index, None, epoch), generator)
     terms.loss.backward()
-    return {name: parameter.grad for name, parameter in model.named_parameters()}, memory
+    return {name: parameter.grad for name, parameter in model.named_parameters()}, state

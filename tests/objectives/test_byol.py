@@ -28,21 +28,21 @@ def federation(open_tiny: Open) -> Federation:
 
 
 def test_the_memory_is_a_local_target_without_predictor(federation: Federation):
-    model, memory = started(federation.task, digits(federation, 4))
+    model, state = started(federation.task, digits(federation, 4))
     assert BYOL.parts == {"predictor": "averaged", "target": "local"}
     assert parts_of(model.state_dict()) == {"encoder", "projector", "predictor", "batch_norm"}
-    assert parts_of(memory.state_dict()) == {"target"}
-    assert not any(parameter.requires_grad for parameter in memory.parameters())
+    assert parts_of(state.state_dict()) == {"target"}
+    assert not any(parameter.requires_grad for parameter in state.parameters())
     own = model.state_dict()
-    for name, value in memory.target.state_dict().items():
+    for name, value in state.target.state_dict().items():
         assert torch.equal(value, own[name])
         assert value.data_ptr() != own[name].data_ptr()
-    assert not [name for name in memory.target.state_dict() if name.startswith("predictor")]
+    assert not [name for name in state.target.state_dict() if name.startswith("predictor")]
 
 
 def test_under_fedavg_a_client_sends_its_predictor_and_keeps_its_target(federation: Federation):
     task, method = federation.task, federation.method
-    client = Client(0, 1, digits(federation, 20), None, task, seeded(0))
+    client = Client(0, 1, digits(federation, 20), None, task, *[seeded(0)] * 2)
     server = Server(1, None, task, seeded(0))
     download = method.download(method.init_server(server), 0)
     upload, state, _ = method.update_client(download, method.init_client(client), client)
@@ -52,22 +52,22 @@ def test_under_fedavg_a_client_sends_its_predictor_and_keeps_its_target(federati
 
 def test_gradients_reach_all_online_parts_and_no_target(federation: Federation):
     data = digits(federation, 6)
-    model, memory = started(federation.task, data)
-    terms = federation.task.objective.loss(federation.task, model, memory, first_batch(data, 6), seeded(0))
-    terms.loss.backward()
+    model, state = started(federation.task, data)
+    output = federation.task.objective.loss(federation.task, model, state, first_batch(data, 6), seeded(0))
+    output.loss.backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
-    assert all(parameter.grad is None for parameter in memory.parameters())
-    assert not terms.remember
+    assert all(parameter.grad is None for parameter in state.parameters())
+    assert not output.updates
 
 
 def test_a_loss_moves_no_target_but_its_batch_norm_sees_both_views(federation: Federation):
     data = digits(federation, 6)
-    model, memory = started(federation.task, data)
-    before = {name: value.clone() for name, value in memory.state_dict().items()}
-    federation.task.objective.loss(federation.task, model, memory, first_batch(data, 6), seeded(0))
-    changed = {name.rpartition(".")[2] for name, value in memory.state_dict().items() if not value.equal(before[name])}
+    model, state = started(federation.task, data)
+    before = {name: value.clone() for name, value in state.state_dict().items()}
+    federation.task.objective.loss(federation.task, model, state, first_batch(data, 6), seeded(0))
+    changed = {name.rpartition(".")[2] for name, value in state.state_dict().items() if not value.equal(before[name])}
     assert changed == {"running_mean", "running_var", "num_batches_tracked"}
-    counts = [value for name, value in memory.state_dict().items() if name.endswith("num_batches_tracked")]
+    counts = [value for name, value in state.state_dict().items() if name.endswith("num_batches_tracked")]
     assert {int(count) for count in counts} == {2}
 
 
@@ -124,11 +124,11 @@ def test_the_loss_falls(federation: Federation):
 def test_loss_and_projections_are_float32(open_tiny: Open, precision: str):
     federation = open_tiny("fedavg", "objective=byol", "objective.hidden=48", f"engine.precision={precision}")
     task, data = federation.task, digits(federation, 6)
-    model, memory = started(task, data)
-    terms = task.objective.loss(task, model, memory, first_batch(data, 6), seeded(0))
-    assert terms.loss.dtype == terms.projections.dtype == torch.float32
-    assert (terms.loss.shape, terms.projections.shape) == ((), (6, 24))
-    assert terms.projections.requires_grad
+    model, state = started(task, data)
+    output = task.objective.loss(task, model, state, first_batch(data, 6), seeded(0))
+    assert output.loss.dtype == output.projections.dtype == torch.float32
+    assert (output.loss.shape, output.projections.shape) == ((), (6, 24))
+    assert output.projections.requires_grad
 
 
 def shapes(federation: Federation, objective: BYOL, projection_dim: int | None) -> list[tuple[int, ...]]:

@@ -26,10 +26,10 @@ def test_the_loss_falls_while_clusters_stay(open_tiny: Open):
     task, data = federation.task, shard(federation, "all samples")
     generator = torch.Generator().manual_seed(1)
     model = task.model(task.initial_weights())
-    memory = task.objective.start(task, model, data, generator)
-    task.objective.start_epoch(task, model, memory, data, 0, generator)
+    state = task.objective.start(task, model, data, generator)
+    task.objective.start_epoch(task, model, state, data, 0, generator)
     # With a loss of the caller's no hook runs, so that nothing is clustered anew.
-    metrics = task.fit(model, data, generator, loss=lambda m, _, b: task.objective.loss(task, m, memory, b, generator))
+    metrics = task.fit(model, data, generator, loss=lambda m, _, b: task.objective.loss(task, m, state, b, generator))
     assert metrics["loss"] < 0.8 * metrics["loss_first"]
 
 
@@ -65,9 +65,9 @@ def test_an_upload_holds_no_bank_and_no_centroids(open_tiny: Open):
 
 def test_centroids_are_not_trained(open_tiny: Open):
     federation = open_deepcluster(open_tiny)
-    grads, memory = gradients(federation.task, shard(federation, "fewer than a batch"))
+    grads, state = gradients(federation.task, shard(federation, "fewer than a batch"))
     assert {part_of(name) for name in grads} == {"encoder", "projector"}
-    assert not list(memory.parameters())
+    assert not list(state.parameters())
 
 
 @pytest.mark.parametrize("batch", [2, 4, 7, 100])

@@ -9,7 +9,7 @@ import torch
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.method import Client, Server
 from rayfed_ssl.objectives import MoCo
-from rayfed_ssl.objectives.moco import MoCoMemory, queue_rows
+from rayfed_ssl.objectives.moco import MoCoState, queue_rows
 from rayfed_ssl.training.objective import Head
 from tests.objectives.local_rounds import (
     digits,
@@ -30,17 +30,17 @@ def federation(open_tiny: Open) -> Federation:
 
 
 def test_the_memory_is_a_reset_target_and_a_local_queue(federation: Federation):
-    _, memory = started(federation.task, digits(federation, 4))
+    _, state = started(federation.task, digits(federation, 4))
     assert MoCo.parts == {"target": "reset", "queue": "local"}
-    assert parts_of(memory.state_dict()) == set(MoCo.parts)
-    assert not any(parameter.requires_grad for parameter in memory.parameters())
-    assert memory.training
+    assert parts_of(state.state_dict()) == set(MoCo.parts)
+    assert not any(parameter.requires_grad for parameter in state.parameters())
+    assert state.training
 
 
 def test_the_target_starts_as_the_query_encoder(federation: Federation):
-    model, memory = started(federation.task, digits(federation, 4))
+    model, state = started(federation.task, digits(federation, 4))
     own = model.state_dict()
-    for name, value in memory.target.state_dict().items():
+    for name, value in state.target.state_dict().items():
         assert torch.equal(value, own[name])
         assert value.data_ptr() != own[name].data_ptr()
 
@@ -56,8 +56,8 @@ def test_the_queue_starts_from_random_directions_of_the_generator(federation: Fe
 
 def test_under_fedavg_a_client_keeps_its_queue_and_sends_neither_queue_nor_target(federation: Federation):
     task, method = federation.task, federation.method
-    client = Client(0, 1, digits(federation, 20), None, task, seeded(0))
-    server = Server(1, None, task, seeded(0))
+    client = Client(0, 1, digits(federation, 20), None, task, *[seeded(0)] * 2)
+    server = Server(1, None, task, *[seeded(0)] * 2)
     download = method.download(method.init_server(server), 0)
     upload, state, _ = method.update_client(download, method.init_client(client), client)
     assert parts_of(upload.weights) == {"encoder", "projector", "batch_norm"}
@@ -66,20 +66,20 @@ def test_under_fedavg_a_client_keeps_its_queue_and_sends_neither_queue_nor_targe
 
 def test_gradients_reach_the_query_encoder_and_nothing_else(federation: Federation):
     data = digits(federation, 6)
-    model, memory = started(federation.task, data)
-    terms = federation.task.objective.loss(federation.task, model, memory, first_batch(data, 6), seeded(0))
-    terms.loss.backward()
+    model, state = started(federation.task, data)
+    output = federation.task.objective.loss(federation.task, model, state, first_batch(data, 6), seeded(0))
+    output.loss.backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
-    assert all(parameter.grad is None for parameter in memory.parameters())
-    assert not terms.remember["keys"].requires_grad
+    assert all(parameter.grad is None for parameter in state.parameters())
+    assert not output.updates["keys"].requires_grad
 
 
 def test_a_loss_writes_nothing_but_statistics_of_batch_norm(federation: Federation):
     data = digits(federation, 6)
-    model, memory = started(federation.task, data)
-    before = {name: value.clone() for name, value in memory.state_dict().items()}
-    federation.task.objective.loss(federation.task, model, memory, first_batch(data, 6), seeded(0))
-    changed = {name.rpartition(".")[2] for name, value in memory.state_dict().items() if not value.equal(before[name])}
+    model, state = started(federation.task, data)
+    before = {name: value.clone() for name, value in state.state_dict().items()}
+    federation.task.objective.loss(federation.task, model, state, first_batch(data, 6), seeded(0))
+    changed = {name.rpartition(".")[2] for name, value in state.state_dict().items() if not value.equal(before[name])}
     assert changed == {"running_mean", "running_var", "num_batches_tracked"}
 
 
@@ -109,12 +109,12 @@ def test_a_queue_that_a_client_never_fills_keeps_its_random_directions_and_a_not
 def test_a_queue_smaller_than_a_batch_holds_the_last_keys(federation: Federation):
     data = digits(federation, 6)
     task = replace(federation.task, objective=replace(federation.task.objective, queue_size=7))
-    model, memory = started(task, data)
-    terms = task.objective.loss(task, model, memory, first_batch(data, 6), seeded(0))
-    task.objective.finish_step(task, model, memory, terms)
-    keys = terms.remember["keys"]
+    model, state = started(task, data)
+    output = task.objective.loss(task, model, state, first_batch(data, 6), seeded(0))
+    task.objective.finish_step(task, model, state, output)
+    keys = output.updates["keys"]
     assert keys.shape == (12, 24)
-    assert torch.equal(queue_rows(memory).roll(-(12 % 7), 0), keys[-7:])
+    assert torch.equal(queue_rows(state).roll(-(12 % 7), 0), keys[-7:])
 
 
 def test_the_target_lags_behind_the_query_encoder(federation: Federation):
@@ -141,9 +141,9 @@ def test_a_resumed_client_equals_an_undisturbed_one(federation: Federation):
 def test_the_loss_falls_on_a_queue_of_real_keys(federation: Federation):
     task = replace(federation.task, epochs=10, batch=20, objective=replace(federation.task.objective, queue_size=30))
     data = digits(federation, 60)
-    model, memory = started(task, data)
-    task.fit(model, data, seeded(1), memory=memory, epochs=1)  # replaces the random directions
-    metrics = task.fit(model, data, seeded(2), memory=memory)
+    model, state = started(task, data)
+    task.fit(model, data, seeded(1), state=state, epochs=1)  # replaces the random directions
+    metrics = task.fit(model, data, seeded(2), state=state)
     assert metrics["loss"] < 0.9 * metrics["loss_first"]
 
 
@@ -151,14 +151,14 @@ def test_the_loss_falls_on_a_queue_of_real_keys(federation: Federation):
 def test_queries_and_keys_are_float32_unit_rows(open_tiny: Open, precision: str):
     federation = open_tiny("fedavg", "objective=moco", f"engine.precision={precision}")
     task, data = federation.task, digits(federation, 6)
-    model, memory = started(task, data)
-    encoded = task.objective.encode(task, model, memory, first_batch(data, 6), seeded(0))
+    model, state = started(task, data)
+    encoded = task.objective.encode(task, model, state, first_batch(data, 6), seeded(0))
     for rows in (encoded.queries, encoded.keys):
         assert (rows.shape, rows.dtype) == ((12, 24), torch.float32)
         torch.testing.assert_close(rows.norm(dim=1), torch.ones(12), rtol=1e-6, atol=0)  # float32
     assert (encoded.projections.shape, encoded.projections.dtype) == ((6, 24), torch.float32)
     assert encoded.projections.requires_grad
-    assert isinstance(memory, MoCoMemory)
+    assert isinstance(state, MoCoState)
 
 
 @pytest.mark.parametrize(

@@ -28,15 +28,15 @@ def federation(open_tiny: Open) -> Federation:
 
 
 def test_it_remembers_nothing(federation: Federation):
-    model, memory = started(federation.task, digits(federation, 4))
+    model, state = started(federation.task, digits(federation, 4))
     assert SimSiam.parts == {"predictor": "averaged"}
-    assert memory.state_dict() == {}
+    assert state.state_dict() == {}
     assert parts_of(model.state_dict()) == {"encoder", "projector", "predictor", "batch_norm"}
 
 
 def test_under_fedavg_a_client_sends_its_predictor_and_keeps_nothing(federation: Federation):
     task, method = federation.task, federation.method
-    client = Client(0, 1, digits(federation, 20), None, task, seeded(0))
+    client = Client(0, 1, digits(federation, 20), None, task, *[seeded(0)] * 2)
     server = Server(1, None, task, seeded(0))
     download = method.download(method.init_server(server), 0)
     upload, state, _ = method.update_client(download, method.init_client(client), client)
@@ -46,15 +46,15 @@ def test_under_fedavg_a_client_sends_its_predictor_and_keeps_nothing(federation:
 
 def test_gradients_come_through_the_predictor_only(federation: Federation):
     data = digits(federation, 6)
-    model, memory = started(federation.task, data)
+    model, state = started(federation.task, data)
     batch = first_batch(data, 6)
-    federation.task.objective.loss(federation.task, model, memory, batch, seeded(0)).loss.backward()
+    federation.task.objective.loss(federation.task, model, state, batch, seeded(0)).loss.backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
     model.zero_grad()
     for parameter in model.part("predictor").parameters():
         parameter.data.zero_()
     # A predictor that says 0 whatever it sees lets no gradient through, and there is no other way to the encoder.
-    federation.task.objective.loss(federation.task, model, memory, batch, seeded(0)).loss.backward()
+    federation.task.objective.loss(federation.task, model, state, batch, seeded(0)).loss.backward()
     assert not any(bool(parameter.grad.any()) for parameter in model.encoder.parameters() if parameter.grad is not None)
 
 
@@ -91,8 +91,8 @@ def test_the_loss_falls(federation: Federation):
 def test_loss_and_projections_are_float32(open_tiny: Open, precision: str):
     federation = open_tiny("fedavg", "objective=simsiam", "objective.hidden=48", f"engine.precision={precision}")
     task, data = federation.task, digits(federation, 6)
-    model, memory = started(task, data)
-    terms = task.objective.loss(task, model, memory, first_batch(data, 6), seeded(0))
+    model, state = started(task, data)
+    terms = task.objective.loss(task, model, state, first_batch(data, 6), seeded(0))
     assert terms.loss.dtype == terms.projections.dtype == torch.float32
     assert (terms.loss.shape, terms.projections.shape) == ((), (6, 24))
     assert terms.projections.requires_grad

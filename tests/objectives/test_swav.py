@@ -88,8 +88,8 @@ def test_averaged_prototypes_are_brought_back_to_unit_length(open_tiny: Open):
 
 def test_a_loss_writes_nothing_but_batch_norm(open_tiny: Open):
     federation = open_swav(open_tiny, "objective.queue_size=8")
-    _, memory = gradients(federation.task, shard(federation, "fewer than a batch"))
-    assert memory.queue.first.filled == memory.queue.second.filled == 0
+    _, state = gradients(federation.task, shard(federation, "fewer than a batch"))
+    assert state.queue.first.filled == state.queue.second.filled == 0
 
 
 def test_more_prototypes_than_samples_are_refused(open_tiny: Open):

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.models import Model
 from rayfed_ssl.objectives import DeepCluster
-from rayfed_ssl.objectives.deepcluster import Bank, DeepClusterMemory, cluster_prediction
+from rayfed_ssl.objectives.deepcluster import Bank, DeepClusterState, cluster_prediction
 from rayfed_ssl.training.objective import Batch
 from tests.oracles import naive_clustering as naive
 
@@ -43,9 +43,9 @@ def test_a_step_looks_up_its_samples_clusters_and_remembers_first_views(open_tin
     model = Model(nn.Flatten(), nn.Linear(64, 5), 5)
     images = torch.randint(0, 256, (4, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
     index, assignments = torch.tensor([5, 0, 3, 6]), torch.tensor([2, 0, 0, 1, 0, 0, 2])
-    memory = DeepClusterMemory(Bank(unit_rows(7, 5, 5).float()), 3)
-    memory.bank.assignments.copy_(assignments)
-    before = memory.bank.rows.clone()
+    state = DeepClusterState(Bank(unit_rows(7, 5, 5).float()), 3)
+    state.bank.assignments.copy_(assignments)
+    before = state.bank.rows.clone()
     generator, views = torch.Generator().manual_seed(2), []
     for recipe in (task.views.first, task.views.second):
         pixels = task.augment(images, recipe, generator).flatten(1).double()
@@ -53,25 +53,25 @@ def test_a_step_looks_up_its_samples_clusters_and_remembers_first_views(open_tin
         views.append([naive.unit(row) for row in rows.tolist()])
     objective = DeepCluster(clusters=3)
     batch = Batch(images, index, None, 0)
-    terms = objective.loss(task, model, memory, batch, torch.Generator().manual_seed(2))
-    expected = naive.cluster_prediction(views, memory.centroids.double().tolist(), [0, 2, 1, 2], 0.1)
+    terms = objective.loss(task, model, state, batch, torch.Generator().manual_seed(2))
+    expected = naive.cluster_prediction(views, state.centroids.double().tolist(), [0, 2, 1, 2], 0.1)
     assert float(terms.loss.detach()) == pytest.approx(expected, rel=FORWARD)
-    assert memory.bank.rows.equal(before)
-    objective.finish_step(task, model, memory, terms)
+    assert state.bank.rows.equal(before)
+    objective.finish_step(task, model, state, terms)
     torch.testing.assert_close(
-        memory.bank.rows[index].double(), torch.tensor(views[0]).double(), rtol=FORWARD, atol=1e-6
+        state.bank.rows[index].double(), torch.tensor(views[0]).double(), rtol=FORWARD, atol=1e-6
     )
     others = torch.tensor([1, 2, 4])
-    assert memory.bank.rows[others].equal(before[others])
+    assert state.bank.rows[others].equal(before[others])
 
 
 def test_every_epoch_clusters_the_bank_anew(open_tiny: Callable[..., Federation]):
     task, objective = open_tiny("fedavg").task, DeepCluster(clusters=3, iterations=4)
-    memory = DeepClusterMemory(Bank(unit_rows(9, 4, 6).float()), 3)
+    state = DeepClusterState(Bank(unit_rows(9, 4, 6).float()), 3)
     for epoch, seed in ((0, 1), (1, 2)):
-        first = memory.bank.rows[torch.randperm(9, generator=torch.Generator().manual_seed(seed))[:3]]
-        centroids, assigned = naive.spherical_k_means(memory.bank.rows.tolist(), first.tolist(), 4)
+        first = state.bank.rows[torch.randperm(9, generator=torch.Generator().manual_seed(seed))[:3]]
+        centroids, assigned = naive.spherical_k_means(state.bank.rows.tolist(), first.tolist(), 4)
         # Model and shard are not looked at.
-        objective.start_epoch(task, None, memory, None, epoch, torch.Generator().manual_seed(seed))
-        torch.testing.assert_close(memory.centroids, torch.tensor(centroids), rtol=1e-5, atol=1e-6)
-        assert memory.bank.assignments.tolist() == assigned
+        objective.start_epoch(task, None, state, None, epoch, torch.Generator().manual_seed(seed))
+        torch.testing.assert_close(state.centroids, torch.tensor(centroids), rtol=1e-5, atol=1e-6)
+        assert state.bank.assignments.tolist() == assigned

@@ -12,12 +12,12 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.method import Client
 from rayfed_ssl.methods import FCL, fcl
 from rayfed_ssl.models import Model
-from rayfed_ssl.objectives.moco import KeyQueue, MoCoMemory, queue_contrast
+from rayfed_ssl.objectives.moco import KeyQueue, MoCoState, queue_contrast
 from rayfed_ssl.training.objective import Batch
 from tests.oracles import naive_fcl
 
 EXACT = 1e-12
-"""float64 keeps 16 digits; sums of a dozen terms and exponents of up to 20 lose two or three."""
+"""float64 keeps 16 digits; sums of a dozen output and exponents of up to 20 lose two or three."""
 
 
 def unit_rows(num: int, dim: int, seed: int) -> Tensor:
@@ -130,9 +130,9 @@ def test_a_steps_loss_is_eq_12(open_tiny: Callable[..., Federation], negatives: 
     model, target = linear(1), linear(2)
     local, remote = unit_rows(6, 5, 1).float(), unit_rows(7, 5, 2).float()
     method = FCL(negatives=negatives, neighborhood=strength, neighbors=2, neighborhood_temperature=0.3)
-    client = Client(0, 2, None, None, task, torch.Generator().manual_seed(2))
-    terms = method.loss(
-        client, remote, model, MoCoMemory(target, KeyQueue(local.clone())), Batch(images, torch.arange(4), None, 0)
+    client = Client(0, 2, None, None, task, *[torch.Generator().manual_seed(2)] * 2)
+    output = method.loss(
+        client, remote, model, MoCoState(target, KeyQueue(local.clone())), Batch(images, torch.arange(4), None, 0)
     )
     generator = torch.Generator().manual_seed(2)
     views = [task.augment(images, view, generator) for view in (task.views.first, task.views.second)]
@@ -145,9 +145,9 @@ def test_a_steps_loss_is_eq_12(open_tiny: Callable[..., Federation], negatives: 
         expected += naive_fcl.contrast(queries, keys, fused.double().tolist(), 0.5)
         expected += strength * naive_fcl.neighborhood(queries, candidates, 2, 0.3)
     # The forward pass is float32: 7 digits, divided by temperatures.
-    assert float(terms.loss.detach()) == pytest.approx(expected, rel=1e-5)
-    assert set(terms.remember) == {"keys"}
-    assert len(terms.remember["keys"]) == (8 if symmetric else 4)
+    assert float(output.loss.detach()) == pytest.approx(expected, rel=1e-5)
+    assert set(output.updates) == {"keys"}
+    assert len(output.updates["keys"]) == (8 if symmetric else 4)
 
 
 def unit_outputs(model: Model, views: Tensor) -> list[list[float]]:

@@ -107,7 +107,7 @@ def test_a_step_contrasts_two_views_with_the_dictionary(open_tiny: Callable[...,
     task = open_tiny("fedca", "training.views=orchestra", "objective.temperature=0.5").task
     assert task.views.first != task.views.second
     images, dictionary, model = pixels(6, 1), unit_rows(7, 5, 3).float(), linear()
-    client = Client(0, 2, None, None, task, torch.Generator().manual_seed(2))
+    client = Client(0, 2, None, None, task, *[torch.Generator().manual_seed(2)] * 2)
     terms = FedCA().contrast(client, dictionary, model, nn.Module(), Batch(images, torch.arange(6), None, 0))
     generator = torch.Generator().manual_seed(2)
     recipes = (task.views.first, task.views.second)
@@ -132,7 +132,7 @@ def test_a_step_aligns_on_a_random_batch_of_public_samples(
     task = open_tiny("fedca", f"training.batch={batch}").task
     public, model = Shard(pixels(num_public, 1), torch.arange(num_public)), linear()
     aligned = fedca.Aligned(rows(num_public, 64, 4).float(), rows(num_public, 5, 5).float())
-    client = Client(0, 1, public, public, task, torch.Generator().manual_seed(2))
+    client = Client(0, 1, public, public, task, *[torch.Generator().manual_seed(2)] * 2)
     term = FedCA(beta=0.25).alignment(client, aligned)
     generator, drawn = torch.Generator().manual_seed(2), []
     for _ in range(3):

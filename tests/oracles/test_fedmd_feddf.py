@@ -131,7 +131,7 @@ def test_fedmd_digests_the_consensus_of_the_public_samples_and_nothing_else(open
     weights = task.initial_weights()
     agreed = torch.nn.functional.normalize(rows(len(public), 24, 9).float())
     private = Shard(torch.zeros_like(public.images), public.rows)
-    client = Client(1, 2, private, public, task, torch.Generator().manual_seed(1))
+    client = Client(1, 2, private, public, task, *[torch.Generator().manual_seed(1)] * 2)
     fitted, metrics = FedMD(digest_batch=16).digest(weights, agreed, client)
     expected = task.model(weights)
     optimizer = torch.optim.SGD(expected.parameters(), lr=0.5)
@@ -156,7 +156,7 @@ def test_a_students_memory_is_not_touched_by_digesting(open_tiny: Open):
     federation = open_tiny("fedmd")
     public = federation._server_public
     weights = federation.task.initial_weights() | {"target.slow": torch.ones(3)}
-    client = Client(1, 2, public, public, federation.task, torch.Generator().manual_seed(1))
+    client = Client(1, 2, public, public, federation.task, *[torch.Generator().manual_seed(1)] * 2)
     fitted, _ = FedMD().digest(copy.deepcopy(weights), torch.zeros(len(public), 24), client)
     assert set(weights) - set(fitted) == {"target.slow"}
 

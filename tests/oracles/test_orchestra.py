@@ -11,13 +11,13 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.methods.orchestra import Orchestra, agreement_loss, balanced_assignments, cluster_locally
 from rayfed_ssl.models import Model
 from rayfed_ssl.objectives.moco import KeyQueue
-from rayfed_ssl.objectives.orchestra import OrchestraMemory, OrchestraObjective, assignment_consistency
+from rayfed_ssl.objectives.orchestra import OrchestraObjective, OrchestraState, assignment_consistency
 from rayfed_ssl.training.objective import Batch
 from tests.oracles import naive
 from tests.oracles import naive_clustering as clustering
 
 EXACT = 1e-12
-"""float64 keeps 16 digits; sums of a few dozen terms lose two."""
+"""float64 keeps 16 digits; sums of a few dozen output lose two."""
 
 
 def unit_rows(num: int, dim: int, seed: int) -> Tensor:
@@ -127,10 +127,10 @@ def test_a_step_adds_consistency_and_the_rotation_of_a_third_view(open_tiny: Cal
     assert task.views.first != task.views.second
     images = torch.randint(0, 256, (6, 1, 8, 8), dtype=torch.uint8, generator=seeded(1))
     online, target, centroids = linear(3), linear(4), unit_rows(3, 5, 6).float()
-    memory = OrchestraMemory(target, centroids, KeyQueue(torch.zeros(8, 5)))
+    state = OrchestraState(target, centroids, KeyQueue(torch.zeros(8, 5)))
     batch = Batch(images, torch.arange(6), None, 0)
     objective = OrchestraObjective(clusters=3)
-    terms = objective.loss(task, online, memory, batch, seeded(2))
+    output = objective.loss(task, online, state, batch, seeded(2))
 
     generator = seeded(2)
     recipes = (task.views.first, task.views.second, task.views.first)
@@ -145,12 +145,12 @@ def test_a_step_adds_consistency_and_the_rotation_of_a_third_view(open_tiny: Cal
     expected = clustering.orchestra_clustering(seen, told, centroids.double().tolist(), 0.1)
     expected += naive.cross_entropy(scores.tolist(), turns.tolist())
     # The forward pass is float32: 7 digits, of which sums over 64 pixels and T = 1/10 take two.
-    assert float(terms.loss.detach()) == pytest.approx(expected, rel=1e-5)
-    torch.testing.assert_close(terms.remember["seen"].double(), torch.tensor(seen).double(), rtol=1e-5, atol=1e-6)
+    assert float(output.loss.detach()) == pytest.approx(expected, rel=1e-5)
+    torch.testing.assert_close(output.updates["seen"].double(), torch.tensor(seen).double(), rtol=1e-5, atol=1e-6)
 
     before = target.projector.weight.clone()
-    objective.finish_step(task, online, memory, terms)
+    objective.finish_step(task, online, state, output)
     moved = 0.996 * before + 0.004 * online.projector.weight
     torch.testing.assert_close(target.projector.weight, moved, rtol=1e-5, atol=1e-7)
-    assert memory.queue.rows[:6].equal(terms.remember["seen"])
-    assert memory.queue.filled == 6
+    assert state.queue.rows[:6].equal(output.updates["seen"])
+    assert state.queue.filled == 6

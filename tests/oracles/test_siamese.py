@@ -11,15 +11,15 @@ from torch.nn import functional as F
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.models import Model
 from rayfed_ssl.objectives import BYOL, MoCo, SimSiam
-from rayfed_ssl.objectives.byol import BYOLMemory, regression_error
-from rayfed_ssl.objectives.moco import KeyQueue, MoCoMemory, queue_contrast
+from rayfed_ssl.objectives.byol import BYOLState, regression_error
+from rayfed_ssl.objectives.moco import KeyQueue, MoCoState, queue_contrast
 from rayfed_ssl.objectives.simsiam import negative_cosine
 from rayfed_ssl.training.objective import Batch
 from rayfed_ssl.training.task import Task
 from tests.oracles import naive_siamese as naive
 
 EXACT = 1e-12
-"""float64 keeps 16 digits; sums of a few dozen terms lose two."""
+"""float64 keeps 16 digits; sums of a few dozen output lose two."""
 
 FORWARD = 1e-5
 """Forward passes are float32: 7 digits, of which sums over 64 pixels and low temperatures take two."""
@@ -198,35 +198,35 @@ def unit(matrix: list[list[float]]) -> list[list[float]]:
 
 def test_moco_asks_first_views_for_second_views(task: Task):
     model, target, queue = flat_model(3), flat_model(4), unit_rows(9, 5, 5).float()
-    memory = MoCoMemory(target, KeyQueue(queue.clone()))
-    terms = MoCo(temperature=0.5, symmetric=False).loss(task, model, memory, BATCH, torch.Generator().manual_seed(2))
+    state = MoCoState(target, KeyQueue(queue.clone()))
+    output = MoCo(temperature=0.5, symmetric=False).loss(task, model, state, BATCH, torch.Generator().manual_seed(2))
     first, second = views(task)
     queries, keys = unit(projected(first, model)), unit(projected(second, target))
     expected = naive.moco_batch(queries, keys, queue.tolist(), 0.5)
-    assert float(terms.loss.detach()) == pytest.approx(expected, rel=FORWARD)
-    assert terms.remember["keys"].tolist() == [pytest.approx(row, rel=1e-3, abs=FORWARD) for row in keys]
-    assert terms.projections.tolist() == [pytest.approx(row, rel=1e-3, abs=FORWARD) for row in projected(first, model)]
-    assert torch.equal(memory.queue.rows, queue)
+    assert float(output.loss.detach()) == pytest.approx(expected, rel=FORWARD)
+    assert output.updates["keys"].tolist() == [pytest.approx(row, rel=1e-3, abs=FORWARD) for row in keys]
+    assert output.projections.tolist() == [pytest.approx(row, rel=1e-3, abs=FORWARD) for row in projected(first, model)]
+    assert torch.equal(state.queue.rows, queue)
 
 
 def test_symmetric_moco_sums_both_directions_and_remembers_both_views_keys(task: Task):
     model, target, queue = flat_model(3), flat_model(4), unit_rows(9, 5, 5).float()
-    memory = MoCoMemory(target, KeyQueue(queue.clone()))
-    terms = MoCo(temperature=0.5).loss(task, model, memory, BATCH, torch.Generator().manual_seed(2))
+    state = MoCoState(target, KeyQueue(queue.clone()))
+    output = MoCo(temperature=0.5).loss(task, model, state, BATCH, torch.Generator().manual_seed(2))
     first, second = views(task)
     there = unit(projected(first, model)), unit(projected(second, target))
     back = unit(projected(second, model)), unit(projected(first, target))
     expected = sum(naive.moco_batch(q, k, queue.tolist(), 0.5) for q, k in (there, back))
-    assert float(terms.loss.detach()) == pytest.approx(expected, rel=FORWARD)
-    assert terms.remember["keys"].tolist() == [pytest.approx(row, rel=1e-3, abs=FORWARD) for row in there[1] + back[1]]
+    assert float(output.loss.detach()) == pytest.approx(expected, rel=FORWARD)
+    assert output.updates["keys"].tolist() == [pytest.approx(row, rel=1e-3, abs=FORWARD) for row in there[1] + back[1]]
 
 
 @pytest.mark.parametrize(("key_groups", "sizes"), [(2, [3, 3]), (3, [2, 2, 2]), (50, [2, 2, 2])])
 def test_key_groups_are_encoded_one_by_one_and_put_back_in_order(task: Task, key_groups: int, sizes: list[int]):
     model, target, queue = flat_model(3), flat_model(4), unit_rows(9, 5, 5).float()
-    memory = MoCoMemory(target, KeyQueue(queue))
+    state = MoCoState(target, KeyQueue(queue))
     objective = MoCo(symmetric=False, key_groups=key_groups)
-    keys = objective.encode(task, model, memory, BATCH, torch.Generator().manual_seed(2)).keys
+    keys = objective.encode(task, model, state, BATCH, torch.Generator().manual_seed(2)).keys
     generator = torch.Generator().manual_seed(2)
     pixels = [task.augment(IMAGES, v, generator).flatten(1).double() for v in (task.views.first, task.views.second)][1]
     expected = torch.empty(6, 5, dtype=torch.float64)
@@ -237,25 +237,25 @@ def test_key_groups_are_encoded_one_by_one_and_put_back_in_order(task: Task, key
 
 def test_byol_predicts_the_targets_view_of_the_other_view(task: Task):
     model, target = flat_model(3, predictor=True), flat_model(4)
-    terms = BYOL().loss(task, model, BYOLMemory(target), BATCH, torch.Generator().manual_seed(2))
+    output = BYOL().loss(task, model, BYOLState(target), BATCH, torch.Generator().manual_seed(2))
     first, second = views(task)
     p1, p2 = (
         linear(torch.tensor(projected(view, model), dtype=torch.float64), model.part("predictor")).tolist()
         for view in (first, second)
     )
     expected = naive.byol_batch(p1, p2, projected(first, target), projected(second, target))
-    assert float(terms.loss.detach()) == pytest.approx(expected, rel=FORWARD)
-    assert terms.projections.tolist() == [pytest.approx(row, rel=1e-3, abs=FORWARD) for row in projected(first, model)]
+    assert float(output.loss.detach()) == pytest.approx(expected, rel=FORWARD)
+    assert output.projections.tolist() == [pytest.approx(row, rel=1e-3, abs=FORWARD) for row in projected(first, model)]
 
 
 def test_simsiam_predicts_its_own_view_of_the_other_view(task: Task):
     model = flat_model(3, predictor=True)
-    terms = SimSiam().loss(task, model, nn.Module(), BATCH, torch.Generator().manual_seed(2))
+    output = SimSiam().loss(task, model, nn.Module(), BATCH, torch.Generator().manual_seed(2))
     first, second = views(task)
     z1, z2 = (projected(view, model) for view in (first, second))
     p1, p2 = (linear(torch.tensor(z, dtype=torch.float64), model.part("predictor")).tolist() for z in (z1, z2))
-    assert float(terms.loss.detach()) == pytest.approx(naive.simsiam_batch(p1, p2, z1, z2), rel=FORWARD)
-    assert terms.projections.tolist() == [pytest.approx(row, rel=1e-3, abs=FORWARD) for row in z1]
+    assert float(output.loss.detach()) == pytest.approx(naive.simsiam_batch(p1, p2, z1, z2), rel=FORWARD)
+    assert output.projections.tolist() == [pytest.approx(row, rel=1e-3, abs=FORWARD) for row in z1]
 
 
 @pytest.mark.parametrize("name", ["moco", "byol"])
@@ -264,19 +264,19 @@ def test_the_target_moves_by_the_slow_mean_of_parameters(open_tiny: Callable[...
     task = open_tiny("fedavg", f"objective={name}", *small).task
     objective = replace(task.objective, momentum=0.9)
     model = task.model(task.initial_weights())
-    memory = objective.start(task, model, None, torch.Generator().manual_seed(0))
+    state = objective.start(task, model, None, torch.Generator().manual_seed(0))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
-    before = {name: value.clone() for name, value in memory.target.state_dict().items()}
+    before = {name: value.clone() for name, value in state.target.state_dict().items()}
     batch = Batch(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), torch.arange(2), None, 0)
-    terms = objective.loss(task, model, memory, batch, torch.Generator().manual_seed(3))
-    statistics = {name: value.clone() for name, value in memory.target.named_buffers()}
-    objective.finish_step(task, model, memory, terms)
+    output = objective.loss(task, model, state, batch, torch.Generator().manual_seed(3))
+    statistics = {name: value.clone() for name, value in state.target.named_buffers()}
+    objective.finish_step(task, model, state, output)
     online = dict(model.named_parameters())
-    for key, value in memory.target.named_parameters():
+    for key, value in state.target.named_parameters():
         expected = naive.slow(before[key].flatten().double().tolist(), online[key].flatten().double().tolist(), 0.9)
         # float32: 7 digits, and where both nearly cancel, of numbers of size 1.
         assert value.flatten().tolist() == pytest.approx(expected, rel=1e-6, abs=1e-7)
-    for key, value in memory.target.named_buffers():
+    for key, value in state.target.named_buffers():
         assert torch.equal(value, statistics[key]), f"{key} is the target's own"

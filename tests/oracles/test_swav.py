@@ -11,14 +11,14 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.models import Model
 from rayfed_ssl.objectives import SwAV
 from rayfed_ssl.objectives.moco import KeyQueue
-from rayfed_ssl.objectives.swav import SwAVMemory, ViewQueues, swapped_prediction
+from rayfed_ssl.objectives.swav import SwAVState, ViewQueues, swapped_prediction
 from rayfed_ssl.training.clustering import sinkhorn
 from rayfed_ssl.training.objective import Batch
 from rayfed_ssl.training.task import Task
 from tests.oracles import naive_clustering as naive
 
 EXACT = 1e-12
-"""float64 keeps 16 digits; sums of a few dozen terms lose two."""
+"""float64 keeps 16 digits; sums of a few dozen output lose two."""
 
 FORWARD = 1e-4
 """Forward passes are float32: 7 digits, of which sums over 64 pixels, eps = 1/20 and T = 1/10 take three."""
@@ -110,9 +110,9 @@ def test_a_step_computes_codes_with_a_full_queue_alone(open_tiny: Callable[..., 
         used = epoch >= 2 and filled == 4
         earlier = [q.rows.double().tolist() if used else [] for q in (queues.first, queues.second)]
         batch, generator = Batch(images, torch.arange(6), None, epoch), torch.Generator().manual_seed(2)
-        terms = objective.loss(task, model, SwAVMemory(queues), batch, generator)
-        assert float(terms.loss.detach()) == pytest.approx(
+        output = objective.loss(task, model, SwAVState(queues), batch, generator)
+        assert float(output.loss.detach()) == pytest.approx(
             naive_loss(views, earlier, prototypes, objective), rel=FORWARD
         )
-        remembered = [terms.remember[view].double().tolist() for view in ("first", "second")]
+        remembered = [output.updates[view].double().tolist() for view in ("first", "second")]
         torch.testing.assert_close(torch.tensor(remembered), torch.tensor(views), rtol=FORWARD, atol=1e-5)

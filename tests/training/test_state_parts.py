@@ -10,7 +10,7 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Empty
 from rayfed_ssl.models.encoders import cnn
-from rayfed_ssl.training.state_parts import MEMORY, Parts, part_of, select, with_rule, without_memory
+from rayfed_ssl.training.state_parts import OBJECTIVE_STATE, Parts, model_weights, part_of, select, with_rule
 from rayfed_ssl.trees import digest
 from tests.laws.laws import play
 
@@ -34,7 +34,7 @@ def test_selecting_every_part_gives_everything_once():
     }
     parts = {part_of(name) for name in weights}
     assert sorted(name for part in parts for name in select(weights, (part,))) == sorted(weights)
-    assert set(without_memory(weights)) == {"encoder.x", "encoder.running_var"}
+    assert set(model_weights(weights)) == {"encoder.x", "encoder.running_var"}
 
 
 def test_what_is_not_said_is_left_to_the_objective():
@@ -65,7 +65,7 @@ def test_local_parts_stay_and_averaged_parts_travel(open_tiny: Open):
     for result in (*first.results.values(), *second.results.values()):
         assert {part_of(name) for name in result.upload.weights} == {"encoder", "projector", "batch_norm"}
         assert {part_of(name) for name in result.state.kept} == {"predictor", "target"}
-    assert not any(part_of(name) in MEMORY for name in second.server.weights)
+    assert not any(part_of(name) in OBJECTIVE_STATE for name in second.server.weights)
 
 
 def test_an_averaged_target_goes_up_and_comes_down_again(open_tiny: Open):

@@ -13,7 +13,7 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.models import Model
 from rayfed_ssl.objectives import SimCLR
 from rayfed_ssl.training.batching import all_finite, finite
-from rayfed_ssl.training.objective import Batch, Terms
+from rayfed_ssl.training.objective import Batch, StepOutput
 from rayfed_ssl.training.optimizers import Adam
 from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import digest
@@ -25,8 +25,8 @@ Open = Callable[..., Federation]
 class BatchSize(SimCLR):
     """An objective whose loss is the number of samples in the batch, whatever the model does."""
 
-    def loss(self, task: Task, model: Model, memory: nn.Module, batch: Batch, generator: torch.Generator) -> Terms:
-        terms = super().loss(task, model, memory, batch, generator)
+    def loss(self, task: Task, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator) -> StepOutput:
+        terms = super().loss(task, model, state, batch, generator)
         return replace(terms, loss=terms.loss * 0 + len(batch.images))
 
 
@@ -36,9 +36,9 @@ class Recording(SimCLR):
 
     seen: list[Tensor]
 
-    def loss(self, task: Task, model: Model, memory: nn.Module, batch: Batch, generator: torch.Generator) -> Terms:
+    def loss(self, task: Task, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator) -> StepOutput:
         self.seen.append(batch.images.clone())
-        return super().loss(task, model, memory, batch, generator)
+        return super().loss(task, model, state, batch, generator)
 
 
 @pytest.fixture
