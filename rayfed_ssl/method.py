@@ -174,7 +174,7 @@ class Method(ABC):
 
         `uploads` is a lazy mapping in ascending client id, which reads an upload when it is asked for: iterate over it
         once. Memory must not grow with the cohort: hold no upload while later ones are read, but for those that wait in a
-        `WeightedMean` (at most 8, or 256 MiB) and for the fields that `held_fields` names.
+        `WeightedMean` (at most 8, or 256 MiB, in each) and for the fields that `held_fields` names.
         """
 
     @abstractmethod

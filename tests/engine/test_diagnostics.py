@@ -26,8 +26,8 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.evaluation.representation_metrics import relation_distance
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.runs import run
+from rayfed_ssl.testing.trial import Round, play
 from rayfed_ssl.trees import digest, map_leaves
-from tests.laws.laws import Round, play
 
 Tiny = Callable[..., Config]
 Open = Callable[..., Federation]

@@ -9,9 +9,9 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.method import Client
 from rayfed_ssl.methods import FedCA
+from rayfed_ssl.testing.trial import Round, play
 from rayfed_ssl.training.objective import Batch
 from rayfed_ssl.trees import digest
-from tests.laws.laws import Round, play
 
 Tiny = Callable[..., Config]
 

@@ -6,9 +6,9 @@ import pytest
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.testing.trial import Round, play, state_digests
 from rayfed_ssl.training.state_parts import select
 from rayfed_ssl.trees import Weights, digest
-from tests.laws.laws import Round, play, state_digests
 
 Tiny = Callable[..., Config]
 BYOL = ("objective=byol", "objective.hidden=32")

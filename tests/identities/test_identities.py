@@ -12,9 +12,9 @@ from rayfed_ssl.aggregation.weighted_mean import weighted_mean
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.methods import FLESD, flesd
+from rayfed_ssl.testing.trial import play, state_digests
 from rayfed_ssl.training.feature_queue import SampleQueue
 from rayfed_ssl.trees import digest
-from tests.laws.laws import play, state_digests
 
 Tiny = Callable[..., Config]
 

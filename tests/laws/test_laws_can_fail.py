@@ -1,235 +1,282 @@
-"""The laws reject methods that break them: each method here is FedAvg with one fault."""
+"""Each law rejects `examples/my_method.py` with one mistake planted, and accepts it as it is."""
 
 import itertools
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
-from rayfed_ssl.config.schema import Config
-from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server, sent
-from rayfed_ssl.methods.fedavg import Download, FedAvg, ServerState, Upload
-from rayfed_ssl.trees import Weights, map_leaves
-from tests.laws import laws, privacy
+from examples.my_method import FedAvgM, ServerState
+from rayfed_ssl.aggregation.weighted_mean import WeightedMean
+from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server, Weights, sent
+from rayfed_ssl.methods import FLESD
+from rayfed_ssl.methods.fedavg import Download, Upload
+from rayfed_ssl.objectives import BYOL, SimCLR
+from rayfed_ssl.testing import LAWS, LawViolation, check_method, check_objective, toy_config
+from rayfed_ssl.testing.objective_laws import check_steps
+from rayfed_ssl.testing.trial import Trial
+from rayfed_ssl.training.objective import StepOutput
+from rayfed_ssl.trees import map_leaves
 
-Step = tuple[Any, Any, Metrics]
-ROUNDS = itertools.count()
+STEPS = itertools.count()
 
 
 def shift(weights: Weights, amount: float) -> Weights:
-    """Add a number to every floating-point entry."""
     return {name: value + amount if value.is_floating_point() else value for name, value in weights.items()}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sound(FedAvg):
-    """FedAvg itself: obeys every law."""
+class ChangesUploads(FedAvgM):
+    """Adds a number, which a subclass draws, to what it uploads."""
+
+    def amount(self, client: Client) -> float:
+        raise NotImplementedError
+
+    def update_client(self, download: Download, state: Any, client: Client) -> tuple[Any, Any, Metrics]:
+        upload, next_state, metrics = super().update_client(download, state, client)
+        return replace(upload, weights=shift(upload.weights, self.amount(client))), next_state, metrics
 
 
-@dataclass(frozen=True, kw_only=True)
-class WritesItsDownload(Sound):
-    def update_client(self, download: Download, state: Any, client: Client) -> Step:
+class WritesItsDownload(FedAvgM):
+    def update_client(self, download: Download, state: Any, client: Client) -> tuple[Any, Any, Metrics]:
         step = super().update_client(download, state, client)
         next(iter(download.weights.values())).mul_(0.5)
         return step
 
 
-@dataclass(frozen=True, kw_only=True)
-class WritesUploads(Sound):
+class WritesUploads(FedAvgM):
     def update_server(self, state: ServerState, uploads: Mapping[int, Upload], server: Server) -> tuple[Any, Metrics]:
         for upload in uploads.values():
             next(iter(upload.weights.values())).mul_(upload.num_samples)
         return super().update_server(state, uploads, server)
 
 
-@dataclass(frozen=True, kw_only=True)
-class KeepsStateOnItself(Sound):
-    def update_client(self, download: Download, state: Any, client: Client) -> Step:
-        upload, own, metrics = super().update_client(download, state, client)
+class KeepsStateOnItself(ChangesUploads):
+    def amount(self, client: Client) -> float:
         trained = getattr(self, "trained", 0) + 1
         object.__setattr__(self, "trained", trained)
-        return replace(upload, weights=shift(upload.weights, trained / 8)), own, metrics
+        return trained / 8
 
 
-@dataclass(frozen=True, kw_only=True)
-class CountsWhoCameBefore(Sound):
-    def update_client(self, download: Download, state: Any, client: Client) -> Step:
-        upload, own, metrics = super().update_client(download, state, client)
-        return replace(upload, weights=shift(upload.weights, next(ROUNDS) / 8)), own, metrics
+class DependsOnEarlierClients(ChangesUploads):
+    def amount(self, client: Client) -> float:
+        return next(STEPS) / 8
 
 
-@dataclass(frozen=True, kw_only=True)
-class UsesPythonsRandomness(Sound):
-    def update_client(self, download: Download, state: Any, client: Client) -> Step:
-        upload, own, metrics = super().update_client(download, state, client)
-        return replace(upload, weights=shift(upload.weights, random.random())), own, metrics
+class UsesPythonsRandomness(ChangesUploads):
+    def amount(self, client: Client) -> float:
+        return random.random()
 
 
-@dataclass(frozen=True, kw_only=True)
-class UsesNumpysRandomness(Sound):
+class UsesTorchsRandomness(ChangesUploads):
+    def amount(self, client: Client) -> float:
+        return float(torch.rand(()))
+
+
+class UsesFreshRandomness(ChangesUploads):
+    def amount(self, client: Client) -> float:
+        return np.random.default_rng().random()
+
+
+class SeesOtherShards(ChangesUploads):
+    def amount(self, client: Client) -> float:
+        return float(client.data.images[:5].float().mean())
+
+
+class UsesNumpysRandomness(FedAvgM):
     def update_server(self, state: ServerState, uploads: Mapping[int, Upload], server: Server) -> tuple[Any, Metrics]:
         after, metrics = super().update_server(state, uploads, server)
         return replace(after, weights=shift(after.weights, np.random.rand())), metrics  # noqa: NPY002
 
 
-@dataclass(frozen=True, kw_only=True)
-class UsesFreshRandomness(Sound):
-    def update_client(self, download: Download, state: Any, client: Client) -> Step:
-        upload, own, metrics = super().update_client(download, state, client)
-        return replace(upload, weights=shift(upload.weights, np.random.default_rng().random())), own, metrics
-
-
-@dataclass(frozen=True, kw_only=True)
-class IgnoresTheSeed(Sound):
+class IgnoresUploads(FedAvgM):
     def init_server(self, server: Server) -> ServerState:
-        return map_leaves(
-            lambda leaf: torch.ones_like(leaf) if torch.is_tensor(leaf) else leaf, super().init_server(server)
-        )
+        return map_leaves(lambda leaf: leaf * 0 + 1 if torch.is_tensor(leaf) else leaf, super().init_server(server))
 
     def update_server(self, state: ServerState, uploads: Mapping[int, Upload], server: Server) -> tuple[Any, Metrics]:
         return state, {}
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReadsUploadsTwice(Sound):
+class ReadsUploadsTwice(FedAvgM):
     def update_server(self, state: ServerState, uploads: Mapping[int, Upload], server: Server) -> tuple[Any, Metrics]:
         total = sum(upload.num_samples for upload in uploads.values())
         after, _ = super().update_server(state, uploads, server)
         return after, {"samples": total}
 
 
+class HoldsAllUploads(FedAvgM):
+    def update_server(self, state: ServerState, uploads: Mapping[int, Upload], server: Server) -> tuple[Any, Metrics]:
+        return super().update_server(state, dict(uploads), server)
+
+
 @dataclass(frozen=True)
-class Telltale:
-    weights: Weights = sent("weights")
-    num_samples: int = sent("statistics")
+class UploadWithShard(Upload):
     shard: Any = sent("statistics", default=None)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SendsItsShard(Sound):
-    def update_client(self, download: Download, state: Any, client: Client) -> Step:
-        upload, own, metrics = super().update_client(download, state, client)
-        return Telltale(upload.weights, upload.num_samples, client.data.rows.numpy()), own, metrics
+class SendsAnArray(FedAvgM):
+    def update_client(self, download: Download, state: Any, client: Client) -> tuple[Any, Any, Metrics]:
+        upload, next_state, metrics = super().update_client(download, state, client)
+        return UploadWithShard(upload.weights, upload.num_samples, client.data.rows.numpy()), next_state, metrics
 
 
-@dataclass(frozen=True, kw_only=True)
-class PeeksAtOtherShards(Sound):
-    def update_client(self, download: Download, state: Any, client: Client) -> Step:
-        upload, own, metrics = super().update_client(download, state, client)
-        return (
-            replace(upload, weights=shift(upload.weights, float(client.data.images[:5].float().mean()))),
-            own,
-            metrics,
-        )
+class SendsLess(FedAvgM):
+    def update_client(self, download: Download, state: Any, client: Client) -> tuple[Any, Any, Metrics]:
+        upload, next_state, metrics = super().update_client(download, state, client)
+        encoder = {name: value for name, value in upload.weights.items() if name.startswith("encoder.")}
+        return replace(upload, weights=encoder), next_state, metrics
+
+    def update_server(self, state: ServerState, uploads: Mapping[int, Upload], server: Server) -> tuple[Any, Metrics]:
+        mean, _ = self.aggregate(state, uploads, server)
+        return replace(state, weights=state.weights | mean), {}
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainsBackwards(Sound):
-    def update_client(self, download: Download, state: Any, client: Client) -> Step:
-        upload, own, metrics = super().update_client(download, state, client)
-        return upload, own, metrics | {"loss": metrics["loss_first"], "loss_first": metrics["loss"]}
+class StatesNeedTheirClass(FedAvgM):
+    def update_client(self, download: Download, state: Any, client: Client) -> tuple[Any, Any, Metrics]:
+        upload, _, metrics = super().update_client(download, state, client)
+
+        @dataclass(frozen=True)
+        class Local:
+            round: int
+
+        return upload, Local(client.round), metrics
 
 
-@dataclass(frozen=True, kw_only=True)
-class Collapses(Sound):
+class ForgetsItsState(FedAvgM):
+    """Counts on an attribute that a resumed process does not have."""
+
+    def update_server(self, state: ServerState, uploads: Mapping[int, Upload], server: Server) -> tuple[Any, Metrics]:
+        after, metrics = super().update_server(state, uploads, server)
+        rounds = getattr(self, "rounds", 0) + 1
+        object.__setattr__(self, "rounds", rounds)
+        return replace(after, weights=shift(after.weights, rounds / 8)), metrics
+
+
+class Diverges(FedAvgM):
+    def update_client(self, download: Download, state: Any, client: Client) -> tuple[Any, Any, Metrics]:
+        upload, next_state, metrics = super().update_client(download, state, client)
+        return upload, next_state, metrics | {"loss": metrics["loss_first"], "loss_first": metrics["loss"]}
+
+
+class ShowsNoNumbers(FedAvgM):
+    def encoders(self, state: ServerState, clients: Mapping[int, Any]) -> dict[str, Encoder]:
+        (encoder,) = super().encoders(state, clients).values()
+        return {"global": replace(encoder, weights=shift(encoder.weights, float("nan")))}
+
+
+class Collapses(FedAvgM):
     def encoders(self, state: ServerState, clients: Mapping[int, Any]) -> dict[str, Encoder]:
         (encoder,) = super().encoders(state, clients).values()
         zeros = {name: torch.zeros_like(v) if "conv" in name else v for name, v in encoder.weights.items()}
         return {"global": replace(encoder, weights=zeros)}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Diverges(Sound):
-    def encoders(self, state: ServerState, clients: Mapping[int, Any]) -> dict[str, Encoder]:
-        (encoder,) = super().encoders(state, clients).values()
-        return {"global": replace(encoder, weights=shift(encoder.weights, float("nan")))}
-
-
-def seed(config: Config, path: Path) -> None:
-    laws.check_seed_decides(config, laws.simulate(config, path / "run"), laws.play(laws.fresh(config)))
-
-
-def resume(config: Config, path: Path) -> None:
-    laws.check_resume(config, laws.simulate(config, path / "run"), path)
-
-
-def order(config: Config, path: Path) -> None:
-    laws.check_order(config, laws.play(laws.fresh(config)))
-
-
-def folding(config: Config, path: Path) -> None:
-    laws.check_uploads_are_folded(config, laws.play(laws.fresh(config), 1))
-
-
-def randomness(config: Config, path: Path) -> None:
-    laws.check_randomness_is_the_engines(config, laws.play(laws.fresh(config), 1))
-
-
-def dropout(config: Config, path: Path) -> None:
-    laws.check_dropout(config, laws.play(laws.fresh(config), 1))
-
-
-def messages(config: Config, path: Path) -> None:
-    privacy.check_messages(laws.play(laws.fresh(config), 1))
-
-
-def isolation(config: Config, path: Path) -> None:
-    privacy.check_isolation(config, laws.play(laws.fresh(config), 1))
-
-
-def encoders(config: Config, path: Path) -> None:
-    laws.check_encoders(config, laws.play(laws.fresh(config), 1), least=0.005)
-
-
-def inputs(config: Config, path: Path) -> None:
-    laws.check_inputs_are_not_written(config)
-
-
-def losses(config: Config, path: Path) -> None:
-    longer = config.training.model_copy(update={"epochs": 8})
-    laws.check_loss_falls(config.model_copy(update={"training": longer}))
-
-
-Law = Callable[[Config, Path], None]
-CAUGHT: list[tuple[Law, type[Method], str]] = [
-    (inputs, WritesItsDownload, "wrote to its input"),
-    (inputs, WritesUploads, "wrote to its input"),
-    (inputs, KeepsStateOnItself, "wrote to its input"),
-    (seed, UsesFreshRandomness, "two runs with one seed differ"),
-    (seed, IgnoresTheSeed, "another seed gives the same state"),
-    (resume, KeepsStateOnItself, "resuming after round 1 gives other states"),
-    (order, KeepsStateOnItself, "uploads something else"),
-    (order, CountsWhoCameBefore, "uploads something else"),
-    (randomness, UsesPythonsRandomness, "moved a global generator"),
-    (randomness, UsesNumpysRandomness, "moved a global generator"),
-    (randomness, UsesFreshRandomness, "depends on a global generator"),
-    (dropout, IgnoresTheSeed, "does not look at uploads"),
-    (folding, ReadsUploadsTwice, "uploads were read as"),
-    (messages, SendsItsShard, "/shard is a ndarray"),
-    (isolation, PeeksAtOtherShards, "sees others' images"),
-    (losses, TrainsBackwards, "does not fall"),
-    (encoders, Collapses, "global is collapsed"),
-    (encoders, Diverges, "is not finite"),
+MISTAKES: list[tuple[str, type[Method], str]] = [
+    ("inputs_are_not_written", WritesItsDownload, "round 1 writes to its input"),
+    ("inputs_are_not_written", WritesUploads, "the server's step of round 1 writes to its input"),
+    ("inputs_are_not_written", KeepsStateOnItself, "writes to the method"),
+    ("randomness_is_the_engines", UsesPythonsRandomness, "moved a global generator"),
+    ("randomness_is_the_engines", UsesNumpysRandomness, "moved a global generator"),
+    ("randomness_is_the_engines", UsesTorchsRandomness, "moved a global generator"),
+    ("order_is_irrelevant", UsesFreshRandomness, "changes the upload of client"),
+    ("order_is_irrelevant", KeepsStateOnItself, "changes the upload of client"),
+    ("order_is_irrelevant", DependsOnEarlierClients, "changes the upload of client"),
+    ("resuming_changes_nothing", ForgetsItsState, "another state in round 2"),
+    ("states_survive_storage", StatesNeedTheirClass, "cannot be stored"),
+    ("seed_decides", IgnoresUploads, "another seed gives the same state"),
+    ("clients_may_drop_out", IgnoresUploads, "does not depend on uploads"),
+    ("uploads_are_not_hoarded", ReadsUploadsTwice, "uploads are read once"),
+    ("uploads_are_not_hoarded", HoldsAllUploads, "holds 40 of 40 uploads"),
+    ("messages_are_plain", SendsAnArray, "/shard holds a ndarray"),
+    ("rules_say_what_is_sent", SendsLess, "rules say that"),
+    ("clients_see_their_shards_alone", SeesOtherShards, "depends on others' images"),
+    ("losses_fall", Diverges, "does not fall"),
+    ("encoders_are_sound", Collapses, "global is collapsed"),
+    ("encoders_are_sound", ShowsNoNumbers, "is not finite"),
 ]
 
 
-def with_method(tiny: Callable[..., Config], method: type[Method]) -> Config:
-    return tiny("fedavg").model_copy(update={"method": method()})
+@pytest.mark.parametrize(("law", "method", "message"), MISTAKES, ids=[f"{m.__name__}-{law}" for law, m, _ in MISTAKES])
+def test_a_law_finds_a_planted_mistake(law: str, method: type[Method], message: str):
+    with pytest.raises(LawViolation, match=message) as violation:
+        LAWS[law](Trial(toy_config(method())))
+    assert "\n" not in str(violation.value)
+
+
+def test_there_is_a_mistake_for_every_law():
+    assert {law for law, *_ in MISTAKES} == set(LAWS)
+
+
+def test_the_example_obeys_every_law():
+    check_method(FedAvgM())
+
+
+def test_a_violation_names_the_law():
+    with pytest.raises(LawViolation, match=r"^inputs are not written: inputs are read-only: the step of client 0"):
+        check_method(WritesItsDownload())
+
+
+def test_a_mean_that_keeps_all_uploads_is_found(monkeypatch: pytest.MonkeyPatch):
+    """The law counts uploads whose memory is in use, wherever it is held."""
+    add, held = WeightedMean.add, []
+
+    def hoard(self: WeightedMean, factor: float, weights: Weights) -> None:
+        held.append({name: value.view(-1) for name, value in weights.items()})
+        add(self, factor, weights)
+
+    monkeypatch.setattr(WeightedMean, "add", hoard)
+    with pytest.raises(LawViolation, match="holds 40 of 40 uploads at once"):
+        LAWS["uploads_are_not_hoarded"](Trial(toy_config(FedAvgM())))
+
+
+def test_public_data_is_there_for_a_method_that_needs_it():
+    method = FLESD(queue_size=32, distil_batch=16, distil_epochs=2)
+    LAWS["messages_are_plain"](Trial(toy_config(method)))
+
+
+class WritesItsTarget(BYOL):
+    def loss(self, *given: Any) -> StepOutput:
+        next(given[2].parameters()).add_(1.0)
+        return super().loss(*given)
+
+
+class DrawsFromTorch(SimCLR):
+    def loss(self, *given: Any) -> StepOutput:
+        torch.rand(())
+        return super().loss(*given)
+
+
+class HasNoGradient(SimCLR):
+    def loss(self, *given: Any) -> StepOutput:
+        output = super().loss(*given)
+        return replace(output, loss=torch.zeros((), requires_grad=True) + output.loss.detach())
+
+
+class SumsNothing(SimCLR):
+    def loss(self, *given: Any) -> StepOutput:
+        output = super().loss(*given)
+        projections: Tensor = output.projections
+        return replace(output, loss=projections.sum(dim=1))
 
 
 @pytest.mark.parametrize(
-    ("law", "method", "message"), CAUGHT, ids=[f"{m.__name__}-{law.__name__}" for law, m, _ in CAUGHT]
+    ("objective", "message"),
+    [
+        (WritesItsTarget(hidden=32), "writes to weights or state"),
+        (DrawsFromTorch(), "not from a global one"),
+        (HasNoGradient(), "no gradient in the encoder"),
+        (SumsNothing(), "a finite scalar"),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, str) else None,
 )
-def test_a_law_rejects(tiny: Callable[..., Config], tmp_path: Path, law: Law, method: type[Method], message: str):
-    with pytest.raises(AssertionError, match=message):
-        law(with_method(tiny, method), tmp_path)
+def test_the_laws_of_objectives_find_a_planted_mistake(objective: SimCLR | BYOL, message: str):
+    with pytest.raises(LawViolation, match=message):
+        check_steps(toy_config(objective=objective))
 
 
-@pytest.mark.parametrize("law", dict.fromkeys(law for law, *_ in CAUGHT), ids=lambda law: law.__name__)
-def test_a_law_accepts_a_sound_method(tiny: Callable[..., Config], tmp_path: Path, law: Law):
-    law(with_method(tiny, Sound), tmp_path)
+def test_an_objective_of_this_package_obeys_every_law():
+    check_objective(SimCLR(form="ntxent"))

@@ -12,8 +12,8 @@ from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.method import Client, Metrics
 from rayfed_ssl.methods import METHODS, FedAvg
+from rayfed_ssl.testing.trial import play
 from rayfed_ssl.trees import digest
-from tests.laws.laws import play
 
 Open = Callable[..., Federation]
 Tiny = Callable[..., Config]

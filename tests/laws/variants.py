@@ -132,3 +132,21 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "rounds=3",
     ),
 }
+
+DEFAULT = frozenset(
+    {
+        "flesd",
+        "fedprox",
+        "fedca",
+        "fcl-some-of-the-clients",
+        "fedema-some-of-the-clients",
+        "fedu",
+        "ldawa-renormalized",
+        "orchestra",
+        "fedmd",
+        "feddf-mixed-models",
+        "fedfoa-fedema",
+        "local",
+    }
+)
+"""What the default tier checks; the others are slow."""

@@ -15,8 +15,8 @@ from rayfed_ssl.engine.ledger import account
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Client
 from rayfed_ssl.methods import FedCA, fedca
+from rayfed_ssl.testing.trial import Round, play
 from rayfed_ssl.trees import digest
-from tests.laws.laws import Round, play
 
 Tiny = Callable[..., Config]
 Open = Callable[..., Federation]

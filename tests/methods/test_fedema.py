@@ -11,8 +11,8 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Empty
 from rayfed_ssl.methods import FedAvg, FedEMA, fedavg, fedema
 from rayfed_ssl.methods.fedu import encoder_divergence
+from rayfed_ssl.testing.trial import Round, play
 from rayfed_ssl.trees import digest
-from tests.laws.laws import Round, play
 
 Tiny = Callable[..., Config]
 BYOL = ("objective=byol", "objective.hidden=32")

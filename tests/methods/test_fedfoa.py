@@ -13,8 +13,8 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.methods import FLESD, FedAvg, FedEMA, FedFoA, FedU, LocalOnly
 from rayfed_ssl.methods.fedfoa import from_triangle
 from rayfed_ssl.objectives import Head, SimCLR
+from rayfed_ssl.testing.trial import Round, play
 from rayfed_ssl.trees import digest
-from tests.laws.laws import Round, play
 
 Tiny = Callable[..., Config]
 BYOL = ("objective=byol", "objective.hidden=32")

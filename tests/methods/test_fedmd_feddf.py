@@ -10,8 +10,8 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.ledger import account
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.testing.trial import Round, play
 from rayfed_ssl.trees import digest
-from tests.laws.laws import Round, play
 
 Tiny = Callable[..., Config]
 Open = Callable[..., Federation]

@@ -8,8 +8,8 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.methods import LDAWA
 from rayfed_ssl.methods.ldawa import LayerwiseMean
+from rayfed_ssl.testing.trial import play
 from rayfed_ssl.trees import digest
-from tests.laws.laws import play
 
 Tiny = Callable[..., Config]
 

@@ -11,9 +11,9 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Client, Empty, Server
 from rayfed_ssl.methods.orchestra import Download, Orchestra, Upload, balanced_assignments, cluster_locally
+from rayfed_ssl.testing.trial import play
 from rayfed_ssl.training.state_parts import part_of
 from rayfed_ssl.trees import digest
-from tests.laws.laws import play
 from tests.objectives.small_shards import KINDS, check_finite, shard
 
 Open = Callable[..., Federation]

@@ -57,7 +57,7 @@ def test_the_queue_starts_from_random_directions_of_the_generator(federation: Fe
 def test_under_fedavg_a_client_keeps_its_queue_and_sends_neither_queue_nor_target(federation: Federation):
     task, method = federation.task, federation.method
     client = Client(0, 1, digits(federation, 20), None, task, *[seeded(0)] * 2)
-    server = Server(1, None, task, *[seeded(0)] * 2)
+    server = Server(1, None, task, seeded(0))
     download = method.download(method.init_server(server), 0)
     upload, state, _ = method.update_client(download, method.init_client(client), client)
     assert parts_of(upload.weights) == {"encoder", "projector", "batch_norm"}

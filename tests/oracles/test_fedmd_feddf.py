@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.method import Client
+from rayfed_ssl.method import Client, Server
 from rayfed_ssl.methods import FedDF, FedMD, feddf, fedmd
 from rayfed_ssl.models import Model
 from rayfed_ssl.objectives import SimCLR
@@ -101,7 +101,7 @@ def test_feddf_distils_step_by_step(open_tiny: Open, distance: str):
     taught = torch.nn.functional.normalize(rows(len(public), 6, 9).float())
     method = FedDF(distil_epochs=2, distil_batch=16, distance=distance)
     student, expected = linear(), linear()
-    metrics = method.distil(student, taught, public, task, torch.Generator().manual_seed(1))
+    metrics = method.distil(student, taught, Server(1, public, task, torch.Generator().manual_seed(1)))
     optimizer = torch.optim.Adam(expected.parameters(), lr=1e-3)
     generator, epochs = torch.Generator().manual_seed(1), []
     for _ in range(2):
@@ -117,8 +117,8 @@ def test_feddf_distils_step_by_step(open_tiny: Open, distance: str):
             optimizer.step()
             losses += [float(loss.detach())] * len(index)
         epochs.append(sum(losses) / len(losses))
-    assert metrics["distil_steps"] == 2 * 3  # 45 samples in batches of 16, 16 and 13
-    assert [metrics["distil_loss_first"], metrics["distil_loss"]] == pytest.approx(epochs, rel=1e-5)  # float32
+    assert metrics["steps"] == 2 * 3  # 45 samples in batches of 16, 16 and 13
+    assert [metrics["loss_first"], metrics["loss"]] == pytest.approx(epochs, rel=1e-5)  # float32
     for found, other in zip(student.parameters(), expected.parameters(), strict=True):
         torch.testing.assert_close(found, other, rtol=1e-4, atol=2e-5)  # six steps of 1e-3 by Adam
     assert (student.projector.weight - linear().projector.weight).abs().mean() > 1e-3

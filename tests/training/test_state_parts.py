@@ -10,9 +10,9 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Empty
 from rayfed_ssl.models.encoders import cnn
+from rayfed_ssl.testing.trial import play
 from rayfed_ssl.training.state_parts import OBJECTIVE_STATE, Parts, model_weights, part_of, select, with_rule
 from rayfed_ssl.trees import digest
-from tests.laws.laws import play
 
 Open = Callable[..., Federation]
 BYOL = ("objective={name: byol, hidden: 16}", "rounds=2")

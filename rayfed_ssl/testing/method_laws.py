@@ -1,0 +1,259 @@
+"""The laws that every method obeys; each takes a `Trial` and raises `LawViolation` with one line."""
+
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from torch.nn import functional as F
+
+from rayfed_ssl.aggregation.weighted_mean import TOGETHER
+from rayfed_ssl.data.public_data import PublicSet
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.ledger import account
+from rayfed_ssl.errors import CheckpointError
+from rayfed_ssl.evaluation.features import extract_features
+from rayfed_ssl.method import Encoder
+from rayfed_ssl.storage import checkpoints
+from rayfed_ssl.testing.trial import LazyUploads, Trial, play, state_digests
+from rayfed_ssl.threads import compute_threads
+from rayfed_ssl.training.state_parts import OBJECTIVE_STATE, part_of, with_rule
+from rayfed_ssl.trees import digest, is_node, leaves
+
+LEAST_SPREAD = 0.005
+"""A collapsed encoder's features spread by 0; on the toy, encoders with batch-norm lie at 0.06 and above, VGG-9 at 0.014."""
+
+NUM_UPLOADS = 5 * TOGETHER
+"""More than what waits in a few weighted means."""
+
+
+class LawViolation(AssertionError):  # noqa: N818 - it is an assertion that fails
+    """A method or an objective breaks a law."""
+
+
+def demand(holds: bool, message: str) -> None:
+    """Raise a violation unless the law holds."""
+    if not holds:
+        raise LawViolation(message)
+
+
+def inputs_are_not_written(trial: Trial) -> None:
+    """Steps write neither to their inputs nor to the method nor to images."""
+    written = trial.watched[0].written
+    demand(not written, f"inputs are read-only: {'; '.join(written[:3])}")
+
+
+def randomness_is_the_engines(trial: Trial) -> None:
+    """Steps draw from the generators that they are given and from no other."""
+    moved = trial.watched[0].moved
+    demand(not moved, f"use client.generator or server.generator: {'; '.join(moved[:3])} moved a global generator")
+
+
+def order_is_irrelevant(trial: Trial) -> None:
+    """Neither the order in which clients finish nor anything else outside the steps changes a result."""
+    for number, (again, expected) in enumerate(zip(trial.backwards, trial.played, strict=True), 1):
+        for client_id, result in expected.results.items():
+            for name in ("upload", "state"):
+                same = digest(getattr(again.results[client_id], name)) == digest(getattr(result, name))
+                demand(same, f"the order of clients changes the {name} of client {client_id} in round {number}")
+        demand(
+            digest(again.server) == digest(expected.server), f"the order changes the server's state of round {number}"
+        )
+
+
+def seed_decides(trial: Trial) -> None:
+    """Another seed gives another result."""
+    other = trial.config.model_copy(update={"seed": trial.config.seed + 1})
+    digests = state_digests(play(Trial(other).federation))
+    demand(not set(digests.values()) & set(state_digests(trial.played).values()), "another seed gives the same state")
+
+
+def states_survive_storage(trial: Trial) -> None:
+    """Every state is the same after it was stored and read."""
+    with tempfile.TemporaryDirectory() as directory:
+        for number, round in enumerate(trial.played, 1):
+            states = {f"client-{k}": result.state for k, result in round.results.items()} | {"server": round.server}
+            for name, state in states.items():
+                try:
+                    stored = checkpoints.store(state, Path(directory), f"{name}-{number}.safetensors")
+                    read = checkpoints.read(stored, Path(directory))
+                except (CheckpointError, TypeError, ValueError, AttributeError) as error:
+                    raise LawViolation(f"the state of {name} cannot be stored: {error}") from error
+                demand(digest(read) == digest(state), f"the state of {name} changes when it is stored and read")
+
+
+def resuming_changes_nothing(trial: Trial) -> None:
+    """A run that stops and resumes after every round gives the states of an undisturbed run."""
+    digests, expected = trial.resumed.digests, state_digests(trial.played)
+    for number, value in expected.items():
+        demand(digests.get(number) == value, f"resuming from checkpoints gives another state in round {number}")
+
+
+def clients_may_drop_out(trial: Trial) -> None:
+    """The server aggregates those that are left to another result, and the next round runs."""
+    federation, first = trial.federation, trial.played[0]
+    if len(first.uploads) < 2:
+        return
+    missing = max(first.uploads)
+    uploads = {client_id: upload for client_id, upload in first.uploads.items() if client_id != missing}
+    after = federation.update_server(1, first.server_before, uploads).state
+    demand(digest(after) != digest(first.server), "the server's state does not depend on uploads")
+    states = {client_id: first.results[client_id].state for client_id in uploads}
+    _demand_finite(federation.method.encoders(after, states))
+    federation.update_client(2, missing, federation.method.download(after, missing), None)
+
+
+def uploads_are_not_hoarded(trial: Trial) -> None:
+    """The server reads each upload once, in ascending id, and holds no more of them than a mean for each architecture does."""
+    federation, first = trial.federation, trial.played[-1]
+    uploads = [upload for _, upload in sorted(first.uploads.items())]
+    lazy = LazyUploads(uploads, NUM_UPLOADS, federation.method.held_fields)
+    federation.update_server(len(trial.played), first.server_before, lazy)
+    demand(
+        lazy.reads == sorted(set(lazy.reads)), f"uploads are read once, in order, and were read as {lazy.reads[:40]}"
+    )
+    architectures = {federation.task.architecture(client_id) for client_id in federation.client_ids}
+    demand(
+        lazy.most <= TOGETHER * len(architectures) + 1,
+        f"the server holds {lazy.most} of {NUM_UPLOADS} uploads at once: sum them up with WeightedMean as they come",
+    )
+
+
+def messages_are_plain(trial: Trial) -> None:
+    """Downloads and uploads hold tensors, numbers, strings and None; each field says its kind, so bytes are counted."""
+    for number, round in enumerate(trial.played, 1):
+        for client_id, result in round.results.items():
+            for message, direction in ((round.downloads[client_id], "down"), (result.upload, "up")):
+                for path, leaf in leaves(message):
+                    plain = leaf is None or type(leaf) in (Tensor, int, float, str)
+                    demand(
+                        plain, f"{type(message).__name__}{path} holds a {type(leaf).__name__}: send tensors or numbers"
+                    )
+                entries = account(message, number, client_id, "down" if direction == "down" else "up")
+                demand({entry.field for entry in entries} == set(_sent_fields(message)), "the ledger misses a field")
+                demand(set(entries) <= set(result.ledger), "the ledger misses what crossed")
+
+
+def _sent_fields(message: Any, prefix: str = "") -> Iterator[str]:
+    for field in fields(message):
+        value = getattr(message, field.name)
+        if is_node(value) and "kind" not in field.metadata:
+            yield from _sent_fields(value, f"{prefix}{field.name}.")
+        elif value is not None:
+            yield prefix + field.name
+
+
+def rules_say_what_is_sent(trial: Trial) -> None:
+    """The parts whose weights are uploaded are those that the method's rules call averaged or mixed."""
+    federation = trial.federation
+    rules = federation.method.rules(federation.task)
+    for round in trial.played:
+        for client_id, result in round.results.items():
+            model = federation.task.blank(federation.task.architecture(client_id))
+            available = {part_of(name) for name in model.state_dict()} | OBJECTIVE_STATE
+            uploaded = {part_of(path.split("/")[-1]) for path, _ in leaves(result.upload) if "/weights/" in path}
+            expected = with_rule(rules, "averaged", "mixed") & available
+            demand(
+                not uploaded or uploaded == expected, f"rules say that {set(expected)} is uploaded, and {uploaded} is"
+            )
+
+
+def clients_see_their_shards_alone(trial: Trial) -> None:
+    """A client's first step depends on its shard and the public data, and on nobody else's images."""
+    federation, first = trial.federation, trial.played[0]
+    for client_id, result in first.results.items():
+        alone = _with_others_black(federation, client_id)
+        with compute_threads(trial.config.engine.threads):
+            again = alone.update_client(1, client_id, first.downloads[client_id], None)
+        demand(digest(again.upload) == digest(result.upload), f"client {client_id}'s upload depends on others' images")
+        demand(digest(again.state) == digest(result.state), f"client {client_id}'s state depends on others' images")
+
+
+def _with_others_black(federation: Federation, client_id: int) -> Federation:
+    train, public = federation.dataset.train, federation.public
+    visible = [federation.shards[client_id]] + ([public.rows] if public is not None else [])
+    images = np.zeros_like(train.images)
+    for rows in visible:
+        images[rows] = train.images[rows]
+    black = replace(train, images=images, path=None)
+    dataset = replace(federation.dataset, train=black)
+    return Federation(
+        federation.config, dataset, federation.shards, None if public is None else PublicSet(black, public.rows)
+    )
+
+
+def losses_fall(trial: Trial) -> None:
+    """Local training and distillation lower their losses.
+
+    A queue of negatives starts with random directions, which are told from anything at once: while keys replace them the
+    loss rises. So there it must fall in every participation of a client but the first.
+    """
+    config = trial.config
+    has_queue = "queue" in config.objective.parts
+    epochs = max(12 if has_queue else 6, config.training.epochs or 0)
+    longer = config.training.model_copy(update={"epochs": epochs})
+    trained: set[int] = set()
+    for round in play(Trial(config.model_copy(update={"training": longer})).federation, 2 if has_queue else 1):
+        for client_id, result in round.results.items():
+            if "loss" in result.metrics and (client_id in trained or not has_queue):
+                first, last = result.metrics["loss_first"], result.metrics["loss"]
+                demand(last < first, f"the loss of client {client_id} does not fall: {first:.4f} to {last:.4f}")
+            trained.add(client_id)
+        if "distil_loss" in round.metrics:
+            first, last = round.metrics["distil_loss_first"], round.metrics["distil_loss"]
+            demand(last < first, f"the distillation loss does not fall: {first:.4f} to {last:.4f}")
+
+
+def encoders_are_sound(trial: Trial) -> None:
+    """Final encoders are finite and not collapsed."""
+    encoders = trial.federation.method.encoders(trial.played[-1].server, trial.states(trial.played))
+    _demand_finite(encoders)
+    for name, encoder in encoders.items():
+        spread = spread_of_features(trial.federation, encoder)
+        demand(spread > LEAST_SPREAD, f"encoder {name} is collapsed: its features deviate by {spread:.4f} / sqrt(d)")
+
+
+def _demand_finite(encoders: Mapping[str, Encoder]) -> None:
+    demand(bool(encoders), "the method shows no encoder")
+    for name, encoder in encoders.items():
+        for key, value in encoder.weights.items():
+            demand(bool(value.isfinite().all()), f"encoder {name}: {key} is not finite")
+
+
+def spread_of_features(federation: Federation, encoder: Encoder) -> float:
+    """Mean deviation of the test images' normalized features, times sqrt(d): 1 when spread evenly over a sphere."""
+    task = federation.task
+    features = extract_features(
+        task.model(encoder.weights, encoder.architecture).encoder,
+        federation.dataset.test.images,
+        task.plain,
+        device=task.device,
+        precision=task.precision,
+    )
+    spread = F.normalize(features, dim=1).std(dim=0).mean()
+    return float(spread) * math.sqrt(features.shape[1])
+
+
+LAWS: dict[str, Callable[[Trial], None]] = {
+    law.__name__: law
+    for law in (
+        inputs_are_not_written,
+        randomness_is_the_engines,
+        messages_are_plain,
+        rules_say_what_is_sent,
+        order_is_irrelevant,
+        states_survive_storage,
+        resuming_changes_nothing,
+        seed_decides,
+        clients_may_drop_out,
+        uploads_are_not_hoarded,
+        clients_see_their_shards_alone,
+        encoders_are_sound,
+        losses_fall,
+    )
+}
+"""All laws of methods by name."""

@@ -1,0 +1,55 @@
+"""The laws of an objective's steps, beside those of the method that trains on it."""
+
+import torch
+
+from rayfed_ssl.config.schema import Config
+from rayfed_ssl.data.shards import Shard
+from rayfed_ssl.seeds import generator
+from rayfed_ssl.testing.method_laws import demand
+from rayfed_ssl.testing.trial import Trial, global_generators
+from rayfed_ssl.training.objective import Batch
+from rayfed_ssl.training.state_parts import OBJECTIVE_STATE, part_of
+from rayfed_ssl.trees import digest, frozen
+
+
+def check_steps(config: Config) -> None:
+    """Check that a loss is a finite, differentiable function of its inputs that writes nothing but running statistics.
+
+    Raises:
+        LawViolation: The message says what is wrong.
+    """
+    federation = Trial(config).federation
+    task, objective, data = federation.task, federation.task.objective, federation.dataset.train
+    labels = data.labels if objective.needs_labels else None
+    shard = Shard.of(data.images, federation.shards[min(federation.shards)], "cpu", labels)
+    index = torch.arange(min(16, len(shard)))
+    batch = Batch(shard.batch(index), index, None if shard.labels is None else shard.labels[index], 0)
+
+    model = task.model(task.initial_weights())
+    state = objective.start(task, model, shard, generator("cpu", 1))
+    parts = {part_of(name) for name in model.state_dict()} - {"encoder", "projector", "batch_norm"}
+    demand(parts <= set(objective.parts), f"`parts` has no rule for {parts - set(objective.parts)}")
+    kept = {name.partition(".")[0] for name in state.state_dict()}
+    demand(kept <= OBJECTIVE_STATE, f"parts of a state are called {sorted(OBJECTIVE_STATE)}, got {sorted(kept)}")
+    demand(kept <= set(objective.parts), f"`parts` has no rule for {kept - set(objective.parts)}")
+    demand(not any(p.requires_grad for p in state.parameters()), "a state needs no gradients: requires_grad_(False)")
+
+    objective.start_epoch(task, model, state, shard, 0, generator("cpu", 2))
+
+    def facts() -> str:
+        weights = frozen(model.state_dict() | state.state_dict())
+        return digest({k: v for k, v in weights.items() if not k.endswith(("_mean", "_var", "_tracked"))})
+
+    before, generators = facts(), global_generators(False)
+    output = objective.loss(task, model, state, batch, generator("cpu", 3))
+    demand(
+        global_generators(False) == generators, "draw from the generator that `loss` is given, not from a global one"
+    )
+    demand(facts() == before, "`loss` writes to weights or state: change them in `finish_step`")
+    demand(output.loss.dim() == 0 and bool(output.loss.isfinite()), f"the loss is a finite scalar, got {output.loss}")
+    demand(len(output.projections) >= len(index), "projections are those of the first view, one row a sample")
+    demand(not any(t.requires_grad for t in output.updates.values()), "`updates` are detached")
+    output.loss.backward()
+    reached = any(p.grad is not None and bool(p.grad.any()) for p in model.encoder.parameters())
+    demand(reached, "the loss has no gradient in the encoder")
+    objective.finish_step(task, model, state, output)
