@@ -38,7 +38,8 @@ class Round:
 
 def open_afresh(config: Config) -> Federation:
     """Open a federation as a new process does: nothing that a method kept on itself is there."""
-    return Federation.open(config.model_copy(update={"method": replace(config.method)}))
+    method: Any = config.method
+    return Federation.open(config.model_copy(update={"method": replace(method)}))
 
 
 def play(
