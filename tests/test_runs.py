@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from tests.laws.laws import play
 
 from rayfed_ssl import Config, ConfigError, replay, resume, run
 from rayfed_ssl.engine.faults import parse_fault
@@ -23,6 +22,7 @@ from rayfed_ssl.engine.round_loop import ClientError
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.runs import Result
 from rayfed_ssl.storage.checkpoints import CheckpointError, manifests
+from rayfed_ssl.testing.trial import play
 from rayfed_ssl.trees import digest
 from tests.stopping import Stop, StopAt
 

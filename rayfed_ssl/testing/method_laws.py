@@ -108,7 +108,7 @@ def clients_may_drop_out(trial: Trial) -> None:
 
 
 def uploads_are_not_hoarded(trial: Trial) -> None:
-    """The server reads each upload once, in ascending id, and holds no more of them than a mean for each architecture does."""
+    """The server reads each upload once, in order, and holds no more of them than a mean for each architecture does."""
     federation, first = trial.federation, trial.played[-1]
     uploads = [upload for _, upload in sorted(first.uploads.items())]
     lazy = LazyUploads(uploads, NUM_UPLOADS, federation.method.held_fields)
