@@ -10,7 +10,7 @@ from actors.placement.actor_cost import ACTOR_BYTES
 from rayfed_ssl.engine.client_cost import StepCost, record
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.gpu_memory import Gpu
-from tune.cli.capacity import Machines, proposal
+from tune.cli.capacity import proposal
 
 CARD = Gpu(0, "NVIDIA H100", 80_000_000_000, 79_000_000_000)
 
@@ -54,17 +54,11 @@ def test_doctor_compares_client_states_with_the_disk(cli, recipes, tiny):
     assert "does not fit: 5 rounds of client states take 15.00 EB, but " in result.stdout
 
 
-def proposed(federation: Federation, machines: Machines, **cost: int) -> str:
-    return proposal(federation, machines, StepCost(seconds=1.0, **cost))
-
-
 def test_a_proposal_takes_no_more_actors_than_cores_memory_and_clients(open_tiny: Callable[..., Federation]):
-    federation = open_tiny("fedavg")
-    step = 1_000_000_000 - ACTOR_BYTES
-    assert proposed(federation, Machines([Node("a", cpus=2, memory=9e9)], ()), memory=step) == "engine.actors=2"
-    assert proposed(federation, Machines([Node("a", cpus=64, memory=9e9)], ()), memory=step) == "engine.actors=3"
-    assert proposed(federation, Machines([Node("a", cpus=64, memory=1.5e9)], ()), memory=step) == "engine.actors=1"
-    assert proposed(federation, Machines([Node("a", cpus=64, memory=0.5e9)], ()), memory=step) == "engine.actors=1"
+    cost = StepCost(1_000_000_000 - ACTOR_BYTES, seconds=1.0)
+    for cpus, memory, actors in ((2, 9e9, 2), (64, 9e9, 3), (64, 1.5e9, 1), (64, 0.5e9, 1)):
+        nodes = [Node("a", cpus=cpus, memory=memory)]
+        assert proposal(open_tiny("fedavg"), nodes, (), cost) == f"engine.actors={actors}"
 
 
 @pytest.mark.parametrize(
@@ -76,14 +70,13 @@ def test_a_proposal_takes_no_more_actors_than_cores_memory_and_clients(open_tiny
         (60, "engine.actors=3 engine.gpus_per_actor=1"),
     ],
 )
-def test_a_proposal_shares_gpus_among_as_many_actors_as_their_memory_carries(open_tiny, gigabytes, words):
+def test_a_proposal_shares_gpus_among_as_many_actors_as_their_memory_holds(open_tiny, gigabytes, words):
     federation = open_tiny("fedavg", "clients.number=30", "partition=iid")
-    machine = Node("a", cpus=48, gpus=3, memory=500e9)
-    machines = Machines([machine], [CARD, replace(CARD, index=1), replace(CARD, index=2)])
-    assert proposed(federation, machines, memory=0, gpu_memory=gigabytes * 10**9) == words
+    cards = [CARD, replace(CARD, index=1), replace(CARD, index=2)]
+    cost = StepCost(0, seconds=1.0, gpu_memory=gigabytes * 10**9)
+    assert proposal(federation, [Node("a", cpus=48, gpus=3, memory=500e9)], cards, cost) == words
 
 
 def test_a_proposal_gives_every_actor_of_a_gpu_a_core(open_tiny):
-    machines = Machines([Node("a", cpus=2, gpus=1, memory=500e9)], [CARD])
-    words = "engine.actors=2 engine.gpus_per_actor=0.5"
-    assert proposed(open_tiny("fedavg"), machines, memory=0, gpu_memory=10**9) == words
+    nodes, cost = [Node("a", cpus=2, gpus=1, memory=500e9)], StepCost(0, seconds=1.0, gpu_memory=10**9)
+    assert proposal(open_tiny("fedavg"), nodes, [CARD], cost) == "engine.actors=2 engine.gpus_per_actor=0.5"

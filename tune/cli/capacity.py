@@ -1,12 +1,11 @@
-"""`rayfed-ssl doctor`: what the machines have, what a client and an actor take of it, and whether the run fits."""
+"""What `rayfed-ssl doctor` prints: the hardware, the cost of a client's step and of an actor, and whether a run fits."""
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from rich.console import Console
+import typer
 
 from actors.cluster.address import local_nodes
 from actors.cluster.connect import ClusterError, Node, start
@@ -25,32 +24,18 @@ from rayfed_ssl.environment import environment
 from rayfed_ssl.formats import size
 from rayfed_ssl.storage.checkpoints import ROUNDS_ON_DISK
 from rayfed_ssl.trees import nbytes
-from tune.terminal import plain_console
 
-ACTORS_A_GPU = 4
-"""More actors than these are not proposed for one GPU, where their kernels take turns."""
-
-
-@dataclass(frozen=True)
-class Machines:
-    """Where a run would go.
-
-    Attributes:
-        nodes: The machines.
-        cards: Their GPUs, where they tell.
-    """
-
-    nodes: Sequence[Node]
-    cards: Sequence[Gpu]
+MOST_ACTORS_PER_GPU = 4
+"""Most actors that are proposed for one GPU, where their kernels take turns."""
 
 
 def examine(config: Config, *, measured: bool = False, address: str | None = None) -> bool:
-    """Print the findings.
+    """Print what is seen.
 
     Args:
         config: The run to fit.
-        measured: Run one client's step to see what it takes; else an earlier measurement or an estimate has to do.
-        address: A Ray to look at in place of this machine.
+        measured: Whether to run one client's step for its cost; otherwise an earlier measurement or an estimate is used.
+        address: A Ray to look at instead of this machine.
 
     Returns:
         Whether the run fits.
@@ -59,144 +44,133 @@ def examine(config: Config, *, measured: bool = False, address: str | None = Non
         ConfigError: The configuration cannot be run.
         ClusterError: There is no Ray at that address.
     """
-    console = plain_console()
     versions = environment()["versions"].items()
-    console.print("  ".join(f"{name} {version}" for name, version in versions if version), style="dim")
-    machines = _this_machine(console) if address is None else _cluster(console, address)
+    typer.secho("  ".join(f"{name} {version}" for name, version in versions if version), dim=True)
+    nodes, cards = _this_machine() if address is None else _cluster(address)
+    for card in cards:
+        used = ": another process uses it" if card.is_crowded else ""
+        typer.echo(f"  GPU {card.index}: {card.name}, {size(card.free)} of {size(card.total)} free{used}")
+    if not cards:
+        typer.echo("  no GPU that nvidia-smi shows")
     federation = Federation.open(config)
     check_ready(federation)
     if measured:
         measure_apart(config)
-    return _examine_run(console, federation, machines)
+    return _examine_run(federation, nodes, cards)
 
 
-def _this_machine(console: Console) -> Machines:
+def _this_machine() -> tuple[Sequence[Node], Sequence[Gpu]]:
     memory = free_memory()
-    total = psutil.virtual_memory().total
-    console.print("\nThis machine", style="bold")
-    kind = environment()["hardware"]["cpu"]
-    console.print(f"  {cores()} cores ({kind}), {size(memory)} of {size(total)} memory free")
-    console.print(f"  Ray's object store would take {size(store_size(memory))}{_shared_memory()}")
-    console.print(f"  {size(shutil.disk_usage(Path.cwd()).free)} disk free for runs in {Path.cwd()}")
+    typer.secho("\nThis machine", bold=True)
+    typer.echo(
+        f"  {cores()} cores ({environment()['hardware']['cpu']}), {size(memory)} of {size(psutil.virtual_memory().total)} "
+        "memory free"
+    )
+    free = f", {size(_disk_free(SHARED_MEMORY))} are free in {SHARED_MEMORY}" if SHARED_MEMORY.is_dir() else ""
+    typer.echo(f"  Ray's object store would take {size(store_size(memory))}{free}")
+    typer.echo(f"  {size(_disk_free(Path.cwd()))} disk free for runs in {Path.cwd()}")
     for head in sorted({node.head for node in local_nodes()}):
-        console.print(f"  note: a Ray at {head} runs here already, and its actors use the same cores, memory and GPUs")
-    cards = gpus()
-    _print_gpus(console, cards)
-    return Machines([this_machine()], cards)
+        typer.echo(f"  note: a Ray at {head} runs on this machine and uses the same cores, memory and GPUs")
+    return [this_machine()], gpus()
 
 
-def _shared_memory() -> str:
-    if not SHARED_MEMORY.is_dir():
-        return ""
-    return f", {size(shutil.disk_usage(SHARED_MEMORY).free)} are free in {SHARED_MEMORY}"
+def _disk_free(path: Path) -> int:
+    return shutil.disk_usage(path).free
 
 
-def _cluster(console: Console, address: str) -> Machines:
+def _cluster(address: str) -> tuple[Sequence[Node], Sequence[Gpu]]:
     cluster = start(address)
     try:
         nodes = cluster.nodes()
-        machines = Machines(nodes, gpus_of(nodes))
+        cards = gpus_of(nodes)
     finally:
         cluster.stop()
-    console.print(f"\nThe Ray at {address}: {len(nodes)} machine{'s' * (len(nodes) > 1)}", style="bold")
+    typer.secho(f"\nThe Ray at {address}: {len(nodes)} machine{'s' * (len(nodes) > 1)}", bold=True)
     for node in nodes:
-        console.print(
-            f"  {node.id[:8]}: {node.cpus:g} CPUs, {node.gpus:g} GPUs, {size(int(node.memory))} memory and "
-            f"{size(int(node.store))} object store"
+        typer.echo(
+            f"  {node.id[:8]}: {node.cpus:g} CPUs, {node.gpus:g} GPUs, {size(node.memory)} memory and "
+            f"{size(node.store)} object store"
         )
-    _print_gpus(console, machines.cards)
-    return machines
+    return nodes, cards
 
 
-def _print_gpus(console: Console, cards: Sequence[Gpu]) -> None:
-    for card in cards:
-        crowd = ": another process uses it" if card.is_crowded else ""
-        console.print(f"  GPU {card.index}: {card.name}, {size(card.free)} of {size(card.total)} free{crowd}")
-    if not cards:
-        console.print("  no GPU that nvidia-smi shows")
-
-
-def _examine_run(console: Console, federation: Federation, machines: Machines) -> bool:
+def _examine_run(federation: Federation, nodes: Sequence[Node], cards: Sequence[Gpu]) -> bool:
     task, engine = federation.task, federation.config.engine
     weights = max(nbytes(task.blank(name).state_dict()) for name in {task.encoder, *task.client_encoders})
-    console.print("\nThis run", style="bold")
-    console.print(
+    typer.secho("\nThis run", bold=True)
+    typer.echo(
         f"  {len(federation.client_ids)} clients, {largest_client(federation)[1]:,} samples in the largest shard, model "
         f"{size(weights)}, {task.device} {task.precision.dtype} ({task.precision.reason})"
     )
     problems: list[str] = []
     placement: Placement | None = None
     try:
-        placement = plan(federation, machines.nodes)
-        check_gpu_memory(placement, placement.need, machines.cards)
+        placement = plan(federation, nodes)
+        check_gpu_memory(placement, placement.need, cards)
     except ClusterError as error:
         problems.append(str(error))
-    device = "cuda" if any(node.gpus for node in machines.nodes) and engine.device != "cpu" else "cpu"
+    device = "cuda" if any(node.gpus for node in nodes) and engine.device != "cpu" else "cpu"
     cost = step_cost(federation, placement.device if placement else device)
-    _print_costs(console, cost)
-    problems += _disk_problems(console, federation, cost)
+    _print_costs(cost)
+    problems += _disk_problems(federation, cost)
     if placement is not None:
-        _print_placement(console, federation, placement)
+        _print_placement(engine, placement)
     if cost.is_measured:
-        console.print(f"  proposed: {proposal(federation, machines, cost)}")
+        typer.echo(f"  proposed: {proposal(federation, nodes, cards, cost)}")
     for note in federation.notes:
-        console.print(f"  note: {note}")
+        typer.echo(f"  note: {note}")
     for problem in problems:
-        console.print(f"  does not fit: {problem}", style="red")
+        typer.secho(f"  does not fit: {problem}", fg="red")
     if not problems:
-        console.print("  fits", style="green")
+        typer.secho("  fits", fg="green")
     return not problems
 
 
-def _print_costs(console: Console, cost: StepCost) -> None:
-    console.print(
-        f"  an actor: {size(ACTOR_BYTES)} and {ACTOR_START:g} core-seconds to start, {ACTOR_IDLE:.1%} of a core idle"
+def _print_costs(cost: StepCost) -> None:
+    typer.echo(
+        f"  an actor: {size(ACTOR_BYTES)}, {ACTOR_START:g} core-seconds to start, {ACTOR_IDLE:.1%} of a core idle"
     )
-    if cost.is_measured:
-        how = f"{cost.seconds:.2g} s an epoch, {size(cost.state or 0)} of state (measured)"
-    else:
-        how = "by estimate; --measure runs one step"
     gpu = f" and {size(cost.gpu_memory)} of its GPU" if cost.gpu_memory else ""
-    console.print(f"  the largest client's step: {size(cost.memory)}{gpu} more, {how}")
+    source = "by estimate; --measure runs one step"
+    if cost.is_measured:
+        source = f"{cost.seconds:.2g} s an epoch, {size(cost.state or 0)} of state (measured)"
+    typer.echo(f"  the largest client's step: {size(cost.memory)}{gpu} more, {source}")
 
 
-def _print_placement(console: Console, federation: Federation, placement: Placement) -> None:
-    number, engine = placement.num_actors, federation.config.engine
-    of_gpu = f", {placement.per_gpu} on each GPU" if placement.shares_gpus else ""
-    console.print(
-        f"  engine.actors={engine.actors}: {number} client actors{of_gpu}, about "
-        f"{size(number * placement.need.memory)} in all"
-    )
+def _print_placement(engine: Engine, placement: Placement) -> None:
+    number = placement.num_actors
+    per_gpu = f", {placement.per_gpu} on each GPU" if placement.shares_gpus else ""
+    memory = size(number * placement.need.memory)
+    typer.echo(f"  engine.actors={engine.actors}: {number} client actors{per_gpu}, about {memory} in all")
     if placement.note:
-        console.print(f"  note: {placement.note}")
+        typer.echo(f"  note: {placement.note}")
 
 
-def _disk_problems(console: Console, federation: Federation, cost: StepCost) -> list[str]:
+def _disk_problems(federation: Federation, cost: StepCost) -> list[str]:
     """Compare the clients' states with the disk, where their size was measured."""
     if not cost.state:
         return []
-    needed = ROUNDS_ON_DISK * cost.state * len(federation.client_ids)
-    free = shutil.disk_usage(Path.cwd()).free
-    console.print(f"  client states take up to {size(needed)} of disk")
+    needed, free = ROUNDS_ON_DISK * cost.state * len(federation.client_ids), _disk_free(Path.cwd())
+    typer.echo(f"  client states take up to {size(needed)} of disk")
     if needed <= free or federation.config.engine.checkpoints:
         return []
     return [
-        f"{ROUNDS_ON_DISK} rounds of client states take {size(needed)}, but {size(free)} are free in "
-        f"{Path.cwd()}: run in another directory or set engine.checkpoints"
+        f"{ROUNDS_ON_DISK} rounds of client states take {size(needed)}, but {size(free)} are free in {Path.cwd()}: run in "
+        "another directory or set engine.checkpoints"
     ]
 
 
-def proposal(federation: Federation, machines: Machines, cost: StepCost) -> str:
-    """Work out settings to paste from what a step was measured to take."""
+def proposal(federation: Federation, nodes: Sequence[Node], cards: Sequence[Gpu], cost: StepCost) -> str:
+    """Derive settings to paste from the measured cost of a step."""
     need, share = Need.of(cost), None
     if need.gpu_memory:
-        carried = min((gpu_carries(card, need) for card in machines.cards), default=1)
-        cpus = sum(node.cpus for node in machines.nodes) / max(1.0, sum(node.gpus for node in machines.nodes))
-        share = even_share(1 / max(1, min(carried, int(cpus), ACTORS_A_GPU)))
-    engine = Engine(gpus_per_actor=share)
-    clients = len(federation.client_ids)
+        fitting = min((gpu_carries(card, need) for card in cards), default=1)
+        cpus_per_gpu = sum(node.cpus for node in nodes) / max(1.0, sum(node.gpus for node in nodes))
+        share = even_share(1 / max(1, min(fitting, int(cpus_per_gpu), MOST_ACTORS_PER_GPU)))
     try:
-        number = place(engine, clients, machines.nodes, use_gpu=share is not None, need=need).num_actors
+        clients = len(federation.client_ids)
+        placement = place(Engine(gpus_per_actor=share), clients, nodes, use_gpu=share is not None, need=need)
+        number = placement.num_actors
     except ClusterError:
         number = 1
     return f"engine.actors={number}" + (f" engine.gpus_per_actor={share:g}" if share else "")
