@@ -50,6 +50,11 @@ def name_of(kind: str, target: Any, built_in: Mapping[str, Any]) -> str:
     return next((point.name for point in _installed(kind) if point.value == path), path)
 
 
+def summary(target: Any) -> str:
+    """Take the first line of a docstring."""
+    return (target.__doc__ or "").strip().partition("\n")[0].rstrip(".")
+
+
 def short(name: str) -> str:
     """Shorten `module:name` to the name, for directories and titles."""
     return name.rpartition(":")[2]

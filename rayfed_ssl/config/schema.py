@@ -20,6 +20,7 @@ from rayfed_ssl.config.choices import (
 )
 from rayfed_ssl.config.recipes import SCALAR_MEANS, apply_override, read_recipe
 from rayfed_ssl.config.sections import Clients, Data, Engine, Evaluation, ModelChoice, Training
+from rayfed_ssl.data.torch_datasets import keep
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.plugins import short
@@ -31,10 +32,10 @@ class Config(Section):
     Attributes:
         seed: Fixes every draw of the run.
         rounds: T.
-        method: The federated method and its fields.
-        objective: The local objective and its fields.
-        partition: How training samples are divided over clients: "dirichlet", "iid", "classes_per_client" or "pooled" (one
-            client has all).
+        method: The federated method and its fields: one of `rayfed-ssl list methods`, or `module:Class`.
+        objective: The local objective and its fields: one of `rayfed-ssl list objectives`, or `module:Class`.
+        partition: How training samples are divided over clients: "dirichlet", "iid", "classes_per_client", "pooled" (one
+            client has all) or `module:function`.
         public: Public data: "client:0", "fraction:0.1" or another dataset as "stl10:3200".
     """
 
@@ -52,8 +53,13 @@ class Config(Section):
     engine: Engine = Engine()
 
     @classmethod
-    def load(cls, source: "str | Path | Mapping[str, Any]" = "digits", *overrides: str) -> "Config":
+    def load(cls, source: "str | Path | Mapping[str, Any]" = "digits", *overrides: str, data: Any = None) -> "Config":
         """Read a recipe by name, by file or as a dict, and apply overrides such as "method.mu=0.1".
+
+        Args:
+            source: The recipe.
+            overrides: Changes of single keys.
+            data: A torch `Dataset` of images in place of the recipe's, or a pair of one to train on and one to test on.
 
         Raises:
             ConfigError: Unknown recipe or key, or a value that does not fit; one line per mistake.
@@ -61,6 +67,8 @@ class Config(Section):
         tree = _plain_data(source) if isinstance(source, Mapping) else read_recipe(source)
         for override in overrides:
             apply_override(tree, override)
+        if data is not None:
+            tree["data"] = _stored(data, tree.get("data"))
         config = validate(tree)
         if tree.get("rounds", config.rounds) != config.rounds and any(o.startswith("rounds=") for o in overrides):
             raise ConfigError(
@@ -113,6 +121,17 @@ def validate(tree: Mapping[str, Any]) -> Config:
         raise ConfigError("\n".join(_explain(error))) from None
     _check_consistency(config)
     return config
+
+
+def _stored(data: Any, settings: Any) -> dict[str, Any]:
+    """Store a dataset that only this process has, and name the store in place of the recipe's dataset."""
+    settings = dict(settings) if isinstance(settings, Mapping) else {}
+    options = {key: settings[key] for key in ("size", "channels", "test_fraction") if settings.get(key) is not None}
+    try:
+        path = keep(*(data if isinstance(data, tuple) else (data,)), **options)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return {**settings, "name": "store", "path": str(path)}
 
 
 def _plain_data(tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ class Data(Section):
     """The dataset.
 
     Attributes:
-        name: One of `rayfed-ssl list datasets`.
+        name: One of `rayfed-ssl list datasets`, or `module:Class` of a torch Dataset that gives images.
         path: Directory of the files, where the dataset needs one or they do not lie in the default place.
         size: Side in pixels to which images are resized; None keeps the dataset's own.
         channels: 1 or 3; None keeps the dataset's own.
@@ -70,7 +70,7 @@ class ModelChoice(Section):
     """The global model.
 
     Attributes:
-        encoder: One of `rayfed-ssl list models`.
+        encoder: One of `rayfed-ssl list models`, or `module:factory` of an nn.Module that gives features [N, d].
         stem: A ResNet's first layers: "cifar" (3x3, no pooling), "imagenet", or by image size.
         projection_dim: Width of the projections; None takes the objective's own.
         start: A finished run, one of its encoders/*.safetensors or an exported encoder, whose encoder everybody starts

@@ -20,10 +20,12 @@ from typing import Any
 import numpy as np
 import platformdirs
 
+from rayfed_ssl import plugins
 from rayfed_ssl.data.decoding import OnBad, Source, Split, all_gray, decode, read_parquet
-from rayfed_ssl.data.folders import PICTURE_SUFFIXES, by_class, walk
+from rayfed_ssl.data.folders import PICTURE_SUFFIXES, by_class
 from rayfed_ssl.data.image_store import FORMAT, Dataset, alone, open_store, write_store
 from rayfed_ssl.data.partitions import random_rows, stratified_split
+from rayfed_ssl.data.torch_datasets import find_torch, find_torchvision
 
 _SPLIT = re.compile(r"(train|test|validation|valid|val)(?![a-z])", re.IGNORECASE)
 _TEST_NAMES = ("test", "validation", "valid", "val")
@@ -97,7 +99,7 @@ def open_dataset(
     settings |= {} if validation is None else {"validation": validation}
     settings |= {"seed": seed} if not source.has_test or train_limit or test_limit or validation else {}
     directory = cache or platformdirs.user_cache_path("rayfed-ssl") / "stores"
-    store = directory / f"{name}-{_key(root, source.files, settings)}.arrow"
+    store = directory / f"{plugins.short(name)}-{_key(root, source.files, settings)}.arrow"
     with suppress(ValueError):
         return open_store(store)
     with ExitStack() as held:
@@ -121,6 +123,18 @@ def open_dataset(
             test=convert(test, on_progress=partial(report, "test")),
         )
         return open_store(store)
+
+
+def dataset_info(name: str) -> DatasetInfo:
+    """Find a dataset by name, also one from outside: a class or function that gives a torch `Dataset` of images.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    target = plugins.find("dataset", name, DATASETS)
+    if isinstance(target, DatasetInfo):
+        return target
+    return DatasetInfo(plugins.summary(target), partial(find_torch, name, target))
 
 
 def files_of(name: str, path: Path | None) -> frozenset[Path]:
@@ -164,9 +178,8 @@ def _hold_out(train: Split, fraction: float, seed: int) -> tuple[Split, Split]:
 def _check(
     name: str, path: Path | None, download: bool, counts: dict[str, int | None], channels: int | None
 ) -> DatasetInfo:
-    if name not in DATASETS:
-        raise ValueError(f"unknown dataset {name!r}: choose one of {', '.join(DATASETS)}")
-    if DATASETS[name].needs_path and path is None:
+    info = dataset_info(name)
+    if info.needs_path and path is None:
         raise ValueError(f"dataset {name} has no default place: set data.path to its directory")
     if path is not None and not path.exists() and not download:
         raise ValueError(f"data.path {path} does not exist: set it to the directory of {name}")
@@ -175,7 +188,7 @@ def _check(
             raise ValueError(f"data.{key} is at least 1, got {value}: set it higher or leave it out")
     if channels not in (None, 1, 3):
         raise ValueError(f"data.channels is 1 (gray) or 3 (color), got {channels}")
-    return DATASETS[name]
+    return info
 
 
 def _key(root: Path, files: Sequence[Path], settings: dict[str, Any]) -> str:
@@ -199,42 +212,11 @@ def _find_digits(path: Path, download: bool) -> Source:
     return Source((), read, has_test=False)
 
 
-def _find_torchvision(
-    class_name: str, folder: str, splits: tuple[dict[str, Any], dict[str, Any]], path: Path, download: bool
-) -> Source:
-    """Find a dataset that torchvision reads; torchvision is imported only to download or to decode."""
-    depth = len(Path(folder).parts)
-    root = path.parents[depth - 1] if path.parts[-depth:] == Path(folder).parts else path
-
-    def load(split: dict[str, Any]) -> Any:
-        from torchvision import datasets
-
-        try:
-            return getattr(datasets, class_name)(str(root), **split, download=download)
-        except (RuntimeError, OSError) as error:
-            done = "the download failed" if download else "set data.path, or data.download=true to fetch it"
-            raise ValueError(f"no complete copy of {class_name} in {root / folder}: {done} ({error})") from error
-
-    def read() -> tuple[Split, Split, tuple[str, ...]]:
-        train, test = (load(split) for split in splits)
-        return _torchvision_split(train), _torchvision_split(test), tuple(train.classes)
-
-    if download and not (root / folder).is_dir():
-        root.mkdir(parents=True, exist_ok=True)
-        load(splits[0])
-    if not (root / folder).is_dir():
-        done = "set data.path to where it is, or data.download=true to fetch it"
-        raise ValueError(f"no copy of {class_name} in {root}, which would hold {folder}: {done}")
-    return Source(tuple(file for _, file in walk(root / folder, None)), read, has_test=True)
-
-
-def _torchvision_split(dataset: Any) -> Split:
-    pixels, labels = np.asarray(dataset.data), getattr(dataset, "targets", None)
-    if pixels.ndim == 3:
-        pixels = pixels[:, None]
-    elif pixels.shape[3] == 3:
-        pixels = pixels.transpose(0, 3, 1, 2)
-    return Split.of_pixels(pixels, np.asarray(dataset.labels if labels is None else labels))
+def _find_store(path: Path, download: bool) -> Source:
+    """Find a store that `keep` has written."""
+    stored = open_store(path)
+    train, test = (Split.of_pixels(part.images, part.labels) for part in (stored.train, stored.test))
+    return Source((path,), lambda: (train, test, stored.train.classes), has_test=True)
 
 
 def _find_parquet(path: Path, download: bool) -> Source:
@@ -292,7 +274,7 @@ def _vision(
     splits: tuple[dict[str, Any], dict[str, Any]] = ({"train": True}, {"train": False})
     if train:
         splits = {"split": train}, {"split": test}
-    return DatasetInfo(description, partial(_find_torchvision, class_name, folder, splits), size, channels)
+    return DatasetInfo(description, partial(find_torchvision, class_name, folder, splits), size, channels)
 
 
 _STL10 = ("STL10", "stl10_binary", 96, 3)
@@ -308,4 +290,5 @@ DATASETS: dict[str, DatasetInfo] = {
     ),
     "parquet": DatasetInfo("Parquet files in Hugging Face's image layout", _find_parquet, needs_path=True),
     "folder": DatasetInfo("pictures in one directory per class", _find_folder, needs_path=True),
+    "store": DatasetInfo("a torch Dataset that Python has given, as `keep` stored it", _find_store, needs_path=True),
 }

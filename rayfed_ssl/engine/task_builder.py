@@ -12,7 +12,7 @@ from rayfed_ssl.data.augmentation import VIEWS
 from rayfed_ssl.data.image_store import Dataset
 from rayfed_ssl.errors import ConfigError, check_name
 from rayfed_ssl.export.saved_encoders import read_start
-from rayfed_ssl.models import ENCODERS
+from rayfed_ssl.models import encoder_info
 from rayfed_ssl.models.precision import choose_precision
 from rayfed_ssl.models.pretrained import Start
 from rayfed_ssl.objectives import Supervised
@@ -43,7 +43,7 @@ def build_task(config: Config, dataset: Dataset) -> Task:
     if height != width:
         raise ConfigError(f"images must be square, got {height}x{width} pixels: set data.size")
     for name in (config.model.encoder, *(config.clients.models or ())):
-        check_name("model", name, ENCODERS)
+        encoder_info(name)
     views = config.training.views or default_views(config.data.name, height)
     check_name("training.views", views, VIEWS)
     objective, engine = config.objective, config.engine

@@ -19,9 +19,9 @@ from safetensors.torch import save
 from torch import Tensor
 
 from rayfed_ssl.data.augmentation import ViewRecipe, normalize
-from rayfed_ssl.errors import ConfigError, nearest
+from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Encoder
-from rayfed_ssl.models import ENCODERS, build_encoder, encoders
+from rayfed_ssl.models import build_encoder, encoder_info, encoders
 from rayfed_ssl.models.precision import choose_precision, prepare
 from rayfed_ssl.storage.filesystem import write_atomically
 from rayfed_ssl.trees import Weights
@@ -38,7 +38,7 @@ class Info:
     """What is known of an exported encoder: all of it stands in the file's metadata.
 
     Attributes:
-        architecture: A key of `ENCODERS`.
+        architecture: Its name, as in `build_encoder`.
         stem: First layers of a ResNet: "cifar" or "imagenet"; "auto" for encoders that have one set only.
         channels: C of the images.
         size: Side in pixels of the images that it was trained on.
@@ -187,10 +187,10 @@ def read_export(path: Path | str) -> Export:
         info = Info.read(metadata)
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"the metadata of {path} are damaged ({error}): export the encoder again") from None
-    if info.architecture not in ENCODERS:
-        raise ConfigError(
-            f"{path} holds an unknown encoder {info.architecture!r}{nearest(info.architecture, ENCODERS)}"
-        )
+    try:
+        encoder_info(info.architecture)
+    except ConfigError as error:
+        raise ConfigError(f"{path} holds an encoder that is not available: {error}") from None
     heads = {name.removeprefix(HEADS): value for name, value in tensors.items() if name.startswith(HEADS)}
     return Export(info, {name: value for name, value in tensors.items() if not name.startswith(HEADS)}, heads)
 

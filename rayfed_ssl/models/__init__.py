@@ -1,13 +1,16 @@
 """Encoders by name, one explicit registry, and the models made of them."""
 
+import inspect
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import partial
 from types import MappingProxyType
 
+import torch
 from torch import nn
 
+from rayfed_ssl import plugins
 from rayfed_ssl.models import encoders
 from rayfed_ssl.models.encoders import Encoder, Stem
 from rayfed_ssl.models.heads import HEADS, HeadSpec, Model, build_head, head_width
@@ -22,7 +25,7 @@ class EncoderInfo:
         name: Name in `ENCODERS`.
         description: One line for listings.
         source: Where its layers are defined.
-        feature_dim: Width d of the features, whatever the image.
+        feature_dim: Width d of the features, whatever the image; None for one from outside, until it is built.
         build: Takes the keywords channels and size, and stem where `has_stem`.
         has_stem: Whether its first layers come in a variant for small and one for large images.
     """
@@ -30,7 +33,7 @@ class EncoderInfo:
     name: str
     description: str
     source: str
-    feature_dim: int
+    feature_dim: int | None
     build: Callable[..., Encoder]
     has_stem: bool = False
 
@@ -70,6 +73,50 @@ ENCODERS: Mapping[str, EncoderInfo] = MappingProxyType(
 )
 
 
+def encoder_info(name: str) -> EncoderInfo:
+    """Find an encoder by name, also one from outside: a function or class that gives an `nn.Module`.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    target = plugins.find("encoder", name, ENCODERS)
+    if isinstance(target, EncoderInfo):
+        return target
+    return EncoderInfo(name, plugins.summary(target), name, None, partial(_outside, name, target))
+
+
+def _outside(name: str, factory: Callable[..., nn.Module], *, channels: int, size: int) -> Encoder:
+    """Build an encoder from outside; a forward pass of two blank images gives its width.
+
+    Args:
+        name: As in the configuration.
+        factory: Gets those of the keywords channels and size that it has.
+        channels: C.
+        size: S.
+
+    Raises:
+        ValueError: It gives no module, or no features [N, d].
+    """
+    keywords = {"channels": channels, "size": size}.items()
+    parameters = inspect.signature(factory).parameters
+    module = factory(**{key: value for key, value in keywords if key in parameters})
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"encoder {name} must give a torch.nn.Module, got {type(module).__name__}")
+    module.eval()
+    try:
+        with torch.no_grad():
+            features = module(torch.zeros(2, channels, size, size))
+    except (RuntimeError, ValueError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"encoder {name} does not take images [N, {channels}, {size}, {size}]: {reason}") from error
+    shape = list(getattr(features, "shape", ()))
+    if len(shape) != 2 or shape[0] != 2:
+        raise ValueError(
+            f"encoder {name} must give features [N, d], got {shape or type(features).__name__} of 2 images"
+        )
+    return Encoder(shape[1], OrderedDict(body=module.train()))
+
+
 def build_encoder(name: str, *, channels: int, size: int, stem: Stem = "auto") -> Encoder:
     """Build an encoder, freshly initialized by torch's global generator.
 
@@ -82,11 +129,7 @@ def build_encoder(name: str, *, channels: int, size: int, stem: Stem = "auto") -
     Raises:
         ValueError: The name is unknown, the image is too small, or the encoder has no such stem.
     """
-    if name not in ENCODERS:
-        near = get_close_matches(name, ENCODERS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"take one of {', '.join(ENCODERS)}"
-        raise ValueError(f"unknown encoder {name!r}: {hint}")
-    info = ENCODERS[name]
+    info = encoder_info(name)
     if channels < 1 or size < encoders.MIN_SIZE:
         raise ValueError(
             f"encoder {name} needs at least 1 channel and {encoders.MIN_SIZE} pixels a side, got {channels} and {size}: "
@@ -143,4 +186,5 @@ __all__ = [
     "build_encoder",
     "build_head",
     "build_model",
+    "encoder_info",
 ]

@@ -12,7 +12,7 @@ from rayfed_ssl.engine.task_builder import default_views
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.export.encoder_file import BODY, Export, Info, write_export
 from rayfed_ssl.method import Encoder
-from rayfed_ssl.models import ENCODERS, encoders
+from rayfed_ssl.models import build_encoder, encoder_info, encoders
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.training.state_parts import model_weights
@@ -63,14 +63,14 @@ def _describe(record: RunRecord, config: Config, name: str, encoder: Encoder, ro
         train = Federation.open(config).dataset.train
         data |= {"shape": list(train.shape), "classes": list(train.classes)}
     channels, size, _ = data["shape"]
-    info = ENCODERS[encoder.architecture]
+    info = encoder_info(encoder.architecture)
     views = VIEWS[config.training.views or default_views(config.data.name, size)].first
     return Info(
         architecture=encoder.architecture,
         stem=encoders.stem_for(size, config.model.stem) if info.has_stem else "auto",
         channels=channels,
         size=size,
-        feature_dim=info.feature_dim,
+        feature_dim=info.feature_dim or build_encoder(info.name, channels=channels, size=size).feature_dim,
         mean=_per_channel(views.mean, channels),
         std=_per_channel(views.std, channels),
         classes=tuple(data["classes"]),

@@ -1,17 +1,23 @@
 """Methods, objectives and partitions from outside the package: found by name, checked, listed and run like built-in ones."""
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 import yaml
 
+import actors
 from rayfed_ssl import plugins
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.export.encoder_file import load_encoder
+from rayfed_ssl.reports.export import export_encoder
 from rayfed_ssl.runs import resume, run
 
 TinyConfig = Callable[..., Config]
@@ -21,12 +27,51 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+from torch.utils.data import Dataset
 
 from rayfed_ssl.method import Method
 from rayfed_ssl.methods import FedAvg
 from rayfed_ssl.objectives import SimCLR
 
 NUMBER = 3
+
+class Colored(Dataset):
+    """Random images."""
+
+    classes = ["a", "b"]
+
+    def __init__(self, train: bool = True):
+        self.images = torch.rand(60 if train else 20, 3, 8, 8, generator=torch.Generator().manual_seed(int(train)))
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, index):
+        return self.images[index], index % 2
+
+class Gray(Dataset):
+    def __init__(self, count: int = 80):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        return Image.fromarray(np.full((9, 9), index, np.uint8))
+
+class Normalized(Gray):
+    def __getitem__(self, index):
+        return torch.randn(3, 8, 8)
+
+def mean_and_linear(channels):
+    """Mean colors."""
+    return nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4 * channels, 5))
+
+def maps(channels):
+    return nn.Conv2d(channels, 4, 3)
 
 @dataclass(frozen=True, kw_only=True)
 class Halved(FedAvg):
@@ -104,6 +149,64 @@ def test_an_installed_package_offers_a_name(tiny: TinyConfig, monkeypatch: pytes
     assert tiny("fedavg", "method=halved", "method.damping=0.75").dump()["method"]["name"] == "halved"
     with pytest.raises(ConfigError, match="unknown method 'halvd': did you mean 'halved'"):
         tiny("fedavg", "method=halvd")
+
+
+ENCODER = "model={encoder: 'outside_module:mean_and_linear', projection_dim: 16}"
+DATASET = "data={name: 'outside_module:Colored'}"
+
+
+def test_an_encoder_and_a_dataset_from_outside_are_trained_and_exported(tiny: TinyConfig, tmp_path: Path):
+    result = run(tiny("fedavg", ENCODER, DATASET), tmp_path / "run")
+    assert result.encoder("global").weights["encoder.body.2.weight"].shape == (5, 12)
+    assert set(result.scores["global"]) >= {"knn", "linear"}
+    export_encoder(tmp_path / "run", tmp_path / "encoder.safetensors")
+    assert load_encoder(tmp_path / "encoder.safetensors")(torch.rand(2, 3, 8, 8)).shape == (2, 5)
+
+
+def test_a_dataset_without_a_test_split_or_labels_is_split(tiny: TinyConfig):
+    dataset = Federation.open(tiny("fedavg", "data={name: 'outside_module:Gray', size: 8}", "partition=iid")).dataset
+    assert (dataset.train.shape, len(dataset.train), len(dataset.test)) == ((1, 8, 8), 64, 16)
+    assert set(dataset.train.labels) == {-1}
+
+
+def test_a_dataset_of_this_process_is_stored_for_all(tiny: TinyConfig):
+    colored, gray = (plugins.find("dataset", f"outside_module:{name}", {}) for name in ("Colored", "Gray"))
+    config = Config.load(tiny("fedavg").dump(), "data={test_limit: 7}", data=(colored(), colored(train=False)))
+    dataset = Federation.open(Config.load(config.dump())).dataset
+    assert (config.data.name, len(dataset.train), len(dataset.test), dataset.train.classes) == (
+        "store",
+        60,
+        7,
+        ("a", "b"),
+    )
+    np.testing.assert_array_equal(dataset.train.images[3], np.rint(colored().images[3].numpy() * 255))
+    alone = Federation.open(Config.load(tiny("fedavg", "partition=iid").dump(), data=gray(50))).dataset
+    assert (len(alone.train), len(alone.test), alone.train.shape) == (40, 10, (1, 9, 9))
+
+
+UNFIT = {
+    "model.encoder=outside_module:maps": "outside_module:maps must give features [N, d], got [2, 4, 6, 6] of 2 images",
+    "model.encoder=outside_module:NotOne": "encoder outside_module:NotOne must give a torch.nn.Module, got NotOne",
+    "data={name: 'outside_module:Normalized'}": "floats from 0 to 1, got float32 from",
+    "data=nowhere": "unknown dataset 'nowhere'",
+    "model.encoder=nowhere": "unknown encoder 'nowhere'",
+    "model.encoder=nowhere:net": "encoder=nowhere:net cannot be imported: there is no module 'nowhere'",
+}
+
+
+@pytest.mark.parametrize("override", UNFIT)
+def test_what_is_no_encoder_or_dataset_is_refused_in_one_line(tiny: TinyConfig, override: str):
+    with pytest.raises(ConfigError, match=re.escape(UNFIT[override])) as caught:
+        Federation.open(tiny("fedavg", override))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_actors_import_all_of_it_from_the_working_directory(tiny: TinyConfig, tmp_path: Path):
+    chosen = (METHOD, OBJECTIVE, PARTITION, ENCODER, DATASET)
+    through_ray = actors.run(tiny("fedavg", *chosen, "engine.executor=ray"), tmp_path / "ray")
+    assert through_ray.state_sha256 == run(tiny("fedavg", *chosen), tmp_path / "local").state_sha256
 
 
 REFUSED = {

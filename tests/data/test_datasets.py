@@ -366,7 +366,7 @@ def test_one_class_is_enough_to_train_on(tmp_path, opened):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("mnist", {}, "unknown dataset 'mnist': choose one of digits, cifar10"),
+        ("mnist", {}, "unknown dataset 'mnist': did you mean 'fashion-mnist'"),
         ("folder", {}, "dataset folder has no default place: set data.path"),
         ("folder", {"path": Path("/nowhere")}, "data.path /nowhere does not exist"),
         ("digits", {"size": 0}, "data.size is at least 1, got 0"),
@@ -417,7 +417,7 @@ def test_every_dataset_says_what_it_is():
     assert set(DATASETS) >= {"digits", "cifar10", "cifar100", "fashion-mnist", "stl10", "parquet", "folder"}
     for name, info in DATASETS.items():
         assert info.description
-        assert info.needs_path == (name in ("parquet", "folder")) == (info.size is None)
+        assert info.needs_path == (name in ("parquet", "folder", "store")) == (info.size is None)
 
 
 def test_a_cache_that_cannot_be_written_is_named_with_what_to_do(tmp_path):

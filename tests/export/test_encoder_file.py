@@ -239,7 +239,7 @@ WRONG = {
     "missing": "there is no file",
     "no safetensors": "cannot be read as safetensors",
     "other safetensors": "is not an exported encoder, its format is not named instead of rayfed-ssl-encoder/1",
-    "unknown architecture": "holds an unknown encoder 'resnet19': did you mean 'resnet18'",
+    "unknown architecture": "holds an encoder that is not available: unknown encoder 'resnet19': did you mean 'resnet18'",
     "other weights": "the weights in .* do not fit cnn",
     "size": "the metadata of .* are damaged",
     "no classes": "the metadata of .* are damaged .*classes",

@@ -164,7 +164,7 @@ def test_one_seed_gives_one_set_of_weights(name: str) -> None:
 def test_unknown_encoder_names_the_nearest() -> None:
     with pytest.raises(ValueError, match="unknown encoder 'resnet81': did you mean 'resnet18'"):
         build_encoder("resnet81", channels=3, size=32)
-    with pytest.raises(ValueError, match="take one of cnn, resnet18"):
+    with pytest.raises(ValueError, match="choose from alexnet, cnn, cnn5, resnet18"):
         build_encoder("transformer-xl", channels=3, size=32)
 
 

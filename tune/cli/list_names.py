@@ -1,7 +1,7 @@
 """`rayfed-ssl list`: what can be named in a configuration."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,7 +14,7 @@ def list_names(
     kind: Annotated[
         str,
         typer.Argument(
-            help="methods, objectives, datasets, models, views, protocols, recipes, reproductions or sweeps"
+            help="methods, objectives, datasets, partitions, models, views, protocols, recipes, reproductions or sweeps"
         ),
     ],
 ) -> None:
@@ -27,32 +27,46 @@ def list_names(
     print_table(("name", "what it is"), LISTS[kind]().items(), text=2)
 
 
+def _summary(target: Any) -> str:
+    from rayfed_ssl.plugins import summary
+
+    return summary(target)
+
+
 def _methods() -> dict[str, str]:
+    from rayfed_ssl.config.choices import METHOD
     from rayfed_ssl.methods import METHODS
 
-    return {name: info.summary for name, info in METHODS.items()}
+    installed = {name: _summary(METHOD.target(name)) for name in METHOD.names() if name not in METHODS}
+    return {name: info.summary for name, info in METHODS.items()} | installed
 
 
 def _objectives() -> dict[str, str]:
-    from rayfed_ssl.objectives import OBJECTIVES
+    from rayfed_ssl.config.choices import OBJECTIVE
     from rayfed_ssl.training.state_parts import Parts, describe
 
-    def summary(objective: type) -> str:
-        return (objective.__doc__ or "").strip().splitlines()[0].rstrip(".")
+    chosen = {name: OBJECTIVE.target(name) for name in OBJECTIVE.names()}
+    return {name: f"{_summary(kind)}: {describe(Parts().over(kind.parts))}" for name, kind in chosen.items()}
 
-    return {name: f"{summary(chosen)}: {describe(Parts().over(chosen.parts))}" for name, chosen in OBJECTIVES.items()}
+
+def _partitions() -> dict[str, str]:
+    from rayfed_ssl.config.choices import PARTITION
+
+    return {name: _summary(PARTITION.target(name)) for name in PARTITION.names()}
 
 
 def _datasets() -> dict[str, str]:
-    from rayfed_ssl.data.datasets import DATASETS
+    from rayfed_ssl.data.datasets import DATASETS, dataset_info
+    from rayfed_ssl.plugins import names
 
-    return {name: dataset.description for name, dataset in DATASETS.items()}
+    return {name: dataset_info(name).description for name in names("dataset", DATASETS)}
 
 
 def _models() -> dict[str, str]:
-    from rayfed_ssl.models import ENCODERS
+    from rayfed_ssl.models import ENCODERS, encoder_info
+    from rayfed_ssl.plugins import names
 
-    return {name: encoder.description for name, encoder in ENCODERS.items()}
+    return {name: encoder_info(name).description for name in names("encoder", ENCODERS)}
 
 
 def _views() -> dict[str, str]:
@@ -109,6 +123,7 @@ LISTS: Mapping[str, Callable[[], dict[str, str]]] = {
     "methods": _methods,
     "objectives": _objectives,
     "datasets": _datasets,
+    "partitions": _partitions,
     "models": _models,
     "views": _views,
     "protocols": _protocols,

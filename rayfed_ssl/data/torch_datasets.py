@@ -1,0 +1,161 @@
+"""Datasets of torch: torchvision's by class name, and anybody's `Dataset` that gives images, with or without labels."""
+
+import inspect
+import uuid
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import platformdirs
+from PIL import Image
+
+from rayfed_ssl.data.decoding import Picture, Source, Split, all_gray, decode
+from rayfed_ssl.data.folders import walk
+from rayfed_ssl.data.image_store import open_store, write_store
+from rayfed_ssl.data.partitions import stratified_split
+
+
+def find_torchvision(
+    class_name: str, folder: str, splits: tuple[dict[str, Any], dict[str, Any]], path: Path, download: bool
+) -> Source:
+    """Find a dataset that torchvision reads; torchvision is imported only to download or to decode."""
+    depth = len(Path(folder).parts)
+    root = path.parents[depth - 1] if path.parts[-depth:] == Path(folder).parts else path
+
+    def load(split: dict[str, Any]) -> Any:
+        from torchvision import datasets
+
+        try:
+            return getattr(datasets, class_name)(str(root), **split, download=download)
+        except (RuntimeError, OSError) as error:
+            done = "the download failed" if download else "set data.path, or data.download=true to fetch it"
+            raise ValueError(f"no complete copy of {class_name} in {root / folder}: {done} ({error})") from error
+
+    def read() -> tuple[Split, Split, tuple[str, ...]]:
+        train, test = (load(split) for split in splits)
+        return _torchvision_split(train), _torchvision_split(test), tuple(train.classes)
+
+    if download and not (root / folder).is_dir():
+        root.mkdir(parents=True, exist_ok=True)
+        load(splits[0])
+    if not (root / folder).is_dir():
+        done = "set data.path to where it is, or data.download=true to fetch it"
+        raise ValueError(f"no copy of {class_name} in {root}, which would hold {folder}: {done}")
+    return Source(tuple(file for _, file in walk(root / folder, None)), read, has_test=True)
+
+
+def _torchvision_split(dataset: Any) -> Split:
+    pixels, labels = np.asarray(dataset.data), getattr(dataset, "targets", None)
+    if pixels.ndim == 3:
+        pixels = pixels[:, None]
+    elif pixels.shape[3] == 3:
+        pixels = pixels.transpose(0, 3, 1, 2)
+    return Split.of_pixels(pixels, np.asarray(dataset.labels if labels is None else labels))
+
+
+def find_torch(name: str, factory: Callable[..., Any], path: Path, download: bool) -> Source:
+    """Find a `Dataset` from outside; its module's file stands for its contents in the store's key.
+
+    Args:
+        name: As in the configuration.
+        factory: Gets those of the arguments root (data.path), train, split ("train" or "test") and download that it has.
+        path: Directory of its files, if it takes a root.
+        download: Whether it may fetch them.
+    """
+    parameters = inspect.signature(factory).parameters
+    given: dict[str, Any] = {"root": path, "download": download}
+    given = {key: value for key, value in given.items() if key in parameters}
+    splits: list[dict[str, Any]] = [{}]
+    if "train" in parameters:
+        splits = [{"train": True}, {"train": False}]
+    elif "split" in parameters:
+        splits = [{"split": "train"}, {"split": "test"}]
+
+    def read() -> tuple[Split, Split | None, tuple[str, ...]]:
+        datasets = [factory(**given, **split) for split in splits]
+        first, second = _splits(name, datasets[0], *datasets[1:])
+        return first, second, _classes(datasets[0], first, second or first)
+
+    source = inspect.getsourcefile(inspect.unwrap(factory))
+    files = tuple(file for _, file in walk(path, None)) if "root" in given and path.is_dir() else ()
+    return Source((*([Path(source)] if source else []), *files), read, has_test=len(splits) > 1)
+
+
+def keep(
+    train: Any, test: Any = None, *, size: int | None = None, channels: int | None = None, test_fraction: float = 0.2
+) -> Path:
+    """Write a `Dataset` that exists in this process alone into a store of this machine, which other processes open.
+
+    Args:
+        train: Gives images, PIL or tensors [C, H, W], alone or with a label first in a tuple's rest.
+        test: What is measured on; None holds out `test_fraction` of the training samples, per class.
+        size: Side to which images are fitted; None keeps theirs.
+        channels: 1 or 3; None takes 1 if every image is gray.
+        test_fraction: See `test`.
+
+    Returns:
+        The store, to be used with data.name=store and data.path.
+
+    Raises:
+        ValueError: A sample is no image, or images differ in size.
+    """
+    kind = type(train).__name__
+    first, second = _splits(kind, train, test)
+    if second is None:
+        rows, held_out = stratified_split(first.labels, test_fraction, 0)
+        first, second = first.select(rows), first.select(held_out)
+    convert = partial(decode, size=size, channels=channels or (1 if all_gray(first) and all_gray(second) else 3))
+    directory = platformdirs.user_cache_path("rayfed-ssl") / "stores"
+    draft = directory / f"{uuid.uuid4().hex}.arrow"
+    write_store(draft, name=kind, classes=_classes(train, first, second), train=convert(first), test=convert(second))
+    return draft.replace(directory / f"{kind}-{open_store(draft).fingerprint[:24]}.arrow")
+
+
+def _splits(name: str, train: Any, test: Any = None) -> tuple[Split, Split | None]:
+    return _split(name, train), None if test is None else _split(name, test)
+
+
+def _split(name: str, dataset: Any) -> Split:
+    """Read the labels; images are read once more when they are decoded, so that they need not fit into memory."""
+
+    def read(rows: np.ndarray) -> Iterator[tuple[str, Picture]]:
+        for row in rows:
+            yield f"sample {row}", _pixels(name, _sample(dataset[int(row)])[0])
+
+    labels = [_sample(dataset[row])[1] for row in range(len(dataset))]
+    return Split(np.array([-1 if label is None else int(label) for label in labels], np.int64), read)
+
+
+def _sample(sample: Any) -> tuple[Any, Any]:
+    """Take image and label of a sample, which may be the image alone."""
+    if isinstance(sample, tuple | list):
+        return sample[0], sample[1] if len(sample) > 1 else None
+    return sample, None
+
+
+def _pixels(name: str, image: Any) -> np.ndarray:
+    """Turn an image into uint8 [C, H, W]: PIL, or a tensor or array of bytes or of floats from 0 to 1."""
+    if isinstance(image, Image.Image):
+        pixels = np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB"))
+        return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+    pixels = np.asarray(image)
+    pixels = pixels[None] if pixels.ndim == 2 else pixels
+    if pixels.ndim != 3 or pixels.shape[0] not in (1, 3):
+        raise ValueError(f"dataset {name} must give images, PIL or [C, H, W] with C 1 or 3, got {list(pixels.shape)}")
+    if pixels.dtype == np.uint8:
+        return pixels
+    if not (np.issubdtype(pixels.dtype, np.floating) and pixels.min() >= 0 and pixels.max() <= 1):
+        raise ValueError(
+            f"dataset {name} must give uint8 from 0 to 255 or floats from 0 to 1, got {pixels.dtype} from "
+            f"{pixels.min()} to {pixels.max()}: leave its normalization out"
+        )
+    scaled: np.ndarray = np.rint(pixels * 255).astype(np.uint8)
+    return scaled
+
+
+def _classes(dataset: Any, train: Split, test: Split) -> tuple[str, ...]:
+    """Take the names of the classes from the dataset, or number them."""
+    count = 1 + max(train.labels.max(initial=-1), test.labels.max(initial=-1))
+    return tuple(map(str, getattr(dataset, "classes", range(count))))
