@@ -1,0 +1,156 @@
+"""FCL's equations 1 to 11 against naive loops."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.method import Client
+from rayfed_ssl.methods import FCL, fcl
+from rayfed_ssl.models import Model
+from rayfed_ssl.objectives.moco import KeyQueue, MoCoState, queue_contrast
+from rayfed_ssl.training.objective import Batch
+from tests.methods.fcl import naive as naive_fcl
+
+EXACT = 1e-12
+"""float64 keeps 16 digits; sums of a dozen output and exponents of up to 20 lose two or three."""
+
+
+def unit_rows(num: int, dim: int, seed: int) -> Tensor:
+    rows = torch.randn(num, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return F.normalize(rows, dim=1)
+
+
+@pytest.mark.parametrize("temperature", [0.05, 0.1, 1.0])
+@pytest.mark.parametrize("count", range(1, 8))
+@pytest.mark.parametrize(("num", "dim"), [(1, 2), (3, 4), (5, 3)])
+def test_neighborhood_matching_is_eq_8_to_11(num: int, dim: int, count: int, temperature: float):
+    """For every N from 1 to K: with N = K each set holds one feature."""
+    queries, candidates = unit_rows(num, dim, 1), unit_rows(7, dim, 2)
+    expected = naive_fcl.neighborhood(queries.tolist(), candidates.tolist(), count, temperature)
+    found = float(fcl.neighborhood_loss(queries, candidates, count, temperature))
+    # The loops take differences of numbers near 1 where a match is nearly certain: absolute there.
+    assert found == pytest.approx(expected, rel=EXACT, abs=1e-15)
+
+
+@pytest.mark.parametrize("count", [1, 2, 6])
+def test_the_gradient_is_that_of_the_literal_sets(count: int):
+    queries, candidates = unit_rows(3, 4, 1).requires_grad_(), unit_rows(7, 4, 2)
+    total = torch.zeros((), dtype=torch.float64)
+    for query in queries:
+        near = naive_fcl.neighbors(query.tolist(), candidates.tolist(), count)
+        rest = [m for m in range(7) if m not in near]
+        for j in near:
+            p = torch.softmax(torch.stack([query @ candidates[m] for m in (j, *rest)]) / 0.3, dim=0)
+            total = total - (p * p.log()).sum() / count / len(queries)
+    (expected,) = torch.autograd.grad(total, queries)
+    (found,) = torch.autograd.grad(fcl.neighborhood_loss(queries, candidates, count, 0.3), queries)
+    torch.testing.assert_close(found, expected, rtol=EXACT, atol=1e-14)
+
+
+def test_matching_brings_a_query_nearer_to_its_neighbors():
+    queries, candidates = unit_rows(1, 3, 1).requires_grad_(), unit_rows(6, 3, 2)
+    (gradient,) = torch.autograd.grad(fcl.neighborhood_loss(queries, candidates, 1, 0.5), queries)
+    nearest = candidates[naive_fcl.neighbors(queries[0].tolist(), candidates.tolist(), 1)[0]]
+    assert float(-gradient[0] @ nearest) > 0
+
+
+@pytest.mark.parametrize("count", [1, 3, 6, 7, 50])
+@pytest.mark.parametrize("temperature", [1e-3, 0.1])
+def test_duplicates_and_certain_matches_give_finite_losses_and_gradients(count: int, temperature: float):
+    """All features equal; and a query that is its own neighbor at a temperature at which nothing else counts."""
+    same = torch.ones(7, 3) / math.sqrt(3)
+    sure = torch.cat([torch.eye(3), -torch.eye(3), torch.eye(3)[:1]])
+    for candidates in (same, sure):
+        queries = candidates[:2].clone().requires_grad_()
+        loss = fcl.neighborhood_loss(queries, candidates, count, temperature)
+        (gradient,) = torch.autograd.grad(loss, queries)
+        assert bool(loss.isfinite())
+        assert bool(gradient.isfinite().all())
+
+
+def test_equal_candidates_have_the_largest_entropy():
+    candidates = torch.ones(7, 2, dtype=torch.float64) / math.sqrt(2)
+    found = float(fcl.neighborhood_loss(unit_rows(3, 2, 1), candidates, 3, 0.1))
+    assert found == pytest.approx(math.log(7 - 3 + 1), rel=EXACT)
+
+
+def test_candidates_are_drawn_from_both_banks_and_are_as_many_as_the_local_one_holds():
+    local, remote = torch.arange(6.0).view(6, 1), torch.arange(6.0, 16.0).view(10, 1)
+    generator = torch.Generator().manual_seed(0)
+    draws = [fcl.draw_candidates(local, remote, generator).flatten().tolist() for _ in range(400)]
+    assert all(len(set(draw)) == 6 for draw in draws)
+    counts = [sum(value in draw for draw in draws) for value in range(16)]
+    # Each value is drawn with probability 6 / 16; 400 draws have a spread of 9.7: five sigma.
+    assert all(abs(count - 400 * 6 / 16) < 49 for count in counts)
+
+
+def test_without_remote_features_the_candidates_are_the_local_bank():
+    local = torch.arange(6.0).view(6, 1)
+    drawn = fcl.draw_candidates(local, local[:0], torch.Generator().manual_seed(0))
+    assert sorted(drawn.flatten().tolist()) == local.flatten().tolist()
+
+
+def test_negatives_are_both_banks_or_the_remote_one_if_there_is_one():
+    local, remote = unit_rows(3, 2, 1), unit_rows(4, 2, 2)
+    assert fcl.fused_negatives(local, remote, "both").tolist() == local.tolist() + remote.tolist()
+    assert torch.equal(fcl.fused_negatives(local, remote, "remote"), remote)
+    for negatives in ("both", "remote"):
+        assert torch.equal(fcl.fused_negatives(local, remote[:0], negatives), local)
+
+
+@pytest.mark.parametrize("temperature", [0.1, 0.5])
+@pytest.mark.parametrize("negatives", ["both", "remote"])
+@pytest.mark.parametrize("num_remote", [0, 4])
+def test_the_contrast_with_fused_features_is_eq_3_and_6(num_remote: int, negatives: str, temperature: float):
+    queries, keys, local, remote = (unit_rows(n, 3, seed) for seed, n in enumerate((2, 2, 5, num_remote)))
+    fused = fcl.fused_negatives(local, remote, negatives)
+    found = float(queue_contrast(queries, keys, fused, temperature).mean())
+    papers = remote if negatives == "remote" and num_remote else torch.cat([local, remote])
+    expected = naive_fcl.contrast(queries.tolist(), keys.tolist(), papers.tolist(), temperature)
+    assert found == pytest.approx(expected, rel=EXACT)
+
+
+def linear(seed: int) -> Model:
+    torch.manual_seed(seed)
+    return Model(nn.Flatten(), nn.Linear(64, 5), 5)
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize(("negatives", "strength"), [("both", 0.0), ("both", 0.7), ("remote", 0.7)])
+def test_a_steps_loss_is_eq_12(open_tiny: Callable[..., Federation], negatives: str, strength: float, symmetric: bool):
+    """The views are drawn first, then the candidates; when symmetric, losses of both directions are summed."""
+    moco = f"objective={{name: moco, queue_size: 6, temperature: 0.5, symmetric: {str(symmetric).lower()}}}"
+    task = open_tiny("fcl", "training.views=orchestra", moco).task
+    images = torch.randint(0, 256, (4, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    model, target = linear(1), linear(2)
+    local, remote = unit_rows(6, 5, 1).float(), unit_rows(7, 5, 2).float()
+    method = FCL(negatives=negatives, neighborhood=strength, neighbors=2, neighborhood_temperature=0.3)
+    client = Client(0, 2, None, None, task, *[torch.Generator().manual_seed(2)] * 2)
+    output = method.loss(
+        client, remote, model, MoCoState(target, KeyQueue(local.clone())), Batch(images, torch.arange(4), None, 0)
+    )
+    generator = torch.Generator().manual_seed(2)
+    views = [task.augment(images, view, generator) for view in (task.views.first, task.views.second)]
+    drawn = torch.randperm(13, generator=generator)[:6]
+    candidates = torch.cat([remote, local])[drawn].double().tolist()
+    fused = remote if negatives == "remote" else torch.cat([local, remote])
+    expected = 0.0
+    for query_view, key_view in ((0, 1), (1, 0)) if symmetric else ((0, 1),):
+        queries, keys = unit_outputs(model, views[query_view]), unit_outputs(target, views[key_view])
+        expected += naive_fcl.contrast(queries, keys, fused.double().tolist(), 0.5)
+        expected += strength * naive_fcl.neighborhood(queries, candidates, 2, 0.3)
+    # The forward pass is float32: 7 digits, divided by temperatures.
+    assert float(output.loss.detach()) == pytest.approx(expected, rel=1e-5)
+    assert set(output.updates) == {"keys"}
+    assert len(output.updates["keys"]) == (8 if symmetric else 4)
+
+
+def unit_outputs(model: Model, views: Tensor) -> list[list[float]]:
+    weight, bias = (parameter.detach().double() for parameter in model.projector.parameters())
+    rows = views.flatten(1).double() @ weight.T + bias
+    return (rows / rows.square().sum(1, keepdim=True).sqrt()).tolist()

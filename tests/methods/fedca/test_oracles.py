@@ -1,0 +1,146 @@
+"""FedCA's equations 4 to 13 against naive loops."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rayfed_ssl.data.augmentation import normalize
+from rayfed_ssl.data.shards import Shard
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.method import Client
+from rayfed_ssl.methods import FedCA, fedca
+from rayfed_ssl.models import Model
+from rayfed_ssl.objectives.simclr import info_nce
+from rayfed_ssl.training.objective import Batch
+from tests.methods.fedca import naive as naive_fedca
+
+EXACT = 1e-12
+"""float64 keeps 16 digits; sums of a few dozen terms lose two."""
+
+
+def rows(num: int, dim: int, seed: int) -> Tensor:
+    return torch.randn(num, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def unit_rows(num: int, dim: int, seed: int) -> Tensor:
+    return F.normalize(rows(num, dim, seed), dim=1)
+
+
+@pytest.mark.parametrize("temperature", [0.1, 0.5, 2.0])
+@pytest.mark.parametrize(("num", "size", "dim"), [(1, 3, 2), (2, 1, 3), (5, 7, 4), (4, 0, 3)])
+def test_the_contrast_is_eq_4_to_8(num: int, size: int, dim: int, temperature: float):
+    first, second, dictionary = unit_rows(num, dim, 1), unit_rows(num, dim, 2), unit_rows(size, dim, 3)
+    expected = naive_fedca.contrast(first.tolist(), second.tolist(), dictionary.tolist(), temperature)
+    found = float(fedca.dictionary_contrast(first, second, dictionary, temperature))
+    assert found == pytest.approx(expected, rel=EXACT)
+
+
+def test_with_an_empty_dictionary_it_is_info_nce_bit_for_bit():
+    first, second = unit_rows(5, 4, 1).float(), unit_rows(5, 4, 2).float()
+    found = fedca.dictionary_contrast(first, second, torch.empty(0, 4), 0.4)
+    assert torch.equal(found, info_nce(first, second, 0.4))
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.5, 0.99])
+@pytest.mark.parametrize("num_rounds", [1, 2, 5])
+def test_temporal_ensembling_is_eq_9_and_10(num_rounds: int, alpha: float):
+    projections = [rows(3, 4, seed) for seed in range(num_rounds)]
+    found = None
+    for z in projections:
+        found = fedca.ensemble(found, z, alpha)
+    for sample in range(3):
+        z_bar, unit = naive_fedca.ensembled([z[sample].tolist() for z in projections], alpha)
+        torch.testing.assert_close(found[sample], torch.tensor(z_bar, dtype=torch.float64), rtol=EXACT, atol=1e-15)
+        expected = torch.tensor(unit, dtype=torch.float64)
+        torch.testing.assert_close(fedca.normalized(found)[sample], expected, rtol=EXACT, atol=1e-15)
+
+
+@pytest.mark.parametrize(("num", "features", "dim"), [(1, 3, 2), (4, 5, 3), (3, 2, 6)])
+def test_alignment_is_eq_11_to_13(num: int, features: int, dim: int):
+    h_u, z_u, h_align, z_align = (rows(num, w, seed) for seed, w in enumerate((features, dim, features, dim)))
+    expected = naive_fedca.alignment(h_u.tolist(), z_u.tolist(), h_align.tolist(), z_align.tolist())
+    assert float(fedca.alignment_loss(h_u, z_u, (h_align, z_align))) == pytest.approx(expected, rel=EXACT)
+
+
+def test_alignment_is_a_sum_over_samples_and_not_a_mean():
+    h_u, z_u, h_align, z_align = (rows(4, 3, seed) for seed in range(4))
+    once = fedca.alignment_loss(h_u, z_u, (h_align, z_align))
+    twice = fedca.alignment_loss(*(torch.cat([x, x]) for x in (h_u, z_u)), (h_align.repeat(2, 1), z_align.repeat(2, 1)))
+    assert float(twice) == pytest.approx(2 * float(once), rel=EXACT)
+
+
+def test_a_sample_that_was_always_projected_to_zero_stays_finite():
+    assert bool(fedca.normalized(fedca.ensemble(None, torch.zeros(2, 3), 0.5)).isfinite().all())
+
+
+@pytest.mark.parametrize(("size", "clients"), [(1024, 5), (1024, 1), (7, 3), (2, 3), (0, 2)])
+def test_shares_of_the_dictionary_sum_to_its_size_and_differ_by_one_at_most(size: int, clients: int):
+    shares = [fedca.share_of(size, position, clients) for position in range(clients)]
+    assert sum(shares) == size
+    assert max(shares) - min(shares) <= 1
+
+
+def test_five_clients_share_1024_rows_as_the_papers_would():
+    assert [fedca.share_of(1024, position, 5) for position in range(5)] == [205, 205, 205, 205, 204]
+
+
+def linear() -> Model:
+    """Linear on raw pixels: features are pixels, and nothing hides a mistake."""
+    torch.manual_seed(3)
+    return Model(nn.Flatten(), nn.Linear(64, 5), 5)
+
+
+def pixels(num: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (num, 1, 8, 8), dtype=torch.uint8, generator=generator)
+
+
+def projected(model: Model, images: Tensor) -> Tensor:
+    """In float64, with the weights that the model has in float32."""
+    return images.flatten(1).double() @ model.projector.weight.detach().double().T + model.projector.bias.double()
+
+
+def test_a_step_contrasts_two_views_with_the_dictionary(open_tiny: Callable[..., Federation]):
+    task = open_tiny("fedca", "training.views=orchestra", "objective.temperature=0.5").task
+    assert task.views.first != task.views.second
+    images, dictionary, model = pixels(6, 1), unit_rows(7, 5, 3).float(), linear()
+    client = Client(0, 2, None, None, task, *[torch.Generator().manual_seed(2)] * 2)
+    terms = FedCA().contrast(client, dictionary, model, nn.Module(), Batch(images, torch.arange(6), None, 0))
+    generator = torch.Generator().manual_seed(2)
+    recipes = (task.views.first, task.views.second)
+    views = [projected(model, task.augment(images, recipe, generator)).detach() for recipe in recipes]
+    first, second = ([naive_unit(row) for row in view.tolist()] for view in views)
+    expected = naive_fedca.contrast(first, second, dictionary.double().tolist(), 0.5)
+    # The forward pass is float32: 7 digits, divided by a temperature of 1/2.
+    assert float(terms.loss.detach()) == pytest.approx(expected, rel=1e-5)
+    torch.testing.assert_close(terms.projections.detach().double(), views[0], rtol=1e-5, atol=1e-5)
+
+
+def naive_unit(row: list[float]) -> list[float]:
+    norm = sum(value**2 for value in row) ** 0.5
+    return [value / norm for value in row]
+
+
+@pytest.mark.parametrize(("num_public", "batch", "sub"), [(9, 4, 4), (3, 32, 3)])
+def test_a_step_aligns_on_a_random_batch_of_public_samples(
+    open_tiny: Callable[..., Federation], num_public: int, batch: int, sub: int
+):
+    """beta times the sum over D_sub, |D_sub| = min(N, P), another one each step."""
+    task = open_tiny("fedca", f"training.batch={batch}").task
+    public, model = Shard(pixels(num_public, 1), torch.arange(num_public)), linear()
+    aligned = fedca.Aligned(rows(num_public, 64, 4).float(), rows(num_public, 5, 5).float())
+    client = Client(0, 1, public, public, task, *[torch.Generator().manual_seed(2)] * 2)
+    term = FedCA(beta=0.25).alignment(client, aligned)
+    generator, drawn = torch.Generator().manual_seed(2), []
+    for _ in range(3):
+        index = torch.randperm(num_public, generator=generator)[:sub]
+        drawn.append(sorted(index.tolist()))
+        h = normalize(public.images[index], task.views.first).flatten(1).double()
+        z = projected(model, h)
+        outputs = (h.tolist(), z.tolist(), aligned.features[index].tolist(), aligned.projections[index].tolist())
+        found = float(term(model, torch.zeros(1)).detach())
+        assert found == pytest.approx(0.25 * naive_fedca.alignment(*outputs), rel=1e-5)  # the forward pass is float32
+    assert len({tuple(index) for index in drawn}) > 1 or sub == num_public

@@ -1,0 +1,179 @@
+"""FedMD and FedDF at the level of features: equations against naive loops, distillation against a second one."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rayfed_ssl.data.augmentation import normalize
+from rayfed_ssl.data.shards import Shard
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.method import Client, Server
+from rayfed_ssl.methods import FedDF, FedMD, feddf, fedmd
+from rayfed_ssl.models import Model
+from rayfed_ssl.objectives import SimCLR
+from rayfed_ssl.training.objective import Head
+from rayfed_ssl.trees import frozen
+from tests.methods.feddf import naive
+
+Open = Callable[..., Federation]
+
+EXACT = 1e-12
+"""float64 keeps 16 digits; sums of a few dozen terms lose two."""
+
+SHAPES = [(1, 3), (4, 3), (3, 5)]
+
+
+def rows(num: int, dim: int, seed: int) -> Tensor:
+    return torch.randn(num, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("num_clients", [1, 2, 3])
+def test_consensus_and_mean_teacher_are_the_plain_mean(num_clients: int):
+    matrices = [rows(4, 3, seed) for seed in range(num_clients)]
+    before = [matrix.clone() for matrix in matrices]
+    expected = torch.tensor(naive.mean_matrix([m.tolist() for m in matrices]), dtype=torch.float64)
+    teacher = feddf.MeanTeacher()
+    for matrix in matrices:
+        teacher.add(matrix)
+    for found in (fedmd.consensus(iter(matrices)), teacher.result()):
+        torch.testing.assert_close(found, expected, rtol=EXACT, atol=1e-15)
+    assert all(torch.equal(matrix, old) for matrix, old in zip(matrices, before, strict=True))
+
+
+def test_the_consensus_of_one_client_is_its_projections_bit_for_bit():
+    only = rows(4, 3, 1).float()
+    teacher = feddf.MeanTeacher()
+    teacher.add(only)
+    assert torch.equal(fedmd.consensus([only]), only)
+    assert torch.equal(teacher.result(), only)
+
+
+def test_a_consensus_of_nobody_is_refused():
+    with pytest.raises(ValueError, match="nothing to agree on: no client of this round sent an upload"):
+        fedmd.consensus(iter(()))
+
+
+@pytest.mark.parametrize(("num", "dim"), SHAPES)
+def test_digesting_minimizes_the_mean_absolute_error(num: int, dim: int):
+    projections, agreed = rows(num, dim, 1), rows(num, dim, 2)
+    expected = naive.absolute_error(projections.tolist(), agreed.tolist())
+    assert float(fedmd.digest_loss(projections, agreed)) == pytest.approx(expected, rel=EXACT)
+
+
+@pytest.mark.parametrize(("num", "dim"), SHAPES)
+@pytest.mark.parametrize(("distance", "oracle"), [("mse", naive.squared_error), ("cosine", naive.cosine_distance)])
+def test_students_minimize_the_distance_to_the_mean_teacher(num: int, dim: int, distance: str, oracle: Callable):
+    projections, taught = rows(num, dim, 1), rows(num, dim, 2)
+    expected = oracle(projections.tolist(), taught.tolist())
+    assert float(feddf.distance_loss(projections, taught, distance)) == pytest.approx(expected, rel=EXACT)
+
+
+@pytest.mark.parametrize("projections", [torch.zeros(3, 4), torch.ones(3, 4), torch.ones(1, 4)])
+def test_dead_and_equal_projections_give_finite_gradients(projections: Tensor):
+    taught = torch.nn.functional.normalize(torch.ones(len(projections), 4))
+    losses = (
+        fedmd.digest_loss,
+        lambda z, m: feddf.distance_loss(z, m, "mse"),
+        lambda z, m: feddf.distance_loss(z, m, "cosine"),
+    )
+    for loss in losses:
+        student = projections.clone().requires_grad_()
+        value = loss(student, taught)
+        (gradient,) = torch.autograd.grad(value, student)
+        assert bool(value.isfinite())
+        assert bool(gradient.isfinite().all())
+
+
+def linear() -> Model:
+    """No batch-norm and no dead unit, so float32 steps can be compared."""
+    torch.manual_seed(3)
+    return Model(nn.Flatten(), nn.Linear(64, 6), 6)
+
+
+@pytest.mark.parametrize("distance", ["mse", "cosine"])
+def test_feddf_distils_step_by_step(open_tiny: Open, distance: str):
+    federation = open_tiny("feddf")
+    task, public = federation.task, federation._server_public
+    taught = torch.nn.functional.normalize(rows(len(public), 6, 9).float())
+    method = FedDF(distil_epochs=2, distil_batch=16, distance=distance)
+    student, expected = linear(), linear()
+    metrics = method.distil(student, taught, Server(1, public, task, torch.Generator().manual_seed(1)))
+    optimizer = torch.optim.Adam(expected.parameters(), lr=1e-3)
+    generator, epochs = torch.Generator().manual_seed(1), []
+    for _ in range(2):
+        losses = []
+        for index in torch.randperm(len(public), generator=generator).split(16):
+            z = expected(normalize(public.batch(index), task.views.first))[1]
+            z = z / z.norm(dim=1, keepdim=True)
+            cosines = [a @ b / (a.norm() * b.norm()) for a, b in zip(z, taught[index], strict=True)]
+            squares = [(a - b).square().mean() for a, b in zip(z, taught[index], strict=True)]
+            loss = torch.stack(squares).mean() if distance == "mse" else 1 - torch.stack(cosines).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses += [float(loss.detach())] * len(index)
+        epochs.append(sum(losses) / len(losses))
+    assert metrics["steps"] == 2 * 3  # 45 samples in batches of 16, 16 and 13
+    assert [metrics["loss_first"], metrics["loss"]] == pytest.approx(epochs, rel=1e-5)  # float32
+    for found, other in zip(student.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(found, other, rtol=1e-4, atol=2e-5)  # six steps of 1e-3 by Adam
+    assert (student.projector.weight - linear().projector.weight).abs().mean() > 1e-3
+
+
+def test_fedmd_digests_the_consensus_of_the_public_samples_and_nothing_else(open_tiny: Open):
+    """One pass over the public data in batches of 16, from the client's own weights, with its own optimizer."""
+    federation = open_tiny("fedmd", "training.optimizer={name: sgd, lr: 0.5, weight_decay: 0, momentum: 0}")
+    task, public = federation.task, federation._server_public
+    weights = task.initial_weights()
+    agreed = torch.nn.functional.normalize(rows(len(public), 24, 9).float())
+    private = Shard(torch.zeros_like(public.images), public.rows)
+    client = Client(1, 2, private, public, task, *[torch.Generator().manual_seed(1)] * 2)
+    fitted, metrics = FedMD(digest_batch=16).digest(weights, agreed, client)
+    expected = task.model(weights)
+    optimizer = torch.optim.SGD(expected.parameters(), lr=0.5)
+    first = []
+    for index in torch.randperm(len(public), generator=torch.Generator().manual_seed(1)).split(16):
+        z = expected(normalize(public.batch(index), task.views.first))[1]
+        loss = (z / z.norm(dim=1, keepdim=True) - agreed[index]).abs().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        first += [float(loss.detach())] * len(index)
+    assert metrics["digest_loss"] == pytest.approx(sum(first) / len(first), rel=1e-3)
+    # Three float32 steps; what they moved is four orders above the tolerance.
+    for name, value in frozen(expected.state_dict()).items():
+        torch.testing.assert_close(fitted[name], value, rtol=1e-4, atol=1e-6, msg=lambda text, n=name: f"{n}: {text}")
+    assert (fitted["projector.2.weight"] - weights["projector.2.weight"]).abs().max() > 1e-4
+    moved = {name for name, value in fitted.items() if not torch.equal(value, weights[name])}
+    assert moved == set(weights)
+
+
+def test_a_students_memory_is_not_touched_by_digesting(open_tiny: Open):
+    federation = open_tiny("fedmd")
+    public = federation._server_public
+    weights = federation.task.initial_weights() | {"target.slow": torch.ones(3)}
+    client = Client(1, 2, public, public, federation.task, *[torch.Generator().manual_seed(1)] * 2)
+    fitted, _ = FedMD().digest(copy.deepcopy(weights), torch.zeros(len(public), 24), client)
+    assert set(weights) - set(fitted) == {"target.slow"}
+
+
+class Headless(SimCLR):
+    """An objective whose projections are the features."""
+
+    @property
+    def head(self) -> Head:
+        return Head("none")
+
+
+@pytest.mark.parametrize("name", ["fedmd", "feddf"])
+def test_projections_of_different_widths_are_refused(open_tiny: Open, name: str):
+    federation = open_tiny(name)
+    task = replace(federation.task, client_encoders=("cnn", "vgg9"), projection_dim=None)
+    federation.method.check(task, 45)
+    headless = replace(task, objective=Headless())
+    with pytest.raises(ValueError, match=f"{name} compares clients. projections.*cnn has 256, vgg9 has 512"):
+        federation.method.check(headless, 45)

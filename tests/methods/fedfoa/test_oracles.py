@@ -1,0 +1,245 @@
+"""FedFoA's relation matrices and mutual understanding against loops over Python floats."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from rayfed_ssl.methods.fedfoa import (
+    Understanding,
+    best_basis,
+    factorize,
+    filled,
+    from_triangle,
+    recreation_error,
+    triangle,
+)
+from rayfed_ssl.models import Model
+from tests.methods.fedfoa import naive
+
+EXACT = 1e-12
+"""float64 keeps 16 digits; a factorization of a few columns loses two or three."""
+
+SHAPES = [(7, 3), (5, 4), (4, 4), (3, 5), (1, 3), (2, 1)]
+
+
+def features(num: int, dim: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(num, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def relation_of(num: int, dim: int, seed: int) -> Tensor:
+    return factorize(filled(features(num, dim, seed)))[1]
+
+
+def no_model() -> Model:
+    return Model(torch.nn.Identity(), torch.nn.Identity(), 1)
+
+
+def close(first: Tensor, second: list[list[float]]) -> None:
+    torch.testing.assert_close(first, torch.tensor(second, dtype=torch.float64), rtol=EXACT, atol=EXACT)
+
+
+@pytest.mark.parametrize(("num", "dim"), SHAPES)
+def test_the_factors_are_gram_schmidts(num: int, dim: int):
+    values = features(num, dim, 1)
+    basis, relation = factorize(filled(values))
+    expected_basis, expected_relation = naive.gram_schmidt(values.tolist())
+    close(basis[:num, : min(num, dim)], expected_basis)
+    close(relation[:num], expected_relation)
+    assert relation.shape == (dim, dim)
+    assert not relation[num:].any(), "rows of zeros bring nothing new"
+
+
+def test_the_diagonal_of_the_relation_matrix_is_not_negative():
+    for seed in range(5):
+        assert bool((relation_of(9, 4, seed).diagonal() >= 0).all())
+
+
+def test_equal_second_moments_give_equal_relation_matrices():
+    """R^T R = Z^T Z, so turning all samples at once changes nothing: R tells about features, not about samples."""
+    values, turn = features(6, 3, 1), torch.linalg.qr(features(6, 6, 2)).Q
+    torch.testing.assert_close(factorize(turn @ values)[1], factorize(values)[1], rtol=EXACT, atol=EXACT)
+
+
+@pytest.mark.parametrize(("num", "dim"), SHAPES)
+def test_the_best_basis_is_found_by_turning_pairs_of_rows(num: int, dim: int):
+    values, other = features(num, dim, 1), relation_of(dim + 2, dim, 2)
+    ours = best_basis(*factorize(filled(values)), other)
+    theirs = torch.tensor(naive.best_basis(values.tolist(), other.tolist()), dtype=torch.float64)
+    # The angle is where a derivative vanishes, so rounding errors enter through their roots. Rows of zeros are free.
+    torch.testing.assert_close(ours[:num], theirs[:num], rtol=0, atol=1e-7)
+    expected = naive.recreation_error(values.tolist(), other.tolist())
+    assert float(recreation_error(filled(values), ours, other)) == pytest.approx(expected, rel=EXACT)
+
+
+@pytest.mark.parametrize(("num", "dim"), SHAPES)
+def test_the_best_basis_is_orthonormal(num: int, dim: int):
+    basis = best_basis(*factorize(filled(features(num, dim, 1))), relation_of(dim + 2, dim, 2))
+    torch.testing.assert_close(basis.T @ basis, torch.eye(dim, dtype=torch.float64), rtol=0, atol=EXACT)
+
+
+def test_no_basis_is_better_than_the_best():
+    values, other = features(6, 3, 1), relation_of(7, 3, 2)
+    least = float(recreation_error(values, best_basis(*factorize(values), other), other))
+    for seed in range(200):
+        basis = torch.linalg.qr(features(6, 3, seed)).Q
+        assert float(recreation_error(values, basis, other)) > least
+
+
+@pytest.mark.parametrize(("num", "dim"), [(6, 3), (4, 4), (3, 5)])
+def test_the_least_error_is_that_of_the_nuclear_norm(num: int, dim: int):
+    """||Z||^2 + ||R||^2 - 2 ||R Z^T||_*, from the lemma's last line."""
+    values, other = features(num, dim, 1), relation_of(9, dim, 2)
+    error = recreation_error(filled(values), best_basis(*factorize(filled(values)), other), other)
+    nuclear = torch.linalg.svdvals(other @ values.T).sum()
+    expected = (values.square().sum() + other.square().sum() - 2 * nuclear).sqrt()
+    assert float(error) == pytest.approx(float(expected), rel=1e-10)  # a difference of large numbers
+
+
+def test_ones_own_relation_matrix_is_understood():
+    values = features(6, 3, 1)
+    basis, relation = factorize(values)
+    assert float(recreation_error(values, best_basis(basis, relation, relation), relation)) < EXACT
+
+
+@pytest.mark.parametrize(("num", "dim"), [(6, 3), (4, 4), (3, 5)])
+def test_holding_the_best_basis_constant_does_not_change_the_gradient(num: int, dim: int):
+    """The envelope theorem, against central differences of the least error that the loops find."""
+    values, other = features(num, dim, 1).requires_grad_(), relation_of(dim + 2, dim, 2)
+    basis = best_basis(*factorize(filled(values.detach())), other)
+    recreation_error(filled(values), basis, other).backward()
+    assert values.grad is not None
+    step = 1e-5
+    for i in range(num):
+        for j in range(dim):
+            ends = []
+            for sign in (1, -1):
+                moved = values.detach().clone()
+                moved[i, j] += sign * step
+                ends.append(naive.recreation_error(moved.tolist(), other.tolist()))
+            # Central differences are off by step^2, and rounding by 1e-16 / step.
+            assert float(values.grad[i, j]) == pytest.approx((ends[0] - ends[1]) / (2 * step), abs=1e-8)
+
+
+def test_only_clients_of_a_higher_trace_are_listened_to():
+    values = features(6, 3, 1)
+    own = factorize(values)[1]
+    others = [own * 0.5, own, relation_of(60, 3, 2), relation_of(50, 3, 3), relation_of(2, 3, 4)]
+    expected = naive.regularization(values.tolist(), [other.tolist() for other in others], 0.25)
+    listened = [other for other in others if float(other.trace()) > float(own.trace())]
+    assert len(listened) == 2
+    assert float(Understanding(others, 0.25)(no_model(), values)) == pytest.approx(expected, rel=EXACT)
+
+
+def test_normalized_features_are_rows_of_unit_length():
+    values = features(6, 3, 1) * torch.tensor([[5.0], [0.1], [1.0], [2.0], [7.0], [0.3]], dtype=torch.float64)
+    rows = [[x / math.sqrt(naive_sum(row)) for x in row] for row in values.tolist()]
+    others = [relation_of(60, 3, 2), relation_of(50, 3, 3)]
+    expected = naive.regularization(rows, [other.tolist() for other in others], 0.25)
+    assert expected > 0
+    assert float(Understanding(others, 0.25, normalize=True)(no_model(), values)) == pytest.approx(expected, rel=EXACT)
+
+
+def naive_sum(row: list[float]) -> float:
+    return math.fsum(x * x for x in row)
+
+
+def test_an_equal_trace_is_not_higher():
+    values = features(6, 3, 1)
+    own = factorize(values)[1]
+    assert float(Understanding([own], 1.0)(no_model(), values)) == 0
+
+
+def test_the_round_average_is_eq_12_over_batches_of_different_sizes():
+    understanding, relations = Understanding([], 0.01), []
+    for seed, num in enumerate((6, 5, 2)):
+        values = features(num, 3, seed)
+        understanding(no_model(), values)
+        relations.append(naive.gram_schmidt(values.tolist())[1])
+    packed = understanding.mean()
+    assert packed is not None
+    expected = torch.tensor(naive.round_average(relations), dtype=torch.float64)
+    torch.testing.assert_close(from_triangle(packed), expected.float(), rtol=1e-6, atol=1e-6)  # sent as float32
+
+
+def test_a_round_without_steps_has_no_average():
+    assert Understanding([], 0.01).mean() is None
+
+
+@pytest.mark.parametrize("width", [1, 2, 5, 24])
+def test_a_triangle_is_unpacked_to_what_was_packed(width: int):
+    relation = features(width, width, 1).triu().float()
+    packed = triangle(relation)
+    assert packed.nbytes == 4 * width * (width + 1) // 2
+    assert torch.equal(from_triangle(packed), relation)
+
+
+def test_descent_on_the_term_ends_in_the_others_relation_matrix():
+    """Where a client understands another, both have the same correlations: l_A = 0 means Z^T Z = R^T R."""
+    values, other = features(8, 3, 1), relation_of(30, 3, 2)
+    for _ in range(400):
+        values = values.detach().requires_grad_()
+        error = recreation_error(values, best_basis(*factorize(values.detach()), other), other)
+        error.backward()
+        assert values.grad is not None
+        values = values - 0.02 * values.grad
+    assert float(error.detach()) < 0.03  # steps have a fixed length, so the end is circled
+    torch.testing.assert_close(factorize(values.detach())[1], other, rtol=0, atol=0.05)
+
+
+@pytest.mark.parametrize("spread", [0, 2])
+def test_single_precision_is_enough(spread: int):
+    """Features whose singular values span `spread` powers of ten and some more, in float32 against float64."""
+    scales = torch.logspace(0, -spread, 64, dtype=torch.float64)
+    values = features(120, 64, 1) @ torch.diag(scales) @ torch.linalg.qr(features(64, 64, 3)).Q
+    other = factorize(features(150, 64, 2))[1]
+    results = []
+    for dtype in (torch.float64, torch.float32):
+        own = values.to(dtype).detach().requires_grad_()
+        term = recreation_error(own, best_basis(*factorize(own.detach()), other.to(dtype)), other.to(dtype))
+        term.backward()
+        assert own.grad is not None
+        results.append((float(term.detach()), own.grad.double()))
+    assert results[1][0] == pytest.approx(results[0][0], rel=1e-6)
+    # The gradient has length 1. Measured: 3e-6, at four powers of ten 7e-5 (FedFoA's 500 x 256).
+    assert float((results[1][1] - results[0][1]).norm()) < 1e-4
+
+
+DEGENERATE = {
+    "zeros": torch.zeros(6, 4),
+    "one sample": features(1, 4, 1, torch.float32),
+    "equal samples": features(1, 4, 1, torch.float32).expand(6, 4).contiguous(),
+    "a duplicate": features(5, 4, 1, torch.float32)[[0, 1, 2, 3, 4, 4]],
+    "equal columns": features(6, 1, 1, torch.float32).expand(6, 4).contiguous(),
+    "fewer samples than columns": features(3, 4, 1, torch.float32),
+    "tiny": features(6, 4, 1, torch.float32) * 1e-30,
+    "huge": features(6, 4, 1, torch.float32) * 1e15,
+}
+
+
+@pytest.mark.parametrize("name", DEGENERATE)
+def test_degenerate_features_have_a_finite_term_and_gradient(name: str):
+    values = DEGENERATE[name].clone().requires_grad_()
+    others = [relation_of(9, 4, 2).float() * 1e16, torch.eye(4) * 1e16, torch.zeros(4, 4)]
+    understanding = Understanding(others, 0.01)
+    term = understanding(no_model(), values)
+    assert bool(term.isfinite())
+    assert term.requires_grad, "a client of a higher trace has been passed over"
+    term.backward()
+    assert values.grad is not None
+    assert bool(values.grad.isfinite().all())
+    packed = understanding.mean()
+    assert packed is not None
+    assert bool(packed.isfinite().all())
+
+
+def test_perfect_understanding_has_a_finite_gradient():
+    values, basis = torch.zeros(3, 2, requires_grad=True), torch.eye(3, 2)
+    recreation_error(values, basis, torch.zeros(2, 2)).backward()
+    assert torch.equal(values.grad, torch.zeros(3, 2))
+
+
+def test_features_that_are_not_numbers_reach_the_loss_instead_of_an_svd():
+    values = torch.full((3, 2), math.nan, requires_grad=True)
+    assert float(Understanding([torch.eye(2)], 1.0)(no_model(), values).detach()) == 0

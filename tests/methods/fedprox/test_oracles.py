@@ -1,0 +1,91 @@
+"""FedProx's term against float64."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from rayfed_ssl.data.shards import Shard
+from rayfed_ssl.engine.federation import Federation, training_seed
+from rayfed_ssl.methods import FedProx
+from rayfed_ssl.methods.fedprox import proximal_term
+from rayfed_ssl.models import Model
+from rayfed_ssl.training.objective import Batch
+from rayfed_ssl.training.optimizers import SGD
+
+"""Relative error of one rounding to float32, the only one that the mean makes after its float64 sum."""
+
+
+def small_model(seed: int) -> Model:
+    torch.manual_seed(seed)
+    return Model(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), nn.Linear(4, 2, bias=False), 2).double()
+
+
+@pytest.mark.parametrize("mu", [0.001, 0.7, 3.0])
+def test_the_proximal_term_and_its_gradient(mu: float):
+    model, reference = small_model(1), small_model(2).state_dict()
+    reference["encoder.1.running_mean"] += 100.0  # a statistic, not a parameter
+    term = proximal_term(model, reference, mu)
+    term.backward()
+    total = 0.0
+    for name, parameter in model.named_parameters():
+        difference = parameter.detach() - reference[name]
+        total += sum(value**2 for value in difference.flatten().tolist())
+        torch.testing.assert_close(parameter.grad, 2 * mu * difference, rtol=1e-12, atol=0)
+    assert float(term.detach()) == pytest.approx(mu * total, rel=1e-12)  # float64, a few dozen terms
+
+
+@pytest.mark.parametrize(("convention", "strength"), [("flesd", 0.3), ("original", 0.15)])
+def test_conventions_differ_by_a_factor_of_two(open_tiny: Callable[..., Federation], convention: str, strength: float):
+    """One step of plain SGD from w^t has no proximal gradient; the second has 2 strength (w_1 - w^t)."""
+    federation = open_tiny("fedprox", "training.epochs=1", "training.batch=16", "partition=pooled")
+    task = replace(federation.task, optimizer=SGD(lr=0.05, weight_decay=0.0, momentum=0.0))
+    federation.task, federation.method = task, FedProx(mu=0.3, convention=convention)
+    download = federation.method.download(federation.init_server(), 0)
+    rows = federation.shards[0][:32]
+    federation.shards = {0: rows}
+    result = federation.update_client(1, 0, download, None)
+    expected = two_steps_of_sgd(federation, download.weights, strength)
+    for name, value in expected.items():
+        # Two float32 steps of sums over 16 samples and some hundred products.
+        torch.testing.assert_close(result.upload.weights[name], value, rtol=1e-4, atol=1e-6)
+
+
+def two_steps_of_sgd(
+    federation: Federation, start: dict[str, torch.Tensor], strength: float
+) -> dict[str, torch.Tensor]:
+    task = federation.task
+    shard = Shard.of(federation.dataset.train.images, federation.shards[0], "cpu")
+    generator = torch.Generator().manual_seed(training_seed(federation.config, 1, 0))
+    model = task.model(start)
+    order = torch.randperm(32, generator=generator)
+    for batch in (order[:16], order[16:]):
+        model.zero_grad()
+        step = Batch(shard.batch(batch), batch, None, 0)
+        task.objective.loss(task, model, nn.Module(), step, generator).loss.backward()
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter -= 0.05 * (parameter.grad + 2 * strength * (parameter - start[name]))
+    return {name: value.detach().contiguous() for name, value in model.state_dict().items()}
+
+
+def test_a_stronger_term_keeps_clients_nearer(open_tiny: Callable[..., Federation]):
+    distances = []
+    for mu in (0.0, 0.1, 10.0):
+        federation = open_tiny("fedprox", f"method.mu={mu}", "training.epochs=3")
+        state = federation.init_server()
+        weights = federation.update_client(1, 0, federation.method.download(state, 0), None).upload.weights
+        squares = [
+            (value - state.weights[name]).double().square().sum()
+            for name, value in weights.items()
+            if "running" not in name
+        ]
+        distances.append(float(torch.stack(squares).sum()))
+    assert distances[0] > distances[1] > distances[2]
+
+
+def test_a_negative_mu_is_refused():
+    with pytest.raises(ValueError, match=r"method\.mu must be at least 0, got -1"):
+        FedProx(mu=-1)

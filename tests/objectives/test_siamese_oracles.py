@@ -1,0 +1,282 @@
+"""MoCo, BYOL and SimSiam against naive loops, and against lightly."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.models import Model
+from rayfed_ssl.objectives import BYOL, MoCo, SimSiam
+from rayfed_ssl.objectives.byol import BYOLState, regression_error
+from rayfed_ssl.objectives.moco import KeyQueue, MoCoState, queue_contrast
+from rayfed_ssl.objectives.simsiam import negative_cosine
+from rayfed_ssl.training.objective import Batch
+from rayfed_ssl.training.task import Task
+from tests.objectives import naive_siamese as naive
+
+EXACT = 1e-12
+"""float64 keeps 16 digits; sums of a few dozen output lose two."""
+
+FORWARD = 1e-5
+"""Forward passes are float32: 7 digits, of which sums over 64 pixels and low temperatures take two."""
+
+SHAPES = [(1, 3, 7), (2, 3, 1), (5, 4, 11), (7, 2, 3)]
+TEMPERATURES = [0.07, 0.1, 0.2, 2.0]
+
+
+def rows(num: int, dim: int, seed: int) -> Tensor:
+    return torch.randn(num, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def unit_rows(num: int, dim: int, seed: int) -> Tensor:
+    return F.normalize(rows(num, dim, seed), dim=1)
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+@pytest.mark.parametrize(("num", "dim", "size"), SHAPES)
+def test_queue_contrast_is_eq_1_of_moco(num: int, dim: int, size: int, temperature: float):
+    queries, keys, negatives = unit_rows(num, dim, 1), unit_rows(num, dim, 2), unit_rows(size, dim, 3)
+    expected = [
+        naive.moco(q, k, negatives.tolist(), temperature) for q, k in zip(queries.tolist(), keys.tolist(), strict=True)
+    ]
+    # Where a query is close to its key the loss is a difference of larger numbers.
+    assert queue_contrast(queries, keys, negatives, temperature).tolist() == pytest.approx(
+        expected, rel=EXACT, abs=1e-14
+    )
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+def test_queue_contrast_over_many_steps_is_lightlys(temperature: float):
+    torch.manual_seed(0)
+    theirs = pytest.importorskip("lightly.loss").NTXentLoss(temperature=temperature, memory_bank_size=(12, 5))
+    theirs.memory_bank.bank = theirs.memory_bank.bank.double()
+    queue = KeyQueue(theirs.memory_bank.bank.clone())
+    for step in range(7):  # 7 x 4 keys go round a queue of 12 twice
+        queries, keys = unit_rows(4, 5, 10 + step).requires_grad_(), unit_rows(4, 5, 50 + step)
+        reference = queries.detach().clone().requires_grad_()
+        ours = queue_contrast(F.normalize(queries), keys, queue.rows, temperature).mean()
+        other = theirs(reference, keys)
+        assert float(ours.detach()) == pytest.approx(float(other.detach()), rel=EXACT)
+        ours.backward()
+        other.backward()
+        torch.testing.assert_close(queries.grad, reference.grad, rtol=EXACT, atol=EXACT)
+        queue.enqueue(keys)
+        # lightly normalizes keys of length 1 once more.
+        torch.testing.assert_close(queue.rows, theirs.memory_bank.bank, rtol=EXACT, atol=0)
+
+
+@pytest.mark.parametrize(("num", "dim"), [(1, 3), (5, 4), (7, 2)])
+def test_regression_error_is_eq_2_of_byol(num: int, dim: int):
+    predictions, targets = rows(num, dim, 1), 3 * rows(num, dim, 2)
+    expected = [naive.byol(p, z) for p, z in zip(predictions.tolist(), targets.tolist(), strict=True)]
+    assert regression_error(predictions, targets).tolist() == pytest.approx(expected, rel=EXACT)
+
+
+@pytest.mark.parametrize(("num", "dim"), [(1, 3), (5, 4), (7, 2)])
+def test_negative_cosine_is_eq_1_of_simsiam(num: int, dim: int):
+    predictions, projections = rows(num, dim, 1), 3 * rows(num, dim, 2)
+    expected = [-naive.cosine(p, z) for p, z in zip(predictions.tolist(), projections.tolist(), strict=True)]
+    assert negative_cosine(predictions, projections).tolist() == pytest.approx(expected, rel=EXACT)
+
+
+@pytest.mark.parametrize(
+    ("ours", "scale", "shift"), [(negative_cosine, 1, 0), (regression_error, 2, 2)], ids=["simsiam", "byol"]
+)
+def test_siamese_losses_and_their_gradients_are_lightlys(
+    ours: Callable[[Tensor, Tensor], Tensor], scale: int, shift: int
+):
+    # lightly has one class for both: BYOL's error is 2 + 2 D.
+    theirs = pytest.importorskip("lightly.loss").NegativeCosineSimilarity()
+    fixed, mine, other = rows(5, 4, 2), rows(5, 4, 1).requires_grad_(), rows(5, 4, 1).requires_grad_()
+    loss, reference = ours(mine, fixed).mean(), shift + scale * theirs(other, fixed)
+    assert float(loss.detach()) == pytest.approx(float(reference.detach()), rel=EXACT)
+    loss.backward()
+    reference.backward()
+    torch.testing.assert_close(mine.grad, other.grad, rtol=EXACT, atol=EXACT)
+
+
+@pytest.mark.parametrize("loss", [negative_cosine, regression_error])
+def test_gradients_stop_at_what_is_predicted(loss: Callable[[Tensor, Tensor], Tensor]):
+    predictions, fixed = rows(5, 4, 1).requires_grad_(), rows(5, 4, 2).requires_grad_()
+    loss(predictions, fixed).sum().backward()
+    assert fixed.grad is None
+    assert predictions.grad is not None
+    assert bool(predictions.grad.any())
+
+
+@pytest.mark.parametrize("size", [1, 3, 6, 7])
+@pytest.mark.parametrize("batches", [(1,) * 9, (4, 4, 4, 4), (5, 2, 3, 6, 1), (20, 3), (7, 14, 2)])
+def test_the_queue_holds_the_last_keys_first_in_first_out(size: int, batches: tuple[int, ...]):
+    start = unit_rows(size, 3, 0)
+    queue, expected, seen = KeyQueue(start.clone()), start.tolist(), 0
+    for step, num in enumerate(batches):
+        keys = unit_rows(num, 3, 1 + step)
+        queue.enqueue(keys)
+        expected, seen = naive.pushed(expected, keys.tolist()), seen + num
+        assert int(queue.filled) == seen
+        assert queue.rows.roll(-(seen % size), 0).tolist() == expected  # oldest first
+
+
+DEGENERATE = {
+    "one sample": (unit_rows(1, 4, 1), unit_rows(1, 4, 2)),
+    "duplicates": (unit_rows(1, 4, 1).repeat(5, 1), unit_rows(1, 4, 2).repeat(5, 1)),
+    "all equal": (torch.ones(5, 4) / 2, torch.ones(5, 4) / 2),
+    "opposite": (torch.ones(5, 4) / 2, -torch.ones(5, 4) / 2),
+    "zero": (torch.zeros(5, 4), torch.zeros(5, 4)),
+}
+
+
+@pytest.mark.parametrize("case", DEGENERATE)
+@pytest.mark.parametrize(
+    "loss",
+    [
+        negative_cosine,
+        regression_error,
+        lambda queries, keys: queue_contrast(queries, keys, queries.detach(), 0.01),
+        lambda queries, keys: queue_contrast(queries, keys, keys[:1], 0.01),
+    ],
+    ids=["simsiam", "byol", "moco", "moco-queue-of-one"],
+)
+def test_degenerate_input_has_finite_losses_and_gradients(case: str, loss: Callable[[Tensor, Tensor], Tensor]):
+    first, second = (half.float() for half in DEGENERATE[case])
+    first = first.clone().requires_grad_()
+    value = loss(first, second)
+    assert value.shape == (len(first),)
+    value.mean().backward()
+    assert first.grad is not None
+    assert bool(value.isfinite().all())
+    assert bool(first.grad.isfinite().all())
+
+
+def test_without_negatives_every_query_finds_its_key():
+    losses = queue_contrast(unit_rows(4, 3, 1), unit_rows(4, 3, 2), torch.empty(0, 3, dtype=torch.float64), 0.1)
+    assert losses.tolist() == pytest.approx([0.0] * 4, abs=1e-14)
+
+
+IMAGES = torch.randint(0, 256, (6, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+BATCH = Batch(IMAGES, torch.arange(6), None, 0)
+
+
+def flat_model(seed: int, width: int = 5, predictor: bool = False) -> Model:
+    """A linear model on raw pixels, then batch-norm: all that a loss needs, and each view's own statistics show."""
+    torch.manual_seed(seed)
+    heads = {"predictor": nn.Linear(width, width)} if predictor else {}
+    projector = nn.Sequential(nn.Linear(64, width), nn.BatchNorm1d(width, affine=False))
+    return Model(nn.Flatten(), projector, width, heads)
+
+
+@pytest.fixture
+def task(open_tiny: Callable[..., Federation]) -> Task:
+    task = open_tiny("fedavg", "training.views=orchestra").task
+    assert task.views.first != task.views.second
+    return task
+
+
+def views(task: Task) -> list[Tensor]:
+    """The two views, drawn one after the other."""
+    generator = torch.Generator().manual_seed(2)
+    return [task.augment(IMAGES, view, generator).flatten(1).double() for view in (task.views.first, task.views.second)]
+
+
+def linear(pixels: Tensor, layer: nn.Module) -> Tensor:
+    assert isinstance(layer, nn.Linear)
+    return pixels @ layer.weight.detach().double().T + layer.bias.detach().double()
+
+
+def projected(pixels: Tensor, model: Model) -> list[list[float]]:
+    assert isinstance(model.projector, nn.Sequential)
+    return naive.batch_norm(linear(pixels, model.projector[0]).tolist(), 1e-5)
+
+
+def unit(matrix: list[list[float]]) -> list[list[float]]:
+    return F.normalize(torch.tensor(matrix, dtype=torch.float64), dim=1).tolist()
+
+
+def test_moco_asks_first_views_for_second_views(task: Task):
+    model, target, queue = flat_model(3), flat_model(4), unit_rows(9, 5, 5).float()
+    state = MoCoState(target, KeyQueue(queue.clone()))
+    output = MoCo(temperature=0.5, symmetric=False).loss(task, model, state, BATCH, torch.Generator().manual_seed(2))
+    first, second = views(task)
+    queries, keys = unit(projected(first, model)), unit(projected(second, target))
+    expected = naive.moco_batch(queries, keys, queue.tolist(), 0.5)
+    assert float(output.loss.detach()) == pytest.approx(expected, rel=FORWARD)
+    assert output.updates["keys"].tolist() == [pytest.approx(row, rel=1e-3, abs=FORWARD) for row in keys]
+    assert output.projections.tolist() == [pytest.approx(row, rel=1e-3, abs=FORWARD) for row in projected(first, model)]
+    assert torch.equal(state.queue.rows, queue)
+
+
+def test_symmetric_moco_sums_both_directions_and_remembers_both_views_keys(task: Task):
+    model, target, queue = flat_model(3), flat_model(4), unit_rows(9, 5, 5).float()
+    state = MoCoState(target, KeyQueue(queue.clone()))
+    output = MoCo(temperature=0.5).loss(task, model, state, BATCH, torch.Generator().manual_seed(2))
+    first, second = views(task)
+    there = unit(projected(first, model)), unit(projected(second, target))
+    back = unit(projected(second, model)), unit(projected(first, target))
+    expected = sum(naive.moco_batch(q, k, queue.tolist(), 0.5) for q, k in (there, back))
+    assert float(output.loss.detach()) == pytest.approx(expected, rel=FORWARD)
+    assert output.updates["keys"].tolist() == [pytest.approx(row, rel=1e-3, abs=FORWARD) for row in there[1] + back[1]]
+
+
+@pytest.mark.parametrize(("key_groups", "sizes"), [(2, [3, 3]), (3, [2, 2, 2]), (50, [2, 2, 2])])
+def test_key_groups_are_encoded_one_by_one_and_put_back_in_order(task: Task, key_groups: int, sizes: list[int]):
+    model, target, queue = flat_model(3), flat_model(4), unit_rows(9, 5, 5).float()
+    state = MoCoState(target, KeyQueue(queue))
+    objective = MoCo(symmetric=False, key_groups=key_groups)
+    keys = objective.encode(task, model, state, BATCH, torch.Generator().manual_seed(2)).keys
+    generator = torch.Generator().manual_seed(2)
+    pixels = [task.augment(IMAGES, v, generator).flatten(1).double() for v in (task.views.first, task.views.second)][1]
+    expected = torch.empty(6, 5, dtype=torch.float64)
+    for group in torch.randperm(6, generator=generator).split(sizes):
+        expected[group] = torch.tensor(unit(projected(pixels[group], target)), dtype=torch.float64)
+    torch.testing.assert_close(keys.double(), expected, rtol=1e-3, atol=FORWARD)
+
+
+def test_byol_predicts_the_targets_view_of_the_other_view(task: Task):
+    model, target = flat_model(3, predictor=True), flat_model(4)
+    output = BYOL().loss(task, model, BYOLState(target), BATCH, torch.Generator().manual_seed(2))
+    first, second = views(task)
+    p1, p2 = (
+        linear(torch.tensor(projected(view, model), dtype=torch.float64), model.part("predictor")).tolist()
+        for view in (first, second)
+    )
+    expected = naive.byol_batch(p1, p2, projected(first, target), projected(second, target))
+    assert float(output.loss.detach()) == pytest.approx(expected, rel=FORWARD)
+    assert output.projections.tolist() == [pytest.approx(row, rel=1e-3, abs=FORWARD) for row in projected(first, model)]
+
+
+def test_simsiam_predicts_its_own_view_of_the_other_view(task: Task):
+    model = flat_model(3, predictor=True)
+    output = SimSiam().loss(task, model, nn.Module(), BATCH, torch.Generator().manual_seed(2))
+    first, second = views(task)
+    z1, z2 = (projected(view, model) for view in (first, second))
+    p1, p2 = (linear(torch.tensor(z, dtype=torch.float64), model.part("predictor")).tolist() for z in (z1, z2))
+    assert float(output.loss.detach()) == pytest.approx(naive.simsiam_batch(p1, p2, z1, z2), rel=FORWARD)
+    assert output.projections.tolist() == [pytest.approx(row, rel=1e-3, abs=FORWARD) for row in z1]
+
+
+@pytest.mark.parametrize("name", ["moco", "byol"])
+def test_the_target_moves_by_the_slow_mean_of_parameters(open_tiny: Callable[..., Federation], name: str):
+    small = {"moco": ("objective.queue_size=20",), "byol": ("objective.hidden=12",)}[name]
+    task = open_tiny("fedavg", f"objective={name}", *small).task
+    objective = replace(task.objective, momentum=0.9)
+    model = task.model(task.initial_weights())
+    state = objective.start(task, model, None, torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    before = {name: value.clone() for name, value in state.target.state_dict().items()}
+    batch = Batch(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), torch.arange(2), None, 0)
+    output = objective.loss(task, model, state, batch, torch.Generator().manual_seed(3))
+    statistics = {name: value.clone() for name, value in state.target.named_buffers()}
+    objective.finish_step(task, model, state, output)
+    online = dict(model.named_parameters())
+    for key, value in state.target.named_parameters():
+        expected = naive.slow(before[key].flatten().double().tolist(), online[key].flatten().double().tolist(), 0.9)
+        # float32: 7 digits, and where both nearly cancel, of numbers of size 1.
+        assert value.flatten().tolist() == pytest.approx(expected, rel=1e-6, abs=1e-7)
+    for key, value in state.target.named_buffers():
+        assert torch.equal(value, statistics[key]), f"{key} is the target's own"
