@@ -10,6 +10,7 @@ from rayfed_ssl.engine.faults import Fault, RandomFaults
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.round_loop import Executor, Observer
+from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.runs import Result
 
 
@@ -26,6 +27,13 @@ def make_executor(
     from actors.executor import RayExecutor
 
     return RayExecutor(federation, address=address, faults=faults)
+
+
+def draw_figures(record: RunRecord) -> list[Path]:
+    """Draw a run's figures, for trackers and the terminal."""
+    from rayfed_ssl.reports.figures import draw_run  # importing matplotlib takes half a second
+
+    return draw_run(record)
 
 
 def run(
@@ -51,7 +59,7 @@ def run(
         ClientError: A client's step failed.
     """
     executor = partial(make_executor, address=address, faults=faults)
-    return runs.run(config, directory, observer=observer, executor=executor)
+    return runs.run(config, directory, observer=observer, executor=executor, draw=draw_figures)
 
 
 def resume(
@@ -78,4 +86,4 @@ def resume(
         ClusterError: Ray does not start, or the actors find no room on it.
     """
     executor = partial(make_executor, address=address, faults=faults)
-    return runs.resume(directory, *overrides, observer=observer, round=round, executor=executor)
+    return runs.resume(directory, *overrides, observer=observer, round=round, executor=executor, draw=draw_figures)

@@ -19,10 +19,10 @@ from rayfed_ssl.engine.gpu_memory import release
 from rayfed_ssl.engine.local_executor import server_file
 from rayfed_ssl.engine.round_loop import ServerReport
 from rayfed_ssl.engine.server_init_cache import first_state
+from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.addresses import Directory
 from rayfed_ssl.storage.checkpoints import Stored
-from rayfed_ssl.threads import compute_threads
 from rayfed_ssl.trees import Tree, to_numpy
 
 

@@ -1,9 +1,10 @@
-"""Versions and hardware: what bits depend on besides the settings."""
+"""Versions, hardware and threads: what bits depend on besides the settings."""
 
 import os
 import platform
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,17 @@ def cpu_model(file: Path = Path("/proc/cpuinfo")) -> str:
         if named := re.search(r"^model name\s*:\s*(.+)$", file.read_text(), re.MULTILINE):
             return named[1].strip()
     return platform.processor() or platform.machine()
+
+
+@contextmanager
+def compute_threads(number: int) -> Iterator[None]:
+    """Let torch compute with this many threads: bits of reductions depend on the number, so a run fixes it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _version(package: str) -> str | None:

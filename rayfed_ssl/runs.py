@@ -1,27 +1,23 @@
 """Run, resume and replay a federation from Python; the command line calls the same functions."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from rayfed_ssl import trackers
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.engine.faults import Fault
 from rayfed_ssl.engine.federation import ClientResult, Federation
 from rayfed_ssl.engine.ledger import Direction
 from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.readiness import check_ready
 from rayfed_ssl.engine.round_loop import (
-    ClientReport,
-    Dropped,
-    Evaluation,
     Executor,
     Observer,
     Plan,
-    RoundOutcome,
-    ServerReport,
     run_rounds,
 )
 from rayfed_ssl.errors import CheckpointError, ConfigError
@@ -32,38 +28,40 @@ from rayfed_ssl.storage.checkpoints import RunState, check_recorded, check_state
 from rayfed_ssl.trackers.tracking import tracked
 
 ExecutorFactory = Callable[[Federation], Executor]
+FigureDrawer = Callable[[RunRecord], Iterable[Path]]
 
 
 @dataclass(frozen=True)
 class Result:
-    """A run that came to its end, or to the round where it was to stop.
+    """A run that finished, or reached the round at which it was to stop.
 
     Attributes:
         directory: The run record.
         state_sha256: Digest of the server's and all clients' states after its last round.
+        figures: The figures that were drawn for trackers.
     """
 
     directory: Path
     state_sha256: str
+    figures: tuple[Path, ...] = ()
 
-    @property
+    @cached_property
     def record(self) -> RunRecord:
-        """The record as it lies on disk."""
+        """The record, read from disk on first access."""
         return RunRecord.open(self.directory)
 
     @property
     def scores(self) -> dict[str, Metrics]:
         """Accuracies in [0, 1] of the last round by encoder, as `scoring.score` gives them; none if it was not scored."""
-        record = self.record
-        return record.scores(record.last_round)
+        return self.record.scores(self.record.last_round)
 
     @property
     def degraded(self) -> bool:
-        """Whether any round went on without a client that belonged to it."""
+        """Whether any round is missing a client that belonged to it."""
         return bool(self.record.dropped())
 
     def bytes(self, direction: Direction | None = None) -> int:
-        """Bytes that crossed clients' boundaries, in one direction or in both."""
+        """Bytes that clients sent or received, in one direction or in both."""
         return sum(row["bytes"] for row in self.record.ledger if direction in (None, row["direction"]))
 
     def encoder(self, name: str = "global") -> Encoder:
@@ -72,43 +70,16 @@ class Result:
         return encoder
 
 
-class _Both(Observer):
-    """Tells several observers, in order."""
+class _Observers(Observer):
+    """Forwards every call but warnings to several observers, in order."""
 
     def __init__(self, *observers: Observer) -> None:
-        self._observers = observers
+        def forward(name: str, *arguments: Any) -> None:
+            for observer in observers:
+                getattr(observer, name)(*arguments)
 
-    def on_round(self, round: int, cohort: Sequence[int]) -> None:
-        for observer in self._observers:
-            observer.on_round(round, cohort)
-
-    def on_client(self, report: ClientReport) -> None:
-        for observer in self._observers:
-            observer.on_client(report)
-
-    def on_dropped(self, dropped: Dropped) -> None:
-        for observer in self._observers:
-            observer.on_dropped(dropped)
-
-    def on_fault(self, fault: Fault) -> None:
-        for observer in self._observers:
-            observer.on_fault(fault)
-
-    def on_server(self, report: ServerReport) -> None:
-        for observer in self._observers:
-            observer.on_server(report)
-
-    def on_round_end(self, outcome: RoundOutcome) -> None:
-        for observer in self._observers:
-            observer.on_round_end(outcome)
-
-    def on_evaluations(self, final: bool) -> None:
-        for observer in self._observers:
-            observer.on_evaluations(final)
-
-    def on_evaluated(self, evaluations: Sequence[Evaluation]) -> None:
-        for observer in self._observers:
-            observer.on_evaluated(evaluations)
+        for name in (name for name in vars(Observer) if name.startswith("on_") and name != "on_warning"):
+            setattr(self, name, partial(forward, name))
 
 
 def default_directory(config: Config) -> Path:
@@ -125,16 +96,18 @@ def run(
     executor: ExecutorFactory = LocalExecutor,
     federation: Federation | None = None,
     until: int | None = None,
+    draw: FigureDrawer | None = None,
 ) -> Result:
     """Run a federation from the start to the end.
 
     Args:
-        config: What to run.
-        directory: Where the record goes; None names one under ./runs.
-        observer: Is told how the run goes on.
+        config: The configuration.
+        directory: Where the record is written; None names one under ./runs.
+        observer: Is called at every step of the run.
         executor: Where steps run; `actors.RayExecutor` for Ray. It changes no bit of the result.
         federation: The federation, if the caller has opened it already.
-        until: Stop after this round, to go on with `resume`, to the same bits; None goes to the end.
+        until: Stop after this round, to be resumed to the same bits; None runs to the end.
+        draw: Draws the figures that trackers show of a finished run, as `rayfed_ssl.reports.figures.draw_run`.
 
     Raises:
         ConfigError: The configuration cannot be run.
@@ -145,13 +118,10 @@ def run(
     target = Path(directory) if directory else default_directory(config)
     RunRecord.refuse_used(target)
     trackers.chosen(federation.config)
-    running = executor(federation)  # before the record: a Ray that does not start leaves no empty run behind
-    try:
+    with closing(executor(federation)) as running:  # before the record: a Ray that fails to start leaves no empty run
         record = RunRecord.create(target, federation)
         with record.locked():
-            return _go(federation, record, None, observer, running, until)
-    finally:
-        running.close()
+            return _run(federation, record, None, observer or Observer(), running, until, draw)
 
 
 def resume(
@@ -161,42 +131,41 @@ def resume(
     executor: ExecutorFactory = LocalExecutor,
     round: int | None = None,
     until: int | None = None,
+    draw: FigureDrawer | None = None,
 ) -> Result:
-    """Go on with a run after its last committed round, to the same bits as if it had never stopped.
+    """Resume a run after its last committed round, to the same bits as if it had never stopped.
 
     Args:
         directory: The run record.
         overrides: Changes of `engine.*`, which change no bit where they leave device, precision and threads alone.
-        observer: Is told how the run goes on.
+        observer: As in `run`.
         executor: Where steps run.
-        round: Go on from this committed round instead of the last.
+        round: Resume from this committed round instead of the last.
         until: Stop after this round, as in `run`.
+        draw: As in `run`.
 
     Raises:
         ConfigError: There is no such run, or another process is running it.
         CheckpointError: It has no usable checkpoint.
     """
-    record = RunRecord.open(Path(directory), tables=False)
-    with record.locked():
-        record = RunRecord.open(Path(directory), tables=False)  # once more, as who had the lock may have gone on
+    observer = observer or Observer()
+    with RunRecord.open(Path(directory), tables=False).locked():
+        record = RunRecord.open(Path(directory), tables=False)  # again: another process may have written it until now
         federation = Federation.open(record.config(*overrides))
         record.check(federation, draws=True)
         check_ready(federation)
         trackers.chosen(federation.config)
         if any(override.partition("=")[0].strip() == "engine.checkpoints" for override in overrides):
             record.find_states(federation.config.engine.checkpoints, round)
-        state = _state_to_go_on_from(record, round, observer or Observer())
-        running = executor(federation)
-        try:
+        state = _state_to_resume(record, round, observer)
+        with closing(executor(federation)) as running:
             last = 0 if state is None else state.round
             checkpoints.discard_after(record.checkpoints, last)
             record.truncate(last, federation)
-            return _go(federation, record, state, observer, running, until)
-        finally:
-            running.close()
+            return _run(federation, record, state, observer, running, until, draw)
 
 
-def _state_to_go_on_from(record: RunRecord, round: int | None, observer: Observer) -> RunState | None:
+def _state_to_resume(record: RunRecord, round: int | None, observer: Observer) -> RunState | None:
     committed = checkpoints.manifests(record.checkpoints)
     if not committed:
         if not record.last_round:
@@ -222,13 +191,14 @@ def _state_to_go_on_from(record: RunRecord, round: int | None, observer: Observe
     return state
 
 
-def _go(
+def _run(
     federation: Federation,
     record: RunRecord,
     state: RunState | None,
-    observer: Observer | None,
+    observer: Observer,
     executor: Executor,
     until: int | None,
+    draw: FigureDrawer | None,
 ) -> Result:
     config = federation.config
     plan = Plan(
@@ -240,24 +210,25 @@ def _go(
         record.quarantined(),
         until,
     )
-    watching = observer or Observer()
-    begun = 0 if state is None else state.round
-    with tracked(record, config, begun, watching.on_warning) as tracking:
-        everybody = _Both(record, tracking, watching)
-        executor.faults.tell = everybody.on_fault
-        final = run_rounds(plan, executor, everybody, state, record.evaluated())
-        if final.round == config.rounds:
-            record.finish(federation)
-        else:
+    with tracked(record, config, 0 if state is None else state.round, observer.on_warning) as tracking:
+        observers = _Observers(record, tracking, observer)
+        executor.faults.tell = observers.on_fault
+        final = run_rounds(plan, executor, observers, state, record.evaluated())
+        figures: tuple[Path, ...] = ()
+        if final.round < config.rounds:
             record.pause()
+        else:
+            record.finish(federation)
+            figures = tuple(draw(record)) if draw is not None and tracking.is_active else ()
+            tracking.finish(figures)
     if missing := record.dropped():
-        watching.on_warning(
+        observer.on_warning(
             f"the run is degraded: {len(missing)} client steps are missing from rounds "
             f"{', '.join(map(str, sorted({round for round, _ in missing})))}; run.json says which and why"
         )
     for fault in executor.faults.left(plan.last):
-        watching.on_warning(f"--inject {fault} did not strike: what it was for did not happen in that round")
-    return Result(record.directory, final.sha256)
+        observer.on_warning(f"--inject {fault} did not strike: nothing matched it in that round")
+    return Result(record.directory, final.sha256, figures)
 
 
 def replay(directory: Path | str, round: int, client_id: int) -> ClientResult:
@@ -271,14 +242,14 @@ def replay(directory: Path | str, round: int, client_id: int) -> ClientResult:
     federation = Federation.open(record.config("engine.executor=local"))
     record.check(federation, draws=True)
     if client_id not in federation.shards:
-        known = ", ".join(map(str, federation.client_ids))
-        raise ConfigError(f"there is no client {client_id} that trains: the clients are {known}")
+        clients = ", ".join(map(str, federation.client_ids))
+        raise ConfigError(f"there is no client {client_id} that trains: the clients are {clients}")
     state = checkpoints.latest(record.checkpoints, round - 1)
     server: Any = checkpoints.read(state.server, record.checkpoints)
-    own = state.clients.get(client_id)
+    stored = state.clients.get(client_id)
     return federation.update_client(
         round,
         client_id,
         federation.method.download(server, client_id),
-        None if own is None else checkpoints.read(own, record.checkpoints),
+        None if stored is None else checkpoints.read(stored, record.checkpoints),
     )

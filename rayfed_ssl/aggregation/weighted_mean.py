@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rayfed_ssl.threads import compute_threads
+from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.trees import Weights
 
 PIECE = 1 << 17

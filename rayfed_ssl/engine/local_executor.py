@@ -11,10 +11,10 @@ from rayfed_ssl.engine.faults import Fault, Faults, RandomFaults
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.round_loop import ClientError, ClientReport, Dropped, Evaluation, Listener, ServerReport
 from rayfed_ssl.engine.server_init_cache import first_state
+from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.addresses import Directory
 from rayfed_ssl.storage.checkpoints import RunState, Stored
-from rayfed_ssl.threads import compute_threads
 
 
 class LocalExecutor:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 import pyarrow as pa
@@ -57,6 +58,14 @@ def score_rows(evaluations: Sequence[Evaluation]) -> list[Row]:
         scores = evaluation.metrics | {EVALUATION_SECONDS: evaluation.seconds}
         rows += _rows(evaluation.round, evaluation.encoder, scores)
     return rows
+
+
+def headline(scores: Mapping[str, Metrics], name: str) -> float | None:
+    """The global encoder's score, or the mean over clients where there is no global one."""
+    if name in scores.get("global", {}):
+        return scores["global"][name]
+    values = [metrics[name] for metrics in scores.values() if name in metrics]
+    return fmean(values) if values else None
 
 
 def lost_round(rounds: Sequence[Mapping[str, Any]], metrics: Sequence[Row], ledger: Sequence[Row]) -> int | None:

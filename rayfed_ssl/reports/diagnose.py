@@ -44,6 +44,7 @@ from torch import Tensor
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.engine.diagnostics import CLIENT_SAMPLES, encoder_diagnostics, holds, sample_images
 from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.representation_metrics import (
     angles,
@@ -59,7 +60,6 @@ from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.addresses import Directory
 from rayfed_ssl.storage.checkpoints import RunState, StoredStates
 from rayfed_ssl.storage.filesystem import write_atomically
-from rayfed_ssl.threads import compute_threads
 from rayfed_ssl.training.state_parts import model_weights
 
 FILE = "diagnostics.json"

@@ -11,12 +11,12 @@ from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.data.partitions import random_rows
 from rayfed_ssl.engine.diagnostics import shown
 from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.export.saved_encoders import encoder_file, read_encoder
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.runs import replay
 from rayfed_ssl.seeds import Purpose, derive_seed
-from rayfed_ssl.threads import compute_threads
 from rayfed_ssl.trees import Weights
 
 SAMPLES = 2048

@@ -19,6 +19,7 @@ from rayfed_ssl.data.image_store import Dataset
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.scoring import check_protocols, measure, subject_of
 from rayfed_ssl.engine.task_builder import build_task
+from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.evaluation.registry import PROTOCOLS, Protocol, configured
 from rayfed_ssl.export.encoder_file import BODY, read_export
@@ -27,7 +28,6 @@ from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.records.run_record import RunRecord, encoders_of
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.tables import write_table
-from rayfed_ssl.threads import compute_threads
 from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import misfit
 

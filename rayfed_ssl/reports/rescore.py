@@ -4,10 +4,10 @@ from pathlib import Path
 
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.round_loop import Evaluation
+from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.records.run_record import RunRecord, encoders_of
 from rayfed_ssl.storage import checkpoints
-from rayfed_ssl.threads import compute_threads
 
 
 def rescore(

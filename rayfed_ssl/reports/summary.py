@@ -9,7 +9,7 @@ from statistics import fmean
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.ledger import BreakEven
 from rayfed_ssl.method import Metrics
-from rayfed_ssl.records.metric_rows import Row
+from rayfed_ssl.records.metric_rows import Row, headline
 from rayfed_ssl.records.run_record import RunRecord
 
 
@@ -64,10 +64,7 @@ class Summary:
 
     def headline(self, score: str) -> float | None:
         """The global encoder's score, or the mean over clients where there is no global one."""
-        if score in self.scores.get("global", {}):
-            return self.scores["global"][score]
-        values = [metrics[score] for metrics in self.scores.values() if score in metrics]
-        return fmean(values) if values else None
+        return headline(self.scores, score)
 
     def architecture(self, encoder: str) -> str:
         """Name an encoder's architecture: "client-3" has that of client 3, every other the global one."""

@@ -15,12 +15,12 @@ from rayfed_ssl.aggregation.weighted_mean import TOGETHER
 from rayfed_ssl.data.public_data import PublicSet
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.ledger import account
+from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import CheckpointError
 from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.testing.trial import LazyUploads, Trial, play, state_digests
-from rayfed_ssl.threads import compute_threads
 from rayfed_ssl.training.state_parts import OBJECTIVE_STATE, part_of, with_rule
 from rayfed_ssl.trees import digest, is_node, leaves
 

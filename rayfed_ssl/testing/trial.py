@@ -17,10 +17,10 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import ClientResult, Federation
 from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.round_loop import Executor, Observer, Plan, RoundOutcome, run_rounds
+from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.checkpoints import RunState, Stored
-from rayfed_ssl.threads import compute_threads
 from rayfed_ssl.trees import digest, leaves, map_leaves
 
 

@@ -1,4 +1,4 @@
-"""The observer that keeps trackers up to date, remembers what they have, and lets none of them stop a run."""
+"""The observer that keeps trackers up to date, stores what they have, and lets none of them stop a run."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,15 +10,14 @@ from typing import Any
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.round_loop import Evaluation, Observer, RoundOutcome
-from rayfed_ssl.records.metric_rows import Row, ledger_rows, metric_rows, score_rows
+from rayfed_ssl.records.metric_rows import Row, headline, ledger_rows, metric_rows, score_rows
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.summary import summarize
 from rayfed_ssl.storage.filesystem import write_atomically
 from rayfed_ssl.trackers import Ending, Subject, Tracker, chosen, opener
 from rayfed_ssl.trackers.series import Points, moved, points
 
-MEMORY = "trackers.json"
-"""What trackers are known by and the last round that each has of each series, in the run's directory."""
+PROGRESS = "trackers.json"
+"""The trackers' ids and the last round that each has of each series, in the run's directory."""
 
 FIGURES = "figures"
 
@@ -31,25 +30,30 @@ class _Followed:
 
 
 class Tracking(Observer):
-    """Hands trackers what the record has gained; stands after the record among a run's observers.
+    """Gives trackers the new rows of the record; comes after the record among a run's observers.
 
     Args:
         record: The run's record.
-        config: What is run; its trackers are installed.
-        round: The committed round that the run goes on from, 0 at the start.
-        report: Is told once of a tracker that fails; the run goes on without it.
+        config: The run's configuration; its trackers are installed.
+        round: The committed round that the run resumes from, 0 at the start.
+        report: Is called once for a tracker that fails; the run continues without it.
     """
 
     def __init__(self, record: RunRecord, config: Config, round: int, report: Callable[[str], None]) -> None:
         self._record = record
         self._report = report
-        self._memory = _remembered(record.directory / MEMORY)
+        self._progress = _read_progress(record.directory / PROGRESS)
         self._followed: list[_Followed] = []
         self._moved: Mapping[str, float] = {}
         for name in chosen(config):
             self._attempt(name, partial(self._open, name, config, round))
-        if self._followed:
+        if self.is_active:
             self._gain(record.metrics, record.ledger)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether any tracker follows the run."""
+        return bool(self._followed)
 
     def on_round_end(self, outcome: RoundOutcome) -> None:
         """Log the round's losses, times and bytes."""
@@ -59,34 +63,34 @@ class Tracking(Observer):
         """Log the scores."""
         self._gain(score_rows(evaluations), [])
 
-    def finish(self) -> None:
-        """Log the scores that the run ended with, and its figures."""
-        if not self._followed:
+    def finish(self, figures: Sequence[Path]) -> None:
+        """Log the run's final scores and show its figures."""
+        if not self.is_active:
             return
-        summary = summarize(self._record)
-        names = {name for scores in summary.scores.values() for name in scores}
-        final = {f"final/{name}": score for name in sorted(names) if (score := summary.headline(name)) is not None}
-        self._log({summary.rounds: final})
-        for followed in [f for f in self._followed if f.logged.get(FIGURES) != summary.rounds]:
-            self._attempt(followed.name, partial(self._show, followed, summary.rounds))
+        last = self._record.last_round
+        scores = self._record.scores(last)
+        names = sorted({name for metrics in scores.values() for name in metrics})
+        self._log({last: {f"final/{name}": score for name in names if (score := headline(scores, name)) is not None}})
+        for followed in [f for f in self._followed if figures and f.logged.get(FIGURES) != last]:
+            self._attempt(followed.name, partial(self._show, followed, last, figures))
 
     def close(self, ending: Ending) -> None:
-        """Let go of all trackers."""
+        """Close all trackers."""
         for followed in list(self._followed):
             self._attempt(followed.name, partial(followed.tracker.close, ending))
 
     def _open(self, name: str, config: Config, round: int) -> None:
-        known = self._memory.get(name, {})
-        subject = Subject(self._record.directory, config.dump(), round, known.get("identity"))
+        earlier = self._progress.get(name, {})
+        subject = Subject(self._record.directory, config.dump(), round, earlier.get("identity"))
         tracker = opener(name)(subject)
-        logged: dict[str, int] = dict(known.get("logged", {})) if tracker.continues else {}
+        logged: dict[str, int] = dict(earlier.get("logged", {})) if tracker.continues else {}
         if tracker.rewinds:
             logged = {series: min(last, round) for series, last in logged.items()}
         self._followed.append(_Followed(name, tracker, logged))
 
     def _gain(self, metrics: Sequence[Row], ledger: Sequence[Row]) -> None:
-        """Log rows that the record has gained."""
-        if not self._followed:
+        """Log new rows of the record."""
+        if not self.is_active:
             return
         gained = points(metrics)
         for round, values in moved(ledger, self._moved).items():
@@ -96,34 +100,32 @@ class Tracking(Observer):
 
     def _log(self, gained: Points) -> None:
         for followed in list(self._followed):
-            self._attempt(followed.name, partial(self._hand_over, followed, gained))
+            self._attempt(followed.name, partial(self._log_to, followed, gained))
 
-    def _hand_over(self, followed: _Followed, gained: Points) -> None:
+    def _log_to(self, followed: _Followed, gained: Points) -> None:
         _log_new(followed, gained)
-        self._remember()
+        self._save_progress()
 
-    def _show(self, followed: _Followed, round: int) -> None:
-        from rayfed_ssl.reports.figures import draw_run  # matplotlib takes half a second
-
-        followed.tracker.show(round, {path.stem: path for path in draw_run(self._record)})
+    def _show(self, followed: _Followed, round: int, figures: Sequence[Path]) -> None:
+        followed.tracker.show(round, {path.stem: path for path in figures})
         followed.logged[FIGURES] = round
-        self._remember()
+        self._save_progress()
 
-    def _remember(self) -> None:
+    def _save_progress(self) -> None:
         for followed in self._followed:
-            self._memory[followed.name] = {"identity": followed.tracker.identity, "logged": followed.logged}
-        write_atomically(self._record.directory / MEMORY, json.dumps(self._memory, indent=1).encode())
+            self._progress[followed.name] = {"identity": followed.tracker.identity, "logged": followed.logged}
+        write_atomically(self._record.directory / PROGRESS, json.dumps(self._progress, indent=1).encode())
 
     def _attempt(self, name: str, action: Callable[[], None]) -> None:
-        """Do something that another program's mood decides about; whatever it raises, the run goes on."""
+        """Call a tracker; if it fails, the run continues without it."""
         try:
             action()
         except Exception as error:
             self._followed = [followed for followed in self._followed if followed.name != name]
             cause = (str(error).strip().splitlines() or [""])[0]
             self._report(
-                f"{name} failed and is left out from here on ({type(error).__name__}: {cause}); the record is complete, and "
-                f"`rayfed-ssl resume {self._record.directory} engine.trackers=[{name}]` hands over what is missing"
+                f"{name} failed and is no longer used ({type(error).__name__}: {cause}); the record is complete, and "
+                f"`rayfed-ssl resume {self._record.directory} engine.trackers=[{name}]` logs what is missing"
             )
 
 
@@ -136,27 +138,23 @@ def _log_new(followed: _Followed, gained: Points) -> None:
             followed.logged |= dict.fromkeys(new, round)
 
 
-def _remembered(path: Path) -> dict[str, Any]:
-    """Read what trackers had; a file that is missing or damaged means that they had nothing."""
+def _read_progress(path: Path) -> dict[str, Any]:
+    """Read what trackers have; a missing or damaged file means nothing."""
     try:
-        known = json.loads(path.read_text())
-        return known if isinstance(known, dict) else {}
+        content = json.loads(path.read_text())
+        return content if isinstance(content, dict) else {}
     except (OSError, ValueError):
         return {}
 
 
 @contextmanager
 def tracked(record: RunRecord, config: Config, round: int, report: Callable[[str], None]) -> Iterator[Tracking]:
-    """Let trackers follow what happens inside, and tell them how it ended."""
+    """Let trackers follow a run, and close them with how it ended."""
     tracking = Tracking(record, config, round, report)
     ending: Ending = "failed"
     try:
         yield tracking
-        if record.summary["finished"] is None:
-            ending = "interrupted"  # it pauses, to be resumed
-        else:
-            tracking.finish()
-            ending = "finished"
+        ending = "interrupted" if record.summary["finished"] is None else "finished"  # a paused run is to be resumed
     except KeyboardInterrupt:
         ending = "interrupted"
         raise

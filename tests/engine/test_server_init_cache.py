@@ -17,12 +17,12 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.client_cost import measure
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.server_init_cache import facts_of, first_state
+from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Method
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.records.manifest import settings_sha256
 from rayfed_ssl.storage import checkpoints
-from rayfed_ssl.threads import compute_threads
 from rayfed_ssl.trees import digest
 
 Tiny = Callable[..., Config]

@@ -16,9 +16,10 @@ import pytest
 
 from rayfed_ssl import Config, ConfigError, Observer, resume, run
 from rayfed_ssl.records.run_record import RunRecord
+from rayfed_ssl.reports.figures import draw_run
 from rayfed_ssl.trackers import LIBRARIES, Library, chosen
 from rayfed_ssl.trackers.series import moved, points
-from rayfed_ssl.trackers.tracking import MEMORY
+from rayfed_ssl.trackers.tracking import PROGRESS
 from tests.stopping import StopAt
 from tests.test_layers import loaded_after
 
@@ -219,7 +220,7 @@ def test_a_tracker_that_comes_late_gets_everything(tmp_path: Path, plain: Path, 
 
 
 def test_a_run_without_trackers_leaves_nothing_for_them(plain: Path):
-    assert not {path.name for path in plain.iterdir()} & {MEMORY, "tensorboard", "wandb", "figures"}
+    assert not {path.name for path in plain.iterdir()} & {PROGRESS, "tensorboard", "wandb", "figures"}
 
 
 def test_configuration_and_figures_are_shown(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -229,7 +230,7 @@ def test_configuration_and_figures_are_shown(tiny: Tiny, tmp_path: Path, monkeyp
 
     monkeypatch.setenv("WANDB_MODE", "offline")
     config = settings(tiny, "rounds=1", "engine.trackers=[tensorboard, wandb]")
-    directory = run(config, tmp_path / "run").directory
+    directory = run(config, tmp_path / "run", draw=draw_run).directory
     events = EventAccumulator(str(directory / "tensorboard")).Reload()
     (text,) = events.Tensors("config/text_summary")
     assert "alpha: 1.0" in text.tensor_proto.string_val[0].decode()
@@ -239,7 +240,7 @@ def test_configuration_and_figures_are_shown(tiny: Tiny, tmp_path: Path, monkeyp
     logged = {item.key: json.loads(item.value_json) for r in records for item in r.run.config.update}
     assert logged["partition"]["alpha"] == 1.0
     assert {record.run.run_id for record in records if record.run.run_id} == {
-        json.loads((directory / MEMORY).read_text())["wandb"]["identity"]
+        json.loads((directory / PROGRESS).read_text())["wandb"]["identity"]
     }
     assert len(list((directory / "wandb").glob("offline-run-*/files/media/images/figures/*.png"))) == 2
 
@@ -260,7 +261,7 @@ def test_mlflow_gets_parameters_figures_and_how_it_ended(
     experiment = client.get_experiment_by_name("mine")
     (found,) = client.search_runs([experiment.experiment_id])
     assert (found.info.run_name, found.info.status) == ("run", "KILLED")
-    resume(tmp_path / "run")
+    resume(tmp_path / "run", draw=draw_run)
     (found,) = client.search_runs([experiment.experiment_id])
     assert found.info.status == "FINISHED"
     assert (found.data.params["partition.alpha"], found.data.params["method.name"]) == ("1.0", "local")
@@ -307,7 +308,7 @@ def test_a_tracker_that_fails_is_reported_once_and_the_run_goes_on(
         observer = Failing()
         result = run(settings(tiny, "engine.trackers=tensorboard"), tmp_path / "run", observer=observer)
     (message,) = observer.messages
-    assert message.startswith("tensorboard failed and is left out from here on (OSError: no space left); the record")
+    assert message.startswith("tensorboard failed and is no longer used (OSError: no space left); the record")
     assert f"rayfed-ssl resume {tmp_path / 'run'} engine.trackers=[tensorboard]" in message
     assert result.state_sha256 == RunRecord.open(plain).summary["rounds"][-1]["state_sha256"]
     resume(tmp_path / "run")
@@ -338,7 +339,7 @@ def test_what_trackers_had_cannot_be_written_down_and_the_run_goes_on(
     result = run(settings(tiny, "engine.trackers=tensorboard"), tmp_path / "run", observer=observer)
     assert result.record.summary["finished"]
     (message,) = observer.messages
-    assert "tensorboard failed and is left out from here on (OSError: no space left on device)" in message
+    assert "tensorboard failed and is no longer used (OSError: no space left on device)" in message
 
 
 def test_without_an_observer_a_failing_tracker_is_a_warning(
@@ -346,7 +347,7 @@ def test_without_an_observer_a_failing_tracker_is_a_warning(
 ):
     pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
     monkeypatch.setattr(import_module(LIBRARIES["tensorboard"].module), "open_tracker", FullDisk)
-    with pytest.warns(RuntimeWarning, match="tensorboard failed and is left out"):
+    with pytest.warns(RuntimeWarning, match="tensorboard failed and is no longer used"):
         run(settings(tiny, "engine.trackers=tensorboard"), tmp_path / "run")
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import yaml
 
-from actors.runs import make_executor
+from actors.runs import draw_figures, make_executor
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.config.sections import BITS, Engine
 from rayfed_ssl.errors import ConfigError
@@ -125,9 +125,9 @@ def in_process(config: Config, directory: Path, lock: int | None = None) -> str 
 
     try:
         if (directory / "run.json").is_file():
-            resume(directory, executor=make_executor)
+            resume(directory, executor=make_executor, draw=draw_figures)
         else:
-            run(config, directory, executor=make_executor)
+            run(config, directory, executor=make_executor, draw=draw_figures)
     except Exception as error:  # a cell that fails, for whatever reason, must not keep the others from running
         return " ".join(f"{error}".split()) or type(error).__name__
     return None

@@ -17,6 +17,7 @@ from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.data.partitions import random_rows
 from rayfed_ssl.data.public_data import PublicClient, parse_public
 from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.method import Encoder
@@ -30,7 +31,6 @@ from rayfed_ssl.reports.html.tables import PageCell, PageTable
 from rayfed_ssl.reports.partition_figure import count_samples, partition_figure
 from rayfed_ssl.seeds import Purpose, derive_seed
 from rayfed_ssl.storage import checkpoints
-from rayfed_ssl.threads import compute_threads
 
 Embedding = Literal["tsne", "umap"]
 

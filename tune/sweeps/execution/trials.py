@@ -25,7 +25,7 @@ from ray.tune.execution.placement_groups import PlacementGroupFactory
 from ray.tune.search import Searcher
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
-from actors.runs import make_executor
+from actors.runs import draw_figures, make_executor
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.errors import BusyError, ConfigError
 from tune.sweeps.execution.resources import Room
@@ -63,10 +63,10 @@ def make_leg(config: Config, directory: Path, until: int) -> str | None:
             try:
                 if (directory / "run.json").is_file():
                     # Where it runs may have changed since it began: the number of actors, for one.
-                    resume(directory, *_engine(config), executor=make_executor, until=until)
+                    resume(directory, *_engine(config), executor=make_executor, until=until, draw=draw_figures)
                 else:
                     _clear(directory)
-                    run(config, directory, executor=make_executor, until=until)
+                    run(config, directory, executor=make_executor, until=until, draw=draw_figures)
                 return None
             except BusyError:  # the process of an earlier try may still be on its way out
                 if time.monotonic() > limit:
