@@ -1,4 +1,4 @@
-"""The Ray layer: client actors, one server actor, and the executor that drives them with the bits of the local one.
+"""The Ray layer: client actors, a server actor, and an executor with the same results as the local one.
 
 from actors import run
 
@@ -23,21 +23,21 @@ RAY_ENVIRONMENT = {
     # Freed uploads leave the object store within milliseconds; the default of a second let 3 GB of them pile up.
     "RAY_free_objects_period_milliseconds": "20",
     "RAY_free_objects_batch_size": "1",
-    # On a machine that is busy with other things Ray's own helpers start slowly, which is no reason to give up.
+    # On a busy machine Ray's agents start slowly.
     "RAY_agent_register_timeout_ms": "120000",
-    # What else a call that failed has left is no news, and Ray would print a traceback for each.
+    # Ray would print a traceback for each result of a failed call that nobody reads.
     "RAY_IGNORE_UNHANDLED_ERRORS": "1",
     # The server actor reserves no GPU and yet distils on one, so its CUDA_VISIBLE_DEVICES must stay as it is.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-"""Settings that Ray reads from the environment while it is imported or started; what the user has set stays."""
+"""Settings that Ray reads from the environment while it is imported or started; the user's own take precedence."""
 
 for _name, _value in RAY_ENVIRONMENT.items():
     os.environ.setdefault(_name, _value)
 
 _EXPORTS = {
-    "ActorError": "actors.placement.restarts",
-    "ClusterError": "actors.cluster.connect",
+    "ActorError": "actors.errors",
+    "ClusterError": "actors.errors",
     "RayExecutor": "actors.executor",
     "resume": "actors.runs",
     "run": "actors.runs",
@@ -47,7 +47,7 @@ __all__ = ["RAY_ENVIRONMENT", "ActorError", "ClusterError", "RayExecutor", "resu
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for: Ray takes half a second, and must not be loaded before the settings above."""
+    """Import lazily: Ray takes half a second, and must not be loaded before the settings above."""
     if name not in _EXPORTS:
         raise AttributeError(f"module 'actors' has no attribute {name!r}")
     value = getattr(import_module(_EXPORTS[name]), name)

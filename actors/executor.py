@@ -6,22 +6,31 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 from ray import ObjectRef
 
-from actors.client_actor import ClientActor, Step
-from actors.cluster.connect import ClusterError, start
-from actors.cluster.version_check import difference, own_versions
-from actors.dispatch.calls import Done, Failed
+from actors.client_actor import ClientActor, ClientStep
+from actors.cluster.connect import start
+from actors.cluster.version_check import hardware_warning, local_versions
+from actors.dispatch.calls import Completed, Failed
 from actors.dispatch.pool import ActorPool
-from actors.dispatch.queue import Job, expect, settle
-from actors.fault_injection import LostObject, strike_after_client
-from actors.objects.client_states import MemoryCache, is_mapped
-from actors.objects.object_store import KEPT_BYTES, KEPT_SHARE, Parcel, UploadLostError, fill
-from actors.placement.plan import actor_config, beside_gpu, check_share, claim, gpus_of, refuse_early, reservation
-from actors.placement.restarts import ActorError, Keeper, await_ready
+from actors.dispatch.queue import WorkItem, assign_clients, client_items
+from actors.errors import ActorError, ClusterError, UploadLostError
+from actors.fault_injection import LostObject, fail_driver
+from actors.objects.client_states import StateRefs, is_mapped
+from actors.objects.object_store import UPLOAD_CACHE_BYTES, UPLOAD_CACHE_SHARE, ItemRef, insert_refs
+from actors.placement.plan import (
+    actor_config,
+    actor_options,
+    check_fits,
+    check_shared_gpus,
+    place,
+    query_gpus,
+    server_strategy,
+)
+from actors.placement.restarts import RestartableActor, wait_until_ready
 from actors.server_actor import ServerActor
 from rayfed_ssl.engine.faults import KINDS, Fault, Faults, RandomFaults
 from rayfed_ssl.engine.federation import Federation, client_error
@@ -32,17 +41,26 @@ from rayfed_ssl.storage.addresses import Directory
 from rayfed_ssl.storage.checkpoints import RunState, Stored
 from rayfed_ssl.trees import Tree
 
-MEMORY_SHARE = 0.25
-"""Part of the object store that client states may fill; those beyond are read from the checkpoint."""
+STATES_SHARE = 0.25
+"""Fraction of the object store that client states may take; others are read from the checkpoint."""
 
 CALL_SECONDS = 0.5
-"""Clients' steps that are shorter go together in one call, up to this sum: little is lost when an actor dies in it."""
+"""Shorter steps share a call up to this sum: little is lost when an actor dies in it."""
 
 RELEASE_TIMEOUT = 10.0
-"""Seconds that client actors have to give back GPU memory; one that is gone does not hold up the round."""
+"""Seconds that client actors have to free GPU memory; a dead one does not delay the round."""
 
-ONE_LIFE: dict[str, Any] = {"max_restarts": 0, "max_task_retries": 0}
-"""Ray repeats calls out of order and on actors without state; here the driver repeats them."""
+NO_RESTARTS: dict[str, Any] = {"max_restarts": 0, "max_task_retries": 0}
+"""Ray repeats calls out of order and on actors without state, so the driver repeats them."""
+
+
+class _Prepared(NamedTuple):
+    """The downloads that a server actor selects for the next round."""
+
+    server: Any
+    state: Stored
+    cohort: Sequence[int]
+    downloads: Any
 
 
 class RayExecutor:
@@ -50,15 +68,15 @@ class RayExecutor:
 
     Args:
         federation: The federation whose steps are run; each actor opens its own from the same configuration.
-        address: A Ray to attach to, "host:port" or "auto"; None starts one, unless this process has one already.
-        faults: What shall go wrong.
+        address: A Ray to join, "host:port" or "auto"; None starts one, unless this process has one already.
+        faults: Faults to inject.
 
     Attributes:
         retries: Client steps that were repeated because their actor died.
         placement: The client actors and what they reserve.
 
     Raises:
-        ClusterError: Ray does not start, or the actors find no room on it.
+        ClusterError: Ray does not start, or the actors do not fit on it.
     """
 
     def __init__(
@@ -68,54 +86,53 @@ class RayExecutor:
         self.faults = Faults(faults, federation.config.rounds, federation.cohort, KINDS)
         self._federation = federation
         self._engine = federation.config.engine
-        self._uploads: dict[int, Parcel] = {}
+        self._uploads: dict[int, ItemRef] = {}
         self._downloads: dict[int, Any] = {}
-        self._ahead: tuple[Any, Stored, Sequence[int], Any] | None = None
+        self._prepared: _Prepared | None = None
         self._seconds: dict[int, float] = {}
         self._sent: dict[int, int] = {}
         self._sizes = {client_id: len(rows) for client_id, rows in federation.shards.items()}
         self._lost = LostObject()
-        self._closing = ExitStack()
-        refuse_early(federation, address)
+        self._exit_stack = ExitStack()
+        check_fits(federation, address)
         self._cluster = start(address)
-        self._closing.callback(self._cluster.stop)
+        self._exit_stack.callback(self._cluster.stop)
         try:
             self._health = self._cluster.health
-            self._make_actors()
+            self._create_actors()
         except BaseException:
             self.close()
             raise
 
-    def _make_actors(self) -> None:
+    def _create_actors(self) -> None:
         nodes = self._cluster.nodes()
-        self.placement = claim(self._federation, nodes)
-        cards = gpus_of(nodes) if self.placement.gpus else ()
-        config, versions = actor_config(self._federation, self.placement), own_versions()
-        attempts = self._engine.attempts
+        self.placement = place(self._federation, nodes)
+        gpus = query_gpus(nodes) if self.placement.gpus else ()
+        config, versions = actor_config(self._federation, self.placement), local_versions()
+        attempts, check = self._engine.attempts, self._health.check
+        cache_bytes = min(UPLOAD_CACHE_BYTES, int(UPLOAD_CACHE_SHARE * min(node.store for node in nodes)))
 
-        room = min(KEPT_BYTES, int(KEPT_SHARE * min(node.store for node in nodes)))
+        def create_server() -> Any:
+            strategy = server_strategy(self._cluster.nodes())  # the machine of the last one may be dead
+            server = ray.remote(num_cpus=0, scheduling_strategy=strategy, **NO_RESTARTS)(ServerActor)
+            return server.remote(config, versions, cache_bytes)
 
-        def make_server() -> Any:
-            place = beside_gpu(self._cluster.nodes())  # the machine of the last one may be gone
-            server = ray.remote(num_cpus=0, scheduling_strategy=place, **ONE_LIFE)(ServerActor)
-            return server.remote(config, versions, room)
-
-        self._keeper = Keeper(make_server, attempts, self._health.check)
-        self._closing.callback(self._keeper.close)
-        client = ray.remote(**reservation(self.placement), **ONE_LIFE)(ClientActor)
-        self._pool = ActorPool(
-            lambda: client.remote(config, versions), self.placement.num_actors, attempts, self._health.check
-        )
-        self._closing.callback(self._pool.close)
-        self._homes = settle(self._sizes, self.placement.num_actors)
-        self._memories = MemoryCache(int(MEMORY_SHARE * sum(node.store for node in nodes)))
-        if told := difference(await_ready([self._keeper.actor, *self._pool.actors.values()], self._health.check)):
-            warnings.warn(told, RuntimeWarning, stacklevel=2)
-        check_share(self.placement, self._federation, next(iter(self._pool.actors.values())), cards, self._health.get)
+        self._server = RestartableActor(create_server, attempts, check)
+        self._exit_stack.callback(self._server.close)
+        client = ray.remote(**actor_options(self.placement), **NO_RESTARTS)(ClientActor)
+        self._pool = ActorPool(lambda: client.remote(config, versions), self.placement.num_actors, attempts, check)
+        self._exit_stack.callback(self._pool.close)
+        self._assigned = assign_clients(self._sizes, self.placement.num_actors)
+        self._states = StateRefs(int(STATES_SHARE * sum(node.store for node in nodes)))
+        hardware = wait_until_ready([self._server.actor, *self._pool.actors.values()], check)
+        if warning := hardware_warning(hardware):
+            warnings.warn(warning, RuntimeWarning, stacklevel=2)
+        first = next(iter(self._pool.actors.values()))
+        check_shared_gpus(self.placement, self._federation, first, gpus, self._health.get)
 
     def init_server(self, directory: Directory) -> Stored:
         """Make and store the server's state before round 1."""
-        stored: Stored = self._keeper.ask(lambda server: self._health.get(server.init.remote(directory.resolve())))
+        stored: Stored = self._server.call(lambda server: self._health.get(server.init.remote(directory.resolve())))
         return stored
 
     def train_clients(
@@ -124,107 +141,106 @@ class RayExecutor:
         """Run one round's client steps; uploads and states stay where they were made."""
         self._uploads = {}
         reports = []
-        for result in self._train(state, cohort, directory.resolve(), deadline=self._engine.deadline):
-            self._health.look()
+        for result in self._train(state, cohort, directory.resolve(), timeout=self._engine.deadline):
+            self._health.check_regularly()
             if isinstance(result, Failed):
-                listener.on_dropped(self._dropped(state.round, result))
+                listener.on_dropped(self._drop(state.round, result))
             else:
                 reports.append(result)
                 listener.on_client(result)
-                strike_after_client(self.faults, state.round, self._health)
+                fail_driver(self.faults, state.round, self._health)
         return tuple(sorted(reports, key=lambda report: report.client))
 
     def _train(
-        self, state: RunState, cohort: Sequence[int], directory: Directory, deadline: float | None = None
+        self, state: RunState, cohort: Sequence[int], directory: Directory, timeout: float | None = None
     ) -> Iterator[ClientReport | Failed]:
-        def park() -> None:
-            self._downloads = self._keeper.ask(
+        def select_downloads() -> None:
+            self._downloads = self._server.call(
                 lambda server: self._collect(
-                    self._prepared(state, cohort) or server.downloads.remote(cohort, state.server, directory)
+                    self._take_prepared(state, cohort) or server.downloads.remote(cohort, state.server, directory)
                 )
             )
 
-        def submit(actor: Any, jobs: Sequence[Job]) -> Sequence[ObjectRef[Any]]:
-            steps = [self._step(state, job.key) for job in jobs]
-            call = actor.update_clients.options(num_returns=2 + (0 if is_mapped(directory) else len(jobs)))
+        def submit(actor: Any, items: Sequence[WorkItem]) -> Sequence[ObjectRef[Any]]:
+            steps = [self._step(state, item.key) for item in items]
+            call = actor.update_clients.options(num_returns=2 + (0 if is_mapped(directory) else len(items)))
             refs: Sequence[ObjectRef[Any]] = call.remote(state.round, steps, directory)
             return refs
 
-        over = None if deadline is None else time.monotonic() + deadline
-        park()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        select_downloads()
         before = self._pool.retries
         try:
-            for done in self._pool.run(
-                self._jobs(state.round, cohort),
+            for result in self._pool.run(
+                self._items(state.round, cohort),
                 submit,
-                homes=self._homes,
+                assigned=self._assigned,
                 call_seconds=CALL_SECONDS,
-                deadline=over,
-                store_again=park,
+                deadline=deadline,
+                restore_inputs=select_downloads,
             ):
-                yield self._keep(state.round, done)
+                yield self._record(state.round, result)
         finally:
             self.retries += self._pool.retries - before
             self._downloads = {}
 
-    def _prepare(self, round: int, server: Stored, directory: Directory) -> None:
-        """Let the server select what it will send in the next round while this one is recorded and scored."""
+    def _prepare(self, round: int, state: Stored, directory: Directory) -> None:
+        """Let the server select the next round's downloads while this round is recorded and scored."""
         if round <= self._federation.config.rounds:
-            actor, cohort = self._keeper.actor, self._federation.cohort(round)
-            self._ahead = actor, server, cohort, actor.downloads.remote(cohort, server, directory)
+            server, cohort = self._server.actor, self._federation.cohort(round)
+            self._prepared = _Prepared(server, state, cohort, server.downloads.remote(cohort, state, directory))
 
-    def _prepared(self, state: RunState, cohort: Sequence[int]) -> Any | None:
+    def _take_prepared(self, state: RunState, cohort: Sequence[int]) -> Any | None:
         """Take what the present server actor prepared, once, if it is for these clients and from this state."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is None:
+        prepared, self._prepared = self._prepared, None
+        if prepared is None or prepared.server is not self._server.actor or prepared.state != state.server:
             return None
-        actor, server, known, parts = ahead
-        return parts if actor is self._keeper.actor and server == state.server and set(cohort) <= set(known) else None
+        return prepared.downloads if set(cohort) <= set(prepared.cohort) else None
 
-    def _step(self, state: RunState, client_id: int) -> Step:
-        own = state.clients.get(client_id)
-        memory = None if own is None else self._memories.find(client_id, own)
-        if memory is not None and self.faults.take("lose-state", state.round, client_id):
-            memory = replace(memory, parcel=Parcel(self._lost.ref, 0))
+    def _step(self, state: RunState, client_id: int) -> ClientStep:
+        stored = state.clients.get(client_id)
+        ref = None if stored is None else self._states.find(client_id, stored)
+        if ref is not None and self.faults.take("lose-state", state.round, client_id):
+            ref = replace(ref, item=ItemRef(self._lost.ref, 0))
         faults = self.faults.for_step(state.round, client_id)
-        return Step(client_id, self._downloads[client_id], memory, faults)
+        return ClientStep(client_id, self._downloads[client_id], ref, faults)
 
-    def _keep(self, round: int, done: Done | Failed) -> ClientReport | Failed:
-        """Take note of what a client left in the object store."""
-        if isinstance(done, Failed):
-            return done
-        if isinstance(done.value, ClientError):
-            return Failed(done.key, str(done.value), done.value)
-        report: ClientReport = done.value
-        upload, *states = done.refs
-        self._uploads[done.key] = Parcel(upload, done.place)
-        if self.faults.take("lose-upload", round, done.key):
-            self._uploads[done.key] = Parcel(self._lost.ref, 0)
-        self._memories.keep(done.key, report.state, Parcel(states[done.place], 0) if states else None)
-        self._seconds[done.key] = report.seconds
-        self._sent[done.key] = total(report.ledger, "up")
+    def _record(self, round: int, result: Completed | Failed) -> ClientReport | Failed:
+        """Keep the refs to what a client's step left in the object store."""
+        if isinstance(result, Failed):
+            return result
+        if isinstance(result.value, ClientError):
+            return Failed(result.key, str(result.value), result.value)
+        report: ClientReport = result.value
+        uploads, *states = result.refs
+        self._uploads[result.key] = ItemRef(uploads, result.index)
+        if self.faults.take("lose-upload", round, result.key):
+            self._uploads[result.key] = ItemRef(self._lost.ref, 0)
+        self._states.add(result.key, report.state, ItemRef(states[result.index], 0) if states else None)
+        self._seconds[result.key] = report.seconds
+        self._sent[result.key] = total(report.ledger, "up")
         return report
 
-    def _dropped(self, round: int, failed: Failed) -> Dropped:
-        """Give the reason for going on without a client, or stop the run.
+    def _drop(self, round: int, failed: Failed) -> Dropped:
+        """Give the reason for dropping a client from the round, or stop the run.
 
         Raises:
-            ClientError: Its step failed, and that is not to be lived with.
+            ClientError: Its step failed, and the configuration does not allow that.
         """
-        if failed.late:
+        if failed.is_late:
             return late(self._engine, failed.key)
-        error = self._failure(round, failed)
+        error = self._error(round, failed)
         if self._engine.on_failure == "stop" or not isinstance(error, ClientError):
             raise error
-        return Dropped(failed.key, str(error), quarantined=failed.deadly)
+        return Dropped(failed.key, str(error), quarantined=failed.killed_actors)
 
-    def _failure(self, round: int, failed: Failed) -> BaseException:
+    def _error(self, round: int, failed: Failed) -> BaseException:
         return failed.cause or client_error(self._federation.config, round, failed.key, failed.reason)
 
-    def _jobs(self, round: int, cohort: Sequence[int]) -> list[Job]:
-        jobs = expect(cohort, self._sizes, self._seconds, self._sent)
-        # A step that something goes wrong in has its call for itself, so that no other suffers from it.
-        return [replace(job, seconds=None) if self.faults.strikes(round, job.key) else job for job in jobs]
+    def _items(self, round: int, cohort: Sequence[int]) -> list[WorkItem]:
+        items = client_items(cohort, self._sizes, self._seconds, self._sent)
+        # A step with a fault has a call of its own, so that it disturbs no other.
+        return [replace(item, seconds=None) if self.faults.strikes(round, item.key) else item for item in items]
 
     def update_server(self, state: RunState, cohort: Sequence[int], directory: Directory) -> ServerReport:
         """Aggregate the uploads of the clients that were just trained."""
@@ -234,32 +250,32 @@ class RayExecutor:
         losses = Counter[int]()
         while True:
             try:
-                report: ServerReport = self._keeper.ask(
-                    lambda server: self._health.get(
-                        server.update.remote(
-                            state.round, state.server, self._uploads, directory, self.faults.for_server(state.round)
-                        )
-                    )
-                )
+                report: ServerReport = self._server.call(lambda server: self._update(server, state, directory))
                 break
             except UploadLostError as error:
-                lost = error.client_id
-            losses[lost] += 1
-            if losses[lost] >= self._engine.attempts:
+                client_id = error.client_id
+            losses[client_id] += 1
+            if losses[client_id] >= self._engine.attempts:
                 raise ClusterError(
-                    f"the upload of client {lost} was lost {losses[lost]} times: see `ray status`, then resume the run"
+                    f"the upload of client {client_id} was lost {losses[client_id]} times: see `ray status`, "
+                    "then resume the run"
                 )
-            again[lost] = self._train_again(state, lost, directory)
+            again[client_id] = self._train_again(state, client_id, directory)
         self._uploads = {}
         self._prepare(state.round + 1, report.state, directory)
-        reports = tuple(one for one in again.values() if isinstance(one, ClientReport))
-        return replace(report, again=reports, dropped=tuple(one for one in again.values() if isinstance(one, Dropped)))
+        reports = tuple(result for result in again.values() if isinstance(result, ClientReport))
+        dropped = tuple(result for result in again.values() if isinstance(result, Dropped))
+        return replace(report, again=reports, dropped=dropped)
+
+    def _update(self, server: Any, state: RunState, directory: Directory) -> Any:
+        faults = self.faults.for_server(state.round)
+        return self._health.get(server.update.remote(state.round, state.server, self._uploads, directory, faults))
 
     def _train_again(self, state: RunState, client_id: int, directory: Directory) -> ClientReport | Dropped:
-        """Make an upload anew, or go on without it.
+        """Compute a lost upload again, or drop its client.
 
         Raises:
-            ClientError: The step failed, and that is not to be lived with, or nobody is left.
+            ClientError: The step failed, and the configuration does not allow that, or no client is left.
         """
         self.retries += 1
         (result,) = self._train(state, [client_id], directory)
@@ -267,46 +283,45 @@ class RayExecutor:
             return result
         del self._uploads[client_id]
         if not self._uploads:
-            raise self._failure(state.round, result)
-        return self._dropped(state.round, result)
+            raise self._error(state.round, result)
+        return self._drop(state.round, result)
 
     def _release_gpus(self) -> None:
-        """Let the client actors give back the GPU memory that torch keeps for them, before the server works there."""
-        asked = [actor.release.remote() for actor in self._pool.idle] if self.placement.gpus else []
-        if asked:
-            ray.wait(asked, num_returns=len(asked), timeout=RELEASE_TIMEOUT)
+        """Let idle client actors free the GPU memory that torch caches, before the server computes."""
+        released = [actor.release.remote() for actor in self._pool.idle] if self.placement.gpus else []
+        if released:
+            ray.wait(released, num_returns=len(released), timeout=RELEASE_TIMEOUT)
 
     def evaluate(self, state: RunState, directory: Directory, final: bool) -> tuple[Evaluation, ...]:
-        """Score every encoder that the method shows, several at a time."""
-        memories = {client_id: self._memories.find(client_id, own) for client_id, own in state.clients.items()}
+        """Score every encoder that the method gives, several at a time."""
+        refs = {client_id: self._states.find(client_id, stored) for client_id, stored in state.clients.items()}
         encoders: dict[str, Any] = {}
 
-        def show() -> None:
+        def select_encoders() -> None:
             encoders.update(
-                self._keeper.ask(
-                    lambda server: self._collect(server.encoders.remote(state.server, memories, directory.resolve()))
+                self._server.call(
+                    lambda server: self._collect(server.encoders.remote(state.server, refs, directory.resolve()))
                 )
             )
 
-        def submit(actor: Any, jobs: Sequence[Job]) -> Sequence[ObjectRef[Any]]:
-            (job,) = jobs
-            return [actor.evaluate.remote(encoders[job.key], job.key, state.round, final)]
+        def submit(actor: Any, items: Sequence[WorkItem]) -> Sequence[ObjectRef[Any]]:
+            (item,) = items
+            return [actor.evaluate.remote(encoders[item.key], item.key, state.round, final)]
 
-        show()
-        scores = {}
-        for done in self._pool.run([Job(name) for name in encoders], submit, store_again=show):
-            if isinstance(done, Failed):
-                if done.cause is not None:
-                    raise done.cause
-                raise ActorError(f"scoring encoder {done.key} after round {state.round} failed: {done.reason}")
-            scores[done.key] = done.value
-        return tuple(scores[name] for name in encoders)
+        select_encoders()
+        evaluations = {}
+        for result in self._pool.run([WorkItem(name) for name in encoders], submit, restore_inputs=select_encoders):
+            if isinstance(result, Failed):
+                message = f"scoring encoder {result.key} after round {state.round} failed: {result.reason}"
+                raise result.cause or ActorError(message)
+            evaluations[result.key] = result.value
+        return tuple(evaluations[name] for name in encoders)
 
-    def _collect(self, parts: Iterable[ObjectRef[Any]]) -> Tree:
-        """Join what `park` took apart: refs to the parts, and at last the plan."""
-        *refs, plan = self._health.collect(parts)
-        return fill(self._health.get(plan), refs)
+    def _collect(self, generator: Iterable[ObjectRef[Any]]) -> Tree:
+        """Put the refs of a generator's parts into the packed messages that it yields at last."""
+        *refs, packed = self._health.collect(generator)
+        return insert_refs(self._health.get(packed), refs)
 
     def close(self) -> None:
         """End the actors, and Ray if it was started here."""
-        self._closing.close()
+        self._exit_stack.close()

@@ -1,29 +1,28 @@
-"""How faults strike on Ray: actors and Ray's own processes that die by SIGKILL, objects that are lost in earnest."""
+"""Fault injection on Ray: actors and Ray's own processes are killed by SIGKILL, objects are really lost."""
 
 import os
 import signal
 import time
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import ray
 from ray import ObjectRef
 from ray.exceptions import GetTimeoutError, ObjectLostError, ObjectStoreFullError
 
+from actors.cluster.health import Health
+from actors.errors import ClusterError
 from rayfed_ssl.engine.faults import Fault, Faults
 from rayfed_ssl.errors import ConfigError
-
-if TYPE_CHECKING:
-    from actors.cluster.health import Health  # a client actor has no use for it
 
 LOSS_TIMEOUT = 60.0
 """Seconds until the death of an object's owner must be known."""
 
 
-def strike_actor(faults: Sequence[Fault]) -> None:
-    """Do to this actor what is due, when its work is done and nobody knows of it yet.
+def fail_actor(faults: Sequence[Fault]) -> None:
+    """Inject what is due into this actor, after its work is done and before its result is returned.
 
     Raises:
         ObjectStoreFullError: That is due.
@@ -35,15 +34,15 @@ def strike_actor(faults: Sequence[Fault]) -> None:
             raise ObjectStoreFullError(f"injected by --inject {fault}")
 
 
-def strike_after_client(faults: Faults, round: int, health: "Health") -> None:
-    """Do what is due to Ray or to this process once a client of a round is done.
+def fail_driver(faults: Faults, round: int, health: Health) -> None:
+    """Inject what is due into Ray or this process after a client of a round is done.
 
     Raises:
-        ConfigError: Ray shall die, and is not ours.
+        ConfigError: Ray is to be killed, and this run has not started it.
     """
     if faults.take("kill-ray", round):
         if "raylet" not in health.vital:
-            raise ConfigError("--inject kill-ray strikes only a Ray that the run has started: leave --address out")
+            raise ConfigError("--inject kill-ray works only on a Ray that the run has started: leave --address out")
         health.vital["raylet"].kill()
     faults.strike_driver(round)
 
@@ -53,20 +52,18 @@ class LostObject:
 
     @cached_property
     def ref(self) -> ObjectRef[Any]:
-        """A ref to it; one serves for a whole run, as losing it takes a second.
+        """A ref to it; a whole run uses one, as losing it takes a second.
 
         Raises:
             ClusterError: Ray does not notice that it is lost.
         """
-        from actors.cluster.address import ClusterError  # a client actor has no use for it
-
-        make: Any = ray.remote(num_cpus=0, max_restarts=0)(_Owner)
-        owner = make.remote()
+        create: Any = ray.remote(num_cpus=0, max_restarts=0)(_Owner)
+        owner = create.remote()
         ref: ObjectRef[Any] = ray.get(owner.put.remote())[0]
         ray.kill(owner)
-        over = time.monotonic() + LOSS_TIMEOUT
+        deadline = time.monotonic() + LOSS_TIMEOUT
         while not _is_lost(ref):
-            if time.monotonic() > over:
+            if time.monotonic() > deadline:
                 raise ClusterError(
                     f"Ray did not notice within {LOSS_TIMEOUT:g} s that an actor is dead: see `ray status`"
                 )

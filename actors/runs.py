@@ -20,7 +20,7 @@ def make_executor(
     """Make the executor that `engine.executor` names; a local one loads no Ray.
 
     Raises:
-        ClusterError: Ray does not start, or the actors find no room on it.
+        ClusterError: Ray does not start, or the actors do not fit on it.
     """
     if federation.config.engine.executor == "local":
         return LocalExecutor(federation, faults=faults)
@@ -44,19 +44,17 @@ def run(
     address: str | None = None,
     faults: Iterable[Fault | RandomFaults] = (),
 ) -> Result:
-    """Run a federation from the start to the end, on Ray unless `engine.executor=local`.
+    """`rayfed_ssl.run` on Ray, unless `engine.executor=local`.
 
     Args:
         config: What to run.
         directory: Where the record goes, on a disk that all machines share; None names one under ./runs.
-        observer: Is told how the run goes on.
-        address: A Ray to attach to, "host:port" or "auto"; None starts one, unless this process has one already.
-        faults: What shall go wrong, as `rayfed_ssl.engine.faults.parse_fault` reads it.
+        observer: Receives the run's events.
+        address: A Ray to join, "host:port" or "auto"; None starts one, unless this process has one already.
+        faults: Faults to inject, as `rayfed_ssl.engine.faults.parse_fault` reads them.
 
     Raises:
-        ConfigError: The configuration cannot be run.
-        ClusterError: Ray does not start, or the actors find no room on it.
-        ClientError: A client's step failed.
+        ClusterError: Ray does not start, or the actors do not fit on it.
     """
     executor = partial(make_executor, address=address, faults=faults)
     return runs.run(config, directory, observer=observer, executor=executor, draw=draw_figures)
@@ -70,20 +68,10 @@ def resume(
     address: str | None = None,
     faults: Iterable[Fault | RandomFaults] = (),
 ) -> Result:
-    """Go on with a run after its last committed round, on Ray unless `engine.executor=local`.
-
-    Args:
-        directory: The run record.
-        overrides: Changes of `engine.*`.
-        observer: Is told how the run goes on.
-        round: Go on from this committed round instead of the last.
-        address: A Ray to attach to, as in `run`.
-        faults: What shall go wrong, as in `run`.
+    """`rayfed_ssl.resume` on Ray, unless `engine.executor=local`; arguments as in `run`.
 
     Raises:
-        ConfigError: There is no such run.
-        CheckpointError: It has no usable checkpoint.
-        ClusterError: Ray does not start, or the actors find no room on it.
+        ClusterError: Ray does not start, or the actors do not fit on it.
     """
     executor = partial(make_executor, address=address, faults=faults)
     return runs.resume(directory, *overrides, observer=observer, round=round, executor=executor, draw=draw_figures)

@@ -1,4 +1,4 @@
-"""The actor that runs the server's steps and holds its state; any call finds the state on disk if the actor is new."""
+"""The actor that runs the server's steps and holds its state; a new actor reads the state from the checkpoint."""
 
 from collections.abc import Generator, Mapping, Sequence
 from functools import cached_property
@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from actors.cluster.version_check import Versions, hardware, refuse_others
-from actors.fault_injection import strike_actor
-from actors.objects.client_states import Memories, Memory
-from actors.objects.object_store import KEPT_BYTES, Parcel, Uploads, park
+from actors.cluster.version_check import Versions, check_versions, hardware
+from actors.fault_injection import fail_actor
+from actors.objects.client_states import ClientStates, StateRef
+from actors.objects.object_store import UPLOAD_CACHE_BYTES, ItemRef, Uploads, pack
 from rayfed_ssl.aggregation import weighted_mean as averaging
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.fault_injection import fill_disk
@@ -27,37 +27,32 @@ from rayfed_ssl.trees import Tree, to_numpy
 
 
 class ServerActor:
-    """Runs the server's steps. It names the state it goes on from in every call, so a new actor can take over at once.
+    """Runs the server's steps. Every call names the state that it starts from, so a new actor can take over at once.
 
-    Args:
-        config: The run's configuration as plain data.
-        versions: The driver's; None compares nothing.
-        room: Bytes of uploads that it may hold at a time.
+    At most `cache_bytes` of uploads are in memory at a time.
     """
 
-    def __init__(self, config: dict[str, Any], versions: Versions | None = None, room: int = KEPT_BYTES) -> None:
+    def __init__(
+        self, config: dict[str, Any], versions: Versions | None = None, cache_bytes: int = UPLOAD_CACHE_BYTES
+    ) -> None:
         self._versions = versions or {}
         self._config = Config.load(config)
         torch.set_num_threads(self._config.engine.server_threads)
-        self._room = room
-        self._live: tuple[Stored, Any] | None = None
+        self._cache_bytes = cache_bytes
+        self._last: tuple[Stored, Any] | None = None
 
     @cached_property
     def _federation(self) -> Federation:
-        refuse_others(self._versions)
+        check_versions(self._versions)
         return Federation.open(self._config)
 
     def ready(self) -> str:
-        """Open the data, so that what is wrong with it is told before the first round.
-
-        Returns:
-            The hardware that it computes on.
-        """
+        """Open the data, so that errors are known before the first round, and describe the hardware."""
         return hardware(self._federation.task.device)
 
     def init(self, directory: Directory) -> Stored:
         """Make and store the state before round 1."""
-        return self._keep(first_state(self._federation), directory, 0)
+        return self._store(first_state(self._federation), directory, 0)
 
     def downloads(self, cohort: Sequence[int], state: Stored, directory: Directory) -> Generator[Tree, None, None]:
         """Select what each client of a cohort receives.
@@ -65,54 +60,52 @@ class ServerActor:
         A generator's values belong to the caller and so outlive this actor; what `ray.put` stores would not.
 
         Yields:
-            Each distinct part once, as numpy, and at last the downloads by client id with slots for the parts.
+            Each distinct part once, as numpy, and at last the downloads by client id with placeholders for the parts.
         """
-        current = self._recall(state, directory)
+        current = self._read(state, directory)
         with compute_threads(self._config.engine.threads):
             downloads = {client_id: self._federation.method.download(current, client_id) for client_id in cohort}
-        yield from _in_parts(downloads)
+        yield from _parts(downloads)
 
     def update(
         self,
         round: int,
         state: Stored,
-        uploads: Mapping[int, Parcel],
+        uploads: Mapping[int, ItemRef],
         directory: Directory,
         faults: Sequence[Fault] = (),
     ) -> ServerReport:
-        """Aggregate a round's uploads, a few held at a time, and store the next state."""
-        with averaging.holding(self._room):
-            result = self._federation.update_server(round, self._recall(state, directory), Uploads(uploads, self._room))
-        strike_actor(faults)
+        """Aggregate a round's uploads, a few in memory at a time, and store the next state."""
+        current, lazy_uploads = self._read(state, directory), Uploads(uploads, self._cache_bytes)
+        with averaging.holding(self._cache_bytes):
+            result = self._federation.update_server(round, current, lazy_uploads)
+        fail_actor(faults)
         fill_disk(faults, server_file(round))
-        return ServerReport(self._keep(result.state, directory, round), result.metrics, result.seconds)
+        return ServerReport(self._store(result.state, directory, round), result.metrics, result.seconds)
 
     def encoders(
-        self, state: Stored, clients: Mapping[int, Memory], directory: Directory
+        self, state: Stored, clients: Mapping[int, StateRef], directory: Directory
     ) -> Generator[Tree, None, None]:
-        """Select the encoders that evaluation shall see.
-
-        Yields:
-            Each distinct part once, as numpy, and at last the encoders by name with slots for the parts.
-        """
+        """Select the encoders to evaluate, and yield them by name as `downloads` does."""
         with compute_threads(self._config.engine.threads):
-            found = self._federation.method.encoders(self._recall(state, directory), Memories(clients, directory))
-        yield from _in_parts(found)
+            states = ClientStates(clients, directory)
+            encoders = self._federation.method.encoders(self._read(state, directory), states)
+        yield from _parts(encoders)
 
-    def _keep(self, state: Any, directory: Directory, round: int) -> Stored:
+    def _store(self, state: Any, directory: Directory, round: int) -> Stored:
         stored = checkpoints.store(state, directory, server_file(round))
-        self._live = stored, state
+        self._last = stored, state
         release()
         return stored
 
-    def _recall(self, stored: Stored, directory: Directory) -> Any:
-        if self._live is None or self._live[0] != stored:
-            self._live = stored, checkpoints.read(stored, directory)
-        return self._live[1]
+    def _read(self, stored: Stored, directory: Directory) -> Any:
+        if self._last is None or self._last[0] != stored:
+            self._last = stored, checkpoints.read(stored, directory)
+        return self._last[1]
 
 
-def _in_parts(messages: Mapping[Any, Any]) -> Generator[Tree, None, None]:
-    parts, plan = park(messages)
+def _parts(messages: Mapping[Any, Any]) -> Generator[Tree, None, None]:
+    parts, packed = pack(messages)
     for part in parts:
         yield to_numpy(part)
-    yield plan
+    yield packed

@@ -67,7 +67,7 @@ class Strike(Observer):
 
     def find(self, holder: str) -> Any:
         """Find the node that holds the server actor, or a node that holds neither it nor the driver."""
-        actor = self.executor._keeper.actor
+        actor = self.executor._server.actor
         home = ray.get(actor.__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id()))
         others = list(self.cluster.worker_nodes)
         return next(node for node in others if (node.node_id == home) == (holder == "server"))

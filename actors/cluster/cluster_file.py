@@ -1,4 +1,4 @@
-"""What is wrong with a `cluster.yaml`, without a cloud: Ray's own schema, and what it lets pass though nobody wants it."""
+"""Checking a `cluster.yaml` without a cloud: Ray's own schema, and rules for what the schema accepts but is unsafe."""
 
 import copy
 import re
@@ -9,32 +9,20 @@ from typing import Any
 import yaml
 
 from actors import RAY_ENVIRONMENT
-from actors.cluster.address import ClusterError
+from actors.errors import ClusterError
 from rayfed_ssl.config.recipes import plain_data
 
 PLACEHOLDER = re.compile(r"FILL_IN_\w+")
 
 PROVIDER_KEYS = {"type", "region", "availability_zone", "use_internal_ips", "cache_stopped_nodes", "cloudwatch"}
-"""What an AWS provider may be told; Ray overlooks any other word. A `security_group` is refused by name."""
+"""Settings of an AWS provider; Ray ignores any other. A `security_group` is refused by name."""
 
-NODE_KEYS = {
-    "BlockDeviceMappings",
-    "CapacityReservationSpecification",
-    "CpuOptions",
-    "EbsOptimized",
-    "IamInstanceProfile",
-    "ImageId",
-    "InstanceMarketOptions",
-    "InstanceType",
-    "KeyName",
-    "MetadataOptions",
-    "Placement",
-    "SecurityGroupIds",
-    "SubnetIds",
-    "TagSpecifications",
-    "UserData",
-}
-"""What EC2 is told of a machine; a typing error among these reaches EC2 only when the machine is to start."""
+NODE_KEY = re.compile(
+    "BlockDeviceMappings|CapacityReservationSpecification|CpuOptions|EbsOptimized|IamInstanceProfile|ImageId|"
+    "InstanceMarketOptions|InstanceType|KeyName|MetadataOptions|Placement|SecurityGroupIds|SubnetIds|TagSpecifications|"
+    "UserData"
+)
+"""Settings of an EC2 instance; EC2 refuses a misspelled one only when the instance is started."""
 
 NEEDED_NODE_KEYS = {
     "ImageId": "Ray would take Ubuntu 18.04",
@@ -49,10 +37,10 @@ Rule = Callable[[Mapping[str, Any]], Iterator[str]]
 
 
 def check_cluster_file(path: Path) -> list[str]:
-    """List what is wrong with a cluster file, a line each; an empty list means that `ray up` may have it.
+    """List the problems of a cluster file, a line each; with an empty list it is ready for `ray up`.
 
     Raises:
-        ClusterError: There is no such file, or it is no YAML.
+        ClusterError: There is no such file, or it is not YAML.
     """
     try:
         tree = plain_data(path.read_text())
@@ -62,7 +50,7 @@ def check_cluster_file(path: Path) -> list[str]:
         where = getattr(error, "problem_mark", None)
         place = f" in line {where.line + 1}" if where else ""
         raise ClusterError(
-            f"{path} is no YAML{place} ({getattr(error, 'problem', None) or error}): correct it"
+            f"{path} is not YAML{place} ({getattr(error, 'problem', None) or error}): correct it"
         ) from None
     if not isinstance(tree, dict):
         return [f"{path} must hold settings by name, got {type(tree).__name__}: start from this project's cluster.yaml"]
@@ -71,7 +59,7 @@ def check_cluster_file(path: Path) -> list[str]:
 
 
 def _schema(tree: Mapping[str, Any]) -> Iterator[str]:
-    """Ask Ray, whose check looks at the file after its defaults were filled in."""
+    """Apply Ray's own check, which looks at the file with its defaults."""
     from jsonschema import ValidationError
     from ray.autoscaler._private.util import prepare_config, validate_config
 
@@ -80,7 +68,7 @@ def _schema(tree: Mapping[str, Any]) -> Iterator[str]:
     except ValidationError as error:
         where = ".".join(map(str, error.absolute_path)) or "the file"
         yield f"{where}: {error.message}"
-    except Exception as error:  # what prepare_config meets first: a missing key, a wrong type, an unknown provider
+    except Exception as error:  # of prepare_config: a missing key, a wrong type, an unknown provider
         yield f"Ray cannot use it: {type(error).__name__}: {error}"
 
 
@@ -94,7 +82,7 @@ def _provider(tree: Mapping[str, Any]) -> Iterator[str]:
             "provider.security_group: Ray adds port 22 from the world to it: make a group and name it in SecurityGroupIds"
         )
     for key in sorted(provider.keys() - PROVIDER_KEYS - {"security_group"}):
-        yield f"provider.{key}: Ray knows no such setting and would overlook it: correct or remove it"
+        yield f"provider.{key}: Ray has no such setting and would ignore it: correct or remove it"
     if provider.get("use_internal_ips") is not True:
         yield "provider.use_internal_ips: must be true, or Ray looks for public subnets and connects over the internet"
 
@@ -102,8 +90,8 @@ def _provider(tree: Mapping[str, Any]) -> Iterator[str]:
 def _nodes(tree: Mapping[str, Any]) -> Iterator[str]:
     for name, kind in tree["available_node_types"].items():
         node, place = kind["node_config"], f"available_node_types.{name}"
-        for key in sorted(node.keys() - NODE_KEYS):
-            yield f"{place}.node_config.{key}: not among what this check knows of EC2: correct or remove it"
+        for key in sorted(key for key in node if not NODE_KEY.fullmatch(key)):
+            yield f"{place}.node_config.{key}: not a setting of EC2 that this check knows: correct or remove it"
         for key, otherwise in NEEDED_NODE_KEYS.items():
             if not node.get(key):
                 yield f"{place}.node_config.{key}: is missing, and {otherwise}"
@@ -121,7 +109,7 @@ def _commands(tree: Mapping[str, Any]) -> Iterator[str]:
         if not tree.get(key):
             yield f"{key}: is missing, and Ray's own would take its place: a nightly build, its dashboard on all interfaces"
     if "dashboard-host=127.0.0.1" not in _start(tree, "head"):
-        yield "head_start_ray_commands: `ray start --head` needs --dashboard-host=127.0.0.1, or all interfaces show it"
+        yield "head_start_ray_commands: `ray start --head` needs --dashboard-host=127.0.0.1, or it listens on all interfaces"
 
 
 def _token(tree: Mapping[str, Any]) -> Iterator[str]:
@@ -130,7 +118,7 @@ def _token(tree: Mapping[str, Any]) -> Iterator[str]:
         if exported.get("RAY_AUTH_MODE") != "token":
             yield f"{kind}_start_ray_commands: `ray start` needs RAY_AUTH_MODE=token, or whoever reaches its ports runs code"
         if "RAY_AUTH_TOKEN" in exported:
-            yield f"{kind}_start_ray_commands: shows the token to all who list processes: mount it as a file"
+            yield f"{kind}_start_ray_commands: any user who lists processes can read the token: mount it as a file"
     path = settings["head"].get("RAY_AUTH_TOKEN_PATH", "/.ray/auth_token").replace("$HOME", "").replace("~", "")
     if not any(target.endswith(path) for target in tree.get("file_mounts", {})):
         yield f"file_mounts: no entry brings the token to {path} on the machines"
@@ -158,4 +146,4 @@ def _exported(command: str) -> dict[str, str]:
 
 
 RULES: tuple[Rule, ...] = (_provider, _nodes, _commands, _token, _placeholders)
-"""What is looked at, in this order."""
+"""The rules, in the order of their problems."""

@@ -1,9 +1,10 @@
-"""Whether Ray still runs: nothing waits for an answer that cannot come any more."""
+"""Whether Ray still runs, so that no process waits for an answer that cannot come."""
 
+import re
 import socket
 import time
 from collections.abc import Iterable
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,119 +14,136 @@ import ray
 from ray import ObjectRef
 from ray.exceptions import GetTimeoutError
 
-from actors.cluster.address import ClusterError
-from actors.cluster.start_watch import VITAL, has_ended, last_words
+from actors.cluster.stale_sessions import kill_processes
+from actors.errors import ClusterError
 
-LOOK_EVERY = 5.0
-"""Seconds to wait for an answer before looking whether Ray still runs."""
+CHECK_INTERVAL = 5.0
+"""Seconds to wait for an answer before checking whether Ray still runs."""
 
-KNOCK_TIMEOUT = 5.0
-"""Seconds that the head may take to accept a connection; without it Ray ends this process after a minute."""
+CONNECT_TIMEOUT = 5.0
+"""Seconds that Ray's head may take to accept a connection; without a head Ray ends this process after a minute."""
+
+VITAL = ("gcs_server", "raylet")
+"""Ray's processes without which it cannot run; a start that lacks one takes Ray half a minute to give up."""
+
+MAX_REASON = 160
+"""Characters of a log's message that are shown."""
+
+_LOG_LINE = re.compile(r"^\[[^\]]* [ECF] [^\]]*\] (?:\([^)]*\) )?(?:\S+:\d+: +)?(.+)")
 
 
 @dataclass
 class Health:
-    """Looks after a Ray that this process is connected to.
-
-    Attributes:
-        directory: Ray's files, if this Ray is our own.
-        vital: The processes of our own Ray without which it is dead, by name.
-        others: What they have started: agents that outlive them where they are killed.
-    """
+    """Checks the Ray that this process has joined; of a private Ray it knows the directory and the vital processes."""
 
     directory: Path | None = None
     vital: dict[str, psutil.Process] = field(default_factory=dict)
-    others: list[psutil.Process] = field(default_factory=list)
-    _looked: float = field(default_factory=time.monotonic)
+    _older: set[int] = field(default_factory=lambda: {child.pid for child in psutil.Process().children()})
+    _last_check: float = field(default_factory=time.monotonic)
 
-    @classmethod
-    def of(cls, directory: Path | None) -> "Health":
-        """Find the processes of our own Ray, which were started with this directory."""
-        found, others = {}, []
-        for child in psutil.Process().children() if directory else ():
+    def find_processes(self) -> None:
+        """Look for the vital processes, which a private Ray starts as children of this process."""
+        for child in psutil.Process().children() if self.directory else ():
             with suppress(psutil.Error):
-                if child.name() in VITAL and any(str(directory) in word for word in child.cmdline()):
-                    found[child.name()] = child
-                    others += child.children(recursive=True)
-        return cls(directory, found, others)
+                if child.pid not in self._older and child.name() in VITAL:
+                    self.vital[child.name()] = child
 
-    def end_others(self) -> None:
-        """Kill what our own Ray has left behind."""
-        for process in self.others:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
+    def kill_processes(self) -> None:
+        """Kill the processes of a private Ray; its agents outlive a raylet that was killed."""
+        if self.directory is not None:
+            kill_processes(self.directory)
 
-    def look(self) -> None:
-        """Check from time to time, for who is never kept waiting: without its head Ray goes on, and then ends this process.
+    def failure(self) -> str | None:
+        """Say which vital process has died, with the last error in its log; None if all live."""
+        for name, process in self.vital.items():
+            if _has_ended(process):
+                return f"{name} died{_last_error(self.directory, name) if self.directory else ''}"
+        return None
 
-        Raises:
-            ClusterError: As `check`.
-        """
-        if time.monotonic() > self._looked + LOOK_EVERY:
-            self._looked = time.monotonic()
+    def check_regularly(self) -> None:
+        """Check if the last check is a while ago; for loops that never wait, as Ray runs for a minute without its head."""
+        if time.monotonic() > self._last_check + CHECK_INTERVAL:
+            self._last_check = time.monotonic()
             self.check()
 
     def check(self) -> None:
-        """See that Ray's processes live, that its head answers, and that this machine is still a node of it.
+        """Check that Ray's processes live, its head answers, and this machine is still a node of it.
 
         Raises:
-            ClusterError: Not so.
+            ClusterError: One of these is not so.
         """
         self.check_processes()
         if not ray.is_initialized():
-            raise ClusterError("Ray was shut down under this run: resume it")
+            raise ClusterError("Ray was shut down during this run: resume it")
         context = ray.get_runtime_context()
-        _knock(context.gcs_address)
+        _check_head(context.gcs_address)
         nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
         if not any(node["Alive"] and node["NodeID"] == context.get_node_id() for node in nodes):
             raise ClusterError("Ray's node on this machine is dead: see `ray status`, then resume the run")
 
     def check_processes(self) -> None:
-        """See that the processes of our own Ray live; asks Ray nothing, and so may be asked in any thread.
+        """Check that the processes of a private Ray live; asks Ray nothing, so any thread may call it.
 
         Raises:
-            ClusterError: Not so.
+            ClusterError: One has died.
         """
-        for name, process in self.vital.items():
-            if has_ended(process):
-                said = last_words(self.directory, name) if self.directory else ""
-                raise ClusterError(
-                    f"Ray's {name} on this machine died{said}: see that memory and `ulimit -u` suffice, then resume the run"
-                )
+        if failure := self.failure():
+            name, _, rest = failure.partition(" ")
+            raise ClusterError(
+                f"Ray's {name} on this machine {rest}: check memory and `ulimit -u`, then resume the run"
+            )
 
     def get(self, ref: ObjectRef[Any]) -> Any:
-        """Wait for an answer as long as Ray runs.
-
-        Raises:
-            ClusterError: It does not.
-            Exception: What the call raised.
-        """
+        """Wait for an answer as long as Ray runs; raises what the call raised, or `ClusterError`."""
         while True:
             try:
-                return ray.get(ref, timeout=LOOK_EVERY)
+                return ray.get(ref, timeout=CHECK_INTERVAL)
             except GetTimeoutError:
                 self.check()
 
-    def collect(self, parts: Iterable[ObjectRef[Any]]) -> list[ObjectRef[Any]]:
-        """Wait for all that a generator yields as long as Ray runs; what the call raised is in the last ref."""
-        found = []
+    def collect(self, generator: Iterable[ObjectRef[Any]]) -> list[ObjectRef[Any]]:
+        """Wait for all refs of a generator as long as Ray runs; what the call raised is in the last ref."""
+        refs = []
         while True:
-            ready, _ = ray.wait([parts], num_returns=1, timeout=LOOK_EVERY, fetch_local=False)
+            ready, _ = ray.wait([generator], num_returns=1, timeout=CHECK_INTERVAL, fetch_local=False)
             if not ready:
                 self.check()
                 continue
             try:
-                found.append(next(iter(parts)))
+                refs.append(next(iter(generator)))
             except StopIteration:
-                return found
+                return refs
 
 
-def _knock(address: str) -> None:
+def _check_head(address: str) -> None:
     host, _, port = address.rpartition(":")
     try:
-        with closing(socket.create_connection((host.strip("[]"), int(port)), KNOCK_TIMEOUT)):
-            pass
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT).close()
     except OSError as error:
         raise ClusterError(
-            f"the head of Ray at {address} does not answer ({error}): start it again, then resume the run"
+            f"Ray's head at {address} does not answer ({error}): start it again, then resume the run"
         ) from None
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return True
+
+
+def _last_error(directory: Path, name: str) -> str:
+    """Find the last error in the log of one of Ray's processes, with a colon before it."""
+    errors = []
+    for path in sorted((directory / "session_latest" / "logs").glob(f"{name}*.*")):
+        with suppress(OSError):
+            lines = path.read_text(errors="replace").splitlines()
+            errors += [match[1] for line in lines if (match := _LOG_LINE.match(line))]
+    return f": {_shorten(errors[-1])}" if errors else ""
+
+
+def _shorten(message: str) -> str:
+    """Take the first sentences of an error."""
+    text = message.rpartition("Check failed: ")[2].strip()
+    sentences = re.match(rf".{{1,{MAX_REASON}}}\.(?=\s)", text)
+    return sentences[0].strip(" .") if sentences else text[:MAX_REASON]

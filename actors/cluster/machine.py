@@ -1,31 +1,101 @@
-"""This machine as Ray would see it: cores, memory and GPUs that a process may use, within a container's limits."""
+"""The resources of a machine within a container's limits, and the size of Ray's object store on it."""
 
+import math
 import os
+import shutil
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import ray
+import psutil
 import torch
 
-from actors.cluster.connect import Node
-from actors.cluster.limits import cores, free_memory
-from actors.cluster.private_ray import store_of
+CONTROL_GROUP = Path("/sys/fs/cgroup")
 
-__all__ = ["cores", "free_memory", "starts_own", "store_size", "this_machine"]
+SHARED_MEMORY = Path("/dev/shm")
+"""Where Ray keeps its object store."""
+
+OBJECT_STORE_SHARE = 0.3
+"""Fraction of the free memory that a private Ray's object store may use before it spills to disk."""
+
+SHARED_MEMORY_SHARE = 0.9
+"""Fraction of the free shared memory that the object store may use."""
+
+MIN_STORE = 100e6
+"""Bytes. With less shared memory the object store is on disk; Ray accepts no store under 75 MB."""
+
+MAX_STORE_ON_DISK = 2e9
+"""Bytes of an object store on disk at most; a larger one would only be spilled from one file to another."""
+
+DISK_NEEDED = 200e6
+"""Bytes of disk that Ray's logs, sockets and an object store on disk need."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine of the cluster: what Ray may assign, the bytes of its object store, and of other memory (0: unknown)."""
+
+    id: str
+    cpus: float
+    gpus: float = 0.0
+    store: float = 0.0
+    memory: float = 0.0
+
+    @classmethod
+    def of(cls, entry: dict[str, Any]) -> "Node":
+        """Read an entry of `ray.nodes()`."""
+        names = ("CPU", "GPU", "object_store_memory", "memory")
+        return cls(entry["NodeID"], *(entry["Resources"].get(name, 0.0) for name in names))
 
 
 def this_machine() -> Node:
-    """Describe this machine to those who place actors before a Ray of our own is there."""
+    """Describe this machine as a private Ray would see it."""
     memory = free_memory()
-    store = store_size(memory)
+    store = object_store_size(memory, Path(tempfile.gettempdir()))
     return Node("this machine", cores(), torch.cuda.device_count(), store, max(0, memory - store))
 
 
-def starts_own(address: str | None) -> bool:
-    """Whether a run starts Ray on this machine, so that what it finds there can be known before."""
-    return not ray.is_initialized() and (address or os.environ.get("RAY_ADDRESS") or "local") == "local"
+def cores(group: Path = CONTROL_GROUP) -> int:
+    """Count the cores that this process may use; a container's quota is rounded down, as Ray does."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _fields(group / "cpu.max") or _fields(group / "cpu/cpu.cfs_quota_us") + _fields(
+        group / "cpu/cpu.cfs_period_us"
+    )
+    is_limited = len(quota) == 2 and quota[0].isdigit() and int(quota[1]) > 0
+    return max(1, min(usable, int(quota[0]) // int(quota[1]))) if is_limited else usable
 
 
-def store_size(memory: int) -> int:
-    """Work out the object store that a Ray of our own takes of so much free memory."""
-    return store_of(memory, Path(tempfile.gettempdir())).size
+def free_memory(group: Path = CONTROL_GROUP) -> int:
+    """Count the bytes that processes may still allocate; a container's file cache counts as free."""
+    free = int(psutil.virtual_memory().available)
+    for limit, used, cache in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        maximum, current = _fields(group / limit), _fields(group / used)
+        if maximum and maximum[0].isdigit() and current:
+            statistics = _fields((group / used).with_name("memory.stat"))
+            cached = int(statistics[statistics.index(cache) + 1]) if cache in statistics else 0
+            free = min(free, int(maximum[0]) - int(current[0]) + cached)
+    return max(0, free)
+
+
+def _fields(file: Path) -> list[str]:
+    try:
+        return file.read_text().split()
+    except OSError:
+        return []
+
+
+def free_shared_memory() -> float:
+    """Count the bytes of shared memory that the object store may use."""
+    return shutil.disk_usage(SHARED_MEMORY).free * SHARED_MEMORY_SHARE if SHARED_MEMORY.is_dir() else math.inf
+
+
+def object_store_size(memory: int, directory: Path) -> int:
+    """Choose the bytes of a private Ray's object store from the free memory and, if it is on disk, Ray's directory."""
+    limit = free_shared_memory()
+    if limit < MIN_STORE:
+        limit = min(shutil.disk_usage(directory).free - DISK_NEEDED, MAX_STORE_ON_DISK)
+    return int(max(min(memory * OBJECT_STORE_SHARE, limit), MIN_STORE))

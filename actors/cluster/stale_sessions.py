@@ -1,8 +1,9 @@
-"""The directories of Rays of our own, and what drivers that were killed left of theirs: files and processes."""
+"""Directories of private Rays, and the removal of those whose driver was killed."""
 
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,75 +11,71 @@ import psutil
 from filelock import FileLock, Timeout
 
 PREFIX = "rayfed-"
-"""What the names of these directories begin with."""
+"""Prefix of the names of these directories."""
 
-OWNER = "owner"
-"""A file in each of them that its driver keeps locked; the system unlocks it when the driver ends, however it ends."""
+LOCK = "owner"
+"""A file in each of them that its driver keeps locked; the system unlocks it when the driver ends."""
 
-SOCKET_ROOM = 24
-"""Longest path of a temporary directory in which the names of Ray's sockets, 107 bytes at most, still fit."""
+MAX_TEMP_PATH = 24
+"""Characters of a temporary directory at most, so that the paths of Ray's sockets fit into 107 bytes."""
 
 
 @dataclass
-class OwnDirectory:
-    """A directory that is ours while the lock is held.
-
-    Attributes:
-        path: Where Ray puts its files.
-    """
+class SessionDirectory:
+    """The directory of a private Ray, locked by its driver."""
 
     path: Path
     _lock: FileLock
 
     @classmethod
-    def make(cls) -> "OwnDirectory":
-        """Make one in TMPDIR, or in /tmp where that is too long a name.
+    def create(cls) -> "SessionDirectory":
+        """Create one in TMPDIR, or in /tmp where TMPDIR is too long.
 
         Raises:
             OSError: There is no place for it.
         """
-        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_place()))
-        unseen = path / f".{OWNER}"
-        lock = FileLock(unseen, thread_local=False)
+        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_parent()))
+        lock = FileLock(path / f".{LOCK}", thread_local=False)
         lock.acquire()
-        unseen.rename(path / OWNER)  # so nobody ever sees the file unlocked while its driver lives
+        (path / f".{LOCK}").rename(path / LOCK)  # so no other process sees the file unlocked
         return cls(path, lock)
 
     def remove(self) -> None:
-        """Delete the directory with all that is in it."""
+        """Delete the directory and its content."""
         shutil.rmtree(self.path, ignore_errors=True)
         self._lock.release()
 
 
-def _place() -> Path:
-    usual = tempfile.gettempdir()
-    return Path(usual if len(usual) <= SOCKET_ROOM else "/tmp")
+def _parent() -> Path:
+    default = tempfile.gettempdir()
+    return Path(default if len(default) <= MAX_TEMP_PATH else "/tmp")
 
 
-def clear_leftovers() -> list[Path]:
-    """Delete what this user's killed drivers left here, after ending the processes that still use it.
+def remove_stale_sessions() -> list[Path]:
+    """Delete this user's directories whose driver was killed, after killing the processes that use them.
 
     Returns:
-        The directories that are gone.
+        The deleted directories.
     """
-    cleared = []
-    for directory in _place().glob(f"{PREFIX}*"):
+    removed = []
+    for directory in _parent().glob(f"{PREFIX}*"):
         try:
-            if directory.stat().st_uid != os.getuid() or not (directory / OWNER).is_file():
+            if directory.stat().st_uid != os.getuid() or not (directory / LOCK).is_file():
                 continue
-            with FileLock(directory / OWNER, blocking=False):
-                _end_users(directory)
+            with FileLock(directory / LOCK, blocking=False):
+                kill_processes(directory)
                 shutil.rmtree(directory, ignore_errors=True)
-                cleared.append(directory)
-        except (OSError, Timeout):  # its driver lives, it is not one of these, or another process is just deleting it
+                removed.append(directory)
+        except (OSError, Timeout):  # its driver lives, or another process is deleting it
             continue
-    return cleared
+    return removed
 
 
-def _end_users(directory: Path) -> None:
-    """Kill Ray's processes whose command line names a directory; the driver's own does not."""
+def kill_processes(directory: Path) -> None:
+    """Kill this user's processes whose command line names a directory as an option's value, as all of Ray's do."""
     for process in psutil.process_iter(["cmdline", "uids"]):
-        words = process.info["cmdline"] or []
-        mine = process.info["uids"] is not None and process.info["uids"].real == os.getuid()
-        if mine and any(word.endswith(f"={directory}") or f"={directory}/" in word for word in words):
-            process.kill()
+        arguments = process.info["cmdline"] or []
+        is_own = process.info["uids"] is not None and process.info["uids"].real == os.getuid()
+        if is_own and any(text.endswith(f"={directory}") or f"={directory}/" in text for text in arguments):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()

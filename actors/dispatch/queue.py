@@ -1,27 +1,26 @@
-"""Which job goes next, and to whom: homes of clients, longest first, several in one call."""
+"""Which work goes next, and to which actor: client affinity, longest first, several items in one call."""
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-SHORT = 0.01
-"""Seconds of work that go in one call however little is left, because a call costs about a millisecond itself."""
+MIN_CALL_SECONDS = 0.01
+"""Seconds of work that share a call however little is left, because a call costs about a millisecond itself."""
 
-
-CALL_BYTES = 1 << 27
-"""Bytes that the jobs of a call may give back together, as they lie in the actor's memory until the call ends."""
+MAX_CALL_BYTES = 1 << 27
+"""Bytes that a call may return, as they are in the actor's memory until the call ends."""
 
 
 @dataclass(frozen=True)
-class Job:
+class WorkItem:
     """Work for an actor.
 
     Attributes:
-        key: What the job is known by: a client's id, an encoder's name.
+        key: A client's id or an encoder's name.
         cost: Expected time, in any unit.
-        seconds: The same in seconds, where speed has been measured.
-        nbytes: What it gave back when it was last run.
+        seconds: The same in seconds, if speed has been measured.
+        nbytes: Bytes that it returned the last time.
     """
 
     key: Any
@@ -30,104 +29,90 @@ class Job:
     nbytes: int = 0
 
 
-def settle(sizes: Mapping[int, int], num_slots: int) -> dict[int, int]:
-    """Give every client a home so that all slots hold about as many samples: largest first, to the emptiest slot.
-
-    Args:
-        sizes: Samples by client id.
-        num_slots: Number of actors.
-
-    Returns:
-        Slots by client id.
-    """
-    load = [(0, slot) for slot in range(num_slots)]
-    homes = {}
+def assign_clients(sizes: Mapping[int, int], num_slots: int) -> dict[int, int]:
+    """Assign clients, by their samples, to slots so that all have about as many: largest first, to the emptiest."""
+    loads = [(0, slot) for slot in range(num_slots)]
+    assigned = {}
     for client_id in sorted(sizes, key=lambda k: (-sizes[k], k)):
-        held, slot = heapq.heappop(load)
-        homes[client_id] = slot
-        heapq.heappush(load, (held + sizes[client_id], slot))
-    return homes
+        load, slot = heapq.heappop(loads)
+        assigned[client_id] = slot
+        heapq.heappush(loads, (load + sizes[client_id], slot))
+    return assigned
 
 
-def expect(
+def client_items(
     cohort: Iterable[int], sizes: Mapping[int, int], seconds: Mapping[int, float], sent: Mapping[int, int]
-) -> list[Job]:
-    """Take a client's last step for its next, and before its first the shard's size at the others' speed.
+) -> list[WorkItem]:
+    """Expect of a client's step the time of its last one, or before its first its shard's size at the others' speed.
 
-    Args:
-        cohort: Whose steps.
-        sizes: Samples by client id.
-        seconds: What the last step took, by id of those that have had one.
-        sent: Bytes that it gave back.
+    By client id, `sizes` are samples, `seconds` the duration of the last step and `sent` the bytes that it returned.
     """
     if not seconds:
-        return [Job(client_id, sizes[client_id]) for client_id in cohort]
-    total, most = sum(seconds.values()), max(sent.values())
+        return [WorkItem(client_id, sizes[client_id]) for client_id in cohort]
+    total, max_sent = sum(seconds.values()), max(sent.values())
     samples = sum(sizes[client_id] for client_id in seconds)
-    jobs = []
+    items = []
     for client_id in cohort:
-        own = seconds.get(client_id)
-        expected = sizes[client_id] * total / samples if own is None else own
-        jobs.append(Job(client_id, expected, expected, sent.get(client_id, most)))
-    return jobs
+        last = seconds.get(client_id)
+        expected = sizes[client_id] * total / samples if last is None else last
+        items.append(WorkItem(client_id, expected, expected, sent.get(client_id, max_sent)))
+    return items
 
 
-class Queues:
-    """Jobs that wait, one queue for each home, longest first.
+class WorkQueue:
+    """Waiting work, one queue for each slot, longest first.
 
     Args:
-        jobs: In any order.
-        homes: Slots by key; a job without one waits for anybody.
-        call_seconds: Up to this sum, jobs of known length go in one call.
+        items: In any order.
+        assigned: Slots by key; an item without one may go to any.
+        call_seconds: Items of known duration share a call up to this sum.
     """
 
-    def __init__(self, jobs: Iterable[Job], homes: Mapping[Any, int], call_seconds: float) -> None:
-        self.homes, self._call_seconds = homes, call_seconds
-        self._waiting: dict[int | None, list[Job]] = {}
-        for job in sorted(jobs, key=lambda job: job.cost):
-            self._waiting.setdefault(homes.get(job.key), []).append(job)
-        self._alone: list[Job] = []
+    def __init__(self, items: Iterable[WorkItem], assigned: Mapping[Any, int], call_seconds: float) -> None:
+        self._call_seconds = call_seconds
+        self._waiting: dict[int | None, list[WorkItem]] = {}
+        for item in sorted(items, key=lambda item: item.cost):
+            self._waiting.setdefault(assigned.get(item.key), []).append(item)
+        self._requeued: list[WorkItem] = []
 
     def __bool__(self) -> bool:
-        return bool(self._alone) or any(self._waiting.values())
+        return bool(self._requeued) or any(self._waiting.values())
 
-    def put_back(self, job: Job) -> None:
-        """Take a job back; it goes next, and alone."""
-        self._alone.append(job)
+    def requeue(self, item: WorkItem) -> None:
+        """Take an item back; it goes next, and alone."""
+        self._requeued.append(item)
 
-    def rest(self) -> list[Job]:
+    def drain(self) -> list[WorkItem]:
         """Take all that still waits."""
-        rest = self._alone + [job for jobs in self._waiting.values() for job in jobs]
-        self._alone, self._waiting = [], {}
-        return rest
+        items = self._requeued + [item for items in self._waiting.values() for item in items]
+        self._requeued, self._waiting = [], {}
+        return items
 
-    def take(self, slot: int, num_slots: int) -> Sequence[Job]:
-        """Take an idle actor's next call: jobs that wait at home, else the longest from where most waits.
+    def take(self, slot: int, num_slots: int) -> Sequence[WorkItem]:
+        """Take an idle actor's next call: items assigned to it, else the longest of the slot with the most work.
 
-        Args:
-            slot: The actor's.
-            num_slots: How many share the work: towards the end calls get shorter, so that all end together.
+        Towards the end calls get shorter, so that all actors end together.
         """
-        if self._alone:
-            return [self._alone.pop()]
-        at_home = self._waiting.get(slot) or self._waiting.get(None)
-        if at_home:
-            return self._several(at_home, num_slots)
-        waiting = [jobs for jobs in self._waiting.values() if jobs]
-        fullest = max(waiting, key=lambda jobs: sum(job.cost for job in jobs), default=[])
-        return [fullest.pop()] if fullest else []
+        if self._requeued:
+            return [self._requeued.pop()]
+        assigned = self._waiting.get(slot) or self._waiting.get(None)
+        if assigned:
+            return self._take_call(assigned, num_slots)
+        waiting = [items for items in self._waiting.values() if items]
+        longest = max(waiting, key=lambda items: sum(item.cost for item in items), default=[])
+        return [longest.pop()] if longest else []
 
-    def _several(self, waiting: list[Job], num_slots: int) -> Sequence[Job]:
-        taken = [waiting.pop()]
-        if taken[0].seconds is None or not self._call_seconds:
-            return taken
-        left = sum(job.seconds or 0.0 for jobs in self._waiting.values() for job in jobs) + taken[0].seconds
-        room = min(self._call_seconds, max(SHORT, left / (2 * num_slots))) - taken[0].seconds
-        nbytes = taken[0].nbytes
-        while waiting and waiting[-1].seconds is not None and waiting[-1].seconds <= room:
+    def _take_call(self, waiting: list[WorkItem], num_slots: int) -> Sequence[WorkItem]:
+        first = waiting.pop()
+        if first.seconds is None or not self._call_seconds:
+            return [first]
+        remaining = sum(item.seconds or 0.0 for items in self._waiting.values() for item in items) + first.seconds
+        seconds_left = min(self._call_seconds, max(MIN_CALL_SECONDS, remaining / (2 * num_slots))) - first.seconds
+        taken, nbytes = [first], first.nbytes
+        while waiting and waiting[-1].seconds is not None and waiting[-1].seconds <= seconds_left:
             nbytes += waiting[-1].nbytes
-            if nbytes > CALL_BYTES:
+            if nbytes > MAX_CALL_BYTES:
                 break
-            room -= waiting[-1].seconds
+            seconds_left -= waiting[-1].seconds
             taken.append(waiting.pop())
         return taken

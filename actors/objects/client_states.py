@@ -1,6 +1,6 @@
-"""Client states between two steps: in files, which processes of a machine share as they share memory, never in the driver.
+"""Client states between two steps: in files, which processes of a machine map into memory, never in the driver.
 
-A bucket has no such files: there, states stay in the object store too, as long as it has room.
+A bucket cannot be mapped: there, states are also in the object store, as long as they fit.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,7 +9,7 @@ from typing import Any
 
 from ray.exceptions import ObjectLostError
 
-from actors.objects.object_store import Parcel
+from actors.objects.object_store import ItemRef
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.addresses import Directory, backend_of
 from rayfed_ssl.storage.checkpoints import Stored
@@ -18,72 +18,60 @@ from rayfed_ssl.trees import Tree, to_torch
 
 
 def is_mapped(directory: Directory) -> bool:
-    """Whether a state that was just written is read back from memory: the pages of its file."""
+    """Whether a state in this directory is read by mapping its file into memory."""
     return isinstance(backend_of(directory), LocalDirectory)
 
 
 @dataclass(frozen=True)
-class Memory:
-    """A client's state.
-
-    Attributes:
-        stored: Where it lies.
-        parcel: Where it lies in the object store, if it does.
-    """
+class StateRef:
+    """Refers to a client's state in the checkpoint directory and, where there is one, to its copy in the object store."""
 
     stored: Stored
-    parcel: Parcel | None = None
+    item: ItemRef | None = None
 
-    def recall(self, directory: Directory) -> Tree:
+    def read(self, directory: Directory) -> Tree:
         """Read the state from the object store, or from the checkpoint if it is not there or was lost."""
-        if self.parcel is not None:
+        if self.item is not None:
             try:
-                return to_torch(self.parcel.open())
+                return to_torch(self.item.get())
             except ObjectLostError:
                 pass
         return checkpoints.read(self.stored, directory)
 
 
-class MemoryCache:
-    """What the driver knows of client states.
+class StateRefs:
+    """The driver's refs to the clients' last states; those beyond `max_bytes` are not held in the object store."""
 
-    Args:
-        room: Bytes that the states may take in the object store; those that find none are read from the checkpoint.
-    """
+    def __init__(self, max_bytes: int) -> None:
+        self._free_bytes = max_bytes
+        self._refs: dict[int, StateRef] = {}
 
-    def __init__(self, room: int) -> None:
-        self._room = room
-        self._memories: dict[int, Memory] = {}
+    def add(self, client_id: int, stored: Stored, item: ItemRef | None) -> None:
+        """Replace a client's last state by its next."""
+        previous = self._refs.pop(client_id, None)
+        if previous is not None and previous.item is not None:
+            self._free_bytes += previous.stored.nbytes
+        fits = item is not None and 0 < stored.nbytes <= self._free_bytes
+        self._refs[client_id] = StateRef(stored, item if fits else None)
+        self._free_bytes -= stored.nbytes if fits else 0
 
-    def keep(self, client_id: int, stored: Stored, parcel: Parcel | None) -> None:
-        """Remember a client's next state in the place of its last."""
-        self._forget(client_id)
-        fits = parcel is not None and 0 < stored.nbytes <= self._room
-        self._memories[client_id] = Memory(stored, parcel if fits else None)
-        self._room -= stored.nbytes if fits else 0
-
-    def _forget(self, client_id: int) -> None:
-        before = self._memories.pop(client_id, None)
-        if before is not None and before.parcel is not None:
-            self._room += before.stored.nbytes
-
-    def find(self, client_id: int, stored: Stored) -> Memory:
-        """Find a client's state; another state than the last one, as after a resume, is in the checkpoint only."""
-        kept = self._memories.get(client_id)
-        return kept if kept is not None and kept.stored == stored else Memory(stored)
+    def find(self, client_id: int, stored: Stored) -> StateRef:
+        """Refer to a client's state; another state than its last, as after a resume, is in the checkpoint only."""
+        ref = self._refs.get(client_id)
+        return ref if ref is not None and ref.stored == stored else StateRef(stored)
 
 
-class Memories(Mapping[int, Any]):
-    """Client states in ascending client id, read when they are asked for and not kept."""
+class ClientStates(Mapping[int, Any]):
+    """Client states in ascending client id, read on access and not cached."""
 
-    def __init__(self, memories: Mapping[int, Memory], directory: Directory) -> None:
-        self._memories, self._directory = dict(sorted(memories.items())), directory
+    def __init__(self, refs: Mapping[int, StateRef], directory: Directory) -> None:
+        self._refs, self._directory = dict(sorted(refs.items())), directory
 
     def __getitem__(self, client_id: int) -> Any:
-        return self._memories[client_id].recall(self._directory)
+        return self._refs[client_id].read(self._directory)
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._memories)
+        return iter(self._refs)
 
     def __len__(self) -> int:
-        return len(self._memories)
+        return len(self._refs)

@@ -1,4 +1,4 @@
-"""What processes cost here: measured by benchmarks/actor_costs.py, told in docs/engine.md, used by placement and doctor."""
+"""What an actor costs: measured by benchmarks/actor_costs.py, documented in docs/engine.md."""
 
 from dataclasses import dataclass
 
@@ -11,15 +11,15 @@ ACTOR_START = 2.0
 """Core-seconds until a client actor is ready; nearly all of it is importing torch."""
 
 ACTOR_IDLE = 0.005
-"""Cores that an actor takes while it does nothing."""
+"""Cores that an idle actor uses."""
 
 
 @dataclass(frozen=True)
-class Need:
-    """What one client actor takes of its machine while it runs a step.
+class ActorCost:
+    """What a client actor takes while it runs a step.
 
     Attributes:
-        memory: Bytes of memory; 0 where nothing is known.
+        memory: Bytes of memory; 0 if unknown.
         gpu_memory: Bytes of its GPU.
         is_measured: Whether such a step was run here, or is only estimated.
     """
@@ -29,6 +29,6 @@ class Need:
     is_measured: bool = False
 
     @classmethod
-    def of(cls, cost: StepCost) -> "Need":
-        """Add an actor to the step that it runs."""
-        return cls(ACTOR_BYTES + cost.memory, cost.gpu_memory, cost.is_measured)
+    def of(cls, step: StepCost) -> "ActorCost":
+        """Add the actor's own memory to that of the step."""
+        return cls(ACTOR_BYTES + step.memory, step.gpu_memory, step.is_measured)

@@ -1,32 +1,33 @@
-"""How many client actors there are, and what each of them reserves: worked out, or refused, before any is made."""
+"""How many client actors a run gets and what each reserves, computed or refused before any actor is created."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from actors.cluster.connect import ClusterError, Node
-from actors.placement.actor_cost import ACTOR_IDLE, Need
+from actors.cluster.machine import Node
+from actors.errors import ClusterError
+from actors.placement.actor_cost import ACTOR_IDLE, ActorCost
 from rayfed_ssl.config.sections import Engine
 from rayfed_ssl.engine.gpu_memory import CONTEXT_BYTES, Gpu, even_share
 
-GRAIN = 10_000
+RESOURCE_UNITS = 10_000
 """Ray counts resources in ten-thousandths."""
 
-NOTHING = Need()
+UNKNOWN = ActorCost()
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Client actors and their share of the machines.
+    """Client actors and what each reserves.
 
     Attributes:
         num_actors: Processes that run clients' steps.
         cpus: Cores that Ray reserves for each.
-        gpus: GPUs that Ray reserves for each, a fraction where several share one.
-        device: Where every actor computes, the server's too: "cpu" or "cuda".
-        memory: Bytes that Ray reserves for each, so that no machine gets more of them than it carries.
-        need: What each of them takes.
-        note: What the user may want to know of it, or "".
+        gpus: GPUs that Ray reserves for each, a fraction if several share one.
+        device: Where all actors compute, the server's too: "cpu" or "cuda".
+        memory: Bytes that Ray reserves for each.
+        cost: What each takes.
+        note: A note for the user, or "".
     """
 
     num_actors: int
@@ -34,7 +35,7 @@ class Placement:
     gpus: float
     device: str
     memory: int = 0
-    need: Need = NOTHING
+    cost: ActorCost = UNKNOWN
     note: str = ""
 
     @property
@@ -44,107 +45,90 @@ class Placement:
 
     @property
     def per_gpu(self) -> int:
-        """Count the actors on a GPU where several share it."""
+        """Count the actors on a GPU that several share."""
         return max(1, min(math.floor(1 / self.gpus + 1e-9), self.num_actors)) if self.gpus else 0
 
 
-def place(engine: Engine, num_clients: int, nodes: Sequence[Node], *, use_gpu: bool, need: Need = NOTHING) -> Placement:
-    """Fit the client actors that are asked for into the machines that are there.
-
-    Args:
-        engine: Number of actors and what each reserves.
-        num_clients: There are never more actors than clients.
-        nodes: The machines.
-        use_gpu: Whether everybody computes on a GPU.
-        need: What one actor takes; the default limits nothing.
+def allocate(
+    engine: Engine, num_clients: int, nodes: Sequence[Node], *, use_gpu: bool, cost: ActorCost = UNKNOWN
+) -> Placement:
+    """Fit the client actors that the configuration asks for into the machines.
 
     Raises:
-        ClusterError: They do not fit; Ray itself would wait for ever, and say nothing.
+        ClusterError: They do not fit; Ray itself would wait for ever without a message.
     """
     num_gpus = int(sum(node.gpus for node in nodes))
     _check_gpus(engine, num_gpus, use_gpu)
     is_shared = use_gpu and engine.gpus_per_actor is None
-    whole = 1.0 if is_shared else engine.gpus_per_actor or 0.0
-    automatic = _automatic(engine, num_clients, nodes, whole, need)
-    number = max(1, min(num_clients, _asked(engine.actors, num_clients, automatic)))
-    gpus = math.floor(GRAIN / math.ceil(number / num_gpus)) / GRAIN if is_shared else whole
-    carried = _room(nodes, engine.cpus_per_actor, gpus, need.memory)
-    if number > _room(nodes, engine.cpus_per_actor, gpus):
-        raise ClusterError(_refusal(engine, number, gpus, int(carried), nodes))
-    if number > carried and (number > 1 or need.is_measured):
-        raise ClusterError(_too_large(number, int(carried), nodes, need))
-    largest = max((node.memory for node in nodes), default=0.0)
-    memory = int(min(need.memory, largest))
-    note = _cost_of_many(number, automatic) if engine.actors == "per-client" else ""
-    return Placement(number, engine.cpus_per_actor, gpus, "cuda" if use_gpu else "cpu", memory, need, note)
-
-
-def _asked(actors: str | int, num_clients: int, automatic: int) -> int:
-    if actors == "auto":
-        return automatic
-    return num_clients if actors == "per-client" else int(actors)
-
-
-def _automatic(engine: Engine, num_clients: int, nodes: Sequence[Node], gpus: float, need: Need) -> int:
-    """One actor for each core or GPU, as many as each machine's memory carries, and no more than clients."""
-    return int(min(num_clients, _room(nodes, max(engine.cpus_per_actor, 1.0), gpus, need.memory)))
+    gpus = 1.0 if is_shared else engine.gpus_per_actor or 0.0
+    automatic = int(min(num_clients, _capacity(nodes, max(engine.cpus_per_actor, 1.0), gpus, cost.memory)))
+    by_name = {"auto": automatic, "per-client": num_clients}
+    number = max(1, min(num_clients, by_name[engine.actors] if isinstance(engine.actors, str) else engine.actors))
+    if is_shared:
+        gpus = math.floor(RESOURCE_UNITS / math.ceil(number / num_gpus)) / RESOURCE_UNITS
+    capacity = _capacity(nodes, engine.cpus_per_actor, gpus, cost.memory)
+    if number > _capacity(nodes, engine.cpus_per_actor, gpus):
+        raise ClusterError(_too_many(engine, number, gpus, int(capacity), nodes))
+    if number > capacity and (number > 1 or cost.is_measured):
+        raise ClusterError(_too_large(number, int(capacity), nodes, cost))
+    memory = int(min(cost.memory, max((node.memory for node in nodes), default=0.0)))
+    note = _note(number, automatic) if engine.actors == "per-client" else ""
+    return Placement(number, engine.cpus_per_actor, gpus, "cuda" if use_gpu else "cpu", memory, cost, note)
 
 
 def _check_gpus(engine: Engine, num_gpus: int, use_gpu: bool) -> None:
-    asked = engine.gpus_per_actor or 0.0
+    per_actor = engine.gpus_per_actor or 0.0
     if use_gpu and not num_gpus:
         raise ClusterError("engine.device=cuda needs a GPU, but Ray has none: set engine.device=cpu")
-    if asked and not use_gpu:
+    if per_actor and not use_gpu:
         raise ClusterError(
-            f"engine.gpus_per_actor={asked:g} has no meaning where actors compute on the CPU (Ray has {num_gpus} GPUs, "
+            f"engine.gpus_per_actor={per_actor:g} has no meaning where actors compute on the CPU (Ray has {num_gpus} GPUs, "
             f"engine.device={engine.device}): remove it or set engine.device=cuda"
         )
-    if asked > 1 and asked != int(asked):
-        raise ClusterError(f"engine.gpus_per_actor must be a whole number where it is above 1, got {asked:g}")
+    if per_actor > 1 and per_actor != int(per_actor):
+        raise ClusterError(f"engine.gpus_per_actor must be a whole number where it is above 1, got {per_actor:g}")
 
 
-def _room(nodes: Sequence[Node], cpus: float, gpus: float, memory: int = 0) -> float:
-    """Count the actors that find room; an actor spans neither machines nor, with a fraction, GPUs."""
-    return sum(min(_cpu_room(node, cpus), _gpu_room(node, gpus), _memory_room(node, memory)) for node in nodes)
+def _capacity(nodes: Sequence[Node], cpus: float, gpus: float, memory: int = 0) -> float:
+    """Count the actors that fit; an actor spans neither machines nor, with a fraction, GPUs."""
+
+    def of_node(node: Node) -> float:
+        by_cpu = math.floor(node.cpus / cpus + 1e-9) if cpus else math.inf
+        by_memory = math.floor(node.memory / memory) if memory and node.memory else math.inf
+        return min(by_cpu, by_memory, _gpu_slots(node, gpus))
+
+    return sum(map(of_node, nodes))
 
 
-def _cpu_room(node: Node, cpus: float) -> float:
-    return math.floor(node.cpus / cpus + 1e-9) if cpus else math.inf
-
-
-def _gpu_room(node: Node, gpus: float) -> float:
+def _gpu_slots(node: Node, gpus: float) -> float:
     if not gpus:
         return math.inf
-    there = math.floor(node.gpus)
-    return there // int(gpus) if gpus >= 1 else there * math.floor(1 / gpus + 1e-9)
+    whole = math.floor(node.gpus)
+    return whole // int(gpus) if gpus >= 1 else whole * math.floor(1 / gpus + 1e-9)
 
 
-def _memory_room(node: Node, memory: int) -> float:
-    return math.floor(node.memory / memory) if memory and node.memory else math.inf
-
-
-def _refusal(engine: Engine, number: int, gpus: float, room: int, nodes: Sequence[Node]) -> str:
-    cpus, there = sum(node.cpus for node in nodes), sum(node.gpus for node in nodes)
+def _too_many(engine: Engine, number: int, gpus: float, capacity: int, nodes: Sequence[Node]) -> str:
+    all_cpus, all_gpus = sum(node.cpus for node in nodes), sum(node.gpus for node in nodes)
     each = f"{engine.cpus_per_actor:g} CPUs" + (f" and {gpus:g} GPUs" if gpus else "")
-    advice = f"set engine.actors={room}, or lower" if room else "lower"
+    advice = f"set engine.actors={capacity}, or lower" if capacity else "lower"
     return (
-        f"{number} client actors of {each} each do not fit into Ray's {cpus:g} CPUs and {there:g} GPUs, "
-        f"where {room} find room: {advice} engine.cpus_per_actor{' or engine.gpus_per_actor' if gpus else ''}"
+        f"{number} client actors of {each} each do not fit into Ray's {all_cpus:g} CPUs and {all_gpus:g} GPUs, "
+        f"where {capacity} fit: {advice} engine.cpus_per_actor{' or engine.gpus_per_actor' if gpus else ''}"
     )
 
 
-def _too_large(number: int, carried: int, nodes: Sequence[Node], need: Need) -> str:
-    there = sum(node.memory for node in nodes)
-    known = "as measured here" if need.is_measured else "by estimate; `rayfed-ssl doctor --measure` measures it"
-    advice = f"set engine.actors={carried}, or lower training.batch" if carried else "lower training.batch"
+def _too_large(number: int, capacity: int, nodes: Sequence[Node], cost: ActorCost) -> str:
+    memory = sum(node.memory for node in nodes)
+    source = "as measured here" if cost.is_measured else "by estimate; `rayfed-ssl doctor --measure` measures it"
+    advice = f"set engine.actors={capacity}, or lower training.batch" if capacity else "lower training.batch"
     return (
-        f"{number} client actors of {_gb(need.memory)} each ({known}) do not fit into the {_gb(there)} of memory that "
-        f"Ray leaves them, where {carried} find room: {advice}"
+        f"{number} client actors of {_gb(cost.memory)} each ({source}) do not fit into the {_gb(memory)} of memory that "
+        f"Ray leaves them, where {capacity} fit: {advice}"
     )
 
 
-def _cost_of_many(number: int, automatic: int) -> str:
-    """Tell what actors beyond one a core cost."""
+def _note(number: int, automatic: int) -> str:
+    """Say what actors beyond one per core cost."""
     if number <= automatic:
         return ""
     return (
@@ -153,40 +137,34 @@ def _cost_of_many(number: int, automatic: int) -> str:
     )
 
 
-def check_gpu_memory(placement: Placement, need: Need, gpus: Sequence[Gpu]) -> None:
-    """Refuse, before the first round, actors that would run out of the memory of the GPUs that they share.
+def check_gpu_memory(placement: Placement, cost: ActorCost, gpus: Sequence[Gpu]) -> None:
+    """Refuse, before the first round, actors that would exceed the memory of the GPUs that they share.
 
-    An estimate alone refuses no single actor on a GPU that nobody else uses.
-
-    Args:
-        placement: The actors.
-        need: What one of them takes.
-        gpus: The GPUs as they were before any actor was there; () where that is not known.
+    `gpus` are as before any actor was created. An estimate alone refuses no single actor on a GPU that is otherwise free.
 
     Raises:
         ClusterError: They do not fit.
     """
-    together = placement.per_gpu
-    for gpu in gpus if together and need.gpu_memory else ():
-        sure = together > 1 or need.is_measured or gpu.is_crowded
-        if sure and together > gpu_carries(gpu, need):
-            raise ClusterError(_gpu_refusal(gpu, together, need))
+    for gpu in gpus if placement.per_gpu and cost.gpu_memory else ():
+        is_certain = placement.per_gpu > 1 or cost.is_measured or gpu.is_crowded
+        if is_certain and placement.per_gpu > gpu_capacity(gpu, cost):
+            raise ClusterError(_gpu_too_small(gpu, placement.per_gpu, cost))
 
 
-def gpu_carries(gpu: Gpu, need: Need) -> int:
-    """Count the actors that find room beside the server, which holds a context of its own."""
-    return max(0, gpu.free - CONTEXT_BYTES) // need.gpu_memory
+def gpu_capacity(gpu: Gpu, cost: ActorCost) -> int:
+    """Count the actors that fit beside the server, which has a CUDA context of its own."""
+    return max(0, gpu.free - CONTEXT_BYTES) // cost.gpu_memory
 
 
-def _gpu_refusal(gpu: Gpu, together: int, need: Need) -> str:
-    fit = gpu_carries(gpu, need)
+def _gpu_too_small(gpu: Gpu, number: int, cost: ActorCost) -> str:
+    capacity = gpu_capacity(gpu, cost)
     crowd = ": another process uses it" if gpu.is_crowded else ""
-    share = f"set engine.gpus_per_actor={even_share(1 / fit):g}" if fit else "lower training.batch"
-    known = "as measured" if need.is_measured else "by estimate"
+    advice = f"set engine.gpus_per_actor={even_share(1 / capacity):g}" if capacity else "lower training.batch"
+    source = "as measured" if cost.is_measured else "by estimate"
     return (
-        f"GPU {gpu.index} has {_gb(gpu.free)} of {_gb(gpu.total)} free{crowd}; {together} client actors of "
-        f"{_gb(need.gpu_memory)} each ({known}) and the server's {_gb(CONTEXT_BYTES)} do not fit: {share}, or take another "
-        "GPU with CUDA_VISIBLE_DEVICES"
+        f"GPU {gpu.index} has {_gb(gpu.free)} of {_gb(gpu.total)} free{crowd}; {number} client actors of "
+        f"{_gb(cost.gpu_memory)} each ({source}) and the server's {_gb(CONTEXT_BYTES)} do not fit: {advice}, or select "
+        "another GPU with CUDA_VISIBLE_DEVICES"
     )
 
 

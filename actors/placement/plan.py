@@ -1,7 +1,8 @@
-"""From a run and the machines that are there to a placement; what cannot fit is refused as early as it can be known."""
+"""From a run and the machines to a placement; what cannot fit is refused as early as possible."""
 
+import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -10,128 +11,135 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util import get_current_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.cluster.connect import ClusterError, Node
-from actors.cluster.machine import starts_own, this_machine
-from actors.placement.actor_cost import Need
-from actors.placement.allocation import Placement, check_gpu_memory, place
-from actors.placement.restarts import DEATHS, await_room, why_dead
+from actors.cluster.machine import Node, this_machine
+from actors.cluster.private_ray import starts_private_ray
+from actors.errors import ACTOR_DEATHS, ClusterError, death_reason
+from actors.placement.actor_cost import ActorCost
+from actors.placement.allocation import Placement, allocate, check_gpu_memory
 from rayfed_ssl.engine.client_cost import StepCost, record, step_cost
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.gpu_memory import Gpu, gpus
 
-PROBE_TIMEOUT = 30.0
-"""Seconds that machines have to tell of their GPUs; without an answer a run begins unwarned."""
+GPU_QUERY_TIMEOUT = 30.0
+"""Seconds that machines have to describe their GPUs; without an answer a run starts without that check."""
+
+RESOURCES_TIMEOUT = 10.0
+"""Seconds to wait for resources that others, such as a run that is just ending, may free."""
 
 
 def plan(federation: Federation, nodes: Sequence[Node]) -> Placement:
-    """Place a run's client actors.
-
-    Raises:
-        ClusterError: They do not fit.
-    """
+    """Compute the placement of a run's client actors, or raise `ClusterError` if they do not fit."""
     use_gpu = _uses_gpu(federation, nodes)
-    need = Need.of(step_cost(federation, "cuda" if use_gpu else "cpu"))
-    return place(federation.config.engine, len(federation.client_ids), nodes, use_gpu=use_gpu, need=need)
+    cost = ActorCost.of(step_cost(federation, "cuda" if use_gpu else "cpu"))
+    return allocate(federation.config.engine, len(federation.client_ids), nodes, use_gpu=use_gpu, cost=cost)
 
 
-def claim(federation: Federation, nodes: Sequence[Node]) -> Placement:
-    """Place a run's client actors where there is room for them now.
+def check_fits(federation: Federation, address: str | None) -> None:
+    """Raise `ClusterError` for what cannot fit before a private Ray is started, which takes seconds."""
+    if starts_private_ray(address):
+        placement = plan(federation, [this_machine()])
+        check_gpu_memory(placement, placement.cost, gpus() if placement.gpus else ())
+
+
+def wait_for_resources(placement: Placement) -> None:
+    """Wait a little until Ray has free resources for the client actors; Ray itself would wait without a message.
 
     Raises:
-        ClusterError: They do not fit, or others hold the room.
+        ClusterError: Others hold them.
     """
+    each = {"CPU": placement.cpus, "GPU": placement.gpus, "memory": placement.memory}
+    needed = {name: placement.num_actors * amount for name, amount in each.items()}
+    deadline = time.monotonic() + RESOURCES_TIMEOUT
+    while True:
+        resources: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
+        free = {name: resources.get(name, 0.0) for name in needed}
+        if all(free[name] + 1e-6 >= needed[name] for name in needed):
+            return
+        if time.monotonic() > deadline:
+            raise ClusterError(
+                f"{placement.num_actors} client actors need {_missing(needed, free)} on this Ray: wait for what "
+                "runs there, or lower engine.actors"
+            )
+        time.sleep(0.1)
+
+
+def _missing(needed: Mapping[str, float], free: Mapping[str, float]) -> str:
+    if free["memory"] + 1e-6 < needed["memory"]:
+        return f"{needed['memory'] / 1e9:.1f} GB of memory, but only {free['memory'] / 1e9:.1f} GB are free"
+    return f"{needed['CPU']:g} CPUs and {needed['GPU']:g} GPUs, but only {free['CPU']:g} and {free['GPU']:g} are free"
+
+
+def place(federation: Federation, nodes: Sequence[Node]) -> Placement:
+    """Place a run's client actors and wait for free resources, which a placement group has reserved already."""
     placement = plan(federation, nodes)
     if placement.note:
         warnings.warn(placement.note, RuntimeWarning, stacklevel=2)
     if get_current_placement_group() is None:
-        await_room(placement)
+        wait_for_resources(placement)
     return placement
 
 
-def refuse_early(federation: Federation, address: str | None) -> None:
-    """Refuse what cannot fit before Ray is started, which takes seconds, where Ray will have this machine alone.
-
-    Raises:
-        ClusterError: The client actors do not fit.
-    """
-    if starts_own(address):
-        placement = plan(federation, [this_machine()])
-        check_gpu_memory(placement, placement.need, gpus() if placement.gpus else ())
-
-
-def reservation(placement: Placement) -> dict[str, Any]:
-    """Say what Ray shall reserve for each client actor; a placement group has set its memory aside already."""
+def actor_options(placement: Placement) -> dict[str, Any]:
+    """Give the resources that Ray reserves for each client actor; a placement group has reserved the memory already."""
     options: dict[str, Any] = {"num_cpus": placement.cpus, "num_gpus": placement.gpus}
     return options if get_current_placement_group() is not None else options | {"memory": placement.memory}
 
 
 def actor_config(federation: Federation, placement: Placement) -> dict[str, Any]:
-    """Write down the run's configuration for actors, with the device and the share of it that they got."""
+    """Dump the run's configuration for actors, with the device and the share of it that they got."""
     config = federation.config.dump()
     config["engine"] |= {"device": placement.device, "gpus_per_actor": placement.gpus or None}
     return config
 
 
-def check_share(
+def check_shared_gpus(
     placement: Placement,
     federation: Federation,
     actor: Any,
     cards: Sequence[Gpu],
     get: Callable[[ObjectRef[Any]], Any] = ray.get,
 ) -> None:
-    """See before the first round that actors which share GPUs fit; without a measurement on record one of them measures.
-
-    Args:
-        placement: The actors.
-        federation: The run.
-        actor: One of them, ready.
-        cards: The GPUs before the actors were there.
-        get: Waits for an answer.
+    """Check before the first round that actors which share GPUs fit; without a recorded measurement, `actor` measures.
 
     Raises:
-        ClusterError: They do not fit, or the one that measures died.
+        ClusterError: They do not fit, or the actor that measures died.
         ClientError: The step of the largest client fails alone.
     """
-    need = placement.need
-    if placement.shares_gpus and not need.is_measured:
+    cost = placement.cost
+    if placement.shares_gpus and not cost.is_measured:
         try:
-            cost: StepCost = get(actor.measure.remote())
+            step: StepCost = get(actor.measure.remote())
         except RayTaskError as error:
             raise error.cause from error
-        except DEATHS as error:
+        except ACTOR_DEATHS as error:
             raise ClusterError(
-                f"an actor died in the step of the largest client ({why_dead(error)}): see that memory suffices"
+                f"an actor died in the step of the largest client ({death_reason(error)}): check memory"
             ) from None
-        record(federation, placement.device, cost)
-        need = Need.of(cost)
-    check_gpu_memory(placement, need, cards)
+        record(federation, placement.device, step)
+        cost = ActorCost.of(step)
+    check_gpu_memory(placement, cost, cards)
 
 
-def gpus_of(nodes: Sequence[Node]) -> tuple[Gpu, ...]:
-    """Ask the machines that have GPUs how much of their memory is free, before any actor takes some.
-
-    Returns:
-        () for machines that do not tell.
-    """
-    ask = ray.remote(num_cpus=0, max_retries=0)(gpus)
-    at = [NodeAffinitySchedulingStrategy(node.id, soft=False) for node in nodes if node.gpus]
-    answers = [ask.options(scheduling_strategy=where).remote() for where in at]
+def query_gpus(nodes: Sequence[Node]) -> tuple[Gpu, ...]:
+    """Ask the machines that have GPUs for the free memory of these; () if one does not answer."""
+    query = ray.remote(num_cpus=0, max_retries=0)(gpus)
+    strategies = [NodeAffinitySchedulingStrategy(node.id, soft=False) for node in nodes if node.gpus]
+    answers = [query.options(scheduling_strategy=strategy).remote() for strategy in strategies]
     try:
-        found: list[tuple[Gpu, ...]] = ray.get(answers, timeout=PROBE_TIMEOUT)
+        by_node: list[tuple[Gpu, ...]] = ray.get(answers, timeout=GPU_QUERY_TIMEOUT)
     except (GetTimeoutError, RayError):
         return ()
-    return tuple(gpu for some in found for gpu in some)
+    return tuple(gpu for of_node in by_node for gpu in of_node)
 
 
-def beside_gpu(nodes: Sequence[Node]) -> Any:
-    """Put the server, which reserves nothing, on a machine with a GPU if there is one."""
+def server_strategy(nodes: Sequence[Node]) -> Any:
+    """Schedule the server, which reserves nothing, on a machine with a GPU if there is one."""
     with_gpu = [node.id for node in nodes if node.gpus]
     return NodeAffinitySchedulingStrategy(with_gpu[0], soft=False) if with_gpu else None
 
 
 def _uses_gpu(federation: Federation, nodes: Sequence[Node]) -> bool:
-    """Decide where a run computes that leaves it open: on GPUs if the machines have some that torch can use."""
     device, has_gpu = federation.config.engine.device, any(node.gpus for node in nodes)
-    # On one machine the driver knows whether torch can use the GPU; on others Ray's word has to do.
+    # On one machine the driver knows whether torch can use the GPU; for others Ray's resources must suffice.
     usable = federation.task.device.type == "cuda" or len(nodes) > 1
     return device.startswith("cuda") or (device == "auto" and has_gpu and usable)

@@ -1,4 +1,4 @@
-"""Starting and leaving Ray, in processes of their own: these tests are about what a shell would see."""
+"""Starting and leaving Ray: refusals in this process, runs in processes of their own."""
 
 import os
 import signal
@@ -10,17 +10,11 @@ import threading
 
 import psutil
 import pytest
+import ray
 
+from actors.cluster import stale_sessions
 from actors.cluster.connect import start
-
-START = """
-import sys
-from actors.cluster.connect import ClusterError, start
-try:
-    start({arguments})
-except ClusterError as error:
-    sys.exit(str(error))
-"""
+from actors.errors import ClusterError
 
 RUN = """
 import os, signal, sys
@@ -47,72 +41,78 @@ KILL_ONE = """
 """
 
 
-def shell(code, *arguments):
+def run_python(code, *arguments):
     return subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=200, check=False
     )
 
 
-def refusal(arguments):
-    """Start Ray in vain: it must end by itself, with an error and one line."""
-    ended = shell(START.format(arguments=arguments))
-    assert ended.returncode == 1
-    assert ended.stdout == ""
-    (line,) = ended.stderr.splitlines()
-    return line
+@pytest.fixture
+def no_ray(monkeypatch):
+    """A process that has joined no Ray yet."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
 
 
 def test_the_package_loads_neither_ray_nor_torch():
-    assert shell("import actors, sys; sys.exit(not {'ray', 'torch'}.isdisjoint(sys.modules))").returncode == 0
+    assert run_python("import actors, sys; sys.exit(not {'ray', 'torch'}.isdisjoint(sys.modules))").returncode == 0
 
 
-def test_an_address_where_nobody_listens_is_refused():
-    assert refusal("'127.0.0.1:1'").startswith("there is no Ray at 127.0.0.1:1 (connection refused)")
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("127.0.0.1:1", r"^there is no Ray at 127.0.0.1:1 \(connection refused\)"),
+        ("ray://head:10001", r"^Ray's address must be host:port or auto"),
+        ("", r"^the address of Ray is empty: give host:port or auto"),
+        (" ", r"^the address of Ray is empty: give host:port or auto"),
+    ],
+)
+def test_addresses_without_ray_are_refused_in_one_line(no_ray, address, message):
+    with pytest.raises(ClusterError, match=message) as caught:
+        start(address)
+    assert len(str(caught.value).splitlines()) == 1
 
 
-def test_an_address_of_another_service_is_refused():
+@pytest.mark.parametrize(
+    ("response", "message"),
+    [(b"HTTP/1.1 400 Bad Request\r\n\r\n", "^there is no Ray at .*http1.x server"), (b"", "deadline exceeded")],
+    ids=["another service", "no response"],
+)
+def test_services_that_are_not_ray_are_refused(no_ray, response, message):
+    done = threading.Event()
+
+    def serve(server):
+        with server.accept()[0] as connection:
+            connection.recv(100)
+            connection.sendall(response)
+            done.wait(60)
+
     with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def answer():
-            connection, _ = server.accept()
-            with connection:
-                connection.recv(100)
-                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-
-        threading.Thread(target=answer).start()
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-        assert refusal(f"{address!r}").startswith(f"what answers at {address} is not Ray")
+        thread = threading.Thread(target=serve, args=(server,))
+        thread.start()
+        with pytest.raises(ClusterError, match=message):
+            start(f"127.0.0.1:{server.getsockname()[1]}", timeout=2)
+        done.set()
+        thread.join()
 
 
-def test_an_address_that_accepts_and_says_nothing_is_refused():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-        assert "timed out" in refusal(f"{address!r}, timeout=2")
+def test_a_start_that_hangs_is_given_up_and_leaves_nothing(no_ray, monkeypatch, tmp_path):
+    done = threading.Event()
+    monkeypatch.setattr(ray, "init", lambda **_: done.wait(60))
+    monkeypatch.setattr(stale_sessions, "_parent", lambda: tmp_path)
+    with pytest.raises(ClusterError, match=r"^Ray did not start on this machine \(no answer within 0.5 s\): check"):
+        start("local", timeout=0.5)
+    done.set()
+    assert not list(tmp_path.iterdir())
 
 
-def test_an_address_that_is_none_is_refused():
-    assert refusal("'ray://head:10001'").startswith("Ray's address must be host:port or auto")
+def test_a_directory_that_cannot_be_created_is_refused(no_ray, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", "/proc")
+    with pytest.raises(ClusterError, match=r"^Ray has no directory for its files"):
+        start("local")
 
 
-@pytest.mark.parametrize("address", ["", " "])
-def test_an_empty_address_is_refused(address):
-    assert refusal(repr(address)).startswith("the address of Ray is empty: give host:port or auto")
-
-
-def test_a_ray_that_hangs_is_given_up():
-    code = "import ray, time; ray.init = lambda **_: time.sleep(1000)" + START.format(arguments="'local', timeout=0.5")
-    ended = shell(code)
-    assert ended.returncode == 1
-    assert ended.stderr.startswith("Ray did not start on this machine (no answer within 0.5 s)")
-    assert len(ended.stderr.splitlines()) == 1
-
-
-def test_no_room_for_rays_files_is_refused():
-    code = "import tempfile; tempfile.tempdir = '/proc'" + START.format(arguments="'local'")
-    assert shell(code).stderr.startswith("Ray finds no directory for its files")
-
-
-def test_ray_is_taken_as_it_is_if_this_process_has_it(cluster):
+def test_a_ray_that_this_process_has_joined_is_used(cluster):
     second = start("127.0.0.1:1")
     assert not second.owned
     second.stop()
@@ -122,9 +122,9 @@ def test_ray_is_taken_as_it_is_if_this_process_has_it(cluster):
 def test_a_run_is_silent_even_when_an_actor_dies_and_leaves_nothing(tmp_path):
     with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as own:  # sockets' names must be short
         code = f"import tempfile; tempfile.tempdir = {own!r}\n" + RUN.format(on_client=KILL_ONE, epochs=5)
-        ended = shell(code, str(tmp_path / "run"))
+        completed = run_python(code, str(tmp_path / "run"))
         left = os.listdir(own)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    assert (completed.returncode, completed.stdout, completed.stderr) == (0, "", "")
     assert not [name for name in left if name.startswith("rayfed-")]
 
 
@@ -134,7 +134,7 @@ def test_a_signal_ends_a_run_and_all_its_processes(tmp_path, number, send):
         [
             sys.executable,
             "-c",
-            RUN.format(on_client="print('one is done', flush=True)", epochs=40),
+            RUN.format(on_client="print('client done', flush=True)", epochs=40),
             str(tmp_path / "run"),
         ],
         stdout=subprocess.PIPE,
@@ -142,9 +142,9 @@ def test_a_signal_ends_a_run_and_all_its_processes(tmp_path, number, send):
         text=True,
         start_new_session=True,
     )
-    assert running.stdout.readline() == "one is done\n"
-    everybody = psutil.Process(running.pid).children(recursive=True)
+    assert running.stdout.readline() == "client done\n"
+    processes = psutil.Process(running.pid).children(recursive=True)
     send(running.pid, number)
     running.communicate(timeout=120)
     assert running.returncode != 0
-    assert psutil.wait_procs(everybody, timeout=120)[1] == []
+    assert psutil.wait_procs(processes, timeout=120)[1] == []

@@ -8,8 +8,8 @@ import yaml
 from typer.testing import CliRunner
 
 from actors import RAY_ENVIRONMENT
-from actors.cluster.address import ClusterError
 from actors.cluster.cluster_file import PLACEHOLDER, RULES, check_cluster_file
+from actors.errors import ClusterError
 from tune.cli.app import app
 
 FILE = Path(__file__).parents[2] / "cluster.yaml"
@@ -61,7 +61,7 @@ SPOILED = {
         min_workers=9, max_workers=9
     ),
     "gpu: min_workers is above max_workers": lambda t: t["available_node_types"]["gpu"].update(max_workers=1),
-    "provider.use_internal_ip: Ray knows no such setting": lambda t: t["provider"].update(use_internal_ip=True),
+    "provider.use_internal_ip: Ray has no such setting": lambda t: t["provider"].update(use_internal_ip=True),
     "provider.use_internal_ips: must be true": lambda t: t["provider"].update(use_internal_ips=False),
     "provider.security_group: Ray adds port 22 from the world": lambda t: t["provider"].update(
         security_group={"GroupName": "g"}
@@ -71,8 +71,8 @@ SPOILED = {
     "gpu.node_config.SubnetIds: is missing": lambda t: t["available_node_types"]["gpu"]["node_config"].pop("SubnetIds"),
     "head.node_config.SecurityGroupIds: is missing": lambda t: head(t).update(SecurityGroupIds=[]),
     "head.node_config.IamInstanceProfile: is missing": lambda t: head(t).pop("IamInstanceProfile"),
-    "head.node_config.InstancType: not among": lambda t: head(t).update(InstancType="m5.large"),
-    "head.node_config.NetworkInterfaces: not among": lambda t: head(t).update(
+    "head.node_config.InstancType: not a setting": lambda t: head(t).update(InstancType="m5.large"),
+    "head.node_config.NetworkInterfaces: not a setting": lambda t: head(t).update(
         NetworkInterfaces=[{"AssociatePublicIpAddress": True}]
     ),
     "head.node_config.MetadataOptions: set HttpTokens": lambda t: head(t).update(MetadataOptions={}),
@@ -81,7 +81,7 @@ SPOILED = {
     "head_start_ray_commands: is missing": lambda t: t.pop("head_start_ray_commands"),
     "worker_start_ray_commands: is missing": lambda t: t.update(worker_start_ray_commands=[]),
     "needs --dashboard-host=127.0.0.1": lambda t: replace(t, "head", "--dashboard-host=127.0.0.1", ""),
-    "all interfaces show it": lambda t: replace(t, "head", "127.0.0.1", "0.0.0.0"),
+    "listens on all interfaces": lambda t: replace(t, "head", "127.0.0.1", "0.0.0.0"),
     "head_start_ray_commands: `ray start` needs RAY_AUTH_MODE=token": lambda t: replace(
         t, "head", "=token", "=disabled"
     ),
@@ -91,7 +91,7 @@ SPOILED = {
     "worker_start_ray_commands: other settings than the head's: RAY_worker_niceness": lambda t: replace(
         t, "worker", "RAY_worker_niceness=0", ""
     ),
-    "shows the token": lambda t: replace(t, "head", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN=abc RAY_AUTH_MODE"),
+    "can read the token": lambda t: replace(t, "head", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN=abc RAY_AUTH_MODE"),
     "file_mounts: no entry brings the token to /.ray/auth_token": lambda t: t["file_mounts"].pop(
         "/home/ubuntu/.ray/auth_token"
     ),
@@ -136,7 +136,7 @@ def test_the_cluster_runs_with_the_settings_of_a_ray_of_our_own(filled):
 
 def test_a_file_that_is_no_yaml_is_named_with_its_line(tmp_path):
     (tmp_path / "c.yaml").write_text("a: 1\nb: [\n")
-    with pytest.raises(ClusterError, match=r"c.yaml is no YAML in line 3"):
+    with pytest.raises(ClusterError, match=r"c.yaml is not YAML in line 3"):
         check_cluster_file(tmp_path / "c.yaml")
     with pytest.raises(ClusterError, match=r"cannot be read \(No such file or directory\)"):
         check_cluster_file(tmp_path / "none.yaml")

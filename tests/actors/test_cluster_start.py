@@ -14,19 +14,16 @@ import grpc
 import psutil
 import pytest
 
-from actors.cluster import address
-from actors.cluster import connect as cluster
-from actors.cluster import private_ray as own_ray
-from actors.cluster import start_watch as watch
-from actors.cluster.address import ClusterError, LocalNode, knock, resolve
-from actors.cluster.machine import store_size
-from actors.cluster.stale_sessions import clear_leftovers
-from actors.cluster.start_watch import StartWatch
+from actors.cluster import address, machine, private_ray
+from actors.cluster.address import LocalNode, check_address, resolve_address
+from actors.cluster.health import Health
+from actors.cluster.stale_sessions import remove_stale_sessions
+from actors.errors import ClusterError, first_line
 
 OWNER = """
 import subprocess, sys, time
-from actors.cluster.stale_sessions import OwnDirectory
-own = OwnDirectory.make()
+from actors.cluster.stale_sessions import SessionDirectory
+own = SessionDirectory.create()
 agent = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", f"--temp-dir={own.path}"])
 print(own.path, agent.pid, flush=True)
 time.sleep(600)
@@ -45,17 +42,17 @@ def short_tmp(monkeypatch):
 
 @pytest.fixture
 def raylet(tmp_path):
-    """Start a process of that name which does as it is told."""
-    started = []
+    """Start a process of that name, with Ray's directory in its command line, which runs code."""
+    processes = []
 
     def begin(code):
         program = tmp_path / "raylet"
         program.symlink_to(shutil.which("bash"))
-        started.append(subprocess.Popen([program, "-c", code]))
-        return started[0]
+        processes.append(subprocess.Popen([program, "-c", code]))
+        return processes[0]
 
     yield begin
-    for process in started:
+    for process in processes:
         process.kill()
         process.wait(60)
 
@@ -82,31 +79,27 @@ def test_a_start_whose_raylet_died_is_in_trouble_and_the_log_says_why(tmp_path, 
         "[2026-01-01 00:00:00,124 C 7 7] (raylet) store.cc:38: You have found a bug in Ray. Check failed: No room on disk. "
         + "Please see the manual. " * 20
     )
-    looking = StartWatch(tmp_path)
+    health = Health(tmp_path)
     process = raylet("while true; do :; done")
-    assert ask_until(lambda: (looking.trouble(), looking._vital), lambda seen: process.pid in seen[1])[0] is None
+
+    def failure():
+        health.find_processes()
+        return health.failure()
+
+    ask_until(failure, lambda _: "raylet" in health.vital)
+    assert (health.vital["raylet"].pid, failure()) == (process.pid, None)
     process.kill()
-    said = ask_until(looking.trouble, bool)
-    assert said == "its raylet died: No room on disk. " + "Please see the manual. " * 5 + "Please see the manual"
+    message = "raylet died: No room on disk. " + "Please see the manual. " * 5 + "Please see the manual"
+    assert ask_until(failure, bool) == message
+    with pytest.raises(ClusterError, match=r"^Ray's raylet on this machine died: No room on disk"):
+        health.check_processes()
 
 
-def test_a_start_that_stands_still_is_in_trouble(tmp_path, raylet, monkeypatch):
-    monkeypatch.setattr(watch, "STILL_TIMEOUT", 0.3)
-    looking = StartWatch(tmp_path)
-    raylet("sleep 600; :")
-    assert ask_until(looking.trouble, bool) == "its processes do nothing for 0.3 s"
-
-
-def test_a_start_that_works_is_waited_for(tmp_path, raylet, monkeypatch):
-    monkeypatch.setattr(watch, "STILL_TIMEOUT", 0.5)
-    looking = StartWatch(tmp_path)
-    raylet("while true; do :; done")
-    assert ask_until(looking.trouble, bool, seconds=2) is None
-
-
-def test_what_was_there_before_a_start_is_not_its_own(tmp_path, raylet):
+def test_processes_that_are_older_are_not_watched(tmp_path, raylet):
     raylet("sleep 600; :").kill()
-    assert StartWatch(tmp_path).trouble() is None
+    health = Health(tmp_path)
+    health.find_processes()
+    assert health.vital == {}
 
 
 def test_a_killed_drivers_directory_and_processes_go_and_a_living_ones_stay(short_tmp):
@@ -116,7 +109,7 @@ def test_a_killed_drivers_directory_and_processes_go_and_a_living_ones_stay(shor
     foreign.mkdir()
     drivers[0].kill()
     drivers[0].wait(60)
-    assert clear_leftovers() == [Path(dead)]
+    assert remove_stale_sessions() == [Path(dead)]
     assert not Path(dead).exists()
     assert ask_until(lambda: is_gone(int(dead_agent)), bool)  # a moment after it was killed
     assert Path(alive).is_dir()
@@ -125,41 +118,40 @@ def test_a_killed_drivers_directory_and_processes_go_and_a_living_ones_stay(shor
     os.kill(int(alive_agent), signal.SIGKILL)
     drivers[1].kill()
     drivers[1].wait(60)
-    assert clear_leftovers() == [Path(alive)]
+    assert remove_stale_sessions() == [Path(alive)]
 
 
 def test_a_disk_without_room_is_refused_and_nothing_left(short_tmp, monkeypatch):
-    monkeypatch.setattr(own_ray, "DISK_NEEDED", 1e18)
-    with pytest.raises(ClusterError, match=r"but .* has [\d]+ MB free: set TMPDIR to one with room"):
-        own_ray.own_directory()
+    monkeypatch.setattr(private_ray, "DISK_NEEDED", 1e18)
+    with pytest.raises(ClusterError, match=r"but .* has [\d]+ MB free: set TMPDIR to one with free space"):
+        private_ray.session_directory()
     assert not list(short_tmp.iterdir())
 
 
 def test_the_object_store_fits_into_shared_memory(tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=int(500e6)))
-    assert own_ray.object_store(tmp_path) == {"object_store_memory": int(450e6)}
+    assert private_ray.object_store(tmp_path) == {"object_store_memory": int(450e6)}
 
 
 def test_a_container_gets_the_object_store_that_its_run_was_planned_with(tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=int(50e9)))
     for free, expected in ((1_000_000_000, 300_000_000), (200_000_000, 100_000_000)):
-        monkeypatch.setattr(own_ray, "free_memory", lambda free=free: free)
-        assert own_ray.object_store(tmp_path)["object_store_memory"] == store_size(free) == expected
+        for module in (machine, private_ray):
+            monkeypatch.setattr(module, "free_memory", lambda free=free: free)
+        assert private_ray.object_store(tmp_path)["object_store_memory"] == machine.this_machine().store == expected
 
 
 def test_the_object_store_lies_on_disk_where_there_is_no_shared_memory(tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(own_ray, "SHARED_MEMORY", tmp_path / "shm")
+    monkeypatch.setattr(machine, "SHARED_MEMORY", tmp_path / "shm")
     (tmp_path / "shm").mkdir()
     monkeypatch.setattr(
         shutil, "disk_usage", lambda path: usage._replace(free=int(64e6 if path.name == "shm" else 1e9))
     )
-    with pytest.warns(
-        RuntimeWarning, match=r"has only 58 MB free, so Ray's object store lies on disk .* --shm-size=2g"
-    ):
-        chosen = own_ray.object_store(tmp_path)
+    with pytest.warns(RuntimeWarning, match=r"has only 58 MB free, so Ray's object store is on disk .* --shm-size=2g"):
+        chosen = private_ray.object_store(tmp_path)
     assert chosen == {"object_store_memory": int(800e6), "_plasma_directory": str(tmp_path)}
 
 
@@ -174,31 +166,31 @@ def nodes(monkeypatch):
 
 def test_auto_finds_the_only_ray_and_overlooks_private_ones(nodes):
     nodes += [LocalNode("10.0.0.1:6379", "/tmp/ray"), LocalNode("10.0.0.1:41000", "/tmp/rayfed-abc")]
-    assert resolve("auto") == "10.0.0.1:6379"
+    assert resolve_address("auto") == "10.0.0.1:6379"
 
 
 def test_auto_without_a_ray_is_refused(nodes):
     nodes.append(LocalNode("10.0.0.1:41000", "/tmp/rayfed-abc"))
     with pytest.raises(ClusterError, match=r"^no Ray runs on this machine: start one with `ray up cluster.yaml`"):
-        resolve("auto")
+        resolve_address("auto")
 
 
 def test_auto_between_two_rays_is_refused(nodes):
     nodes += [LocalNode("10.0.0.2:6379", "/tmp/ray"), LocalNode("10.0.0.1:6380", "/tmp/ray2")]
     with pytest.raises(
-        ClusterError, match=r"^2 Rays run on this machine, at 10.0.0.1:6380 and 10.0.0.2:6379: say which"
+        ClusterError, match=r"^2 Rays run on this machine, at 10.0.0.1:6380 and 10.0.0.2:6379: choose one"
     ):
-        resolve("auto")
+        resolve_address("auto")
 
 
 def test_auto_means_the_address_that_a_submitted_job_is_given(nodes, monkeypatch):
     nodes += [LocalNode("10.0.0.2:6379", "/tmp/ray"), LocalNode("10.0.0.1:6380", "/tmp/ray2")]
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.2:6379")
-    assert resolve("auto") == "10.0.0.2:6379"
+    assert resolve_address("auto") == "10.0.0.2:6379"
 
 
 class Door(grpc.GenericRpcHandler):
-    """Answers as the head of a Ray does that asks for a token."""
+    """Answers as the head of a Ray does that requires a token."""
 
     def __init__(self, token):
         self._token = f"Bearer {token}"
@@ -217,7 +209,7 @@ class Door(grpc.GenericRpcHandler):
 
 @pytest.fixture
 def door(nodes, monkeypatch, tmp_path):
-    """An address that asks for a token, with a node of its Ray here; returns address and token."""
+    """An address that requires a token, with a node of its Ray here; returns address and token."""
     from concurrent.futures import ThreadPoolExecutor
 
     for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"):
@@ -237,27 +229,27 @@ def test_the_right_token_opens(door, monkeypatch, tmp_path):
     where, token = door
     (tmp_path / "token").write_text(token + "\n")
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
-    knock(where, 5)
+    check_address(where, 5)
 
 
 def test_a_missing_token_is_named(door):
     with pytest.raises(
-        ClusterError, match=r"asks for a token, but there is none in .*/.ray/auth_token: set RAY_AUTH_TOKEN_PATH"
+        ClusterError, match=r"requires a token, but there is none in .*/.ray/auth_token: set RAY_AUTH_TOKEN_PATH"
     ):
-        knock(door[0], 5)
+        check_address(door[0], 5)
 
 
 def test_a_wrong_token_is_named(door, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_TOKEN", "wrong")
     with pytest.raises(ClusterError, match=r"refuses the token in RAY_AUTH_TOKEN: set"):
-        knock(door[0], 5)
+        check_address(door[0], 5)
 
 
 def test_a_token_that_may_not_be_shown_is_named(door, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_TOKEN", door[1])
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    with pytest.raises(ClusterError, match=r"asks for a token, but RAY_AUTH_MODE=disabled: unset it"):
-        knock(door[0], 5)
+    with pytest.raises(ClusterError, match=r"requires a token, but RAY_AUTH_MODE=disabled: unset it"):
+        check_address(door[0], 5)
 
 
 def test_a_machine_that_is_no_node_is_named(door, monkeypatch, nodes):
@@ -266,20 +258,21 @@ def test_a_machine_that_is_no_node_is_named(door, monkeypatch, nodes):
     with pytest.raises(
         ClusterError, match=r"^this machine is no node of the Ray at 127.0.0.1:\d+, .* `ray job submit`"
     ):
-        knock(door[0], 5)
+        check_address(door[0], 5)
 
 
 def test_two_versions_are_told_in_one_line():
     text = "Version mismatch: The cluster was started with:\n  Ray: 2.60.0\n\nThis process runs:\n  Ray: 2.59.0\n"
     told = "Version mismatch: The cluster was started with: Ray: 2.60.0 This process runs: Ray: 2.59.0"
-    assert cluster.first_line(RuntimeError(text)) == told
-    assert cluster.first_line(RuntimeError("one\ntwo")) == "one"
+    assert first_line(RuntimeError(text)) == told
+    assert first_line(RuntimeError("one\ntwo")) == "one"
 
 
 def test_a_gcs_that_is_killed_ends_the_start_at_once(short_tmp):
     code = """
 import sys, threading, time, psutil
-from actors.cluster.connect import ClusterError, start
+from actors.cluster.connect import start
+from actors.errors import ClusterError
 
 def hunt():
     while True:

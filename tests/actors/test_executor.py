@@ -7,10 +7,10 @@ import pytest
 import ray
 import torch
 
-from actors.cluster.connect import ClusterError
+from actors.client_actor import ClientActor
+from actors.errors import ActorError, ClusterError
 from actors.executor import RayExecutor
-from actors.objects.object_store import Parcel
-from actors.placement.restarts import ActorError
+from actors.objects.object_store import ItemRef
 from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.round_loop import ClientError, Observer, Plan, run_round, run_rounds
 from rayfed_ssl.seeds import Purpose, derive_seed
@@ -97,8 +97,8 @@ def test_the_next_rounds_downloads_are_prepared_while_a_round_is_recorded(
     executor, federation, expected, tmp_path, monkeypatch
 ):
     prepared = []
-    take = executor._prepared
-    monkeypatch.setattr(executor, "_prepared", lambda *args: prepared.append(take(*args)) or prepared[-1])
+    take = executor._take_prepared
+    monkeypatch.setattr(executor, "_take_prepared", lambda *args: prepared.append(take(*args)) or prepared[-1])
     assert play(executor, federation, tmp_path) == expected
     assert [found is not None for found in prepared] == [False, True]
 
@@ -110,12 +110,12 @@ def test_a_server_actor_that_dies_with_what_it_prepared_changes_nothing(
 
     def kill_first(outcome):
         if not killed:
-            assert executor._ahead is not None
-            killed.append(executor._keeper.actor)
-            ray.kill(executor._keeper.actor)
+            assert executor._prepared is not None
+            killed.append(executor._server.actor)
+            ray.kill(executor._server.actor)
 
-    made, make = [], executor._keeper._make
-    monkeypatch.setattr(executor._keeper, "_make", lambda: made.append(make()) or made[-1])
+    made, make = [], executor._server._create
+    monkeypatch.setattr(executor._server, "_create", lambda: made.append(make()) or made[-1])
     assert play(executor, federation, tmp_path, Trace(on_round_end=kill_first)) == expected
     assert len(killed) == len(made) == 1
 
@@ -125,7 +125,7 @@ def test_what_was_prepared_for_another_state_is_not_sent(executor, federation, e
     first.mkdir()
     second.mkdir()
     run_rounds(Plan(1, federation.cohort, 0, first), executor, Trace())  # prepares round 2 from its own state
-    assert executor._ahead is not None
+    assert executor._prepared is not None
     assert play(executor, federation, second) == expected
 
 
@@ -156,7 +156,7 @@ def test_an_upload_that_was_lost_is_made_again(executor, federation, expected, t
     def lose(report):
         if len(lost) < 1:
             lost.append(report.client)
-            executor._uploads[report.client] = Parcel(lost_ref, 0)
+            executor._uploads[report.client] = ItemRef(lost_ref, 0)
 
     lost = []
     trace = Trace(on_client=lose)
@@ -170,7 +170,7 @@ def test_a_client_that_dies_when_it_is_trained_again_is_left_out(
     def lose_the_last(report):
         done.append(report.client)
         if len(done) == len(federation.cohort(1)):
-            executor._uploads[report.client] = Parcel(lost_ref, 0)
+            executor._uploads[report.client] = ItemRef(lost_ref, 0)
             stack.enter_context(kill("ClientActor.update_clients", times=2))
 
     done = []
@@ -185,14 +185,14 @@ def test_a_client_that_dies_when_it_is_trained_again_is_left_out(
 
 def test_states_in_a_bucket_are_objects_of_their_own(executor, federation, expected, tmp_path, monkeypatch):
     monkeypatch.setattr("actors.executor.CALL_SECONDS", 10.0)  # several clients in each call
-    monkeypatch.setattr("actors.dispatch.queue.SHORT", 10.0)
+    monkeypatch.setattr("actors.dispatch.queue.MIN_CALL_SECONDS", 10.0)
     assert play(executor, federation, Bucket(f"file://{tmp_path}")) == expected
-    kept = [memory.parcel.ref for memory in executor._memories._memories.values()]
+    kept = [state.item.ref for state in executor._states._refs.values()]
     assert len(set(kept)) == len(kept) == len(federation.client_ids)
 
 
 def test_states_are_read_from_disk_where_there_is_no_ref(executor, federation, expected, tmp_path):
-    trace = Trace(on_round_end=lambda outcome: executor._memories._memories.clear())
+    trace = Trace(on_round_end=lambda outcome: executor._states._refs.clear())
     assert play(executor, federation, tmp_path, trace) == expected
 
 
@@ -220,15 +220,14 @@ def test_a_gpu_that_ray_does_not_have_is_refused(cluster, open_tiny):
 
 
 def test_room_that_others_hold_is_refused(executor, open_tiny, monkeypatch):
-    monkeypatch.setattr("actors.placement.restarts.ROOM_TIMEOUT", 0.2)
+    monkeypatch.setattr("actors.placement.plan.RESOURCES_TIMEOUT", 0.2)
     with pytest.raises(ClusterError, match=r"3 client actors need 3 CPUs and 0 GPUs, but only 2 and 0 are free"):
         RayExecutor(open_tiny("fedavg", "engine.actors=3"))
 
 
-def test_threads_are_those_of_the_configuration(cluster):
-    from actors.client_actor import ClientActor
-
+def test_threads_are_those_of_the_configuration(tiny):
     before = torch.get_num_threads()
-    ClientActor({"method": "fedavg", "objective": "simclr", "data": "digits", "training": {"epochs": 1}})
+    torch.set_num_threads(2)
+    ClientActor(tiny("fedavg").dump())
     assert torch.get_num_threads() == 1
     torch.set_num_threads(before)

@@ -14,14 +14,13 @@ import ray
 import yaml
 from ray.exceptions import ObjectStoreFullError
 
-from actors.cluster.address import ClusterError
 from actors.cluster.connect import Cluster
 from actors.cluster.health import Health
 from actors.dispatch.pool import ActorPool
-from actors.dispatch.queue import Job
+from actors.dispatch.queue import WorkItem
+from actors.errors import ActorError, ClusterError
 from actors.executor import RayExecutor
-from actors.fault_injection import strike_after_client
-from actors.placement.restarts import ActorError
+from actors.fault_injection import fail_driver
 from rayfed_ssl import Observer, runs
 from rayfed_ssl.engine.faults import KINDS, Faults, parse_fault
 from rayfed_ssl.engine.federation import Federation
@@ -213,8 +212,8 @@ def test_a_deadline_drops_a_straggler_and_its_actor_is_there_again(
 
 def test_a_ray_that_is_not_ours_is_not_killed():
     due = Faults(asked(["kill-ray:round=1"]), 1, lambda round: (0,), KINDS)
-    with pytest.raises(ConfigError, match="strikes only a Ray that the run has started"):
-        strike_after_client(due, 1, Health())
+    with pytest.raises(ConfigError, match="works only on a Ray that the run has started"):
+        fail_driver(due, 1, Health())
 
 
 def test_an_object_store_that_stays_full_ends_a_pool_at_its_attempts(cluster: Cluster):
@@ -227,7 +226,7 @@ def test_an_object_store_that_stays_full_ends_a_pool_at_its_attempts(cluster: Cl
 
     pool = ActorPool(ray.remote(num_cpus=0)(Full).remote, 1, attempts=3)
     with pytest.raises(ClusterError, match=r"object store is full, and so is the disk that it spills to \(no room\)"):
-        list(pool.run([Job(0)], lambda actor, jobs: [actor.do.remote()]))
+        list(pool.run([WorkItem(0)], lambda actor, jobs: [actor.do.remote()]))
     assert pool.retries == 2
     pool.close()
 
@@ -240,7 +239,7 @@ def test_a_healthy_ray_is_found_healthy_and_a_deaf_head_is_not(cluster: Cluster,
         gcs_address = "127.0.0.1:1"
 
     monkeypatch.setattr(ray, "get_runtime_context", Elsewhere)
-    with pytest.raises(ClusterError, match=r"the head of Ray at 127.0.0.1:1 does not answer .* resume the run"):
+    with pytest.raises(ClusterError, match=r"Ray's head at 127.0.0.1:1 does not answer .* resume the run"):
         Health().check()
 
 

@@ -5,11 +5,11 @@ import ray
 import torch
 
 from actors.client_actor import ClientActor
-from actors.cluster.connect import ClusterError, Node
-from actors.cluster.machine import cores, free_memory, store_size, this_machine
-from actors.placement.actor_cost import ACTOR_BYTES, Need
-from actors.placement.allocation import Placement, check_gpu_memory, place
-from actors.placement.plan import actor_config, check_share, gpus_of, plan, refuse_early, reservation
+from actors.cluster.machine import Node, cores, free_memory, object_store_size, this_machine
+from actors.errors import ClusterError
+from actors.placement.actor_cost import ACTOR_BYTES, ActorCost
+from actors.placement.allocation import Placement, allocate, check_gpu_memory
+from actors.placement.plan import actor_config, actor_options, check_fits, check_shared_gpus, plan, query_gpus
 from rayfed_ssl.config.schema import Engine
 from rayfed_ssl.engine.client_cost import StepCost, estimate, record, recorded
 from rayfed_ssl.engine.gpu_memory import CONTEXT_BYTES, Gpu
@@ -18,116 +18,114 @@ from tune.cli.capacity import examine
 TWO_CORES = [Node("a", cpus=2)]
 TWO_GPUS = [Node("a", cpus=16, gpus=2)]
 CARD = Gpu(0, "NVIDIA H100", 80_000_000_000, 79_000_000_000)
-MEASURED = Need(1_000_000_000, 10_000_000_000, is_measured=True)
+MEASURED = ActorCost(1_000_000_000, 10_000_000_000, is_measured=True)
 
 
 def test_auto_takes_one_actor_per_core():
-    assert place(Engine(), 6, TWO_CORES, use_gpu=False) == Placement(2, 1.0, 0.0, "cpu")
+    assert allocate(Engine(), 6, TWO_CORES, use_gpu=False) == Placement(2, 1.0, 0.0, "cpu")
 
 
 def test_there_are_never_more_actors_than_clients():
-    assert place(Engine(), 1, TWO_CORES, use_gpu=False).num_actors == 1
-    assert place(Engine(actors=2), 1, TWO_CORES, use_gpu=False).num_actors == 1
+    assert allocate(Engine(), 1, TWO_CORES, use_gpu=False).num_actors == 1
+    assert allocate(Engine(actors=2), 1, TWO_CORES, use_gpu=False).num_actors == 1
 
 
 def test_auto_without_reservations_still_takes_one_actor_per_core():
-    assert place(Engine(cpus_per_actor=0), 6, TWO_CORES, use_gpu=False).num_actors == 2
-    assert place(Engine(cpus_per_actor=0.25), 6, TWO_CORES, use_gpu=False).num_actors == 2
+    assert allocate(Engine(cpus_per_actor=0), 6, TWO_CORES, use_gpu=False).num_actors == 2
+    assert allocate(Engine(cpus_per_actor=0.25), 6, TWO_CORES, use_gpu=False).num_actors == 2
 
 
 def test_per_client_takes_as_many_actors_as_clients_and_says_what_that_costs():
     engine = Engine(actors="per-client", cpus_per_actor=0.25)
-    placement = place(engine, 6, TWO_CORES, use_gpu=False)
+    placement = allocate(engine, 6, TWO_CORES, use_gpu=False)
     assert placement.num_actors == 6
     assert placement.note == (
         "engine.actors=per-client makes 6 actors; engine.actors=auto would make 2 with the same results, and each of the "
         "others takes about 0.5% of a core while it waits"
     )
-    assert place(engine, 2, TWO_CORES, use_gpu=False).note == ""
+    assert allocate(engine, 2, TWO_CORES, use_gpu=False).note == ""
 
 
 def test_actors_that_do_not_fit_are_refused_with_the_number_that_does():
     with pytest.raises(ClusterError, match=r"^3 client actors of 1 CPUs each .* Ray's 2 CPUs .* set engine.actors=2"):
-        place(Engine(actors=3), 6, TWO_CORES, use_gpu=False)
+        allocate(Engine(actors=3), 6, TWO_CORES, use_gpu=False)
 
 
 def test_an_actor_does_not_span_two_machines():
     machines = [Node("a", cpus=3), Node("b", cpus=3)]
-    assert place(Engine(cpus_per_actor=2), 6, machines, use_gpu=False).num_actors == 2
+    assert allocate(Engine(cpus_per_actor=2), 6, machines, use_gpu=False).num_actors == 2
 
 
 def test_an_actor_larger_than_any_machine_is_refused():
-    with pytest.raises(ClusterError, match=r"0 find room: lower engine.cpus_per_actor"):
-        place(Engine(cpus_per_actor=4), 6, TWO_CORES, use_gpu=False)
+    with pytest.raises(ClusterError, match=r"0 fit: lower engine.cpus_per_actor"):
+        allocate(Engine(cpus_per_actor=4), 6, TWO_CORES, use_gpu=False)
 
 
 def test_auto_makes_no_more_actors_than_each_machine_carries():
     machines = [Node("a", cpus=64, memory=3.5e9), Node("b", cpus=2, memory=100e9)]
-    placement = place(Engine(), 100, machines, use_gpu=False, need=MEASURED)
+    placement = allocate(Engine(), 100, machines, use_gpu=False, cost=MEASURED)
     assert (placement.num_actors, placement.memory) == (3 + 2, MEASURED.memory)
 
 
 def test_more_actors_than_memory_carries_are_refused_with_the_number_that_it_does():
     machine = [Node("a", cpus=16, memory=3.5e9)]
-    message = (
-        r"^4 client actors of 1.0 GB each \(as measured here\) .* 3.5 GB of memory .* 3 find room: set engine.actors=3"
-    )
+    message = r"^4 client actors of 1.0 GB each \(as measured here\) .* 3.5 GB of memory .* 3 fit: set engine.actors=3"
     with pytest.raises(ClusterError, match=message):
-        place(Engine(actors=4), 6, machine, use_gpu=False, need=MEASURED)
-    with pytest.raises(ClusterError, match=r"do not fit into Ray's 16 CPUs .* where 3 find room: set engine.actors=3"):
-        place(Engine(actors=17), 20, machine, use_gpu=False, need=MEASURED)
+        allocate(Engine(actors=4), 6, machine, use_gpu=False, cost=MEASURED)
+    with pytest.raises(ClusterError, match=r"do not fit into Ray's 16 CPUs .* where 3 fit: set engine.actors=3"):
+        allocate(Engine(actors=17), 20, machine, use_gpu=False, cost=MEASURED)
 
 
 def test_an_estimate_alone_refuses_no_single_actor():
     machine, estimated = [Node("a", cpus=2, memory=0.5e9)], replace(MEASURED, is_measured=False)
-    placement = place(Engine(), 6, machine, use_gpu=False, need=estimated)
+    placement = allocate(Engine(), 6, machine, use_gpu=False, cost=estimated)
     assert (placement.num_actors, placement.memory) == (1, 500_000_000)
-    with pytest.raises(ClusterError, match=r"0 find room: lower training.batch"):
-        place(Engine(), 6, machine, use_gpu=False, need=MEASURED)
+    with pytest.raises(ClusterError, match=r"0 fit: lower training.batch"):
+        allocate(Engine(), 6, machine, use_gpu=False, cost=MEASURED)
 
 
 def test_auto_takes_one_actor_per_gpu():
-    assert place(Engine(), 6, TWO_GPUS, use_gpu=True) == Placement(2, 1.0, 1.0, "cuda")
+    assert allocate(Engine(), 6, TWO_GPUS, use_gpu=True) == Placement(2, 1.0, 1.0, "cuda")
 
 
 @pytest.mark.parametrize(("actors", "share"), [(2, 1.0), (4, 0.5), (5, 0.3333), (6, 0.3333)])
 def test_actors_share_the_gpus_evenly(actors, share):
-    assert place(Engine(actors=actors), 6, TWO_GPUS, use_gpu=True).gpus == share
+    assert allocate(Engine(actors=actors), 6, TWO_GPUS, use_gpu=True).gpus == share
 
 
 def test_a_fraction_does_not_span_two_gpus():
-    assert place(Engine(gpus_per_actor=0.4), 9, TWO_GPUS, use_gpu=True).num_actors == 4
+    assert allocate(Engine(gpus_per_actor=0.4), 9, TWO_GPUS, use_gpu=True).num_actors == 4
     with pytest.raises(ClusterError, match=r"engine.actors=4, or lower engine.cpus_per_actor or engine.gpus_per_actor"):
-        place(Engine(gpus_per_actor=0.4, actors=5), 9, TWO_GPUS, use_gpu=True)
+        allocate(Engine(gpus_per_actor=0.4, actors=5), 9, TWO_GPUS, use_gpu=True)
 
 
 def test_an_actor_may_have_several_gpus():
-    assert place(Engine(gpus_per_actor=2), 9, TWO_GPUS, use_gpu=True).num_actors == 1
+    assert allocate(Engine(gpus_per_actor=2), 9, TWO_GPUS, use_gpu=True).num_actors == 1
     with pytest.raises(ClusterError, match="whole number"):
-        place(Engine(gpus_per_actor=1.5), 9, TWO_GPUS, use_gpu=True)
+        allocate(Engine(gpus_per_actor=1.5), 9, TWO_GPUS, use_gpu=True)
 
 
 def test_a_gpu_that_is_not_there_is_refused():
     with pytest.raises(ClusterError, match="needs a GPU, but Ray has none"):
-        place(Engine(device="cuda"), 6, TWO_CORES, use_gpu=True)
+        allocate(Engine(device="cuda"), 6, TWO_CORES, use_gpu=True)
 
 
 def test_a_share_of_a_gpu_has_no_meaning_on_the_cpu():
     with pytest.raises(ClusterError, match=r"gpus_per_actor=0.5 has no meaning .* remove it"):
-        place(Engine(gpus_per_actor=0.5), 6, TWO_CORES, use_gpu=False)
+        allocate(Engine(gpus_per_actor=0.5), 6, TWO_CORES, use_gpu=False)
 
 
 def test_actors_that_outgrow_the_gpu_they_share_are_refused_with_the_share_that_fits():
-    seven = place(Engine(gpus_per_actor=0.125, actors=7), 9, [Node("a", cpus=16, gpus=1)], use_gpu=True)
+    seven = allocate(Engine(gpus_per_actor=0.125, actors=7), 9, [Node("a", cpus=16, gpus=1)], use_gpu=True)
     check_gpu_memory(seven, MEASURED, [CARD])
     eight = replace(seven, num_actors=8)
     with pytest.raises(ClusterError, match=r"8 client actors of 10.0 GB .* set engine.gpus_per_actor=0.1428, or"):
         check_gpu_memory(eight, MEASURED, [CARD])
-    assert place(Engine(gpus_per_actor=0.1428), 9, [Node("a", cpus=16, gpus=1)], use_gpu=True).per_gpu == 7
+    assert allocate(Engine(gpus_per_actor=0.1428), 9, [Node("a", cpus=16, gpus=1)], use_gpu=True).per_gpu == 7
 
 
 def test_a_gpu_that_another_process_fills_is_refused_and_named():
-    single = place(Engine(), 1, TWO_GPUS, use_gpu=True)
+    single = allocate(Engine(), 1, TWO_GPUS, use_gpu=True)
     estimated = replace(MEASURED, is_measured=False)
     with pytest.raises(
         ClusterError, match=r"^GPU 1 has 3.0 GB of 80.0 GB free: another process uses it; 1 client actor"
@@ -136,7 +134,7 @@ def test_a_gpu_that_another_process_fills_is_refused_and_named():
 
 
 def test_an_estimate_alone_refuses_no_single_actor_on_a_free_gpu():
-    single, large = place(Engine(), 1, TWO_GPUS, use_gpu=True), replace(MEASURED, gpu_memory=90_000_000_000)
+    single, large = allocate(Engine(), 1, TWO_GPUS, use_gpu=True), replace(MEASURED, gpu_memory=90_000_000_000)
     check_gpu_memory(single, replace(large, is_measured=False), [CARD])
     with pytest.raises(ClusterError, match=r"do not fit: lower training.batch"):
         check_gpu_memory(single, large, [CARD])
@@ -153,22 +151,22 @@ def test_a_container_has_the_cores_and_the_memory_of_its_limits(tmp_path):
     assert free_memory(tmp_path) == 60_000_000
 
 
-def test_this_machine_leaves_actors_what_the_object_store_does_not_take():
+def test_this_machine_leaves_actors_what_the_object_store_does_not_take(tmp_path):
     here = this_machine()
     assert here.cpus == cores()
     assert here.gpus == torch.cuda.device_count()
-    assert here.store == pytest.approx(store_size(int(here.store + here.memory)))
+    assert here.store == pytest.approx(object_store_size(int(here.store + here.memory), tmp_path))
     assert here.memory > 0
 
 
 def test_what_was_measured_here_decides_before_the_estimate(open_tiny):
     federation = open_tiny("fedavg", "seed=41")
     first = plan(federation, [Node("a", cpus=2, memory=8e9)])
-    assert first.need == Need.of(estimate(federation, "cpu"))
+    assert first.cost == ActorCost.of(estimate(federation, "cpu"))
     record(federation, "cpu", StepCost(7_000_000_000, seconds=1.0))
     machine = [Node("a", cpus=16, memory=20e9)]
     placement = plan(open_tiny("fedavg", "seed=41", "engine.actors=auto"), machine)
-    assert placement.need == Need(ACTOR_BYTES + 7_000_000_000, 0, True)
+    assert placement.cost == ActorCost(ACTOR_BYTES + 7_000_000_000, 0, True)
     assert placement.num_actors == 2
 
 
@@ -177,15 +175,15 @@ def test_what_cannot_fit_is_refused_before_ray_starts(open_tiny, monkeypatch):
     monkeypatch.setattr("ray.is_initialized", lambda: False)
     crowd = open_tiny("fedavg", "engine.actors=3", f"engine.cpus_per_actor={cores()}")
     with pytest.raises(ClusterError, match="3 client actors of"):
-        refuse_early(crowd, None)
-    refuse_early(crowd, "head:6379")
-    refuse_early(open_tiny("fedavg", "engine.actors=1"), None)
+        check_fits(crowd, None)
+    check_fits(crowd, "head:6379")
+    check_fits(open_tiny("fedavg", "engine.actors=1"), None)
 
 
 @pytest.mark.ray
 def test_machines_without_nvidia_smi_tell_of_no_gpus(cluster):
     pretended = [replace(node, gpus=1.0) for node in cluster.nodes()]
-    assert gpus_of(pretended) == gpus_of([]) == ()
+    assert query_gpus(pretended) == query_gpus([]) == ()
     assert all(node.memory > CONTEXT_BYTES for node in pretended)
 
 
@@ -204,7 +202,7 @@ def test_actors_that_share_a_gpu_measure_what_nobody_has_measured(cluster, open_
     placement = Placement(2, 0.0, 0.5, "cpu")
     actor = ray.remote(num_cpus=0)(ClientActor).remote(actor_config(federation, placement))
     assert recorded(federation, "cpu") is None
-    check_share(placement, federation, actor, [CARD])
+    check_shared_gpus(placement, federation, actor, [CARD])
     assert recorded(federation, "cpu").is_measured
     assert ray.get(actor.release.remote()) is None
     ray.kill(actor)
@@ -221,4 +219,4 @@ def test_actors_are_told_the_device_and_the_share_that_they_got(open_tiny):
 @pytest.mark.ray
 def test_actors_reserve_their_memory(cluster):
     placement = Placement(2, 1.0, 0.0, "cpu", memory=123)
-    assert reservation(placement) == {"num_cpus": 1.0, "num_gpus": 0.0, "memory": 123}
+    assert actor_options(placement) == {"num_cpus": 1.0, "num_gpus": 0.0, "memory": 123}

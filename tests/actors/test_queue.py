@@ -3,30 +3,30 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.dispatch.queue import CALL_BYTES, Job, Queues, expect, settle
+from actors.dispatch.queue import MAX_CALL_BYTES, WorkItem, WorkQueue, assign_clients, client_items
 
 
 def test_clients_settle_so_that_slots_hold_about_as_many_samples():
-    assert settle({0: 10, 1: 50, 2: 20, 3: 20}, 2) == {1: 0, 2: 1, 3: 1, 0: 1}
+    assert assign_clients({0: 10, 1: 50, 2: 20, 3: 20}, 2) == {1: 0, 2: 1, 3: 1, 0: 1}
 
 
 def test_with_a_slot_for_each_every_client_has_its_own():
-    assert sorted(settle(dict.fromkeys(range(7), 5), 7).values()) == list(range(7))
+    assert sorted(assign_clients(dict.fromkeys(range(7), 5), 7).values()) == list(range(7))
 
 
 @given(st.dictionaries(st.integers(0, 99), st.integers(1, 1000), min_size=1), st.integers(1, 5))
 def test_no_slot_is_fuller_than_an_even_share_and_one_client(sizes: dict[int, int], num_slots: int):
-    homes = settle(sizes, num_slots)
-    assert homes.keys() == sizes.keys()
-    held = [sum(sizes[k] for k, slot in homes.items() if slot == at) for at in range(num_slots)]
+    assigned = assign_clients(sizes, num_slots)
+    assert assigned.keys() == sizes.keys()
+    held = [sum(sizes[k] for k, slot in assigned.items() if slot == at) for at in range(num_slots)]
     assert max(held) <= sum(sizes.values()) / num_slots + max(sizes.values())
 
 
 def test_a_step_is_expected_to_take_what_the_last_did_and_a_first_one_its_share_at_the_others_speed():
     sizes = {0: 10, 1: 30, 2: 20, 3: 5}
-    assert expect([0, 2], sizes, {}, {}) == [Job(0, 10), Job(2, 20)]
-    jobs = expect([0, 2, 3], sizes, {0: 1.0, 1: 7.0}, {0: 40, 1: 90})
-    assert jobs == [Job(0, 1.0, 1.0, 40), Job(2, 4.0, 4.0, 90), Job(3, 1.0, 1.0, 90)]
+    assert client_items([0, 2], sizes, {}, {}) == [WorkItem(0, 10), WorkItem(2, 20)]
+    jobs = client_items([0, 2, 3], sizes, {0: 1.0, 1: 7.0}, {0: 40, 1: 90})
+    assert jobs == [WorkItem(0, 1.0, 1.0, 40), WorkItem(2, 4.0, 4.0, 90), WorkItem(3, 1.0, 1.0, 90)]
 
 
 def test_what_was_measured_is_summed_once_however_many_clients_are_new():
@@ -38,7 +38,7 @@ def test_what_was_measured_is_summed_once_however_many_clients_are_new():
             return super().values()
 
     seconds = Counted(dict.fromkeys(range(10), 0.5))
-    assert len(expect(range(1000), dict.fromkeys(range(1000), 5), seconds, dict.fromkeys(range(10), 9))) == 1000
+    assert len(client_items(range(1000), dict.fromkeys(range(1000), 5), seconds, dict.fromkeys(range(10), 9))) == 1000
     assert seconds.sums == 1
 
 
@@ -46,8 +46,8 @@ def test_what_was_measured_is_summed_once_however_many_clients_are_new():
 def test_every_job_is_taken_once_and_no_call_of_several_is_longer_than_allowed(
     lengths: list[float], num_slots: int, call_seconds: float
 ):
-    jobs = [Job(k, seconds, seconds) for k, seconds in enumerate(lengths)]
-    queues = Queues(jobs, {k: k % num_slots for k in range(len(jobs))}, call_seconds)
+    jobs = [WorkItem(k, seconds, seconds) for k, seconds in enumerate(lengths)]
+    queues = WorkQueue(jobs, {k: k % num_slots for k in range(len(jobs))}, call_seconds)
     taken = []
     while queues:
         call = queues.take(len(taken) % num_slots, num_slots)
@@ -57,27 +57,30 @@ def test_every_job_is_taken_once_and_no_call_of_several_is_longer_than_allowed(
 
 
 def test_a_job_of_unknown_length_goes_alone():
-    queues = Queues([Job(0, 3.0), Job(1, 2.0)], {}, call_seconds=10.0)
+    queues = WorkQueue([WorkItem(0, 3.0), WorkItem(1, 2.0)], {}, call_seconds=10.0)
     assert [[job.key for job in queues.take(0, 1)] for _ in range(2)] == [[0], [1]]
 
 
 def test_a_job_that_was_put_back_goes_next_and_alone():
-    queues = Queues([Job(k, 0.001, 0.001) for k in range(3)], {}, call_seconds=1.0)
+    queues = WorkQueue([WorkItem(k, 0.001, 0.001) for k in range(3)], {}, call_seconds=1.0)
     assert len(queues.take(0, 1)) == 3
-    queues.put_back(Job(2))
-    queues.put_back(Job(1))
+    queues.requeue(WorkItem(2))
+    queues.requeue(WorkItem(1))
     assert [[job.key for job in queues.take(0, 1)] for _ in range(2)] == [[1], [2]]
     assert not queues
 
 
 def test_a_guest_finds_the_job_that_waits_although_it_costs_nothing():
-    queues = Queues([Job(0), Job(1)], {0: 0, 1: 1}, call_seconds=0.0)
+    queues = WorkQueue([WorkItem(0), WorkItem(1)], {0: 0, 1: 1}, call_seconds=0.0)
     assert [[job.key for job in queues.take(0, 2)] for _ in range(3)] == [[0], [1], []]
 
 
 def test_a_call_gives_back_no_more_than_an_actor_may_hold():
-    jobs = [Job(k, 0.01, 0.01, nbytes) for k, nbytes in enumerate((CALL_BYTES, CALL_BYTES // 2, CALL_BYTES // 2, 1))]
-    queues = Queues(jobs, {}, call_seconds=10.0)
+    jobs = [
+        WorkItem(k, 0.01, 0.01, nbytes)
+        for k, nbytes in enumerate((MAX_CALL_BYTES, MAX_CALL_BYTES // 2, MAX_CALL_BYTES // 2, 1))
+    ]
+    queues = WorkQueue(jobs, {}, call_seconds=10.0)
     calls = []
     while queues:
         calls.append([job.key for job in queues.take(0, 1)])

@@ -6,11 +6,11 @@ import socket
 import pytest
 import ray
 
-from actors.cluster.address import ClusterError
-from actors.cluster.version_check import difference, hardware, own_versions, refuse_others
+from actors.cluster.version_check import check_versions, hardware, hardware_warning, local_versions
+from actors.errors import ClusterError
 from actors.placement.allocation import Placement
 from actors.placement.plan import actor_config
-from actors.placement.restarts import await_ready
+from actors.placement.restarts import wait_until_ready
 from actors.server_actor import ServerActor
 from rayfed_ssl.environment import cpu_model
 from rayfed_ssl.errors import ConfigError
@@ -18,24 +18,26 @@ from rayfed_ssl.errors import ConfigError
 
 def test_other_versions_are_refused_in_one_line():
     driver = {"python": "3.11.2", "ray": "2.60.0", "torch": "2.15.0", "rayfed-ssl": "0.1.0"}
-    refuse_others(driver, dict(driver))
+    check_versions(driver, dict(driver))
     told = (
         f"{socket.gethostname()} has torch 2.14.1, rayfed-ssl None where the driver has torch 2.15.0, rayfed-ssl 0.1.0"
     )
     with pytest.raises(ConfigError, match=f"^{re.escape(told)}$"):
-        refuse_others(driver, driver | {"torch": "2.14.1", "rayfed-ssl": None})
+        check_versions(driver, driver | {"torch": "2.14.1", "rayfed-ssl": None})
 
 
 def test_builds_of_torch_are_no_other_versions(monkeypatch):
     same = {"python": "3.11.2", "ray": "2.60.0", "torch": "2.15.0+cu130", "rayfed-ssl": None}
     monkeypatch.setattr("actors.cluster.version_check.environment", lambda: {"versions": same})
-    assert own_versions() == {"python": "3.11.2", "ray": "2.60.0", "torch": "2.15.0", "rayfed-ssl": None}
+    assert local_versions() == {"python": "3.11.2", "ray": "2.60.0", "torch": "2.15.0", "rayfed-ssl": None}
 
 
 def test_different_hardware_is_told_and_alike_is_not(tmp_path):
-    assert difference(["AMD EPYC", "AMD EPYC"]) is None
-    told = difference(["Intel Xeon", "AMD EPYC", "AMD EPYC"])
-    assert told.startswith("actors run on different hardware (2 on AMD EPYC; 1 on Intel Xeon): ")
+    assert hardware_warning(["AMD EPYC", "AMD EPYC"]) is None
+    told = hardware_warning(["Intel Xeon", "AMD EPYC", "AMD EPYC"])
+    assert told.startswith(
+        "actors run on different hardware (2 on AMD EPYC; 1 on Intel Xeon): results may differ between machines"
+    )
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: AMD EPYC 7763\nmodel name\t: AMD EPYC 7763\n")
     assert cpu_model(tmp_path / "cpuinfo") == "AMD EPYC 7763"
     assert cpu_model(tmp_path / "none")
@@ -46,11 +48,11 @@ def test_an_actor_of_another_version_cannot_be_used(cluster, open_tiny):
     federation = open_tiny("fedavg")
     config = actor_config(federation, Placement(1, 1.0, 0.0, "cpu"))
     make = ray.remote(num_cpus=0)(ServerActor).remote
-    like, other = make(config, own_versions()), make(config, own_versions() | {"torch": "1.0.0"})
-    assert await_ready([like]) == [hardware(federation.task.device)]
+    like, other = make(config, local_versions()), make(config, local_versions() | {"torch": "1.0.0"})
+    assert wait_until_ready([like]) == [hardware(federation.task.device)]
     with pytest.raises(
         ClusterError, match=r"has torch 2\S+ where the driver has torch 1.0.0\): every machine needs the same"
     ):
-        await_ready([other])
+        wait_until_ready([other])
     for actor in (like, other):
         ray.kill(actor)

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.cluster.connect import Node
-from actors.cluster.machine import cores
+from actors.cluster.machine import Node, cores
 from actors.placement.actor_cost import ACTOR_BYTES
 from rayfed_ssl.engine.client_cost import StepCost, record
 from rayfed_ssl.engine.federation import Federation

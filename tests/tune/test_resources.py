@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.cluster.connect import Node
+from actors.cluster.machine import Node
 from actors.placement.actor_cost import ACTOR_BYTES
 from rayfed_ssl.errors import ConfigError
 from tune.sweeps.execution.resources import Room

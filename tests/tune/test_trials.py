@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from actors.cluster.connect import Node
+from actors.cluster.machine import Node
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.round_loop import ServerError
 from rayfed_ssl.errors import ConfigError

@@ -8,12 +8,12 @@ import psutil
 import typer
 
 from actors.cluster.address import local_nodes
-from actors.cluster.connect import ClusterError, Node, start
-from actors.cluster.machine import cores, free_memory, store_size, this_machine
-from actors.cluster.private_ray import SHARED_MEMORY
-from actors.placement.actor_cost import ACTOR_BYTES, ACTOR_IDLE, ACTOR_START, Need
-from actors.placement.allocation import Placement, check_gpu_memory, gpu_carries, place
-from actors.placement.plan import gpus_of, plan
+from actors.cluster.connect import start
+from actors.cluster.machine import SHARED_MEMORY, Node, cores, free_memory, this_machine
+from actors.errors import ClusterError
+from actors.placement.actor_cost import ACTOR_BYTES, ACTOR_IDLE, ACTOR_START, ActorCost
+from actors.placement.allocation import Placement, allocate, check_gpu_memory, gpu_capacity
+from actors.placement.plan import plan, query_gpus
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.config.sections import Engine
 from rayfed_ssl.engine.client_cost import StepCost, largest_client, measure_apart, step_cost
@@ -67,7 +67,7 @@ def _this_machine() -> tuple[Sequence[Node], Sequence[Gpu]]:
         "memory free"
     )
     free = f", {size(_disk_free(SHARED_MEMORY))} are free in {SHARED_MEMORY}" if SHARED_MEMORY.is_dir() else ""
-    typer.echo(f"  Ray's object store would take {size(store_size(memory))}{free}")
+    typer.echo(f"  Ray's object store would take {size(int(this_machine().store))}{free}")
     typer.echo(f"  {size(_disk_free(Path.cwd()))} disk free for runs in {Path.cwd()}")
     for head in sorted({node.head for node in local_nodes()}):
         typer.echo(f"  note: a Ray at {head} runs on this machine and uses the same cores, memory and GPUs")
@@ -82,7 +82,7 @@ def _cluster(address: str) -> tuple[Sequence[Node], Sequence[Gpu]]:
     cluster = start(address)
     try:
         nodes = cluster.nodes()
-        cards = gpus_of(nodes)
+        cards = query_gpus(nodes)
     finally:
         cluster.stop()
     typer.secho(f"\nThe Ray at {address}: {len(nodes)} machine{'s' * (len(nodes) > 1)}", bold=True)
@@ -106,7 +106,7 @@ def _examine_run(federation: Federation, nodes: Sequence[Node], cards: Sequence[
     placement: Placement | None = None
     try:
         placement = plan(federation, nodes)
-        check_gpu_memory(placement, placement.need, cards)
+        check_gpu_memory(placement, placement.cost, cards)
     except ClusterError as error:
         problems.append(str(error))
     device = "cuda" if any(node.gpus for node in nodes) and engine.device != "cpu" else "cpu"
@@ -140,7 +140,7 @@ def _print_costs(cost: StepCost) -> None:
 def _print_placement(engine: Engine, placement: Placement) -> None:
     number = placement.num_actors
     per_gpu = f", {placement.per_gpu} on each GPU" if placement.shares_gpus else ""
-    memory = size(number * placement.need.memory)
+    memory = size(number * placement.cost.memory)
     typer.echo(f"  engine.actors={engine.actors}: {number} client actors{per_gpu}, about {memory} in all")
     if placement.note:
         typer.echo(f"  note: {placement.note}")
@@ -162,14 +162,14 @@ def _disk_problems(federation: Federation, cost: StepCost) -> list[str]:
 
 def proposal(federation: Federation, nodes: Sequence[Node], cards: Sequence[Gpu], cost: StepCost) -> str:
     """Derive settings to paste from the measured cost of a step."""
-    need, share = Need.of(cost), None
+    need, share = ActorCost.of(cost), None
     if need.gpu_memory:
-        fitting = min((gpu_carries(card, need) for card in cards), default=1)
+        fitting = min((gpu_capacity(card, need) for card in cards), default=1)
         cpus_per_gpu = sum(node.cpus for node in nodes) / max(1.0, sum(node.gpus for node in nodes))
         share = even_share(1 / max(1, min(fitting, int(cpus_per_gpu), MOST_ACTORS_PER_GPU)))
     try:
         clients = len(federation.client_ids)
-        placement = place(Engine(gpus_per_actor=share), clients, nodes, use_gpu=share is not None, need=need)
+        placement = allocate(Engine(gpus_per_actor=share), clients, nodes, use_gpu=share is not None, cost=need)
         number = placement.num_actors
     except ClusterError:
         number = 1

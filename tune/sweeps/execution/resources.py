@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from actors.cluster.connect import ClusterError, Node
-from actors.placement.actor_cost import ACTOR_BYTES, Need
+from actors.cluster.machine import Node
+from actors.errors import ClusterError
+from actors.placement.actor_cost import ACTOR_BYTES, ActorCost
 from actors.placement.plan import plan
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.client_cost import step_cost
@@ -76,7 +77,7 @@ class Room:
         each = {"CPU": placement.cpus} | ({"GPU": placement.gpus} if placement.gpus else {})
         each |= {"memory": float(placement.memory)} if placement.memory else {}
         config = federation.config.model_copy(update={"engine": engine})
-        own = ACTOR_BYTES + placement.need.memory  # the process that drives the rounds, and the server, which may train
+        own = ACTOR_BYTES + placement.cost.memory  # the process that drives the rounds, and the server, which may train
         return config, [
             self._beside(own, each, placement.num_actors),
             *(dict(each) for _ in range(placement.num_actors)),
@@ -97,7 +98,7 @@ class Room:
         cpus = max(engine.threads, engine.server_threads)
         on_gpu = federation.task.device.type == "cuda" or engine.device.startswith("cuda")
         gpus = (1.0 if engine.gpus_per_actor is None else engine.gpus_per_actor) if on_gpu else 0.0
-        need = Need.of(step_cost(federation, "cuda" if on_gpu else "cpu"))
+        need = ActorCost.of(step_cost(federation, "cuda" if on_gpu else "cpu"))
         self._refuse("cores", cpus, max(node.cpus for node in self.nodes), "engine.threads and engine.server_threads")
         self._refuse("GPUs", gpus, max(node.gpus for node in self.nodes), "engine.gpus_per_actor")
         fitting = [node for node in self.nodes if node.cpus >= cpus and node.gpus >= gpus]

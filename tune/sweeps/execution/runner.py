@@ -126,7 +126,7 @@ def run_sweep(
 @contextmanager
 def _watched(health: "Health", lost: Say | None) -> Iterator[None]:
     """Look after Ray's processes meanwhile."""
-    from actors.cluster.connect import ClusterError
+    from actors.errors import ClusterError
 
     over = threading.Event()
 
@@ -136,7 +136,7 @@ def _watched(health: "Health", lost: Say | None) -> Iterator[None]:
                 health.check_processes()
             except ClusterError as error:
                 if not over.is_set() and lost is not None:
-                    health.end_others()
+                    health.kill_processes()
                     lost(str(error))
                 return
 
@@ -157,7 +157,7 @@ def _run(directory: SweepDirectory, concurrency: int | None, address: str | None
     from tune.sweeps.execution.trials import Legs, run_legs
 
     sweep = directory.sweep
-    cluster = start(address, otherwise="; sweeps run on Ray alone, single runs need none")
+    cluster = start(address, alternative="; sweeps run on Ray alone, single runs need none")
     try:
         room = Room(cluster.nodes(), directory.path.resolve() / "shared")
         progress = SweepProgress(sweep, say)
