@@ -44,8 +44,10 @@ def check_cluster_file(path: Path) -> list[str]:
     """
     try:
         tree = plain_data(path.read_text())
-    except OSError as error:
-        raise ClusterError(f"{path} cannot be read ({error.strerror}): name the file that `ray up` takes") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ClusterError(
+            f"{path} cannot be read ({getattr(error, 'strerror', error)}): name the file that `ray up` takes"
+        ) from None
     except yaml.YAMLError as error:
         where = getattr(error, "problem_mark", None)
         place = f" in line {where.line + 1}" if where else ""

@@ -9,6 +9,8 @@ from actors.placement.actor_cost import ACTOR_BYTES
 from rayfed_ssl.engine.client_cost import StepCost, record
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.gpu_memory import Gpu
+from rayfed_ssl.formats import size
+from rayfed_ssl.storage.checkpoints import ROUNDS_ON_DISK
 from tune.cli.capacity import proposal
 
 CARD = Gpu(0, "NVIDIA H100", 80_000_000_000, 79_000_000_000)
@@ -50,7 +52,8 @@ def test_doctor_compares_client_states_with_the_disk(cli, recipes, tiny):
     record(federation, "cpu", StepCost(1, state=10**18, seconds=1.0))
     result = cli("doctor", *words)
     assert result.exit_code == 1
-    assert "does not fit: 5 rounds of client states take 15.00 EB, but " in result.stdout
+    needed = size(3 * ROUNDS_ON_DISK * 10**18)
+    assert f"does not fit: {ROUNDS_ON_DISK} rounds of client states take {needed}, but " in result.stdout
 
 
 def test_a_proposal_takes_no_more_actors_than_cores_memory_and_clients(open_tiny: Callable[..., Federation]):

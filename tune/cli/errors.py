@@ -20,7 +20,7 @@ def plain_errors() -> Iterator[None]:
     except (ClientError, ServerError) as error:
         fail(str(error), 1)
     except OSError as error:
-        fail(f"{describe(error)}; committed rounds are kept", 1)
+        fail(describe(error), 1)
     except Exception as error:
         package = type(error).__module__.partition(".")[0]  # importing it to name its errors would load Ray
         if package == "ray":
@@ -54,12 +54,8 @@ def warn_unwritten(errors: list[OSError]) -> None:
 
 
 @contextmanager
-def interruptible(hint: Callable[[], str]) -> Iterator[None]:
-    """End on Ctrl-C or SIGTERM with one line and 128 + the signal's number.
-
-    Args:
-        hint: Says how to resume, once the command is interrupted.
-    """
+def resumable(hint: Callable[[], str]) -> Iterator[None]:
+    """Say how to resume after Ctrl-C, SIGTERM (exit code 128 + the signal's number) or a disk failure."""
     received = signal.SIGINT
 
     # Spot machines and batch systems send SIGTERM before they take the machine away.
@@ -75,5 +71,7 @@ def interruptible(hint: Callable[[], str]) -> Iterator[None]:
     except KeyboardInterrupt:
         typer.echo(f"\ninterrupted; {hint()}", err=True)
         raise typer.Exit(128 + received) from None
+    except OSError as error:
+        fail(f"{describe(error)}; {hint()}", 1)
     finally:
         signal.signal(signal.SIGTERM, before)

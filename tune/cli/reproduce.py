@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tune.cli.errors import interruptible
+from tune.cli.errors import resumable
 from tune.cli.options import AsJson, Quiet
 
 
@@ -32,7 +32,7 @@ def reproduce(
     if dry_run:
         print_table(*listed(wish))
         return
-    with interruptible(lambda: f"resume with: {wish.command}"):
+    with resumable(lambda: f"resume with: {wish.command}"):
         result = make(wish, lambda line: None if quiet else typer.echo(line, err=True))
     present(result, wish.directory, as_json)
     if result.failures:

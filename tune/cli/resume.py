@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tune.cli.errors import interruptible
+from tune.cli.errors import resumable
 from tune.cli.options import Address, Inject, Quiet, RunDirectory
 from tune.cli.run import finish, resume_hint
 
@@ -31,7 +31,7 @@ def resume(
     record = RunRecord.open(directory, tables=False)
     progress = RunProgress(record.config(*overrides), quiet=quiet, record=record)
     executor = partial(make_executor, address=address, faults=faults)
-    with interruptible(lambda: resume_hint(directory)), progress:
+    with resumable(lambda: resume_hint(directory)), progress:
         result = resume_run(directory, *overrides, observer=progress, executor=executor, round=round, draw=draw_figures)
     progress.close()
     finish(result)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tune.cli.errors import interruptible
+from tune.cli.errors import resumable
 from tune.cli.options import Address, Inject, Quiet, RecipeAndSettings, load_config
 
 if TYPE_CHECKING:
@@ -28,17 +28,19 @@ def run(
     from actors.runs import draw_figures, make_executor
     from rayfed_ssl.engine.faults import parse_faults
     from rayfed_ssl.engine.federation import Federation
+    from rayfed_ssl.records.run_record import RunRecord
     from rayfed_ssl.runs import default_directory
     from rayfed_ssl.runs import run as run_federation
     from tune.cli.progress import RunProgress
 
     config, faults = load_config(arguments), parse_faults(inject)
+    directory = out or default_directory(config)
+    RunRecord.refuse_used(directory)
     progress = RunProgress(config, quiet=quiet)
     federation = Federation.open(config, progress.on_decode)
-    directory = out or default_directory(config)
     progress.introduce(federation, directory)
     executor = partial(make_executor, address=address, faults=faults)
-    with interruptible(lambda: resume_hint(directory)), progress:
+    with resumable(lambda: resume_hint(directory)), progress:
         result = run_federation(
             config, directory, observer=progress, executor=executor, federation=federation, draw=draw_figures
         )

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tune.cli.errors import fail, interruptible
+from tune.cli.errors import fail, resumable
 from tune.cli.options import Address, AsJson, Quiet
 
 
@@ -94,7 +94,7 @@ def _run(directory: Path, concurrency: int | None, address: str | None, quiet: b
     if opened.is_complete():
         say("all trials have ended: nothing is run")
     else:
-        with interruptible(lambda: hint):
+        with resumable(lambda: hint):
             run_sweep(opened, concurrency=concurrency, address=address, say=say, lost=lost)
     result = write_results(opened)
     present(result, directory, as_json)
