@@ -1,4 +1,7 @@
-"""Test images on a plane by t-SNE of their features (van der Maaten and Hinton 2008), as FedCA's Figure 3 has it."""
+"""Test images on a plane by t-SNE (van der Maaten and Hinton 2008) or UMAP of their features.
+
+One thread computes, as sums over threads may differ in their last bits.
+"""
 
 from dataclasses import dataclass
 from functools import partial
@@ -13,11 +16,11 @@ from rayfed_ssl.engine.diagnostics import shown
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.evaluation.features import extract_features
-from rayfed_ssl.export.saved_encoders import encoder_file, read_encoder
+from rayfed_ssl.method import Encoder
 from rayfed_ssl.records.run_record import RunRecord
+from rayfed_ssl.reports.export import last_encoder
 from rayfed_ssl.runs import replay
 from rayfed_ssl.seeds import Purpose, derive_seed
-from rayfed_ssl.trees import Weights
 
 SAMPLES = 2048
 """Test images, at most (FedFoA, section 4.3)."""
@@ -32,7 +35,7 @@ class Embedding:
     Attributes:
         points: float32 [N, 2].
         labels: int64 [N].
-        classes: Their names.
+        classes: Names of the classes.
         held: Classes that the local model's client holds; None for a global encoder.
     """
 
@@ -43,7 +46,7 @@ class Embedding:
 
 
 def embed(directory: Path, *, local: bool) -> Embedding:
-    """Embed test images by the features of a finished run's encoder.
+    """Embed test images by the features of a finished run's encoder, as FedCA's Figure 3 does.
 
     Args:
         directory: The run.
@@ -53,41 +56,48 @@ def embed(directory: Path, *, local: bool) -> Embedding:
         ConfigError: There is no such run, or it has no global encoder.
         CheckpointError: The round before the last is not on disk.
     """
-    config = RunRecord.open(directory).config("engine.executor=local")
+    record = RunRecord.open(directory)
+    config = record.config("engine.executor=local")
     federation = Federation.open(config)
-    task, test = federation.task, federation.dataset.test
-    client = federation.client_ids[0]
-    architecture, weights = task.encoder, None
+    test, client = federation.dataset.test, federation.client_ids[0]
+    weights = None
     with compute_threads(config.engine.threads):
         if local:
-            weights = _sent(directory, config.rounds, client, federation.num_public)
-        if weights is None:
-            encoder = read_encoder(encoder_file(directory))
-            architecture, weights = encoder.architecture, encoder.weights
-        rows = random_rows(len(test), SAMPLES, derive_seed(config.seed, Purpose.DIAGNOSTICS))
-        features = extract_features(
-            task.model(weights, architecture).encoder,
-            test.images[rows],
-            partial(normalize, recipe=task.views.first),
-            device=task.device,
-            precision=task.precision,
+            weights = shown(replay(directory, config.rounds, client).upload, federation.num_public).weights
+        encoder = (
+            last_encoder(record, "global").encoder if weights is None else Encoder(federation.task.encoder, weights)
         )
-        points = tsne(features.numpy(), config.seed)
-    own = federation.dataset.train.labels[federation.shards[client]]
-    held = frozenset(int(label) for label in np.unique(own)) if local else None
+        rows = random_rows(len(test), SAMPLES, derive_seed(config.seed, Purpose.DIAGNOSTICS))
+        points = tsne(extract_test_features(federation, encoder, rows), config.seed)
+    labels = federation.dataset.train.labels[federation.shards[client]]
+    held = frozenset(int(label) for label in np.unique(labels)) if local else None
     return Embedding(points, test.labels[rows], test.classes, held)
 
 
+def extract_test_features(federation: Federation, encoder: Encoder, rows: np.ndarray) -> np.ndarray:
+    """Compute features of rows of the test set, float32 [N, d]."""
+    task = federation.task
+    model = task.model(encoder.weights, encoder.architecture).encoder
+    transform = partial(normalize, recipe=task.views.first)
+    images = federation.dataset.test.images[rows]
+    return extract_features(model, images, transform, device=task.device, precision=task.precision).numpy()
+
+
 def tsne(features: np.ndarray, seed: int) -> np.ndarray:
-    """Place features [N, d] on a plane, [N, 2]; with one thread, as sums over threads may differ in their last bits."""
-    from sklearn.manifold import TSNE  # takes a second, which no other report should pay
+    """Place features [N, d] on a plane, [N, 2], by t-SNE."""
+    from sklearn.manifold import TSNE  # takes a second to import
 
     perplexity = min(PERPLEXITY, (len(features) - 1) / 3)
     init = "pca" if min(features.shape) >= 2 else "random"
     with threadpool_limits(1):
-        placed = TSNE(perplexity=perplexity, init=init, random_state=seed % 2**32)  # scikit-learn takes no more
-        return np.asarray(placed.fit_transform(features))
+        method = TSNE(perplexity=perplexity, init=init, random_state=seed % 2**32)  # scikit-learn takes no more
+        return np.asarray(method.fit_transform(features))
 
 
-def _sent(directory: Path, round: int, client: int, num_public: int) -> Weights | None:
-    return shown(replay(directory, round, client).upload, num_public).weights
+def umap(features: np.ndarray, seed: int) -> np.ndarray:
+    """Place features [N, d] on a plane, [N, 2], by UMAP, which the extra "umap" installs."""
+    from umap import UMAP
+
+    with threadpool_limits(1):
+        method = UMAP(n_neighbors=min(15, len(features) - 1), random_state=seed % 2**32, n_jobs=1)
+        return np.asarray(method.fit_transform(features))

@@ -1,18 +1,19 @@
-"""From a run's record to an encoder in a file of its own (`rayfed_ssl.export.encoder_file` says what such a file holds)."""
+"""From a run's record to an encoder in a file of its own, as `rayfed_ssl.export.encoder_file` describes it."""
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 import rayfed_ssl
-from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.augmentation import VIEWS
-from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.task_builder import default_views
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.export.encoder_file import BODY, Export, Info, write_export
 from rayfed_ssl.method import Encoder
-from rayfed_ssl.models import build_encoder, encoder_info, encoders
+from rayfed_ssl.models import build_encoder, encoder_info
+from rayfed_ssl.models.encoders import stem_for
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.training.state_parts import model_weights
@@ -32,42 +33,64 @@ def export_encoder(directory: Path, out: Path, *, encoder: str = "global", with_
         CheckpointError: The run's files are damaged.
     """
     record = RunRecord.open(directory)
-    config = record.config()
-    round, state_sha256, found = _last_encoders(record, config)
-    if encoder not in found:
-        raise ConfigError(f"{directory} has no encoder {encoder!r}{nearest(encoder, found)}")
-    chosen = found[encoder]
-    weights = model_weights(chosen.weights)
+    saved = last_encoder(record, encoder)
+    weights = model_weights(saved.encoder.weights)
     body = {name.removeprefix(BODY): value for name, value in weights.items() if name.startswith(BODY)}
     heads = {name: value for name, value in weights.items() if not name.startswith(BODY)} if with_heads else {}
-    export = Export(_describe(record, config, encoder, chosen, round, state_sha256), body, heads)
+    export = Export(_describe(record, saved), body, heads)
     write_export(export, out)
     return export
 
 
-def _last_encoders(record: RunRecord, config: Config) -> tuple[int, str, dict[str, Encoder]]:
-    """Find the encoders after the last committed round: (round, state_sha256, encoder by name)."""
+class SavedEncoder(NamedTuple):
+    """An encoder with its name in the run, and the round and the digest of the states that it belongs to."""
+
+    name: str
+    encoder: Encoder
+    round: int
+    state_sha256: str
+
+
+def last_encoder(record: RunRecord, name: str | None = None) -> SavedEncoder:
+    """Read an encoder after the last committed round.
+
+    Args:
+        record: The run record.
+        name: Its name in the run; None takes the global one, or else the first.
+
+    Raises:
+        ConfigError: There is no such encoder.
+        CheckpointError: The run's files are damaged.
+    """
+
+    def chosen(names: Iterable[str]) -> str:
+        names = list(names)
+        if name is None:
+            return "global" if "global" in names else names[0]
+        if name not in names:
+            raise ConfigError(f"{record.directory} has no encoder {name!r}{nearest(name, names)}")
+        return name
+
     if record.summary["finished"] is not None:
+        folder = record.directory / "encoders"
+        stem = chosen(path.stem for path in sorted(folder.glob("*.safetensors")))
+        encoder = checkpoints.read_file(folder / f"{stem}.safetensors")
         last = record.summary["rounds"][-1]
-        paths = sorted((record.directory / "encoders").glob("*.safetensors"))
-        return last["round"], last["state_sha256"], {path.stem: checkpoints.read_file(path) for path in paths}
+        return SavedEncoder(stem, encoder, last["round"], last["state_sha256"])
     state = checkpoints.latest(record.checkpoints)
     clients = checkpoints.StoredStates(state.clients, record.checkpoints)
-    found = config.method.encoders(checkpoints.read(state.server, record.checkpoints), clients)
-    return state.round, state.sha256, found
+    encoders = record.config().method.encoders(checkpoints.read(state.server, record.checkpoints), clients)
+    return SavedEncoder(chosen(encoders), encoders[chosen(encoders)], state.round, state.sha256)
 
 
-def _describe(record: RunRecord, config: Config, name: str, encoder: Encoder, round: int, state_sha256: str) -> Info:
-    data = record.summary["data"]
-    if "shape" not in data:  # a record from before it held shape and classes
-        train = Federation.open(config).dataset.train
-        data |= {"shape": list(train.shape), "classes": list(train.classes)}
+def _describe(record: RunRecord, saved: SavedEncoder) -> Info:
+    config, data = record.config(), record.summary["data"]
     channels, size, _ = data["shape"]
-    info = encoder_info(encoder.architecture)
+    info = encoder_info(saved.encoder.architecture)
     views = VIEWS[config.training.views or default_views(config.data.name, size)].first
     return Info(
-        architecture=encoder.architecture,
-        stem=encoders.stem_for(size, config.model.stem) if info.has_stem else "auto",
+        architecture=saved.encoder.architecture,
+        stem=stem_for(size, config.model.stem) if info.has_stem else "auto",
         channels=channels,
         size=size,
         feature_dim=info.feature_dim or build_encoder(info.name, channels=channels, size=size).feature_dim,
@@ -75,12 +98,12 @@ def _describe(record: RunRecord, config: Config, name: str, encoder: Encoder, ro
         std=_per_channel(views.std, channels),
         classes=tuple(data["classes"]),
         method=record.summary["method"],
-        encoder=name,
+        encoder=saved.name,
         dataset=data["name"],
         dataset_fingerprint=data["fingerprint"],
         seed=config.seed,
-        round=round,
-        state_sha256=state_sha256,
+        round=saved.round,
+        state_sha256=saved.state_sha256,
         version=rayfed_ssl.__version__,
     )
 

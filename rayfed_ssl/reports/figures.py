@@ -1,24 +1,26 @@
-"""Figures of a run, as PNG and SVG files: who held which classes, losses over rounds, accuracy over bytes.
+"""Figures of a run, as PNG and SVG files: samples by client and class, losses over rounds, accuracy over bytes.
 
 Colors are Okabe and Ito's, which color-blind readers tell apart; lines differ in marker and dash as well.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from rayfed_ssl.data.public_data import PublicClient, parse_public
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.metric_rows import Row
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.partition_figure import partition_figure
-from rayfed_ssl.reports.summary import Summary, by_round, summarize
+from rayfed_ssl.reports.partition_figure import partition_figure, public_rows
+from rayfed_ssl.reports.summary import Summary, by_round, partition_text, summarize
 
 BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
 
@@ -30,23 +32,26 @@ def draw_run(record: RunRecord) -> list[Path]:
     folder = record.directory / "figures"
     folder.mkdir(exist_ok=True)
     figures = {"partition": _partition(Federation.open(record.config())), "training": _training(record)}
-    return [_save(figure, folder / f"{name}.png", also_svg=True) for name, figure in figures.items()]
+    for name, figure in figures.items():
+        for suffix in (".png", ".svg"):
+            figure.savefig(folder / f"{name}{suffix}", dpi=144)
+    return [folder / f"{name}.png" for name in figures]
 
 
 def draw_partition(federation: Federation, out: Path) -> Path:
     """Draw which client holds how many samples of which class.
 
     Raises:
-        ConfigError: The file's ending is none that can be written.
+        ConfigError: The file's suffix is none that can be written.
     """
-    return _save(_partition(federation), _drawable(out))
+    return _save(_partition(federation), out)
 
 
 def draw_comparison(summaries: Sequence[Summary], out: Path) -> Path:
     """Draw accuracy over bytes, a point a run, a color and a marker a method.
 
     Raises:
-        ConfigError: No run was scored, or the file's ending is none that can be written.
+        ConfigError: No run was scored, or the file's suffix is none that can be written.
     """
     scored = [(summary, score) for summary in summaries if (score := summary.headline("linear")) is not None]
     if not scored:
@@ -55,70 +60,95 @@ def draw_comparison(summaries: Sequence[Summary], out: Path) -> Path:
     axes = figure.add_subplot()
     styles = dict(zip(sorted({summary.name for summary, _ in scored}), cycle(METHOD_STYLES), strict=False))
     for name, (color, marker) in styles.items():
-        own = [(s.bytes_up / s.num_clients / 1e6, 100 * score) for s, score in scored if s.name == name]
-        axes.plot(*zip(*own, strict=True), color=color, marker=marker, linestyle="", markersize=8, label=name)
+        points = [(s.bytes_up / s.num_clients / 1e6, 100 * score) for s, score in scored if s.name == name]
+        axes.plot(*zip(*points, strict=True), color=color, marker=marker, linestyle="", markersize=8, label=name)
     axes.set_xscale("symlog", linthresh=0.1)
     axes.set(xlabel="MB that a client sends in all", ylabel="linear probe (%)")
     axes.set_xlim(left=-0.02)
     axes.grid(alpha=0.3)
     axes.legend(title="method", loc="center left", bbox_to_anchor=(1, 0.5))
-    return _save(figure, _drawable(out))
+    return _save(figure, out)
 
 
-def _drawable(out: Path) -> Path:
+def _save(figure: Figure, out: Path) -> Path:
     if out.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise ConfigError(f"a picture's name ends in .png, .svg or .pdf, got {out}")
     out.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out, dpi=144)
     return out
-
-
-def _save(figure: Figure, path: Path, *, also_svg: bool = False) -> Path:
-    figure.savefig(path, dpi=144)
-    if also_svg:
-        figure.savefig(path.with_suffix(".svg"))
-    return path
 
 
 def _partition(federation: Federation) -> Figure:
     config, train = federation.config, federation.dataset.train
-    spec = None if config.public is None else parse_public(config.public)
-    public = federation.public.rows if federation.public is not None and isinstance(spec, PublicClient) else None
-    alpha = f", alpha {config.partition.alpha:g}" if config.partition.name == "dirichlet" else ""
-    title = f"{federation.dataset.name}: {config.partition.name}{alpha}, seed {config.seed}"
+    title = f"{federation.dataset.name}: {partition_text(config)}, seed {config.seed}"
+    public = public_rows(federation)
     return partition_figure(train.labels, federation.shards, train.classes, title=title, public=public)
 
 
 def _training(record: RunRecord) -> Figure:
-    """Losses of clients and server over rounds (as FLESD's Figure 5), and kNN accuracy over bytes."""
+    """Draw losses of clients and server over rounds (as FLESD's Figure 5), and kNN accuracy over bytes."""
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     losses, accuracy = figure.subplots(1, 2)
-    _draw_losses(losses, record.metrics)
-    _draw_accuracy(accuracy, record)
-    figure.suptitle(f"{record.directory.name}", fontsize=10)
+    draw_losses(losses, loss_series(record.metrics))
+    losses.set(xlabel="round", ylabel="loss", title="Training")
+    losses.legend(fontsize=8)
+    _draw_accuracy(accuracy, summarize(record))
+    figure.suptitle(record.directory.name, fontsize=10)
     return figure
 
 
-def _draw_losses(axes: Axes, rows: list[Row]) -> None:
-    styles = {
-        "loss_first": ("clients' mean, first local epoch", BLUE, "o", ":"),
-        "loss": ("clients' mean, last local epoch", BLUE, "s", "--"),
-        "distil_loss": ("server, last distillation epoch", ORANGE, "^", "-"),
-    }
-    for name, (label, color, marker, dash) in styles.items():
-        if series := by_round(rows, name):
-            means = [fmean(values) for values in series.values()]
-            axes.plot(list(series), means, color=color, marker=marker, linestyle=dash, label=label)
-    axes.set(xlabel="round", ylabel="loss", title="Training")
+@dataclass(frozen=True)
+class LossSeries:
+    """A loss of the clients or the server.
+
+    Attributes:
+        label: Of whom, which loss, and of which epoch.
+        style: Color, marker and dash.
+        values: Losses by round.
+        band: Whether the range over clients is drawn.
+    """
+
+    label: str
+    style: dict[str, Any]
+    values: dict[int, list[float]]
+    band: bool
+
+
+def loss_series(rows: Sequence[Row]) -> list[LossSeries]:
+    """Find all losses on record: metrics named "loss" or "..._loss", with those of the first epoch, "..._first"."""
+    sides: dict[tuple[bool, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        if row["name"].removesuffix("_first").rpartition("_")[2] == "loss":
+            sides[row["participant"] == "server", row["name"]].append(row)
+    series = []
+    for ((is_server, name), own_rows), marker in zip(sorted(sides.items()), cycle("os^vDX"), strict=False):
+        is_first = name.endswith("_first")
+        epoch = "first" if is_first else "last"
+        label = (
+            f"{'server' if is_server else 'clients'}: {name.removesuffix('_first').replace('_', ' ')}, {epoch} epoch"
+        )
+        dash = {(False, False): "--", (False, True): ":", (True, False): "-", (True, True): "-."}[is_server, is_first]
+        style = {"color": ORANGE if is_server else BLUE, "marker": marker, "linestyle": dash}
+        series.append(LossSeries(label, style, by_round(own_rows, name), not is_server and not is_first))
+    return series
+
+
+def draw_losses(axes: Axes, series: Sequence[LossSeries]) -> None:
+    """Draw means over clients; the band is from the lowest to the highest client."""
+    for line in series:
+        rounds, values = list(line.values), line.values.values()
+        axes.plot(rounds, [fmean(losses) for losses in values], label=line.label, markersize=4, **line.style)
+        if line.band:
+            low, high = [min(losses) for losses in values], [max(losses) for losses in values]
+            axes.fill_between(rounds, low, high, color=line.style["color"], alpha=0.15, linewidth=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend(fontsize=8)
 
 
-def _draw_accuracy(axes: Axes, record: RunRecord) -> None:
-    summary = summarize(record)
+def _draw_accuracy(axes: Axes, summary: Summary) -> None:
     moved = [point.bytes / 1e6 for point in summary.curve]
     axes.plot(moved, [100 * point.knn for point in summary.curve], color=GREEN, marker="o", label="kNN, every round")
     probe = summary.headline("linear")
     if probe is not None and moved:
         axes.plot(moved[-1:], [100 * probe], color=BLUE, marker="D", linestyle="", label="linear probe, final")
-    axes.set(xlabel="MB moved by all clients", ylabel="accuracy (%)", title="What it cost")
+    axes.set(xlabel="MB moved by all clients", ylabel="accuracy (%)", title="Costs")
     axes.legend(fontsize=8)

@@ -1,4 +1,4 @@
-"""Named protocols on encoders that are there already: those of a run, one of their files, or an exported encoder."""
+"""Scores of existing encoders: those of a run, one of their files, or an exported encoder."""
 
 import json
 import time
@@ -17,6 +17,7 @@ from rayfed_ssl.data.augmentation import Views
 from rayfed_ssl.data.datasets import open_dataset
 from rayfed_ssl.data.image_store import Dataset
 from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.round_loop import Evaluation
 from rayfed_ssl.engine.scoring import check_protocols, measure, subject_of
 from rayfed_ssl.engine.task_builder import build_task
 from rayfed_ssl.environment import compute_threads
@@ -47,7 +48,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one protocol found out about one encoder.
+    """Scores of one encoder by one protocol.
 
     Attributes:
         round: After which the encoder was taken; 0 for the one that a run began with.
@@ -67,8 +68,8 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Found:
-    """Encoders and what it takes to measure them."""
+class Subjects:
+    """Encoders and what it takes to measure them; `run` is None for an exported encoder."""
 
     config: Config
     task: Task
@@ -78,83 +79,103 @@ class Found:
     run: Path | None
 
 
+def rescore(
+    directory: Path, *overrides: str, round: int | None = None, initial: bool = False
+) -> tuple[Evaluation, ...]:
+    """Evaluate a run's encoders by all protocols of its configuration; nothing in the run's directory changes.
+
+    Args:
+        directory: The run record.
+        overrides: Settings of `evaluation.*` and `engine.*`.
+        round: A committed round; None takes the last.
+        initial: Score the random encoder that the run began with instead.
+
+    Raises:
+        ConfigError: There is no such run.
+        CheckpointError: The round is not on disk, or damaged.
+    """
+    federation, at, encoders = _encoders_of_run(directory, overrides, round, initial)
+    with compute_threads(federation.config.engine.threads):
+        return tuple(federation.evaluate(encoder, name, at, final=True) for name, encoder in encoders.items())
+
+
 def measure_encoders(
     path: Path,
-    names: Sequence[str],
-    words: Sequence[str] = (),
+    protocols: Sequence[str],
+    settings: Sequence[str] = (),
     *,
     round: int | None = None,
     initial: bool = False,
     on_unwritten: Callable[[OSError], None] | None = None,
 ) -> tuple[Measurement, ...]:
-    """Run protocols on encoders, and append what they find to the run's evaluations.parquet if there is a run.
+    """Run protocols on encoders, and append the scores to the run's evaluations.parquet if there is a run.
 
     Args:
         path: A run, one of its encoders/*.safetensors, or an exported encoder.
-        names: Protocols.
-        words: "epochs=5" changes a setting of every protocol here that has it, "linear-moco.epochs=5" one protocol's;
+        protocols: Names of protocols.
+        settings: "epochs=5" changes a setting of every protocol here that has it, "linear-moco.epochs=5" one protocol's;
             "evaluation.…" and "engine.…" are settings of the run, and an exported encoder, which knows no paths, takes
             "data.…" besides.
         round: A committed round of the run; None takes the last.
         initial: Measure the random encoder that the run began with instead.
-        on_unwritten: Is told once where the run cannot be written; None lets the error out.
+        on_unwritten: Takes the error, once, if the run cannot be written; None raises it.
 
     Raises:
-        ConfigError: There is no such encoder, protocol or setting, or the data do not do.
+        ConfigError: There is no such encoder, protocol or setting, or the data are not fit for it.
         CheckpointError: A file is damaged.
-        OSError: The run cannot be written, and nobody is told.
     """
-    own, overrides = _split(names, words)
-    protocols = [configured(name, own[name]) for name in names]
-    found = _find(path, overrides, round, initial)
-    check_protocols(protocols, found.config, found.task, found.dataset)
+    by_protocol, overrides = _split(protocols, settings)
+    chosen = [configured(name, by_protocol[name]) for name in protocols]
+    subjects = _open(path, overrides, round, initial)
+    check_protocols(chosen, subjects.config, subjects.task, subjects.dataset)
     results: list[Measurement] = []
-    unwritten: OSError | None = None
-    if found.run is not None:
-        read_measurements(found.run)  # a damaged table says so before hours of measuring
-    with compute_threads(found.config.engine.threads):
-        for name, encoder in found.encoders.items():
-            results += [_measure(found, name, encoder, protocol) for protocol in protocols]
-            if found.run is None or unwritten is not None:
+    writable = subjects.run is not None
+    if subjects.run is not None:
+        read_measurements(subjects.run)  # a damaged table fails here, before hours of measuring
+    with compute_threads(subjects.config.engine.threads):
+        for name, encoder in subjects.encoders.items():
+            measured = [_measure(subjects, name, encoder, protocol) for protocol in chosen]
+            results += measured
+            if subjects.run is None or not writable:
                 continue
             try:
-                append(found.run, results[-len(protocols) :])
+                append(subjects.run, measured)
             except OSError as error:
                 if on_unwritten is None:
                     raise
-                unwritten = error
+                writable = False
                 on_unwritten(error)
     return tuple(results)
 
 
-def _measure(found: Found, name: str, encoder: Encoder, protocol: Protocol) -> Measurement:
+def _measure(subjects: Subjects, name: str, encoder: Encoder, protocol: Protocol) -> Measurement:
     start = time.perf_counter()
-    subject = subject_of(encoder, found.config, found.task, found.dataset)
+    subject = subject_of(encoder, subjects.config, subjects.task, subjects.dataset)
     if not protocol.suits(subject):
-        raise ConfigError(f"{found.dataset.name} has fewer than two labeled classes: no accuracy can be measured")
+        raise ConfigError(f"{subjects.dataset.name} has fewer than two labeled classes: no accuracy can be measured")
     try:
         scores = dict(measure(protocol, subject))
     except ValueError as error:
         raise ConfigError(f"encoder {name!r} cannot be scored: {error}") from error
     seconds = time.perf_counter() - start
-    return Measurement(found.round, name, protocol.name, scores, seconds, protocol.settings())
+    return Measurement(subjects.round, name, protocol.name, scores, seconds, protocol.settings())
 
 
 def append(directory: Path, measurements: Sequence[Measurement]) -> None:
     """Append to the run's evaluations.parquet, one process after the other."""
     rows = [
         {
-            "round": one.round,
-            "encoder": one.encoder,
-            "protocol": one.protocol,
+            "round": measurement.round,
+            "encoder": measurement.encoder,
+            "protocol": measurement.protocol,
             "name": name,
             "value": value,
-            "settings": json.dumps(one.settings, sort_keys=True),
+            "settings": json.dumps(measurement.settings, sort_keys=True),
         }
-        for one in measurements
-        for name, value in one.scores.items()
+        for measurement in measurements
+        for name, value in measurement.scores.items()
     ]
-    with FileLock(directory / f".{TABLE}.lock"):  # of its own: the run's is held for as long as it runs
+    with FileLock(directory / f".{TABLE}.lock"):  # not the run's lock, which is held for as long as the run lasts
         write_table(directory / TABLE, pa.Table.from_pylist(read_measurements(directory) + rows, schema=SCHEMA))
 
 
@@ -174,33 +195,33 @@ def read_measurements(directory: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _split(names: Sequence[str], words: Sequence[str]) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Tell settings of protocols from those of the run."""
-    for name in names:
+def _split(protocols: Sequence[str], settings: Sequence[str]) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Divide settings into those of each protocol and those of the run."""
+    for name in protocols:
         if name not in PROTOCOLS:
             raise ConfigError(f"unknown protocol {name!r}{nearest(name, PROTOCOLS)}")
-    if len(set(names)) < len(names):
-        raise ConfigError(f"a protocol is named twice: {', '.join(names)}")
-    own: dict[str, dict[str, Any]] = {name: {} for name in names}
+    if len(set(protocols)) < len(protocols):
+        raise ConfigError(f"a protocol is named twice: {', '.join(protocols)}")
+    by_protocol: dict[str, dict[str, Any]] = {name: {} for name in protocols}
     overrides = []
-    for word in words:
-        key, equals, text = word.partition("=")
+    for setting in settings:
+        key, equals, text = setting.partition("=")
         first, _, rest = key.partition(".")
         if not equals or (rest and first not in PROTOCOLS):
-            overrides.append(word)
+            overrides.append(setting)
             continue
-        if rest and first not in own:
-            raise ConfigError(f"{word} sets a protocol that is not run: name it with --protocol {first}")
-        having = [first] if rest else [name for name in names if key in PROTOCOLS[name].settings()]
-        if not having:
-            known = {setting for name in names for setting in PROTOCOLS[name].settings()}
-            raise ConfigError(f"no protocol here has a setting {key!r}{nearest(key, known)}")
-        for name in having:
-            own[name][rest or key] = _plain(text)
-    return own, overrides
+        if rest and first not in by_protocol:
+            raise ConfigError(f"{setting} sets a protocol that is not run: name it with --protocol {first}")
+        takers = [first] if rest else [name for name in protocols if key in PROTOCOLS[name].settings()]
+        if not takers:
+            names = {name for protocol in protocols for name in PROTOCOLS[protocol].settings()}
+            raise ConfigError(f"no protocol here has a setting {key!r}{nearest(key, names)}")
+        for name in takers:
+            by_protocol[name][rest or key] = _parse(text)
+    return by_protocol, overrides
 
 
-def _plain(text: str) -> Any:
+def _parse(text: str) -> Any:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError:
@@ -215,35 +236,32 @@ def run_of(path: Path) -> Path | None:
     return run if path.parent.name == "encoders" and (run / "run.json").is_file() else None
 
 
-def _find(path: Path, overrides: Sequence[str], round: int | None, initial: bool) -> Found:
+def _open(path: Path, overrides: Sequence[str], round: int | None, initial: bool) -> Subjects:
     run = run_of(path)
-    if run == path:
-        return _in_run(path, None, overrides, round, initial)
-    if run is not None:
-        if round is not None or initial:
-            raise ConfigError(f"{path} is one encoder: --round and --initial take a run, {run}")
-        return _in_run(run, path, overrides, None, False)
-    if round is not None or initial:
-        raise ConfigError(f"{path} is no run: --round and --initial take one")
-    return _exported(path, overrides)
+    if run != path and (round is not None or initial):
+        raise ConfigError(f"{path} is one encoder and no run: --round and --initial take a run")
+    if run is None:
+        return _open_exported(path, overrides)
+    federation, at, encoders = _encoders_of_run(run, overrides, round, initial)
+    if run != path:
+        encoders = {path.stem: read_encoder(path)}
+        _check_complete(path, encoders[path.stem], federation.task)
+    return Subjects(federation.config, federation.task, federation.dataset, encoders, at, run)
 
 
-def _in_run(run: Path, file: Path | None, overrides: Sequence[str], round: int | None, initial: bool) -> Found:
+def _encoders_of_run(
+    run: Path, overrides: Sequence[str], round: int | None, initial: bool
+) -> tuple[Federation, int, dict[str, Encoder]]:
     record = RunRecord.open(run)
     federation = Federation.open(record.config(*overrides))
     record.check(federation, draws=initial)
     if initial:
-        at, encoders = 0, {"initial": Encoder(federation.task.encoder, federation.task.initial_weights())}
-    else:
-        state = checkpoints.latest(record.checkpoints, round)
-        at, encoders = state.round, encoders_of(federation, state, record.checkpoints)
-    if file is not None:
-        encoders = {file.stem: read_encoder(file)}
-        _check_whole(file, encoders[file.stem], federation.task)
-    return Found(federation.config, federation.task, federation.dataset, encoders, at, run)
+        return federation, 0, {"initial": Encoder(federation.task.encoder, federation.task.initial_weights())}
+    state = checkpoints.latest(record.checkpoints, round)
+    return federation, state.round, encoders_of(federation, state, record.checkpoints)
 
 
-def _exported(path: Path, overrides: Sequence[str]) -> Found:
+def _open_exported(path: Path, overrides: Sequence[str]) -> Subjects:
     """Open the data that an exported encoder was trained on, or those that the overrides name."""
     export = read_export(path)
     info = export.info
@@ -252,6 +270,7 @@ def _exported(path: Path, overrides: Sequence[str]) -> Found:
         "rounds": 1,
         "method": "local",
         "objective": "simclr",
+        "partition": {"name": "pooled"},
         "data": {"name": info.dataset, "size": info.size, "channels": info.channels},
         "model": {"encoder": info.architecture, "stem": info.stem},
         "training": {"epochs": 1},
@@ -261,25 +280,24 @@ def _exported(path: Path, overrides: Sequence[str]) -> Found:
         raise ConfigError(
             f"{path} takes images of {info.size} pixels and {info.channels} channels: leave both as they are"
         )
-    options = config.data.model_dump(exclude={"name"})
     try:
-        dataset = open_dataset(config.data.name, **options)
+        dataset = open_dataset(config.data.name, **config.data.model_dump(exclude={"name"}))
         task = replace(build_task(config, dataset), views=Views(info.recipe, info.recipe))
     except ValueError as error:
         raise ConfigError(str(error)) from error
     body = {BODY + name: value for name, value in export.weights.items()}
     encoder = Encoder(info.architecture, body)  # without heads: they are of an objective that the file does not name
-    _check_whole(path, encoder, task)
-    return Found(config, task, dataset, {info.encoder: encoder}, info.round, None)
+    _check_complete(path, encoder, task)
+    return Subjects(config, task, dataset, {info.encoder: encoder}, info.round, None)
 
 
-def _check_whole(path: Path, encoder: Encoder, task: Task) -> None:
+def _check_complete(path: Path, encoder: Encoder, task: Task) -> None:
     """Refuse a file that lacks a part of its encoder, which would be measured with random weights in its place."""
-    want = {BODY + name: value for name, value in task.blank(encoder.architecture).encoder.state_dict().items()}
-    have = {name: value for name, value in encoder.weights.items() if name.startswith(BODY)}
-    if wrong := misfit(have, want):
-        name, got, expected = wrong
+    expected = {BODY + name: value for name, value in task.blank(encoder.architecture).encoder.state_dict().items()}
+    weights = {name: value for name, value in encoder.weights.items() if name.startswith(BODY)}
+    if mismatch := misfit(weights, expected):
+        name, got, want = mismatch
         raise ConfigError(
-            f"{path} does not hold a whole {encoder.architecture} for these images: its {name} is {got} where "
-            f"{expected} is expected; export the encoder again, and leave model.* as it was"
+            f"{path} does not hold a whole {encoder.architecture} for these images: its {name} is {got} where {want} is "
+            "expected; export the encoder again, and leave model.* as it was"
         )

@@ -1,17 +1,17 @@
-"""Picture of a partition: clients by classes, each circle's area by the number of samples (FLESD, 2022, Fig. 2).
+"""Figure of a partition: clients by classes, each circle's area by the number of samples (FLESD, 2022, Fig. 2).
 
-One hue and an area scale, so nothing depends on telling colors apart; the public set's circles are hollow as well as
-orange. Matplotlib's pyplot, which keeps figures alive and picks a window system, is not used.
+Nothing depends on telling colors apart: the public set's circles are hollow as well as orange.
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+
+from rayfed_ssl.data.public_data import PublicClient, parse_public
+from rayfed_ssl.engine.federation import Federation
 
 _BLUE, _ORANGE = "#0072B2", "#D55E00"  # Okabe and Ito's color-blind safe pair
 _POINTS_PER_INCH = 72.0
@@ -64,14 +64,12 @@ def partition_figure(
     return figure
 
 
-def save_partition_figure(figure: Figure, path: Path) -> tuple[Path, Path]:
-    """Write the figure as PNG and SVG beside each other, the same bytes each time; returns both paths."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    png, svg = path.with_suffix(".png"), path.with_suffix(".svg")
-    with matplotlib.rc_context({"svg.hashsalt": "rayfed-ssl", "svg.fonttype": "none"}):
-        figure.savefig(png, dpi=150, bbox_inches="tight", metadata={"Software": None})
-        figure.savefig(svg, bbox_inches="tight", metadata={"Date": None})
-    return png, svg
+def public_rows(federation: Federation) -> np.ndarray | None:
+    """Find the rows of the training set that are public, where they are one client's shard."""
+    config = federation.config
+    if federation.public is None or config.public is None or not isinstance(parse_public(config.public), PublicClient):
+        return None
+    return federation.public.rows
 
 
 def _draw_circles(axes: Axes, counts: np.ndarray, largest: float, num_hollow: int) -> None:
@@ -79,10 +77,8 @@ def _draw_circles(axes: Axes, counts: np.ndarray, largest: float, num_hollow: in
     # Matplotlib's s is the diameter squared in points, so it is proportional to the area.
     areas = counts[client, label] * (largest / max(counts.max(), 1))
     hollow = client < num_hollow
-    for chosen, face, edge, line_width in ((hollow, "none", _ORANGE, 1.2), (~hollow, _BLUE, "none", 0.0)):
-        axes.scatter(
-            label[chosen], client[chosen], s=areas[chosen], facecolors=face, edgecolors=edge, linewidths=line_width
-        )
+    for rows, face, edge, width in ((hollow, "none", _ORANGE, 1.2), (~hollow, _BLUE, "none", 0.0)):
+        axes.scatter(label[rows], client[rows], s=areas[rows], facecolors=face, edgecolors=edge, linewidths=width)
 
 
 def _label_axes(axes: Axes, rows: Sequence[str], classes: Sequence[str]) -> None:

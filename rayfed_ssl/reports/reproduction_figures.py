@@ -163,7 +163,7 @@ def _boxplots(figure: Figure, result: Reproduced, directory: Path) -> None:
 def _heatmaps(figure: Figure, result: Reproduced, directory: Path) -> None:
     """Distances between clients' relation matrices, a picture a column (FedFoA, Figure 6)."""
     cells = [cell for cell in result.cells if cell.mean is not None]
-    found = [diagnose(directory / cell.runs[0])["matrices"]["relation_distance"] for cell in cells]
+    found = [diagnose(directory / cell.runs[0]).matrices["relation_distance"].model_dump() for cell in cells]
     highest = max((v for matrix in found for line in matrix["values"] for v in line if v is not None), default=1.0)
     figure.set_size_inches(3.4 * len(cells), 3.8)
     for number, (cell, matrix) in enumerate(zip(cells, found, strict=True)):

@@ -1,119 +1,101 @@
-"""Runs that differ in their seed alone, together: mean, spread and number."""
+"""Runs that differ in their seed alone, as one: mean, deviation and number."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from statistics import fmean, stdev
-from typing import Any
+from typing import Any, TypeVar
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.formats import MeanStd
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.summary import Summary
 
-
-@dataclass(frozen=True)
-class Spread:
-    """A score over seeds.
-
-    Attributes:
-        mean: Over the runs that have the score.
-        std: Sample standard deviation (n - 1); None for a single run.
-        n: How many have it.
-    """
-
-    mean: float
-    std: float | None
-    n: int
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread":
-        """Summarize at least one value."""
-        return cls(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
 class SeedGroup:
-    """Runs of one setting.
-
-    Attributes:
-        runs: In the order of their seeds.
-        scores: Each run's headline by score: the global encoder's, or the mean over clients.
-        minimum: Each run's lowest client by score, for runs without a global encoder.
-    """
+    """Runs of one setting, in the order of their seeds."""
 
     runs: tuple[Summary, ...]
-    scores: dict[str, Spread]
-    minimum: dict[str, Spread]
 
     @property
     def seeds(self) -> tuple[int, ...]:
         """The runs' seeds."""
         return tuple(run.config.seed for run in self.runs)
 
+    @property
+    def scores(self) -> dict[str, MeanStd]:
+        """Each score of the global encoder, or its mean over clients, over the runs that have it."""
+        return _over_seeds(self.runs, Summary.headline)
+
+    @property
+    def minimum(self) -> dict[str, MeanStd]:
+        """Each score of the lowest client, over the runs without a global encoder."""
+        return _over_seeds([run for run in self.runs if "global" not in run.scores], Summary.minimum)
+
+
+def _over_seeds(runs: Sequence[Summary], score_of: Callable[[Summary, str], float | None]) -> dict[str, MeanStd]:
+    names = dict.fromkeys(name for run in runs for scores in run.scores.values() for name in scores)
+    values = {name: [score for run in runs if (score := score_of(run, name)) is not None] for name in names}
+    return {name: MeanStd.of(scores) for name, scores in values.items() if scores}
+
 
 def by_seed(summaries: Iterable[Summary]) -> tuple[SeedGroup, ...]:
-    """Put together the runs that differ in their seed alone, in the order in which each setting first appears.
-
-    Runs that have done other numbers of rounds are no draws of one score, so one that was stopped stands apart.
-    Engine, cadence of scoring and where the data lie do not count, as no score depends on them. Runs that began with another
-    run's encoder belong together if those runs do.
+    """Group runs as `group_by_setting` does.
 
     Raises:
         ConfigError: Two runs of a setting have one seed, which would count one draw twice.
     """
-    groups: dict[str, list[Summary]] = {}
-    for summary in summaries:
-        groups.setdefault(setting(summary), []).append(summary)
-    return tuple(_group(runs) for runs in groups.values())
+    summaries = list(summaries)
+    draws = sorted(((setting(run), run.config.seed, run) for run in summaries), key=lambda draw: draw[:2])
+    for (*draw, before), (*next_draw, after) in pairwise(draws):
+        if draw == next_draw:
+            raise ConfigError(
+                f"{before.directory} and {after.directory} are one setting with one seed, {after.config.seed}: name one"
+            )
+    return tuple(SeedGroup(tuple(runs)) for runs in group_by_setting(summaries, lambda run: run))
+
+
+def group_by_setting(runs: Iterable[R], summary_of: Callable[[R], Summary]) -> list[list[R]]:
+    """Group runs that differ in their seed alone, in the order in which each setting first appears.
+
+    Runs that have done other numbers of rounds are no draws of one score. Engine, frequency of scoring and the path of the
+    data do not count, as no score depends on them. Runs that began with another run's encoder belong together if those runs
+    do. A seed that comes again begins another group.
+    """
+    groups: dict[tuple[str, int], list[R]] = {}
+    repeats: Counter[tuple[str, int]] = Counter()
+    for run in runs:
+        summary = summary_of(run)
+        key = setting(summary)
+        groups.setdefault((key, repeats[key, summary.config.seed]), []).append(run)
+        repeats[key, summary.config.seed] += 1
+    return [sorted(group, key=lambda run: summary_of(run).config.seed) for group in groups.values()]
 
 
 def setting(summary: Summary) -> str:
-    """Name what runs of several seeds share, with the rounds that they have done: other rounds are other scores."""
-    return repr((summary.rounds, identity(summary.config, summary.fingerprint)))
+    """Name what runs of several seeds share."""
+    return repr((summary.rounds, _identity(summary.config, summary.fingerprint)))
 
 
-def identity(config: Config, fingerprint: str) -> dict[str, Any]:
-    """Give what runs of several seeds share: their settings and their data."""
+def _identity(config: Config, fingerprint: str) -> dict[str, Any]:
     settings = config.dump()
     settings = {key: value for key, value in settings.items() if key not in ("seed", "engine")}
     settings["data"] = settings["data"] | {"path": fingerprint}
-    ignored = ("every", "diagnostics")
-    settings["evaluation"] = {key: value for key, value in settings["evaluation"].items() if key not in ignored}
+    settings["evaluation"] = settings["evaluation"] | {"every": None, "diagnostics": None}
     if config.model.start is not None:
         settings["model"] = settings["model"] | {"start": _origin(config.model.start)}
     return settings
 
 
 def _origin(start: Path) -> Any:
-    """Name where an encoder is from: the settings of its run and its name there, or the path where there is no run."""
+    """Identify an encoder by the settings of its run and its name there, or by its path where there is no run."""
     run, encoder = (start, "global") if start.is_dir() else (start.parent.parent, start.stem)
     if not (run / "run.json").is_file():
         return str(start)
     record = RunRecord.open(run)
-    return encoder, identity(record.config(), record.summary["data"]["fingerprint"])
-
-
-def _group(runs: Sequence[Summary]) -> SeedGroup:
-    runs = sorted(runs, key=lambda run: run.config.seed)
-    for before, after in pairwise(runs):
-        if before.config.seed == after.config.seed:
-            raise ConfigError(
-                f"{before.directory} and {after.directory} are one setting with one seed, {after.config.seed}: name one"
-            )
-    names = dict.fromkeys(name for run in runs for scores in run.scores.values() for name in scores)
-    return SeedGroup(
-        tuple(runs), _spreads(runs, names, Summary.headline), _spreads(_without_global(runs), names, Summary.minimum)
-    )
-
-
-def _without_global(runs: Iterable[Summary]) -> list[Summary]:
-    return [run for run in runs if "global" not in run.scores]
-
-
-def _spreads(
-    runs: Sequence[Summary], names: Iterable[str], take: Callable[[Summary, str], float | None]
-) -> dict[str, Spread]:
-    found = {name: [value for run in runs if (value := take(run, name)) is not None] for name in names}
-    return {name: Spread.of(values) for name, values in found.items() if values}
+    return encoder, _identity(record.config(), record.summary["data"]["fingerprint"])

@@ -14,11 +14,12 @@ from rayfed_ssl.records.run_record import RunRecord
 
 
 @dataclass(frozen=True)
-class Point:
-    """The state of a run after a round: bytes moved so far and the mean kNN accuracy of its encoders."""
+class CurvePoint:
+    """A run after a round: bytes moved and wall time of the rounds so far, and the mean kNN accuracy of its encoders."""
 
     round: int
     bytes: int
+    seconds: float
     knn: float
 
 
@@ -59,7 +60,7 @@ class Summary:
     bytes_by_kind: dict[tuple[str, str], int]
     seconds: float
     state_sha256: str | None
-    curve: tuple[Point, ...]
+    curve: tuple[CurvePoint, ...]
     break_even: BreakEven | None
 
     def headline(self, score: str) -> float | None:
@@ -106,20 +107,32 @@ def summarize(record: RunRecord) -> Summary:
     )
 
 
+def partition_text(config: Config) -> str:
+    """Name a partition with its concentration: "dirichlet, alpha 0.5"."""
+    alpha = getattr(config.partition, "alpha", None)
+    return str(config.partition.name) + (f", alpha {alpha:g}" if alpha else "")
+
+
 def by_round(rows: Iterable[Row], name: str, participant: str | None = None) -> dict[int, list[float]]:
     """Collect a metric of all participants, or of one, by round, in ascending rounds."""
-    found: dict[int, list[float]] = defaultdict(list)
+    values: dict[int, list[float]] = defaultdict(list)
     for row in rows:
         if row["name"] == name and participant in (None, row["participant"]):
-            found[row["round"]].append(row["value"])
-    return dict(sorted(found.items()))
+            values[row["round"]].append(row["value"])
+    return dict(sorted(values.items()))
 
 
-def _curve(record: RunRecord) -> tuple[Point, ...]:
+def _curve(record: RunRecord) -> tuple[CurvePoint, ...]:
     moved: dict[int, int] = defaultdict(int)
     for row in record.ledger:
         moved[row["round"]] += row["bytes"]
+    seconds = {round: sum(values) for round, values in by_round(record.metrics, "seconds", "run").items()}
     return tuple(
-        Point(round, sum(size for at, size in moved.items() if at <= round), fmean(values))
+        CurvePoint(
+            round,
+            sum(size for at, size in moved.items() if at <= round),
+            sum(value for at, value in seconds.items() if at <= round),
+            fmean(values),
+        )
         for round, values in by_round(record.metrics, "knn").items()
     )

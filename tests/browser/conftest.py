@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rayfed_ssl.reports.diagnose import diagnose
 from rayfed_ssl.reports.html import write_report
 from rayfed_ssl.runs import run
 from tests.conftest import TinyConfig
@@ -22,13 +23,7 @@ def report(tiny: TinyConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
     table = folder / "table"
     run(tiny("flesd", "evaluation.every=1"), table / "cells" / "flesd")
     run(tiny("local", "evaluation.every=1"), table / "cells" / "local")
-    matrix = {
-        "title": "linear CKA",
-        "range": [0, 1],
-        "encoders": ["client-0", "client-1"],
-        "values": [[1, 0.5], [0.5, 1]],
-    }
-    (table / "cells" / "local" / "diagnostics.json").write_text(json.dumps({"round": 2, "matrices": {"cka": matrix}}))
+    diagnose(table / "cells" / "local")
     cells = [
         {
             "row": name,

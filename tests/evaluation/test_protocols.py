@@ -318,7 +318,7 @@ def test_a_dataset_to_transfer_to_is_needed_where_a_run_goes_on_and_nowhere_else
     there.rename(tmp_path / "elsewhere")
     (measured,) = measure_encoders(directory, ["knn"], ["evaluation.train_limit=50"])
     assert measured.protocol == "knn"
-    assert diagnose(directory)["round"] == 1
+    assert diagnose(directory).round == 1
     with pytest.raises(ConfigError, match="shapes"):
         resume(directory)
     with pytest.raises(ConfigError, match="shapes"):

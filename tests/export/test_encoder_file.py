@@ -22,7 +22,6 @@ from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.export.encoder_file import Export, Info, load_encoder, read_export, write_export
 from rayfed_ssl.models import ENCODERS, build_encoder
 from rayfed_ssl.models.precision import choose_precision
-from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.export import export_encoder
 from rayfed_ssl.runs import Result
 from rayfed_ssl.trees import digest
@@ -161,19 +160,6 @@ def test_of_an_unfinished_run_the_last_committed_round_is_taken(tiny: Tiny, tmp_
     whole = run(tiny("fedavg", "rounds=1"), tmp_path / "one")
     assert (unfinished.info.round, unfinished.info.state_sha256) == (1, whole.state_sha256)
     assert digest(unfinished.weights) == digest(export_encoder(whole.directory, tmp_path / "one.safetensors").weights)
-
-
-def test_a_record_without_shape_and_classes_is_completed_from_the_data(finished: Result, tmp_path: Path):
-    expected = export_encoder(finished.directory, tmp_path / "new.safetensors").info
-    record = RunRecord.open(finished.directory)
-    record.directory = tmp_path / "old"
-    record.directory.mkdir()
-    for name in ("shape", "classes"):
-        del record.summary["data"][name]
-    record.save()
-    for name in ("config.yaml", "encoders", "metrics.parquet", "ledger.parquet"):
-        (record.directory / name).symlink_to(finished.directory / name)
-    assert export_encoder(record.directory, tmp_path / "old.safetensors").info == expected
 
 
 @pytest.mark.parametrize("architecture", ENCODERS)

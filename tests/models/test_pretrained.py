@@ -117,7 +117,7 @@ def test_a_finished_run_needs_its_start_no_more(tiny: Tiny, learned: Path, tmp_p
     own.rename(tmp_path / "elsewhere.safetensors")
     (measured,) = measure_encoders(directory, ["knn"])
     assert measured.scores["knn"] == RunRecord.open(directory).scores(1)["global"]["knn"]
-    assert diagnose(directory)["round"] == 1
+    assert diagnose(directory).round == 1
     task = open_federation(open_sources([directory]).runs[0]).task
     task.model(read_start(learned).weights)  # an encoder without its heads, which are drawn
     for fails in (

@@ -17,7 +17,7 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.html import write_report
 from rayfed_ssl.reports.html.bars import client_plot
-from rayfed_ssl.reports.html.groups import differences, group, spread
+from rayfed_ssl.reports.html.groups import differences, labeled_groups
 from rayfed_ssl.reports.html.sources import open_sources
 from rayfed_ssl.reports.summary import summarize
 
@@ -153,7 +153,7 @@ def test_runs_that_differ_in_seed_alone_are_one_row_with_mean_spread_and_number(
 
 
 def test_a_sweep_is_its_runs_grouped_by_setting(sweep):
-    groups = group(open_sources([sweep]).runs)
+    groups = labeled_groups(open_sources([sweep]).runs)
     assert [(found.label, [run.name for run in found.runs]) for found in groups] == [
         ("flesd", ["flesd-0", "flesd-1"]),
         ("local", ["local-0"]),
@@ -165,16 +165,9 @@ def test_a_sweep_is_its_runs_grouped_by_setting(sweep):
 
 def test_a_seed_that_comes_again_is_no_further_draw(sweep, tmp_path):
     copied(sweep, tmp_path, to="again")
-    groups = group(open_sources([sweep / "flesd-0", tmp_path / "again", sweep / "flesd-1"]).runs)
+    groups = labeled_groups(open_sources([sweep / "flesd-0", tmp_path / "again", sweep / "flesd-1"]).runs)
     assert [[run.name for run in found.runs] for found in groups] == [["flesd-0", "flesd-1"], ["again"]]
     assert len({found.label for found in groups}) == 2
-
-
-@pytest.mark.parametrize(
-    ("values", "shown"), [([], "–"), ([0.5], "50.00%"), ([0.5, 0.75, 0.7], "65.00 ± 13.23% (n = 3)")]
-)
-def test_spread_is_the_deviation_of_a_sample(values, shown):
-    assert spread(values).text == shown
 
 
 def test_clients_that_train_alone_have_bars_of_their_own(sweep):

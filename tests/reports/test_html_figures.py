@@ -12,12 +12,13 @@ import pytest
 from matplotlib.figure import Figure
 
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.reports.embedding import tsne
 from rayfed_ssl.reports.html import matrices
 from rayfed_ssl.reports.html.bars import client_plot
 from rayfed_ssl.reports.html.curves import diagnostic_plots
-from rayfed_ssl.reports.html.features import SampleFeatures, embed, embedding_named, similarity_plot
+from rayfed_ssl.reports.html.features import SampleFeatures, check_embedding, similarity_plot
 from rayfed_ssl.reports.html.figure import FigureWriter, Plot, clean, inline
-from rayfed_ssl.reports.html.groups import group
+from rayfed_ssl.reports.html.groups import labeled_groups
 from rayfed_ssl.reports.html.report import write_report
 from rayfed_ssl.reports.html.reproduction_section import side_by_side
 from rayfed_ssl.reports.html.sources import open_sources
@@ -25,6 +26,10 @@ from rayfed_ssl.reports.html.tables import score_title
 
 DIAGNOSTICS = {
     "round": 2,
+    "method": "local",
+    "seed": 0,
+    "samples": 60,
+    "split": "test",
     "encoders": {"client-0": {"architecture": "cnn", "effective_rank": 3.5}, "client-1": {"effective_rank": None}},
     "matrices": {
         "cka": {
@@ -36,7 +41,7 @@ DIAGNOSTICS = {
             "values": [[1.0, None], [None, 1.0]],
         }
     },
-    "angles": [{"encoders": ["client-0", "client-1"], "lower": 31.0, "median": 36.2, "upper": 41.9}],
+    "angles": [{"encoders": ["client-0", "client-1"], "clients": [0, 1], "lower": 31.0, "median": 36.2, "upper": 41.9}],
     "false_negatives": {"clients": [0, 2], "local": [0.5, 0.25], "fused": [0.25, 0.125], "remote": None},
     "notes": ["a pair differs in width"],
 }
@@ -73,7 +78,7 @@ REPRODUCTION = {
 def diagnosed(sweep, tmp_path):
     run = Path(shutil.copytree(sweep / "local-0", tmp_path / "run"))
     (run / "diagnostics.json").write_text(json.dumps(DIAGNOSTICS))
-    return open_sources([run]).runs[0]
+    return open_sources([run]).runs[0].diagnostics
 
 
 def test_a_matrix_is_drawn_with_its_range_and_a_pair_without_a_number_is_empty(diagnosed):
@@ -94,7 +99,7 @@ def test_angles_and_false_negatives_are_drawn_and_listed(diagnosed):
     bar, median = angles.draw().axes[0].lines
     assert list(bar.get_xdata()) == [31.0, 41.9]
     assert list(median.get_xdata()) == [36.2]
-    heights = [[patch.get_height() for patch in bars] for bars in negatives.draw().axes[0].containers]
+    heights = [[patch.get_width() for patch in bars] for bars in negatives.draw().axes[0].containers]
     assert heights == [[50, 25], [25, 12.5]]
     table = matrices.encoder_table(diagnosed)
     assert table is not None
@@ -110,9 +115,9 @@ def features() -> SampleFeatures:
 
 def test_an_embedding_is_seeded_and_keeps_classes_apart():
     found = features()
-    places = embed(found, "tsne")
+    places = tsne(found.values, found.seed)
     assert places.shape == (20, 2)
-    assert np.array_equal(places, embed(found, "tsne"))
+    assert np.array_equal(places, tsne(found.values, found.seed))
     distances = np.linalg.norm(places[:, None] - places[None], axis=2) + np.diag(np.full(20, np.inf))
     assert (found.labels[distances.argmin(axis=1)] == found.labels).all()
 
@@ -131,9 +136,9 @@ def test_mean_cosines_of_classes_leave_out_a_sample_with_itself():
 
 def test_an_embedding_has_a_name_and_is_installed(monkeypatch):
     monkeypatch.setattr("rayfed_ssl.reports.html.features.find_spec", lambda name: None)
-    assert embedding_named("tsne") == "tsne"
+    check_embedding("tsne")
     with pytest.raises(ConfigError, match="pip install 'rayfed-ssl\\[umap\\]'"):
-        embedding_named("umap")
+        check_embedding("umap")
 
 
 def toy(title: str) -> Plot:
@@ -194,7 +199,7 @@ def test_a_reproduction_brings_its_runs_along(sweep, tmp_path):
     shutil.copytree(sweep / "flesd-0", folder / "cells" / "flesd")
     (folder / "reproduction.json").write_text(json.dumps(REPRODUCTION))
     sources = open_sources([folder])
-    assert [(run.name, run.place) for run in sources.runs] == [("flesd", "FLESD")]
+    assert [(run.name, run.label) for run in sources.runs] == [("flesd", "FLESD")]
     assert [found.content["title"] for found in sources.reproductions] == ["A table"]
     assert open_sources([tmp_path]).reproductions[0].directory == folder
     (folder / "reproduction.json").write_text("{")
@@ -217,8 +222,8 @@ def test_a_run_is_called_by_its_places_in_the_papers_table(sweep, tmp_path):
     content = {**REPRODUCTION, "rows": ["FLESD", "Min-Local"], "columns": ["last", "best"], "cells": cells}
     (folder / "reproduction.json").write_text(json.dumps(content))
     sources = open_sources([folder])
-    assert [group.label for group in group(sources.runs)] == ["FLESD, last and best", "Min-Local, last"]
-    assert [run.place for run in open_sources([folder / "one"]).runs] == [""]
+    assert [group.label for group in labeled_groups(sources.runs)] == ["FLESD, last and best", "Min-Local, last"]
+    assert [run.label for run in open_sources([folder / "one"]).runs] == [""]
 
 
 def test_a_reproduction_whose_runs_are_gone_is_shown_without_them(tmp_path):
@@ -230,7 +235,7 @@ def test_a_reproduction_whose_runs_are_gone_is_shown_without_them(tmp_path):
     assert "Reproduction: A table" in page
     assert len(told) == 1
     assert "1 of 1 runs of" in told[0]
-    assert "are not there (such as cells/flesd): its table is shown without them" in told[0]
+    assert "are missing (such as cells/flesd): its table is shown without them" in told[0]
 
 
 @pytest.mark.parametrize(
@@ -243,11 +248,11 @@ def test_a_reproduction_whose_runs_are_gone_is_shown_without_them(tmp_path):
             r"cells\.0\.mean: input should be a valid num",
         ),
         ("reproduction", [], "it is no table of keys and values"),
-        ("diagnostics", {"matrices": None}, r"matrices: input should be a valid dict"),
-        ("diagnostics", {"matrices": {"cka": {}}}, r"there is no 'matrices\.cka\.encoders' in it"),
+        ("diagnostics", DIAGNOSTICS | {"matrices": None}, r"matrices: input should be a valid dict"),
+        ("diagnostics", DIAGNOSTICS | {"matrices": {"cka": {}}}, r"there is no 'matrices\.cka\.title' in it"),
         (
             "diagnostics",
-            {"matrices": {"cka": {"encoders": ["a", "b"], "values": [[1.0]]}}},
+            DIAGNOSTICS | {"matrices": {"cka": DIAGNOSTICS["matrices"]["cka"] | {"values": [[1.0]]}}},
             "as many rows and columns as encoders",
         ),
     ],

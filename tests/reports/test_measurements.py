@@ -94,7 +94,7 @@ def test_an_exported_encoder_keeps_its_images(finished: Path, tmp_path: Path):
     export_encoder(finished, exported)
     with pytest.raises(ConfigError, match="takes images of 8 pixels and 1 channels: leave both as they are"):
         measure_encoders(exported, ["knn"], ["data.size=16"])
-    with pytest.raises(ConfigError, match="is no run: --round and --initial take one"):
+    with pytest.raises(ConfigError, match="is one encoder and no run: --round and --initial take a run"):
         measure_encoders(exported, ["knn"], round=1)
 
 

@@ -9,7 +9,7 @@ import pytest
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.reports.html import write_report
 from rayfed_ssl.reports.html.figure import FigureWriter
-from rayfed_ssl.reports.html.groups import group
+from rayfed_ssl.reports.html.groups import labeled_groups
 from rayfed_ssl.reports.html.sources import open_sources
 from rayfed_ssl.reports.html.sweep_section import sweep_section
 
@@ -132,11 +132,11 @@ def test_figures_that_are_there_are_shown_with_their_files(section):
 def test_a_sweep_brings_its_runs_named_for_their_points(sweep, tmp_path):
     folder = make(sweep, tmp_path / "mine")
     sources = open_sources([folder])
-    assert [(run.name, run.place) for run in sources.runs] == [
+    assert [(run.name, run.label) for run in sources.runs] == [
         ("flesd-0", "system=FLESD"),
         ("local-0", "system=Local"),
     ]
-    assert [one.label for one in group(sources.runs)] == ["system=FLESD", "system=Local"]
+    assert [one.label for one in labeled_groups(sources.runs)] == ["system=FLESD", "system=Local"]
     assert open_sources([tmp_path]).sweeps[0].directory == folder
 
 
@@ -155,7 +155,7 @@ def test_a_sweep_whose_runs_are_gone_is_shown_without_them(sweep, tmp_path):
     page = write_report([folder], tmp_path / "report.html", on_left_out=told.append).read_text()
     assert "A sweep by rayfed-ssl, without its runs." in page
     (line,) = told
-    assert line.startswith(f"2 of 2 runs of {folder}, which are not there (such as runs/flesd-0)")
+    assert line.startswith(f"2 of 2 runs of {folder}, which are missing (such as runs/flesd-0)")
 
 
 def test_a_sweep_without_results_shows_its_runs_and_says_so(sweep, tmp_path):
@@ -163,7 +163,7 @@ def test_a_sweep_without_results_shows_its_runs_and_says_so(sweep, tmp_path):
     (folder / "results.json").unlink()
     sources = open_sources([folder])
     assert (len(sources.runs), sources.sweeps) == (2, ())
-    assert sources.left_out == (f"the table of {folder}: the sweep writes it when it comes to its end",)
+    assert sources.left_out == (f"the table of {folder}: the sweep writes it at its end",)
     shutil.rmtree(folder / "runs")
     with pytest.raises(ConfigError, match="is a sweep of which no run has begun: see `rayfed-ssl sweep --status"):
         open_sources([folder])

@@ -164,7 +164,7 @@ def test_the_report_reads_what_is_written(grid, front):
     directory, made = grid
     sources = open_sources([directory.path])
     assert (len(sources.runs), sources.left_out) == (8, ())
-    assert {run.place for run in sources.runs} == {trial.label for trial in made.trials if trial.runs}
+    assert {run.label for run in sources.runs} == {trial.label for trial in made.trials if trial.runs}
 
 
 def test_a_recipe_is_yaml_with_a_comment_of_one_line_each(front):

@@ -10,7 +10,7 @@ import typer
 from tune.cli.options import AsJson
 
 if TYPE_CHECKING:
-    from rayfed_ssl.reports.seeds import SeedGroup, Spread
+    from rayfed_ssl.reports.seeds import SeedGroup
     from rayfed_ssl.reports.summary import Summary
 
 
@@ -103,7 +103,7 @@ def _print_groups(groups: "Sequence[SeedGroup]") -> None:
                     percent(spread.mean),
                     percent(spread.std),
                     str(spread.n),
-                    "" if lowest is None else _mean_and_std(lowest),
+                    "" if lowest is None else lowest.text(),
                     ", ".join(map(str, group.seeds)),
                 ]
             )
@@ -113,12 +113,6 @@ def _print_groups(groups: "Sequence[SeedGroup]") -> None:
 def _split(summary: "Summary") -> str:
     partition = summary.config.partition
     return f"{partition.name} {partition.alpha:g}" if partition.name == "dirichlet" else str(partition.name)
-
-
-def _mean_and_std(spread: "Spread") -> str:
-    from rayfed_ssl.formats import percent
-
-    return percent(spread.mean) + ("" if spread.std is None else f" ± {100 * spread.std:.2f}")
 
 
 def _tree(summary: "Summary") -> dict[str, Any]:

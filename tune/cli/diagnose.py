@@ -20,7 +20,7 @@ def diagnose(directory: RunDirectory, round: Round = None, as_json: AsJson = Fal
     from tune.terminal import print_json
 
     unwritten: list[OSError] = []
-    diagnosis = diagnose_run(directory, round, unwritten.append)
+    diagnosis = diagnose_run(directory, round, unwritten.append).model_dump()
     if as_json:
         print_json(diagnosis)
     else:

@@ -42,8 +42,7 @@ def evaluate(
     """
     from dataclasses import asdict
 
-    from rayfed_ssl.reports.measurements import TABLE, measure_encoders, run_of
-    from rayfed_ssl.reports.rescore import rescore
+    from rayfed_ssl.reports.measurements import TABLE, measure_encoders, rescore, run_of
     from tune.terminal import print_json
 
     overrides = settings or []

@@ -3,21 +3,36 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from rayfed_ssl import formats
 from rayfed_ssl.reports.figures import BLUE, GREEN, ORANGE
-from rayfed_ssl.reports.html.curves import HEIGHT, legend_below, new_axes
-from rayfed_ssl.reports.html.figure import AMBER, INK, PAPER, PINK, SKY, Plot, clean
-from rayfed_ssl.reports.html.groups import Group
+from rayfed_ssl.reports.html.figure import AMBER, INK, PAPER, PINK, SKY, Plot, clean, legend_below, new_axes
+from rayfed_ssl.reports.html.groups import LabeledGroup
 from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.html.tables import PageCell, PageTable, score_title
 from rayfed_ssl.reports.summary import by_round
 
 FILLS = ((BLUE, ""), (ORANGE, "////"), (GREEN, ".."), (SKY, "xx"), (PINK, "\\\\\\\\"), (AMBER, "++"))
-"""Color and hatch of each kind of bar."""
+"""Color and hatch of each series of bars."""
+
+
+def grouped_bars(axes: Axes, labels: Sequence[str], series: Mapping[str, Sequence[float | None]]) -> None:
+    """Draw horizontal bars, those of all series beside each other at each label; None has no bar."""
+    thickness = 0.8 / len(series)
+    for index, (name, values) in enumerate(series.items()):
+        shift = (index - (len(series) - 1) / 2) * thickness
+        bars = {row + shift: value for row, value in enumerate(values) if value is not None}
+        color, hatch = FILLS[index]
+        style: dict[str, Any] = {"color": color, "hatch": hatch, "edgecolor": PAPER, "label": name}
+        axes.barh(list(bars), list(bars.values()), thickness, **style)
+    axes.set_yticks(range(len(labels)), [clean(label) for label in labels])
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
 
 
 def client_plot(run: ReportedRun) -> Plot | None:
@@ -27,34 +42,20 @@ def client_plot(run: ReportedRun) -> Plot | None:
     names = names or list(dict.fromkeys(name for metrics in scores.values() for name in metrics))[:2]
     if not names:
         return None
+    values = {name: [metrics.get(name) for metrics in scores.values()] for name in names}
 
     def draw() -> Figure:
         figure, axes = new_axes(height=min(1.4 + 0.36 * len(scores), 9))
-        thickness = 0.8 / len(names)
-        for index, name in enumerate(names):
-            shift = (index - (len(names) - 1) / 2) * thickness
-            found = {row + shift: 100 * m[name] for row, m in enumerate(scores.values()) if name in m}
-            color, hatch = FILLS[index]
-            axes.barh(
-                list(found),
-                list(found.values()),
-                thickness,
-                color=color,
-                hatch=hatch,
-                edgecolor=PAPER,
-                label=score_title(name),
-            )
-        labels = [f"{name} ({run.summary.architecture(name)})" for name in scores]
-        axes.set_yticks(range(len(scores)), [clean(label) for label in labels])
-        axes.invert_yaxis()
+        percent = {score_title(name): [v if v is None else 100 * v for v in column] for name, column in values.items()}
+        grouped_bars(axes, [f"{name} ({run.summary.architecture(name)})" for name in scores], percent)
         axes.set(xlabel="accuracy (%)")
-        axes.grid(visible=False, axis="y")
         legend_below(figure, axes)
         return figure
 
-    rows = [[client, *(PageCell.percent(metrics.get(name)) for name in names)] for client, metrics in scores.items()]
+    rows = [[client, *map(PageCell.percent, row)] for client, *row in zip(scores, *values.values(), strict=True)]
     means = ", ".join(
-        f"{score_title(name)} {100 * fmean([m[name] for m in scores.values() if name in m]):.2f}%" for name in names
+        f"{score_title(name)} {formats.percent(fmean(v for v in column if v is not None))}"
+        for name, column in values.items()
     )
     return Plot(
         "clients",
@@ -69,69 +70,54 @@ def client_plot(run: ReportedRun) -> Plot | None:
 def ledger_plot(run: ReportedRun) -> Plot:
     """Draw bytes by kind of content and direction."""
     moved = run.summary.bytes_by_kind
-    kinds = sorted({kind for _, kind in moved}, key=lambda kind: -sum(moved.get((d, kind), 0) for d in ("up", "down")))
+    kinds = {kind: (moved.get(("up", kind), 0), moved.get(("down", kind), 0)) for _, kind in sorted(moved)}
     by_field: dict[tuple[str, str, str], int] = defaultdict(int)
     for row in run.record.ledger:
         by_field[row["direction"], row["kind"], row["field"]] += row["bytes"]
     rows = [
-        [
-            PageCell(direction),
-            PageCell(kind),
-            PageCell(field),
-            PageCell.size(total),
-            PageCell.size(total / max(run.summary.num_clients, 1)),
-        ]
-        for (direction, kind, field), total in sorted(by_field.items())
+        [*key, PageCell.size(total), PageCell.size(total / max(run.summary.num_clients, 1))]
+        for key, total in sorted(by_field.items())
     ]
     return Plot(
         "ledger",
         "Bytes by kind and direction",
         "Bar chart: megabytes that crossed clients' boundaries, by kind of content, up and down.",
-        lambda: _up_and_down({kind: (moved.get(("up", kind), 0), moved.get(("down", kind), 0)) for kind in kinds}),
+        lambda: _draw_bytes(dict(sorted(kinds.items(), key=lambda item: -sum(item[1])))),
         PageTable.of(
-            "Bytes of the whole run",
-            ["direction", "kind", "field", "all clients", "a client on average"],
-            rows,
+            "Bytes of the whole run", ["direction", "kind", "field", "all clients", "a client on average"], rows
         ),
         "Up: sent by clients; down: received by them. Sizes are uncompressed and without framing; 1 MB is 10⁶ bytes.",
     )
 
 
-def traffic_plot(groups: Sequence[Group]) -> Plot:
+def traffic_plot(groups: Sequence[LabeledGroup]) -> Plot:
     """Draw bytes up and down of each group of runs, a client's share."""
     shares = {
-        group.label: tuple(
-            fmean(value / max(run.summary.num_clients, 1) for run, value in zip(group.runs, values, strict=True))
-            for values in (
-                [run.summary.bytes_up for run in group.runs],
-                [run.summary.bytes_down for run in group.runs],
-            )
+        group.label: (
+            fmean(run.summary.bytes_up / max(run.summary.num_clients, 1) for run in group.runs),
+            fmean(run.summary.bytes_down / max(run.summary.num_clients, 1) for run in group.runs),
         )
         for group in groups
     }
-    rows = [[label, PageCell.size(up), PageCell.size(down)] for label, (up, down) in shares.items()]
+    rows = [[label, *map(PageCell.size, sizes)] for label, sizes in shares.items()]
     return Plot(
         "traffic",
         "What a client sends and receives",
         "Bar chart: megabytes that a client sends and receives in the whole run, by run.",
-        lambda: _up_and_down({label: (up, down) for label, (up, down) in shares.items()}),
+        lambda: _draw_bytes(shares),
         PageTable.of("Bytes of a client, mean over clients and seeds", ["run", "up", "down"], rows),
     )
 
 
-def _up_and_down(moved: Mapping[str, tuple[float, float]]) -> Figure:
-    figure, axes = new_axes(height=1.5 + 0.5 * max(len(moved), 1))
-    for index, direction in enumerate(("up", "down")):
-        places = [row + (index - 0.5) * 0.38 for row in range(len(moved))]
-        color, hatch = FILLS[index]
-        values = [sizes[index] / 1e6 for sizes in moved.values()]
-        bars = axes.barh(places, values, 0.36, color=color, hatch=hatch, edgecolor=PAPER, label=direction)
-        axes.bar_label(bars, [f" {value:.3g}" if value else " 0" for value in values], color=INK, fontsize=8)
-    axes.set_yticks(range(len(moved)), [clean(name) for name in moved])
-    axes.invert_yaxis()
+def _draw_bytes(moved: Mapping[str, tuple[float, float]]) -> Figure:
+    """Draw bytes up and down, each with its number."""
+    figure, axes = new_axes(height=1.5 + 0.5 * len(moved))
+    megabytes = {name: [sizes[i] / 1e6 for sizes in moved.values()] for i, name in enumerate(("up", "down"))}
+    grouped_bars(axes, list(moved), megabytes)
+    for bars, values in zip(axes.containers, megabytes.values(), strict=True):
+        axes.bar_label(bars, [f" {value:.3g}" for value in values], color=INK, fontsize=8)  # type: ignore[arg-type]
     axes.set(xlabel="MB")
     axes.margins(x=0.14)
-    axes.grid(visible=False, axis="y")
     legend_below(figure, axes)
     return figure
 
@@ -141,54 +127,39 @@ PHASES = ("clients", "server", "evaluation")
 
 def seconds_by_phase(run: ReportedRun) -> dict[str, dict[int, float]]:
     """Sum compute seconds by phase and round; clients' steps may have run side by side, so their sum is not a time."""
-    rows = run.record.metrics
-    kinds = {
-        "clients": [row for row in rows if row["name"] == "seconds" and row["participant"].startswith("client-")],
-        "server": [row for row in rows if row["name"] == "seconds" and row["participant"] == "server"],
-        "evaluation": [row | {"name": "seconds"} for row in rows if row["name"] == "evaluation_seconds"],
-    }
-    return {
-        phase: {round: sum(values) for round, values in by_round(found, "seconds").items()}
-        for phase, found in kinds.items()
-    }
+    phases: dict[str, dict[int, float]] = {phase: defaultdict(float) for phase in PHASES}
+    for row in run.record.metrics:
+        if row["name"] == "evaluation_seconds":
+            phases["evaluation"][row["round"]] += row["value"]
+        elif row["name"] == "seconds" and row["participant"] != "run":
+            phases["server" if row["participant"] == "server" else "clients"][row["round"]] += row["value"]
+    return phases
 
 
 def timing_plot(run: ReportedRun) -> Plot | None:
     """Draw seconds by phase, a bar a round; None before the first round."""
     phases = seconds_by_phase(run)
-    rounds = sorted({round for found in phases.values() for round in found})
+    rounds = sorted({round for seconds in phases.values() for round in seconds})
     if not rounds:
         return None
-    wall = {
-        row["round"]: row["value"]
-        for row in run.record.metrics
-        if row["participant"] == "run" and row["name"] == "seconds"
-    }
+    wall = {round: sum(values) for round, values in by_round(run.record.metrics, "seconds", "run").items()}
 
     def draw() -> Figure:
-        figure, axes = new_axes(height=HEIGHT)
+        figure, axes = new_axes()
         below = [0.0] * len(rounds)
         for (color, hatch), phase in zip(FILLS, PHASES, strict=False):
             values = [phases[phase].get(round, 0.0) for round in rounds]
             axes.bar(rounds, values, 0.8, below, color=color, hatch=hatch, edgecolor=PAPER, label=phase)
             below = [low + value for low, value in zip(below, values, strict=True)]
-        axes.plot(
-            list(wall), list(wall.values()), color=INK, marker="_", linestyle="", markersize=12, label="wall clock"
-        )
+        dashes: dict[str, Any] = {"color": INK, "marker": "_", "linestyle": "", "markersize": 12}
+        axes.plot(list(wall), list(wall.values()), label="wall clock", **dashes)
         axes.set(xlabel="round", ylabel="seconds")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(visible=False, axis="x")
         legend_below(figure, axes)
         return figure
 
-    rows = [
-        [
-            round,
-            *(phases[phase].get(round, 0.0) for phase in PHASES),
-            wall.get(round),
-        ]
-        for round in rounds
-    ]
+    rows = [[round, *(phases[phase].get(round, 0.0) for phase in PHASES), wall.get(round)] for round in rounds]
     totals = ", ".join(f"{phase} {formats.duration(sum(phases[phase].values()))}" for phase in PHASES)
     return Plot(
         "timing",

@@ -16,6 +16,7 @@ from typing import Any
 
 import matplotlib
 from markupsafe import Markup
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rayfed_ssl.reports.figures import BLUE, GREEN, METHOD_STYLES, ORANGE
@@ -65,6 +66,30 @@ STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "rayfed-ssl",
 }
+
+
+WIDTH, HEIGHT = 4.2, 3.1
+"""Inches of a figure: at the width of a phone its letters can still be read."""
+
+
+def new_axes(*, height: float = HEIGHT) -> tuple[Figure, Axes]:
+    """Begin a figure of one panel."""
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def legend_below(figure: Figure, axes: Axes) -> None:
+    """Put the legend under the axes, where labels of any length fit."""
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        columns = 1 if max(map(len, labels)) > 24 or len(labels) < 2 else 2
+        figure.legend(handles, labels, loc="outside lower left", ncols=columns)
+
+
+def line_style(index: int) -> dict[str, Any]:
+    """Choose color, marker and dash of a series; together they never repeat."""
+    color, marker = SERIES[index % len(SERIES)]
+    return {"color": color, "marker": marker, "linestyle": DASHES[index // len(SERIES) % len(DASHES)]}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Heatmaps: similarities of test features, and what RUN/diagnostics.json holds of pairs of encoders."""
+"""Heatmaps of pairs, and the rest of RUN/diagnostics.json."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,11 +6,10 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from rayfed_ssl.reports.diagnose import Diagnostics, PairMatrix
 from rayfed_ssl.reports.figures import BLUE
-from rayfed_ssl.reports.html.bars import FILLS
-from rayfed_ssl.reports.html.curves import HEIGHT, WIDTH, legend_below, new_axes
-from rayfed_ssl.reports.html.figure import INK, MUTED, PAPER, Plot, clean
-from rayfed_ssl.reports.html.sources import ReportedRun
+from rayfed_ssl.reports.html.bars import grouped_bars
+from rayfed_ssl.reports.html.figure import INK, WIDTH, Plot, clean, legend_below, new_axes
 from rayfed_ssl.reports.html.tables import PageCell, PageTable
 
 COLORS = "cividis"
@@ -27,13 +26,13 @@ def heatmap(
         label: Of the color scale.
         low: Value of the darkest color; None takes the smallest.
         high: Value of the lightest color; None takes the largest.
-        ticks: Places and names along both axes.
+        ticks: Positions and names along both axes.
     """
     figure, axes = new_axes(height=WIDTH - 0.6)
     image = axes.imshow(values, cmap=COLORS, vmin=low, vmax=high, interpolation="none")
-    places, names = [place for place, _ in ticks], [clean(name) for _, name in ticks]
-    axes.set_xticks(places, names, rotation=90 if max(map(len, names), default=0) > 2 else 0)
-    axes.set_yticks(places, names)
+    positions, names = [position for position, _ in ticks], [clean(name) for _, name in ticks]
+    axes.set_xticks(positions, names, rotation=90 if max(map(len, names), default=0) > 2 else 0)
+    axes.set_yticks(positions, names)
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
@@ -46,65 +45,50 @@ def heatmap(
 def _write_values(axes: Any, values: np.ndarray, image: Any) -> None:
     for row, column in np.argwhere(np.isfinite(values)):
         value = values[row, column]
-        dark = image.norm(value) < 0.5
-        axes.text(
-            column, row, f"{value:.3g}", ha="center", va="center", fontsize=8, color="#fefefe" if dark else "#010101"
-        )
+        color = "#fefefe" if image.norm(value) < 0.5 else "#010101"
+        axes.text(column, row, f"{value:.3g}", ha="center", va="center", fontsize=8, color=color)
 
 
-_SAYS = {
-    "cka": "Linear CKA of encoders",
-    "angle": "Angle between encoders' representations",
-    "relation_distance": "Distance of relation matrices",
-}
+def matrix_plots(diagnostics: Diagnostics) -> list[Plot]:
+    """Draw each matrix (CKA, angles, distances of R as in FedFoA's Figure 6)."""
+    return [_matrix_plot(name, matrix) for name, matrix in diagnostics.matrices.items()]
 
 
-def matrix_plots(run: ReportedRun) -> list[Plot]:
-    """Draw each matrix of RUN/diagnostics.json (CKA, angles, distances of R as in FedFoA's Figure 6)."""
-    found = (run.diagnostics or {}).get("matrices", {})
-    return [_matrix_plot(name, matrix) for name, matrix in found.items()]
-
-
-def _matrix_plot(name: str, matrix: dict[str, Any]) -> Plot:
-    values = np.array([[np.nan if v is None else v for v in row] for row in matrix["values"]], dtype=float)
-    encoders: list[str] = list(matrix["encoders"])
-    low, high = matrix.get("range") or (None, None)
-    unit = matrix.get("unit") or ""
-    title = _SAYS.get(name, matrix.get("title") or name)
-    label = f"{matrix.get('title') or name}{f' ({unit})' if unit else ''}"
-    step = max(len(encoders) // 20, 1)
-    ticks = [(float(i), encoders[i]) for i in range(0, len(encoders), step)]
-    rows = [[encoder, *row] for encoder, row in zip(encoders, values.tolist(), strict=True)]
+def _matrix_plot(name: str, matrix: PairMatrix) -> Plot:
+    values = np.array([[np.nan if v is None else v for v in row] for row in matrix.values], dtype=float)
+    encoders, (low, high) = matrix.encoders, matrix.range
+    label = f"{matrix.title} ({matrix.unit})" if matrix.unit else matrix.title
+    ticks = [(float(i), encoders[i]) for i in range(0, len(encoders), max(len(encoders) // 20, 1))]
+    rows = [[encoder, *row] for encoder, row in zip(encoders, matrix.values, strict=True)]
     return Plot(
         f"matrix-{name}",
-        title,
+        f"{matrix.title[0].upper()}{matrix.title[1:]} of encoders",
         f"Heatmap: {label} of each pair of {len(encoders)} encoders. The numbers are in the table below.",
         lambda: heatmap(values, label=label, low=low, high=high, ticks=ticks),
         PageTable.of(label, ["encoder", *encoders], rows),
     )
 
 
-def angle_plot(run: ReportedRun) -> Plot | None:
+def angle_plot(diagnostics: Diagnostics) -> Plot | None:
     """Draw quartiles of the angles of each pair of encoders (FedCA's Figure 4); None where there are none."""
-    pairs = [p for p in (run.diagnostics or {}).get("angles") or [] if p.get("median") is not None][:30]
+    pairs = diagnostics.angles[:30]
     if not pairs:
         return None
-    names = ["–".join(pair["encoders"]) for pair in pairs]
+    names = ["–".join(pair.encoders) for pair in pairs]
 
     def draw() -> Figure:
         figure, axes = new_axes(height=1.1 + 0.3 * len(pairs))
         for row, pair in enumerate(pairs):
-            axes.plot(
-                [pair["lower"], pair["upper"]], [row, row], color=BLUE, linewidth=7, solid_capstyle="butt", alpha=0.45
-            )
-            axes.plot([pair["median"]], [row], color=INK, marker="|", markersize=13, markeredgewidth=2)
+            bar: dict[str, Any] = {"color": BLUE, "linewidth": 7, "solid_capstyle": "butt", "alpha": 0.45}
+            axes.plot([pair.lower, pair.upper], [row, row], **bar)
+            axes.plot([pair.median], [row], color=INK, marker="|", markersize=13, markeredgewidth=2)
         axes.set_yticks(range(len(pairs)), [clean(name) for name in names])
         axes.invert_yaxis()
         axes.set(xlabel="angle between features of one image (degrees)")
         return figure
 
     rows = [
-        [name, *(PageCell.number(pair[key], "°") for key in ("lower", "median", "upper"))]
+        [name, *(PageCell.number(angle, "°") for angle in (pair.lower, pair.median, pair.upper))]
         for name, pair in zip(names, pairs, strict=True)
     ]
     return Plot(
@@ -117,54 +101,39 @@ def angle_plot(run: ReportedRun) -> Plot | None:
     )
 
 
-_NEGATIVES = {
-    "local": "own negatives",
-    "fused": "own and others' negatives (FCL, Eq. 4)",
-    "remote": "others' negatives (FCL, Eq. 5)",
-}
-
-
-def negatives_plot(run: ReportedRun) -> Plot | None:
+def negatives_plot(diagnostics: Diagnostics) -> Plot | None:
     """Draw the share of false negatives of each client (FCL, Eq. 4-5); None where it was not measured."""
-    found = (run.diagnostics or {}).get("false_negatives")
-    kinds = [kind for kind in _NEGATIVES if found and found.get(kind)]
-    if not found or not kinds:
+    shares = diagnostics.false_negatives
+    if shares is None:
         return None
+    series = {"own negatives": shares.local, "own and others' negatives (FCL, Eq. 4)": shares.fused}
+    if shares.remote is not None:
+        series["others' negatives (FCL, Eq. 5)"] = shares.remote
+    clients = [f"client {client}" for client in shares.clients]
 
     def draw() -> Figure:
-        figure, axes = new_axes(height=HEIGHT)
-        thickness = 0.8 / len(kinds)
-        for index, kind in enumerate(kinds):
-            places = [row + (index - (len(kinds) - 1) / 2) * thickness for row in range(len(found["clients"]))]
-            color, hatch = FILLS[index]
-            values = [100 * value for value in found[kind]]
-            axes.bar(places, values, thickness, color=color, hatch=hatch, edgecolor=PAPER, label=_NEGATIVES[kind])
-        axes.set_xticks(range(len(found["clients"])), [str(client) for client in found["clients"]])
-        axes.set(xlabel="client", ylabel="false negatives (%)")
-        axes.grid(visible=False, axis="x")
-        axes.axhline(0, color=MUTED, linewidth=0.8)
+        figure, axes = new_axes(height=min(1.6 + 0.4 * len(clients), 9))
+        grouped_bars(axes, clients, {name: [100 * value for value in values] for name, values in series.items()})
+        axes.set(xlabel="false negatives (%)")
         legend_below(figure, axes)
         return figure
 
     rows = [
-        [PageCell(f"client {client}"), *(PageCell.number(100 * found[kind][row], "%") for kind in kinds)]
-        for row, client in enumerate(found["clients"])
+        [client, *(PageCell.number(100 * value, "%") for value in row)]
+        for client, *row in zip(clients, *series.values(), strict=True)
     ]
     return Plot(
         "false-negatives",
         "False negatives by client",
         f"Bar chart: share of negatives of the sample's own class for {len(rows)} clients.",
         draw,
-        PageTable.of("Share of false negatives", ["client", *(_NEGATIVES[kind] for kind in kinds)], rows),
-        "From the labels of the partition, which no client is shown.",
+        PageTable.of("Share of false negatives", ["client", *series], rows),
+        "From the labels of the partition, which no client sees.",
     )
 
 
-def encoder_table(run: ReportedRun) -> PageTable | None:
-    """Show the diagnostics of each encoder; None where there are none."""
-    encoders: dict[str, dict[str, Any]] = (run.diagnostics or {}).get("encoders") or {}
-    names = list(dict.fromkeys(name for values in encoders.values() for name in values))
-    if not names:
-        return None
-    rows = [[encoder, *(values.get(name) for name in names)] for encoder, values in encoders.items()]
+def encoder_table(diagnostics: Diagnostics) -> PageTable:
+    """Show the diagnostics of each encoder."""
+    names = list(dict.fromkeys(name for values in diagnostics.encoders.values() for name in values))
+    rows = [[encoder, *map(values.get, names)] for encoder, values in diagnostics.encoders.items()]
     return PageTable.of("Encoders without labels", ["encoder", *(name.replace("_", " ") for name in names)], rows)

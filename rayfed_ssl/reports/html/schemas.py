@@ -1,7 +1,7 @@
 """What the report needs of the files that it reads, so that a damaged one is told before it is drawn.
 
 Other keys may be there. `reproduction.json` is described in `reproductions/definition.py`, a sweep's `results.json` in
-`tune/sweeps/results/summary.py`, `diagnostics.json` in `reports/diagnose.py`.
+`tune/sweeps/results/summary.py`.
 """
 
 from typing import Any
@@ -128,52 +128,6 @@ class SweepFile(_Part):
         if not {*self.front, *([self.best.trial] if self.best else [])} <= known:
             raise ValueError("the best and the front are trials that are not in it")
         return self
-
-
-class _Matrix(_Part):
-    encoders: list[str]
-    values: list[list[float | None]]
-    range: list[float | None] | None = None
-    title: str | None = None
-    unit: str | None = None
-
-    @model_validator(mode="after")
-    def _check(self) -> "_Matrix":
-        if {len(self.values), *map(len, self.values)} != {len(self.encoders)}:
-            raise ValueError("as many rows and columns as encoders are needed")
-        if self.range and len(self.range) != 2:
-            raise ValueError("a range is two numbers")
-        return self
-
-
-class _Quartiles(_Part):
-    encoders: list[str]
-    lower: float | None
-    median: float | None
-    upper: float | None
-
-
-class _Negatives(_Part):
-    clients: list[int]
-    local: list[float] | None = None
-    fused: list[float] | None = None
-    remote: list[float] | None = None
-
-    @model_validator(mode="after")
-    def _check(self) -> "_Negatives":
-        if any(found and len(found) != len(self.clients) for found in (self.local, self.fused, self.remote)):
-            raise ValueError("as many shares as clients are needed")
-        return self
-
-
-class DiagnosticsFile(_Part):
-    """`diagnostics.json`: matrices over pairs of encoders, and what was measured of each."""
-
-    matrices: dict[str, _Matrix]
-    encoders: dict[str, dict[str, Any]] | None = None
-    angles: list[_Quartiles] | None = None
-    false_negatives: _Negatives | None = None
-    notes: list[Any] | None = None
 
 
 def damage(content: Any, schema: type[BaseModel]) -> str | None:

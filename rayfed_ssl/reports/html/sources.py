@@ -1,7 +1,7 @@
 """What a report is about: runs, directories of runs, sweeps, and reproductions of a paper's tables."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -12,7 +12,8 @@ from pydantic import BaseModel
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.metric_rows import Row
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.html.schemas import DiagnosticsFile, ReproductionFile, SweepFile, damage
+from rayfed_ssl.reports.diagnose import FILE, Diagnostics
+from rayfed_ssl.reports.html.schemas import ReproductionFile, SweepFile, damage
 from rayfed_ssl.reports.measurements import read_measurements
 from rayfed_ssl.reports.summary import Summary, summarize
 
@@ -22,27 +23,30 @@ class ReportedRun:
     """A run as the report reads it.
 
     Attributes:
-        name: The directory's own name; two runs of one name are told apart by their parents'.
-        directory: Where it lies.
-        record: Its record.
-        summary: The same in numbers.
+        name: The directory's name, after its parent's where two runs have one name.
+        record: The run record.
+        summary: The record in numbers.
         evaluations: Rows that `rayfed-ssl evaluate --protocol` has added.
-        diagnostics: RUN/diagnostics.json (`reports/diagnose.py` says what is in it), or None.
-        place: What it was made for: row and columns of a paper's table, the point of a sweep's trial, or "".
+        diagnostics: RUN/diagnostics.json, or None.
+        label: Row and columns of a paper's table, or the point of a sweep's trial, that the run is for; else "".
     """
 
     name: str
-    directory: Path
     record: RunRecord
     summary: Summary
     evaluations: tuple[Row, ...] = ()
-    diagnostics: dict[str, Any] | None = None
-    place: str = ""
+    diagnostics: Diagnostics | None = None
+    label: str = ""
+
+    @property
+    def directory(self) -> Path:
+        """The run's directory."""
+        return self.record.directory
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """Where a reproduction lies, and its `reproduction.json` (`reproductions/definition.py` says what is in it)."""
+    """A reproduction's directory and its `reproduction.json` (`reproductions/definition.py` describes it)."""
 
     directory: Path
     content: dict[str, Any]
@@ -50,7 +54,7 @@ class Reproduction:
 
 @dataclass(frozen=True)
 class SweepResults:
-    """Where a sweep lies, and its `results.json` (`tune/sweeps/results/summary.py` says what is in it)."""
+    """A sweep's directory and its `results.json` (`tune/sweeps/results/summary.py` describes it)."""
 
     directory: Path
     content: dict[str, Any]
@@ -61,152 +65,156 @@ class Sources:
     """All that a report is about.
 
     Attributes:
-        words: The directories by name, as on the command line.
+        names: The directories by name, as on the command line.
         runs: Runs in the order in which they were named, none twice.
         reproductions: Tables and figures of papers.
-        left_out: One line for each run or table that could not be read, and for runs of a table that are gone.
+        left_out: One line for each run or table that could not be read, and for runs of a table that are missing.
         sweeps: Sweeps that have results.
     """
 
-    words: tuple[str, ...]
+    names: tuple[str, ...]
     runs: tuple[ReportedRun, ...]
     reproductions: tuple[Reproduction, ...] = ()
     left_out: tuple[str, ...] = ()
     sweeps: tuple[SweepResults, ...] = ()
 
 
-@dataclass
-class _Found:
-    runs: dict[Path, bool] = field(default_factory=dict)
-    """Directories of runs, each with whether the user named it: such a one is not left out."""
-    reproductions: list[Reproduction] = field(default_factory=list)
-    sweeps: list[SweepResults] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
-
-
 def open_sources(directories: Sequence[Path]) -> Sources:
-    """Open runs, sweeps and reproductions. A table is shown without its runs where these are gone.
+    """Open runs, sweeps and reproductions. A table is shown without its runs where these are missing.
 
     Raises:
         ConfigError: A directory holds none of them, or a run or a table that was named is damaged.
     """
-    found = _Found()
+    search = _Search()
     for directory in directories:
-        _find(directory, found)
-    runs, left_out = [], found.left_out
-    for directory, named in found.runs.items():
+        search.add(directory)
+    runs: list[ReportedRun] = []
+    for path, named in search.runs.items():
+        search.keep(lambda run: runs.append(_open_run(run)), path, named)
+    if not runs and not search.reproductions and not search.sweeps:
+        raise ConfigError("\n".join(search.left_out))
+    names = [run.name for run in runs]
+    runs = [
+        replace(
+            run,
+            name=run.name if names.count(run.name) == 1 else f"{run.directory.parent.name}/{run.name}",
+            label="; ".join([*_points(run.directory, search.sweeps), *_cells(run.directory, search.reproductions)]),
+        )
+        for run in runs
+    ]
+    return Sources(
+        tuple(directory.resolve().name for directory in directories),
+        tuple(runs),
+        tuple(search.reproductions),
+        tuple(search.left_out),
+        tuple(search.sweeps),
+    )
+
+
+@dataclass
+class _Search:
+    """Collects what directories hold; `runs` tells which of the runs the user has named."""
+
+    runs: dict[Path, bool] = field(default_factory=dict)
+    reproductions: list[Reproduction] = field(default_factory=list)
+    sweeps: list[SweepResults] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+    def keep(self, add: Callable[[Path], None], path: Path, named: bool) -> None:
+        """Add what a directory holds; what is damaged is an error if it was named, and else left out."""
         try:
-            runs.append(_open_run(directory))
+            add(path)
         except ConfigError as error:
             if named:
                 raise
-            left_out.append(str(error))
-    if not runs and not found.reproductions and not found.sweeps:
-        raise ConfigError("\n".join(left_out))
-    words = tuple(directory.resolve().name for directory in directories)
-    points = _points(found.sweeps)
-    places = [[*points.get(run.directory, ()), _cells(run.directory, found.reproductions)] for run in runs]
-    placed = [replace(run, place="; ".join(filter(None, made))) for run, made in zip(runs, places, strict=True)]
-    return Sources(words, _told_apart(placed), tuple(found.reproductions), tuple(left_out), tuple(found.sweeps))
+            self.left_out.append(str(error))
+
+    def add(self, directory: Path) -> None:
+        """Search a directory that was named, or those in it."""
+        if self._add(directory, named=True):
+            return
+        children = sorted(directory.iterdir()) if directory.is_dir() else []
+        if not sum(self._add(child, named=False) for child in children):
+            raise ConfigError(
+                f"{directory} holds no run, sweep or reproduction: name a directory that rayfed-ssl wrote"
+            )
+
+    def _add(self, directory: Path, named: bool) -> bool:
+        if (directory / "run.json").is_file():
+            self.runs[directory.resolve()] = named or self.runs.get(directory.resolve(), False)
+        elif (directory / "reproduction.json").is_file():
+            self.keep(self._add_reproduction, directory, named)
+        elif (directory / "sweep.json").is_file():
+            self.keep(self._add_sweep, directory, named)
+        else:
+            return False
+        return True
+
+    def _add_reproduction(self, directory: Path) -> None:
+        content = _read_json(directory / "reproduction.json", ReproductionFile)
+        self.reproductions.append(Reproduction(directory, content))
+        runs = [
+            (run, value is not None)
+            for cell in content["cells"]
+            for run, value in zip_longest(cell.get("runs") or [], cell.get("ours") or [])
+            if run
+        ]
+        self._add_runs(directory, runs)
+
+    def _add_sweep(self, directory: Path) -> None:
+        started = [f"runs/{path.parent.name}" for path in sorted(directory.glob("runs/*/run.json"))]
+        if not (directory / "results.json").is_file():
+            if not started:
+                raise ConfigError(
+                    f"{directory} is a sweep of which no run has begun: see `rayfed-ssl sweep --status {directory}`"
+                )
+            self._add_runs(directory, [(run, False) for run in started])
+            self.left_out.append(f"the table of {directory}: the sweep writes it at its end")
+            return
+        content = _read_json(directory / "results.json", SweepFile)
+        self.sweeps.append(SweepResults(directory, content))
+        measured = {run: True for trial in content["trials"] if trial["reached"] for run in trial["runs"]}
+        self._add_runs(directory, (dict.fromkeys(started, False) | measured).items())
+
+    def _add_runs(self, directory: Path, runs: Iterable[tuple[str, bool]]) -> None:
+        """Add the runs of a table, each with whether it has a number there: then it is missed."""
+        runs = list(runs)
+        missing = [run for run, has_number in runs if has_number and not (directory / run).is_dir()]
+        for run, _ in runs:
+            if (directory / run).is_dir():
+                self.runs.setdefault((directory / run).resolve(), False)
+        if missing:
+            self.left_out.append(
+                f"{len(missing)} of {sum(number for _, number in runs)} runs of {directory}, which are missing (such as "
+                f"{missing[0]}): its table is shown without them"
+            )
 
 
-def _points(sweeps: Sequence[SweepResults]) -> dict[Path, list[str]]:
-    """Name runs for the points of the trials that they were made for."""
-    found: dict[Path, list[str]] = {}
-    for sweep in sweeps:
-        for trial in sweep.content["trials"]:
-            for run in trial["runs"]:
-                found.setdefault((sweep.directory / run).resolve(), []).append(trial["label"])
-    return found
+def _points(directory: Path, sweeps: Sequence[SweepResults]) -> list[str]:
+    """Name the points of the trials that a run is for."""
+    return [
+        trial["label"]
+        for sweep in sweeps
+        for trial in sweep.content["trials"]
+        if any((sweep.directory / run).resolve() == directory for run in trial["runs"])
+    ]
 
 
-def _cells(directory: Path, reproductions: Sequence[Reproduction]) -> str:
-    """Name a run for its cells: "FLESD, α=1"; "FedBYOL, Last and Best" where columns show scores of one run."""
+def _cells(directory: Path, reproductions: Sequence[Reproduction]) -> list[str]:
+    """Name the cells that a run is for: "FLESD, α=1"; "FedBYOL, Last and Best" where columns show scores of one run."""
     columns: dict[str, list[str]] = {}
     for table in reproductions:
         for cell in table.content["cells"]:
             if any(run and (table.directory / run).resolve() == directory for run in cell.get("runs") or []):
                 columns.setdefault(cell["row"], []).append(cell["column"])
     wide = any(len({cell["column"] for cell in table.content["cells"]}) > 1 for table in reproductions)
-    return "; ".join(row + (f", {' and '.join(names)}" if wide else "") for row, names in columns.items())
-
-
-def _find(directory: Path, found: _Found) -> None:
-    if (directory / "run.json").is_file():
-        found.runs[directory.resolve()] = True
-    elif (directory / "reproduction.json").is_file():
-        _find_reproduction(directory, found)
-    elif (directory / "sweep.json").is_file():
-        _find_sweep(directory, found)
-    else:
-        children = sorted(directory.iterdir()) if directory.is_dir() else []
-        inner = [child for child in children if any((child / f"{kind}.json").is_file() for kind in _KINDS)]
-        if not inner:
-            raise ConfigError(
-                f"{directory} holds no run, sweep or reproduction: name a directory that rayfed-ssl wrote"
-            )
-        for child in inner:
-            if (child / "run.json").is_file():
-                found.runs.setdefault(child.resolve(), False)
-                continue
-            find = _find_sweep if (child / "sweep.json").is_file() else _find_reproduction
-            try:
-                find(child, found)
-            except ConfigError as error:
-                found.left_out.append(str(error))
-
-
-def _find_reproduction(directory: Path, found: _Found) -> None:
-    content = _read_json(directory / "reproduction.json", ReproductionFile)
-    found.reproductions.append(Reproduction(directory, content))
-    measured, gone = 0, []
-    for cell in content["cells"]:
-        runs = cell.get("runs") or []
-        for run, value in zip_longest(runs, (cell.get("ours") or [])[: len(runs)]):
-            if run and (directory / run).is_dir():
-                found.runs.setdefault((directory / run).resolve(), False)
-            elif run and value is not None:
-                gone.append(run)
-            measured += value is not None
-    if gone:
-        found.left_out.append(
-            f"{len(gone)} of {measured} runs of {directory}, which are not there (such as {gone[0]}): its table is shown "
-            "without them"
-        )
-
-
-def _find_sweep(directory: Path, found: _Found) -> None:
-    file = directory / "results.json"
-    begun = sorted(child for child in (directory / "runs").glob("*") if (child / "run.json").is_file())
-    if not file.is_file() and not begun:
-        raise ConfigError(
-            f"{directory} is a sweep of which no run has begun: see `rayfed-ssl sweep --status {directory}`"
-        )
-    for run in begun:
-        found.runs.setdefault(run.resolve(), False)
-    if not file.is_file():
-        found.left_out.append(f"the table of {directory}: the sweep writes it when it comes to its end")
-        return
-    content = _read_json(file, SweepFile)
-    found.sweeps.append(SweepResults(directory, content))
-    there = {run.resolve() for run in begun}
-    runs = {run for trial in content["trials"] if trial["reached"] for run in trial["runs"]}
-    if gone := sorted(run for run in runs if (directory / run).resolve() not in there):
-        found.left_out.append(
-            f"{len(gone)} of {len(runs)} runs of {directory}, which are not there (such as {gone[0]}): its table is shown "
-            "without them"
-        )
-
-
-_KINDS = ("run", "reproduction", "sweep")
+    return [row + (f", {' and '.join(names)}" if wide else "") for row, names in columns.items()]
 
 
 def _open_run(directory: Path) -> ReportedRun:
-    record = RunRecord.open(directory)
-    evaluations = read_measurements(directory)
-    path = directory / "diagnostics.json"
-    diagnostics = _read_json(path, DiagnosticsFile) if path.is_file() else None
-    return ReportedRun(directory.name, directory, record, summarize(record), tuple(evaluations), diagnostics)
+    record, path = RunRecord.open(directory), directory / FILE
+    diagnostics = Diagnostics.model_validate(_read_json(path, Diagnostics)) if path.is_file() else None
+    return ReportedRun(directory.name, record, summarize(record), tuple(read_measurements(directory)), diagnostics)
 
 
 def _read_json(path: Path, schema: type[BaseModel]) -> dict[str, Any]:
@@ -214,14 +222,6 @@ def _read_json(path: Path, schema: type[BaseModel]) -> dict[str, Any]:
         content = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} is damaged ({error}): make it anew") from None
-    if (wrong := damage(content, schema)) is not None:
-        raise ConfigError(f"{path} is damaged ({wrong}): make it anew")
+    if (problem := damage(content, schema)) is not None:
+        raise ConfigError(f"{path} is damaged ({problem}): make it anew")
     return dict(content)
-
-
-def _told_apart(runs: Sequence[ReportedRun]) -> tuple[ReportedRun, ...]:
-    names = [run.name for run in runs]
-    return tuple(
-        run if names.count(run.name) == 1 else replace(run, name=f"{run.directory.parent.name}/{run.name}")
-        for run in runs
-    )

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from rayfed_ssl import formats
 from rayfed_ssl.formats import MeanStd, Unit
-from rayfed_ssl.method import Metrics
+from rayfed_ssl.reports.summary import Summary
 
 MISSING = "–"
 
@@ -93,21 +94,21 @@ def score_title(score: str) -> str:
     return f"{title}, {'best' if best else 'last'} epoch"
 
 
-def scores_table(scores: Mapping[str, Metrics], architecture: Mapping[str, str], round: int) -> PageTable:
+def scores_table(summary: Summary) -> PageTable:
     """Show a run's final scores, an encoder a row, and their mean and minimum over clients."""
+    scores = summary.scores
     names = list(dict.fromkeys(name for metrics in scores.values() for name in metrics))
     rows = [
-        [PageCell(encoder), PageCell(architecture[encoder]), *(PageCell.percent(metrics.get(name)) for name in names)]
+        [encoder, summary.architecture(encoder), *(PageCell.percent(metrics.get(name)) for name in names)]
         for encoder, metrics in scores.items()
     ]
     local = [metrics for encoder, metrics in scores.items() if encoder != "global"]
     if len(local) > 1:
-        for label, function in (("mean of clients", lambda v: sum(v) / len(v)), ("minimum of clients", min)):
-            found = [[metrics[name] for metrics in local if name in metrics] for name in names]
-            rows.append([PageCell(label), PageCell(""), *(PageCell.percent(function(v) if v else None) for v in found)])
-    return PageTable.of(
-        f"Scores of each encoder after round {round}", ["encoder", "model", *map(score_title, names)], rows
-    )
+        columns = [[metrics[name] for metrics in local if name in metrics] for name in names]
+        rows.append(["mean of clients", "", *(PageCell.percent(fmean(v) if v else None) for v in columns)])
+        rows.append(["minimum of clients", "", *(PageCell.percent(min(v, default=None)) for v in columns)])
+    caption = f"Scores of each encoder after round {summary.rounds}"
+    return PageTable.of(caption, ["encoder", "model", *map(score_title, names)], rows)
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -121,12 +122,12 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def plain(value: Any) -> str:
+def yaml_text(value: Any) -> str:
     """Show a setting as it is written in YAML."""
     if value is None:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(plain, value)) + "]"
+        return "[" + ", ".join(map(yaml_text, value)) + "]"
     return str(value)
