@@ -32,7 +32,7 @@ from actors.placement.plan import (
 )
 from actors.placement.restarts import RestartableActor, wait_until_ready
 from actors.server_actor import ServerActor
-from rayfed_ssl.engine.faults import KINDS, Fault, Faults, RandomFaults
+from rayfed_ssl.engine.faults import FAULT_KINDS, Fault, Faults, RandomFaults
 from rayfed_ssl.engine.federation import Federation, client_error
 from rayfed_ssl.engine.ledger import total
 from rayfed_ssl.engine.local_executor import late
@@ -83,7 +83,7 @@ class RayExecutor:
         self, federation: Federation, *, address: str | None = None, faults: Iterable[Fault | RandomFaults] = ()
     ) -> None:
         self.retries = 0
-        self.faults = Faults(faults, federation.config.rounds, federation.cohort, KINDS)
+        self.faults = Faults(faults, federation.config.rounds, federation.cohort, FAULT_KINDS)
         self._federation = federation
         self._engine = federation.config.engine
         self._uploads: dict[int, ItemRef] = {}
@@ -240,7 +240,7 @@ class RayExecutor:
     def _items(self, round: int, cohort: Sequence[int]) -> list[WorkItem]:
         items = client_items(cohort, self._sizes, self._seconds, self._sent)
         # A step with a fault has a call of its own, so that it disturbs no other.
-        return [replace(item, seconds=None) if self.faults.strikes(round, item.key) else item for item in items]
+        return [replace(item, seconds=None) if self.faults.affects(round, item.key) else item for item in items]
 
     def update_server(self, state: RunState, cohort: Sequence[int], directory: Directory) -> ServerReport:
         """Aggregate the uploads of the clients that were just trained."""

@@ -44,7 +44,7 @@ def fail_driver(faults: Faults, round: int, health: Health) -> None:
         if "raylet" not in health.vital:
             raise ConfigError("--inject kill-ray works only on a Ray that the run has started: leave --address out")
         health.vital["raylet"].kill()
-    faults.strike_driver(round)
+    faults.signal_driver(round)
 
 
 class LostObject:

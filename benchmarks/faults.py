@@ -171,8 +171,10 @@ def main() -> None:
         print(
             f"| {what} | {measured.seconds:.0f} | {measured.processes} | {memory} | {slope:+.3f} ± {error:.3f} | {state} |"
         )
-    struck = Counter(row["kind"] for row in json.loads((place / "wild" / "run.json").read_text())["faults"])
-    print(f"\n{sum(struck.values())} faults: " + ", ".join(f"{count} {kind}" for kind, count in struck.most_common()))
+    injected = Counter(row["kind"] for row in json.loads((place / "wild" / "run.json").read_text())["faults"])
+    print(
+        f"\n{sum(injected.values())} faults: " + ", ".join(f"{count} {kind}" for kind, count in injected.most_common())
+    )
     same = final_state(place / "calm") == final_state(place / "wild")
     print("the same bits" if same else "OTHER BITS")
     shutil.rmtree(place)

@@ -13,7 +13,6 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import ClientResult, Federation
 from rayfed_ssl.engine.ledger import Direction
 from rayfed_ssl.engine.local_executor import LocalExecutor
-from rayfed_ssl.engine.readiness import check_ready
 from rayfed_ssl.engine.round_loop import (
     Executor,
     Observer,
@@ -114,7 +113,7 @@ def run(
         ClientError: A client's step failed.
     """
     federation = federation or Federation.open(config)
-    check_ready(federation)
+    federation.check_ready()
     target = Path(directory) if directory else default_directory(config)
     RunRecord.refuse_used(target)
     trackers.chosen(federation.config)
@@ -153,7 +152,7 @@ def resume(
         record = RunRecord.open(Path(directory), tables=False)  # again: another process may have written it until now
         federation = Federation.open(record.config(*overrides))
         record.check(federation, draws=True)
-        check_ready(federation)
+        federation.check_ready()
         trackers.chosen(federation.config)
         if any(override.partition("=")[0].strip() == "engine.checkpoints" for override in overrides):
             record.find_states(federation.config.engine.checkpoints, round)
@@ -212,7 +211,7 @@ def _run(
     )
     with tracked(record, config, 0 if state is None else state.round, observer.on_warning) as tracking:
         observers = _Observers(record, tracking, observer)
-        executor.faults.tell = observers.on_fault
+        executor.faults.on_fault = observers.on_fault
         final = run_rounds(plan, executor, observers, state, record.evaluated())
         figures: tuple[Path, ...] = ()
         if final.round < config.rounds:
@@ -226,7 +225,7 @@ def _run(
             f"the run is degraded: {len(missing)} client steps are missing from rounds "
             f"{', '.join(map(str, sorted({round for round, _ in missing})))}; run.json says which and why"
         )
-    for fault in executor.faults.left(plan.last):
+    for fault in executor.faults.missed(plan.last):
         observer.on_warning(f"--inject {fault} did not strike: nothing matched it in that round")
     return Result(record.directory, final.sha256, figures)
 

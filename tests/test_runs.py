@@ -190,7 +190,7 @@ def test_a_fault_of_a_round_that_is_still_to_come_is_not_missed(longer: Result, 
         warnings.simplefilter("error")
         run(longer.record.config(), tmp_path / "run", executor=partial(LocalExecutor, faults=slow), until=1)
     gone = [parse_fault("slow:round=1,seconds=0")]
-    with pytest.warns(RuntimeWarning, match=r"--inject slow:round=1,.* did not strike"):
+    with pytest.warns(RuntimeWarning, match=r"--inject slow:round=1,.* did not happen"):
         resume(tmp_path / "run", executor=partial(LocalExecutor, faults=gone), until=2)
 
 

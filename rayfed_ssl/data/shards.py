@@ -1,11 +1,15 @@
 """A participant's samples: rows of an image set that all participants of a node share in memory."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rayfed_ssl.data.labels import Choice, label_subset
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.seeds import Purpose, derive_seed
 from rayfed_ssl.trees import to_torch
 
 
@@ -44,3 +48,41 @@ class Shard:
     def batch(self, index: Tensor) -> Tensor:
         """Gather samples by their position in the shard, uint8 [len(index), C, H, W]."""
         return self.images.index_select(0, self.rows[index])
+
+
+def labeled_rows(
+    labels: np.ndarray, shards: Mapping[int, np.ndarray], fraction: float, choice: Choice, run_seed: int
+) -> dict[int, np.ndarray]:
+    """Leave each client the samples whose labels it has.
+
+    Args:
+        labels: Classes of the training set, int64 [N].
+        shards: Rows of the training set by client id.
+        fraction: Part of its samples that a client has labels of.
+        choice: Which samples these are, see `label_subset`.
+        run_seed: The run's seed.
+
+    Raises:
+        ConfigError: A client is left with fewer than 2 samples.
+    """
+    kept = {}
+    for client_id, rows in shards.items():
+        seed = derive_seed(run_seed, Purpose.LABELS, participant=client_id)
+        kept[client_id] = rows[label_subset(labels[rows], fraction, choice, seed)]
+        if len(kept[client_id]) < 2:
+            raise ConfigError(
+                f"clients.labeled={fraction:g} leaves client {client_id} {len(kept[client_id])} of {len(rows)} samples, but "
+                "it needs 2 to train: raise it"
+            )
+    return kept
+
+
+def check_shards(shards: Mapping[int, np.ndarray]) -> None:
+    """Refuse a partition that leaves a client without a pair of samples to contrast."""
+    small = {client_id: len(rows) for client_id, rows in shards.items() if len(rows) < 2}
+    if small:
+        listed = ", ".join(f"client {client_id} has {count}" for client_id, count in small.items())
+        raise ConfigError(
+            f"every client needs at least 2 samples, but {listed}: lower clients.number, raise partition.alpha or take "
+            "another seed"
+        )

@@ -20,7 +20,7 @@ def update_client(
     """Run a client's step, and let go wrong in it what shall: `Federation.update_client` says the rest."""
     if faults:
         federation = copy.copy(federation)
-        federation.method = _Spoilt(federation.method, faults)  # type: ignore[assignment]
+        federation.method = _FaultyMethod(federation.method, faults)  # type: ignore[assignment]
     return federation.update_client(round, client_id, download, state)
 
 
@@ -34,8 +34,8 @@ def fill_disk(faults: Sequence[Fault], file: str) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), file)
 
 
-class _Spoilt:
-    """A method whose client step is struck."""
+class _FaultyMethod:
+    """A method whose client step is injected."""
 
     def __init__(self, method: Any, faults: Sequence[Fault]) -> None:
         self._method, self._faults = method, faults

@@ -1,7 +1,7 @@
-"""Faults on demand, to see a run survive them: which there are, and when they strike.
+"""Faults on demand, to see a run survive them: which there are, and when they happen.
 
-A fault is written KIND:KEY=VALUE,..., for example kill-actor:round=2,client=3. It strikes in the round that it names, as
-often as it says and no oftener, however often what it strikes is repeated: the driver counts.
+A fault is written KIND:KEY=VALUE,..., for example kill-actor:round=2,client=3. It happens in its round, `times` times
+at most, however often the step is retried: the driver counts.
 """
 
 import os
@@ -16,13 +16,13 @@ from rayfed_ssl.errors import ConfigError, nearest
 
 
 @dataclass(frozen=True)
-class Kind:
+class FaultKind:
     """A kind of fault.
 
     Attributes:
-        optional: What may be said beside the round.
+        optional: Keys beside the round.
         survived: Whether a run comes to the same bits as without, and so `random` may draw it.
-        local: Whether it can strike a run in one process.
+        local: Whether it can happen in a run in one process.
     """
 
     optional: tuple[str, ...] = ()
@@ -30,25 +30,25 @@ class Kind:
     local: bool = False
 
 
-KINDS = {
-    "kill-actor": Kind(("client", "times"), survived=True),
-    "kill-server": Kind(("times",), survived=True),
-    "lose-upload": Kind(("client", "times"), survived=True),
-    "lose-state": Kind(("client",), survived=True),
-    "full-store": Kind(("client", "times"), survived=True),
-    "slow": Kind(("client", "seconds"), survived=True, local=True),
-    "raise": Kind(("client",), local=True),
-    "nan": Kind(("client",), local=True),
-    "shape": Kind(("client",), local=True),
-    "full-disk": Kind(("client",), local=True),
-    "sigterm": Kind(local=True),
-    "kill-driver": Kind(local=True),
-    "kill-ray": Kind(),
+FAULT_KINDS = {
+    "kill-actor": FaultKind(("client", "times"), survived=True),
+    "kill-server": FaultKind(("times",), survived=True),
+    "lose-upload": FaultKind(("client", "times"), survived=True),
+    "lose-state": FaultKind(("client",), survived=True),
+    "full-store": FaultKind(("client", "times"), survived=True),
+    "slow": FaultKind(("client", "seconds"), survived=True, local=True),
+    "raise": FaultKind(("client",), local=True),
+    "nan": FaultKind(("client",), local=True),
+    "shape": FaultKind(("client",), local=True),
+    "full-disk": FaultKind(("client",), local=True),
+    "sigterm": FaultKind(local=True),
+    "kill-driver": FaultKind(local=True),
+    "kill-ray": FaultKind(),
 }
-"""What can be injected; `docs/faults.md` says what each one does."""
+"""What can be injected; see `docs/faults.md`."""
 
-AT_HOME = frozenset(name for name, kind in KINDS.items() if kind.local)
-"""What can strike a run in one process."""
+LOCAL_KINDS = frozenset(name for name, kind in FAULT_KINDS.items() if kind.local)
+"""What can happen in a run in one process."""
 
 _NUMBERS: dict[str, type[int] | type[float]] = {
     "round": int,
@@ -67,7 +67,7 @@ class Fault:
     """One fault.
 
     Attributes:
-        kind: Its name in `KINDS`.
+        kind: Its name in `FAULT_KINDS`.
         round: When, from 1.
         client: Whose step; None takes the lowest id of the cohort, and for full-disk the server.
         times: How often.
@@ -83,19 +83,19 @@ class Fault:
     drawn: bool = False
 
     def __str__(self) -> str:
-        said = {key: value for key, value in self.row().items() if key != "kind" and value is not None}
-        said |= {"times": self.times} if self.times > 1 else {}
-        return f"{self.kind}:" + ",".join(f"{key}={value:.12g}" for key, value in said.items())
+        values = {key: value for key, value in self.row().items() if key != "kind" and value is not None}
+        values |= {"times": self.times} if self.times > 1 else {}
+        return f"{self.kind}:" + ",".join(f"{key}={value:.12g}" for key, value in values.items())
 
     def row(self) -> dict[str, Any]:
-        """Describe one stroke of it for the record."""
-        lasts = {"seconds": self.seconds} if "seconds" in KINDS[self.kind].optional else {}
+        """Describe one occurrence for the record."""
+        lasts = {"seconds": self.seconds} if "seconds" in FAULT_KINDS[self.kind].optional else {}
         return {"kind": self.kind, "round": self.round, "client": self.client, **lasts}
 
 
 @dataclass(frozen=True)
 class RandomFaults:
-    """Faults that a run survives: in every round each kind strikes with a probability, one client of the cohort."""
+    """Faults that a run survives: in every round each kind happens with a probability, to one client of the cohort."""
 
     rate: float
     seed: int
@@ -105,12 +105,12 @@ class RandomFaults:
         drawn = []
         for round, cohort in enumerate(cohorts, 1):
             rng = np.random.default_rng([self.seed, round])
-            for name in (name for name, kind in KINDS.items() if kind.survived):
-                strikes, client = rng.random() < self.rate, int(rng.choice(cohort))
+            for name in (name for name, kind in FAULT_KINDS.items() if kind.survived):
+                happens, client = rng.random() < self.rate, int(rng.choice(cohort))
                 seconds = float(rng.uniform(0.1, 1.0))
-                struck = client if "client" in KINDS[name].optional else None
-                if strikes:
-                    drawn.append(Fault(name, round, struck, seconds=seconds, drawn=True))
+                injected = client if "client" in FAULT_KINDS[name].optional else None
+                if happens:
+                    drawn.append(Fault(name, round, injected, seconds=seconds, drawn=True))
         return drawn
 
 
@@ -126,15 +126,15 @@ def parse_fault(text: str) -> Fault | RandomFaults:
         ConfigError: It is not written as it should be; the message says how.
     """
     name, _, rest = text.partition(":")
-    if name != "random" and name not in KINDS:
-        raise ConfigError(f"--inject: unknown fault {name!r}{nearest(name, [*KINDS, 'random'])}")
+    if name != "random" and name not in FAULT_KINDS:
+        raise ConfigError(f"--inject: unknown fault {name!r}{nearest(name, [*FAULT_KINDS, 'random'])}")
     needed = ("rate",) if name == "random" else ("round",)
-    known = (*needed, "seed") if name == "random" else (*needed, *KINDS[name].optional)
+    allowed = (*needed, "seed") if name == "random" else (*needed, *FAULT_KINDS[name].optional)
     values: dict[str, Any] = {}
     for part in rest.split(",") if rest else ():
         key, _, value = part.partition("=")
-        if key not in known:
-            raise ConfigError(f"--inject {text}: {name} has no {key!r}{nearest(key, known)}")
+        if key not in allowed:
+            raise ConfigError(f"--inject {text}: {name} has no {key!r}{nearest(key, allowed)}")
         if key in values:
             raise ConfigError(f"--inject {text}: {key} is there twice, write --inject once for each fault")
         values[key] = _number(text, key, value)
@@ -160,19 +160,19 @@ def _number(text: str, key: str, value: str) -> int | float:
 
 
 class Faults:
-    """The faults of a run, each taken out when it strikes; without any it is empty, and nothing is asked of it.
+    """The faults of a run, each taken out when it happens.
 
     Args:
         wanted: What `parse_fault` gave.
         rounds: How many the run has.
         cohort: Who takes part in a round.
-        possible: The kinds that can strike here.
+        possible: The kinds that can happen here.
 
     Attributes:
-        tell: Is told of each fault just before it strikes.
+        on_fault: Called with each fault just before it happens.
 
     Raises:
-        ConfigError: One of them can never strike.
+        ConfigError: One of them can never happen.
     """
 
     def __init__(
@@ -180,10 +180,10 @@ class Faults:
         wanted: Iterable[Fault | RandomFaults],
         rounds: int,
         cohort: Callable[[int], Sequence[int]],
-        possible: Collection[str] = AT_HOME,
+        possible: Collection[str] = LOCAL_KINDS,
     ) -> None:
-        self.tell: Callable[[Fault], None] = lambda fault: None
-        self._left: dict[int, list[Fault]] = {}
+        self.on_fault: Callable[[Fault], None] = lambda fault: None
+        self._due: dict[int, list[Fault]] = {}
         for entry in wanted:
             if isinstance(entry, RandomFaults):
                 cohorts = map(cohort, range(1, rounds + 1))
@@ -191,26 +191,26 @@ class Faults:
             else:
                 drawn = [_fitting(entry, rounds, cohort, possible)]
             for fault in drawn:
-                self._left.setdefault(fault.round, []).append(fault)
+                self._due.setdefault(fault.round, []).append(fault)
 
     def __bool__(self) -> bool:
-        return bool(self._left)
+        return bool(self._due)
 
     def take(self, kind: str, round: int, client: int | None = None) -> Fault | None:
-        """Take a fault that strikes now, once."""
-        for position, fault in enumerate(self._left.get(round, ())):
+        """Take a fault that is due now, once."""
+        for position, fault in enumerate(self._due.get(round, ())):
             if (fault.kind, fault.client) == (kind, client):
-                self._left[round][position : position + 1] = (
+                self._due[round][position : position + 1] = (
                     [replace(fault, times=fault.times - 1)] if fault.times > 1 else []
                 )
-                struck = replace(fault, times=1)
-                self.tell(struck)
-                return struck
+                injected = replace(fault, times=1)
+                self.on_fault(injected)
+                return injected
         return None
 
     def for_step(self, round: int, client: int) -> tuple[Fault, ...]:
-        """Take what strikes a client's step now: whoever is to die does nothing else."""
-        if not self.strikes(round, client):
+        """Take what is due in a client's step; a killed actor does nothing else."""
+        if not self.affects(round, client):
             return ()
         if killing := self.take("kill-actor", round, client):
             return (killing,)
@@ -218,38 +218,38 @@ class Faults:
         return tuple(fault for kind in kinds if (fault := self.take(kind, round, client)))
 
     def for_server(self, round: int) -> tuple[Fault, ...]:
-        """Take what strikes the server's step now."""
-        if round not in self._left:
+        """Take what is due in the server's step."""
+        if round not in self._due:
             return ()
         fault = self.take("kill-server", round) or self.take("full-disk", round)
         return () if fault is None else (fault,)
 
-    def strikes(self, round: int, client: int) -> bool:
-        """Whether a client has anything to fear in a round."""
-        return any(fault.client == client for fault in self._left.get(round, ()))
+    def affects(self, round: int, client: int) -> bool:
+        """Whether a fault is due for a client in a round."""
+        return any(fault.client == client for fault in self._due.get(round, ()))
 
-    def strike_driver(self, round: int) -> None:
+    def signal_driver(self, round: int) -> None:
         """End this process by the signal that is due after a client of the round is done."""
-        if round in self._left:
+        if round in self._due:
             for kind, number in (("sigterm", signal.SIGTERM), ("kill-driver", signal.SIGKILL)):
                 if self.take(kind, round):
                     os.kill(os.getpid(), number)
 
-    def left(self, round: int) -> list[Fault]:
-        """List what was asked for by name up to a round and has not struck as often as it should."""
-        return [fault for at, faults in self._left.items() for fault in faults if at <= round and not fault.drawn]
+    def missed(self, round: int) -> list[Fault]:
+        """List what was asked for by name up to a round and has not happened as often as asked."""
+        return [fault for at, faults in self._due.items() for fault in faults if at <= round and not fault.drawn]
 
 
 def _fitting(fault: Fault, rounds: int, cohort: Callable[[int], Sequence[int]], possible: Collection[str]) -> Fault:
-    """Fill in the client, and refuse what can never strike."""
+    """Fill in the client, and refuse what can never happen."""
     if fault.kind not in possible:
         raise ConfigError(
-            f"--inject {fault}: it cannot strike a run in one process, choose from {', '.join(sorted(possible))}"
+            f"--inject {fault}: it needs engine.executor=ray; in one process choose from {', '.join(sorted(possible))}"
         )
     if fault.round > rounds:
         raise ConfigError(f"--inject {fault}: the run has only {rounds} rounds")
     clients = cohort(fault.round)
-    if fault.client is None and "client" in KINDS[fault.kind].optional and fault.kind != "full-disk":
+    if fault.client is None and "client" in FAULT_KINDS[fault.kind].optional and fault.kind != "full-disk":
         return replace(fault, client=clients[0])
     if fault.client is not None and fault.client not in clients:
         raise ConfigError(

@@ -19,13 +19,12 @@ from rayfed_ssl.data.datasets import open_dataset
 from rayfed_ssl.data.image_store import Dataset
 from rayfed_ssl.data.partitions import partition
 from rayfed_ssl.data.public_data import PublicSet, parse_public, refuse_own, split_public
-from rayfed_ssl.data.shard_checks import check_shards, known_rows
-from rayfed_ssl.data.shards import Shard
+from rayfed_ssl.data.shards import Shard, check_shards, labeled_rows
 from rayfed_ssl.engine.diagnostics import client_diagnostics, encoder_diagnostics
 from rayfed_ssl.engine.gpu_memory import explain
 from rayfed_ssl.engine.ledger import BreakEven, Entry, account
 from rayfed_ssl.engine.round_loop import ClientError, Evaluation, ServerError
-from rayfed_ssl.engine.scoring import held_out_notes, labeled, score
+from rayfed_ssl.engine.scoring import check_protocols, held_out_notes, labeled, score
 from rayfed_ssl.engine.task_builder import build_task
 from rayfed_ssl.engine.upload_checks import check_upload
 from rayfed_ssl.errors import ConfigError
@@ -105,11 +104,24 @@ class Federation:
                 seed=derive_seed(config.seed, Purpose.PUBLIC),
                 open_other=partial(open_dataset, download=config.data.download, on_progress=on_progress),
             )
-            return cls(config, dataset, known_rows(config, dataset, shards), public)
+            clients = config.clients
+            if clients.labeled is not None:
+                labels = dataset.train.labels
+                shards = labeled_rows(labels, shards, clients.labeled, clients.label_choice, config.seed)
+            return cls(config, dataset, shards, public)
         except ConfigError:
             raise
         except ValueError as error:
             raise ConfigError(str(error)) from error
+
+    def check_ready(self) -> None:
+        """Refuse, before a run starts or resumes, what it would miss later: the encoder to start from, protocols' data.
+
+        Raises:
+            ConfigError: One of them is not there, or does not fit.
+        """
+        _ = self.task.start
+        check_protocols(self.config.evaluation.chosen, self.config, self.task, self.dataset)
 
     @property
     def client_ids(self) -> tuple[int, ...]:

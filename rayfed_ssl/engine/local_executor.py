@@ -60,7 +60,7 @@ class LocalExecutor:
                 else:
                     reports.append(report)
                     listener.on_client(report)
-                    self.faults.strike_driver(state.round)
+                    self.faults.signal_driver(state.round)
         return tuple(reports)
 
     def _update_client(self, state: RunState, client_id: int, server_state: Any, directory: Directory) -> ClientReport:

@@ -103,7 +103,7 @@ class Observer:
         """A client of the cohort is left out of the round."""
 
     def on_fault(self, fault: Fault) -> None:
-        """A fault that was asked for is about to strike."""
+        """An injected fault is about to happen."""
 
     def on_server(self, report: ServerReport) -> None:
         """The server's step is done."""

@@ -27,7 +27,6 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.environment import cpu_model, environment
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Method
-from rayfed_ssl.records.manifest import start_of
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.checkpoints import STATES, Stored
 from rayfed_ssl.storage.filesystem import write_atomically
@@ -79,6 +78,12 @@ def _at_start(settings: Mapping[str, Any], method: Method) -> dict[str, Any]:
     if method.inner is None or method.inner_field is None:
         return kept
     return kept | {method.inner_field: _at_start(settings[method.inner_field], method.inner)}
+
+
+def start_of(federation: Federation) -> dict[str, str] | None:
+    """Name the file that a run's first weights come from."""
+    start = federation.task.start
+    return None if start is None else {"file": str(start.file), "sha256": start.sha256}
 
 
 def _read(directory: Path, key: str) -> Any | None:

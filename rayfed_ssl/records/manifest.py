@@ -10,6 +10,7 @@ from typing import Any
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation, training_seed
+from rayfed_ssl.engine.server_init_cache import start_of
 from rayfed_ssl.environment import environment
 from rayfed_ssl.seeds import SERVER
 
@@ -29,12 +30,6 @@ def settings_sha256(config: Config) -> str:
         if settings[section][key] == default:
             del settings[section][key]
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
-
-
-def start_of(federation: Federation) -> dict[str, str] | None:
-    """Name the file that a run's first weights come from."""
-    start = federation.task.start
-    return None if start is None else {"file": str(start.file), "sha256": start.sha256}
 
 
 def states_name(directory: Path, started: str) -> str:

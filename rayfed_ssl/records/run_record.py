@@ -28,10 +28,11 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.faults import Fault
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.round_loop import Evaluation, Observer, RoundOutcome
+from rayfed_ssl.engine.server_init_cache import start_of
 from rayfed_ssl.errors import BusyError, CheckpointError, ConfigError
 from rayfed_ssl.evaluation.registry import is_score
 from rayfed_ssl.method import Encoder, Metrics
-from rayfed_ssl.records.manifest import describe, describes_a_run, settings_sha256, start_of, states_name
+from rayfed_ssl.records.manifest import describe, describes_a_run, settings_sha256, states_name
 from rayfed_ssl.records.metric_rows import (
     EVALUATION_SECONDS,
     LEDGER,
@@ -290,7 +291,7 @@ class RunRecord(Observer):
         self.save()
 
     def on_fault(self, fault: Fault) -> None:
-        """Write down a fault before it strikes, as it may end this process."""
+        """Write down a fault before it happens, as it may end this process."""
         self.summary.setdefault("faults", []).append(fault.row())
         self.save()
 

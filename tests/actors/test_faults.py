@@ -22,7 +22,7 @@ from actors.errors import ActorError, ClusterError
 from actors.executor import RayExecutor
 from actors.fault_injection import fail_driver
 from rayfed_ssl import Observer, runs
-from rayfed_ssl.engine.faults import KINDS, Faults, parse_fault
+from rayfed_ssl.engine.faults import FAULT_KINDS, Faults, parse_fault
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.round_loop import ClientError, QuorumError
@@ -81,7 +81,7 @@ class Stage:
         return runs.resume(directory, observer=told, executor=self)
 
     def _arm(self, texts: Sequence[str]) -> None:
-        self.executor.faults = Faults(asked(texts), self.config.rounds, self.federation.cohort, KINDS)
+        self.executor.faults = Faults(asked(texts), self.config.rounds, self.federation.cohort, FAULT_KINDS)
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +211,7 @@ def test_a_deadline_drops_a_straggler_and_its_actor_is_there_again(
 
 
 def test_a_ray_that_is_not_ours_is_not_killed():
-    due = Faults(asked(["kill-ray:round=1"]), 1, lambda round: (0,), KINDS)
+    due = Faults(asked(["kill-ray:round=1"]), 1, lambda round: (0,), FAULT_KINDS)
     with pytest.raises(ConfigError, match="works only on a Ray that the run has started"):
         fail_driver(due, 1, Health())
 

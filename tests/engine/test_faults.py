@@ -1,4 +1,4 @@
-"""Faults on demand: how they are written, that they strike as often as asked, and what a run makes of them."""
+"""Faults on demand: how they are written, that they happen as often as asked, and what a run makes of them."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rayfed_ssl import CheckpointError, ConfigError, Observer
-from rayfed_ssl.engine.faults import KINDS, Fault, Faults, RandomFaults, parse_fault
+from rayfed_ssl.engine.faults import FAULT_KINDS, Fault, Faults, RandomFaults, parse_fault
 from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.round_loop import ClientError, QuorumError
 from rayfed_ssl.runs import Result, replay, resume, run
@@ -16,7 +16,7 @@ COHORTS = {1: (0, 2, 5), 2: (1, 2, 3), 3: (0, 1, 2)}
 
 
 def faults(*texts: str, **options: Any) -> Faults:
-    return Faults(map(parse_fault, texts), 3, COHORTS.__getitem__, **{"possible": KINDS, **options})
+    return Faults(map(parse_fault, texts), 3, COHORTS.__getitem__, **{"possible": FAULT_KINDS, **options})
 
 
 @pytest.mark.parametrize(
@@ -48,10 +48,10 @@ def test_what_is_not_a_fault_is_refused_in_one_line(text: str, message: str):
     [
         ("raise:round=4", "the run has only 3 rounds"),
         ("raise:round=2,client=5", "client 5 takes no part in round 2, choose from 1, 2, 3"),
-        ("kill-actor:round=1", "cannot strike a run in one process"),
+        ("kill-actor:round=1", "needs engine.executor=ray"),
     ],
 )
-def test_what_can_never_strike_is_refused(text: str, message: str):
+def test_a_fault_that_cannot_happen_is_refused(text: str, message: str):
     with pytest.raises(ConfigError, match=message):
         Faults([parse_fault(text)], 3, COHORTS.__getitem__)
 
@@ -61,23 +61,23 @@ def test_a_fault_is_written_as_it_is_read(text: str):
     assert str(parse_fault(text)) == text
 
 
-def test_a_fault_strikes_as_often_as_asked_and_no_oftener():
+def test_a_fault_happens_as_often_as_asked():
     told: list[Fault] = []
     due = faults("kill-actor:round=2,client=3,times=2", "raise:round=2,client=3", "slow:round=1")
-    due.tell = told.append
+    due.on_fault = told.append
     assert due.for_step(1, 2) == ()
     assert [fault.kind for fault in due.for_step(1, 0)] == ["slow"]  # without a client, the first of the cohort
-    struck = [[fault.kind for fault in due.for_step(2, 3)] for _ in range(4)]
-    assert struck == [["kill-actor"], ["kill-actor"], ["raise"], []]
+    injected = [[fault.kind for fault in due.for_step(2, 3)] for _ in range(4)]
+    assert injected == [["kill-actor"], ["kill-actor"], ["raise"], []]
     assert [fault.kind for fault in told] == ["slow", "kill-actor", "kill-actor", "raise"]
-    assert due.left(4) == []
+    assert due.missed(4) == []
 
 
-def test_what_did_not_strike_is_known():
+def test_missed_faults_are_listed():
     due = faults("kill-actor:round=2,client=3,times=3", "random:rate=1")
     due.for_step(2, 3)
-    assert due.left(4) == [Fault("kill-actor", 2, 3, times=2)]
-    assert due.left(1) == [], "its round is still to come"
+    assert due.missed(4) == [Fault("kill-actor", 2, 3, times=2)]
+    assert due.missed(1) == [], "its round is still to come"
 
 
 def test_random_faults_follow_from_the_seed_round_by_round():
@@ -86,7 +86,7 @@ def test_random_faults_follow_from_the_seed_round_by_round():
     assert drawn == RandomFaults(0.3, 7).draw(cohorts)
     assert [fault for fault in drawn if fault.round <= 9] == RandomFaults(0.3, 7).draw(cohorts[:9])
     assert drawn != RandomFaults(0.3, 8).draw(cohorts)
-    assert {fault.kind for fault in drawn} == {name for name, kind in KINDS.items() if kind.survived}
+    assert {fault.kind for fault in drawn} == {name for name, kind in FAULT_KINDS.items() if kind.survived}
     assert all(fault.client is None or fault.client in cohorts[fault.round - 1] for fault in drawn)
     assert 40 <= len(drawn) <= 100  # 72 expected of 40 rounds and 6 kinds
     assert RandomFaults(0, 7).draw(cohorts) == []
@@ -153,7 +153,7 @@ def test_a_fault_is_no_part_of_a_replay(tiny: Any, tmp_path: Path):
         replay(tmp_path / "run", 4, 1)
 
 
-def test_a_slow_step_changes_nothing_and_what_does_not_strike_is_told(tiny: Any, tmp_path: Path, undisturbed: str):
+def test_a_slow_step_changes_nothing_and_a_missed_fault_warns(tiny: Any, tmp_path: Path, undisturbed: str):
     told = Told()
     config = tiny("fedema", "engine.on_failure=drop")
     result = play(config, tmp_path / "run", "slow:round=1,client=0,seconds=0", told=told)

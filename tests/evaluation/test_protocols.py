@@ -18,7 +18,6 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.augmentation import PROBE_VIEW, augment, normalize
 from rayfed_ssl.data.image_store import ImageSet
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.engine.readiness import check_ready
 from rayfed_ssl.engine.round_loop import ServerError
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.fine_tuning import FineTuning
@@ -248,7 +247,7 @@ def test_too_few_labels_for_the_classes_are_refused_before_the_run(open_tiny: Op
     with pytest.raises(
         ConfigError, match=r"semi-swav-1 takes 1 % of 150 labels, which are 2 for 10 classes: raise fract"
     ):
-        check_ready(open_tiny("fedavg", "evaluation.protocols=semi-swav-1"))
+        open_tiny("fedavg", "evaluation.protocols=semi-swav-1").check_ready()
 
 
 @pytest.mark.parametrize(
@@ -297,10 +296,10 @@ def test_transfer_fits_the_other_dataset_to_the_encoders_images(open_tiny: Open,
 
 def test_transfer_needs_a_dataset_that_is_there(open_tiny: Open):
     with pytest.raises(ConfigError, match="transfer-fedca needs a dataset to transfer to: set dataset"):
-        check_ready(open_tiny("fedavg", "evaluation.protocols=transfer-fedca"))
+        open_tiny("fedavg", "evaluation.protocols=transfer-fedca").check_ready()
     words = ("evaluation.protocols=transfer-fedca", "evaluation.settings.transfer-fedca.dataset=digit")
     with pytest.raises(ConfigError, match="unknown dataset 'digit': did you mean 'digits'"):
-        check_ready(open_tiny("fedavg", *words))
+        open_tiny("fedavg", *words).check_ready()
 
 
 TRANSFER = ("evaluation.protocols=transfer-fedca", "evaluation.settings.transfer-fedca.epochs=1")
@@ -332,7 +331,7 @@ def test_unlabeled_images_are_transferred_from(tiny: Callable[..., Config], open
     images = labeled.dataset.train.images
     train = ImageSet(images, np.full(len(images), -1), labeled.dataset.train.classes)
     federation = Federation(config, replace(labeled.dataset, train=train), labeled.shards)
-    check_ready(federation)
+    federation.check_ready()
     encoder = Encoder("cnn", federation.task.initial_weights())
     assert federation.evaluate(encoder, "global", 1, final=False).metrics == {}
     last = federation.evaluate(encoder, "global", 2, final=True).metrics

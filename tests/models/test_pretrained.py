@@ -14,7 +14,6 @@ from torch.nn import functional as F
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.engine.federation import Federation, training_seed
-from rayfed_ssl.engine.readiness import check_ready
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.export.saved_encoders import read_start
 from rayfed_ssl.records.manifest import LATER_KEYS, settings_sha256
@@ -76,23 +75,23 @@ def test_run_encoder_file_and_exported_encoder_are_one_start(learned: Path, tmp_
 )
 def test_an_encoder_that_does_not_fit_is_refused(open_tiny: Open, learned: Path, words: tuple[str, ...], message: str):
     with pytest.raises(ConfigError, match=message):
-        check_ready(open_tiny("fedavg", *SUPERVISED, f"model.start={learned}", *words))
+        open_tiny("fedavg", *SUPERVISED, f"model.start={learned}", *words).check_ready()
 
 
 def test_a_start_that_is_none_is_refused(open_tiny: Open, learned: Path, tmp_path: Path):
     with pytest.raises(ConfigError, match=r"there is no encoder at .*nowhere: name a finished run"):
-        check_ready(open_tiny("fedavg", f"model.start={tmp_path / 'nowhere'}"))
+        open_tiny("fedavg", f"model.start={tmp_path / 'nowhere'}").check_ready()
     with pytest.raises(ConfigError, match="holds no encoders: it is no run, or not a finished one"):
-        check_ready(open_tiny("fedavg", f"model.start={tmp_path}"))
+        open_tiny("fedavg", f"model.start={tmp_path}").check_ready()
     states = next((learned / "checkpoints").glob("server-*.safetensors"))
     with pytest.raises(ConfigError, match="holds no encoder, but ServerState: take RUN/encoders/NAME"):
-        check_ready(open_tiny("fedavg", f"model.start={states}"))
+        open_tiny("fedavg", f"model.start={states}").check_ready()
 
 
 def test_one_of_several_encoders_has_to_be_named(tiny: Tiny, open_tiny: Open, tmp_path: Path):
     directory = run(tiny("local", "rounds=1"), tmp_path / "run").directory
     with pytest.raises(ConfigError, match=r"holds 3 encoders: name one of them, as .*client-0\.safetensors"):
-        check_ready(open_tiny("fedavg", f"model.start={directory}"))
+        open_tiny("fedavg", f"model.start={directory}").check_ready()
     chosen = open_tiny("fedavg", f"model.start={directory / 'encoders' / 'client-2.safetensors'}")
     assert chosen.task.start is not None
 

@@ -177,7 +177,7 @@ def test_impossible_settings_fail_alone_and_at_once(tmp_path):
 def test_what_a_machine_refused_another_may_run(tmp_path, monkeypatch):
     directory = begin(tmp_path, search="grid", space={"method.mu": [0.1, 1.0]}, maximize="knn")
     with monkeypatch.context() as refusing:
-        refusing.setattr("tune.sweeps.execution.resources.check_ready", refuse)
+        refusing.setattr("rayfed_ssl.engine.federation.Federation.check_ready", refuse)
         run_sweep(directory, concurrency=1)
     assert [row["reason"] for row in read_rows(directory.path / "trials.parquet")] == ["the data are not mounted"] * 2
     again = SweepDirectory.open(directory.path)

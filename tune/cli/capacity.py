@@ -19,7 +19,6 @@ from rayfed_ssl.config.sections import Engine
 from rayfed_ssl.engine.client_cost import StepCost, largest_client, measure_apart, step_cost
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.gpu_memory import Gpu, even_share, gpus
-from rayfed_ssl.engine.readiness import check_ready
 from rayfed_ssl.environment import environment
 from rayfed_ssl.formats import size
 from rayfed_ssl.storage.checkpoints import ROUNDS_ON_DISK
@@ -53,7 +52,7 @@ def examine(config: Config, *, measured: bool = False, address: str | None = Non
     if not cards:
         typer.echo("  no GPU that nvidia-smi shows")
     federation = Federation.open(config)
-    check_ready(federation)
+    federation.check_ready()
     if measured:
         measure_apart(config)
     return _examine_run(federation, nodes, cards)

@@ -12,7 +12,6 @@ from actors.placement.plan import plan
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.client_cost import step_cost
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.engine.readiness import check_ready
 from rayfed_ssl.errors import ConfigError
 
 GRAIN = 1 << 29
@@ -60,7 +59,7 @@ class Room:
         if self.shared is not None and config.engine.shared is None:
             config = config.model_copy(update={"engine": config.engine.model_copy(update={"shared": self.shared})})
         federation = Federation.open(config)
-        check_ready(federation)
+        federation.check_ready()
         try:
             if config.engine.executor == "ray":
                 return self._actors(federation)
