@@ -226,7 +226,7 @@ def _run(
             f"{', '.join(map(str, sorted({round for round, _ in missing})))}; run.json says which and why"
         )
     for fault in executor.faults.missed(plan.last):
-        observer.on_warning(f"--inject {fault} did not strike: nothing matched it in that round")
+        observer.on_warning(f"--inject {fault} did not happen: nothing matched it in that round")
     return Result(record.directory, final.sha256, figures)
 
 
