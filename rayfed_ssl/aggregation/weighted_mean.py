@@ -17,27 +17,27 @@ PIECE = 1 << 17
 SMALL = 1 << 14
 """Fewer numbers take less time than the calls that add them: such tensors are joined."""
 
-TOGETHER = 8
+MAX_WAITING = 8
 """Summands that are added in one pass over the sums, which then leave the cache once for all of them."""
 
-TOGETHER_BYTES = 1 << 28
+MAX_WAITING_BYTES = 1 << 28
 """Bytes of summands that may wait for others."""
 
 THREADS = min(4, os.cpu_count() or 1)
 """Threads that sum; clients wait for the server then, so their cores are free. All is elementwise: no bit depends on it."""
 
-_together_bytes = TOGETHER_BYTES
+_waiting_bytes = MAX_WAITING_BYTES
 
 
 @contextmanager
 def holding(nbytes: int) -> Iterator[None]:
-    """Let no more bytes of summands wait inside than what holds them can do without; no bit depends on it."""
-    global _together_bytes  # noqa: PLW0603 (means are made inside methods, which know nothing of where uploads lie)
-    before, _together_bytes = _together_bytes, min(nbytes, TOGETHER_BYTES)
+    """Limit the bytes of summands that wait inside; no bit depends on it."""
+    global _waiting_bytes  # noqa: PLW0603 (means are made inside methods, which know nothing of where uploads lie)
+    before, _waiting_bytes = _waiting_bytes, min(nbytes, MAX_WAITING_BYTES)
     try:
         yield
     finally:
-        _together_bytes = before
+        _waiting_bytes = before
 
 
 Form = dict[str, tuple[torch.dtype, torch.Size, torch.device]]
@@ -48,10 +48,10 @@ class _Block:
     """Tensors that lie one after the other: one large one, or several small ones of one type.
 
     Attributes:
-        names: Whose.
+        names: The tensors.
         sizes: Numbers in each.
         total: Their sum, float64.
-        joined: Room for a summand's numbers if they are several.
+        joined: Buffer for a summand's numbers if they are several.
     """
 
     names: tuple[str, ...]
@@ -78,7 +78,7 @@ class _Block:
 
 
 class WeightedMean:
-    """A weighted mean of weights in the making, so that several can be made in one pass.
+    """A running weighted mean of weights, so that several can be computed in one pass.
 
     Sums are float64 in the order given and rounded once at the end, so that the mean of one tree is that tree, bit for
     bit. Integer buffers (batch-norm's step counters) are averaged and rounded to the nearest integer.
@@ -89,7 +89,7 @@ class WeightedMean:
         self._blocks: list[_Block] = []
         self._total = 0.0
         self._waiting: list[tuple[float, Weights]] = []
-        self._room = _together_bytes
+        self._bytes_left = _waiting_bytes
 
     def add(self, factor: float, weights: Weights) -> None:
         """Add a summand. It is read when a few have come, so nobody may write to it before `result`.
@@ -104,8 +104,8 @@ class WeightedMean:
             raise ValueError("weights of different models cannot be averaged")
         self._total += factor
         self._waiting.append((factor, {name: value.detach().contiguous() for name, value in weights.items()}))
-        self._room -= sum(value.nbytes for value in weights.values())
-        if len(self._waiting) == TOGETHER or self._room <= 0:
+        self._bytes_left -= sum(value.nbytes for value in weights.values())
+        if len(self._waiting) == MAX_WAITING or self._bytes_left <= 0:
             self._add_up()
 
     def result(self) -> Weights:
@@ -132,11 +132,11 @@ class WeightedMean:
         with compute_threads(THREADS):
             for block in self._blocks:
                 block.add(self._waiting, is_begun)
-        self._waiting, self._room = [], _together_bytes
+        self._waiting, self._bytes_left = [], _waiting_bytes
 
 
 def _blocks(form: Form) -> list[_Block]:
-    """Make room for sums."""
+    """Allocate sums: a large tensor has a block of its own, small ones share one."""
     groups: list[list[str]] = []
     open_groups: dict[tuple[torch.dtype, torch.device], tuple[list[str], int]] = {}
     for name, (dtype, shape, device) in form.items():

@@ -46,7 +46,7 @@ METHODS: dict[str, MethodInfo] = {
     "fedu": MethodInfo(
         FedU, "global encoder, global predictor only for clients that moved little (Zhuang et al. 2021)"
     ),
-    "fedema": MethodInfo(FedEMA, "keep a share of the own model, by how far it moved (Zhuang et al. 2022)"),
+    "fedema": MethodInfo(FedEMA, "mix the global model into the client's, by how far it moved (Zhuang et al. 2022)"),
     "ldawa": MethodInfo(LDAWA, "average layers, scaled by their cosine to the global ones (Rehman et al. 2023)"),
     "fedfoa": MethodInfo(FedFoA, "add others' feature correlations to any method's training (Liu et al. 2022)"),
     "fcl": MethodInfo(FCL, "FedAvg with MoCo on everybody's features and matched neighborhoods (Wu et al. 2022)"),

@@ -66,10 +66,7 @@ class Upload:
 def fused_negatives(local: Tensor, remote: Tensor, negatives: str) -> Tensor:
     """Choose what a query is told from: Q_l and Q_s (Eq. 3), or Q_s alone (Eq. 5), or Q_l where Q_s is empty.
 
-    Args:
-        local: Q_l, unit length, [K, D].
-        remote: Q_s, unit length, [M, D]; without rows in the first round.
-        negatives: "both" or "remote".
+    Both have unit-length rows, [K, D] and [M, D]; `negatives` is "both" or "remote".
     """
     if not len(remote):
         return local
@@ -77,13 +74,7 @@ def fused_negatives(local: Tensor, remote: Tensor, negatives: str) -> Tensor:
 
 
 def draw_candidates(local: Tensor, remote: Tensor, generator: torch.Generator) -> Tensor:
-    """Q': K different features, drawn uniformly from Q_s and Q_l together (Eq. 7).
-
-    Args:
-        local: Q_l, [K, D].
-        remote: Q_s, [M, D].
-        generator: Source of randomness.
-    """
+    """Q': K different features, drawn uniformly from Q_s, [M, D], and Q_l, [K, D], together (Eq. 7)."""
     union = torch.cat([remote, local])
     return union[torch.randperm(len(union), generator=generator, device=union.device)[: len(local)]]
 
@@ -225,10 +216,6 @@ class FCL(Method):
     @torch.no_grad()
     def encode_encrypted(self, weights: Weights, client: Client) -> Tensor:
         """Q^: features of a random choice of the client's images, each encrypted with others of its batch.
-
-        Args:
-            weights: The client's whole state after training.
-            client: Whose images, task and generator are used.
 
         Returns:
             Unit-length rows, float32 [min(features, n), D], on the CPU.

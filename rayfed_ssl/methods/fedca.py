@@ -102,13 +102,7 @@ def dictionary_contrast(first: Tensor, second: Tensor, dictionary: Tensor, tempe
 
 
 def ensemble(previous: Tensor | None, projections: Tensor, alpha: float) -> Tensor:
-    """Z^t = alpha Z^(t-1) + (1 - alpha) z^t, from Z^0 = 0 (Eq. 9).
-
-    Args:
-        previous: Z^(t-1), [|D_u|, D], or None for Z^0.
-        projections: z^t of the client's own samples, not normalized, [|D_u|, D].
-        alpha: Momentum of the ensemble, at least 0 and below 1.
-    """
+    """Z^t = alpha Z^(t-1) + (1 - alpha) z^t, from Z^0 = 0 or None (Eq. 9), [|D_u|, D]."""
     fresh = (1 - alpha) * projections
     return fresh if previous is None else alpha * previous + fresh
 
@@ -119,13 +113,7 @@ def normalized(ensembled: Tensor) -> Tensor:
 
 
 def alignment_loss(features: Tensor, projections: Tensor, aligned: tuple[Tensor, Tensor]) -> Tensor:
-    """Sum over samples of squared distances to the alignment model's outputs (Eq. 11-13).
-
-    Args:
-        features: h_u, not normalized, [|D_sub|, d].
-        projections: z_u, not normalized, [|D_sub|, D].
-        aligned: h_align and z_align of the same samples.
-    """
+    """Sum over samples of squared distances of h_u and z_u, not normalized, to h_align and z_align (Eq. 11-13)."""
     return (features - aligned[0]).square().sum() + (projections - aligned[1]).square().sum()
 
 
@@ -240,16 +228,16 @@ class FedCA(Method):
         others = None if download.dictionary is None else download.dictionary.to(client.task.device)
         loss = None if others is None else partial(self.contrast, client, others)
         averaging = self.averaging
-        upload, own, metrics = averaging.train(download.weights, state.own, client, loss=loss, term=term)
+        upload, averaged, metrics = averaging.train(download.weights, state.own, client, loss=loss, term=term)
         if not self.dictionary:
-            return Upload(upload.weights, upload.num_samples, None), ClientState(own, None, aligned), metrics
-        model = client.task.model(upload.weights | averaging.local_parts(own))
+            return Upload(upload.weights, upload.num_samples, None), ClientState(averaged, None, aligned), metrics
+        model = client.task.model(upload.weights | averaging.local_parts(averaged))
         _, projections = client.task.represent(model, client.data)
         ensembled = ensemble(state.ensembled, projections.cpu(), self.ensembling)
         chosen = torch.randperm(len(ensembled), generator=client.generator, device=client.task.device).cpu()
         rows = normalized(ensembled)[chosen[: self.dictionary_size]]
         remembered = ensembled if self.ensembling else None
-        return Upload(upload.weights, upload.num_samples, rows), ClientState(own, remembered, aligned), metrics
+        return Upload(upload.weights, upload.num_samples, rows), ClientState(averaged, remembered, aligned), metrics
 
     def contrast(self, client: Client, dictionary: Tensor, model: Model, state: nn.Module, batch: Batch) -> StepOutput:
         """Contrast two random views of each image, drawn and encoded as SimCLR does, with the dictionary besides."""
@@ -295,4 +283,4 @@ class FedCA(Method):
 
     def encoders(self, state: ServerState, clients: Mapping[int, ClientState]) -> dict[str, Encoder]:
         """The same encoders as FedAvg's."""
-        return self.averaging.encoders(state.averaged, {client_id: mine.own for client_id, mine in clients.items()})
+        return self.averaging.encoders(state.averaged, {k: client.own for k, client in clients.items()})

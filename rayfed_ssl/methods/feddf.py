@@ -59,7 +59,7 @@ class Upload:
 
 
 class MeanTeacher:
-    """M in the making: the plain mean of the teachers' projections (code: `avg_logits`)."""
+    """The running mean M of the teachers' projections (code: `avg_logits`)."""
 
     def __init__(self) -> None:
         self._total: Tensor | None = None
@@ -77,13 +77,9 @@ class MeanTeacher:
 
 
 def distance_loss(projections: Tensor, taught: Tensor, distance: str) -> Tensor:
-    """Compare a student's projections with the teachers' mean.
+    """Compare a student's projections, not normalized, with rows of M, both [B, D].
 
-    Args:
-        projections: Of the student, not normalized, [B, D].
-        taught: Rows of M for the same samples, [B, D].
-        distance: "mse" for the mean over all entries of (student - M)^2, the student at unit length; "cosine" for the
-            mean over samples of 1 - cos(student, M).
+    "mse" is the mean over all entries of (student - M)^2, the student at unit length; "cosine" that of 1 - cos(student, M).
     """
     if distance == "mse":
         return F.mse_loss(F.normalize(projections, dim=1), taught)

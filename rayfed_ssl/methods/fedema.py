@@ -3,7 +3,7 @@
 Zhuang, Wen, Zhang: Divergence-aware Federated Self-Supervised Learning, ICLR 2022. "Code" below is the authors' EasyFL.
 
 Symbols: W_k weights of client k after its last local training; W_g global weights; d_k divergence, how far the encoder moved
-in that training; lambda_k scale, tau target of the autoscaler; mu_k = min(lambda_k d_k, 1) share of the own weights.
+in that training; lambda_k scale, tau target of the autoscaler; mu_k = min(lambda_k d_k, 1) share of its previous weights.
 
 Deviations:
 - d_k is FedU's: the mean over convolutions of the online encoder (code; the paper writes a norm of all weights). A training
@@ -44,7 +44,7 @@ class ClientState:
 
 
 def autoscale(target: float, divergence: float) -> float | None:
-    """lambda_k = tau / d_k, so that the first share of the own weights is tau; None if the client has not moved."""
+    """lambda_k = tau / d_k, so that the first share of its previous weights is tau; None if the client has not moved."""
     return target / divergence if divergence > 0 else None
 
 
@@ -53,24 +53,18 @@ def own_share(scale: float | None, divergence: float) -> float:
     return 0.0 if scale is None else min(scale * divergence, 1.0)
 
 
-def mix(own: Weights, received: Weights, share: float) -> Weights:
-    """W_k <- mu_k W_k + (1 - mu_k) W_g for the parameters of encoder and heads.
-
-    Args:
-        own: W_k.
-        received: W_g, with the same names.
-        share: mu_k, in [0, 1]; 0 gives W_g bit for bit.
-    """
-    return received if share == 0 else {name: _mixed(name, own[name], received[name], share) for name in received}
+def mix(local: Weights, received: Weights, share: float) -> Weights:
+    """W_k <- mu_k W_k + (1 - mu_k) W_g for the parameters of encoder and heads; a share of 0 gives W_g bit for bit."""
+    return received if share == 0 else {name: _mixed(name, local[name], received[name], share) for name in received}
 
 
-def _mixed(name: str, own: torch.Tensor, received: torch.Tensor, share: float) -> torch.Tensor:
+def _mixed(name: str, local: torch.Tensor, received: torch.Tensor, share: float) -> torch.Tensor:
     part = name.partition(".")[0]
     if part in OBJECTIVE_STATE:
         return received
     if part_of(name) == "batch_norm" or not received.is_floating_point():
-        return own if share > 0.5 and part not in ("encoder", "projector") else received
-    return torch.lerp(received, own, share)
+        return local if share > 0.5 and part not in ("encoder", "projector") else received
+    return torch.lerp(received, local, share)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -68,32 +68,17 @@ def filled(features: Tensor) -> Tensor:
 
 
 def factorize(features: Tensor) -> tuple[Tensor, Tensor]:
-    """Z = QR with a non-negative diagonal of R (Eq. 4).
-
-    Args:
-        features: Z, [m, n] with m >= n.
-
-    Returns:
-        Q with orthonormal columns [m, n] and R upper triangular [n, n].
-    """
+    """Z = QR with a non-negative diagonal of R (Eq. 4): Q [m, n] with orthonormal columns, R [n, n]; m >= n."""
     basis, relation = torch.linalg.qr(features)
     signs = torch.where(relation.diagonal() < 0, -1.0, 1.0).to(features.dtype)
     return basis * signs, relation * signs.unsqueeze(1)
 
 
 def best_basis(basis: Tensor, relation: Tensor, other: Tensor) -> Tensor:
-    """Q* = V U^T with U, S, V = SVD(Rbar^j Z^T) (Eq. 6), for Z = QR.
+    """Q* = V U^T with U, S, V = SVD(Rbar^j Z^T) (Eq. 6), for Z = QR: orthonormal columns, [m, n].
 
     The SVD is that of Rbar^j R^T, [n, n] instead of [n, m], as Q only turns V. It runs on the host, where LAPACK is quick at
     this size.
-
-    Args:
-        basis: Q, [m, n].
-        relation: R, [n, n].
-        other: Rbar^j, [n, n].
-
-    Returns:
-        [m, n] with orthonormal columns.
     """
     left, _, right = torch.linalg.svd((other @ relation.T).cpu())
     turn: Tensor = left @ right
@@ -151,9 +136,9 @@ class Understanding:
         if self.strength == 0 or not self.others:
             return term
         # A trace that is not a number passes nobody, so the training loop reports the loss and not an SVD.
-        own = float(relation.trace())
+        own_trace = float(relation.trace())
         for other, trace in zip(self.others, self.traces, strict=True):
-            if trace > own:
+            if trace > own_trace:
                 term = term + recreation_error(features, best_basis(basis, relation, other), other)
         return self.strength * term
 
@@ -163,7 +148,7 @@ class Understanding:
 
 
 class BaseUploads(Mapping[int, Any]):
-    """The base's view of the uploads, as lazy as they are; remembers the relation matrices that it has passed by.
+    """The base's view of the uploads, as lazy as they are; collects the relation matrices on the way.
 
     Attributes:
         relations: Rbar by client, of the uploads that have been read.
@@ -264,12 +249,14 @@ class FedFoA(Method):
         self, state: ServerState, uploads: Mapping[int, Upload], server: Server
     ) -> tuple[ServerState, Metrics]:
         """The base's aggregation; Rbar goes to the bank."""
-        passed = BaseUploads(uploads)
-        base, metrics = self.base.update_server(state.base, passed, server)
+        base_uploads = BaseUploads(uploads)
+        base, metrics = self.base.update_server(state.base, base_uploads, server)
         for client_id in uploads:
-            if client_id not in passed.relations:
-                passed[client_id]
-        received = {client_id: relation for client_id, relation in passed.relations.items() if relation is not None}
+            if client_id not in base_uploads.relations:
+                base_uploads[client_id]
+        received = {
+            client_id: relation for client_id, relation in base_uploads.relations.items() if relation is not None
+        }
         return ServerState(base, {**state.bank, **received}, server.round), metrics
 
     def encoders(self, state: ServerState, clients: Mapping[int, Any]) -> dict[str, Encoder]:

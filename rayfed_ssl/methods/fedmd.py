@@ -70,12 +70,7 @@ def consensus(representations: Iterable[Tensor]) -> Tensor:
 
 
 def digest_loss(projections: Tensor, agreed: Tensor) -> Tensor:
-    """Mean absolute error between a client's projections and the consensus (code).
-
-    Args:
-        projections: Of public samples, not normalized, [B, D].
-        agreed: Rows of C for the same samples, [B, D].
-    """
+    """Mean absolute error between projections, normalized here, and rows of C (code), both [B, D]."""
     return F.l1_loss(F.normalize(projections, dim=1), agreed)
 
 
@@ -133,13 +128,7 @@ class FedMD(Method):
         return upload, ClientState(client.architecture, trained), metrics | digested
 
     def digest(self, weights: Weights, agreed: Tensor, client: Client) -> tuple[Weights, Metrics]:
-        """Fit the client's model to the consensus on public data; the objective's state stays as it is.
-
-        Args:
-            weights: The client's whole state.
-            agreed: C, [P, D].
-            client: Whose public data, task and generator are used.
-        """
+        """Fit the client's model to the consensus on public data; the objective's state stays as it is."""
         task = client.task
         assert client.public is not None, "the engine refuses to start FedMD without public data"
         model = task.model(weights, client.architecture)

@@ -40,12 +40,7 @@ def convolutions(weights: Weights) -> list[str]:
 
 
 def encoder_divergence(before: Weights, after: Weights) -> float:
-    """d_k: mean over the encoder's convolutions of the Euclidean distance of their weights, in float64.
-
-    Args:
-        before: What a local training started from.
-        after: What it ended with.
-    """
+    """d_k: mean over the encoder's convolutions of the Euclidean distance of their weights, in float64."""
     distances = [torch.dist(before[name].double(), after[name].double()) for name in convolutions(after)]
     return float(torch.stack(distances).mean())
 

@@ -16,7 +16,7 @@ Deviations, each a field where there is a choice:
 - Sums of exp(M / tau_T) carry the factor exp(-1 / tau_T), which Eq. 8 cancels.
 - Sparsified similarities that were not sent count as 0 before exp (code).
 - FLESD-cc ("constant communication") is this method with one round.
-- An objective's memory (a target, a queue) starts anew in every round in which the client loads the global weights.
+- An objective's state (a target, a queue) starts anew in every round in which the client loads the global weights.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,19 +27,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rayfed_ssl.aggregation.compression import (
-    Format,
-    Packed,
-    SparseRows,
-    fill_rows,
-    keep_largest,
-    pack,
-    symmetric,
-    unpack,
-    upper_triangle,
-)
+from rayfed_ssl.aggregation import compression
+from rayfed_ssl.aggregation.compression import Format, Packed, SparseRows
 from rayfed_ssl.data.public_data import check_public
-from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Model, Rule, Server, Shard, Task, Weights, sent
+from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Model, Rule, Server, Task, Weights, sent
 from rayfed_ssl.training.batching import finite
 from rayfed_ssl.training.ema import update_momentum
 from rayfed_ssl.training.feature_queue import SampleQueue
@@ -50,7 +41,7 @@ from rayfed_ssl.trees import frozen, tensor_mean
 
 @dataclass(frozen=True)
 class ClientState:
-    """The client's own model and memory, kept where architectures differ and global weights cannot be loaded."""
+    """The client's own model and objective's state, kept where architectures differ and global weights cannot be loaded."""
 
     architecture: str
     weights: Weights
@@ -82,27 +73,14 @@ class Upload:
 
 
 def similarity(representations: Tensor) -> Tensor:
-    """M_k = R_k^T R_k: cosines between public samples (Eq. 4).
-
-    Args:
-        representations: Unit-length rows, [P, D].
-
-    Returns:
-        [P, P], symmetric, in [-1, 1].
-    """
+    """M_k = R_k^T R_k (Eq. 4): cosines [P, P] of unit-length rows [P, D]."""
     return representations @ representations.T
 
 
 def sharpen(similarities: Tensor, temperature: float) -> Tensor:
-    """Sharpen similarities before they are averaged (Eq. 5).
+    """Sharpen similarities [P, P] before they are averaged (Eq. 5).
 
-    Args:
-        similarities: M_k, [P, P], in [-1, 1].
-        temperature: tau_T; below 1 it weighs near neighbors more.
-
-    Returns:
-        exp((M_k - 1) / tau_T), [P, P]: Eq. 5 times exp(-1 / tau_T), which Eq. 8 cancels and which keeps the exponent at
-        or below 0.
+    Eq. 5 times exp(-1 / tau_T), which Eq. 8 cancels and which keeps the exponent at or below 0.
     """
     return ((similarities - 1) / temperature).exp_()
 
@@ -120,41 +98,18 @@ def ensemble(sharpened: Iterable[Tensor]) -> Tensor:
 
 
 def student_log_probabilities(queries: Tensor, anchors: Tensor, temperature: float) -> Tensor:
-    """Log q^i_j: how the student spreads a query over the anchors (Eq. 7).
-
-    Args:
-        queries: Unit-length f_S(x_i), [B, D].
-        anchors: Unit-length representations of the anchors, [m, D].
-        temperature: tau_S.
-
-    Returns:
-        [B, m]; each row's exponentials sum to 1.
-    """
+    """Log q^i_j [B, m] (Eq. 7): how the student spreads unit-length queries [B, D] over anchors [m, D]."""
     return F.log_softmax(queries @ anchors.T / temperature, dim=1)
 
 
 def target_probabilities(ensembled: Tensor, queries: Tensor, anchors: Tensor) -> Tensor:
-    """p^i_j: rows of the ensemble, restricted to the anchors and normalized (Eq. 8).
-
-    Args:
-        ensembled: M, [P, P].
-        queries: Positions of the batch in D_pub, int64 [B].
-        anchors: Positions of the anchors in D_pub, int64 [m].
-
-    Returns:
-        [B, m]; rows sum to 1.
-    """
+    """p^i_j [B, m] (Eq. 8): rows of M, [P, P], restricted to the anchors and normalized; positions are int64."""
     rows = ensembled[queries][:, anchors]
     return rows / rows.sum(dim=1, keepdim=True)
 
 
 def distillation_loss(target: Tensor, log_student: Tensor) -> Tensor:
-    """Mean Kullback-Leibler divergence KL(p^i || q^i) over the queries (Eq. 9).
-
-    Args:
-        target: p, [B, m].
-        log_student: log q, [B, m].
-    """
+    """Mean Kullback-Leibler divergence KL(p^i || q^i) over the queries (Eq. 9), both [B, m]."""
     return F.kl_div(log_student, target, reduction="batchmean")
 
 
@@ -197,11 +152,9 @@ class FLESD(Method):
 
     def __post_init__(self) -> None:
         Adam(lr=self.distil_lr, weight_decay=self.distil_weight_decay)  # refuses what it cannot use
-        for name in ("temperature", "queue_size", "distil_epochs", "distil_lr", "keep"):
-            if not getattr(self, name) > 0:
+        for name in ("temperature", "student_temperature", "queue_size", "distil_epochs", "distil_lr", "keep"):
+            if getattr(self, name) is not None and not getattr(self, name) > 0:
                 raise ValueError(f"method.{name} must be above 0, got {getattr(self, name)}")
-        if self.student_temperature is not None and not self.student_temperature > 0:
-            raise ValueError(f"method.student_temperature must be above 0, got {self.student_temperature}")
         if self.distil_batch < 2:
             raise ValueError(f"method.distil_batch must be at least 2, got {self.distil_batch}")
         if not 0 <= self.momentum <= 1:
@@ -225,11 +178,9 @@ class FLESD(Method):
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Shrink the queue to the public set, or refuse a public set that cannot fill two batches."""
         size = check_public(num_public, self.queue_size, self.distil_batch)
-        notes = []
-        if size != self.queue_size:
-            notes.append(
-                f"FLESD's queue holds {size} anchors instead of {self.queue_size}: the public set has {num_public} samples"
-            )
+        notes = [
+            f"FLESD's queue holds {size} anchors instead of {self.queue_size}: the public set has {num_public} samples"
+        ] * (size != self.queue_size)
         steps = num_public // self.distil_batch
         if self.refill == "epoch" and steps - size // self.distil_batch < steps / 2:
             notes.append(
@@ -252,31 +203,33 @@ class FLESD(Method):
     ) -> tuple[Upload, ClientState | Empty, Metrics]:
         """ClientUpdate(k, w): local contrastive training, then similarity inference on D_pub."""
         assert client.public is not None, "the engine refuses to start FLESD without public data"
-        own = state.weights if isinstance(state, ClientState) else None
-        weights = download.weights or own or client.task.initial_weights(client.architecture)
+        weights = download.weights or (state.weights if isinstance(state, ClientState) else None)
+        weights = weights or client.task.initial_weights(client.architecture)
         trained, metrics = client.train(weights)
         model = client.task.model(trained, client.architecture)
         representations = client.task.project(model, client.public).cpu()
-        kept = Empty() if download.weights is not None else ClientState(client.architecture, trained)
-        return self.pack(representations), kept, metrics
+        next_state = Empty() if download.weights is not None else ClientState(client.architecture, trained)
+        return self.pack(representations), next_state, metrics
 
     def pack(self, representations: Tensor) -> Upload:
         """Put R_k into the form in which it is sent."""
         if self.upload == "representations":
-            return Upload(representations=pack(representations, self.upload_format))
+            return Upload(representations=compression.pack(representations, self.upload_format))
         matrix = similarity(representations)
         if self.keep < 1:
-            return Upload(largest_similarities=keep_largest(matrix, self.keep, self.upload_format))
-        return Upload(similarities=pack(upper_triangle(matrix).unsqueeze(0), self.upload_format))
+            return Upload(largest_similarities=compression.keep_largest(matrix, self.keep, self.upload_format))
+        return Upload(
+            similarities=compression.pack(compression.upper_triangle(matrix).unsqueeze(0), self.upload_format)
+        )
 
     def unpack(self, upload: Upload, num_public: int) -> Tensor:
         """Recover M_k, [P, P], from what was sent."""
         if upload.representations is not None:
-            return similarity(F.normalize(unpack(upload.representations), dim=1))
+            return similarity(F.normalize(compression.unpack(upload.representations), dim=1))
         if upload.largest_similarities is not None:
-            return fill_rows(upload.largest_similarities)
+            return compression.fill_rows(upload.largest_similarities)
         assert upload.similarities is not None, "one of the three forms is always there"
-        return symmetric(unpack(upload.similarities).squeeze(0), num_public, diagonal=1.0)
+        return compression.symmetric(compression.unpack(upload.similarities).squeeze(0), num_public, diagonal=1.0)
 
     def update_server(
         self, state: ServerState, uploads: Mapping[int, Upload], server: Server
@@ -287,33 +240,14 @@ class FLESD(Method):
         sharpened = (
             sharpen(self.unpack(upload, num_public).to(device), self.temperature) for upload in uploads.values()
         )
-        student = server.task.model(state.weights, state.architecture)
-        momentum = server.task.model(state.weights, state.architecture)
-        metrics = self.distil(student, momentum, ensemble(sharpened), server.public, server.task, server.generator)
+        student, momentum = (server.task.model(state.weights, state.architecture) for _ in range(2))
+        metrics = self.distil(student, momentum, ensemble(sharpened), server)
         return replace(state, weights=frozen(student.state_dict())), metrics
 
-    def distil(
-        self,
-        student: Model,
-        momentum: Model,
-        ensembled: Tensor,
-        public: Shard,
-        task: Task,
-        generator: torch.Generator,
-    ) -> Metrics:
-        """Train the student in place by Eq. 7-10.
-
-        Args:
-            student: f_S, starting from the last global weights.
-            momentum: Its slow copy, which encodes the anchors.
-            ensembled: M, [P, P].
-            public: D_pub.
-            task: Views, the same as in local training (section 5.1), and number format.
-            generator: Orders the samples, draws the views and the queue's first content.
-
-        Returns:
-            The mean distillation loss of the first and of the last epoch, and the number of steps taken.
-        """
+    def distil(self, student: Model, momentum: Model, ensembled: Tensor, server: Server) -> Metrics:
+        """Train the student in place by Eq. 7-10; its slow copy encodes the anchors; losses are means over an epoch."""
+        public, task, generator = server.public, server.task, server.generator
+        assert public is not None, "the engine refuses to start FLESD without public data"
         size = check_public(len(public), self.queue_size, self.distil_batch)
         queue = SampleQueue.random(size, student.projection_dim, generator)
         descent = Adam(lr=self.distil_lr, weight_decay=self.distil_weight_decay).over(student.parameters())
@@ -348,11 +282,11 @@ class FLESD(Method):
         temperature = self.student_temperature or self.temperature
         if not self.exclude_self:
             return distillation_loss(target, student_log_probabilities(queries, queue.representations, temperature))
-        own = index.unsqueeze(1) == queue.samples.unsqueeze(0)
-        target = target.masked_fill(own, 0)
-        rest = target.sum(dim=1, keepdim=True).clamp_min(torch.finfo(target.dtype).tiny)
-        target = target / rest  # where all other anchors underflow, nothing is left to teach and the loss is 0
-        logits = (queries @ queue.representations.T / temperature).masked_fill(own, -1e9)
+        same_sample = index.unsqueeze(1) == queue.samples.unsqueeze(0)
+        target = target.masked_fill(same_sample, 0)
+        total = target.sum(dim=1, keepdim=True).clamp_min(torch.finfo(target.dtype).tiny)
+        target = target / total  # where all other anchors underflow, nothing is left to teach and the loss is 0
+        logits = (queries @ queue.representations.T / temperature).masked_fill(same_sample, -1e9)
         return distillation_loss(target, F.log_softmax(logits, dim=1))
 
     def encoders(self, state: ServerState, clients: Mapping[int, ClientState | Empty]) -> dict[str, Encoder]:

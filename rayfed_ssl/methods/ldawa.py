@@ -38,7 +38,7 @@ def is_layer(value: Tensor) -> bool:
 
 
 class LayerwiseMean:
-    """w^l <- 1/K sum_k delta_k^l w_k^l in the making, one client at a time; sums are float64.
+    """w^l <- 1/K sum_k delta_k^l w_k^l computed one client at a time; sums are float64.
 
     Attributes:
         reference: w_g.

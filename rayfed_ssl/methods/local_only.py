@@ -25,7 +25,7 @@ class ClientState:
 
 @dataclass(frozen=True)
 class Download:
-    """The common start, in the first round only; later a client goes on from its own model."""
+    """The common start, in the first round only; later a client continues from its own model."""
 
     weights: Weights | None = sent("weights")
 
@@ -55,7 +55,7 @@ class LocalOnly(Method):
     def update_client(
         self, download: Download, state: ClientState | Empty, client: Client
     ) -> tuple[Empty, ClientState, Metrics]:
-        """Go on training the client's own model; nothing is sent."""
+        """Continue to train the client's own model; nothing is sent."""
         if isinstance(state, ClientState):
             weights = state.weights
         else:
@@ -66,7 +66,7 @@ class LocalOnly(Method):
     def update_server(
         self, state: ServerState, uploads: Mapping[int, Empty], server: Server
     ) -> tuple[ServerState, Metrics]:
-        """Learn nothing but who has started."""
+        """Note which clients have started."""
         return ServerState(state.weights, tuple(sorted({*state.started, *uploads}))), {}
 
     def encoders(self, state: ServerState, clients: Mapping[int, ClientState | Empty]) -> dict[str, Encoder]:

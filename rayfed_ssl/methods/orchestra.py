@@ -75,17 +75,7 @@ class Upload:
 
 
 def balanced_assignments(cosines: Tensor, sharpness: float, iterations: int, tolerance: float = 0.0) -> Tensor:
-    """Assign rows to equally full clusters, starting from softmax(lambda cosines) (code).
-
-    Args:
-        cosines: [N, K].
-        sharpness: lambda.
-        iterations: Of Sinkhorn's iteration, at most.
-        tolerance: As in `sinkhorn`.
-
-    Returns:
-        [N, K]; rows sum to 1.
-    """
+    """Assign rows [N, K] to equally full clusters, starting from softmax(lambda cosines) (code); rows sum to 1."""
     return sinkhorn(F.log_softmax(sharpness * cosines, dim=1), 1.0, iterations, tolerance)
 
 
@@ -93,14 +83,9 @@ def balanced_assignments(cosines: Tensor, sharpness: float, iterations: int, tol
 def cluster_locally(
     rows: Tensor, num_clusters: int, sharpness: float, iterations: int, generator: torch.Generator
 ) -> Tensor:
-    """Cluster projections into groups of about equal size (code: 10 of Sinkhorn's iterations).
+    """Cluster unit projections [N, p] into groups of about equal size (code: 10 of Sinkhorn's iterations).
 
-    Args:
-        rows: Unit projections, [N, p].
-        num_clusters: At most N; the first centroids are that many random rows.
-        sharpness: lambda.
-        iterations: How often centroids move.
-        generator: Chooses the first centroids, and rows for groups that are empty.
+    The first centroids are random rows, and so are those of groups that end empty.
 
     Returns:
         Unit centroids, [num_clusters, p].
@@ -114,14 +99,7 @@ def cluster_locally(
 
 
 def agreement_loss(balanced: Tensor, local: Tensor, centroids: Tensor, temperature: float) -> Tensor:
-    """Minus the mean cosine between balanced and predicted assignments of local centroids (code).
-
-    Args:
-        balanced: Assignments to agree with, [N, G].
-        local: Unit local centroids, [N, p].
-        centroids: C, [G, p].
-        temperature: T.
-    """
+    """Minus the mean cosine between balanced [N, G] and predicted assignments of local centroids [N, p] (code)."""
     predicted = F.softmax(local @ centroids.T / temperature, dim=1)
     return -F.cosine_similarity(balanced, predicted, dim=1).mean()
 
@@ -207,13 +185,8 @@ class Orchestra(Method):
     def cluster_globally(self, local: Tensor, centroids: Tensor, temperature: float) -> tuple[Tensor, Metrics]:
         """Move C until predicted assignments of local centroids are balanced (code: 100 of Sinkhorn's iterations).
 
-        Args:
-            local: Unit local centroids of all clients, [N, p].
-            centroids: C of the last round, [G, p]; not written.
-            temperature: T.
-
         Returns:
-            The new C, unit rows, and the loss of the first and of the last step.
+            The new C, unit rows [G, p], and the loss of the first and of the last step.
         """
         moving = nn.Parameter(centroids.clone())
         descent = SGD(lr=self.global_lr, momentum=0.9, weight_decay=1e-4).over([moving])

@@ -20,7 +20,8 @@ from torch import nn
 
 from rayfed_ssl.models import Model
 from rayfed_ssl.models.decoder import Decoder, reconstruction_error
-from rayfed_ssl.training.objective import Batch, Context, Head, Objective, StepOutput
+from rayfed_ssl.training.context import Context
+from rayfed_ssl.training.objective import Batch, Head, Objective, StepOutput
 from rayfed_ssl.training.state_parts import Rule
 
 

@@ -25,8 +25,9 @@ from torch.nn import functional as F
 
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.models import Model, build_head
+from rayfed_ssl.training.context import Context
 from rayfed_ssl.training.ema import update_momentum
-from rayfed_ssl.training.objective import Batch, Context, Head, Objective, StepOutput, state_as, tiny_batch_notes
+from rayfed_ssl.training.objective import Batch, Head, Objective, StepOutput, state_as, tiny_batch_notes
 from rayfed_ssl.training.state_parts import Rule
 
 
@@ -43,15 +44,7 @@ class BYOLState(nn.Module):
 
 
 def regression_error(predictions: Tensor, targets: Tensor) -> Tensor:
-    """Squared distance of predictions and targets after normalization (BYOL, Eq. 2).
-
-    Args:
-        predictions: p of one view, [B, p], of any length.
-        targets: z_xi of the other view, [B, p], of any length; gradients do not pass.
-
-    Returns:
-        2 - 2 cos(p, z_xi), [B], in [0, 4].
-    """
+    """2 - 2 cos(p, stopgrad(z_xi)) by sample (BYOL, Eq. 2), [B], in [0, 4]; inputs [B, p] have any length."""
     return 2 - 2 * (F.normalize(predictions, dim=1) * F.normalize(targets.detach(), dim=1)).sum(1)
 
 

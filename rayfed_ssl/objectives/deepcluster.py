@@ -29,7 +29,8 @@ from rayfed_ssl.data.augmentation import ViewRecipe
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.clustering import spherical_k_means
-from rayfed_ssl.training.objective import Batch, Context, Head, Objective, StepOutput, state_as
+from rayfed_ssl.training.context import Context
+from rayfed_ssl.training.objective import Batch, Head, Objective, StepOutput, state_as
 from rayfed_ssl.training.state_parts import Rule
 
 
@@ -67,17 +68,7 @@ class DeepClusterState(nn.Module):
 
 
 def cluster_prediction(views: Sequence[Tensor], centroids: Tensor, assignments: Tensor, temperature: float) -> Tensor:
-    """Cross entropy of each view's scores with its sample's cluster (DeepCluster-v2).
-
-    Args:
-        views: Unit projections of each view, [B, p].
-        centroids: C, [K, p].
-        assignments: Clusters of the samples, int64 [B].
-        temperature: T, above 0.
-
-    Returns:
-        The mean over samples and views of -log softmax(z.C / T) at the cluster.
-    """
+    """Mean over samples and views of -log softmax(z.C / T) at the sample's cluster, for unit-length z [B, p]."""
     return F.cross_entropy(torch.cat(list(views)) @ centroids.T / temperature, assignments.repeat(len(views)))
 
 
@@ -152,21 +143,21 @@ class DeepCluster(Objective):
         self, context: Context, model: Model, state: nn.Module, data: Shard, epoch: int, generator: torch.Generator
     ) -> None:
         """Cluster the bank anew."""
-        own = state_as(DeepClusterState, state)
-        centroids, assignments = spherical_k_means(own.bank.rows, len(own.centroids), self.iterations, generator)
-        own.centroids.copy_(centroids)
-        own.bank.assignments.copy_(assignments)
+        state = state_as(DeepClusterState, state)
+        centroids, assignments = spherical_k_means(state.bank.rows, len(state.centroids), self.iterations, generator)
+        state.centroids.copy_(centroids)
+        state.bank.assignments.copy_(assignments)
 
     def loss(
         self, context: Context, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator
     ) -> StepOutput:
         """Predict the samples' clusters from two views, which pass the network in one batch of 2 B."""
-        own = state_as(DeepClusterState, state)
+        state = state_as(DeepClusterState, state)
         views = context.two_views(batch.images, generator)
         with context.autocast():
             _, projections = model(torch.cat(views))
         unit = F.normalize(projections, dim=1).chunk(2)
-        loss = cluster_prediction(unit, own.centroids, own.bank.assignments[batch.index], self.temperature)
+        loss = cluster_prediction(unit, state.centroids, state.bank.assignments[batch.index], self.temperature)
         remember = {"rows": unit[0].detach(), "index": batch.index}
         return StepOutput(loss, projections[: len(batch.images)], remember)
 

@@ -34,8 +34,9 @@ from torch.nn import functional as F
 
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.models import Model
+from rayfed_ssl.training.context import Context
 from rayfed_ssl.training.ema import update_momentum
-from rayfed_ssl.training.objective import Batch, Context, Head, Objective, StepOutput, state_as
+from rayfed_ssl.training.objective import Batch, Head, Objective, StepOutput, state_as
 from rayfed_ssl.training.state_parts import Rule
 
 
@@ -100,16 +101,10 @@ class Encoded:
 
 
 def queue_contrast(queries: Tensor, keys: Tensor, negatives: Tensor, temperature: float) -> Tensor:
-    """InfoNCE of each query with one positive key and a queue of negatives (MoCo, Eq. 1; FCL, Eq. 3).
-
-    Args:
-        queries: Unit-length q, [N, p].
-        keys: Unit-length k+ by query, [N, p].
-        negatives: Unit-length rows, [K, p]; K may be 0, then every loss is 0.
-        temperature: tau, above 0.
+    """InfoNCE of each query [N, p] with its key [N, p] and a queue [K, p] (MoCo, Eq. 1; FCL, Eq. 3), unit-length rows.
 
     Returns:
-        -log( exp(q.k+ / tau) / (exp(q.k+ / tau) + sum_j exp(q.k_j / tau)) ), [N].
+        -log( exp(q.k+ / tau) / (exp(q.k+ / tau) + sum_j exp(q.k_j / tau)) ), [N]; 0 where K is 0.
     """
     positive = (queries * keys).sum(1, keepdim=True)
     logits = torch.cat([positive, queries @ negatives.T], dim=1) / temperature
@@ -211,6 +206,6 @@ class MoCo(Objective):
 
     def finish_step(self, context: Context, model: Model, state: nn.Module, output: StepOutput) -> None:
         """Move the key encoder, theta_k <- m theta_k + (1 - m) theta_q (Eq. 2), then enqueue `output.updates["keys"]`."""
-        own = state_as(MoCoState, state)
-        update_momentum(own.target, model, self.momentum)
-        own.queue.enqueue(output.updates["keys"])
+        state = state_as(MoCoState, state)
+        update_momentum(state.target, model, self.momentum)
+        state.queue.enqueue(output.updates["keys"])

@@ -27,8 +27,9 @@ from rayfed_ssl.data.augmentation import rotate_quarter_turns
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.models import Model
 from rayfed_ssl.objectives.moco import KeyQueue
+from rayfed_ssl.training.context import Context
 from rayfed_ssl.training.ema import update_momentum
-from rayfed_ssl.training.objective import Batch, Context, Head, Objective, StepOutput, state_as
+from rayfed_ssl.training.objective import Batch, Head, Objective, StepOutput, state_as
 from rayfed_ssl.training.state_parts import Rule
 
 
@@ -51,17 +52,7 @@ class OrchestraState(nn.Module):
 
 
 def assignment_consistency(target: Tensor, online: Tensor, centroids: Tensor, temperature: float) -> Tensor:
-    """Cross entropy of the online network's assignments with the target's (Orchestra, L_cluster).
-
-    Args:
-        target: z_t of first views, [B, p].
-        online: z_o of second views, [B, p].
-        centroids: C, [G, p].
-        temperature: T, above 0.
-
-    Returns:
-        The mean over samples of -softmax(z_t.C / T) . log softmax(z_o.C / T).
-    """
+    """Mean over samples of -softmax(z_t.C / T) . log softmax(z_o.C / T) (Orchestra, L_cluster); z [B, p], C [G, p]."""
     wanted = F.softmax(target @ centroids.T / temperature, dim=1)
     return -(wanted * F.log_softmax(online @ centroids.T / temperature, dim=1)).sum(1).mean()
 
@@ -149,7 +140,7 @@ class OrchestraObjective(Objective):
         self, context: Context, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator
     ) -> StepOutput:
         """Assignment consistency of two views, plus the cross entropy of a third view's rotation."""
-        own, images = state_as(OrchestraState, state), batch.images
+        state, images = state_as(OrchestraState, state), batch.images
         recipes = (context.views.first, context.views.second, context.views.first)
         first, second, third = (context.augment(images, recipe, generator) for recipe in recipes)
         turns = torch.randint(4, (len(images),), generator=generator, device=images.device)
@@ -157,13 +148,13 @@ class OrchestraObjective(Objective):
             _, online = model(second)
             degrees = model.part("degree")(model(rotate_quarter_turns(third, turns))[1]).float()
             with torch.no_grad():
-                _, target = own.target(first)
+                _, target = state.target(first)
         seen = F.normalize(target, dim=1)
-        consistency = assignment_consistency(seen, F.normalize(online, dim=1), own.centroids, self.temperature)
+        consistency = assignment_consistency(seen, F.normalize(online, dim=1), state.centroids, self.temperature)
         return StepOutput(consistency + F.cross_entropy(degrees, turns), online, {"seen": seen})
 
     def finish_step(self, context: Context, model: Model, state: nn.Module, output: StepOutput) -> None:
         """Move the target, and put what it saw into the queue."""
-        own = state_as(OrchestraState, state)
-        update_momentum(own.target, model, self.momentum)
-        own.queue.enqueue(output.updates["seen"])
+        state = state_as(OrchestraState, state)
+        update_momentum(state.target, model, self.momentum)
+        state.queue.enqueue(output.updates["seen"])

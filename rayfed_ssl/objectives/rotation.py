@@ -24,15 +24,13 @@ from torch.nn import functional as F
 
 from rayfed_ssl.data.augmentation import ViewRecipe
 from rayfed_ssl.models import Model
-from rayfed_ssl.training.objective import Batch, Context, Head, Objective, StepOutput
+from rayfed_ssl.training.context import Context
+from rayfed_ssl.training.objective import Batch, Head, Objective, StepOutput
 from rayfed_ssl.training.state_parts import Rule
 
 
 def four_rotations(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Rotate every image by 0, 1, 2 and 3 quarter turns (RotNet, Eq. 2).
-
-    Args:
-        images: [B, C, S, S].
+    """Rotate images [B, C, S, S] by 0, 1, 2 and 3 quarter turns (RotNet, Eq. 2).
 
     Returns:
         All upright images, then all turned once, and so on, [4 B, C, S, S]; and their turns y, int64 [4 B].

@@ -20,39 +20,30 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfed_ssl.models import Model
-from rayfed_ssl.training.objective import Batch, Context, Head, Objective, StepOutput
+from rayfed_ssl.training.context import Context
+from rayfed_ssl.training.objective import Batch, Head, Objective, StepOutput
 
 
 def info_nce(first: Tensor, second: Tensor, temperature: float) -> Tensor:
     """One-directional InfoNCE with in-batch negatives (FLESD, Eq. 3; FedCA, Eq. 4-8).
 
-    Args:
-        first: Unit-length projections of the anchors, [B, D].
-        second: Unit-length projections of their other views, [B, D].
-        temperature: tau, above 0.
-
     Returns:
-        Mean over anchors i of -log( exp(z1_i.z2_i / tau) / sum_j exp(z1_i.z2_j / tau) ).
+        Mean over anchors i of -log( exp(z1_i.z2_i / tau) / sum_j exp(z1_i.z2_j / tau) ), for unit-length z [B, D].
     """
     logits = first @ second.T / temperature
     return F.cross_entropy(logits, torch.arange(len(first), device=first.device))
 
 
 def nt_xent(first: Tensor, second: Tensor, temperature: float) -> Tensor:
-    """Normalized temperature-scaled cross entropy over all 2B views (SimCLR, Eq. 1).
-
-    Args:
-        first: Unit-length projections of first views, [B, D].
-        second: Unit-length projections of second views, [B, D].
-        temperature: tau, above 0.
+    """Normalized temperature-scaled cross entropy over all 2B views (SimCLR, Eq. 1), a view never its own negative.
 
     Returns:
-        Mean over the 2B anchors; a view is never its own negative.
+        Mean over the 2B anchors, for unit-length z [B, D].
     """
     num = len(first)
     views = torch.cat([first, second])
-    own = torch.eye(2 * num, dtype=torch.bool, device=views.device)
-    logits = (views @ views.T / temperature).masked_fill(own, float("-inf"))
+    same_view = torch.eye(2 * num, dtype=torch.bool, device=views.device)
+    logits = (views @ views.T / temperature).masked_fill(same_view, float("-inf"))
     partner = torch.arange(2 * num, device=views.device).roll(num)
     return F.cross_entropy(logits, partner)
 

@@ -22,20 +22,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfed_ssl.models import Model, build_head
-from rayfed_ssl.training.objective import Batch, Context, Head, Objective, StepOutput, tiny_batch_notes
+from rayfed_ssl.training.context import Context
+from rayfed_ssl.training.objective import Batch, Head, Objective, StepOutput, tiny_batch_notes
 from rayfed_ssl.training.state_parts import Rule
 
 
 def negative_cosine(predictions: Tensor, projections: Tensor) -> Tensor:
-    """D(p, stopgrad(z)) by sample (SimSiam, Eq. 1 and 3).
-
-    Args:
-        predictions: p of one view, [B, p], of any length.
-        projections: z of the other view, [B, p], of any length; gradients do not pass.
-
-    Returns:
-        -cos(p, z), [B].
-    """
+    """D(p, stopgrad(z)) = -cos(p, z) by sample (SimSiam, Eq. 1 and 3), [B]; inputs [B, p] have any length."""
     return -(F.normalize(predictions, dim=1) * F.normalize(projections.detach(), dim=1)).sum(1)
 
 

@@ -13,7 +13,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from rayfed_ssl.models import Model
-from rayfed_ssl.training.objective import Batch, Context, Head, Objective, StepOutput
+from rayfed_ssl.training.context import Context
+from rayfed_ssl.training.objective import Batch, Head, Objective, StepOutput
 
 
 @dataclass(frozen=True, kw_only=True)

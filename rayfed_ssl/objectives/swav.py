@@ -30,7 +30,8 @@ from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.models import Model
 from rayfed_ssl.objectives.moco import KeyQueue
 from rayfed_ssl.training.clustering import sinkhorn
-from rayfed_ssl.training.objective import Batch, Context, Head, Objective, StepOutput, state_as
+from rayfed_ssl.training.context import Context
+from rayfed_ssl.training.objective import Batch, Head, Objective, StepOutput, state_as
 from rayfed_ssl.training.state_parts import Rule
 
 
@@ -61,12 +62,7 @@ class SwAVState(nn.Module):
 
 
 def swapped_prediction(scores: Sequence[Tensor], codes: Sequence[Tensor], temperature: float) -> Tensor:
-    """Cross entropy of each view's code with the other view's prediction (SwAV, Eq. 1 and 2).
-
-    Args:
-        scores: z.C of first and of second views, each [B, K].
-        codes: q of first and of second views, each [B, K], rows sum to 1.
-        temperature: T, above 0.
+    """Cross entropy of each view's code [B, K] with the other view's scores z.C [B, K] (SwAV, Eq. 1 and 2).
 
     Returns:
         The mean over samples of -(q_2 . log softmax(z_1.C / T) + q_1 . log softmax(z_2.C / T)) / 2 (halved as in the code).
@@ -169,7 +165,7 @@ class SwAV(Objective):
         scores = [rows @ weights.T for rows in unit]
         queues = state_as(SwAVState, state).queue if batch.epoch >= self.queue_epoch else None
         by_view = (None, None) if queues is None else (queues.first, queues.second)
-        codes = [self.codes(own, queue, weights) for own, queue in zip(scores, by_view, strict=True)]
+        codes = [self.codes(score, queue, weights) for score, queue in zip(scores, by_view, strict=True)]
         return StepOutput(
             swapped_prediction(scores, codes, self.temperature),
             projections[: len(batch.images)],
@@ -178,16 +174,7 @@ class SwAV(Objective):
 
     @torch.no_grad()
     def codes(self, scores: Tensor, queue: KeyQueue | None, weights: Tensor) -> Tensor:
-        """Compute one view's codes among the batch and, if there is one and it is full, the view's queue.
-
-        Args:
-            scores: z.C of the batch, [B, K].
-            queue: Earlier projections of this view.
-            weights: C, [K, p].
-
-        Returns:
-            q of the batch, [B, K].
-        """
+        """Compute q of the batch, [B, K], from its scores z.C and, if there is one and it is full, the view's queue."""
         # Reading the count waits for a GPU, but only in runs with a queue.
         among = (
             scores if queue is None or queue.filled < self.queue_size else torch.cat([queue.rows @ weights.T, scores])

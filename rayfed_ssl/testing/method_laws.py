@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 from torch.nn import functional as F
 
-from rayfed_ssl.aggregation.weighted_mean import TOGETHER
+from rayfed_ssl.aggregation.weighted_mean import MAX_WAITING
 from rayfed_ssl.data.public_data import PublicSet
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.ledger import account
@@ -27,7 +27,7 @@ from rayfed_ssl.trees import digest, is_node, leaves
 LEAST_SPREAD = 0.005
 """A collapsed encoder's features spread by 0; on the toy, encoders with batch-norm lie at 0.06 and above, VGG-9 at 0.014."""
 
-NUM_UPLOADS = 5 * TOGETHER
+NUM_UPLOADS = 5 * MAX_WAITING
 """More than what waits in a few weighted means."""
 
 
@@ -118,7 +118,7 @@ def uploads_are_not_hoarded(trial: Trial) -> None:
     )
     architectures = {federation.task.architecture(client_id) for client_id in federation.client_ids}
     demand(
-        lazy.most <= TOGETHER * len(architectures) + 1,
+        lazy.most <= MAX_WAITING * len(architectures) + 1,
         f"the server holds {lazy.most} of {NUM_UPLOADS} uploads at once: sum them up with WeightedMean as they come",
     )
 

@@ -46,13 +46,7 @@ def sinkhorn(scores: Tensor, epsilon: float, iterations: int, tolerance: float =
 def spherical_k_means(
     rows: Tensor, k: int, iterations: int = 10, generator: torch.Generator | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Cluster unit vectors by cosine, starting from k of them (DeepCluster-v2, code).
-
-    Args:
-        rows: Unit vectors, [N, D].
-        k: Number of clusters, at least 1 and at most N.
-        iterations: How often centroids move.
-        generator: Chooses the first centroids.
+    """Cluster unit vectors [N, D] by cosine, starting from k of them that the generator chooses (DeepCluster-v2, code).
 
     Returns:
         Unit centroids, [k, D], and the nearest centroid of each row, int64 [N].
@@ -69,13 +63,7 @@ def spherical_k_means(
 
 
 def mean_directions(rows: Tensor, assignments: Tensor, centroids: Tensor) -> Tensor:
-    """Move each centroid to the direction of its rows' sum; without rows, or if they cancel out, it stays.
-
-    Args:
-        rows: [N, D].
-        assignments: Cluster of each row, int64 [N].
-        centroids: Unit vectors, [K, D].
-    """
+    """Move each unit centroid [K, D] to the direction of its rows' sum; without rows, or if they cancel out, it stays."""
     # A product with one-hot rows adds up in a fixed order, which scattered additions on a GPU do not.
     sums = F.one_hot(assignments, len(centroids)).to(rows.dtype).T @ rows
     lengths = sums.norm(dim=1, keepdim=True)

@@ -2,16 +2,15 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol, TypeVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from rayfed_ssl.data.augmentation import ViewRecipe, Views
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.models import Model
+from rayfed_ssl.training.context import Context
 from rayfed_ssl.training.state_parts import Rule
 
 
@@ -60,61 +59,6 @@ class StepOutput:
     loss: Tensor
     projections: Tensor
     updates: Mapping[str, Tensor] = field(default_factory=dict)
-
-
-class Context(Protocol):
-    """What an objective may use of a run: its settings, and the tools of local training. A `Task` is one."""
-
-    @property
-    def views(self) -> Views:
-        """Recipes of a sample's two views."""
-
-    @property
-    def channels(self) -> int:
-        """C of the images."""
-
-    @property
-    def size(self) -> int:
-        """Side of the square views in pixels."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where models and batches live."""
-
-    @property
-    def batch(self) -> int:
-        """Samples a step."""
-
-    @property
-    def drop_last(self) -> bool:
-        """Whether an incomplete last batch is left out."""
-
-    @property
-    def rounds(self) -> int:
-        """T."""
-
-    @property
-    def epochs(self) -> int:
-        """E_local."""
-
-    @property
-    def fraction(self) -> float:
-        """C, the part of the clients that takes part in a round."""
-
-    def augment(self, images: Tensor, recipe: ViewRecipe, generator: torch.Generator) -> Tensor:
-        """Draw one random view of each image: uint8 [B, C, H, W] to normalized float [B, C, size, size]."""
-
-    def two_views(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Draw the first and the second view of each image, as `augment` does."""
-
-    def plain(self, images: Tensor) -> Tensor:
-        """Normalize images without augmentation."""
-
-    def autocast(self) -> AbstractContextManager[None]:
-        """Enter the number format of forward passes."""
-
-    def twin(self, model: Model) -> Model:
-        """Copy encoder and projector, in training mode and without gradients."""
 
 
 class Objective(ABC):

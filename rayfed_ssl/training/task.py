@@ -1,7 +1,6 @@
 """What every participant of a run knows: models, views, local training, device. It holds no data and no state."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeAlias
@@ -10,14 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rayfed_ssl.data.augmentation import ViewRecipe, Views, augment, normalize
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.models import Model, build_model
-from rayfed_ssl.models.precision import Precision, autocast, prepare
+from rayfed_ssl.models.precision import prepare
 from rayfed_ssl.models.pretrained import Start
 from rayfed_ssl.models.uninitialized import Undrawn
 from rayfed_ssl.seeds import Purpose, derive_seed
 from rayfed_ssl.training.batching import all_finite, batches, finite
+from rayfed_ssl.training.context import Context
 from rayfed_ssl.training.objective import Batch, Objective, StepOutput
 from rayfed_ssl.training.optimizers import Optimizer
 from rayfed_ssl.training.state_parts import model_weights
@@ -31,7 +30,7 @@ Term: TypeAlias = Callable[[Model, Tensor], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class Task(Context):
     """The learning task that all participants share.
 
     Attributes:
@@ -39,18 +38,8 @@ class Task:
         client_encoders: Architectures by client id, cyclically, or () when all have the global one.
         stem: First layers of a ResNet: for small or for large images.
         projection_dim: Width of the projections, or None for the head's own.
-        channels: C of the images.
-        size: Side of the square views in pixels.
-        views: Recipes of a sample's two views.
         objective: What clients minimize locally.
         optimizer: How clients minimize it; made anew for every local training, as in FLESD's code.
-        rounds: T, for schedules.
-        fraction: C, the part of the clients that takes part in a round.
-        epochs: E_local.
-        batch: Samples a step.
-        drop_last: Whether an incomplete last batch is left out.
-        device: Where models and batches live.
-        precision: Number format and memory layout of the forward pass.
         seed: The run's seed, for the initial weights only.
         read_start: Gives the encoder that everybody starts from in place of random weights, which heads have all the same.
     """
@@ -59,18 +48,8 @@ class Task:
     client_encoders: tuple[str, ...] = ()
     stem: Literal["auto", "cifar", "imagenet"] = "auto"
     projection_dim: int | None = None
-    channels: int
-    size: int
-    views: Views
     objective: Objective
     optimizer: Optimizer
-    rounds: int
-    fraction: float = 1.0
-    epochs: int
-    batch: int
-    drop_last: bool = False
-    device: torch.device
-    precision: Precision
     seed: int
     read_start: Callable[[], Start] | None = None
 
@@ -118,18 +97,18 @@ class Task:
         return prepare(model, self.precision, self.device).train()
 
     def twin(self, model: Model) -> Model:
-        """Copy a model's encoder and projector, in training mode and without gradients: a target to move slowly."""
+        """Copy a model's encoder and projector, in training mode and without gradients."""
         body = self.blank(model.architecture)
         twin = Model(body.encoder, body.projector, body.projection_dim, architecture=model.architecture)
         held = {name: value for name, value in model.state_dict().items() if name in twin.state_dict()}
         twin.load_state_dict(held)
         return prepare(twin, self.precision, self.device).train().requires_grad_(False)
 
-    def shared_width(self, who: str) -> int:
+    def shared_width(self, method: str) -> int:
         """Find the width that projections of all clients' architectures have in common.
 
         Args:
-            who: The method that needs it, for the message.
+            method: The method that needs it, for the message.
 
         Raises:
             ValueError: Widths differ.
@@ -138,7 +117,7 @@ class Task:
         if len(set(widths.values())) > 1:
             listed = ", ".join(f"{name} has {width}" for name, width in widths.items())
             advice = "take another objective" if self.objective.fixed_head else "set model.projection_dim"
-            raise ValueError(f"{who} compares clients' projections, so they need one width, but {listed}: {advice}")
+            raise ValueError(f"{method} compares clients' projections, so they need one width, but {listed}: {advice}")
         return max(widths.values())
 
     def blank(self, architecture: str) -> Model:
@@ -158,22 +137,6 @@ class Task:
             size=self.size,
             stem=self.stem,
         )
-
-    def autocast(self) -> AbstractContextManager[None]:
-        """Enter the number format of forward passes; losses are computed outside, in float32."""
-        return autocast(self.precision, self.device)
-
-    def augment(self, images: Tensor, recipe: ViewRecipe, generator: torch.Generator) -> Tensor:
-        """Draw one random view of each image: uint8 [B, C, H, W] to normalized float [B, C, size, size]."""
-        return augment(images, recipe, generator, size=self.size)
-
-    def two_views(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Draw the first and the second view of each image, as `augment` does."""
-        return self.augment(images, self.views.first, generator), self.augment(images, self.views.second, generator)
-
-    def plain(self, images: Tensor) -> Tensor:
-        """Normalize images without augmentation: uint8 [B, C, H, W] to float."""
-        return normalize(images, self.views.first)
 
     def train(
         self,
@@ -245,8 +208,8 @@ class Task:
         steps = batches(len(data), batch or self.batch, generator, self.device, drop_last=self.drop_last)
         if state is None and loss is None:
             state = self.objective.start(self, model, data, generator)
-        kept = nn.Module() if state is None else state
-        forward = loss or partial(self._own_loss, generator)
+        loss_state = nn.Module() if state is None else state
+        forward = loss or partial(self._objective_loss, generator)
         num_epochs = epochs or self.epochs
         descent = (optimizer or self.optimizer).at(round, self.rounds).over(model.parameters())
         epoch_losses: list[float] = []
@@ -257,7 +220,9 @@ class Task:
             total, added, count = torch.zeros((), device=self.device), torch.zeros((), device=self.device), 0
             for index in steps():
                 labels = None if data.labels is None else data.labels[index]
-                step = forward(model, kept, Batch(data.batch(index), index, labels, (round - 1) * num_epochs + epoch))
+                batch_of_step = Batch(data.batch(index), index, labels, (round - 1) * num_epochs + epoch)
+                batch_of_step = Batch(data.batch(index), index, labels, (round - 1) * num_epochs + epoch)
+                step = forward(model, loss_state, batch_of_step)
                 total, count = total + step.loss.detach() * len(index), count + len(index)
                 value = step.loss
                 for term in terms:
@@ -310,7 +275,7 @@ class Task:
 
         return self.fit(model, data, generator, loss=loss, **options)
 
-    def _own_loss(self, generator: torch.Generator, model: Model, state: nn.Module, batch: Batch) -> StepOutput:
+    def _objective_loss(self, generator: torch.Generator, model: Model, state: nn.Module, batch: Batch) -> StepOutput:
         return self.objective.loss(self, model, state, batch, generator)
 
     @torch.inference_mode()
@@ -320,9 +285,9 @@ class Task:
         features, projections = [], []
         for index in torch.arange(len(data), device=self.device).split(batch):
             with self.autocast():
-                both = model(self.plain(data.batch(index)))
-            features.append(both[0])
-            projections.append(both[1])
+                feature, projection = model(self.plain(data.batch(index)))
+            features.append(feature)
+            projections.append(projection)
         model.train()
         return torch.cat(features), torch.cat(projections)
 

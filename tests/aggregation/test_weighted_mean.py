@@ -8,7 +8,7 @@ import torch
 
 from rayfed_ssl import trees
 from rayfed_ssl.aggregation import weighted_mean as averaging
-from rayfed_ssl.aggregation.weighted_mean import PIECE, SMALL, TOGETHER, WeightedMean, weighted_mean
+from rayfed_ssl.aggregation.weighted_mean import MAX_WAITING, PIECE, SMALL, WeightedMean, weighted_mean
 from rayfed_ssl.trees import Weights
 
 SHAPES = {
@@ -48,18 +48,18 @@ def one_by_one(parts: list[tuple[float, Weights]]) -> Weights:
     return mean
 
 
-@pytest.mark.parametrize("number", [1, 2, TOGETHER, TOGETHER + 1, 3 * TOGETHER - 1])
+@pytest.mark.parametrize("number", [1, 2, MAX_WAITING, MAX_WAITING + 1, 3 * MAX_WAITING - 1])
 def test_a_mean_has_the_bits_of_adding_one_summand_after_the_other(number: int):
     parts = [(1.0 + 0.1 * seed, drawn(seed)) for seed in range(number)]
     assert trees.digest(weighted_mean(parts)) == trees.digest(one_by_one(parts))
 
 
 def test_neither_threads_nor_how_many_are_added_together_change_a_bit(monkeypatch):
-    parts = [(float(seed + 1), drawn(seed)) for seed in range(2 * TOGETHER)]
+    parts = [(float(seed + 1), drawn(seed)) for seed in range(2 * MAX_WAITING)]
     found = set()
     for threads, together, nbytes in ((1, 1, 1), (4, 3, 1 << 28), (2, 100, 2_000_000)):
         monkeypatch.setattr(averaging, "THREADS", threads)
-        monkeypatch.setattr(averaging, "TOGETHER", together)
+        monkeypatch.setattr(averaging, "MAX_WAITING", together)
         with averaging.holding(nbytes):
             found.add(trees.digest(weighted_mean(parts)))
     assert len(found) == 1
@@ -104,10 +104,10 @@ def test_negative_zeros_stay():
 
 def test_only_a_few_summands_are_held_at_a_time():
     mean = WeightedMean()
-    for seed in range(5 * TOGETHER):
+    for seed in range(5 * MAX_WAITING):
         mean.add(1.0, {"w": torch.tensor([float(seed)])})
-        assert len(mean._waiting) < TOGETHER
-    assert float(mean.result()["w"]) == (5 * TOGETHER - 1) / 2
+        assert len(mean._waiting) < MAX_WAITING
+    assert float(mean.result()["w"]) == (5 * MAX_WAITING - 1) / 2
 
 
 @pytest.mark.parametrize(

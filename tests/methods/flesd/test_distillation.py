@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.method import Server
 from rayfed_ssl.methods import FLESD, flesd
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.task import Task
@@ -104,7 +105,7 @@ CASES = {
 def test_distillation_goes_step_by_step_as_the_papers(name: str, task: Task, public: Shard, ensembled: Tensor):
     method = replace(CASES[name], distil_epochs=3)
     student, momentum = model(), model()
-    metrics = method.distil(student, momentum, ensembled, public, task, torch.Generator().manual_seed(1))
+    metrics = method.distil(student, momentum, ensembled, Server(1, public, task, torch.Generator().manual_seed(1)))
     expected_student, expected_momentum, epochs = naive_distil(
         method, ensembled, public, task, torch.Generator().manual_seed(1), method.queue_size
     )
@@ -139,7 +140,7 @@ def test_the_number_of_steps(
     method = FLESD(queue_size=queue, distil_batch=batch, distil_epochs=epochs, refill=refill)
     some = Shard(public.images, public.rows[:num_public])
     ensembled = torch.rand(num_public, num_public, generator=torch.Generator().manual_seed(1)) + 0.1
-    metrics = method.distil(model(), model(), ensembled, some, task, torch.Generator().manual_seed(1))
+    metrics = method.distil(model(), model(), ensembled, Server(1, some, task, torch.Generator().manual_seed(1)))
     assert metrics["distil_steps"] == steps
 
 
@@ -148,7 +149,7 @@ def test_steps_that_refill_the_queue_teach_the_student_nothing(task: Task, publi
     method = FLESD(queue_size=32, distil_batch=8, distil_epochs=1, distil_weight_decay=0.0)
     student = model()
     ensembled = torch.rand(NUM_PUBLIC, NUM_PUBLIC, generator=torch.Generator().manual_seed(1)) + 0.1
-    method.distil(student, model(), ensembled, public, task, torch.Generator().manual_seed(1))
+    method.distil(student, model(), ensembled, Server(1, public, task, torch.Generator().manual_seed(1)))
     moved = (student.projector.weight - model().projector.weight).abs().detach()
     # |m / (sqrt(v) + 1e-8)| is 1 but for gradients as small as 1e-8; weights of size 0.1 round at 1e-8.
     assert float(moved.max()) == pytest.approx(1e-3, rel=1e-3)

@@ -1,0 +1,61 @@
+"""What objectives may use of a run: the settings of local training, and how images and models are treated in it."""
+
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rayfed_ssl.data.augmentation import ViewRecipe, Views, augment, normalize
+from rayfed_ssl.models import Model
+from rayfed_ssl.models.precision import Precision, autocast
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context(ABC):
+    """Settings of local training.
+
+    Attributes:
+        channels: C of the images.
+        size: Side of the square views in pixels.
+        views: Recipes of a sample's two views.
+        rounds: T, for schedules.
+        fraction: C, the part of the clients that takes part in a round.
+        epochs: E_local.
+        batch: Samples a step.
+        drop_last: Whether an incomplete last batch is left out.
+        device: Where models and batches live.
+        precision: Number format and memory layout of the forward pass.
+    """
+
+    channels: int
+    size: int
+    views: Views
+    rounds: int
+    fraction: float = 1.0
+    epochs: int
+    batch: int
+    drop_last: bool = False
+    device: torch.device
+    precision: Precision
+
+    @abstractmethod
+    def twin(self, model: Model) -> Model:
+        """Copy a model's encoder and projector, in training mode and without gradients: a target to move slowly."""
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """Enter the number format of forward passes; losses are computed outside, in float32."""
+        return autocast(self.precision, self.device)
+
+    def augment(self, images: Tensor, recipe: ViewRecipe, generator: torch.Generator) -> Tensor:
+        """Draw one random view of each image: uint8 [B, C, H, W] to normalized float [B, C, size, size]."""
+        return augment(images, recipe, generator, size=self.size)
+
+    def two_views(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draw the first and the second view of each image, as `augment` does."""
+        return self.augment(images, self.views.first, generator), self.augment(images, self.views.second, generator)
+
+    def plain(self, images: Tensor) -> Tensor:
+        """Normalize images without augmentation: uint8 [B, C, H, W] to float."""
+        return normalize(images, self.views.first)

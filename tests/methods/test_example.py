@@ -1,0 +1,60 @@
+"""examples/my_method.py, a method of one's own outside the package: its step, and how it is run."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from examples.my_method import FedAvgM, momentum_step
+from rayfed_ssl.config.schema import Config
+from rayfed_ssl.runs import run
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "my_method.py"
+
+
+def test_the_velocity_adds_up():
+    weights = {"w": torch.tensor([1.0, 2.0]), "counter": torch.tensor(3)}
+    mean = {"w": torch.tensor([2.0, 2.0]), "counter": torch.tensor(5)}
+    moved, velocity = momentum_step(weights, mean, None, 0.5)
+    assert (moved["w"].tolist(), velocity["w"].tolist(), int(moved["counter"])) == ([2, 2], [1, 0], 5)
+    moved, velocity = momentum_step(moved, mean, velocity, 0.5)
+    assert (moved["w"].tolist(), velocity["w"].tolist()) == ([2.5, 2], [0.5, 0])
+    assert weights["w"].tolist() == [1, 2]
+
+
+def test_a_momentum_of_one_is_refused():
+    with pytest.raises(ValueError, match=r"method\.momentum must be at least 0 and below 1, got 1\.0"):
+        FedAvgM(momentum=1.0)
+
+
+def test_the_example_is_short_and_runs_by_its_name(tiny: Callable[..., Config], tmp_path: Path):
+    assert len(EXAMPLE.read_text().splitlines()) < 80
+    config = tiny("fedavg", "method={name: 'examples.my_method:FedAvgM', momentum: 0.5}", "evaluation.diagnostics=1")
+    assert config.method == FedAvgM(momentum=0.5)
+    result = run(config, tmp_path / "run")
+    plain = run(tiny("fedavg"), tmp_path / "plain")
+    assert result.state_sha256 != plain.state_sha256
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_the_example_runs_through_ray_from_another_directory(tmp_path: Path):
+    """Two actors and this process give the same bits; the actors import the module from the working directory."""
+    shutil.copy(EXAMPLE, tmp_path / "my_method.py")
+    digests = []
+    for executor in ("ray", "local"):
+        command = [
+            *(sys.executable, "-m", "tune.cli", "run", "digits", "method=my_method:FedAvgM", "method.momentum=0.5"),
+            *("data.train_limit=150", "training.epochs=1", f"engine.executor={executor}", "engine.actors=2"),
+            *("public=null", "engine.device=cpu", "--out", executor, "-q"),
+        ]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        record = json.loads((tmp_path / executor / "run.json").read_text())
+        digests.append(record["state_sha256"])
+    assert digests[0] == digests[1]
