@@ -10,8 +10,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from tune.sweeps.execution.runner import SweepDirectory
-from tune.sweeps.results.trial_table import read_rows
+from tune.sweeps.execution.directory import SweepDirectory
+from tune.sweeps.execution.trial_table import read_rows
 
 
 def best_over_rounds(directory: SweepDirectory) -> list[tuple[int, float]]:

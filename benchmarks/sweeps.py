@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from tune.sweeps.execution.directory import SweepDirectory
-from tune.sweeps.results.trial_table import read_rows
+from tune.sweeps.execution.trial_table import read_rows
 
 COMMAND = [sys.executable, "-m", "tune.cli", "sweep"]
 

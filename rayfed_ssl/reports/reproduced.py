@@ -1,16 +1,19 @@
-"""What a reproduction has given: our numbers beside the published ones, as JSON and as a table in the paper's layout."""
+"""The results of a reproduction: our numbers beside the published ones, as JSON and as a table in the paper's layout."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Literal
 
+from pydantic import Field
+
+from rayfed_ssl.config.strict import StrictModel
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reproductions.definition import Cell, Reproduction
+from rayfed_ssl.reproductions.schema import Source
 from rayfed_ssl.storage.filesystem import write_atomically
 
 CAUTION = (
@@ -58,9 +61,72 @@ class CellResult:
         """Mean minus published."""
         return None if self.mean is None or self.comparable is None else self.mean - self.comparable
 
-    def plain(self) -> dict[str, Any]:
-        """The cell as JSON."""
-        return asdict(self) | {"mean": self.mean, "std": self.std, "difference": self.difference}
+    def entry(self) -> "CellEntry":
+        """The cell as `reproduction.json` has it."""
+        fields = asdict(self) | {"runs": list(self.runs), "ours": list(self.ours)}
+        return CellEntry(**fields, mean=self.mean, std=self.std, difference=self.difference)
+
+
+class CellEntry(StrictModel):
+    """A cell that was run.
+
+    Attributes:
+        runs: A directory for each seed, relative to the file.
+        ours: A number or null for each seed, in the table's unit, as are `mean`, `std` (n - 1) and `difference` (mean
+            minus published).
+        unlike: Why ours and the published number are not compared: another dataset or score.
+        failures: Seed, as a string -> why it has no number.
+    """
+
+    row: str
+    column: str
+    score: str = ""
+    take: str | None = None
+    published: float | None = None
+    unlike: str | None = None
+    runs: list[str | None] = Field([])
+    ours: list[float | None] = Field([])
+    mean: float | None = None
+    std: float | None = None
+    difference: float | None = None
+    failures: dict[str, str] = Field({})
+
+
+class Agreement(StrictModel):
+    """Kendall's tau-b between our means and the published numbers, over all cells that have both and within each column."""
+
+    cells: int = 0
+    kendall: float | None = None
+    columns: dict[str, float | None] = Field({})
+
+
+class ReproductionResults(StrictModel):
+    """`reproduction.json`: a table's rows and columns, and a cell for each place that was tried.
+
+    Attributes:
+        settings: The user's changes, "key=value" each.
+        rows: Names in the paper's order, as are `columns`; those that were asked for.
+        skipped: Column, or "row, column" for a cell alone -> why it was not run.
+        figures: File names of the figure, PNG and SVG, relative to the file.
+    """
+
+    format: Literal[1] = 1
+    name: str = ""
+    title: str = ""
+    kind: str = "table"
+    unit: str = "percent"
+    source: Source | None = None
+    size: str = ""
+    notes: list[str] = Field([])
+    command: str = ""
+    settings: list[str] = Field([])
+    seeds: list[int] = Field([])
+    rows: list[str]
+    columns: list[str]
+    skipped: dict[str, str] = Field({})
+    cells: list[CellEntry]
+    agreement: Agreement = Agreement()
+    figures: list[str] = Field([])
 
 
 @dataclass(frozen=True)
@@ -89,43 +155,48 @@ class Reproduced:
         note = "No difference and no part in the order where ours are of another dataset or score than the published"
         return (*self.reproduction.notes, f"{note}: {'; '.join(kinds)}.")
 
-    def agreement(self) -> dict[str, Any]:
+    def agreement(self) -> Agreement:
         """Compare the order of our means with that of the published numbers, in all and within each column."""
-        both = [(c.column, c.mean, c.comparable) for c in self.cells if c.mean is not None and c.comparable is not None]
-        pairs = [(ours, theirs) for _, ours, theirs in both]
-        names = [c.name for c in self.reproduction.columns if c.name in {name for name, _, _ in both}]
-        within = {name: kendall([(a, b) for column, a, b in both if column == name]) for name in names}
-        return {"cells": len(pairs), "kendall": kendall(pairs), "columns": within}
+        compared = [
+            (cell.column, cell.mean, cell.comparable)
+            for cell in self.cells
+            if cell.mean is not None and cell.comparable is not None
+        ]
+        names = dict.fromkeys(column for column, _, _ in compared)
+        within = {name: kendall([(a, b) for column, a, b in compared if column == name]) for name in names}
+        return Agreement(cells=len(compared), kendall=kendall([(a, b) for _, a, b in compared]), columns=within)
 
-    def plain(self) -> dict[str, Any]:
-        """The whole as JSON, as `rayfed_ssl/reproductions/definition.py` describes it."""
-        shown = self.reproduction
-        same = {key: getattr(shown, key) for key in ("name", "title", "kind", "unit", "source", "size")}
-        return (
-            {"format": 1}
-            | same
-            | {
-                "notes": list(self.notes),
-                "command": self.command,
-                "settings": list(self.settings),
-                "seeds": list(self.seeds),
-                "rows": list(shown.rows),
-                "columns": [column.name for column in shown.columns],
-                "skipped": dict(self.skipped),
-                "cells": [cell.plain() for cell in self.cells],
-                "agreement": self.agreement(),
-                "figures": list(self.figures),
-            }
+    def results(self) -> ReproductionResults:
+        """Give all of it as `reproduction.json` has it."""
+        shown, file = self.reproduction, self.reproduction.file
+        return ReproductionResults(
+            name=shown.name,
+            title=file.title,
+            kind=file.kind,
+            unit=file.unit,
+            source=file.source,
+            size=shown.size,
+            notes=list(self.notes),
+            command=self.command,
+            settings=list(self.settings),
+            seeds=list(self.seeds),
+            rows=list(shown.rows),
+            columns=list(shown.columns),
+            skipped=dict(self.skipped),
+            cells=[cell.entry() for cell in self.cells],
+            agreement=self.agreement(),
+            figures=list(self.figures),
         )
 
     def write(self, directory: Path) -> None:
         """Write `reproduction.json` and `table.md`."""
-        write_atomically(directory / "reproduction.json", (json.dumps(self.plain(), indent=1) + "\n").encode())
+        text = self.results().model_dump_json(indent=1) + "\n"
+        write_atomically(directory / "reproduction.json", text.encode())
         write_atomically(directory / "table.md", self.markdown().encode())
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Head and lines of the table: a cell holds mean ± std, the published number and the difference."""
-        columns = [column.name for column in self.reproduction.columns if column.name not in self.skipped]
+        columns = [column for column in self.reproduction.columns if column not in self.skipped]
         by_place = {(cell.row, cell.column): cell for cell in self.cells}
         lines = [
             [row, *(describe(cell) if (cell := by_place.get((row, c))) else "" for c in columns)]
@@ -138,10 +209,10 @@ class Reproduced:
         shown, agreement = self.reproduction, self.agreement()
         lines = ["Each cell: ours, mean ± standard deviation over seeds [published; difference]."]
         lines += [CAUTION] * (shown.size == "cpu") + list(self.notes)
-        if agreement["kendall"] is not None:
-            within = {name: tau for name, tau in agreement["columns"].items() if tau is not None}
+        if agreement.kendall is not None:
+            within = {name: tau for name, tau in agreement.columns.items() if tau is not None}
             split = "; by column: " + ", ".join(f"{name} {tau:+.2f}" for name, tau in within.items()) if within else ""
-            lines.append(f"Order, Kendall's tau-b over {agreement['cells']} cells: {agreement['kendall']:+.2f}{split}")
+            lines.append(f"Order, Kendall's tau-b over {agreement.cells} cells: {agreement.kendall:+.2f}{split}")
         lines += [f"Left out, {name}: {why}" for name, why in self.skipped.items()]
         return lines + [f"Failed, {line}" for line in self.failures]
 
@@ -149,8 +220,13 @@ class Reproduced:
         """The table as Markdown."""
         shown = self.reproduction
         head, lines = self.table()
-        source = f"{shown.source['paper']}, {shown.source['item']} (arXiv {shown.source['arxiv']})"
-        text = [f"# {source}, {shown.size} size", "", f"{shown.title}. Seeds {', '.join(map(str, self.seeds))}.", ""]
+        source = f"{shown.file.source.paper}, {shown.file.source.item} (arXiv {shown.file.source.arxiv})"
+        text = [
+            f"# {source}, {shown.size} size",
+            "",
+            f"{shown.file.title}. Seeds {', '.join(map(str, self.seeds))}.",
+            "",
+        ]
         text += [f"    {self.command}", "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
         text += [f"| {' | '.join(line)} |" for line in lines]
         return "\n".join([*text, "", *(f"- {line}" for line in self.remarks()), ""])

@@ -20,7 +20,6 @@ from rayfed_ssl.reports.embedding import embed
 from rayfed_ssl.reports.figures import METHOD_STYLES
 from rayfed_ssl.reports.reproduced import CellResult, Reproduced
 from rayfed_ssl.reports.summary import by_round
-from rayfed_ssl.reproductions.definition import Column
 
 HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo", "--")
 DASHES = ("-", "--", ":", "-.")
@@ -33,13 +32,13 @@ def draw_reproduction(result: Reproduced, directory: Path) -> tuple[str, ...]:
         result: The figure with its cells.
         directory: Where its runs are and where the files go.
     """
-    draw = DRAWERS.get(result.reproduction.draw or "")
+    file = result.reproduction.file
+    draw = DRAWERS.get(file.draw or "")
     if draw is None or not any(cell.values for cell in result.cells):
         return ()
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     draw(figure, result, directory)
-    source = result.reproduction.source
-    figure.suptitle(f"{source['paper']}, {source['item']} ({result.reproduction.size} size)", fontsize=10)
+    figure.suptitle(f"{file.source.paper}, {file.source.item} ({result.reproduction.size} size)", fontsize=10)
     names = tuple(f"{result.reproduction.name}.{ending}" for ending in ("png", "svg"))
     for name in names:
         figure.savefig(directory / name, dpi=144)
@@ -62,33 +61,34 @@ def _bars(figure: Figure, result: Reproduced, directory: Path) -> None:
                 axes.plot([x] * len(own), [100 * value for value in own], "k.", markersize=4)
             if cell.comparable is not None:
                 axes.plot(x, cell.comparable, "kD", markerfacecolor="none", markersize=7)
-    axes.set_xticks(range(len(columns)), [column.name for column in columns])
+    axes.set_xticks(range(len(columns)), list(columns))
     axes.set_ylabel(_label(result))
     axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
 
 
 def _lines(figure: Figure, result: Reproduced, directory: Path) -> None:
     columns = result.reproduction.columns
-    panels = list(dict.fromkeys(column.panel for column in columns))
+    panels = list(dict.fromkeys(column.panel for column in columns.values()))
     figure.set_size_inches(max(6, 3.6 * len(panels)), 4)
     for number, panel in enumerate(panels):
         axes = figure.add_subplot(1, len(panels), number + 1)
-        own = sorted((c for c in columns if c.panel == panel), key=lambda c: c.x or 0)
+        names = [name for name, column in columns.items() if column.panel == panel]
+        own = {name: columns[name].x or 0.0 for name in sorted(names, key=lambda name: columns[name].x or 0)}
         for row, (color, marker), dash in _styled(result.reproduction.rows):
-            found = [(c.x or 0.0, cell) for c in own if (cell := _cell(result, row, c)) is not None]
-            drawn = [(x, cell.mean, cell.std or 0) for x, cell in found if cell.mean is not None]
+            cells = [(x, cell) for name, x in own.items() if (cell := _cell(result, row, name)) is not None]
+            drawn = [(x, cell.mean, cell.std or 0) for x, cell in cells if cell.mean is not None]
             if drawn:
                 xs, means, spread = zip(*drawn, strict=True)
                 axes.errorbar(xs, means, yerr=spread, color=color, marker=marker, linestyle=dash, label=row, capsize=3)
-            published = [(x, cell.comparable) for x, cell in found if cell.comparable is not None]
+            published = [(x, cell.comparable) for x, cell in cells if cell.comparable is not None]
             for x, value in published:
                 axes.plot(x, value, "D", color=color, markerfacecolor="none", markersize=9)
-        positive = [column.x for column in own if column.x]
+        positive = [x for x in own.values() if x]
         if len(positive) > 1:
             axes.set_xscale("symlog" if len(positive) < len(own) else "log", **_threshold(positive, len(own)))
-        axes.set_xticks([column.x or 0 for column in own], [f"{column.x or 0:g}" for column in own], minor=False)
+        axes.set_xticks(list(own.values()), [f"{x:g}" for x in own.values()], minor=False)
         axes.minorticks_off()
-        axes.set(title=panel or "", ylabel=_label(result) if number == 0 else "", xlabel=own[-1].name.split("=")[0])
+        axes.set(title=panel or "", ylabel=_label(result) if number == 0 else "", xlabel=list(own)[-1].split("=")[0])
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
 
@@ -134,7 +134,7 @@ def _rounds(figure: Figure, result: Reproduced, directory: Path) -> None:
             axes.plot(rounds, means, color=color, marker=marker, markersize=3, linestyle=dash, label=row)
             if cell.comparable is not None:
                 axes.axhline(cell.comparable, color=color, alpha=0.4, linewidth=1, linestyle=":")
-        axes.set(title=column.name, xlabel="round", ylabel=_label(result))
+        axes.set(title=column, xlabel="round", ylabel=_label(result))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
@@ -145,7 +145,7 @@ def _boxplots(figure: Figure, result: Reproduced, directory: Path) -> None:
     shared: Axes | None = None
     for number, cell in enumerate(result.cells):
         axes = shared = figure.add_subplot(1, len(result.cells), number + 1, sharey=shared)
-        axes.set(title=cell.row, xlabel="round", ylabel=result.reproduction.unit if number == 0 else "")
+        axes.set(title=cell.row, xlabel="round", ylabel=result.reproduction.file.unit if number == 0 else "")
         if cell.mean is None:
             continue
         record = RunRecord.open(directory / cell.runs[0])
@@ -209,12 +209,13 @@ def _styled(rows: Sequence[str]) -> Iterator[tuple[str, tuple[str, str], str]]:
     yield from zip(rows, cycle(METHOD_STYLES), cycle(DASHES), strict=False)
 
 
-def _cell(result: Reproduced, row: str, column: Column) -> CellResult | None:
-    return next((cell for cell in result.cells if (cell.row, cell.column) == (row, column.name)), None)
+def _cell(result: Reproduced, row: str, column: str) -> CellResult | None:
+    return next((cell for cell in result.cells if (cell.row, cell.column) == (row, column)), None)
 
 
 def _label(result: Reproduced) -> str:
-    return "accuracy (%)" if result.reproduction.unit == "percent" else result.reproduction.unit
+    unit = result.reproduction.file.unit
+    return "accuracy (%)" if unit == "percent" else unit
 
 
 def mean_by_round(record: RunRecord, name: str, participant: str | None = None) -> dict[int, float]:

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from rayfed_ssl.data.datasets import DATASETS
 from rayfed_ssl.evaluation.protocols import Transfer
-from rayfed_ssl.reproductions.definition import Cell, Reproduction
-from rayfed_ssl.reproductions.loading import load_reproduction, read_reproduction
+from rayfed_ssl.reproductions.definition import Cell, Reproduction, load_reproduction
 
 
 def unlike(name: str, shown: Reproduction, settings: Sequence[str]) -> dict[tuple[str, str], str]:
@@ -22,21 +21,20 @@ def unlike(name: str, shown: Reproduction, settings: Sequence[str]) -> dict[tupl
     Returns:
         Row and column -> what ours is of for what, "cifar10 for cifar100".
     """
-    tree = read_reproduction(name)
     published = {}
-    if "paper" in tree["sizes"]:
+    if "paper" in shown.file.sizes:
         published = {(cell.row, cell.column): cell for cell in load_reproduction(name, "paper").cells}
-    found = {}
+    differing = {}
     for cell in shown.cells:
         if cell.published is None:
             continue
         theirs = published.get((cell.row, cell.column), cell)
         pairs = zip(_datasets(cell, settings), _datasets(cell, ()), _datasets(theirs, ()), strict=True)
         terms = [(_standing_for(*three), three[2]) for three in pairs]
-        terms.append((_kind(cell.score), _kind(tree.get("published_score") or theirs.score)))
+        terms.append((_kind(cell.score), _kind(shown.file.published_score or theirs.score)))
         if reasons := [f"{ours} for {paper}" for ours, paper in terms if ours != paper]:
-            found[cell.row, cell.column] = ", ".join(reasons)
-    return found
+            differing[cell.row, cell.column] = ", ".join(reasons)
+    return differing
 
 
 def _datasets(cell: Cell, settings: Sequence[str]) -> tuple[str | None, str | None]:

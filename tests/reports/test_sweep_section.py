@@ -20,10 +20,17 @@ def value(mean, std=None):
 
 def trial(number, label, run, state="complete", reason="", **values):
     common = {"number": number, "label": label, "state": state, "reason": reason, "seeds": [0, 1], "runs": [run]}
-    return common | {"reached": 2, "rounds": 2, "bytes": 1_500_000.0, "values": values}
+    return common | {"point": {"system": label}, "reached": 2, "rounds": 2, "bytes": 1_500_000.0, "values": values}
 
 
 RESULTS = {
+    "name": "mine",
+    "started": "2026-01-01T00:00:00+00:00",
+    "take": None,
+    "selection": "validation",
+    "seeds": [0, 1],
+    "held_out": [12],
+    "runs": 2,
     "title": "A <sweep>",
     "source": "FLESD, Figure 4",
     "notes": ["A note."],
@@ -33,7 +40,7 @@ RESULTS = {
         {"score": "linear", "maximize": True, "unit": "percent"},
         {"score": "bytes", "maximize": False, "unit": "bytes"},
     ],
-    "search": {"name": "grid", "trials": 4},
+    "search": {"name": "grid", "settings": {}, "trials": 4, "generation": 8, "stop": None},
     "layout": {"rows": "system", "columns": None, "x": "rounds", "lines": None, "panels": None},
     "states": {"complete": 1, "stopped": 0, "failed": 1, "waiting": 0},
     "trials": [
@@ -42,6 +49,7 @@ RESULTS = {
     ],
     "tables": [
         {
+            "goal": "linear",
             "title": "linear (%), more is better",
             "head": ["system", "linear (%)"],
             "lines": [
@@ -51,7 +59,7 @@ RESULTS = {
             "remarks": ["Each cell is the best."],
         }
     ],
-    "best": {"trial": 0, "recipe": "best.yaml"},
+    "best": {"trial": 0, "point": {"system": "FLESD"}, "values": {}, "recipe": "best.yaml"},
     "front": [0],
     "recipes": {"0": "pareto-0.yaml"},
     "remarks": [
@@ -175,7 +183,7 @@ def test_a_sweep_without_results_shows_its_runs_and_says_so(sweep, tmp_path):
         ([], "it is no table of keys and values"),
         ({key: RESULTS[key] for key in RESULTS if key != "trials"}, "there is no 'trials' in it"),
         (
-            RESULTS | {"best": {"trial": 9, "recipe": "best.yaml"}},
+            RESULTS | {"best": RESULTS["best"] | {"trial": 9}},
             "the best and the front are trials that are not in it",
         ),
         (RESULTS | {"tables": [RESULTS["tables"][0] | {"head": ["system"]}]}, "as many cells as headings are needed"),

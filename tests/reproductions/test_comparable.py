@@ -4,7 +4,7 @@ import pytest
 
 from rayfed_ssl.reports.reproduced import CellResult, Reproduced, describe
 from rayfed_ssl.reproductions.comparable import unlike
-from rayfed_ssl.reproductions.loading import load_reproduction, reproduction_names
+from rayfed_ssl.reproductions.definition import load_reproduction, reproduction_names
 
 
 @pytest.mark.parametrize(
@@ -39,9 +39,9 @@ def test_what_is_unlike_has_no_difference_and_no_part_in_the_order():
         CellResult("FedCA", "IID CIFAR10 CNN", "linear", None, 20.0, (), (2.0,), {}, "cifar10 for cifar100"),
     )
     made = Reproduced(shown, cells, (0,), (), {}, "c")
-    assert made.agreement()["cells"] == 1
+    assert made.agreement().cells == 1
     assert describe(cells[1]) == "2.00 [20]"
-    plain = made.plain()
+    plain = made.results().model_dump()
     assert [cell["difference"] for cell in plain["cells"]] == [-9.0, None]
     assert [note for note in plain["notes"] if note.endswith("the published: cifar10 for cifar100.")]
     assert plain["notes"][-1] in made.remarks()

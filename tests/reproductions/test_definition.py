@@ -10,8 +10,13 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.registry import is_score
 from rayfed_ssl.reports.reproduced import CellResult, Reproduced, describe, kendall
-from rayfed_ssl.reproductions.definition import Cell, Reproduction
-from rayfed_ssl.reproductions.loading import load_reproduction, read_reproduction, reproduction_names
+from rayfed_ssl.reproductions.definition import (
+    Cell,
+    Reproduction,
+    load_reproduction,
+    read_reproduction,
+    reproduction_names,
+)
 from rayfed_ssl.training.optimizers import Adam
 
 NAMES = [
@@ -97,7 +102,7 @@ def test_flesds_minimum_is_over_clients():
 def test_flesds_figures_keep_what_they_hold_fixed():
     shown = load_reproduction("flesd-figure4", "paper")
     for cell in shown.cells:
-        column = next(column for column in shown.columns if column.name == cell.column)
+        column = next(column for name, column in shown.columns.items() if name == cell.column)
         config = cell.config(0)
         fixed = {
             "E_total fixed": (config.rounds == column.x and config.rounds * config.epochs == 200),
@@ -133,7 +138,7 @@ def test_fedfoas_tables_have_the_papers_settings():
     assert (config.partition.name, config.clients.number) == ("iid", 4)
     assert paper("fedfoa-table2", "BYOL", "Avg.").data.name == "cifar100"
     shown = load_reproduction("fedfoa-table1", "paper")
-    takes = [cell_of(shown, "BYOL", column.name).take for column in shown.columns]
+    takes = [cell_of(shown, "BYOL", column).take for column in shown.columns]
     assert takes == ["client-0", "client-1", "client-2", "client-3", "mean"]
 
 
@@ -145,7 +150,9 @@ def test_fcls_fine_tuning_starts_from_the_first_runs_encoder_with_its_labels():
     assert (second.model.start, second.clients.labeled, second.seed) == (Path("/runs/first"), 0.01, 3)
     assert (second.data, second.partition) == (first.data, first.partition)
     assert second.model.encoder == first.model.encoder == "resnet18"
-    assert cell_of(load_reproduction("fcl-table3", "paper"), "FedAvg (Supervised)", "IID CIFAR10 10%").alone
+    alone = cell_of(load_reproduction("fcl-table3", "paper"), "FedAvg (Supervised)", "IID CIFAR10 10%").then
+    assert alone is not None
+    assert not alone.pretrained
 
 
 # Typed from the papers' text, apart from the files.
@@ -200,7 +207,7 @@ def test_published_numbers_are_the_papers(name: str, row: str, column: str, numb
 
 @pytest.mark.parametrize("name", ["fedfoa-table1", "fedfoa-table2"])
 def test_printed_averages_are_those_of_their_cells_but_for_one_row(name: str):
-    for row, (*cells, average) in read_reproduction(name)["published"].items():
+    for row, (*cells, average) in read_reproduction(name).published.items():
         consistent = abs(sum(cells) / 4 - average) < 0.02  # cells have two decimals
         assert consistent == ((name, row) != ("fedfoa-table2", "FedFoA"))
 
@@ -225,34 +232,26 @@ def small_file(folder: Path, **changes: Any) -> str:
     ("changes", "message"),
     [
         ({"row": {}}, "unknown key 'row': did you mean 'rows'?"),
-        ({"rows": {"a": {"recipe": "fedsimclr", "sett": {}}}}, "row a: unknown key 'sett': did you mean 'set'?"),
+        ({"rows": {"a": {"recipe": "fedsimclr", "sett": {}}}}, "unknown key 'rows.a.sett': did you mean 'set'?"),
         ({"published": {"a": [1]}}, "row a has 1 published numbers for 2 columns"),
-        ({"published": {"c": [1, 2]}}, "has no row 'c'"),
-        ({"sizes": {"cpu": {"rows": {"c": {}}}}}, "has no row 'c'"),
-        ({"sizes": {"cpu": {"columns": ["z"]}}}, "has no column 'z'"),
+        ({"published": {"c": [1, 2]}}, "there is no row 'c'"),
+        ({"sizes": {"cpu": {"rows": {"c": {}}}}}, "there is no row 'c'"),
+        ({"sizes": {"cpu": {"columns": ["z"]}}}, "there is no column 'z'"),
         ({"sizes": {"gpu": None}}, "has no size 'cpu'"),
-        ({"kind": "figure", "draw": "bar"}, "unknown draw 'bar': did you mean 'bars'?"),
-        ({"rows": {"a": {"recipe": "fedsimclr", "runs": "third"}}}, "runs is first or second, got 'third'"),
-        ({"rows": ["a"]}, "rows must hold keys and values, got ['a']"),
-        ({"rows": {"a": {}}}, "row a: recipe is missing"),
-        ({"rows": {1: {"recipe": "fedsimclr"}}}, "a name must be a text, got 1"),
-        ({"rows": {"a": {"recipe": "fedsimclr", "set": [1]}}}, "row a, set must hold keys and values, got [1]"),
-        ({"columns": ["x"]}, "columns must hold keys and values, got ['x']"),
-        ({"columns": {"x": {"x": "one"}}}, "column x: x must be a number, got 'one'"),
-        ({"columns": {"x": {"after": {"set": {}}}}}, "column x, after: recipe is missing"),
-        ({"published": {"a": ["one", 2]}}, "published a must be a list of numbers"),
-        ({"published": [1, 2]}, "published must hold keys and values"),
-        ({"source": {"paper": "p", "item": "i"}}, "source: arxiv is missing"),
-        (
-            {"source": {"paper": "p", "item": "i", "arxiv": 2109.1}},
-            "arxiv must be a text, got 2109.1: put it in quotes",
-        ),
-        ({"source": "p"}, "source must hold keys and values"),
-        ({"kind": "picture"}, "kind is table or figure, got 'picture'"),
-        ({"notes": "one"}, "notes must be a list of texts"),
-        ({"sizes": ["cpu"]}, "sizes must hold keys and values"),
-        ({"sizes": {"cpu": {"rows": ["a"]}}}, "rows must hold keys and values"),
-        ({"sizes": {"cpu": {"columns": [1]}}}, "columns must be names, got [1]"),
+        ({"kind": "figure", "draw": "bar"}, "draw: input should be 'bars', 'lines'"),
+        ({"kind": "figure"}, "a figure says how to draw it"),
+        ({"rows": {"a": {"recipe": "fedsimclr", "runs": "third"}}}, "rows.a.runs: input should be 'first' or 'second'"),
+        ({"rows": ["a"]}, "rows: input should be a valid dictionary, got ['a']"),
+        ({"rows": {"a": {}}}, "rows.a.recipe is missing"),
+        ({"rows": {1: {"recipe": "fedsimclr"}}}, "input should be a valid string, got 1"),
+        ({"columns": {"x": {"x": "one"}}}, "columns.x.x: input should be a valid number, got 'one'"),
+        ({"columns": {"x": {"then": {"set": {}}}}}, "columns.x.then.recipe is missing"),
+        ({"published": {"a": ["one", 2]}}, "published.a.0: input should be a valid number, got 'one'"),
+        ({"source": {"paper": "p", "item": "i"}}, "source.arxiv is missing"),
+        ({"source": {"paper": "p", "item": "i", "arxiv": 2109.1}}, "source.arxiv: input should be a valid string"),
+        ({"kind": "picture"}, "kind: input should be 'table' or 'figure', got 'picture'"),
+        ({"notes": "one"}, "notes: input should be a valid tuple"),
+        ({"sizes": {"cpu": {"columns": [1]}}}, "input should be a valid string, got 1"),
     ],
 )
 def test_mistakes_in_a_file_are_named(tmp_path: Path, changes: dict[str, Any], message: str):
@@ -310,9 +309,9 @@ def test_agreement_is_of_cells_that_have_both_numbers(tmp_path: Path):
         CellResult("b", "y", "linear", None, None, (), (9.0,)),
     )
     agreement = Reproduced(shown, cells, (0,), (), {}, "c").agreement()
-    assert agreement["cells"] == 3
-    assert agreement["kendall"] == pytest.approx(-1 / 3, abs=1e-12)  # one pair of three agrees
-    assert agreement["columns"] == {"x": 1.0, "y": None}
+    assert agreement.cells == 3
+    assert agreement.kendall == pytest.approx(-1 / 3, abs=1e-12)  # one pair of three agrees
+    assert agreement.columns == {"x": 1.0, "y": None}
 
 
 def test_docs_name_every_reproduction():

@@ -61,7 +61,7 @@ def swept_part(tmp_path_factory: pytest.TempPathFactory) -> SweepDirectory:
     from tests.tune.swept import GRID, begin, go_on
 
     directory = begin(tmp_path_factory.mktemp("sweeps"), GRID, "grid")
-    go_on(directory, legs=3)
+    go_on(directory, segments=3)
     return directory
 
 
@@ -71,5 +71,7 @@ def swept_front(tmp_path_factory: pytest.TempPathFactory) -> SweepDirectory:
     from tests.tune.swept import FRONT, begin, fabricate
 
     directory = begin(tmp_path_factory.mktemp("sweeps"), FRONT, "front")
-    fabricate(directory, lambda leg: {"knn": 0.2 + 0.1 * leg.trial % 0.3, "bytes": 1e6 * leg.config.rounds + leg.trial})
+    fabricate(
+        directory, lambda one: {"knn": 0.2 + 0.1 * one.trial % 0.3, "bytes": 1e6 * one.run.config.rounds + one.trial}
+    )
     return directory

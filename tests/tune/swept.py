@@ -7,13 +7,13 @@ from typing import Any
 
 import yaml
 
-from tune.sweeps.definition.sweep import Sweep
-from tune.sweeps.execution.runner import Record, SweepDirectory
-from tune.sweeps.execution.trial_configs import scores_after
-from tune.sweeps.execution.trials import Legs, make_leg
+from tune.sweeps.definition.schema import Sweep
+from tune.sweeps.execution.directory import SweepDirectory
+from tune.sweeps.execution.runner import open_queue
+from tune.sweeps.execution.segments import outcome_of
+from tune.sweeps.execution.trial_table import write_rows
 from tune.sweeps.results.trial_results import TrialResult, results_of
-from tune.sweeps.results.trial_table import write_rows
-from tune.sweeps.search.search import Leg, Outcome, Search
+from tune.sweeps.search.search import Outcome, Search, Segment
 
 TINY = {
     "rounds": 2,
@@ -33,16 +33,16 @@ GRID = {
     "title": "Rounds and systems",
     "source": "FLESD, Figure 4",
     "notes": ["The last rounds leave no epoch."],
+    "set": {"training": {"total_epochs": 2, "batch": 32}},
     "space": {
         "rounds": [1, 2, 4],
-        "training.epochs": {"equals": "2 // rounds"},
         "system": {"variants": {"FedAvg": None, "FedProx": {"set": {"method.name": "fedprox", "method.mu": 1.0}}}},
     },
     "seeds": 2,
     "table": {"rows": "rounds", "columns": "system"},
     "figure": {"x": "rounds", "lines": "system"},
 }
-"""Four trials of two seeds, and two that are impossible: 2 // 4 epochs."""
+"""Four trials of two seeds, and two that are impossible: 2 epochs over 4 rounds."""
 
 FRONT = {
     "title": "Accuracy against bytes",
@@ -65,30 +65,23 @@ def begin(folder: Path, tree: Mapping[str, Any], name: str = "tiny") -> SweepDir
     return SweepDirectory.create(folder / name, str(file), [], {}, f"rayfed-ssl sweep {name}.yaml")
 
 
-def go_on(directory: SweepDirectory, legs: int | None = None) -> None:
-    """Run so many legs of a sweep, or all of them, and write down what it came to."""
-    search = Search(directory.sweep, directory.path / "study.journal")
-    waiting, left = Legs(search, directory.runs), legs
-    while left != 0 and (leg := waiting.next()) is not None:
-        run = directory.runs / leg.name
-        failure = make_leg(leg.config, run, leg.until)
-        scores = None if failure else scores_after(run, waiting.names_at(leg), search.sweep.take, leg.until)
-        waiting.done(leg.name, Outcome(scores or {}, failure))
-        left = None if left is None else left - 1
-    record = Record(directory, search)
-    if search.finished:
-        record.finish()
-    else:
-        record.update()
+def go_on(directory: SweepDirectory, segments: int | None = None) -> None:
+    """Run so many segments of a sweep, or all of them, and write down the results."""
+    with open_queue(directory) as queue:
+        while segments != 0 and (segment := queue.next()) is not None:
+            run, names = directory.runs / segment.run.name, segment.scores
+            config = segment.run.placed(segment.run.config, directory.runs)
+            queue.done(run.name, outcome_of(config, run, segment.until, names, queue.search.sweep.take))
+            segments = None if segments is None else segments - 1
 
 
-def fabricate(directory: SweepDirectory, outcome: Callable[[Leg], Mapping[str, float]]) -> None:
+def fabricate(directory: SweepDirectory, outcome: Callable[[Segment], Mapping[str, float]]) -> None:
     """Take a sweep to its end with scores that no run has given, and write down its trials."""
     search = Search(directory.sweep, directory.path / "study.journal")
     found = {}
-    while (leg := search.next()) is not None:
-        found[leg.trial, leg.seed] = outcome(leg)
-        search.done(leg, Outcome(found[leg.trial, leg.seed]))
+    while (segment := search.next()) is not None:
+        found[segment.trial, segment.seed] = outcome(segment)
+        search.done(segment, Outcome(found[segment.trial, segment.seed]))
     rows = []
     for trial in search.trials:
         facts = {"state": trial.state, "reason": trial.reason or None}
@@ -124,5 +117,4 @@ def row(sweep: Sweep, number: int, point: Mapping[str, Any], **columns: Any) -> 
     """Make a row of `trials.parquet`."""
     usual = {"trial": number, "state": "complete", "reason": None, "seed": 0, "round": 2, "rounds": 2, "seconds": 1.5}
     usual |= {"run": f"runs/{number}-{columns.get('seed', 0)}", "bytes": 1000, "bytes_up": 500, "bytes_down": 500}
-    values = {**point, **sweep.space.derived(point)}
-    return usual | {f"param.{name}": json.dumps(value) for name, value in values.items()} | columns
+    return usual | {f"param.{name}": json.dumps(value) for name, value in point.items()} | columns

@@ -11,14 +11,11 @@ import yaml
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.run_record import RunRecord
 from tests.conftest import tiny_tree
-from tune.sweeps.definition.inherited_settings import origin_of, settings_from
 from tune.sweeps.execution.directory import SweepDirectory
-from tune.sweeps.execution.runner import Record
-from tune.sweeps.execution.trial_configs import scores_after
-from tune.sweeps.execution.trials import Legs, make_leg
-from tune.sweeps.results.summary import read_result
-from tune.sweeps.results.trial_table import read_rows, write_rows
-from tune.sweeps.search.search import Outcome, Search
+from tune.sweeps.execution.runner import run_sweep_here
+from tune.sweeps.execution.trial_table import read_rows, write_rows
+from tune.sweeps.results.inherited_settings import inherited_settings, origin_of
+from tune.sweeps.results.summary import summarize_sweep
 
 FIRST: dict[str, Any] = {
     "space": {
@@ -47,13 +44,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> SweepDirectory:
     """A sweep of four trials and two seeds that has been run, without Ray."""
     folder = tmp_path_factory.mktemp("first")
     directory = SweepDirectory.create(folder / "sweep", write(folder, "first", FIRST), (), {}, "rayfed-ssl sweep first")
-    legs = Legs(Search(directory.sweep), directory.runs)
-    while (leg := legs.next()) is not None:
-        assert make_leg(leg.config, directory.runs / leg.name, leg.until) is None
-        scores = scores_after(directory.runs / leg.name, ["knn"], None, leg.until)
-        assert scores is not None
-        legs.done(leg.name, Outcome(scores))
-    Record(directory, legs.search).finish()
+    run_sweep_here(directory)
     return directory
 
 
@@ -62,10 +53,10 @@ def changed(finished: SweepDirectory, tmp_path: Path) -> Callable[..., Path]:
     """Copy the finished sweep with other scores: changed({trial: score})."""
 
     def change(scores: dict[int, float], state: str = "complete") -> Path:
-        copy = SweepDirectory(tmp_path / "copy", finished.content)
+        copy = SweepDirectory(tmp_path / "copy", finished.record)
         copy.path.mkdir()
-        copy.save()
         (copy.path / "runs").symlink_to(finished.runs)
+        copy.save()
         rows = read_rows(finished.path / "trials.parquet")
         for row in rows:
             row["score.knn"], row["state"] = scores[row["trial"]], state
@@ -87,52 +78,51 @@ def test_the_best_trial_that_matches_gives_its_settings(finished, tmp_path):
         assert len(found) == 2
         means[rounds] = fmean(found)
     best = max(means, key=lambda rounds: means[rounds])
-    taken = settings_from(write(tmp_path, "second", SECOND), finished.path)
+    taken = inherited_settings(write(tmp_path, "second", SECOND), finished.path)
     assert taken == {"rounds": best, "training.batch": 16}
 
 
 def test_the_mean_over_seeds_decides_and_of_equal_trials_the_first(changed, tmp_path):
     file = write(tmp_path, "second", SECOND)
     # Trials: plain 1, plain 2, wide 1, wide 2; the best of all is plain.
-    assert settings_from(file, changed({0: 0.9, 1: 0.8, 2: 0.3, 3: 0.4}))["rounds"] == 2
+    assert inherited_settings(file, changed({0: 0.9, 1: 0.8, 2: 0.3, 3: 0.4}))["rounds"] == 2
     path = tmp_path / "copy" / "trials.parquet"
     rows = read_rows(path)
     for row in rows:
         row["score.knn"] = {2: (0.5, 0.1), 3: (0.3, 0.3)}.get(row["trial"], (0, 0))[row["seed"]]
     write_rows(rows, path)
-    assert settings_from(file, path.parent)["rounds"] == 1
+    assert inherited_settings(file, path.parent)["rounds"] == 1
 
 
 def test_less_is_better_where_the_other_sweep_minimizes(finished, tmp_path):
-    content = finished.content | {"file": finished.content["file"] | {"minimize": "bytes_up"}}
-    del content["file"]["maximize"]
-    copy = SweepDirectory(tmp_path / "copy", content)
+    file = {key: value for key, value in finished.record.file.items() if key != "maximize"} | {"minimize": "bytes_up"}
+    copy = SweepDirectory(tmp_path / "copy", finished.record.model_copy(update={"file": file}))
     copy.path.mkdir()
-    copy.save()
     (copy.path / "runs").symlink_to(finished.runs)
+    copy.save()
     write_rows(read_rows(finished.path / "trials.parquet"), copy.path / "trials.parquet")
-    assert settings_from(write(tmp_path, "second", SECOND), copy.path)["rounds"] == 1
+    assert inherited_settings(write(tmp_path, "second", SECOND), copy.path)["rounds"] == 1
 
 
 def test_a_reader_is_told_where_settings_come_from_and_what_chose_them(finished, tmp_path):
     file = write(tmp_path, "second", SECOND)
-    taken = settings_from(file, finished.path)
+    taken = inherited_settings(file, finished.path)
     told = origin_of(finished.path, taken)
     assert told.endswith(
         f"training.batch=16: from the sweep first in {finished.path}, chosen by 6 held-out training samples."
     )
     begun = SweepDirectory.create(tmp_path / "mine", file, (), taken, "rayfed-ssl sweep second", told)
-    assert told in read_result(begun).remarks
+    assert told in summarize_sweep(begun).remarks
     assert origin_of(None, {}) == ""
 
 
 def test_a_sweep_that_takes_nothing_begins_with_nothing(tmp_path):
-    assert settings_from(write(tmp_path, "first", FIRST), None) == {}
+    assert inherited_settings(write(tmp_path, "first", FIRST), None) == {}
 
 
 def refused(file: str, begin: Path | None) -> str:
     with pytest.raises(ConfigError) as caught:
-        settings_from(file, begin)
+        inherited_settings(file, begin)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -153,10 +143,10 @@ def test_another_sweep_is_refused(finished, tmp_path):
 
 
 def test_an_unfinished_sweep_is_refused(finished, tmp_path):
-    copy = SweepDirectory(tmp_path / "copy", finished.content | {"finished": None})
+    copy = SweepDirectory(tmp_path / "copy", finished.record.model_copy(update={"finished": None}))
     copy.path.mkdir()
     copy.save()
-    assert "is not finished: go on with `rayfed-ssl sweep --resume" in refused(
+    assert "is not finished: resume it with `rayfed-ssl sweep --resume" in refused(
         write(tmp_path, "second", SECOND), copy.path
     )
 

@@ -1,10 +1,7 @@
 """Reproducing in small: two rows, two columns and two seeds of digits run, stop, go on, and say what failed."""
 
-import fcntl
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +11,11 @@ import pytest
 import yaml
 from click.testing import Result
 
-from rayfed_ssl.config.schema import Config
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.run_record import RunRecord
-from tune.reproductions.command import Wish, reproduce
-from tune.reproductions.runner import Execution, Job, Plan, in_process
+from tune.reproductions.reproduce import ReproductionRequest, reproduce
+from tune.sweeps.definition.trial_configs import run_of
+from tune.sweeps.execution.segments import run_segment
 
 Cli = Callable[..., Result]
 
@@ -47,6 +44,8 @@ TREE: dict[str, Any] = {
     "sizes": {"cpu": {"set": SMALL}},
 }
 
+POINT = {"cell": "FedSimCLR | IID"}
+
 TOO_MANY = {"recipe": "fedsimclr", "set": {"partition": {"name": "classes_per_client", "classes": 11}}}
 """Digits have ten classes, which no configuration knows before the run."""
 
@@ -58,31 +57,31 @@ def write(folder: Path, **changes: Any) -> str:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Wish, dict[str, Any], list[str]]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[ReproductionRequest, dict[str, Any], list[str]]:
     """A table that has been made, what was said, and what it says."""
     folder, said = tmp_path_factory.mktemp("made"), []
-    wish = Wish(write(folder), seeds=(0, 1), out=folder / "out")
-    reproduce(wish, said.append)
-    return wish, json.loads((wish.directory / "reproduction.json").read_text()), said
+    request = ReproductionRequest(write(folder), seeds=(0, 1), out=folder / "out")
+    reproduce(request, said.append)
+    return request, json.loads((request.directory / "reproduction.json").read_text()), said
 
 
 def test_cells_of_equal_settings_are_one_run(made):
-    wish, plain, said = made
+    request, plain, said = made
     runs = {cell["row"]: [] for cell in plain["cells"]}
     for cell in plain["cells"]:
         runs[cell["row"]].append(cell["runs"])
     assert runs["pooled"][0] == runs["pooled"][1]
     assert runs["FedSimCLR"][0] != runs["FedSimCLR"][1]
-    assert len(list(wish.folder.glob("*/run.json"))) == 2 * 3
-    assert said[-1].startswith("run 6 of 6: ")
+    assert len(list((request.directory / "runs").glob("*/run.json"))) == 2 * 3
+    assert said[-1].startswith("trial 3 ")
 
 
 def test_a_cell_shows_the_score_of_its_runs_beside_the_published_number(made):
-    wish, plain, _ = made
+    request, plain, _ = made
     cell = next(c for c in plain["cells"] if (c["row"], c["column"]) == ("FedSimCLR", "Non-IID"))
     scores = []
     for run in cell["runs"]:
-        record = RunRecord.open(wish.directory / run)
+        record = RunRecord.open(request.directory / run)
         assert record.config().partition.alpha == 1.0
         scores.append(100 * record.scores(2)["global"]["linear"])
     assert cell["ours"] == pytest.approx(scores, abs=1e-9)  # percent of a fraction, in floats
@@ -93,58 +92,40 @@ def test_a_cell_shows_the_score_of_its_runs_beside_the_published_number(made):
 
 
 def test_the_table_is_written_in_the_papers_layout(made):
-    wish, plain, _ = made
-    lines = (wish.directory / "table.md").read_text().splitlines()
+    request, plain, _ = made
+    lines = (request.directory / "table.md").read_text().splitlines()
     assert "|  | IID | Non-IID |" in lines
     assert [line.split(" | ")[0] for line in lines if line.startswith(("| p", "| F"))] == ["| pooled", "| FedSimCLR"]
     assert any("order alone" in line for line in lines)
-    assert plain["command"] == f"rayfed-ssl reproduce {wish.name} --size cpu --out {wish.out} --seed 0 --seed 1"
+    assert plain["command"] == f"rayfed-ssl reproduce {request.name} --size cpu --out {request.out} --seed 0 --seed 1"
     assert plain["agreement"]["cells"] == 3
 
 
 def test_what_is_finished_is_not_run_again(made):
-    wish, _, _ = made
-    before = {file: file.stat().st_mtime_ns for file in wish.folder.glob("*/run.json")}
+    request, plain, _ = made
+    before = {file: file.stat().st_mtime_ns for file in (request.directory / "runs").glob("*/run.json")}
     said: list[str] = []
-    reproduce(wish, said.append)
-    assert said == ["6 of 6 runs are there already"]
-    assert {file: file.stat().st_mtime_ns for file in wish.folder.glob("*/run.json")} == before
+    reproduce(request, said.append)
+    assert all(line.startswith("trial ") and "complete" in line for line in said)
+    assert {file: file.stat().st_mtime_ns for file in (request.directory / "runs").glob("*/run.json")} == before
+    assert json.loads((request.directory / "reproduction.json").read_text()) == plain
 
 
-def test_an_interrupted_table_goes_on_to_the_same_numbers(made, tmp_path: Path):
-    wish, plain, _ = made
-    again = replace(wish, out=tmp_path / "out")
-    _, _, planned = again.resolve()
-    again.folder.mkdir(parents=True)
-    names = list(planned.jobs)
-    first = Plan(dict(list(planned.jobs.items())[:2]))
-    Execution(first, again.folder, in_process).run()
-    shutil.copytree(wish.folder / names[2], again.folder / names[2])
-    (again.folder / names[3] / "checkpoints").mkdir(parents=True)  # stopped before its record began
-    said: list[str] = []
-    reproduce(again, said.append)
-    assert said[0] == "3 of 6 runs are there already"
-    assert said[-1].startswith("run 3 of 3: ")
+def test_an_interrupted_table_is_resumed_to_the_same_numbers(made, tmp_path: Path):
+    request, plain, _ = made
+    again = replace(request, out=tmp_path / "out")
+    runs = sorted((run for run in (request.directory / "runs").iterdir() if run.is_dir()), reverse=True)
+    for run in runs[:3]:
+        shutil.copytree(run, again.directory / "runs" / run.name)
+    (again.directory / "runs" / runs[3].name / "checkpoints").mkdir(parents=True)  # stopped before its record began
+    part = next(run for run in runs[4:] if RunRecord.open(run).config().rounds == 2)
+    whole = RunRecord.open(part)
+    copy = again.directory / "runs" / part.name
+    assert run_segment(whole.config(), copy, 1) is None
+    reproduce(again, lambda line: None)
     now = json.loads((again.directory / "reproduction.json").read_text())
     assert [cell["ours"] for cell in now["cells"]] == [cell["ours"] for cell in plain["cells"]]
-
-
-def test_a_run_that_stopped_between_rounds_is_resumed(made, tmp_path: Path):
-    wish, _, _ = made
-    _, _, planned = wish.resolve()
-    name, job = next((name, job) for name, job in planned.jobs.items() if job.config.rounds == 2)
-    shutil.copytree(wish.folder / name, tmp_path / name)
-    record = RunRecord.open(tmp_path / name)
-    whole = record.summary["rounds"][-1]["state_sha256"]
-    record.truncate(1)
-    for manifest in (tmp_path / name / "checkpoints").glob("*2.json"):
-        manifest.unlink()
-    execution = Execution(Plan({name: job}), tmp_path, in_process)
-    execution.run()
-    assert execution.failures == {}
-    record = RunRecord.open(tmp_path / name)
-    assert record.summary["finished"] is not None
-    assert record.summary["rounds"][-1]["state_sha256"] == whole
+    assert RunRecord.open(copy).summary["rounds"][-1]["state_sha256"] == whole.summary["rounds"][-1]["state_sha256"]
 
 
 def test_what_fails_is_reported_and_keeps_nothing_else_from_running(cli: Cli, tmp_path: Path):
@@ -158,11 +139,10 @@ def test_what_fails_is_reported_and_keeps_nothing_else_from_running(cli: Cli, tm
     assert "Failed, too many, IID, seed 0: " in result.output
 
 
-def test_processes_run_beside_each_other_and_say_why_they_fail(cli: Cli, tmp_path: Path):
-    rows = {
-        "FedSimCLR": {"recipe": "fedsimclr"},
-        "too many": TOO_MANY,
-    }
+@pytest.mark.slow
+@pytest.mark.ray
+def test_parallel_runs_are_trials_on_tune_and_report_why_they_fail(cli: Cli, tmp_path: Path):
+    rows = {"FedSimCLR": {"recipe": "fedsimclr"}, "too many": TOO_MANY}
     name = write(tmp_path, rows=rows, published={})
     result = cli("reproduce", name, "--column", "IID", "--out", tmp_path / "out", "--jobs", 2, "--json", "-q")
     assert result.exit_code == 1
@@ -170,36 +150,36 @@ def test_processes_run_beside_each_other_and_say_why_they_fail(cli: Cli, tmp_pat
     ours = {cell["row"]: cell["ours"] for cell in plain["cells"]}
     assert ours["FedSimCLR"][0] > 0
     assert ours["too many"] == [None]
-    assert ".log)" in plain["cells"][1]["failures"]["0"]
+    assert "11" in plain["cells"][1]["failures"]["0"]
 
 
-def test_a_second_run_begins_with_the_encoder_of_the_first(tmp_path: Path):
+def test_a_second_run_starts_from_the_encoder_of_the_first(tmp_path: Path):
     columns = {
         "10%": {
             "set": {"partition": {"name": "iid"}},
-            "after": {"recipe": "federated-finetune", "set": {"clients.labeled": 0.5}},
+            "then": {"recipe": "federated-finetune", "set": {"clients.labeled": 0.5}},
         }
     }
     rows = {"FedSimCLR": {"recipe": "fedsimclr"}, "alone": {"recipe": "fedavg-supervised", "runs": "second"}}
-    sizes = {"cpu": {"set": SMALL, "after": {"rounds": 1, "training": {"epochs": 1, "batch": 8}}}}
+    sizes = {"cpu": {"set": SMALL, "then": {"rounds": 1, "training": {"epochs": 1, "batch": 8}}}}
     name = write(tmp_path, rows=rows, columns=columns, sizes=sizes, score="supervised", published={})
-    wish = Wish(name, out=tmp_path / "out")
-    result = reproduce(wish, lambda line: None)
+    request = ReproductionRequest(name, out=tmp_path / "out")
+    result = reproduce(request, lambda line: None)
     assert result.failures == []
-    runs = [wish.directory / cell.runs[0] for cell in result.cells]
+    runs = [request.directory / cell.runs[0] for cell in result.cells]
     starts = [RunRecord.open(run).config().model.start for run in runs]
-    assert len(list(wish.folder.glob("*/run.json"))) == 3
+    assert len(list((request.directory / "runs").glob("*/run.json"))) == 3
     assert starts[0] is not None
     assert RunRecord.open(starts[0]).summary["method"] == "fedavg"
     assert starts[1] is None
 
 
-def test_what_needs_a_failed_run_is_left_out(tmp_path: Path):
-    config = Config.load("fedsimclr")
-    plan = Plan({"first": Job("first", config), "second": Job("second", config, "first")})
-    execution = Execution(plan, tmp_path, lambda config, directory, lock: "it is broken", jobs=2)
-    execution.run()
-    assert execution.failures == {"first": "it is broken", "second": "needs first, which failed"}
+def test_a_second_run_fails_with_its_first(tmp_path: Path):
+    columns = {"10%": {"then": {"recipe": "federated-finetune"}}}
+    name = write(tmp_path, rows={"too many": TOO_MANY}, columns=columns, published={}, score="supervised")
+    result = reproduce(ReproductionRequest(name, out=tmp_path / "out"), lambda line: None)
+    assert "11" in result.cells[0].failures["0"]
+    assert len(list((tmp_path / "out" / "runs").glob("*/run.json"))) == 0
 
 
 def test_a_column_without_data_is_left_out_with_a_line_that_says_how_to_get_them(cli: Cli, tmp_path: Path):
@@ -245,56 +225,37 @@ def test_a_mistake_is_one_line(cli: Cli, words: list[str], message: str):
 
 
 def test_another_tables_directory_is_refused(made):
-    wish, _, _ = made
-    with pytest.raises(ConfigError, match="holds small at cpu size"):
-        reproduce(replace(wish, name="flesd-figure5", settings=("data={name: digits}",)), lambda line: None)
+    request, _, _ = made
+    with pytest.raises(ConfigError, match=r"holds small .*name another directory"):
+        reproduce(replace(request, name="flesd-figure5", settings=("data={name: digits}",)), lambda line: None)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}"])
-def test_a_damaged_record_is_refused_in_one_line(made, tmp_path: Path, text: str):
-    (tmp_path / "reproduction.json").write_text(text)
-    with pytest.raises(ConfigError, match=r"reproduction.json is damaged .*: delete it, or name another"):
-        reproduce(replace(made[0], out=tmp_path), lambda line: None)
+def test_a_sweep_command_refuses_to_resume_it(cli: Cli, made):
+    result = cli("sweep", "--resume", made[0].directory)
+    assert result.exit_code == 2
+    assert f"holds a reproduction: resume it with `{made[0].command}`" in result.stderr
 
 
 def test_what_changes_bits_makes_another_run_and_what_does_not_makes_none(made):
     names = [
-        tuple(replace(made[0], settings=words).resolve()[2].jobs)
-        for words in ((), ("engine.actors=3",), ("engine.threads=2",), ("engine.precision=bf16",))
+        [run_of(replace(made[0], settings=settings).resolve()[2].sweep, POINT, 0).name]
+        for settings in ((), ("engine.actors=3",), ("engine.threads=2",), ("engine.precision=bf16",))
     ]
     assert names[0] == names[1]
-    assert len(set(names)) == 3
-
-
-def test_a_run_that_a_killed_call_left_behind_is_waited_for(tmp_path: Path):
-    config, said, tried = Config.load("fedsimclr"), [], []
-    (tmp_path / ".locks").mkdir()
-    with (tmp_path / ".locks" / "first").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        sleep = [sys.executable, "-c", "import sys; sys.stdin.read()"]
-        orphan = subprocess.Popen(sleep, stdin=subprocess.PIPE, pass_fds=(lock.fileno(),))
-
-    def say(line: str) -> None:
-        said.append(line)
-        if "waiting" in line:
-            orphan.communicate(timeout=60)
-
-    Execution(Plan({"first": Job("first", config)}), tmp_path, lambda *words: tried.append(orphan.poll()), 2, say).run()
-    assert said[0] == "first is being run by another process: waiting for it"
-    assert tried == [0]
+    assert len({name for (name,) in names}) == 3
 
 
 def test_a_table_is_there_even_if_its_figure_cannot_be_drawn(made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def broken(*words: Any) -> None:
         raise RuntimeError("no ink")
 
-    wish = replace(made[0], name=write(tmp_path, kind="figure", draw="bars"), out=tmp_path / "out", seeds=(0,))
-    shutil.copytree(made[0].folder, wish.folder)
+    request = replace(made[0], name=write(tmp_path, kind="figure", draw="bars"), out=tmp_path / "out", seeds=(0,))
+    shutil.copytree(made[0].directory / "runs", request.directory / "runs")
     monkeypatch.setattr("rayfed_ssl.reports.reproduction_figures.draw_reproduction", broken)
     with pytest.raises(RuntimeError, match="no ink"):
-        reproduce(wish, lambda line: None)
-    assert (wish.directory / "table.md").is_file()
-    assert json.loads((wish.directory / "reproduction.json").read_text())["cells"]
+        reproduce(request, lambda line: None)
+    assert (request.directory / "table.md").is_file()
+    assert json.loads((request.directory / "reproduction.json").read_text())["cells"]
 
 
 def test_a_cell_alone_is_left_out_for_its_public_data_or_what_it_transfers_to(tmp_path: Path):
@@ -305,8 +266,8 @@ def test_a_cell_alone_is_left_out_for_its_public_data_or_what_it_transfers_to(tm
     }
     rows = {"public": {"recipe": "flesd"}, "FedSimCLR": {"recipe": "fedsimclr"}}
     columns = {"IID": {}, "elsewhere": {"set": target}}
-    wish = Wish(write(tmp_path, rows=rows, columns=columns, sizes=sizes, published={}))
-    shown, skipped, planned = wish.resolve()
+    request = ReproductionRequest(write(tmp_path, rows=rows, columns=columns, sizes=sizes, published={}))
+    shown, skipped, directory = request.resolve()
     assert [(cell.row, cell.column) for cell in shown.cells] == [("FedSimCLR", "IID")]
     assert list(skipped) == ["public, IID", "elsewhere"]
-    assert len(planned.jobs) == 1
+    assert directory.sweep.num_trials == 1

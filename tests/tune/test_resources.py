@@ -7,12 +7,12 @@ import pytest
 from actors.cluster.machine import Node
 from actors.placement.actor_cost import ACTOR_BYTES
 from rayfed_ssl.errors import ConfigError
-from tune.sweeps.execution.resources import Room
+from tune.sweeps.execution.resources import TrialResources
 
 
 def test_memory_that_another_machine_has_is_not_reserved(tiny):
     machines = [Node("many-cores", cpus=32, memory=3e8), Node("much-memory", cpus=1, memory=64e9)]
-    (bundle,) = Room(machines).placed(tiny("fedavg", "engine.threads=8"))[1]
+    (bundle,) = TrialResources(machines).placed(tiny("fedavg", "engine.threads=8"))[1]
     assert bundle["CPU"] == 8
     assert bundle["memory"] <= 3e8
 
@@ -27,44 +27,41 @@ def test_memory_that_another_machine_has_is_not_reserved(tiny):
 )
 def test_what_no_machine_has_is_refused(tiny, override, says):
     with pytest.raises(ConfigError, match=says):
-        Room([Node("small", cpus=2)]).check(tiny("fedavg", *override.split()))
+        TrialResources([Node("small", cpus=2)]).placed(tiny("fedavg", *override.split()))
 
 
 def test_trials_that_differ_little_reserve_the_same_so_that_one_process_serves_them_all(tiny):
-    room = Room([Node("small", cpus=2, memory=8e9)])
-    bundles = [room.placed(tiny("fedavg", f"training.batch={batch}"))[1] for batch in (16, 32, 48)]
+    resources = TrialResources([Node("small", cpus=2, memory=8e9)])
+    bundles = [resources.placed(tiny("fedavg", f"training.batch={batch}"))[1] for batch in (16, 32, 48)]
     assert bundles[0] == bundles[1] == bundles[2]
 
 
 def test_actors_are_reserved_with_their_trial_and_their_number_is_fixed(tiny):
-    config, bundles = Room([Node("large", cpus=8)]).placed(tiny("fedavg", "engine.executor=ray", "engine.actors=2"))
+    config, bundles = TrialResources([Node("large", cpus=8)]).placed(
+        tiny("fedavg", "engine.executor=ray", "engine.actors=2")
+    )
     assert bundles == [{}, {"CPU": 1.0}, {"CPU": 1.0}]
     assert config.engine.actors == 2
 
 
 def test_memory_is_reserved_for_actors_and_for_the_trial_s_own_process(tiny):
     federated = tiny("fedavg", "engine.executor=ray", "engine.actors=2")
-    large = Room([Node("large", cpus=200, memory=64e9)])
+    large = TrialResources([Node("large", cpus=200, memory=64e9)])
     own, *each = large.placed(federated)[1]
     assert len(each) == 2
     assert all(bundle["memory"] > ACTOR_BYTES for bundle in each)
     assert own["memory"] > ACTOR_BYTES
     together = own["memory"] + sum(bundle["memory"] for bundle in each)
-    tight = Room([Node("tight", cpus=64, memory=together - 1e6)]).placed(federated)[1]
+    tight = TrialResources([Node("tight", cpus=64, memory=together - 1e6)]).placed(federated)[1]
     assert sum(bundle["memory"] for bundle in tight) <= together - 1e6
     assert tight[1:] == each
-    assert large.at_once([own, *each]) == int(64e9 // together)
-    two = Room([Node("a", cpus=2, memory=each[0]["memory"]), Node("b", cpus=2, memory=each[0]["memory"])])
+    two = TrialResources([Node("a", cpus=2, memory=each[0]["memory"]), Node("b", cpus=2, memory=each[0]["memory"])])
     assert two.placed(federated)[1] == [{}, *each]
 
 
 def test_trials_share_what_the_server_trains_unless_the_user_says_where(tiny, tmp_path):
-    room = Room([Node("small", cpus=2)], tmp_path)
-    assert room.placed(tiny("fedavg"))[0].engine.shared == tmp_path
-    assert room.placed(tiny("fedavg", f"engine.shared={tmp_path / 'mine'}"))[0].engine.shared == Path(tmp_path / "mine")
-
-
-def test_as_many_trials_at_once_as_the_scarcest_resource_allows():
-    room = Room([Node("a", cpus=4, memory=8e9), Node("b", cpus=4, memory=8e9)])
-    assert room.at_once([{"CPU": 1.0, "memory": 4e9}]) == 4
-    assert room.at_once([{}, {"CPU": 2.0}, {"CPU": 2.0}]) == 2
+    resources = TrialResources([Node("small", cpus=2)], tmp_path)
+    assert resources.placed(tiny("fedavg"))[0].engine.shared == tmp_path
+    assert resources.placed(tiny("fedavg", f"engine.shared={tmp_path / 'mine'}"))[0].engine.shared == Path(
+        tmp_path / "mine"
+    )

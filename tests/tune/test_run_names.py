@@ -5,7 +5,7 @@ from collections.abc import Callable
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.config.sections import BITS, Engine
 from rayfed_ssl.records.manifest import settings_sha256
-from tune.reproductions.runner import run_name
+from tune.sweeps.definition.trial_configs import run_name
 
 Tiny = Callable[..., Config]
 

@@ -18,8 +18,9 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.run_record import RunRecord
 from tests.actors.conftest import killing
 from tests.conftest import tiny_tree
-from tune.sweeps.execution.runner import SweepDirectory, run_sweep
-from tune.sweeps.results.trial_table import read_rows
+from tune.sweeps.execution.directory import SweepDirectory
+from tune.sweeps.execution.runner import run_sweep
+from tune.sweeps.execution.trial_table import read_rows
 
 pytestmark = pytest.mark.ray
 
@@ -117,11 +118,11 @@ def test_an_interrupted_sweep_goes_on_to_the_same_results_and_makes_no_run_twice
     assert done
     assert is_idle()  # nothing is held for trials that were interrupted
     again = SweepDirectory.open(directory.path)
-    assert again.content["finished"] is None
+    assert again.record.finished is None
     run_sweep(again, concurrency=2)
     assert result(again) == undisturbed
     assert {run: (run / "run.json").stat().st_mtime_ns for run in done} == before
-    assert SweepDirectory.open(directory.path).content["finished"] is not None
+    assert SweepDirectory.open(directory.path).record.finished is not None
 
 
 def test_a_trial_whose_process_is_killed_goes_on(undisturbed, tmp_path):
@@ -135,10 +136,10 @@ def test_a_trial_whose_process_is_killed_goes_on(undisturbed, tmp_path):
 def test_a_finished_sweep_that_is_gone_on_with_runs_nothing(tmp_path):
     directory = begin(tmp_path, search="grid", space={"method.mu": [0.1, 1.0]}, maximize="knn")
     run_sweep(directory)
-    first, told, content = result(directory), list[str](), SweepDirectory.open(directory.path).content
+    first, told, record = result(directory), list[str](), SweepDirectory.open(directory.path).record
     run_sweep(SweepDirectory.open(directory.path), say=told.append)
     assert result(directory) == first
-    assert SweepDirectory.open(directory.path).content == content
+    assert SweepDirectory.open(directory.path).record == record
     assert not any("round" in line for line in told if line.startswith("trial 0, seed"))
 
 
@@ -209,7 +210,7 @@ def test_two_processes_do_not_run_one_sweep(tmp_path):
 def test_other_points_than_before_are_refused(tmp_path):
     directory = begin(tmp_path, search="grid", space={"method.mu": [0.1]}, maximize="knn")
     run_sweep(directory)
-    directory.content["points"] = [{"method.mu": 0.2}]
+    directory.record.points = [{"method.mu": 0.2}]
     directory.save()
     with pytest.raises(ConfigError, match=r"trial 0 was .*0\.2.* and would now be .*0\.1"):
         run_sweep(SweepDirectory.open(directory.path))
@@ -227,7 +228,7 @@ def test_a_sweep_that_was_killed_goes_on_to_the_same_table(undisturbed, tmp_path
         assert time.monotonic() < limit
     process.kill()
     process.wait()
-    assert SweepDirectory.open(out).content["finished"] is None
+    assert SweepDirectory.open(out).record.finished is None
     ended = subprocess.run(
         [*command, "--resume", str(out), "--quiet"], capture_output=True, text=True, timeout=300, check=False
     )

@@ -8,8 +8,7 @@ import optuna
 import pytest
 
 from tune.sweeps.definition.files import load_sweep
-from tune.sweeps.search.early_stopping import make_rule
-from tune.sweeps.search.search import Leg, Outcome, Search
+from tune.sweeps.search.search import Outcome, Search, Segment
 
 RANGES = {"method.mu": {"log": [0.001, 10]}, "training.batch": {"integer": [8, 64], "log": True}}
 
@@ -26,23 +25,28 @@ def sweep(**change):
     return load_sweep(tree | change)
 
 
-def answer(leg: Leg) -> Outcome:
+def answer(segment: Segment) -> Outcome:
     """A made-up result that depends on the settings, the seed and the round, and fails for some settings."""
-    config = leg.config
+    config = segment.run.config
     if config.training.batch % 7 == 0:
-        return Outcome(failure="a batch of seven days")
-    value = 1 / (1 + abs(config.method.mu - 0.1)) + 0.001 * config.training.batch + 0.01 * leg.seed + 0.02 * leg.until
+        return Outcome(failure="a batch of seven")
+    value = (
+        1 / (1 + abs(config.method.mu - 0.1))
+        + 0.001 * config.training.batch
+        + 0.01 * segment.seed
+        + 0.02 * segment.until
+    )
     return Outcome({"knn": value, "bytes": float(config.training.batch)})
 
 
 def explore(search: Search, width: int, order: random.Random) -> list[tuple]:
-    """Run a search with so many legs under way, which end in a random order; tell what became of the trials."""
-    flying: list[Leg] = []
+    """Run a search with so many segments under way, which end in a random order; give the results of the trials."""
+    running: list[Segment] = []
     while not search.finished:
-        while len(flying) < width and (leg := search.next()) is not None:
-            flying.append(leg)
-        leg = flying.pop(order.randrange(len(flying)))
-        search.done(leg, answer(leg))
+        while len(running) < width and (segment := search.next()) is not None:
+            running.append(segment)
+        segment = running.pop(order.randrange(len(running)))
+        search.done(segment, answer(segment))
     return [(t.number, dict(t.point), t.state, t.values, t.reached, t.reason) for t in search.trials]
 
 
@@ -79,20 +83,20 @@ def test_every_trial_ends_and_has_its_number_in_the_study(kind):
 
 def test_a_search_that_adapts_waits_for_its_generation():
     search = Search(sweep(**KINDS["tpe"]))
-    legs = [search.next() for _ in range(4)]
-    assert all(leg is not None for leg in legs)
+    segments = [search.next() for _ in range(4)]
+    assert all(segment is not None for segment in segments)
     assert search.next() is None
-    for leg in legs[:3]:
-        search.done(leg, answer(leg))
+    for segment in segments[:3]:
+        search.done(segment, answer(segment))
         assert search.next() is None
-    search.done(legs[3], answer(legs[3]))
+    search.done(segments[3], answer(segments[3]))
     assert search.next() is not None
 
 
 def test_a_search_that_does_not_adapt_never_waits():
     search = Search(sweep())
-    legs = [search.next() for _ in range(12)]
-    assert all(leg is not None for leg in legs)
+    segments = [search.next() for _ in range(12)]
+    assert all(segment is not None for segment in segments)
     assert search.next() is None
 
 
@@ -139,9 +143,9 @@ def test_seeds_are_repeats_and_a_trial_is_judged_by_their_mean():
     explore(search, 2, random.Random(0))
     for trial in search.trials:
         assert list(trial.runs) == [0, 1]
-        assert {config.seed for config in trial.runs.values()} == {0, 1}
+        assert {run.config.seed for run in trial.runs.values()} == {0, 1}
     trial = next(trial for trial in search.trials if trial.state == "complete")
-    values = [answer(Leg(trial.number, seed, "", config, 9)).scores["knn"] for seed, config in trial.runs.items()]
+    values = [answer(Segment(trial.number, seed, run, 9)).scores["knn"] for seed, run in trial.runs.items()]
     assert trial.values == (pytest.approx(fmean(values), rel=1e-12),)
 
 
@@ -181,13 +185,39 @@ def test_what_a_killed_process_left_of_optunas_lock_keeps_nobody_waiting(tmp_pat
     assert not lock.is_symlink()
 
 
-@pytest.mark.parametrize(("score", "kept"), [("knn", 0.9), ("diag_alignment", 0.1), ("bytes", 0.1)])
-def test_early_stopping_knows_whether_more_of_its_score_is_better(score, kept):
-    stop = sweep(maximize="linear", stop={"rule": "asha", "reduction": 2, "score": score}).stop
-    assert stop is not None
-    rule = make_rule(stop)
-    assert [rule.stops(number, 1, value) for number, value in enumerate((0.5, kept, 1.0 - kept))] == [
-        False,
-        False,
-        True,
-    ]
+@pytest.mark.parametrize(
+    ("goal", "score", "better"), [("knn", "knn", 0.9), ("linear", "diag_alignment", 0.1), ("linear", "bytes", 0.1)]
+)
+def test_early_stopping_knows_whether_more_of_its_score_is_better(goal, score, better):
+    chosen = sweep(maximize=goal, stop={"rule": "asha", "reduction": 2, "score": score}, trials=3, generation=3)
+    search = Search(chosen)
+    segments = [search.next() for _ in range(3)]
+    for segment, value in zip(segments, (0.5, better, 1.0 - better), strict=True):
+        search.done(segment, Outcome({score: value}))
+    assert [trial.state for trial in search.trials] == ["waiting", "waiting", "stopped"]
+
+
+def test_asha_continues_the_best_of_each_rung():
+    search = Search(sweep(stop={"rule": "asha", "grace": 1, "reduction": 3}, trials=9, generation=9))
+    segments = [search.next() for _ in range(9)]
+    for segment, value in zip(segments, (5, 4, 3, 9, 8, 7, 6, 2, 1), strict=True):
+        search.done(segment, Outcome({"knn": value / 10}))
+    # A trial continues that is in the best third of those so far, rounded down, and the best of fewer than three.
+    assert [trial.number for trial in search.trials if trial.state == "waiting"] == [0, 3]
+
+
+def test_a_second_run_starts_from_the_first_and_reports_its_scores():
+    variants = {"A": {"then": {"recipe": "federated-finetune"}}, "B": {}}
+    search = Search(
+        sweep(recipe="fedsimclr", set={}, search="grid", trials=None, space={"system": {"variants": variants}})
+    )
+    first, plain = search.next(), search.next()
+    assert search.next() is None
+    assert (first.run.name, first.scores, plain.scores) == (plain.run.name, (), ("knn",))
+    search.done(first, Outcome())
+    second = search.next()
+    assert second.run.first.name == first.run.name
+    assert second.run.config.method_name == "fedavg"
+    search.done(second, Outcome({"knn": 0.5}))
+    search.done(plain, Outcome(failure="it is broken"))
+    assert [(trial.state, trial.values) for trial in search.trials] == [("complete", (0.5,)), ("failed", ())]

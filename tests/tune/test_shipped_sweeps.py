@@ -1,6 +1,5 @@
 """The sweeps that come with the package: all load, all points resolve, and settings and grids are the papers'."""
 
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -8,11 +7,11 @@ import pytest
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.evaluation.registry import is_score
-from rayfed_ssl.reproductions.loading import load_reproduction
+from rayfed_ssl.reproductions.definition import load_reproduction
 from tune.sweeps.definition.files import load_sweep, read_sweep, sweep_names
-from tune.sweeps.definition.spaces import Point, Range
-from tune.sweeps.definition.sweep import BYTES, Sweep
-from tune.sweeps.execution.trial_configs import config_of
+from tune.sweeps.definition.schema import BYTES, Sweep
+from tune.sweeps.definition.space import Integer, Log, Point, Range
+from tune.sweeps.definition.trial_configs import config_of
 
 NAMES = [
     *("flesd-rounds", "flesd-temperature", "flesd-queue", "flesd-sparsity", "flesd-upload", "flesd-tpe"),
@@ -25,10 +24,9 @@ SMALL = [name for name in NAMES if name.endswith("-cpu")]
 
 def points_of(sweep: Sweep) -> list[Point]:
     """All points of a grid; of a search the corners of its space."""
-    if sweep.search == "grid":
+    if sweep.search.name == "grid":
         return sweep.space.grid()
-    assert all(isinstance(one, Range) for one in sweep.space.free)
-    ends = [(int(one.low), int(one.high)) if one.integer else (one.low, one.high) for one in sweep.space.free]
+    ends = [one.ends for one in sweep.space.parameters.values() if isinstance(one, Range)]
     return [dict(zip(sweep.space.names, corner, strict=True)) for corner in product(*ends)]
 
 
@@ -37,7 +35,7 @@ def begun(sweep: Sweep) -> Sweep:
     if sweep.begin is None:
         return sweep
     assert sweep.begin.take == ("rounds",)
-    return replace(sweep, settings=dict(sweep.settings) | {"rounds": 10})
+    return sweep.model_copy(update={"settings": sweep.settings | {"rounds": 10}})
 
 
 def configs(name: str) -> list[Config]:
@@ -208,13 +206,13 @@ def test_uploads_are_compared_in_every_form_by_accuracy_and_bytes(name: str):
 def test_the_search_runs_over_orders_of_magnitude_and_stops_early():
     for name in ("flesd-tpe", "flesd-tpe-cpu"):
         sweep = load_sweep(name)
-        temperature, queue = sweep.space.free
-        assert isinstance(temperature, Range)
-        assert isinstance(queue, Range)
-        assert (temperature.name, temperature.log, temperature.integer) == ("method.temperature", True, False)
-        assert (queue.name, queue.log, queue.integer) == ("method.queue_size", True, True)
+        assert sweep.space.names == ("method.temperature", "method.queue_size")
+        temperature, queue = sweep.space.parameters.values()
+        assert isinstance(temperature, Log)
+        assert isinstance(queue, Integer)
+        assert queue.is_log
         assert sweep.stop is not None
-        assert (sweep.search, sweep.stop.rule) == ("tpe", "asha")
+        assert (sweep.search.name, sweep.stop.rule) == ("tpe", "asha")
 
 
 def test_the_offline_sweep_is_short_and_needs_no_files():

@@ -8,10 +8,10 @@ import pytest
 
 from tests.tune.swept import GRID, begin, ended, fabricate, result
 from tune.sweeps.definition.files import load_sweep
+from tune.sweeps.execution.trial_table import read_rows
 from tune.sweeps.results.figures import draw_curves, draw_sweep, draw_trade_off
 from tune.sweeps.results.optuna_figures import optuna_drawings
 from tune.sweeps.results.trial_results import results_of
-from tune.sweeps.results.trial_table import read_rows
 
 CURVE = {
     "recipe": "digits",
@@ -109,7 +109,7 @@ def test_the_front_is_stepped_over_bytes():
 def grid(tmp_path_factory):
     """The grid with scores that no run has given, all of them different."""
     directory = begin(tmp_path_factory.mktemp("figures"), GRID, "grid")
-    fabricate(directory, lambda leg: {"linear": 0.3 + 0.1 * leg.trial + 0.01 * leg.seed})
+    fabricate(directory, lambda one: {"linear": 0.3 + 0.1 * one.trial + 0.01 * one.seed})
     return directory
 
 

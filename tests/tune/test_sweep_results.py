@@ -8,14 +8,14 @@ import yaml
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.html.schemas import SweepFile, damage
 from rayfed_ssl.reports.html.sources import open_sources
+from rayfed_ssl.reports.sweep_results import SweepResults
 from tests.tune.swept import FRONT, TINY, begin, go_on
 from tune.sweeps.definition.files import load_sweep
-from tune.sweeps.execution.runner import SweepDirectory
-from tune.sweeps.execution.trial_configs import config_of
+from tune.sweeps.definition.trial_configs import config_of
+from tune.sweeps.execution.directory import SweepDirectory
 from tune.sweeps.results.best_recipe import recipe_of
-from tune.sweeps.results.summary import present, read_result, write_results
+from tune.sweeps.results.summary import print_results, summarize_sweep, write_results
 
 HELD_OUT = 8
 """A tenth of the tiny recipe's training samples, of each class as many as fit."""
@@ -53,7 +53,6 @@ def test_numbers_are_those_of_the_runs(grid):
         ]
         assert trial["values"]["linear"]["each"] == each
         assert trial["seeds"] == [0, 1]
-        assert trial["derived"] == {"training.epochs": 2 // trial["point"]["rounds"]}
     assert content["best"]["values"]["linear"]["mean"] == max(trial["values"]["linear"]["mean"] for trial in done)
     assert content["states"] == {"complete": 4, "stopped": 0, "failed": 2, "waiting": 0}
     assert (content["runs"], content["held_out"], content["front"]) == (8, [HELD_OUT], [])
@@ -149,18 +148,18 @@ def test_a_sweep_of_which_nothing_has_run_has_empty_tables(tmp_path):
 
 def test_the_terminal_shows_table_remarks_and_files(grid, capsys):
     directory, made = grid
-    present(made, directory.path, as_json=False)
+    print_results(made, directory.path, as_json=False)
     out = capsys.readouterr().out
     assert out.startswith("linear (%), more is better\nrounds ")
     assert f"recipe: {directory.path / 'best.yaml'}" in out
     assert f"figure: {directory.path / 'figures/curve-linear.png'}" in out
-    present(made, directory.path, as_json=True)
+    print_results(made, directory.path, as_json=True)
     assert json.loads(capsys.readouterr().out) == json.loads((directory.path / "results.json").read_text())
 
 
 def test_the_report_reads_what_is_written(grid, front):
     for directory, _ in (grid, front):
-        assert damage(json.loads((directory.path / "results.json").read_text()), SweepFile) is None
+        SweepResults.model_validate_json((directory.path / "results.json").read_text())
     directory, made = grid
     sources = open_sources([directory.path])
     assert (len(sources.runs), sources.left_out) == (8, ())
@@ -193,18 +192,20 @@ def test_an_encoder_that_may_have_seen_the_held_out_samples_is_told(tmp_path):
     go_on(third)
     fourth = begin(tmp_path / "fourth", grid | {"set": {"model.start": str(sorted(third.runs.iterdir())[0])}})
     go_on(fourth)
-    (told,) = [line for line in read_result(fourth).remarks if "may have seen" in line]
+    (told,) = [line for line in summarize_sweep(fourth).remarks if "may have seen" in line]
     assert told.startswith(str(starts[1]))
     for start in starts:
         (start / "run.json").unlink()
-    assert sum("does not say what it was trained on; it may have" in line for line in read_result(again).remarks) == 2
+    assert (
+        sum("does not say what it was trained on; it may have" in line for line in summarize_sweep(again).remarks) == 2
+    )
 
 
 def test_runs_of_several_versions_are_told(swept_grid, tmp_path):
     directory = SweepDirectory.open(shutil.copytree(swept_grid.path, tmp_path / "copy"))
-    assert not any("several versions" in line for line in read_result(directory).remarks)
+    assert not any("several versions" in line for line in summarize_sweep(directory).remarks)
     file = next(directory.runs.glob("*/run.json"))
     summary = json.loads(file.read_text())
     file.write_text(json.dumps(summary | {"versions": summary["versions"] | {"torch": "2.0"}}))
-    (told,) = [line for line in read_result(directory).remarks if "several versions" in line]
+    (told,) = [line for line in summarize_sweep(directory).remarks if "several versions" in line]
     assert "torch 2.0 and " in told

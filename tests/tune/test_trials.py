@@ -1,12 +1,10 @@
-"""Legs on their way: what an earlier call came to is answered and not run again."""
+"""Segments of runs: what an earlier call has run is answered and not run again."""
 
 import errno
 import json
 from contextlib import ExitStack
 from pathlib import Path
 
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 
 from actors.cluster.machine import Node
@@ -15,20 +13,19 @@ from rayfed_ssl.engine.round_loop import ServerError
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.run_record import RunRecord
 from tests.tune.test_search import KINDS, answer, sweep
-from tune.sweeps.execution.resources import Room
-from tune.sweeps.execution.same_data import SameData
-from tune.sweeps.execution.trial_configs import scores_after, why_none
-from tune.sweeps.execution.trials import Legs, LegSearcher, make_leg
-from tune.sweeps.results.rows import Known, _progress
+from tune.sweeps.execution.resources import TrialResources
+from tune.sweeps.execution.scores import scores_after, why_none
+from tune.sweeps.execution.segments import DataCheck, SegmentQueue, run_segment
+from tune.sweeps.execution.tune_trials import SegmentSearcher
 from tune.sweeps.search.search import Outcome, Search
 
 
 def explore(folder: Path, failures: dict[str, str], dies: int | None) -> list[tuple]:
     """Run a search whose runs leave nothing on disk; one of its trials dies."""
     search = Search(sweep(**KINDS["tpe"]))
-    legs = Legs(search, folder, failures)
-    while (leg := legs.next()) is not None:
-        legs.done(leg.name, Outcome(failure="its process died") if leg.trial == dies else answer(leg))
+    queue = SegmentQueue(search, folder, failures)
+    while (segment := queue.next()) is not None:
+        queue.done(segment.run.name, Outcome(failure="its process died") if segment.trial == dies else answer(segment))
     return [(trial.number, dict(trial.point), trial.state, trial.reason) for trial in search.trials]
 
 
@@ -46,10 +43,10 @@ def test_what_the_machines_cannot_carry_is_refused_alone_and_keeps_its_runs(kind
             raise ConfigError(f"too much:\n{config.training.batch}")
 
     search = Search(sweep(**KINDS[kind]))
-    legs = Legs(search, tmp_path, check=check)
-    while (leg := legs.next()) is not None:
-        assert leg.config.training.batch <= 14
-        legs.done(leg.name, answer(leg))
+    queue = SegmentQueue(search, tmp_path, check=check)
+    while (segment := queue.next()) is not None:
+        assert segment.run.config.training.batch <= 14
+        queue.done(segment.run.name, answer(segment))
     assert search.finished
     for trial in search.trials:
         batch = trial.point["training.batch"]
@@ -59,7 +56,7 @@ def test_what_the_machines_cannot_carry_is_refused_alone_and_keeps_its_runs(kind
 
 def test_a_run_that_was_not_scored_to_its_end_is_run_again(tmp_path, tiny):
     config = tiny("fedavg", "rounds=1")
-    assert make_leg(config, tmp_path / "run", 1) is None
+    assert run_segment(config, tmp_path / "run", 1) is None
     assert scores_after(tmp_path / "run", ["bytes"], None, 1, whole=True) is not None
     summary = json.loads((tmp_path / "run" / "run.json").read_text())
     (tmp_path / "run" / "run.json").write_text(json.dumps(summary | {"finished": None}))
@@ -68,45 +65,30 @@ def test_a_run_that_was_not_scored_to_its_end_is_run_again(tmp_path, tiny):
 
 
 def test_a_score_that_is_not_there_is_named(tmp_path, tiny):
-    assert make_leg(tiny("fedavg", "rounds=1"), tmp_path / "run", 1) is None
+    assert run_segment(tiny("fedavg", "rounds=1"), tmp_path / "run", 1) is None
     told = why_none(tmp_path / "run", ["bytes", "linear"], "mean", 1)
     assert told == "linear is of global in this method, which take: mean does not mean: leave take out"
     assert why_none(tmp_path / "run", ["linear-moco"], None, 1).startswith("run has no score linear-moco after round 1")
 
 
-def test_a_leg_waits_for_a_process_that_is_on_its_way_out(tmp_path, tiny, monkeypatch):
+def test_a_segment_waits_for_a_process_that_is_ending(tmp_path, tiny, monkeypatch):
     config = tiny("fedavg", "rounds=2")
-    assert make_leg(config, tmp_path / "run", 1) is None
+    assert run_segment(config, tmp_path / "run", 1) is None
     held = ExitStack()
     held.enter_context(RunRecord.open(tmp_path / "run").locked())
-    monkeypatch.setattr("tune.sweeps.execution.trials.time.sleep", lambda seconds: held.close())
-    assert make_leg(config, tmp_path / "run", 2) is None
-    monkeypatch.setattr("tune.sweeps.execution.trials.PATIENCE", -1.0)
+    monkeypatch.setattr("tune.sweeps.execution.segments.time.sleep", lambda seconds: held.close())
+    assert run_segment(config, tmp_path / "run", 2) is None
+    monkeypatch.setattr("tune.sweeps.execution.segments.BUSY_TIMEOUT", -1.0)
     with RunRecord.open(tmp_path / "run").locked():
-        assert "another process is running" in (make_leg(config, tmp_path / "run", 2) or "")
+        assert "another process is running" in (run_segment(config, tmp_path / "run", 2) or "")
 
 
 def test_runs_of_other_data_are_not_taken_for_these(tmp_path, tiny):
-    assert make_leg(tiny("fedavg", "rounds=1"), tmp_path / "run", 1) is None
-    SameData().confirm(tmp_path / "run", tiny("fedavg"))
+    assert run_segment(tiny("fedavg", "rounds=1"), tmp_path / "run", 1) is None
+    DataCheck().confirm(tmp_path / "run", tiny("fedavg"))
     with pytest.raises(ConfigError, match="was made of other data than digits has now"):
-        SameData().confirm(tmp_path / "run", tiny("fedavg", "data.train_limit=100"))
-    SameData().confirm(tmp_path / "run", tiny("fedavg", "data={name: folder, path: /nowhere}"))
-
-
-def test_scores_that_come_after_a_round_are_seen(tmp_path, tiny):
-    assert make_leg(tiny("fedavg", "rounds=1", "evaluation.every=1"), tmp_path / "run", 1) is None
-    later = tmp_path / "run" / "metrics.parquet"
-    scored, summary = later.read_bytes(), (tmp_path / "run" / "run.json").read_bytes()
-    table = pq.read_table(later)
-    pq.write_table(table.filter(pc.not_equal(table["name"], "knn")), later)
-    known: Known = {}
-    before = _progress(tmp_path / "run", None, known)
-    later.write_bytes(scored)
-    after = _progress(tmp_path / "run", None, known)
-    assert "score.knn" not in before
-    assert "score.knn" in after
-    assert (tmp_path / "run" / "run.json").read_bytes() == summary
+        DataCheck().confirm(tmp_path / "run", tiny("fedavg", "data.train_limit=100"))
+    DataCheck().confirm(tmp_path / "run", tiny("fedavg", "data={name: folder, path: /nowhere}"))
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
@@ -121,14 +103,16 @@ def test_a_full_disk_is_no_result_of_a_trial(tmp_path, tiny, monkeypatch, wrappe
 
     monkeypatch.setattr("rayfed_ssl.runs.run", full)
     with pytest.raises(OSError, match="No space left on device"):
-        make_leg(tiny("fedavg"), tmp_path / "run", 1)
+        run_segment(tiny("fedavg"), tmp_path / "run", 1)
 
 
-def test_trouble_of_the_machine_ends_the_sweep_and_is_not_remembered(tmp_path):
+def test_a_disk_error_ends_the_sweep_and_is_not_recorded(tmp_path):
     failures: dict[str, str] = {}
-    searcher = LegSearcher(Legs(Search(sweep(**KINDS["tpe"])), tmp_path, failures), Room([Node("large", cpus=8)]))
-    assert "leg" in searcher.suggest("a")
-    searcher.on_trial_complete("a", {"trouble": json.dumps([errno.ENOSPC, "there"])})
+    searcher = SegmentSearcher(
+        SegmentQueue(Search(sweep(**KINDS["tpe"])), tmp_path, failures), TrialResources([Node("large", cpus=8)])
+    )
+    assert "segment" in searcher.suggest("a")
+    searcher.on_trial_complete("a", {"disk_error": json.dumps([errno.ENOSPC, "there"])})
     assert isinstance(searcher.error, OSError)
     assert searcher.suggest("b") == "FINISHED"
     assert not failures

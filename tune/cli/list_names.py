@@ -7,7 +7,7 @@ import typer
 
 if TYPE_CHECKING:
     from rayfed_ssl.data.augmentation import Views
-    from tune.sweeps.definition.sweep import Sweep
+    from tune.sweeps.definition.schema import Sweep
 
 
 def list_names(
@@ -101,9 +101,9 @@ def _recipes() -> dict[str, str]:
 
 
 def _reproductions() -> dict[str, str]:
-    from rayfed_ssl.reproductions.loading import read_reproduction, reproduction_names
+    from rayfed_ssl.reproductions.definition import read_reproduction, reproduction_names
 
-    return {name: read_reproduction(name)["title"] for name in reproduction_names()}
+    return {name: read_reproduction(name).title for name in reproduction_names()}
 
 
 def _sweeps() -> dict[str, str]:
@@ -113,10 +113,8 @@ def _sweeps() -> dict[str, str]:
 
 
 def _describe_sweep(sweep: "Sweep") -> str:
-    from tune.sweeps.results.trial_results import number_of
-
     after = f", after {sweep.begin.sweep}" if sweep.begin else ""
-    return f"{sweep.title}: {number_of(sweep)} trials x {len(sweep.seeds)} seed{'s' * (len(sweep.seeds) > 1)}{after}"
+    return f"{sweep.heading}: {sweep.num_trials} trials x {len(sweep.seeds)} seed{'s' * (len(sweep.seeds) > 1)}{after}"
 
 
 LISTS: Mapping[str, Callable[[], dict[str, str]]] = {

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from tune.cli.errors import resumable
-from tune.cli.options import AsJson, Quiet
+from tune.cli.options import Address, AsJson, Quiet
 
 
 def reproduce(
@@ -17,23 +17,26 @@ def reproduce(
     seed: Annotated[list[int] | None, typer.Option(help="Repeatable: a run of each cell for each seed.")] = None,
     row: Annotated[list[str] | None, typer.Option(help="Only this row. Repeatable.")] = None,
     column: Annotated[list[str] | None, typer.Option(help="Only this column. Repeatable.")] = None,
-    jobs: Annotated[int, typer.Option(help="Runs at a time; above 1 each is a process of one core.")] = 1,
+    jobs: Annotated[int, typer.Option(help="Runs at a time; above 1 they are trials on Ray Tune.")] = 1,
+    address: Address = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and stop.")] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Reproduce a table or figure of a paper and compare it with the published one."""
-    from tune.reproductions.command import Wish, listed, present
-    from tune.reproductions.command import reproduce as make
+    from tune.reproductions.reproduce import ReproductionRequest, list_runs, print_result
+    from tune.reproductions.reproduce import reproduce as run_cells
     from tune.terminal import print_table
 
     rows, columns = (tuple(names) if names else None for names in (row, column))
-    wish = Wish(name, size, tuple(seed or (0,)), rows, columns, tuple(settings or ()), jobs, out)
+    request = ReproductionRequest(
+        name, size, tuple(seed or (0,)), rows, columns, tuple(settings or ()), jobs, address, out
+    )
     if dry_run:
-        print_table(*listed(wish))
+        print_table(*list_runs(request))
         return
-    with resumable(lambda: f"resume with: {wish.command}"):
-        result = make(wish, lambda line: None if quiet else typer.echo(line, err=True))
-    present(result, wish.directory, as_json)
+    with resumable(lambda: f"resume with: {request.command}"):
+        result = run_cells(request, lambda line: None if quiet else typer.echo(line, err=True))
+    print_result(result, request.directory, as_json)
     if result.failures:
         raise typer.Exit(1)

@@ -1,10 +1,10 @@
-"""`rayfed-ssl sweep`: start a sweep, resume one, show its status or estimate its cost."""
+"""`rayfed-ssl sweep`: start a sweep, resume one, show its status or count its runs."""
 
 import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -26,7 +26,7 @@ def sweep(
     status: Annotated[
         Path | None, typer.Option(help="Show the progress of the sweep in this directory.", metavar="SWEEP")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Estimate the cost, and stop.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count trials, runs and rounds, and stop.")] = False,
     begin: Annotated[
         Path | None,
         typer.Option(help="The finished sweep that settings come from, if FILE says `begin`.", metavar="SWEEP"),
@@ -54,15 +54,14 @@ def sweep(
         fail("name a sweep: one of `rayfed-ssl list sweeps`, or a YAML file of your own", 2)
         return
     source, overrides = arguments[0], arguments[1:]
-    from tune.sweeps.definition.inherited_settings import origin_of, settings_from
+    from tune.sweeps.results.inherited_settings import inherited_settings, origin_of
 
-    inherited = settings_from(source, begin)
+    inherited = inherited_settings(source, begin)
     if dry_run:
-        from tune.sweeps.execution.dry_run import print_dry_run
-
-        print_dry_run(source, overrides, inherited, concurrency, as_json)
+        _print_size(source, overrides, inherited, as_json)
         return
-    from tune.sweeps.execution.runner import SweepDirectory, default_directory
+    from tune.sweeps.execution.directory import SweepDirectory
+    from tune.sweeps.execution.runner import default_directory
 
     directory = out or default_directory(source)
     command = shlex.join(["rayfed-ssl", "sweep", *arguments, *(["--begin", str(begin)] if begin else [])])
@@ -76,18 +75,35 @@ def _refuse_more(arguments: list[str] | None, option: str, others: Mapping[str, 
         fail(f"{option} takes a sweep's directory and no new settings, got {' '.join(extra)}", 2)
 
 
+def _print_size(source: str, overrides: list[str], inherited: dict[str, Any], as_json: bool) -> None:
+    from tune.sweeps.definition.files import load_sweep
+    from tune.sweeps.execution.dry_run import size_of
+    from tune.terminal import print_json
+
+    sweep = load_sweep(source, *overrides)
+    size = size_of(sweep.model_copy(update={"settings": sweep.settings | inherited}))
+    if as_json:
+        print_json(size.plain())
+        return
+    for line in size.lines():
+        typer.echo(line)
+
+
 def _run(directory: Path, concurrency: int | None, address: str | None, quiet: bool, as_json: bool) -> None:
-    from tune.sweeps.execution.runner import SweepDirectory, run_sweep
-    from tune.sweeps.results.summary import present, write_results
+    from tune.sweeps.execution.directory import SweepDirectory
+    from tune.sweeps.execution.runner import run_sweep
+    from tune.sweeps.results.summary import print_results, write_results
 
     opened = SweepDirectory.open(directory)
+    if not opened.sweep.goals:
+        fail(f"{directory} holds a reproduction: resume it with `{opened.record.command}`", 2)
     hint = f"finished rounds are kept; resume with: rayfed-ssl sweep --resume {shlex.quote(str(directory))}"
 
     def say(line: str) -> None:
         if not quiet:
             typer.echo(line, err=True)
 
-    def lost(why: str) -> None:
+    def on_ray_death(why: str) -> None:
         typer.echo(f"error: {why.partition(', then resume')[0]}; {hint}", err=True)
         os._exit(3)  # the main thread may wait for Ray for ever
 
@@ -95,8 +111,8 @@ def _run(directory: Path, concurrency: int | None, address: str | None, quiet: b
         say("all trials have ended: nothing is run")
     else:
         with resumable(lambda: hint):
-            run_sweep(opened, concurrency=concurrency, address=address, say=say, lost=lost)
+            run_sweep(opened, concurrency=concurrency, address=address, say=say, on_ray_death=on_ray_death)
     result = write_results(opened)
-    present(result, directory, as_json)
+    print_results(result, directory, as_json)
     if result.failures:
         raise typer.Exit(1)

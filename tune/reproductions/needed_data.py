@@ -9,7 +9,7 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.protocols import Transfer
 from rayfed_ssl.reproductions.definition import Cell, Reproduction
 
-Needed = tuple[str, Path | None, bool]
+Dataset = tuple[str, Path | None, bool]
 """A dataset, its directory, and whether it may be downloaded."""
 
 
@@ -31,33 +31,33 @@ def one_dataset(reproduction: Reproduction, settings: Sequence[str]) -> None:
 
 def absent(reproduction: Reproduction, settings: Sequence[str]) -> dict[tuple[str, str], str]:
     """Find the cells of which a dataset is not there, with the reason and how to get it, by row and column."""
-    found: dict[tuple[str, str], str] = {}
-    looked: dict[Needed, str | None] = {}
-    obtain = {column.name: column.obtain for column in reproduction.columns}
+    missing: dict[tuple[str, str], str] = {}
+    checked: dict[Dataset, str | None] = {}
+    obtain = {name: column.obtain for name, column in reproduction.columns.items()}
     for cell in reproduction.cells:
         for needed in _needed(cell, settings):
-            if needed not in looked:
-                looked[needed] = _missing(*needed)
-            if reason := looked[needed]:
+            if needed not in checked:
+                checked[needed] = _missing(*needed)
+            if reason := checked[needed]:
                 how = obtain[cell.column]
-                found[cell.row, cell.column] = reason + (f"; {how}" if how else "")
+                missing[cell.row, cell.column] = reason + (f"; {how}" if how else "")
                 break
-    return found
+    return missing
 
 
 def by_column(reproduction: Reproduction, cells: dict[tuple[str, str], str]) -> dict[str, str]:
     """Name what is left out: a column where all its cells are for one reason, else "row, column"."""
     named: dict[str, str] = {}
     for column in reproduction.columns:
-        reasons = [cells.get((row, column.name)) for row in reproduction.rows]
+        reasons = [cells.get((row, column)) for row in reproduction.rows]
         if reasons and reasons[0] and set(reasons) == {reasons[0]}:
-            named[column.name] = reasons[0]
+            named[column] = reasons[0]
             continue
-        named |= {f"{row}, {column.name}": why for row, why in zip(reproduction.rows, reasons, strict=True) if why}
+        named |= {f"{row}, {column}": why for row, why in zip(reproduction.rows, reasons, strict=True) if why}
     return named
 
 
-def _needed(cell: Cell, settings: Sequence[str]) -> Iterator[Needed]:
+def _needed(cell: Cell, settings: Sequence[str]) -> Iterator[Dataset]:
     try:
         first = cell.config(0, *settings)
         second = cell.second(first, None, *settings)
@@ -67,7 +67,7 @@ def _needed(cell: Cell, settings: Sequence[str]) -> Iterator[Needed]:
         yield from _needed_by(config)
 
 
-def _needed_by(config: Config) -> Iterator[Needed]:
+def _needed_by(config: Config) -> Iterator[Dataset]:
     yield config.data.name, config.data.path, config.data.download
     if config.public is not None:
         try:
@@ -91,7 +91,7 @@ def _missing(name: str, path: Path | None, download: bool) -> str | None:
     if info is None:
         return f"there is no dataset {name}"
     if info.needs_path and path is None:
-        return f"dataset {name} has no default place: set data.path to its directory"
+        return f"dataset {name} has no default directory: set data.path to its directory"
     if download and not info.needs_path:
         return None
     try:

@@ -7,14 +7,15 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.metric_rows import Row
 from rayfed_ssl.records.run_record import RunRecord
+from rayfed_ssl.reports import sweep_results
 from rayfed_ssl.reports.diagnose import FILE, Diagnostics
-from rayfed_ssl.reports.html.schemas import ReproductionFile, SweepFile, damage
 from rayfed_ssl.reports.measurements import read_measurements
+from rayfed_ssl.reports.reproduced import ReproductionResults
 from rayfed_ssl.reports.summary import Summary, summarize
 
 
@@ -46,7 +47,7 @@ class ReportedRun:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A reproduction's directory and its `reproduction.json` (`reproductions/definition.py` describes it)."""
+    """A reproduction's directory and its `reproduction.json` (`reports/reproduced.py` describes it)."""
 
     directory: Path
     content: dict[str, Any]
@@ -54,7 +55,7 @@ class Reproduction:
 
 @dataclass(frozen=True)
 class SweepResults:
-    """A sweep's directory and its `results.json` (`tune/sweeps/results/summary.py` describes it)."""
+    """A sweep's directory and its `results.json` (`reports/sweep_results.py` describes it)."""
 
     directory: Path
     content: dict[str, Any]
@@ -151,7 +152,7 @@ class _Search:
         return True
 
     def _add_reproduction(self, directory: Path) -> None:
-        content = _read_json(directory / "reproduction.json", ReproductionFile)
+        content = _read_json(directory / "reproduction.json", ReproductionResults)
         self.reproductions.append(Reproduction(directory, content))
         runs = [
             (run, value is not None)
@@ -171,7 +172,7 @@ class _Search:
             self._add_runs(directory, [(run, False) for run in started])
             self.left_out.append(f"the table of {directory}: the sweep writes it at its end")
             return
-        content = _read_json(directory / "results.json", SweepFile)
+        content = _read_json(directory / "results.json", sweep_results.SweepResults)
         self.sweeps.append(SweepResults(directory, content))
         measured = {run: True for trial in content["trials"] if trial["reached"] for run in trial["runs"]}
         self._add_runs(directory, (dict.fromkeys(started, False) | measured).items())
@@ -222,6 +223,22 @@ def _read_json(path: Path, schema: type[BaseModel]) -> dict[str, Any]:
         content = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} is damaged ({error}): make it anew") from None
-    if (problem := damage(content, schema)) is not None:
+    if (problem := _damage(content, schema)) is not None:
         raise ConfigError(f"{path} is damaged ({problem}): make it anew")
     return dict(content)
+
+
+def _damage(content: Any, schema: type[BaseModel]) -> str | None:
+    """Say in a few words what is wrong with a file's content first, or None where nothing is."""
+    try:
+        schema.model_validate(content)
+    except ValidationError as error:
+        mistake = error.errors()[0]
+        where = ".".join(map(str, mistake["loc"]))
+        if mistake["type"] == "missing":
+            return f"there is no {where!r} in it"
+        what = mistake["msg"].removeprefix("Value error, ")
+        if not where and mistake["type"] != "value_error":
+            return "it is no table of keys and values"
+        return f"{where}: {what[0].lower()}{what[1:]}" if where else what
+    return None

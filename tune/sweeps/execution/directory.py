@@ -1,59 +1,64 @@
 """The directory of a sweep. Reading it loads neither Ray, torch nor Optuna."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from filelock import FileLock, Timeout
+from pydantic import ConfigDict, Field
 
+from rayfed_ssl.config.strict import StrictModel, parse
 from rayfed_ssl.errors import ConfigError
 from tune.sweeps.definition.files import load_sweep, read_sweep
-from tune.sweeps.definition.sweep import Sweep
-from tune.sweeps.results.trial_table import read_rows
-
-FORMAT = 1
+from tune.sweeps.definition.schema import Sweep
+from tune.sweeps.execution.trial_table import read_rows
 
 
-def _plain(tree: dict[str, Any], name: str) -> dict[str, Any]:
-    """Write dates and the like as text, so that what is read later is what is read now.
+class SweepRecord(StrictModel):
+    """`sweep.json`: what was asked for, with which versions, and how far it is.
 
-    Raises:
-        ConfigError: It cannot be written as JSON.
+    Attributes:
+        file: The sweep's file.
+        overrides: The user's settings.
+        inherited: Settings from another sweep, and `inherited_from` a line that says where they come from.
+        directory: Directory that relative paths start from.
+        finished: When all trials had ended.
+        points: Of the trials so far, and `runs` the names of their runs.
+        failures: Run and round -> why a segment failed, for those that later points were chosen from.
     """
-    try:
-        text = json.dumps(tree, default=str, ensure_ascii=False)
-        text.encode()
-        plain: dict[str, Any] = json.loads(text)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ConfigError(
-            f"{name}: this cannot be kept as text ({' '.join(str(error).split())}): correct the file"
-        ) from None
-    return plain
 
+    model_config = ConfigDict(frozen=False)
 
-_KINDS = {"format": int, "name": str, "file": dict, "overrides": list, "begun_with": dict, "home": str, "points": list}
-_KINDS |= {"runs": list, "versions": dict, "started": str}
+    format: Literal[1] = 1
+    name: str
+    file: dict[str, Any]
+    overrides: list[str] = Field([])
+    inherited: dict[str, Any] = Field({})
+    inherited_from: str = ""
+    directory: str
+    command: str
+    versions: dict[str, Any]
+    started: str
+    finished: str | None = None
+    points: list[dict[str, Any]] = Field([])
+    runs: list[list[str]] = Field([])
+    failures: dict[str, str] = Field({})
 
 
 @dataclass
 class SweepDirectory:
-    """A sweep on disk.
-
-    Attributes:
-        path: Its directory.
-        content: sweep.json.
-    """
+    """A sweep on disk."""
 
     path: Path
-    content: dict[str, Any]
+    record: SweepRecord
 
     @property
     def runs(self) -> Path:
-        """Where runs lie."""
+        """Directory of the runs."""
         return self.path / "runs"
 
     @property
@@ -61,11 +66,12 @@ class SweepDirectory:
         """What was asked for.
 
         Raises:
-            ConfigError: This version reads its file otherwise.
+            ConfigError: This version reads its file differently.
         """
-        sweep = load_sweep(self.content["file"], *self.content["overrides"], name=self.content["name"])
-        settings = dict(sweep.settings) | self.content["begun_with"]
-        return replace(sweep, settings=settings, home=Path(self.content["home"]))
+        record = self.record
+        sweep = load_sweep(record.file, *record.overrides, name=record.name)
+        settings = sweep.settings | record.inherited
+        return sweep.model_copy(update={"settings": settings, "directory": Path(record.directory)})
 
     @classmethod
     def open(cls, path: Path) -> "SweepDirectory":
@@ -79,16 +85,9 @@ class SweepDirectory:
             raise ConfigError(f"{path} holds no sweep: there is no sweep.json in it")
         try:
             content = json.loads(file.read_text())
-            if not isinstance(content, dict) or not {*_KINDS, "finished"} <= set(content):
-                raise ValueError("it does not describe a sweep")
-            for key, kind in _KINDS.items():
-                if not isinstance(content[key], kind):
-                    raise ValueError(f"its {key} is {content[key]!r}")
-            if content["format"] != FORMAT:
-                raise ValueError(f"it has format {content['format']}, and this version reads {FORMAT}")
         except (OSError, ValueError) as error:
-            raise ConfigError(f"{file} is damaged ({error}): begin a new sweep") from None
-        return cls(path, content)
+            raise ConfigError(f"{file} is damaged ({error}): start a new sweep") from None
+        return cls(path, parse(SweepRecord, content, f"{file} is damaged"))
 
     @classmethod
     def create(
@@ -96,77 +95,89 @@ class SweepDirectory:
         path: Path,
         source: str,
         overrides: Sequence[str],
-        begun_with: Mapping[str, Any],
+        inherited: dict[str, Any],
         command: str,
-        begun_from: str = "",
+        inherited_from: str = "",
     ) -> "SweepDirectory":
-        """Begin a sweep's directory.
+        """Start a sweep's directory.
 
         Args:
             path: Where; new or empty.
             source: The sweep's name or file.
             overrides: The user's settings.
-            begun_with: Settings from another sweep.
+            inherited: Settings from another sweep.
             command: The command line.
-            begun_from: Where those come from, for a reader.
+            inherited_from: Where those come from, for a reader.
 
         Raises:
-            ConfigError: It holds something already, the file does not fit together, or no trial of it could come to a value.
+            ConfigError: It is not empty, the file does not fit together, or no trial of it could give a value.
         """
-        from rayfed_ssl.environment import environment
-        from tune.sweeps.definition.check import check_sweep
+        from tune.sweeps.search.check import check_sweep
 
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            hint = f": go on with `rayfed-ssl sweep --resume {path}`" if (path / "sweep.json").is_file() else ""
+            hint = f": resume it with `rayfed-ssl sweep --resume {path}`" if (path / "sweep.json").is_file() else ""
             raise ConfigError(f"{path} is not an empty directory{hint or ': name another one with --out'}")
-        name = Path(source).stem
-        content = {
-            "format": FORMAT,
-            "name": name,
-            "file": _plain(read_sweep(source), name),
-            "overrides": list(overrides),
-            "begun_with": dict(begun_with),
-            "begun_from": begun_from,
-            "home": str(Path.cwd()),
-            "command": command,
-            "versions": environment()["versions"],
-            "started": datetime.now(UTC).isoformat(timespec="seconds"),
-            "finished": None,
-            "points": [],
-            "runs": [],
-        }
-        made = cls(path, content)
-        check_sweep(made.sweep)
-        made.runs.mkdir(parents=True, exist_ok=True)
-        made.save()
-        return made
+        directory = cls.of(path, Path(source).stem, read_sweep(source), overrides, command)
+        directory.record.inherited, directory.record.inherited_from = inherited, inherited_from
+        check_sweep(directory.sweep)
+        directory.save()
+        return directory
+
+    @classmethod
+    def of(
+        cls, path: Path, name: str, file: dict[str, Any], overrides: Sequence[str], command: str
+    ) -> "SweepDirectory":
+        """Describe a sweep that starts now; writes nothing.
+
+        Raises:
+            ConfigError: The file cannot be written as JSON.
+        """
+        from rayfed_ssl.environment import environment
+
+        try:
+            plain = json.loads(json.dumps(file))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(
+                f"{name}: cannot be written as JSON ({' '.join(str(error).split())}): correct the file"
+            ) from None
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        versions = environment()["versions"]
+        record = SweepRecord(
+            name=name,
+            file=plain,
+            overrides=list(overrides),
+            directory=str(Path.cwd()),
+            command=command,
+            versions=versions,
+            started=now,
+        )
+        return cls(path, record)
 
     def save(self) -> None:
         """Write sweep.json."""
         from rayfed_ssl.storage.filesystem import write_atomically
 
-        write_atomically(self.path / "sweep.json", (json.dumps(self.content, indent=1) + "\n").encode())
+        self.runs.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.path / "sweep.json", (self.record.model_dump_json(indent=1) + "\n").encode())
 
-    def seen_failures(self) -> dict[str, str]:
-        """Give the failures that later choices were made from, by run and round; those of the last generation are forgotten.
+    def forget_last_failures(self) -> dict[str, str]:
+        """Drop the failures of the last generation, which no later point follows from, so that they are tried again.
 
-        So what failed for a passing reason is tried again by whoever goes on, and what others followed from stays as it was.
+        Returns:
+            The others, by run and round, to be added to.
         """
-        generation, number = self.sweep.generation, len(self.content["points"])
-        earlier = self.content["runs"][: max(0, (number - 1) // generation) * generation]
+        record = self.record
+        earlier = record.runs[: max(0, (len(record.points) - 1) // self.sweep.generation) * self.sweep.generation]
         names = {name for runs in earlier for name in runs}
-        known: dict[str, str] = self.content.get("failures", {})
-        self.content["failures"] = {key: why for key, why in known.items() if key.rpartition("@")[0] in names}
-        failures: dict[str, str] = self.content["failures"]
-        return failures
+        record.failures = {key: why for key, why in record.failures.items() if key.rpartition("@")[0] in names}
+        return record.failures
 
     def is_complete(self) -> bool:
-        """Whether nothing is left to run: it came to its end, no trial failed, and all runs are there."""
-        table = self.path / "trials.parquet"
-        if self.content["finished"] is None:
+        """Whether nothing is left to run: all trials have ended, none failed, and all runs are there."""
+        if self.record.finished is None:
             return False
         try:
-            rows = read_rows(table)
+            rows = read_rows(self.path / "trials.parquet")
         except ConfigError:
             return False
         return all(row["state"] != "failed" and (self.path / row["run"] / "run.json").is_file() for row in rows)
@@ -186,7 +197,7 @@ class SweepDirectory:
             yield
 
     def is_running(self) -> bool | None:
-        """Whether a process runs this sweep; None where the lock cannot be looked at."""
+        """Whether a process runs this sweep; None where the lock cannot be read."""
         if not (self.path / "lock").is_file():
             return False
         try:

@@ -1,18 +1,16 @@
-"""What a sweep says while it goes on: a line for each run that came to its rung or end, and for each trial that ended."""
+"""What a sweep prints while it runs: a line for each run that reached its rung or end, and for each trial that ended."""
 
 import time
 from collections.abc import Callable
 
-from tune.sweeps.definition.sweep import Sweep
-from tune.sweeps.execution.trials import Ended
-from tune.sweeps.results.trial_results import named
+from tune.sweeps.definition.schema import Sweep
+from tune.sweeps.definition.space import point_text
+from tune.sweeps.execution.segments import SegmentEnd
 from tune.sweeps.search.search import Trial
-
-__all__ = ["SweepProgress", "named"]
 
 
 class SweepProgress:
-    """Tells how a sweep goes on.
+    """Prints the progress of a sweep.
 
     Args:
         sweep: Which.
@@ -21,43 +19,38 @@ class SweepProgress:
 
     def __init__(self, sweep: Sweep, say: Callable[[str], None]) -> None:
         self._sweep, self._say = sweep, say
-        self._began = time.perf_counter()
-        self._ended = self._run = self._there = 0
+        self._started = time.perf_counter()
+        self._num_ended = self._num_run = self._num_on_disk = 0
 
-    def leg_ended(self, ended: Ended, total: int) -> None:
-        """A run came to a rung or to its end, or failed.
+    def segment_ended(self, end: SegmentEnd, total: int) -> None:
+        """A run reached a rung or its end, or failed.
 
         Args:
-            ended: Which, and what came of it.
+            end: Which, and its outcome.
             total: Trials of the sweep.
         """
-        leg = ended.leg
-        if ended.was_there:
-            self._there += 1
+        segment, outcome = end.segment, end.outcome
+        if end.on_disk:
+            self._num_on_disk += 1
             return
-        if self._there and not self._run:
-            self._say(f"{self._there} runs are as far as they are needed already")
-        self._run += 1
-        scores = ", ".join(f"{name} {value:.4g}" for name, value in ended.outcome.scores.items())
-        came = f"failed: {ended.outcome.failure}" if ended.outcome.failure else scores
-        self._say(
-            f"trial {leg.trial}, seed {leg.seed}, round {leg.until} of {leg.config.rounds}: {came}; {self._left(total)}"
-        )
+        if self._num_on_disk and not self._num_run:
+            self._say(f"{self._num_on_disk} runs are on disk already")
+        self._num_run += 1
+        scores = ", ".join(f"{name} {value:.4g}" for name, value in outcome.scores.items())
+        result = f"failed: {outcome.failure}" if outcome.failure else scores or "done"
+        place = f"trial {segment.trial}, seed {segment.seed}, round {segment.until} of {segment.run.config.rounds}"
+        self._say(f"{place}: {result}; {self._state(total)}")
 
-    def _left(self, total: int) -> str:
-        took = time.perf_counter() - self._began
-        if not self._ended:
-            return f"{took:.0f} s so far"
-        return f"{self._ended} of {total} trials ended, {took:.0f} s so far"
+    def _state(self, total: int) -> str:
+        seconds = f"{time.perf_counter() - self._started:.0f} s so far"
+        return f"{self._num_ended} of {total} trials ended, {seconds}" if self._num_ended else seconds
 
     def trial_ended(self, trial: Trial) -> None:
         """A trial is complete, stopped or failed."""
-        self._ended += 1
+        self._num_ended += 1
+        text = f"{trial.state}: {trial.reason}"
         if trial.state == "complete":
-            found = ", ".join(
-                f"{goal.score} {value:.4g}" for goal, value in zip(self._sweep.goals, trial.values, strict=True)
-            )
-            told = f"complete, {found}" + (f", mean of {len(trial.runs)} seeds" if len(trial.runs) > 1 else "")
-        else:
-            told = f"{trial.state}: {trial.reason}"
-        self._say(f"trial {trial.number} ({named(trial.point)}): {told}")
+            values = zip(self._sweep.goals, trial.values, strict=True)
+            text = ", ".join(["complete", *(f"{goal.score} {value:.4g}" for goal, value in values)])
+            text += f", mean of {len(trial.runs)} seeds" * (len(trial.runs) > 1)
+        self._say(f"trial {trial.number} ({point_text(trial.point)}): {text}")

@@ -1,4 +1,4 @@
-"""What a trial takes of the machines, worked out before it is begun, so that it gets all of it together or is refused."""
+"""What a trial reserves on the machines, computed before it starts, so that it gets all of it together or is refused."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from rayfed_ssl.engine.client_cost import step_cost
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
 
-GRAIN = 1 << 29
+MEMORY_STEP = 1 << 29
 """Bytes in whose multiples memory is reserved: a process serves the next trial only if that reserves the same."""
 
 Bundle = dict[str, float]
@@ -24,12 +24,12 @@ Bundles = list[Bundle]
 
 
 @dataclass
-class Room:
-    """Fits trials into machines.
+class TrialResources:
+    """Reserves resources of machines for trials.
 
     Args:
         nodes: The machines.
-        shared: Directory for what several trials begin with alike.
+        shared: Directory for what the server of several trials starts from alike.
     """
 
     nodes: Sequence[Node]
@@ -48,7 +48,7 @@ class Room:
         return self._placed[key]
 
     def check(self, config: Config) -> None:
-        """Refuse a trial that could never begin.
+        """Refuse a trial that could never start.
 
         Raises:
             ConfigError: It cannot be run, or takes more than the machines have.
@@ -83,11 +83,11 @@ class Room:
         ]
 
     def _beside(self, memory: float, each: Bundle, number: int) -> Bundle:
-        """Reserve memory beside so many equal bundles, or as much as finds room: it is an estimate, and refuses nothing."""
+        """Reserve memory beside so many equal bundles, as far as it fits: it is an estimate, and refuses nothing."""
         for share in (memory, memory / 2):
             for host in self.nodes:
-                room = sum(_held(node, each, share if node is host else 0.0) for node in self.nodes)
-                if host.memory >= share and room >= number:
+                fitting = sum(_held(node, each, share if node is host else 0.0) for node in self.nodes)
+                if host.memory >= share and fitting >= number:
                     return {"memory": float(int(share))}
         return {}
 
@@ -97,7 +97,7 @@ class Room:
         cpus = max(engine.threads, engine.server_threads)
         on_gpu = federation.task.device.type == "cuda" or engine.device.startswith("cuda")
         gpus = (1.0 if engine.gpus_per_actor is None else engine.gpus_per_actor) if on_gpu else 0.0
-        need = ActorCost.of(step_cost(federation, "cuda" if on_gpu else "cpu"))
+        cost = ActorCost.of(step_cost(federation, "cuda" if on_gpu else "cpu"))
         self._refuse("cores", cpus, max(node.cpus for node in self.nodes), "engine.threads and engine.server_threads")
         self._refuse("GPUs", gpus, max(node.gpus for node in self.nodes), "engine.gpus_per_actor")
         fitting = [node for node in self.nodes if node.cpus >= cpus and node.gpus >= gpus]
@@ -106,32 +106,19 @@ class Room:
                 f"no machine has both the {cpus:g} cores and the {gpus:g} GPUs that a trial takes: lower one"
             )
         largest = max(node.memory for node in fitting)
-        if largest and need.is_measured:
-            self._refuse("GB of memory", need.memory / 1e9, largest / 1e9, "training.batch")
-        memory = min(-(-need.memory // GRAIN) * GRAIN, largest)  # an estimate refuses nothing
+        if largest and cost.is_measured:
+            self._refuse("GB of memory", cost.memory / 1e9, largest / 1e9, "training.batch")
+        memory = min(-(-cost.memory // MEMORY_STEP) * MEMORY_STEP, largest)  # an estimate refuses nothing
         bundle: dict[str, Any] = {"CPU": float(cpus)} | ({"GPU": gpus} if gpus else {})
         return [bundle | ({"memory": float(memory)} if largest else {})]
 
     @staticmethod
-    def _refuse(what: str, asked: float, there: float, key: str) -> None:
-        if asked > there:
-            raise ConfigError(f"a trial takes {asked:g} {what}, and no machine has more than {there:g}: lower {key}")
-
-    def at_once(self, bundles: Bundles) -> int:
-        """Count the trials of this size that the machines hold together, whatever else they do."""
-        total: dict[str, float] = {}
-        for bundle in bundles:
-            for name, amount in bundle.items():
-                total[name] = total.get(name, 0.0) + amount
-        there = {
-            "CPU": sum(node.cpus for node in self.nodes),
-            "GPU": sum(node.gpus for node in self.nodes),
-            "memory": sum(node.memory for node in self.nodes),
-        }
-        return int(min((there[name] // amount for name, amount in total.items() if amount), default=1))
+    def _refuse(what: str, asked: float, largest: float, key: str) -> None:
+        if asked > largest:
+            raise ConfigError(f"a trial takes {asked:g} {what}, and no machine has more than {largest:g}: lower {key}")
 
 
 def _held(node: Node, each: Bundle, taken: float) -> int:
-    """Count the bundles that a machine holds beside so many bytes."""
-    there = {"CPU": node.cpus, "GPU": node.gpus, "memory": node.memory - taken}
-    return int(min((there[name] // amount for name, amount in each.items() if amount), default=0))
+    """Count the bundles that fit on a machine beside so many bytes."""
+    free = {"CPU": node.cpus, "GPU": node.gpus, "memory": node.memory - taken}
+    return int(min((free[name] // amount for name, amount in each.items() if amount), default=0))

@@ -1,20 +1,19 @@
-"""Begin, go on with and look at a sweep: one directory with all that it was and gave.
+"""Running and resuming a sweep: one directory with all that it was and gave.
 
 sweep.json       what was asked for, with which versions, and how far it is
 trials.parquet   a row for each trial and seed, written anew as runs end
 study.journal    Optuna's storage, for `optuna-dashboard DIR/study.journal`
-shared/          what the server of several runs begins with, trained once
+shared/          what the server of several runs starts from, trained once
 runs/NAME        the runs, named for their settings: equal runs of several trials are one
 tune/            Ray Tune's own files
-table.md, best.yaml, results.json, figures   when the sweep has come to its end
+table.md, best.yaml, results.json, figures   when the sweep has ended
 
-Who goes on asks the search again from its beginning, and answers with the runs on disk.
+To resume, the search runs again from its start, and is answered with the runs on disk.
 """
 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,39 +21,34 @@ from typing import TYPE_CHECKING, Any
 from rayfed_ssl.environment import environment
 from rayfed_ssl.errors import ConfigError
 from tune.sweeps.execution.directory import SweepDirectory
-from tune.sweeps.results.rows import Known, rows_of
-from tune.sweeps.results.trial_table import write_rows
+from tune.sweeps.execution.progress import SweepProgress
+from tune.sweeps.execution.segments import DataCheck, SegmentQueue, run_here
+from tune.sweeps.execution.trial_table import TrialTable
 from tune.sweeps.search.search import Search
 
 if TYPE_CHECKING:
     from actors.cluster.health import Health
 
-__all__ = ["Record", "SweepDirectory", "default_directory", "run_sweep"]
-
 Say = Callable[[str], None]
 
-LOOK_EVERY = 2.0
-"""Seconds between two looks at Ray's processes."""
+HEALTH_INTERVAL = 2.0
+"""Seconds between two checks of Ray's processes."""
 
 
-@dataclass
-class Record:
-    """Writes down what a search comes to while it goes on.
+class Recorder:
+    """Writes down the state of a search while it runs.
 
     Args:
         directory: Where.
         search: Whose.
     """
 
-    directory: SweepDirectory
-    search: Search
-    _before: list[Any] = field(init=False)
-    _known: Known = field(default_factory=dict)
-    _failures: int = 0
-
-    def __post_init__(self) -> None:
-        content = self.directory.content
-        self._before = list(zip(content["points"], content["runs"], strict=False))
+    def __init__(self, directory: SweepDirectory, search: Search) -> None:
+        self._directory, self._search = directory, search
+        record = directory.record
+        self._before = list(zip(record.points, record.runs, strict=False))
+        self._table = TrialTable(directory.runs)
+        self._failures = 0
 
     def update(self) -> None:
         """Write the trials as they are now.
@@ -62,34 +56,32 @@ class Record:
         Raises:
             ConfigError: Other points were chosen than before the sweep was interrupted.
         """
-        points = [dict(trial.point) for trial in self.search.trials]
-        runs = [list(trial.names.values()) for trial in self.search.trials]
+        record, trials = self._directory.record, self._search.trials
+        points, runs = [dict(trial.point) for trial in trials], [trial.names for trial in trials]
         for number, (old, new) in enumerate(zip(self._before, zip(points, runs, strict=True), strict=False)):
             if old != new:
                 self._refuse(number, *((old[0], new[0]) if old[0] != new[0] else (old[1], new[1])))
-        content = self.directory.content
-        failures = len(content.get("failures", ()))
-        if len(points) > len(content["points"]) or failures > self._failures:
-            self._failures = failures
-            content |= {"points": points, "runs": runs}
-            self.directory.save()
-        write_rows(rows_of(self.search, self.directory.runs, self._known), self.directory.path / "trials.parquet")
+        if len(points) > len(record.points) or len(record.failures) > self._failures:
+            self._failures = len(record.failures)
+            record.points, record.runs = points, runs
+            self._directory.save()
+        self._table.write(self._search, self._directory.path / "trials.parquet")
 
     def _refuse(self, number: int, old: Any, new: Any) -> None:
-        now, then = environment()["versions"], self.directory.content["versions"]
+        now, then = environment()["versions"], self._directory.record.versions
         changed = [f"{name} {then.get(name)} is now {now[name]}" for name in now if then.get(name) != now[name]]
         why = f" ({', '.join(changed)})" if changed else ""
         raise ConfigError(
-            f"trial {number} was {old} and would now be {new}{why}: go on with the versions and recipes that the sweep "
-            "began with, or begin a new one; its runs are kept"
+            f"trial {number} was {old} and would now be {new}{why}: resume with the versions and recipes that the sweep "
+            "started with, or start a new one; its runs are kept"
         )
 
     def finish(self) -> None:
-        """Mark the sweep as complete."""
+        """Mark the sweep as finished."""
         self.update()
-        if self.directory.content["finished"] is None:
-            self.directory.content["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
-            self.directory.save()
+        if self._directory.record.finished is None:
+            self._directory.record.finished = datetime.now(UTC).isoformat(timespec="seconds")
+            self._directory.save()
 
 
 def default_directory(source: str) -> Path:
@@ -103,84 +95,93 @@ def run_sweep(
     concurrency: int | None = None,
     address: str | None = None,
     say: Say = lambda line: None,
-    lost: Say | None = None,
+    on_ray_death: Say | None = None,
 ) -> Search:
-    """Run a sweep to its end, from wherever it is.
+    """Run a sweep to its end on Ray Tune, from wherever it is.
 
     Args:
         directory: What to run.
-        concurrency: Trials at a time at most; None means as many as the machines hold.
+        concurrency: Parallel trials at most; None means as many as fit on the machines.
         address: A Ray to join; None starts one here.
-        say: Is told of each trial that ended.
-        lost: Is told, in a thread of its own, when a Ray that was started here has died, and must end this process: whoever
-            waits for Ray then may wait for ever. None looks at nothing.
+        say: Is called with each line of progress.
+        on_ray_death: Is called, in a thread of its own, when a Ray that was started here has died, and must end this
+            process, whose main thread may wait for Ray for ever. None checks nothing.
 
     Raises:
         ConfigError: It cannot be run, or another process runs it.
         ClusterError: Ray does not start.
     """
+    from actors.cluster.connect import start
+    from tune.sweeps.execution.resources import TrialResources
+    from tune.sweeps.execution.tune_trials import run_on_tune
+
     with directory.locked():
-        return _run(directory, concurrency, address, say, lost)
+        cluster = start(address, alternative="; sweeps run on Ray alone, single runs need none")
+        try:
+            resources = TrialResources(cluster.nodes(), directory.path.resolve() / "shared")
+            with open_queue(directory, say) as queue:
+                queue.check = resources.check
+                first = queue.next()  # what is on disk is answered before anything is started
+                if first is not None:
+                    directory.record.finished = None
+                    queue.give_back(first)
+                    with _health_checks(cluster.health, on_ray_death):
+                        run_on_tune(queue, resources, directory.path, concurrency=concurrency, attempts=3)
+            return queue.search
+        finally:
+            cluster.stop()
+
+
+def run_sweep_here(directory: SweepDirectory, say: Say = lambda line: None) -> Search:
+    """Run a sweep to its end in this process, one run after the other, from wherever it is.
+
+    Raises:
+        ConfigError: It cannot be run, or another process runs it.
+    """
+    with directory.locked(), open_queue(directory, say) as queue:
+        run_here(queue)
+    return queue.search
 
 
 @contextmanager
-def _watched(health: "Health", lost: Say | None) -> Iterator[None]:
-    """Look after Ray's processes meanwhile."""
+def open_queue(directory: SweepDirectory, say: Say = lambda line: None) -> Iterator[SegmentQueue]:
+    """Give the segments of a sweep that have to be run, and record their outcomes."""
+    progress = SweepProgress(directory.sweep, say)
+    search = Search(directory.sweep, directory.path / "study.journal", progress.trial_ended)
+    recorder = Recorder(directory, search)
+    yield SegmentQueue(
+        search,
+        directory.runs,
+        directory.forget_last_failures(),
+        confirm=DataCheck().confirm,
+        on_end=lambda end: progress.segment_ended(end, search.total),
+        on_change=recorder.update,
+    )
+    if search.finished:
+        recorder.finish()
+
+
+@contextmanager
+def _health_checks(health: "Health", on_ray_death: Say | None) -> Iterator[None]:
+    """Check Ray's processes meanwhile."""
     from actors.errors import ClusterError
 
     over = threading.Event()
 
     def watch() -> None:
-        while not over.wait(LOOK_EVERY):
+        while not over.wait(HEALTH_INTERVAL):
             try:
                 health.check_processes()
             except ClusterError as error:
-                if not over.is_set() and lost is not None:
+                if not over.is_set() and on_ray_death is not None:
                     health.kill_processes()
-                    lost(str(error))
+                    on_ray_death(str(error))
                 return
 
     thread = threading.Thread(target=watch, daemon=True)
-    if lost is not None:
+    if on_ray_death is not None:
         thread.start()
     try:
         yield
     finally:
         over.set()
-
-
-def _run(directory: SweepDirectory, concurrency: int | None, address: str | None, say: Say, lost: Say | None) -> Search:
-    from actors.cluster.connect import start
-    from tune.sweeps.execution.progress import SweepProgress
-    from tune.sweeps.execution.resources import Room
-    from tune.sweeps.execution.same_data import SameData
-    from tune.sweeps.execution.trials import Legs, run_legs
-
-    sweep = directory.sweep
-    cluster = start(address, alternative="; sweeps run on Ray alone, single runs need none")
-    try:
-        room = Room(cluster.nodes(), directory.path.resolve() / "shared")
-        progress = SweepProgress(sweep, say)
-        search = Search(sweep, directory.path / "study.journal", tell=progress.trial_ended)
-        record = Record(directory, search)
-        legs = Legs(
-            search,
-            directory.runs,
-            directory.seen_failures(),
-            check=room.check,
-            confirm=SameData().confirm,
-            say=lambda ended: progress.leg_ended(ended, search.total),
-            changed=record.update,
-        )
-        first = legs.next()  # what is on disk is answered before anything is started
-        record.update()
-        if first is not None:
-            directory.content["finished"] = None
-            legs.give_back(first)
-            with _watched(cluster.health, lost):
-                run_legs(legs, room, directory.path, concurrency=concurrency, attempts=3)
-        if search.finished:
-            record.finish()
-        return search
-    finally:
-        cluster.stop()

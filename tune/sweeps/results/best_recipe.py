@@ -2,33 +2,31 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from rayfed_ssl.storage.filesystem import write_atomically
-from tune.sweeps.definition.spaces import Point
-from tune.sweeps.definition.sweep import Sweep
-from tune.sweeps.execution.trial_configs import settings_of
-from tune.sweeps.results.trial_results import TrialResult, named, worded
+from tune.sweeps.definition.schema import Sweep
+from tune.sweeps.definition.space import Point
+from tune.sweeps.definition.trial_configs import settings_of
+from tune.sweeps.results.remarks import BEST
+from tune.sweeps.results.trial_results import TrialResult
 
-BEST = "best.yaml"
-
-_OURS = re.compile(r"best\.yaml|pareto-\d+\.yaml")
-"""Names of the files that are written here, and removed when the best has changed."""
+_OWN_FILES = re.compile(r"best\.yaml|pareto-\d+\.yaml")
+"""Names of the files that are written here, and removed when the best trial has changed."""
 
 
 def recipe_of(sweep: Sweep, point: Point, seed: int) -> dict[str, Any]:
-    """Write a trial's run as a recipe, without what was the sweep's own: held-out samples, and where it is computed."""
-    return settings_of(replace(sweep, selection="test"), point, seed)
+    """Write a trial's run as a recipe, without held-out samples and without the sweep's executor."""
+    return settings_of(sweep.model_copy(update={"selection": "test"}), point, seed)
 
 
 def write_recipes(
     directory: Path, sweep: Sweep, best: TrialResult | None, front: Sequence[TrialResult], chosen_by: str
 ) -> dict[int, str]:
-    """Write the recipe of the best trial and of those on the Pareto front; recipes of earlier bests are removed.
+    """Write the recipe of the best trial and of those on the Pareto front; earlier recipes are removed.
 
     Args:
         directory: Where they go.
@@ -43,7 +41,7 @@ def write_recipes(
     files: dict[str, TrialResult] = {} if best is None else {BEST: best}
     files |= {f"pareto-{trial.number}.yaml": trial for trial in front}
     for path in directory.glob("*.yaml"):
-        if _OURS.fullmatch(path.name) and path.name not in files:
+        if _OWN_FILES.fullmatch(path.name) and path.name not in files:
             path.unlink()
     for name, trial in files.items():
         tree = recipe_of(sweep, trial.point, trial.seeds[0])
@@ -56,8 +54,8 @@ def _comment(sweep: Sweep, trial: TrialResult, chosen_by: str, name: str) -> str
     kind = f"The best trial by {sweep.goals[0].score}" if name == BEST else "A trial on the Pareto front"
     seeds = f"seeds {', '.join(map(str, trial.seeds))}" if len(trial.seeds) > 1 else f"seed {trial.seeds[0]}"
     lines = [
-        f"{kind} of the sweep {sweep.name} ({sweep.title}): trial {trial.number}, {named(trial.point)}.",
-        f"There it came to {worded(trial, sweep.goals)} ({seeds}), {chosen_by}.",
+        f"{kind} of the sweep {sweep.name} ({sweep.heading}): trial {trial.number}, {trial.label}.",
+        f"Its scores there: {trial.scores_text(sweep.goals)} ({seeds}), {chosen_by}.",
     ]
     if sweep.selection == "validation":
         lines.append("This run trains on the held-out samples as well, and is measured on the test set.")

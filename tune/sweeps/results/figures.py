@@ -19,10 +19,10 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from rayfed_ssl.reports.figures import METHOD_STYLES
 from rayfed_ssl.storage.filesystem import write_atomically
-from tune.sweeps.definition.spaces import Range
-from tune.sweeps.definition.sweep import BYTES, Goal, Sweep
-from tune.sweeps.results.layout import SEED, Entry, Key, best_entry, is_continuous, key_of, keys_of, places_of
-from tune.sweeps.results.trial_results import TrialResult, front_of, heading, label, unit_of
+from tune.sweeps.definition.schema import BYTES, Goal, Sweep
+from tune.sweeps.definition.space import Range, value_text
+from tune.sweeps.results.table import SEED, Entry, Key, best_entry, is_continuous, key_of, keys_of, places_of
+from tune.sweeps.results.trial_results import TrialResult, front_of, heading, unit_of
 
 FOLDER = "figures"
 
@@ -65,7 +65,7 @@ def draw_sweep(sweep: Sweep, trials: Sequence[TrialResult], directory: Path) -> 
 
 
 def _own_drawings(sweep: Sweep, trials: Sequence[TrialResult]) -> Iterator[Drawing]:
-    if sweep.layout.x is not None:
+    if sweep.figure.x is not None:
         for goal in sweep.goals:
             if any(goal.score in trial.measured for trial in trials):
                 yield f"curve-{goal.score}", partial(draw_curves, sweep, trials, goal)
@@ -89,7 +89,7 @@ def _save(draw: Callable[[], Figure], folder: Path, stem: str) -> list[str]:
 
 def draw_curves(sweep: Sweep, trials: Sequence[TrialResult], goal: Goal) -> Figure:
     """Draw a goal over a parameter, a line for each value of another, with the spread over seeds as error bars."""
-    layout = sweep.layout
+    layout = sweep.figure
     assert layout.x is not None
     panels = keys_of(sweep, trials, layout.panels)
     across = min(len(panels), ACROSS)
@@ -115,7 +115,7 @@ def _curves(
     axes: Axes, sweep: Sweep, trials: Sequence[TrialResult], goal: Goal, found: Mapping[tuple[Key, ...], Entry]
 ) -> None:
     """Draw the lines of one panel; `found` has its entries by line and x."""
-    layout = sweep.layout
+    layout = sweep.figure
     assert layout.x is not None
     scored = [trial for trial in trials if goal.score in trial.measured]
     xs, lines = _positions(sweep, scored, layout.x), keys_of(sweep, trials, layout.lines)
@@ -156,9 +156,11 @@ def _x_axis(axes: Axes, sweep: Sweep, name: str, xs: Mapping[Key, float]) -> Non
     axes.set_xlabel(name)
     values = list(xs.values())
     positive = [value for value in values if value > 0]
-    ranged = next((one for one in sweep.space.free if one.name == name and isinstance(one, Range)), None)
+    parameter = sweep.space.parameters.get(name)
     wide = len(positive) > 2 and values[0] >= 0 and positive[-1] >= WIDE_RANGE * positive[0]
-    orders = _are_numbers([key for key in xs if key is not None]) and (ranged.log if ranged else wide)
+    orders = _are_numbers([key for key in xs if key is not None]) and (
+        parameter.is_log if isinstance(parameter, Range) else wide
+    )
     if orders:
         linear = {"linthresh": positive[0]} if len(positive) < len(values) else {}
         axes.set_xscale("symlog" if linear else "log", **linear)
@@ -205,7 +207,7 @@ def draw_trade_off(sweep: Sweep, trials: Sequence[TrialResult]) -> Figure:
 
 def _grouped(sweep: Sweep, trials: Sequence[TrialResult]) -> tuple[dict[str, list[TrialResult]], str | None]:
     """Sort trials by what tells a figure's lines or a table's rows apart, and name it."""
-    name = sweep.layout.lines or sweep.layout.rows
+    name = sweep.figure.lines or sweep.rows
     if name is None or name not in sweep.space.names or is_continuous(sweep, name):
         return {"trials": list(trials)}, None
     keys = keys_of(sweep, trials, name)
@@ -221,11 +223,11 @@ def _name_front(axes: Axes, front: Sequence[TrialResult], steps: Sequence[Sequen
 
 
 def _shown(key: Key) -> str:
-    return "none" if key is None else label(json.loads(key))
+    return "none" if key is None else value_text(json.loads(key))
 
 
 def _title(sweep: Sweep) -> str:
-    return sweep.title + (f" ({sweep.source})" if sweep.source else "")
+    return sweep.heading + (f" ({sweep.source})" if sweep.source else "")
 
 
 def _unit(goal: Goal) -> float:

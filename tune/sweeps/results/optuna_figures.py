@@ -9,10 +9,10 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from tune.sweeps.definition.sweep import Goal, Sweep
+from tune.sweeps.definition.schema import Goal, Sweep
 from tune.sweeps.results.trial_results import TrialResult
 
-ENOUGH = 4
+MIN_TRIALS = 4
 """Complete trials from which on importances are computed."""
 
 Drawing = tuple[str, Callable[[], Figure]]
@@ -42,17 +42,13 @@ def _names(sweep: Sweep, complete: Sequence[TrialResult], goal: Goal) -> Iterato
     first = goal == sweep.goals[0]
     if len(sweep.goals) == 1:
         yield "history"
-    varied = [name for name in _in_all(sweep, complete) if len({str(trial.point[name]) for trial in complete}) > 1]
+    varied = [name for name in sweep.space.names if len({str(trial.point[name]) for trial in complete}) > 1]
     values = {trial.measured[goal.score].mean for trial in complete}
-    if len(varied) > 1 and len(complete) >= ENOUGH and len(values) > 1:
+    if len(varied) > 1 and len(complete) >= MIN_TRIALS and len(values) > 1:
         yield "importances"
-    if first and len({name for trial in complete for name in trial.point}) > 1:
+    if first and len(sweep.space.names) > 1:
         yield "parallel-coordinates"
     yield "slices"
-
-
-def _in_all(sweep: Sweep, complete: Sequence[TrialResult]) -> list[str]:
-    return [one.name for one in sweep.space.free if all(one.name in trial.point for trial in complete)]
 
 
 def _drawing(name: str, sweep: Sweep, journal: Path, goal: int | None) -> Callable[[], Figure]:
@@ -88,7 +84,7 @@ def _draw(name: str, sweep: Sweep, study: Any, goal: int | None) -> Figure:
     if name == "importances":
         evaluator = FanovaImportanceEvaluator(seed=0)
         return _figure_of(plots.plot_param_importances(study, evaluator, **about), (7, 3.6))
-    num = len(sweep.space.free)
+    num = len(sweep.space.names)
     if name == "parallel-coordinates":
         return _readable(_figure_of(plots.plot_parallel_coordinate(study, **about), (4.0 + 2.4 * num, 4.8)))
     if name == "slices":

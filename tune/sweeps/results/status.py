@@ -11,21 +11,22 @@ from typing import Any
 
 import typer
 
-from tune.sweeps.definition.sweep import Sweep
+from rayfed_ssl.formats import duration
+from tune.sweeps.definition.schema import Sweep
+from tune.sweeps.definition.space import point_text
 from tune.sweeps.execution.directory import SweepDirectory
-from tune.sweeps.results.trial_results import STATES, TrialResult, best_of, named, number_of, results_of, worded
-from tune.sweeps.results.trial_table import read_rows
+from tune.sweeps.results.trial_results import STATES, TrialResult, best_of, read_results
 
 
 @dataclass(frozen=True)
-class Going:
-    """A trial that is under way.
+class TrialStatus:
+    """A trial that has started and not ended.
 
     Attributes:
         trial: Its number.
         point: Its values.
         rounds: Of a whole run.
-        reached: The last round of each seed's run, by seed as a string; null where that has not begun.
+        reached: The last round of each seed's run, by seed as a string; null where that has not started.
     """
 
     trial: int
@@ -35,30 +36,30 @@ class Going:
 
     def line(self) -> str:
         """Write it for people."""
-        far = [
-            f"seed {seed} " + ("to come" if round is None else f"round {round} of {self.rounds}")
+        runs = [
+            f"seed {seed} " + ("waits" if round is None else f"round {round} of {self.rounds}")
             for seed, round in self.reached.items()
         ]
-        return f"trial {self.trial} ({named(self.point)}): {', '.join(far)}"
+        return f"trial {self.trial} ({point_text(self.point)}): {', '.join(runs)}"
 
 
 @dataclass(frozen=True)
-class Status:
+class SweepStatus:
     """How far a sweep is.
 
     Attributes:
         name: The sweep's.
         title: What it shows.
-        running: Whether a process of this machine runs it; null where the system cannot tell.
-        finished: When it came to its end.
-        trials: How many it comes to.
-        states: State -> how many trials; those that are not chosen yet are waiting.
-        going: Trials that are under way.
-        others: Runs that have begun, of trials that are not in the table yet: directory -> round.
-        best: The best complete trial by the first goal: its number, point and values (means over seeds), and all in words.
+        running: Whether a process of this machine runs it; null where that cannot be found out.
+        finished: When it ended.
+        trials: How many it has in all.
+        states: State -> number of trials; those that are not chosen yet are waiting.
+        started_trials: Trials that have started and not ended.
+        other_runs: Runs that have started, of trials that are not in the table yet: directory -> round.
+        best: The best complete trial by the first goal: number, point, values (means over seeds), and all as text.
         seconds: That the rounds of all runs took.
-        since: Seconds since the sweep began, until it ended.
-        resume: The command to go on with; null where it is finished or runs.
+        age: Seconds since the sweep started, until it ended.
+        resume: The command to resume with; null where it is finished or runs.
     """
 
     name: str
@@ -67,33 +68,28 @@ class Status:
     finished: str | None
     trials: int
     states: Mapping[str, int]
-    going: tuple[Going, ...]
-    others: Mapping[str, int]
+    started_trials: tuple[TrialStatus, ...]
+    other_runs: Mapping[str, int]
     best: Mapping[str, Any] | None
     seconds: float
-    since: float
+    age: float
     resume: str | None
 
     def lines(self) -> list[str]:
         """Write it for people."""
-        counted = ", ".join(f"{number} {state}" for state, number in self.states.items() if number)
-        now = f"finished {self.finished}" if self.finished else ("running" if self.running else "not running")
-        lines = [f"sweep {self.name}: {self.title}", f"{now}; {self.trials} trials: {counted}"]
-        word = "under way" if self.running else "begun"
-        lines += [f"{word}: {going.line()}" for going in self.going]
-        lines += [f"{word}: {name}, round {round}" for name, round in self.others.items()]
-        lines += [] if self.best is None else [f"best{' so far' * (not self.finished)}: {self.best['words']}"]
+        counts = ", ".join(f"{number} {state}" for state, number in self.states.items() if number)
+        state = f"finished {self.finished}" if self.finished else ("running" if self.running else "not running")
+        lines = [f"sweep {self.name}: {self.title}", f"{state}; {self.trials} trials: {counts}"]
+        lines += [f"started: {trial.line()}" for trial in self.started_trials]
+        lines += [f"started: {name}, round {round}" for name, round in self.other_runs.items()]
+        lines += [] if self.best is None else [f"best{' so far' * (not self.finished)}: {self.best['text']}"]
         until = "before the end" if self.finished else "ago"
-        lines.append(f"rounds took {_duration(self.seconds)}; begun {_duration(self.since)} {until}")
-        return lines + ([] if self.resume is None else [f"go on with: {self.resume}"])
+        lines.append(f"rounds took {duration(self.seconds)}; started {duration(self.age)} {until}")
+        return lines + ([] if self.resume is None else [f"resume with: {self.resume}"])
 
 
 def print_status(path: Path, as_json: bool) -> None:
-    """Print how far a sweep is.
-
-    Args:
-        path: Its directory.
-        as_json: Whether other programs read it.
+    """Print how far a sweep is, for people or as JSON.
 
     Raises:
         ConfigError: There is no sweep, or its files are damaged.
@@ -106,73 +102,67 @@ def print_status(path: Path, as_json: bool) -> None:
         typer.echo(line)
 
 
-def status_of(path: Path) -> Status:
+def status_of(path: Path) -> SweepStatus:
     """Read how far a sweep is.
 
     Raises:
         ConfigError: There is no sweep, or its files are damaged.
     """
     directory = SweepDirectory.open(path)
-    sweep, content, table = directory.sweep, directory.content, path / "trials.parquet"
-    trials = results_of(sweep, read_rows(table) if table.is_file() else [])
+    sweep, record = directory.sweep, directory.record
+    trials = read_results(directory, sweep)
     runs = {run for trial in trials for run in trial.runs}
     rounds = _rounds(directory.runs)
-    running, finished = directory.is_running(), content["finished"]
-    best = best_of(trials, sweep.goals[0])
-    return Status(
+    running, finished = directory.is_running(), record.finished
+    best = best_of(trials, sweep.goals)
+    resume = record.command if not sweep.goals else f"rayfed-ssl sweep --resume {shlex.quote(str(path))}"
+    return SweepStatus(
         name=sweep.name,
-        title=sweep.title,
+        title=sweep.heading,
         running=running,
         finished=finished,
-        trials=number_of(sweep),
+        trials=sweep.num_trials,
         states=_states(sweep, trials),
-        going=tuple(_going(trial, rounds) for trial in trials if _is_under_way(trial, rounds)),
-        others={name: round for name, round in rounds.items() if name not in runs},
+        started_trials=tuple(_trial_status(trial, rounds) for trial in trials if _has_started(trial, rounds)),
+        other_runs={name: round for name, round in rounds.items() if name not in runs},
         best=None if best is None else _best(best, sweep),
-        seconds=sum({run: took for trial in trials for run, took in trial.seconds.items()}.values()),
-        since=_since(content["started"], finished),
-        resume=None if finished or running else f"rayfed-ssl sweep --resume {shlex.quote(str(path))}",
+        seconds=sum({run: seconds for trial in trials for run, seconds in trial.seconds.items()}.values()),
+        age=_age(record.started, finished),
+        resume=None if finished or running else resume,
     )
 
 
 def _best(trial: TrialResult, sweep: Sweep) -> dict[str, Any]:
-    values = {score: found.mean for score, found in trial.measured.items()}
-    words = f"trial {trial.number} ({trial.label}): {worded(trial, sweep.goals)}"
-    return {"trial": trial.number, "point": dict(trial.point), "values": values, "words": words}
+    values = {score: measured.mean for score, measured in trial.measured.items()}
+    text = f"trial {trial.number} ({trial.label}): {trial.scores_text(sweep.goals)}"
+    return {"trial": trial.number, "point": dict(trial.point), "values": values, "text": text}
 
 
 def _states(sweep: Sweep, trials: Sequence[TrialResult]) -> dict[str, int]:
     states = {state: sum(trial.state == state for trial in trials) for state in STATES}
-    states["waiting"] += number_of(sweep) - len(trials)
+    states["waiting"] += sweep.num_trials - len(trials)
     return states
 
 
 def _rounds(runs: Path) -> dict[str, int]:
-    """Read the last round of each run that has begun, by its directory relative to the sweep's."""
-    found = {}
+    """Read the last round of each run that has started, by its directory relative to the sweep's."""
+    last = {}
     for file in sorted(runs.glob("*/run.json")):
-        with suppress(OSError, ValueError, LookupError, TypeError):  # a damaged record; going on says so
+        with suppress(OSError, ValueError, LookupError, TypeError):  # a damaged record; resuming reports it
             rounds = json.loads(file.read_text())["rounds"]
-            found[f"{runs.name}/{file.parent.name}"] = max((row["round"] for row in rounds), default=0)
-    return found
+            last[f"{runs.name}/{file.parent.name}"] = max((row["round"] for row in rounds), default=0)
+    return last
 
 
-def _is_under_way(trial: TrialResult, rounds: Mapping[str, int]) -> bool:
+def _has_started(trial: TrialResult, rounds: Mapping[str, int]) -> bool:
     return trial.state == "waiting" and any(run in rounds for run in trial.runs)
 
 
-def _going(trial: TrialResult, rounds: Mapping[str, int]) -> Going:
+def _trial_status(trial: TrialResult, rounds: Mapping[str, int]) -> TrialStatus:
     reached = {str(seed): rounds.get(run) for seed, run in zip(trial.seeds, trial.runs, strict=True)}
-    return Going(trial.number, trial.point, trial.rounds, reached)
+    return TrialStatus(trial.number, trial.point, trial.rounds, reached)
 
 
-def _since(started: str, finished: str | None) -> float:
+def _age(started: str, finished: str | None) -> float:
     end = datetime.now(UTC) if finished is None else datetime.fromisoformat(finished)
     return (end - datetime.fromisoformat(started)).total_seconds()
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min"

@@ -1,7 +1,10 @@
-"""From a point of a sweep's space to the configuration that a trial runs, and what a run of it has given."""
+"""From a point of a sweep's space to the runs that a trial makes, and the names of their directories."""
 
+import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -9,18 +12,71 @@ import yaml
 
 from rayfed_ssl.config.recipes import SCALAR_MEANS, apply_override, read_recipe
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.engine.ledger import Direction
+from rayfed_ssl.config.sections import BITS, Engine
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.protocols import Transfer
 from rayfed_ssl.evaluation.registry import BEST, PROTOCOLS
-from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.reproduced import taken
-from tune.sweeps.definition.spaces import Point
-from tune.sweeps.definition.sweep import BYTES, HELD_OUT, Sweep
+from rayfed_ssl.reproductions.definition import THEN, second_config
+from tune.sweeps.definition.schema import HELD_OUT, Sweep
+from tune.sweeps.definition.space import Point
+
+
+@dataclass(frozen=True, eq=False)
+class TrialRun:
+    """A run that a trial needs.
+
+    Attributes:
+        config: What it runs, without the encoder of `first`.
+        first: The run whose encoder it starts from.
+    """
+
+    config: Config
+    first: "TrialRun | None" = None
+
+    @cached_property
+    def name(self) -> str:
+        """The name of its directory."""
+        return run_name(self.config, None if self.first is None else self.first.name)
+
+    def placed(self, config: Config, folder: Path) -> Config:
+        """Add where the first run lies, in a directory of runs, to its own configuration or one that was changed."""
+        if self.first is None:
+            return config
+        return Config.load(config.dump(), f"model.start={json.dumps(str((folder / self.first.name).resolve()))}")
+
+
+def run_name(config: Config, first: str | None = None) -> str:
+    """Name a run's directory for its system, its seed and all that decides its bits.
+
+    Args:
+        config: What it runs.
+        first: Name of the run whose encoder it starts from.
+    """
+    settings = {key: value for key, value in config.dump().items() if key != "engine"} | {"needs": first}
+    usual, engine = Engine().model_dump(mode="json"), config.dump()["engine"]
+    if settings["data"]["validation"] is None:
+        del settings["data"]["validation"]  # runs of earlier versions, which had no such key, keep their names
+    settings |= {f"engine.{key}": engine[key] for key in BITS if engine[key] != usual[key]}
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:10]
+    return f"{config.system}-s{config.seed}-{digest}"
+
+
+def run_of(sweep: Sweep, point: Point, seed: int) -> TrialRun:
+    """Resolve the run that gives a trial's result, with the run that it starts from.
+
+    Raises:
+        ConfigError: The settings do not fit together.
+    """
+    first = config_of(sweep, point, seed)
+    then = next((one.then for one in reversed(list(sweep.space.variants(point))) if one.then), None)
+    if then is None:
+        return TrialRun(first)
+    second = second_config(first, then, None, sweep.overrides)
+    return TrialRun(second, TrialRun(first) if then.pretrained else None)
 
 
 def config_of(sweep: Sweep, point: Point, seed: int) -> Config:
-    """Resolve what a trial runs.
+    """Resolve what a trial runs first.
 
     Args:
         sweep: What it belongs to.
@@ -42,28 +98,29 @@ def settings_of(sweep: Sweep, point: Point, seed: int) -> dict[str, Any]:
     Raises:
         ConfigError: There is no recipe.
     """
-    variants = list(sweep.space.variant(point))
+    variants = list(sweep.space.variants(point))
     recipe = next((variant.recipe for variant in reversed(variants) if variant.recipe), sweep.recipe)
     if recipe is None:
         raise ConfigError("no variant of this point names a recipe, nor does the sweep")
-    tree = read_recipe(sweep.home / recipe if Path(recipe).suffix in (".yaml", ".yml") else recipe)
+    tree = read_recipe(sweep.directory / recipe if Path(recipe).suffix in (".yaml", ".yml") else recipe)
     for settings in (sweep.settings, *(variant.settings for variant in variants), sweep.space.settings(point)):
         for key, value in settings.items():
             apply_override(tree, f"{key}={json.dumps(value, default=str)}")
     for override in sweep.overrides:
-        apply_override(tree, override)
+        if not override.startswith(THEN):
+            apply_override(tree, override)
     _refuse_canceled(sweep, tree, point)
     apply_override(tree, f"seed={seed}")
     _measure_what_decides(sweep, tree)
-    _find_from(sweep.home, tree)
+    _find_from(sweep.directory, tree)
     return tree
 
 
-def _find_from(home: Path, tree: dict[str, Any]) -> None:
+def _find_from(base: Path, tree: dict[str, Any]) -> None:
     """Make paths absolute: a trial's process has another working directory, and so may whoever goes on."""
 
     def absolute(path: str) -> str:
-        return path if "://" in path else str((home / Path(path).expanduser()).resolve())
+        return path if "://" in path else str((base / Path(path).expanduser()).resolve())
 
     for section, key in (("data", "path"), ("model", "start"), ("engine", "checkpoints"), ("engine", "shared")):
         entry = tree.get(section)
@@ -145,59 +202,5 @@ def _measure_what_decides(sweep: Sweep, tree: dict[str, Any]) -> None:
     if isinstance(listed, list) and (more := [name for name in asked if name not in listed]):
         apply_override(tree, f"evaluation.protocols={json.dumps([*listed, *more])}")
     if sweep.stop is not None:
-        kind = "diagnostics" if sweep.stop.score.startswith("diag_") else "every"
+        kind = "diagnostics" if sweep.stop_goal.score.startswith("diag_") else "every"
         apply_override(tree, f"evaluation.{kind}={sweep.stop.evaluate_every}")
-
-
-def scores_after(
-    directory: Path, names: Iterable[str], take: str | None, round: int, *, whole: bool = False
-) -> dict[str, float] | None:
-    """Read what a run had come to after a round.
-
-    Args:
-        directory: The run.
-        names: Scores, or bytes.
-        take: Of which encoder; None takes the global one, or the clients' mean.
-        round: Which; the run may have gone on since.
-        whole: Whether the run must have come to its end, scores and all.
-
-    Returns:
-        Values by name; None where the run has not come there, or not been scored there.
-    """
-    if not (directory / "run.json").is_file():
-        return None
-    record, found = RunRecord.open(directory), {}
-    if record.last_round < round or (whole and record.summary["finished"] is None):
-        return None
-    for name in names:
-        value = _bytes(record, name, round) if name in BYTES else score_of(record, name, take, round)
-        if value is None:
-            return None
-        found[name] = value
-    return found
-
-
-def why_none(directory: Path, names: Iterable[str], take: str | None, round: int) -> str:
-    """Say which score a run does not have after a round, where `scores_after` gives None."""
-    record = RunRecord.open(directory)
-    for name in names:
-        if name in BYTES or score_of(record, name, take, round) is not None:
-            continue
-        there = sorted({row["participant"] for row in record.metrics if row["name"] == name and row["round"] == round})
-        if there:
-            return f"{name} is of {', '.join(there)} in this method, which take: {take} does not mean: leave take out"
-        return f"{directory.name} has no score {name} after round {round}: see `rayfed-ssl list protocols`"
-    return f"{directory.name} has not come to its end: go on with the sweep"
-
-
-def _bytes(record: RunRecord, name: str, round: int) -> float:
-    directions: Mapping[str, tuple[Direction, ...]] = {"bytes_up": ("up",), "bytes_down": ("down",)}
-    counted = directions.get(name, ("up", "down"))
-    return float(sum(row["bytes"] for row in record.ledger if row["round"] <= round and row["direction"] in counted))
-
-
-def score_of(record: RunRecord, name: str, take: str | None, round: int) -> float | None:
-    """Read the score of the encoder that is meant; None where the run has none."""
-    rows = [row for row in record.metrics if row["name"] == name and row["round"] == round]
-    values = {row["participant"]: row["value"] for row in rows}
-    return taken(values, take)

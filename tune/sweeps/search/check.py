@@ -1,4 +1,4 @@
-"""Whether a sweep could give anything at all, asked before it is begun: its scores exist, and some trial can be run."""
+"""Whether a sweep could give any result, checked before it starts: its scores exist, and some trial can be run."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -11,32 +11,23 @@ from rayfed_ssl.engine.diagnostics import DIAGNOSTICS
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.evaluation.registry import PROTOCOLS, is_score
-from tune.sweeps.definition.spaces import Point
-from tune.sweeps.definition.sweep import BYTES, EVERY_ROUND, Sweep
-from tune.sweeps.execution.trial_configs import config_of
+from tune.sweeps.definition.schema import BYTES, EVERY_ROUND, Sweep
+from tune.sweeps.definition.space import Point
+from tune.sweeps.definition.trial_configs import config_of
 from tune.sweeps.search.study import make_study
 
-LOOKED_AT = 64
+MAX_ATTEMPTS = 64
 """Points that are tried, at most, to find one that can be run."""
 
 
 def check_sweep(sweep: Sweep) -> None:
-    """Refuse a sweep of which no trial could come to a value.
+    """Refuse a sweep of which no trial could give a value.
 
     Raises:
         ConfigError: A score is not there, a parameter changes no result, or no point can be run; then the message is what is
             wrong with the first one.
     """
-    try:
-        _check(sweep)
-    except ConfigError:
-        raise
-    except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError) as error:
-        raise ConfigError(f"{sweep.name}: this sweep cannot be searched ({' '.join(str(error).split())})") from None
-
-
-def _check(sweep: Sweep) -> None:
-    asked = [goal.score for goal in sweep.goals] + ([] if sweep.stop is None else [sweep.stop.score])
+    asked = [goal.score for goal in sweep.goals] + ([] if sweep.stop is None else [sweep.stop_goal.score])
     for score in asked:
         if not is_score(score) and score not in (*DIAGNOSTICS, *BYTES):
             known = {*EVERY_ROUND, "linear", *PROTOCOLS, *DIAGNOSTICS}
@@ -46,10 +37,8 @@ def _check(sweep: Sweep) -> None:
     for key in sweep.space.names:
         section, _, name = key.partition(".")
         if section == "engine" and name not in BITS:
-            raise ConfigError(
-                f"{sweep.name}: {key} says how a run is computed, and runs that differ in it are one: do not vary it"
-            )
-    config = _one_of(sweep)
+            raise ConfigError(f"{sweep.name}: {key} changes how a run is computed and not its result: do not vary it")
+    config = _first_possible(sweep)
     if "supervised" in asked and not config.objective.classifies:
         name = config.dump()["objective"]["name"]
         raise ConfigError(
@@ -59,23 +48,33 @@ def _check(sweep: Sweep) -> None:
     _try_sampler(sweep)
     kind, _, number = (sweep.take or "").partition("-")
     if kind == "client" and int(number) >= config.clients.number:
-        last = config.clients.number - 1
         raise ConfigError(
-            f"{sweep.name}: take: {sweep.take}, and clients are client-0 to client-{last}: name one of them"
+            f"{sweep.name}: take: {sweep.take}, but clients are client-0 to client-{config.clients.number - 1}"
         )
 
 
-def _one_of(sweep: Sweep) -> Config:
+def _first_possible(sweep: Sweep) -> Config:
     """Resolve the first point that can be run, and open its data."""
     refused: list[str] = []
-    for point in islice(_points(sweep), LOOKED_AT):
+    for point in islice(_points(sweep), MAX_ATTEMPTS):
         try:
             config = config_of(sweep, point, sweep.seeds[0])
             Federation.open(config)
             return config
-        except (ConfigError, OSError) as error:
+        except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, OSError) as error:
             refused.append(str(error))
     raise ConfigError("\n".join(f"{sweep.name}: no trial can be run: {line}" for line in refused[0].splitlines()))
+
+
+def _points(sweep: Sweep) -> Iterator[Point]:
+    """Give the points of a grid, or some at random."""
+    if sweep.search.name == "grid":
+        yield from sweep.space.grid()
+        return
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    while True:
+        yield sweep.space.suggest(study.ask())
 
 
 def _try_sampler(sweep: Sweep) -> None:
@@ -85,25 +84,16 @@ def _try_sampler(sweep: Sweep) -> None:
         ConfigError: It cannot work with them.
     """
     study = make_study(sweep, None)
-    if sweep.search == "grid":
+    if sweep.search.name == "grid":
         return
-    startup = sweep.sampler.get("n_startup_trials", 0)
+    startup = sweep.search.settings.get("n_startup_trials", 0)
     try:
-        for number in range(min(int(startup), LOOKED_AT) + 2 * min(sweep.generation, LOOKED_AT) + 1):
+        for number in range(min(int(startup), MAX_ATTEMPTS) + 2 * min(sweep.generation, MAX_ATTEMPTS) + 1):
             asked = study.ask()
             sweep.space.suggest(asked)
             study.tell(asked, [float(number)] * len(sweep.goals))
     except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
         why = " ".join(str(error).split())
-        raise ConfigError(f"{sweep.name}: search: {sweep.search} does not work with these settings ({why})") from None
-
-
-def _points(sweep: Sweep) -> Iterator[Point]:
-    """Give the points of a grid, or some at random."""
-    if sweep.search == "grid":
-        yield from sweep.space.grid()
-        return
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
-    while True:
-        yield sweep.space.suggest(study.ask())
+        raise ConfigError(
+            f"{sweep.name}: search: {sweep.search.name} does not work with these settings ({why})"
+        ) from None

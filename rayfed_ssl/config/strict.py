@@ -1,0 +1,78 @@
+"""Files and records as strict pydantic models; a mistake in one is a line that names the key."""
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, TypeVar, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
+
+from rayfed_ssl.errors import ConfigError, nearest
+
+
+class StrictModel(BaseModel):
+    """Part of a file: frozen, no type is converted, and every unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+EMPTY_IF_NULL = BeforeValidator(lambda value: {} if value is None else value)
+"""Takes `key:` without a value for an empty mapping."""
+
+Settings = Annotated[dict[str, Any], EMPTY_IF_NULL]
+"""Values by dotted key of the configuration."""
+
+
+def parse(model: type[Model], tree: Any, name: str) -> Model:
+    """Validate plain data.
+
+    Args:
+        model: What it must be.
+        tree: The data.
+        name: What a message calls it.
+
+    Raises:
+        ConfigError: It does not fit; one line per mistake.
+    """
+    try:
+        return model.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError("\n".join(f"{name}: {line}" for line in explain(error, model))) from None
+
+
+def explain(error: ValidationError, model: type[BaseModel]) -> Iterator[str]:
+    """Write each mistake as a line, with the nearest key in place of an unknown one."""
+    for mistake in error.errors(include_url=False):
+        where = ".".join(str(part) for part in mistake["loc"])
+        prefix = f"{where}: " if where else ""
+        if mistake["type"] == "extra_forbidden":
+            *parents, key = mistake["loc"]
+            yield f"unknown key {where!r}{nearest(str(key), _keys_at(model, parents))}"
+        elif mistake["type"] == "missing":
+            yield f"{where} is missing"
+        elif mistake["type"] == "value_error":
+            yield f"{prefix}{mistake['ctx']['error']}"
+        else:
+            yield f"{prefix}{mistake['msg'][0].lower()}{mistake['msg'][1:]}, got {mistake['input']!r}"
+
+
+def _keys_at(model: type[BaseModel], parents: Sequence[int | str]) -> list[str]:
+    """List the keys of the models at a place; indices and a mapping's keys change no model, a union's tag selects one."""
+    models = [model]
+    for part in parents:
+        owners = [one for one in models if part in _fields(one)]
+        inner = [found for one in owners for found in _models_in(_fields(one)[str(part)].annotation)]
+        tagged = [one for one in models if any(part in get_args(field.annotation) for field in _fields(one).values())]
+        models = inner or tagged or owners or models
+    return [name for one in models for name in _fields(one)]
+
+
+def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    return {field.alias or name: field for name, field in model.model_fields.items()}
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for argument in get_args(annotation) for model in _models_in(argument)]

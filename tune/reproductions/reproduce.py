@@ -1,0 +1,213 @@
+"""`rayfed-ssl reproduce`: a paper's table or figure as a sweep with a variant for each cell."""
+
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.records.run_record import RunRecord
+from rayfed_ssl.reports.reproduced import CellResult, Reproduced, measured
+from rayfed_ssl.reproductions.comparable import unlike
+from rayfed_ssl.reproductions.definition import Cell, Reproduction, load_reproduction
+from tune.reproductions.needed_data import absent, by_column, one_dataset
+from tune.sweeps.execution.directory import SweepDirectory
+from tune.sweeps.execution.runner import run_sweep, run_sweep_here
+from tune.sweeps.search.search import Search, Trial
+from tune.terminal import print_json, print_table
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class ReproductionRequest:
+    """What a user asks for.
+
+    Attributes:
+        name: A reproduction's name or file.
+        size: "cpu" or "paper".
+        seeds: One run of each cell for each seed.
+        rows: Only these; None for all.
+        columns: Only these; None for all.
+        settings: Changes of all cells, "key=value".
+        jobs: Parallel runs; 1 runs them in this process, one after the other.
+        address: A Ray cluster to run them on.
+        out: Where everything goes; None names a directory under ./runs.
+    """
+
+    name: str
+    size: str = "cpu"
+    seeds: tuple[int, ...] = (0,)
+    rows: tuple[str, ...] | None = None
+    columns: tuple[str, ...] | None = None
+    settings: tuple[str, ...] = ()
+    jobs: int = 1
+    address: str | None = None
+    out: Path | None = None
+
+    @property
+    def directory(self) -> Path:
+        """Where everything goes."""
+        return self.out or Path("runs") / f"{Path(self.name).stem}-{self.size}"
+
+    @property
+    def on_tune(self) -> bool:
+        """Whether runs are trials on Ray Tune."""
+        return self.jobs > 1 or self.address is not None
+
+    @property
+    def command(self) -> str:
+        """The command line that asks for it."""
+        options = ["--size", self.size]
+        options += ["--out", str(self.out)] * (self.out is not None)
+        options += [option for seed in self.seeds for option in ("--seed", str(seed))] * (self.seeds != (0,))
+        options += [option for row in self.rows or () for option in ("--row", row)]
+        options += [option for column in self.columns or () for option in ("--column", column)]
+        options += ["--jobs", str(self.jobs)] * (self.jobs > 1)
+        options += ["--address", self.address] if self.address is not None else []
+        return shlex.join(["rayfed-ssl", "reproduce", self.name, *options, *self.settings])
+
+    def resolve(self) -> tuple[Reproduction, dict[str, str], SweepDirectory]:
+        """Read the file and resolve all cells whose data are there.
+
+        Returns:
+            The reproduction, the columns and cells that are left out with the reason, and the sweep over its cells.
+
+        Raises:
+            ConfigError: Names or settings do not fit, or the data of no column are there.
+        """
+        if self.jobs < 1:
+            raise ConfigError(f"--jobs is the number of parallel runs, at least 1, got {self.jobs}")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ConfigError(f"each seed counts once, got {', '.join(map(str, self.seeds))}")
+        chosen = load_reproduction(self.name, self.size).only(self.rows, self.columns)
+        one_dataset(chosen, self.settings)
+        missing = absent(chosen, self.settings)
+        skipped = by_column(chosen, missing)
+        shown = replace(chosen, cells=tuple(cell for cell in chosen.cells if (cell.row, cell.column) not in missing))
+        if not shown.cells:
+            reasons = "\n".join(f"{column}: {reason}" for column, reason in skipped.items())
+            raise ConfigError(f"the data of no column of {self.name} are there\n{reasons}")
+        return shown, skipped, self._sweep_of(shown)
+
+    def _sweep_of(self, shown: Reproduction) -> SweepDirectory:
+        """Write the sweep: a variant for each cell, and no goal, as cells have scores of their own."""
+        variants = {_point_name(cell): _variant(cell) for cell in shown.cells}
+        file: dict[str, Any] = {
+            "title": f"{shown.file.title}, {shown.size} size",
+            "set": {"engine.executor": "local" if self.on_tune else "ray"},
+            "space": {"cell": {"variants": variants}},
+            "seeds": list(self.seeds),
+            "maximize": [],
+            "selection": "test",
+        }
+        return SweepDirectory.of(self.directory, shown.name, file, self.settings, self.command)
+
+
+def _point_name(cell: Cell) -> str:
+    return f"{cell.row} | {cell.column}"
+
+
+def _variant(cell: Cell) -> dict[str, Any]:
+    variant = {"recipe": cell.recipe, "set": dict(cell.settings)}
+    return variant if cell.then is None else variant | {"then": cell.then.model_dump(by_alias=True)}
+
+
+def reproduce(request: ReproductionRequest, say: Say) -> Reproduced:
+    """Run what is missing, and write table, figure and `reproduction.json`.
+
+    Args:
+        request: What to reproduce.
+        say: Is called with each line of progress.
+
+    Raises:
+        ConfigError: Names, settings or data do not fit.
+        KeyboardInterrupt: The user stopped it; the same call resumes it.
+    """
+    shown, skipped, directory = request.resolve()
+    _refuse_other(request, shown)
+    for column, reason in skipped.items():
+        say(f"left out, {column}: {reason}")
+    differing = unlike(request.name, shown, request.settings)
+    directory.save()
+    if request.on_tune:
+        search = run_sweep(directory, concurrency=request.jobs, address=request.address, say=say)
+    else:
+        search = run_sweep_here(directory, say)
+    cells = tuple(
+        _result(cell, trial, directory.runs, shown.file.unit, differing.get((cell.row, cell.column)))
+        for cell, trial in zip(shown.cells, search.trials, strict=True)
+    )
+    result = Reproduced(shown, cells, request.seeds, request.settings, skipped, request.command)
+    result.write(request.directory)  # before the figure, which may fail
+    if shown.file.kind == "figure":
+        from rayfed_ssl.reports.reproduction_figures import draw_reproduction
+
+        result = replace(result, figures=draw_reproduction(result, request.directory))
+        result.write(request.directory)
+    return result
+
+
+def _refuse_other(request: ReproductionRequest, shown: Reproduction) -> None:
+    """Keep one table from being written over another."""
+    if (request.directory / "sweep.json").is_file():
+        other, title = SweepDirectory.open(request.directory).record, f"{shown.file.title}, {shown.size} size"
+        if (other.name, other.file.get("title")) != (shown.name, title):
+            raise ConfigError(
+                f"{request.directory} holds {other.name} ({other.file.get('title')}): name another directory with --out"
+            )
+
+
+def _result(cell: Cell, trial: Trial, runs: Path, unit: str, differs: str | None) -> CellResult:
+    """Read a cell's numbers from the runs of its trial."""
+    values: list[float | None] = []
+    failures = {}
+    for seed, run in trial.runs.items():
+        finished = is_finished(runs / run.name)
+        value = measured(cell, runs / run.name, unit) if finished else None
+        values.append(value)
+        if finished and value is None:
+            failures[str(seed)] = f"{run.name} has no score {cell.score!r}" + (f" of {cell.take}" if cell.take else "")
+        elif value is None:
+            failures[str(seed)] = trial.failures.get(seed) or "was not run"
+    names = tuple(f"{runs.name}/{name}" for name in trial.names)
+    facts = (cell.row, cell.column, cell.score, cell.take, cell.published)
+    return CellResult(*facts, names, tuple(values), failures, differs)
+
+
+def is_finished(run: Path) -> bool:
+    """Whether a run has ended."""
+    return (run / "run.json").is_file() and RunRecord.open(run, tables=False).summary["finished"] is not None
+
+
+def list_runs(request: ReproductionRequest) -> tuple[list[str], list[list[str]]]:
+    """Head and lines of what would be run: row, column, seed, run, and its state."""
+    shown, skipped, directory = request.resolve()
+    search, lines = Search(directory.sweep), []
+    while search.next() is not None:
+        pass
+    for cell, trial in zip(shown.cells, search.trials, strict=True):
+        for seed, run in trial.runs.items():
+            lines.append([cell.row, cell.column, str(seed), run.name, _state(directory.runs / run.name)])
+    lines += [["", column, "", "left out", reason] for column, reason in skipped.items()]
+    return ["row", "column", "seed", "run", "state"], lines
+
+
+def _state(run: Path) -> str:
+    if is_finished(run):
+        return "finished"
+    return "unfinished" if (run / "run.json").is_file() else "to do"
+
+
+def print_result(result: Reproduced, directory: Path, as_json: bool) -> None:
+    """Print the table with what a reader of it has to know, or all as JSON."""
+    if as_json:
+        print_json(result.results().model_dump(mode="json"))
+        return
+    print_table(*result.table())
+    lines = [*result.remarks(), f"record: {directory / 'reproduction.json'}, {directory / 'table.md'}"]
+    for line in [*lines, *(f"figure: {directory / name}" for name in result.figures)]:
+        typer.echo(line)
