@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.engine.round_loop import Observer, Plan, run_round
+from rayfed_ssl.engine.round_loop import Observer, RunPlan, run_round
 from rayfed_ssl.storage.checkpoints import RunState, commit
 
 REPEATS = 5
@@ -62,7 +62,7 @@ def main() -> None:
     executor = RayExecutor(federation)
     ratios = []
     with tempfile.TemporaryDirectory() as folder:
-        plan = Plan(1, federation.cohort, 0, Path(folder))
+        plan = RunPlan(1, federation.cohort, 0, Path(folder))
         state = RunState(0, executor.init_server(plan.directory))
         print(f"{'repeat':>6} {'bare s':>8} {'engine s':>9} {'ratio':>6}")
         for repeat in range(REPEATS + 1):

@@ -16,7 +16,7 @@ from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.round_loop import (
     Executor,
     Observer,
-    Plan,
+    RunPlan,
     run_rounds,
 )
 from rayfed_ssl.errors import CheckpointError, ConfigError
@@ -200,7 +200,7 @@ def _run(
     draw: FigureDrawer | None,
 ) -> Result:
     config = federation.config
-    plan = Plan(
+    plan = RunPlan(
         config.rounds,
         federation.cohort,
         config.evaluation.every,

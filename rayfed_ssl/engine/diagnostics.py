@@ -1,7 +1,7 @@
-"""Diagnostics while a run goes on: of each encoder that is scored, and of a round's clients beside each other.
+"""Diagnostics during a run: of each encoder that is scored, and of a round's clients compared with each other.
 
-Nothing here is seen by a method or changes a state: models are copies in evaluation mode, and every draw has a seed of its
-own. No label is read. The images are test images, which no client holds; what clients compare by is what they have sent.
+No method sees them and no state changes: models are copies in evaluation mode, and every draw has a seed of its own. No
+label is read. Images are test images, which no client holds; clients are compared by what they have sent.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -58,8 +58,8 @@ DIAGNOSTICS = (
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What a download or an upload tells about a model.
+class ModelContent:
+    """What a download or an upload holds of a model.
 
     Attributes:
         weights: Its weights, as far as they were sent.
@@ -72,25 +72,25 @@ class Shown:
     relation: Tensor | None = None
 
 
-def shown(message: Any, num_public: int) -> Shown:
-    """Find in a download or an upload what tells about a model, by the kinds that its fields declare.
+def model_content(message: Any, num_public: int) -> ModelContent:
+    """Read what a download or an upload holds of a model, by the kinds that its fields declare.
 
     Representations count only where there is a row for each public sample: those of clients' own samples, which FedCA and
     FCL send, cannot be compared across clients.
     """
-    found: dict[str, Any] = {}
+    content: dict[str, Any] = {}
     for field in fields(message):
         kind, value = field.metadata.get("kind"), getattr(message, field.name)
         if kind is None and is_node(value):  # a method that holds another wraps what the other sends
-            inner = shown(value, num_public)
-            found |= {f.name: getattr(inner, f.name) for f in fields(inner) if getattr(inner, f.name) is not None}
+            inner = model_content(value, num_public)
+            content |= {f.name: getattr(inner, f.name) for f in fields(inner) if getattr(inner, f.name) is not None}
         elif kind == "weights" and value is not None:
-            found["weights"] = value
+            content["weights"] = value
         elif kind == "representations" and isinstance(value, Packed) and len(value.values) == num_public:
-            found["representations"] = unpack(value)
+            content["representations"] = unpack(value)
         elif kind == "relation matrix" and isinstance(value, Tensor):
-            found["relation"] = value
-    return Shown(**found)
+            content["relation"] = value
+    return ModelContent(**content)
 
 
 def sample_images(config: Config, dataset: Dataset, most: int) -> np.ndarray:
@@ -155,22 +155,27 @@ def client_diagnostics(
         clients' mean cosines with the others, "diag_cka", "diag_angle" (medians) and "diag_relation_distance" over pairs;
         and "diag_angle_lower" and "diag_angle_upper", means of the quartiles over pairs.
     """
-    chosen = _chosen(tuple(uploads), derive_seed(config.seed, Purpose.DIAGNOSTICS, round=round))
+    chosen = _compared_clients(tuple(uploads), derive_seed(config.seed, Purpose.DIAGNOSTICS, round=round))
     comparison = Comparison(config, task, dataset, num_public)
     for client_id in chosen:
         architecture = task.architecture(client_id)
-        comparison.add(architecture, shown(uploads[client_id], num_public), shown(download(client_id), num_public))
+        comparison.add(
+            architecture, model_content(uploads[client_id], num_public), model_content(download(client_id), num_public)
+        )
     cosines: list[float] = []
-    if comparison.has_one_drift:
+    if comparison.has_cosines:
         for client_id in chosen:
-            sent, received = shown(uploads[client_id], num_public), shown(download(client_id), num_public)
+            sent, received = (
+                model_content(uploads[client_id], num_public),
+                model_content(download(client_id), num_public),
+            )
             cosines += comparison.cosine(sent, received)
             del sent, received
     return comparison.metrics() | _spread("diag_update_cosine", cosines)
 
 
 class Comparison:
-    """What a round's clients have in common, in the making: it keeps features and relation matrices, but no weights.
+    """Accumulates a round's comparison of clients: it keeps features and relation matrices, but no weights.
 
     Args:
         config: The run's seed.
@@ -189,38 +194,38 @@ class Comparison:
         self._features: list[Tensor] = []
         self._relations: list[Tensor] = []
 
-    def add(self, architecture: str, sent: Shown, received: Shown) -> None:
+    def add(self, architecture: str, sent: ModelContent, received: ModelContent) -> None:
         """Look at one client's upload and at what it had received."""
         update = update_of(sent, received)
         if update is not None:
             self._norms.append(self._drifts.setdefault(architecture, Drift()).add(update))
-        rows = self._look(architecture, sent)
+        rows = self._representations(architecture, sent)
         if rows is not None and bool(rows.isfinite().all()):
             self._features.append(rows)
         if sent.relation is not None:
             self._relations.append(sent.relation.clone())
 
     @property
-    def has_one_drift(self) -> bool:
+    def has_cosines(self) -> bool:
         """Whether several updates were added, all of one architecture: others have no angle between them."""
         return len(self._drifts) == 1 and len(self._norms) > 1
 
-    def cosine(self, sent: Shown, received: Shown) -> list[float]:
+    def cosine(self, sent: ModelContent, received: ModelContent) -> list[float]:
         """Compute the mean cosine of an update that was added with the others; nothing of a client that sent none."""
         update, (drift,) = update_of(sent, received), self._drifts.values()
         return [] if update is None else [drift.cosine(update)]
 
     def metrics(self) -> Metrics:
         """Sum up everything but the cosines."""
-        distances = [relation_distance(one, other) for one, other in combinations(self._relations, 2)]
+        distances = [relation_distance(first, second) for first, second in combinations(self._relations, 2)]
         return (
             _spread("diag_update_norm", self._norms)
             | compare_features(self._features)
             | _spread("diag_relation_distance", distances)
         )
 
-    def _look(self, architecture: str, sent: Shown) -> Tensor | None:
-        """Compute what the sent encoder makes of the images, or take what it was told to make of public samples."""
+    def _representations(self, architecture: str, sent: ModelContent) -> Tensor | None:
+        """Compute representations of the images with the sent encoder, or take those of public samples that were sent."""
         task = self._task
         if sent.weights is not None and len(self._images) and holds(sent.weights, "encoder", architecture, task):
             model = task.model(sent.weights, architecture).encoder
@@ -229,14 +234,14 @@ class Comparison:
         return None if sent.representations is None else sent.representations[self._public]
 
 
-def _chosen(client_ids: Sequence[int], seed: int) -> tuple[int, ...]:
-    """Choose whom to compare where a round has many clients."""
+def _compared_clients(client_ids: Sequence[int], seed: int) -> tuple[int, ...]:
+    """Choose the clients to compare where a round has many."""
     if len(client_ids) <= COMPARED_CLIENTS:
         return tuple(client_ids)
     return tuple(client_ids[row] for row in random_rows(len(client_ids), COMPARED_CLIENTS, seed))
 
 
-def update_of(sent: Shown, received: Shown) -> Weights | None:
+def update_of(sent: ModelContent, received: ModelContent) -> Weights | None:
     """w_k - w over trained parameters: neither running statistics nor an objective's memory."""
     if sent.weights is None or received.weights is None:
         return None
@@ -258,15 +263,15 @@ def holds(weights: Weights, part: str, architecture: str, task: Task) -> bool:
 def compare_features(features: Sequence[Tensor]) -> Metrics:
     """CKA, and angles where all widths are equal, over pairs of models; nothing of fewer than two."""
     grams = [centered_gram(rows) for rows in features]
-    metrics = _spread("diag_cka", [cka(one, other) for one, other in combinations(grams, 2)])
+    metrics = _spread("diag_cka", [cka(first, second) for first, second in combinations(grams, 2)])
     if len(features) < 2 or len({rows.shape[1] for rows in features}) > 1:
         return metrics
-    found = [angles(one, other) for one, other in combinations(features, 2)]
+    pairs = [angles(first, second) for first, second in combinations(features, 2)]
     return (
         metrics
-        | _spread("diag_angle", [quartiles.median for quartiles in found])
-        | {"diag_angle_lower": fmean(quartiles.lower for quartiles in found)}
-        | {"diag_angle_upper": fmean(quartiles.upper for quartiles in found)}
+        | _spread("diag_angle", [quartiles.median for quartiles in pairs])
+        | {"diag_angle_lower": fmean(quartiles.lower for quartiles in pairs)}
+        | {"diag_angle_upper": fmean(quartiles.upper for quartiles in pairs)}
     )
 
 

@@ -17,7 +17,7 @@ from rayfed_ssl.trees import leaves, map_leaves
 def update_client(
     federation: Federation, round: int, client_id: int, download: Any, state: Any | None, faults: Sequence[Fault] = ()
 ) -> ClientResult:
-    """Run a client's step, and let go wrong in it what shall: `Federation.update_client` says the rest."""
+    """Run a client's step, with faults injected; see `Federation.update_client`."""
     if faults:
         federation = copy.copy(federation)
         federation.method = _FaultyMethod(federation.method, faults)  # type: ignore[assignment]
@@ -35,7 +35,7 @@ def fill_disk(faults: Sequence[Fault], file: str) -> None:
 
 
 class _FaultyMethod:
-    """A method whose client step is injected."""
+    """A method with faults in its client step."""
 
     def __init__(self, method: Any, faults: Sequence[Fault]) -> None:
         self._method, self._faults = method, faults
@@ -44,7 +44,7 @@ class _FaultyMethod:
         return getattr(self._method, name)
 
     def update_client(self, download: Any, state: Any, client: Any) -> Any:
-        """Run the step, slowly or with a wrong end."""
+        """Run the step with the faults."""
         for fault in self._faults:
             if fault.kind == "slow":
                 time.sleep(fault.seconds)
@@ -53,26 +53,26 @@ class _FaultyMethod:
         upload, next_state, metrics = self._method.update_client(download, state, client)
         for fault in self._faults:
             if fault.kind in ("nan", "shape"):
-                upload = _spoil(upload, download, _with_nan if fault.kind == "nan" else _one_longer)
+                upload = _corrupt(upload, download, _with_nan if fault.kind == "nan" else _one_longer)
         return upload, next_state, metrics
 
 
-def _spoil(upload: Any, download: Any, spoil: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def _corrupt(upload: Any, download: Any, corrupt: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """Replace one tensor of floats of an upload, one that came with the download if there is such."""
     received = {path for path, _ in leaves(download)}
     floats = [
         (path, leaf) for path, leaf in leaves(upload) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
     ]
     if not floats:
-        raise RuntimeError("injected: there is no tensor of floats in the upload that could be spoilt")
+        raise RuntimeError("injected: there is no tensor of floats in the upload to corrupt")
     chosen = next((leaf for path, leaf in floats if path in received), floats[0][1])
-    return map_leaves(lambda leaf: spoil(leaf) if leaf is chosen else leaf, upload)
+    return map_leaves(lambda leaf: corrupt(leaf) if leaf is chosen else leaf, upload)
 
 
 def _with_nan(values: torch.Tensor) -> torch.Tensor:
-    spoilt = values.clone()
-    spoilt.view(-1)[0] = float("nan")
-    return spoilt
+    corrupted = values.clone()
+    corrupted.view(-1)[0] = float("nan")
+    return corrupted
 
 
 def _one_longer(values: torch.Tensor) -> torch.Tensor:

@@ -22,7 +22,7 @@ from rayfed_ssl.data.public_data import PublicSet, parse_public, refuse_own, spl
 from rayfed_ssl.data.shards import Shard, check_shards, labeled_rows
 from rayfed_ssl.engine.diagnostics import client_diagnostics, encoder_diagnostics
 from rayfed_ssl.engine.gpu_memory import explain
-from rayfed_ssl.engine.ledger import BreakEven, Entry, account
+from rayfed_ssl.engine.ledger import BreakEven, LedgerEntry, account
 from rayfed_ssl.engine.round_loop import ClientError, Evaluation, ServerError
 from rayfed_ssl.engine.scoring import check_protocols, held_out_notes, labeled, score
 from rayfed_ssl.engine.task_builder import build_task
@@ -39,7 +39,7 @@ class ClientResult:
     upload: Any
     state: Any
     metrics: Metrics
-    ledger: tuple[Entry, ...]
+    ledger: tuple[LedgerEntry, ...]
     seconds: float
 
 
@@ -217,12 +217,14 @@ class Federation:
         every = self.config.evaluation.diagnostics
         return bool(every) and (round % every == 0 or round == self.config.rounds)
 
-    def public_entries(self) -> tuple[Entry, ...]:
+    def public_entries(self) -> tuple[LedgerEntry, ...]:
         """What clients receive before round 1: the public samples, once (FLESD, section 6)."""
         if self._public is None:
             return ()
         size = self.num_public * int(np.prod(self._public.images.shape[1:]))
-        return tuple(Entry(0, client_id, "down", "public images", "public", size) for client_id in self.client_ids)
+        return tuple(
+            LedgerEntry(0, client_id, "down", "public images", "public", size) for client_id in self.client_ids
+        )
 
     def break_even(self) -> BreakEven | None:
         """FLESD's Eq. 11 for this run, where representations of public data are sent."""

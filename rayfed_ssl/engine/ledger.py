@@ -11,7 +11,7 @@ Direction = Literal["down", "up"]
 
 
 @dataclass(frozen=True)
-class Entry:
+class LedgerEntry:
     """One kind of content that one client received or sent in one round.
 
     Attributes:
@@ -31,7 +31,7 @@ class Entry:
     bytes: int
 
 
-def account(message: Any, round: int, client: int, direction: Direction) -> tuple[Entry, ...]:
+def account(message: Any, round: int, client: int, direction: Direction) -> tuple[LedgerEntry, ...]:
     """List what a Download or an Upload carries; fields that are None cost nothing and are left out.
 
     A field that holds another method's Download or Upload says nothing itself: its fields do.
@@ -43,12 +43,12 @@ def account(message: Any, round: int, client: int, direction: Direction) -> tupl
     return tuple(_entries(message, round, client, direction))
 
 
-def _entries(message: Any, round: int, client: int, direction: Direction, prefix: str = "") -> Iterator[Entry]:
+def _entries(message: Any, round: int, client: int, direction: Direction, prefix: str = "") -> Iterator[LedgerEntry]:
     for field in dataclasses.fields(message):
         value, name = getattr(message, field.name), prefix + field.name
         if "kind" in field.metadata:
             if value is not None:
-                yield Entry(round, client, direction, field.metadata["kind"], name, nbytes(value))
+                yield LedgerEntry(round, client, direction, field.metadata["kind"], name, nbytes(value))
         elif is_node(value):
             yield from _entries(value, round, client, direction, f"{name}.")
         else:
@@ -56,7 +56,7 @@ def _entries(message: Any, round: int, client: int, direction: Direction, prefix
             raise TypeError(f"{undeclared} does not say what it reveals: declare it with sent(kind)")
 
 
-def total(entries: Iterable[Entry], direction: Direction | None = None) -> int:
+def total(entries: Iterable[LedgerEntry], direction: Direction | None = None) -> int:
     """Sum the bytes of one direction or of both."""
     return sum(entry.bytes for entry in entries if direction in (None, entry.direction))
 

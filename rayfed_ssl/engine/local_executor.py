@@ -22,7 +22,7 @@ class LocalExecutor:
 
     Args:
         federation: The federation whose steps are run.
-        faults: What shall go wrong.
+        faults: Faults to inject.
     """
 
     def __init__(self, federation: Federation, *, faults: Iterable[Fault | RandomFaults] = ()) -> None:
@@ -36,13 +36,13 @@ class LocalExecutor:
     def init_server(self, directory: Directory) -> Stored:
         """Make and store the server's state before round 1."""
         with compute_threads(self._engine.server_threads):
-            return self._keep(first_state(self._federation), directory, server_file(0))
+            return self._store_server(first_state(self._federation), directory, server_file(0))
 
     def train_clients(
         self, state: RunState, cohort: Sequence[int], directory: Directory, listener: Listener
     ) -> tuple[ClientReport, ...]:
         """Run one round's client steps."""
-        server_state = self._recall(state.server, directory)
+        server_state = self._read_server(state.server, directory)
         reports = []
         self._uploads = {}
         over = time.monotonic() + (self._engine.deadline or math.inf)
@@ -64,13 +64,13 @@ class LocalExecutor:
         return tuple(reports)
 
     def _update_client(self, state: RunState, client_id: int, server_state: Any, directory: Directory) -> ClientReport:
-        own, faults = state.clients.get(client_id), self.faults.for_step(state.round, client_id)
+        previous, faults = state.clients.get(client_id), self.faults.for_step(state.round, client_id)
         result = update_client(
             self._federation,
             state.round,
             client_id,
             self._federation.method.download(server_state, client_id),
-            None if own is None else checkpoints.read(own, directory),
+            None if previous is None else checkpoints.read(previous, directory),
             faults,
         )
         self._uploads[client_id] = result.upload
@@ -82,17 +82,17 @@ class LocalExecutor:
         """Aggregate the uploads of the clients that were just trained."""
         with compute_threads(self._engine.server_threads):
             result = self._federation.update_server(
-                state.round, self._recall(state.server, directory), dict(sorted(self._uploads.items()))
+                state.round, self._read_server(state.server, directory), dict(sorted(self._uploads.items()))
             )
         self._uploads = {}
         fill_disk(self.faults.for_server(state.round), server_file(state.round))
-        stored = self._keep(result.state, directory, server_file(state.round))
+        stored = self._store_server(result.state, directory, server_file(state.round))
         return ServerReport(stored, result.metrics, result.seconds)
 
     def evaluate(self, state: RunState, directory: Directory, final: bool) -> tuple[Evaluation, ...]:
         """Score every encoder that the method shows."""
         states = checkpoints.StoredStates(state.clients, directory)
-        server_state = self._recall(state.server, directory)
+        server_state = self._read_server(state.server, directory)
         with compute_threads(self._engine.threads):
             encoders = self._federation.method.encoders(server_state, states)
             return tuple(
@@ -103,19 +103,19 @@ class LocalExecutor:
         """Forget the server's state; it lies in the checkpoint."""
         self._server = None
 
-    def _keep(self, state: Any, directory: Directory, name: str) -> Stored:
+    def _store_server(self, state: Any, directory: Directory, name: str) -> Stored:
         stored = checkpoints.store(state, directory, name)
         self._server = stored, state
         return stored
 
-    def _recall(self, stored: Stored, directory: Directory) -> Any:
+    def _read_server(self, stored: Stored, directory: Directory) -> Any:
         if self._server is None or self._server[0] != stored:
             self._server = stored, checkpoints.read(stored, directory)
         return self._server[1]
 
 
 def late(engine: Engine, client_id: int) -> Dropped:
-    """Say that a client was not done before the deadline."""
+    """Report that a client was not done before the deadline."""
     return Dropped(client_id, f"it was not done within engine.deadline={engine.deadline:g} s")
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rayfed_ssl.engine.ledger import Entry
+from rayfed_ssl.engine.ledger import LedgerEntry
 from rayfed_ssl.method import Metrics
 from rayfed_ssl.storage.checkpoints import RunState, Stored
 
@@ -22,7 +22,7 @@ class ClientReport:
     client: int
     state: Stored
     metrics: Metrics
-    ledger: tuple[Entry, ...]
+    ledger: tuple[LedgerEntry, ...]
     seconds: float
 
 

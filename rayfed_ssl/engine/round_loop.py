@@ -30,9 +30,9 @@ __all__ = [
     "Executor",
     "Listener",
     "Observer",
-    "Plan",
     "QuorumError",
     "RoundOutcome",
+    "RunPlan",
     "ServerError",
     "ServerReport",
     "run_round",
@@ -41,7 +41,7 @@ __all__ = [
 
 
 class Listener(Protocol):
-    """Hears of a round's clients while they run."""
+    """Receives reports of a round's clients while they run."""
 
     def on_client(self, report: ClientReport) -> None:
         """A client's step is done."""
@@ -55,7 +55,7 @@ class Executor(Protocol):
 
     Attributes:
         retries: Client steps that were repeated because their actor died.
-        faults: What shall go wrong.
+        faults: Faults to inject.
     """
 
     retries: int
@@ -70,7 +70,7 @@ class Executor(Protocol):
         """Run one round's client steps; their uploads stay with the executor.
 
         Returns:
-            Reports in ascending id of those that delivered; of the others the listener was told.
+            Reports in ascending id of those that delivered; the listener received the others.
 
         Raises:
             ClientError: A step failed, and `engine.on_failure` is not to drop it.
@@ -80,7 +80,7 @@ class Executor(Protocol):
         """Aggregate the uploads of the clients that were just trained, and train those again whose uploads were lost.
 
         Raises:
-            ClientError: One of these failed, and `engine.on_failure` is not to drop it, or nobody is left.
+            ClientError: One of these failed, and `engine.on_failure` is not to drop it, or no client is left.
         """
 
     def evaluate(self, state: RunState, directory: Directory, final: bool) -> tuple[Evaluation, ...]:
@@ -91,7 +91,7 @@ class Executor(Protocol):
 
 
 class Observer:
-    """Is told how a run goes on; every method may be overridden."""
+    """Receives events of a run; every method may be overridden."""
 
     def on_round(self, round: int, cohort: Sequence[int]) -> None:
         """A round starts."""
@@ -123,7 +123,7 @@ class Observer:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """The loop's part of the configuration.
 
     Attributes:
@@ -132,7 +132,7 @@ class Plan:
         evaluate_every: kNN after every so many rounds; 0 means at the end only.
         directory: Where checkpoints go.
         quorum: Part of a cohort that must deliver.
-        quarantined: Clients that are left out of all rounds, with the round since when; grows while the run goes on.
+        quarantined: Clients that are left out of all rounds, with the round since when; grows during the run.
         until: Round after which the loop stops, to be resumed; None goes to the end.
     """
 
@@ -155,18 +155,22 @@ class Plan:
 
 
 def run_rounds(
-    plan: Plan, executor: Executor, observer: Observer, state: RunState | None = None, evaluated: Collection[int] = ()
+    plan: RunPlan,
+    executor: Executor,
+    observer: Observer,
+    state: RunState | None = None,
+    evaluated: Collection[int] = (),
 ) -> RunState:
     """Run the federation from the start, or on from a committed round, to the end or to where the plan stops it.
 
-    A round is committed before it is scored and before the next begins, so that whatever kills the run, at most the
-    running round or score is lost.
+    A round is committed before it is scored and before the next begins, so that a killed run loses at most the
+    running round or score.
 
     Args:
         plan: How long and where.
         executor: Runs the steps.
-        observer: Is told what happens.
-        state: The committed round to go on from, or None to start.
+        observer: Receives events.
+        state: The committed round to resume from, or None to start.
         evaluated: Rounds whose scores are on record already.
     """
     if state is None:
@@ -185,8 +189,8 @@ def run_rounds(
 
 
 @dataclass
-class _Absences:
-    """Passes on what an executor says of a round's clients, and keeps who is left out."""
+class _DroppedClients:
+    """Forwards reports of a round's clients, and records the clients that are left out."""
 
     observer: Observer
     dropped: dict[int, Dropped] = field(default_factory=dict)
@@ -199,30 +203,30 @@ class _Absences:
         self.observer.on_dropped(dropped)
 
 
-def run_round(plan: Plan, executor: Executor, observer: Observer, state: RunState, round: int) -> RoundOutcome:
+def run_round(plan: RunPlan, executor: Executor, observer: Observer, state: RunState, round: int) -> RoundOutcome:
     """Run one round: clients, then server.
 
     Raises:
         QuorumError: Too few clients delivered.
     """
     start, retries = time.perf_counter(), executor.retries
-    cohort, absences = plan.cohort(round), _Absences(observer)
+    cohort, dropped_clients = plan.cohort(round), _DroppedClients(observer)
     observer.on_round(round, cohort)
     for client_id in cohort:
         if since := plan.quarantined.get(client_id):
-            absences.on_dropped(Dropped(client_id, f"quarantined since round {since}", quarantined=True))
-    present = tuple(client_id for client_id in cohort if client_id not in absences.dropped)
+            dropped_clients.on_dropped(Dropped(client_id, f"quarantined since round {since}", quarantined=True))
+    present = tuple(client_id for client_id in cohort if client_id not in dropped_clients.dropped)
     running = replace(state, round=round)
-    clients = executor.train_clients(running, present, plan.directory, absences)
-    _check_quorum(plan, round, cohort, absences.dropped)
+    clients = executor.train_clients(running, present, plan.directory, dropped_clients)
+    _check_quorum(plan, round, cohort, dropped_clients.dropped)
     server = executor.update_server(running, [report.client for report in clients], plan.directory)
     observer.on_server(server)
     for failed in server.dropped:
-        absences.on_dropped(failed)
-    _check_quorum(plan, round, cohort, absences.dropped)
+        dropped_clients.on_dropped(failed)
+    _check_quorum(plan, round, cohort, dropped_clients.dropped)
     latest = {report.client: report for report in (*clients, *server.again)}
-    clients = tuple(report for client_id, report in latest.items() if client_id not in absences.dropped)
-    for client_id, dropped in absences.dropped.items():
+    clients = tuple(report for client_id, report in latest.items() if client_id not in dropped_clients.dropped)
+    for client_id, dropped in dropped_clients.dropped.items():
         if dropped.quarantined:
             plan.quarantined.setdefault(client_id, round)
     states: Mapping[int, Stored] = {**state.clients, **{report.client: report.state for report in clients}}
@@ -232,22 +236,22 @@ def run_round(plan: Plan, executor: Executor, observer: Observer, state: RunStat
         server,
         time.perf_counter() - start,
         executor.retries - retries,
-        tuple(dropped for _, dropped in sorted(absences.dropped.items())),
+        tuple(dropped for _, dropped in sorted(dropped_clients.dropped.items())),
     )
 
 
-def _check_quorum(plan: Plan, round: int, cohort: Sequence[int], dropped: Mapping[int, Dropped]) -> None:
-    delivered, wanted = len(cohort) - len(dropped), max(1, math.ceil(plan.quorum * len(cohort) - 1e-9))
-    if delivered < wanted:
+def _check_quorum(plan: RunPlan, round: int, cohort: Sequence[int], dropped: Mapping[int, Dropped]) -> None:
+    delivered, required = len(cohort) - len(dropped), max(1, math.ceil(plan.quorum * len(cohort) - 1e-9))
+    if delivered < required:
         first = next(iter(dropped.values()))
         raise QuorumError(
             f"round {round} failed: {delivered} of {len(cohort)} clients delivered, engine.quorum={plan.quorum:g} asks for "
-            f"{wanted}; client {first.client}, for one, was left out because {first.reason}; mend that or lower "
+            f"{required}; client {first.client} was left out because {first.reason}; repair that or lower "
             "engine.quorum, then resume the run"
         )
 
 
-def _evaluate(plan: Plan, executor: Executor, observer: Observer, state: RunState) -> None:
+def _evaluate(plan: RunPlan, executor: Executor, observer: Observer, state: RunState) -> None:
     final = state.round == plan.rounds
     observer.on_evaluations(final)
     observer.on_evaluated(executor.evaluate(state, plan.directory, final))

@@ -1,7 +1,7 @@
 """The protocols' kinds: what each measures of an encoder, with its settings as fields."""
 
 import dataclasses
-import math
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from rayfed_ssl.data.datasets import DATASETS, open_dataset
 from rayfed_ssl.data.image_store import Dataset, ImageSet
@@ -22,7 +22,9 @@ from rayfed_ssl.evaluation.subject import Subject, scores
 from rayfed_ssl.seeds import Purpose, derive_seed
 from rayfed_ssl.training.task import Task
 
-Kind = TypeVar("Kind", bound="Protocol")
+ProtocolT = TypeVar("ProtocolT", bound="Protocol")
+
+STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +64,7 @@ class Protocol(ABC):
         """Give all settings as plain data."""
         return {name: getattr(owner, name) for name, owner in _owners(self)}
 
-    def changed(self: Kind, changes: Mapping[str, Any]) -> Kind:
+    def changed(self: ProtocolT, changes: Mapping[str, Any]) -> ProtocolT:
         """Change settings by name.
 
         Raises:
@@ -70,29 +72,27 @@ class Protocol(ABC):
         """
         owners = dict(_owners(self))
         inner: dict[str, dict[str, Any]] = {}
-        own: dict[str, Any] = {}
+        direct: dict[str, Any] = {}
         for name, value in changes.items():
             if name not in owners:
                 raise ConfigError(f"protocol {self.name} has no setting {name!r}{nearest(name, owners)}")
             place = next((f.name for f in dataclasses.fields(self) if getattr(self, f.name) is owners[name]), None)
-            target = own if owners[name] is self or place is None else inner.setdefault(place, {})
+            target = direct if owners[name] is self or place is None else inner.setdefault(place, {})
             target[name] = self._valid(owners[name], name, value)
         try:
             parts = {place: replace(getattr(self, place), **fields) for place, fields in inner.items()}
-            return replace(self, **own, **parts)
+            return replace(self, **direct, **parts)
         except ValueError as error:
             raise ConfigError(f"protocol {self.name}: {error}") from None
 
     def _valid(self, owner: Any, name: str, value: Any) -> Any:
         kind: Any = next(field.type for field in dataclasses.fields(owner) if field.name == name)
         try:
-            valid = TypeAdapter(kind).validate_python(value)
+            # The strict types of the configuration, which come from JSON: lists stand for tuples, no boolean for a number.
+            return TypeAdapter(kind, config=STRICT).validate_json(json.dumps(value, default=str))
         except ValidationError as error:
             why = error.errors()[0]["msg"].lower()
             raise ConfigError(f"protocol {self.name}: {name}: {why}, got {value!r}") from None
-        if isinstance(valid, float) and not math.isfinite(valid):
-            raise ConfigError(f"protocol {self.name}: {name}: input should be a finite number, got {value!r}")
-        return valid
 
 
 def _owners(protocol: Protocol) -> Iterator[tuple[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rayfed_ssl.engine.ledger import Entry
+from rayfed_ssl.engine.ledger import LedgerEntry
 from rayfed_ssl.engine.round_loop import Evaluation, RoundOutcome
 from rayfed_ssl.method import Metrics
 
@@ -46,7 +46,7 @@ def ledger_rows(outcome: RoundOutcome) -> list[Row]:
     return entry_rows(entry for report in outcome.clients for entry in report.ledger)
 
 
-def entry_rows(entries: Iterable[Entry]) -> list[Row]:
+def entry_rows(entries: Iterable[LedgerEntry]) -> list[Row]:
     """List entries as rows of ledger.parquet."""
     return [dict(vars(entry)) for entry in entries]
 

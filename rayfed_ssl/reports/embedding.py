@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.data.partitions import random_rows
-from rayfed_ssl.engine.diagnostics import shown
+from rayfed_ssl.engine.diagnostics import model_content
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.evaluation.features import extract_features
@@ -63,7 +63,7 @@ def embed(directory: Path, *, local: bool) -> Embedding:
     weights = None
     with compute_threads(config.engine.threads):
         if local:
-            weights = shown(replay(directory, config.rounds, client).upload, federation.num_public).weights
+            weights = model_content(replay(directory, config.rounds, client).upload, federation.num_public).weights
         encoder = (
             last_encoder(record, "global").encoder if weights is None else Encoder(federation.task.encoder, weights)
         )

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import ClientResult, Federation
 from rayfed_ssl.engine.local_executor import LocalExecutor
-from rayfed_ssl.engine.round_loop import Executor, Observer, Plan, RoundOutcome, run_rounds
+from rayfed_ssl.engine.round_loop import Executor, Observer, RoundOutcome, RunPlan, run_rounds
 from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server
 from rayfed_ssl.storage import checkpoints
@@ -101,7 +101,7 @@ def simulate(
     state = checkpoints.latest(directory) if any(directory.iterdir()) else None
     executor = make(federation)
     try:
-        run_rounds(Plan(config.rounds, federation.cohort, 0, directory, until=last), executor, trace, state)
+        run_rounds(RunPlan(config.rounds, federation.cohort, 0, directory, until=last), executor, trace, state)
     finally:
         executor.close()
     return trace

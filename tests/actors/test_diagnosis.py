@@ -4,7 +4,7 @@ import pytest
 
 from actors.executor import RayExecutor
 from rayfed_ssl.engine.local_executor import LocalExecutor
-from rayfed_ssl.engine.round_loop import Observer, Plan, run_rounds
+from rayfed_ssl.engine.round_loop import Observer, RunPlan, run_rounds
 
 pytestmark = pytest.mark.ray
 
@@ -25,7 +25,7 @@ class Numbers(Observer):
 def play(executor, federation, directory):
     numbers = Numbers()
     try:
-        run_rounds(Plan(federation.config.rounds, federation.cohort, 1, directory), executor, numbers)
+        run_rounds(RunPlan(federation.config.rounds, federation.cohort, 1, directory), executor, numbers)
     finally:
         executor.close()
     return numbers.rows

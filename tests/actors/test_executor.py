@@ -12,7 +12,7 @@ from actors.errors import ActorError, ClusterError
 from actors.executor import RayExecutor
 from actors.objects.object_store import ItemRef
 from rayfed_ssl.engine.local_executor import LocalExecutor
-from rayfed_ssl.engine.round_loop import ClientError, Observer, Plan, run_round, run_rounds
+from rayfed_ssl.engine.round_loop import ClientError, Observer, RunPlan, run_round, run_rounds
 from rayfed_ssl.seeds import Purpose, derive_seed
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.checkpoints import RunState
@@ -43,7 +43,7 @@ class Trace(Observer):
 def play(executor, federation, directory, trace=None):
     """Run a federation; returns all that must not depend on the executor."""
     trace = trace or Trace()
-    plan = Plan(federation.config.rounds, federation.cohort, 1, directory)
+    plan = RunPlan(federation.config.rounds, federation.cohort, 1, directory)
     state = run_rounds(plan, executor, trace)
     return state.sha256, trace.reports, trace.evaluations
 
@@ -124,7 +124,7 @@ def test_what_was_prepared_for_another_state_is_not_sent(executor, federation, e
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()
     second.mkdir()
-    run_rounds(Plan(1, federation.cohort, 0, first), executor, Trace())  # prepares round 2 from its own state
+    run_rounds(RunPlan(1, federation.cohort, 0, first), executor, Trace())  # prepares round 2 from its own state
     assert executor._prepared is not None
     assert play(executor, federation, second) == expected
 
@@ -148,7 +148,7 @@ def test_the_executor_still_works_after_all_that(executor, federation, expected,
 def test_a_run_goes_on_from_its_last_committed_round(executor, federation, expected, tmp_path):
     play(executor, federation, tmp_path)
     (tmp_path / "round-000002.json").unlink()
-    plan = Plan(federation.config.rounds, federation.cohort, 1, tmp_path)
+    plan = RunPlan(federation.config.rounds, federation.cohort, 1, tmp_path)
     assert run_rounds(plan, executor, Trace(), checkpoints.latest(tmp_path), {1}).sha256 == expected[0]
 
 
@@ -175,7 +175,7 @@ def test_a_client_that_dies_when_it_is_trained_again_is_left_out(
 
     done = []
     monkeypatch.setattr(executor, "_engine", executor._engine.model_copy(update={"on_failure": "drop"}))
-    plan, state = Plan(1, federation.cohort, 0, tmp_path, quorum=0.1), RunState(0, executor.init_server(tmp_path))
+    plan, state = RunPlan(1, federation.cohort, 0, tmp_path, quorum=0.1), RunState(0, executor.init_server(tmp_path))
     with ExitStack() as stack:
         outcome = run_round(plan, executor, Trace(on_client=lose_the_last), state, 1)
     (dropped,) = outcome.dropped

@@ -18,8 +18,8 @@ from rayfed_ssl.engine.diagnostics import (
     client_diagnostics,
     compare_features,
     encoder_diagnostics,
+    model_content,
     sample_images,
-    shown,
     update_of,
 )
 from rayfed_ssl.engine.federation import Federation
@@ -243,7 +243,7 @@ def test_an_encoder_whose_statistics_stayed_at_home_is_not_guessed(open_tiny: Op
 def test_an_objectives_memory_is_no_part_of_an_update(open_tiny: Open):
     federation = open_tiny("fedavg", "objective=byol", "objective.hidden=32", "method.parts.target=averaged")
     round = last(federation)
-    update = update_of(shown(round.uploads[0], 0), shown(round.downloads[0], 0))
+    update = update_of(model_content(round.uploads[0], 0), model_content(round.downloads[0], 0))
     assert update is not None
     assert {name.partition(".")[0] for name in update} == {"encoder", "projector", "predictor"}
     assert not any("running" in name for name in update)
@@ -259,7 +259,7 @@ def test_what_clients_make_of_public_samples_is_compared(open_tiny: Open):
     for name in ("flesd", "fedmd"):
         federation = open_tiny(name)
         round = last(federation)
-        sent = [shown(upload, federation.num_public).representations for upload in round.uploads.values()]
+        sent = [model_content(upload, federation.num_public).representations for upload in round.uploads.values()]
         assert all(rows is not None and rows.shape == (45, 24) for rows in sent)
         found = compare(federation, round)
         assert set(found) == FEATURES
@@ -270,7 +270,7 @@ def test_representations_of_clients_own_samples_are_not_compared(open_tiny: Open
     federation = open_tiny("fcl", "objective={name: moco, queue_size: 32}", "method.features=45")
     (upload, *_) = last(federation).uploads.values()
     assert upload.features is not None
-    assert shown(upload, 45).representations is None
+    assert model_content(upload, 45).representations is None
 
 
 def test_similarities_and_silence_give_nothing(open_tiny: Open):
@@ -311,7 +311,7 @@ def test_features_are_taken_of_no_more_samples_than_allowed(open_tiny: Open):
     federation = open_tiny("flesd", "public=fraction:0.3", "data.train_limit=1000")
     assert federation.num_public > CLIENT_SAMPLES
     round = last(federation)
-    sent = [shown(upload, federation.num_public).representations for upload in round.uploads.values()]
+    sent = [model_content(upload, federation.num_public).representations for upload in round.uploads.values()]
     found, whole = compare(federation, round), compare_features([rows for rows in sent if rows is not None])
     assert found["diag_cka"] != whole["diag_cka"]
     assert found["diag_cka"] == pytest.approx(whole["diag_cka"], abs=0.1)  # 256 of 300 samples

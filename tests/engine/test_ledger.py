@@ -8,14 +8,14 @@ import torch
 
 from rayfed_ssl.aggregation.compression import Packed, SparseRows
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.engine.ledger import BreakEven, Entry, account, total
+from rayfed_ssl.engine.ledger import BreakEven, LedgerEntry, account, total
 from rayfed_ssl.method import Empty, sent
 from rayfed_ssl.methods import fedavg, flesd
 
 
 def test_an_upload_of_representations_costs_four_bytes_a_number():
     upload = flesd.Upload(representations=Packed(torch.zeros(45, 24), None))
-    assert account(upload, 2, 5, "up") == (Entry(2, 5, "up", "representations", "representations", 45 * 24 * 4),)
+    assert account(upload, 2, 5, "up") == (LedgerEntry(2, 5, "up", "representations", "representations", 45 * 24 * 4),)
 
 
 def test_int8_costs_a_byte_a_number_and_a_scale_a_row():
@@ -32,8 +32,8 @@ def test_sparse_rows_cost_a_column_and_a_value_an_entry():
 def test_weights_and_sample_counts_are_entries_of_their_own():
     weights = {"w": torch.zeros(3, 5), "steps": torch.tensor(1)}
     assert account(fedavg.Upload(weights, 77), 1, 2, "up") == (
-        Entry(1, 2, "up", "weights", "weights", 3 * 5 * 4 + 8),
-        Entry(1, 2, "up", "statistics", "num_samples", 8),
+        LedgerEntry(1, 2, "up", "weights", "weights", 3 * 5 * 4 + 8),
+        LedgerEntry(1, 2, "up", "statistics", "num_samples", 8),
     )
 
 
@@ -64,9 +64,9 @@ def test_a_message_inside_a_message_is_counted_field_by_field():
 
     outer = Outer(Outer(fedavg.Upload({"w": torch.zeros(2)}, 7), None), torch.zeros(3))
     assert account(outer, 1, 2, "up") == (
-        Entry(1, 2, "up", "weights", "base.base.weights", 8),
-        Entry(1, 2, "up", "statistics", "base.base.num_samples", 8),
-        Entry(1, 2, "up", "relation matrix", "relation", 12),
+        LedgerEntry(1, 2, "up", "weights", "base.base.weights", 8),
+        LedgerEntry(1, 2, "up", "statistics", "base.base.num_samples", 8),
+        LedgerEntry(1, 2, "up", "relation matrix", "relation", 12),
     )
     assert account(Outer(Empty(), None), 1, 2, "up") == ()
 
@@ -81,14 +81,14 @@ def test_an_undeclared_field_inside_a_message_is_refused_too():
 
 
 def test_totals_by_direction():
-    entries = [Entry(1, 0, "up", "weights", "w", 3), Entry(1, 0, "down", "weights", "w", 5)]
+    entries = [LedgerEntry(1, 0, "up", "weights", "w", 3), LedgerEntry(1, 0, "down", "weights", "w", 5)]
     assert (total(entries), total(entries, "up"), total(entries, "down"), total([])) == (8, 3, 5, 0)
 
 
 def test_public_images_are_received_once_by_each_client_before_round_1(open_tiny: Callable[..., Federation]):
     federation = open_tiny("flesd")
     assert federation.public_entries() == tuple(
-        Entry(0, client_id, "down", "public images", "public", 45 * 1 * 8 * 8) for client_id in (0, 1, 2)
+        LedgerEntry(0, client_id, "down", "public images", "public", 45 * 1 * 8 * 8) for client_id in (0, 1, 2)
     )
     assert open_tiny("fedavg").public_entries() == ()
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.local_executor import LocalExecutor, client_file
-from rayfed_ssl.engine.round_loop import ClientReport, Dropped, Observer, Plan, QuorumError, run_rounds
+from rayfed_ssl.engine.round_loop import ClientReport, Dropped, Observer, QuorumError, RunPlan, run_rounds
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.trees import map_leaves
 
@@ -49,7 +49,7 @@ class Diary(Observer):
 def test_a_round_is_committed_before_it_is_scored_and_before_the_next(open_tiny: Open, tmp_path: Path):
     federation = open_tiny("local", "clients.number=2")
     diary = Diary(tmp_path)
-    run_rounds(Plan(2, federation.cohort, 1, tmp_path), LocalExecutor(federation), diary)
+    run_rounds(RunPlan(2, federation.cohort, 1, tmp_path), LocalExecutor(federation), diary)
     expected: list[tuple[Any, ...]] = []
     for round in (1, 2):
         before = round - 1
@@ -69,13 +69,13 @@ def test_a_round_is_committed_before_it_is_scored_and_before_the_next(open_tiny:
     ("every", "due"), [(0, [5]), (1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (5, [5]), (7, [5])], ids=str
 )
 def test_which_rounds_are_scored(every: int, due: list[int], tmp_path: Path):
-    plan = Plan(5, lambda round: (0,), every, tmp_path)
+    plan = RunPlan(5, lambda round: (0,), every, tmp_path)
     assert [round for round in range(6) if plan.evaluation_is_due(round)] == due
 
 
 def test_a_score_that_is_on_record_is_not_made_again(open_tiny: Open, tmp_path: Path):
     federation = open_tiny("fedavg")
-    plan, diary = Plan(2, federation.cohort, 1, tmp_path), Diary(tmp_path)
+    plan, diary = RunPlan(2, federation.cohort, 1, tmp_path), Diary(tmp_path)
     state = run_rounds(plan, LocalExecutor(federation), diary)
     for evaluated, told in (({2}, []), ({1}, [("evaluations", True, 2), ("evaluated", "global", 2)])):
         diary.entries.clear()
@@ -85,7 +85,7 @@ def test_a_score_that_is_on_record_is_not_made_again(open_tiny: Open, tmp_path: 
 
 def test_an_executor_that_has_forgotten_everything_reads_it_from_disk(open_tiny: Open, tmp_path: Path):
     federation = open_tiny("local")
-    plan = Plan(2, federation.cohort, 0, tmp_path)
+    plan = RunPlan(2, federation.cohort, 0, tmp_path)
 
     class Forgetful(LocalExecutor):
         """Loses its memory before every step."""
@@ -101,7 +101,7 @@ def test_an_executor_that_has_forgotten_everything_reads_it_from_disk(open_tiny:
     states = []
     for name, make in (("whole", LocalExecutor), ("forgetful", Forgetful)):
         (tmp_path / name).mkdir()
-        plan = Plan(2, federation.cohort, 0, tmp_path / name)
+        plan = RunPlan(2, federation.cohort, 0, tmp_path / name)
         states.append(run_rounds(plan, make(federation), Observer()).sha256)
     assert states[0] == states[1]
 
@@ -124,7 +124,7 @@ def test_a_client_that_was_trained_again_counts_with_what_it_did_last(open_tiny:
         def on_round_end(self, outcome: Any) -> None:
             outcomes.append(outcome)
 
-    state = run_rounds(Plan(1, federation.cohort, 0, tmp_path), Again(federation), Outcomes())
+    state = run_rounds(RunPlan(1, federation.cohort, 0, tmp_path), Again(federation), Outcomes())
     assert [(report.client, report.metrics.get("loss") == 9.0) for report in outcomes[0].clients] == [
         (0, True),
         (1, False),
@@ -144,7 +144,7 @@ def test_a_client_that_fails_when_it_is_trained_again_is_left_out(quorum: float,
         def update_server(self, *given: Any) -> Any:
             return replace(super().update_server(*given), dropped=(Dropped(0, "it died", quarantined=True),))
 
-    plan = Plan(1, federation.cohort, 0, tmp_path, quorum)
+    plan = RunPlan(1, federation.cohort, 0, tmp_path, quorum)
     if quorum == 1.0:
         with pytest.raises(QuorumError, match="1 of 2 clients delivered"):
             run_rounds(plan, Drops(federation), Observer())
