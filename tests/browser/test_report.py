@@ -5,6 +5,8 @@ from contextlib import contextmanager
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PHONE = {"width": 360, "height": 800}
 DESK = {"width": 1280, "height": 900}
 
