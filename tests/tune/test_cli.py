@@ -1,4 +1,4 @@
-"""The command line: what it prints, what it leaves on disk, and how it says that something is wrong."""
+"""The command line: what it prints, what it leaves on disk, and its errors."""
 
 import json
 import subprocess
@@ -57,7 +57,7 @@ def test_without_a_global_encoder_mean_and_minimum_are_shown(finished: Finished)
         assert start in starts
 
 
-def test_encoders_of_mixed_models_are_told_with_their_architecture(cli: Cli, recipes: Recipes, tmp_path: Path):
+def test_encoders_of_mixed_models_are_printed_with_their_architecture(cli: Cli, recipes: Recipes, tmp_path: Path):
     result = cli("run", recipes["local"], "rounds=1", "clients.models=[cnn, alexnet]", "--out", tmp_path / "run")
     assert result.exit_code == 0, result.stderr
     starts = [line.split("  ")[0] for line in result.stdout.splitlines()]
@@ -68,12 +68,12 @@ def test_encoders_of_mixed_models_are_told_with_their_architecture(cli: Cli, rec
     ]
 
 
-def test_what_becomes_of_each_part_is_told_at_the_start(finished: Finished):
+def test_the_rule_of_each_part_is_printed_at_the_start(finished: Finished):
     assert "encoder, projector, batch_norm received" in finished["flesd"][1].stderr
     assert "encoder, projector, batch_norm local" in finished["local"][1].stderr
 
 
-def test_quiet_says_nothing_but_the_result(cli: Cli, recipes: Recipes, tmp_path: Path):
+def test_quiet_prints_only_the_result(cli: Cli, recipes: Recipes, tmp_path: Path):
     result = cli("run", recipes["fedavg"], "rounds=1", "--out", tmp_path / "run", "--quiet")
     assert (result.exit_code, result.stderr) == (0, "")
     assert "global" in result.stdout
@@ -134,23 +134,16 @@ def test_compare_has_a_row_a_run(cli: Cli, finished: Finished):
     assert rows[1]["linear_minimum"] <= rows[1]["linear"]
 
 
-def test_partition_shows_who_has_what(cli: Cli, recipes: Recipes, tmp_path: Path):
-    result = cli("partition", recipes["flesd"], "--out", tmp_path / "new" / "who.svg")
+def test_partition_prints_and_draws_samples_by_client_and_class(cli: Cli, recipes: Recipes, tmp_path: Path):
+    result = cli("partition", recipes["flesd"], "--out", tmp_path / "new" / "shards.svg")
     assert result.exit_code == 0
     assert "public: 45 samples from fraction:0.3" in result.stdout
-    assert (tmp_path / "new" / "who.svg").stat().st_size > 1000
+    assert (tmp_path / "new" / "shards.svg").stat().st_size > 1000
     rows = [line.split() for line in result.stdout.splitlines() if line[:1].isdigit()]
     assert len(rows) == 3
     for _, total, classes, *counts in rows:
         assert sum(map(int, counts)) == int(total)
         assert sum(count != "0" for count in counts) == int(classes)
-
-
-def test_a_picture_of_an_unknown_kind_is_refused(cli: Cli, recipes: Recipes, tmp_path: Path):
-    result = cli("partition", recipes["flesd"], "--out", tmp_path / "who.txt")
-    assert result.exit_code == 2
-    assert result.stderr == f"error: a picture's name ends in .png, .svg or .pdf, got {tmp_path / 'who.txt'}\n"
-    assert list(tmp_path.iterdir()) == []
 
 
 LISTS = {
@@ -196,17 +189,53 @@ ERRORS = {
     "replay": (["replay", "/nowhere", "--round", "1", "--client", "0"], "/nowhere holds no run"),
     "round": (["evaluate", "{run}", "--round", "7"], "does not hold round 7: it holds 1, 2"),
     "setting": (["evaluate", "{run}", "rounds=3"], "a run goes on with the settings it began with, got rounds=3"),
+    "directory in use": (
+        ["run", "{flesd}", "--out", "{run}"],
+        "is not an empty directory: name another one with --out",
+    ),
+    "fault": (["run", "{fedavg}", "--inject", "kill"], "--inject: unknown fault 'kill'"),
+    "damaged record": (["compare", "{damaged}"], "is damaged (Expecting property name"),
+    "no text": (["run", "{binary}"], "it must be a YAML text"),
+    "picture kind": (["partition", "{flesd}", "--out", "shards.txt"], "a picture's name ends in .png, .svg or .pdf"),
+    "protocol": (["evaluate", "{run}", "--protocol", "knnn"], "unknown protocol 'knnn': did you mean 'knn'?"),
+    "transfer": (["evaluate", "{run}", "--protocol", "transfer-fedca"], "needs a dataset to transfer to"),
+    "protocol's round": (["evaluate", "{run}", "--protocol", "knn", "--round", "9"], "does not hold round 9"),
+    "diagnose": (["diagnose", "/nowhere"], "/nowhere holds no run"),
+    "diagnose round": (["diagnose", "{run}", "--round", "9"], "does not hold round 9"),
+    "export": (["export", "/nowhere", "e.safetensors"], "/nowhere holds no run"),
+    "export's encoder": (["export", "{run}", "e.safetensors", "--encoder", "client-3"], "choose from global"),
+    "export's file": (["export", "{run}", "e.pt"], "an exported encoder's name ends in .safetensors, got e.pt"),
+    "report": (["report", "/nowhere"], "/nowhere holds no run, sweep or reproduction"),
+    "no sweep": (["sweep"], "name a sweep"),
+    "sweep": (["sweep", "digit"], "there is no sweep 'digit': did you mean 'digits'?"),
+    "resumed sweep": (["sweep", "--resume", "/nowhere", "digits"], "takes a sweep's directory and no new settings"),
+    "reproduction": (["reproduce", "flesd-table"], "there is no reproduction 'flesd-table': did you mean"),
     "list": (["list", "method"], "there is no list of 'method': did you mean 'methods'?"),
 }
 
 
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A run whose record is cut off, and a recipe that is no text."""
+    folder = tmp_path_factory.mktemp("damaged")
+    (folder / "run.json").write_text("{")
+    (folder / "binary.yaml").write_bytes(bytes(range(256)))
+    return {"damaged": folder, "binary": folder / "binary.yaml"}
+
+
 @pytest.mark.parametrize("name", ERRORS)
 def test_a_mistake_is_one_line_and_exit_code_2(
-    cli: Cli, recipes: Recipes, finished: Finished, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli,
+    recipes: Recipes,
+    damaged: dict[str, Path],
+    finished: Finished,
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.chdir(tmp_path)
     words, message = ERRORS[name]
-    result = cli(*(word.format(**recipes, run=finished["flesd"][0]) for word in words))
+    result = cli(*(word.format(**recipes, **damaged, run=finished["flesd"][0]) for word in words))
     assert result.exit_code == 2, repr(result.exception)
     (line,) = [line for line in result.stderr.splitlines() if not line.startswith("decoded ")]
     assert line.startswith("error: ")
@@ -215,11 +244,10 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_directory_in_use_is_left_alone(cli: Cli, recipes: Recipes, finished: Finished):
-    directory, _ = finished["flesd"]
-    result = cli("run", recipes["flesd"], "--quiet", "--out", directory)
-    assert (result.exit_code, result.stderr.count("error: ")) == (2, 1)
-    assert "is not an empty directory: name another one with --out, or resume the run in it" in result.stderr
+def test_a_file_in_the_way_is_one_line_and_exit_code_1(cli: Cli, finished: Finished, tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    result = cli("compare", finished["flesd"][0], "--figure", tmp_path / "file" / "figure.png")
+    assert (result.exit_code, result.stderr) == (1, f"error: File exists: {tmp_path / 'file'}\n")
 
 
 @pytest.mark.parametrize(
@@ -260,7 +288,7 @@ def test_help_loads_neither_ray_nor_torch(words: list[str]):
     assert "Traceback" not in done.stderr
 
 
-def test_the_reader_of_the_output_may_leave_early():
+def test_the_reader_of_the_output_may_close_the_pipe():
     program = f"{sys.executable} -c 'from tune.cli.app import main; main()' list datasets | true"
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {program}"], capture_output=True, text=True, timeout=300, check=False

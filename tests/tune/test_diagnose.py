@@ -47,14 +47,6 @@ def test_what_cannot_be_compared_is_said_in_one_line(cli: Cli, finished: Finishe
     assert "holds no clients' models to compare" in note
 
 
-def test_mistakes_are_one_line(cli: Cli, finished: Finished, tmp_path: Path):
-    for words in ((tmp_path,), (finished["local"][0], "--round", "9")):
-        result = cli("diagnose", *words)
-        assert result.exit_code == 2
-        (line,) = result.stderr.splitlines()
-        assert line.startswith("error: ")
-
-
 def test_a_large_matrix_is_summed_up(capsys: pytest.CaptureFixture[str]):
     names = [f"client-{i}" for i in range(13)]
     values = [[float(i != j) * (i + j) for j in range(13)] for i in range(13)]

@@ -79,22 +79,6 @@ def test_runs_over_seeds_are_compared_as_one(cli: Cli, recipes: Recipes, tmp_pat
     assert [f"{100 * spread[name]:.2f}%" for name in ("mean", "std")] == line.split()[-5:-3]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--protocol", "knnn"), "unknown protocol 'knnn': did you mean 'knn'?"),
-        (("--protocol", "transfer-fedca"), "transfer-fedca needs a dataset to transfer to"),
-        (("--protocol", "knn", "--round", "9"), "does not hold round 9"),
-    ],
-)
-def test_mistakes_are_one_line(cli: Cli, finished: Finished, words: tuple[str, ...], message: str):
-    result = cli("evaluate", finished["flesd"][0], *words)
-    assert result.exit_code == 2
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("error: ")
-    assert message in line
-
-
 def test_scores_and_diagnosis_of_a_run_that_cannot_be_written_are_printed(
     cli: Cli, finished: Finished, monkeypatch: pytest.MonkeyPatch
 ):

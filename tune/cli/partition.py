@@ -23,8 +23,9 @@ def partition(
     from rayfed_ssl.reports.figures import draw_partition
 
     federation = Federation.open(load_config(arguments))
+    figure = draw_partition(federation, out)
     _print_partition(federation)
-    typer.echo(f"figure: {draw_partition(federation, out)}")
+    typer.echo(f"figure: {figure}")
 
 
 def _print_partition(federation: "Federation") -> None:
