@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from rayfed_ssl.aggregation.weighted_mean import weighted_mean
-from rayfed_ssl.method import Client, Empty, Encoder, Loss, Method, Metrics, Server, Task, Term, Weights, sent
-from rayfed_ssl.training.state_parts import Parts, Rule, select, with_rule
+from rayfed_ssl.method import Client, Empty, Encoder, Loss, Method, Metrics, Rule, Server, Task, Term, Weights, sent
+from rayfed_ssl.training import state_parts
+from rayfed_ssl.training.state_parts import Parts
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Averaging(Method):
 
     def averaged(self, weights: Weights, task: Task) -> Weights:
         """Select the parts that are averaged."""
-        return select(weights, with_rule(self.parts.over(task.objective.parts), "averaged"))
+        return state_parts.select(weights, state_parts.with_rule(self.parts.over(task.objective.parts), "averaged"))
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Refuse rules for parts that the objective does not have."""
@@ -98,7 +99,9 @@ class Averaging(Method):
         if term is not None:
             client = client.with_term(term)
         trained, metrics = client.train(weights | self.local_parts(state), loss)
-        local = select(trained, with_rule(self.parts.over(client.task.objective.parts), "local"))
+        local = state_parts.select(
+            trained, state_parts.with_rule(self.parts.over(client.task.objective.parts), "local")
+        )
         upload = Upload(self.averaged(trained, client.task), len(client.data))
         return upload, ClientState(local) if local else Empty(), metrics
 
@@ -129,7 +132,7 @@ class Averaging(Method):
         personal = {
             f"client-{client_id}": Encoder.of(state.architecture, state.weights | parts)
             for client_id, parts in local.items()
-            if select(parts, ("encoder", "batch_norm"))
+            if state_parts.select(parts, ("encoder", "batch_norm"))
         }
         return personal or {"global": Encoder.of(state.architecture, state.weights)}
 

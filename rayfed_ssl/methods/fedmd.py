@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rayfed_ssl.aggregation.compression import Format, Packed, pack, unpack
+from rayfed_ssl.aggregation import compression
 from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, Task, Weights, sent
 from rayfed_ssl.trees import frozen, tensor_mean
 
@@ -54,7 +54,7 @@ class Download:
 class Upload:
     """What a client reveals: how its model sees public samples; no weights, no sample counts."""
 
-    representations: Packed = sent("representations")
+    representations: compression.Packed = sent("representations")
 
 
 def consensus(representations: Iterable[Tensor]) -> Tensor:
@@ -88,7 +88,7 @@ class FedMD(Method):
     needs_public: ClassVar = True
     digest_epochs: int = 1
     digest_batch: int = 256
-    upload_format: Format = "fp32"
+    upload_format: compression.Format = "fp32"
 
     def __post_init__(self) -> None:
         if self.digest_epochs < 1:
@@ -124,7 +124,7 @@ class FedMD(Method):
         trained, metrics = client.train(weights)
         model = client.task.model(trained, client.architecture)
         representations = client.task.project(model, client.public).cpu().clone()
-        upload = Upload(pack(representations, self.upload_format))
+        upload = Upload(compression.pack(representations, self.upload_format))
         return upload, ClientState(client.architecture, trained), metrics | digested
 
     def digest(self, weights: Weights, agreed: Tensor, client: Client) -> tuple[Weights, Metrics]:
@@ -149,7 +149,7 @@ class FedMD(Method):
     ) -> tuple[ServerState, Metrics]:
         """Aggregate: average what the clients of the round sent."""
         with torch.no_grad():
-            return ServerState(consensus(unpack(upload.representations) for upload in uploads.values())), {}
+            return ServerState(consensus(compression.unpack(upload.representations) for upload in uploads.values())), {}
 
     def encoders(self, state: ServerState, clients: Mapping[int, ClientState | Empty]) -> dict[str, Encoder]:
         """Each client's own encoder; there is no global one."""

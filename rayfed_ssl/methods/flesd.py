@@ -28,7 +28,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rayfed_ssl.aggregation import compression
-from rayfed_ssl.aggregation.compression import Format, Packed, SparseRows
 from rayfed_ssl.data.public_data import check_public
 from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Model, Rule, Server, Task, Weights, sent
 from rayfed_ssl.training.batching import finite
@@ -67,9 +66,9 @@ class Download:
 class Upload:
     """What a client reveals: how its model sees public samples, in one of three forms; no weights, no sample counts."""
 
-    representations: Packed | None = sent("representations", default=None)
-    similarities: Packed | None = sent("similarities", default=None)
-    largest_similarities: SparseRows | None = sent("similarities", default=None)
+    representations: compression.Packed | None = sent("representations", default=None)
+    similarities: compression.Packed | None = sent("similarities", default=None)
+    largest_similarities: compression.SparseRows | None = sent("similarities", default=None)
 
 
 def similarity(representations: Tensor) -> Tensor:
@@ -147,7 +146,7 @@ class FLESD(Method):
     refill: Literal["epoch", "first"] = "epoch"
     exclude_self: bool = False
     upload: Literal["representations", "similarities"] = "representations"
-    upload_format: Format = "fp32"
+    upload_format: compression.Format = "fp32"
     keep: float = 1.0
 
     def __post_init__(self) -> None:

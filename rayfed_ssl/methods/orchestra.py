@@ -29,11 +29,11 @@ from torch.nn import functional as F
 
 from rayfed_ssl.aggregation.weighted_mean import weighted_mean
 from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Rule, Server, Shard, Task, Weights, sent
+from rayfed_ssl.methods.fedavg import FedAvg
 from rayfed_ssl.objectives.deepcluster import project_views
 from rayfed_ssl.objectives.orchestra import OrchestraObjective
-from rayfed_ssl.training.clustering import mean_directions, sinkhorn
+from rayfed_ssl.training import clustering
 from rayfed_ssl.training.optimizers import SGD
-from rayfed_ssl.training.state_parts import Parts, select, with_rule
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Upload:
 
 def balanced_assignments(cosines: Tensor, sharpness: float, iterations: int, tolerance: float = 0.0) -> Tensor:
     """Assign rows [N, K] to equally full clusters, starting from softmax(lambda cosines) (code); rows sum to 1."""
-    return sinkhorn(F.log_softmax(sharpness * cosines, dim=1), 1.0, iterations, tolerance)
+    return clustering.sinkhorn(F.log_softmax(sharpness * cosines, dim=1), 1.0, iterations, tolerance)
 
 
 @torch.no_grad()
@@ -94,7 +94,7 @@ def cluster_locally(
     for _ in range(iterations):
         assignments = balanced_assignments(rows @ centroids.T, sharpness, 10, 0.01).argmax(dim=1)
         others = rows[torch.randint(len(rows), (num_clusters,), generator=generator, device=rows.device)]
-        centroids = mean_directions(rows, assignments, others)
+        centroids = clustering.mean_directions(rows, assignments, others)
     return centroids
 
 
@@ -130,7 +130,7 @@ class Orchestra(Method):
 
     def rules(self, task: Task) -> Mapping[str, Rule]:
         """The objective's rules, of which its centroids are made by the server from clients' centroids."""
-        return {**Parts().over(task.objective.parts), "centroids": "received"}
+        return {**FedAvg().rules(task), "centroids": "received"}
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Refuse other objectives, and runs that end before training begins."""
@@ -158,8 +158,11 @@ class Orchestra(Method):
         rows, filled = trained["queue.rows"], int(trained["queue.filled"])
         seen = rows[:filled].to(client.task.device)
         num_batches = int(metrics["steps"]) // client.task.epochs
-        averaged = with_rule(self.rules(client.task), "averaged")
-        return Upload(self._local_centroids(seen, client), num_batches, select(trained, averaged)), state, metrics
+        return (
+            Upload(self._local_centroids(seen, client), num_batches, FedAvg().averaged(trained, client.task)),
+            state,
+            metrics,
+        )
 
     def _local_centroids(self, rows: Tensor, client: Client) -> Tensor:
         num_clusters = min(_objective(client.task).num_local(len(client.data)), len(rows))

@@ -13,10 +13,8 @@ from tests.objectives.local_rounds import (
     digits,
     first_batch,
     parts_of,
-    resumed,
     seeded,
     started,
-    undisturbed,
 )
 
 Open = Callable[..., Federation]
@@ -83,52 +81,12 @@ def test_the_target_lags_behind_the_online_network(federation: Federation):
     assert distances[0] == 0 < distances[1] < distances[2]
 
 
-def test_a_resumed_client_equals_an_undisturbed_one(federation: Federation):
-    data = digits(federation, 41)
-    first, second = undisturbed(federation.task, data), resumed(federation.task, data)
-    assert list(first) == list(second)
-    assert all(torch.equal(first[name], second[name]) for name in first)
-
-
 def test_a_client_that_loses_its_target_is_another_client(federation: Federation):
     task, data = federation.task, digits(federation, 41)
     weights, _ = task.train(task.initial_weights(), "cnn", data, seeded(1), round=1)
     without = {name: value for name, value in weights.items() if not name.startswith("target.")}
     ends = [task.train(state, "cnn", data, seeded(2), round=2)[0] for state in (weights, without)]
     assert not torch.equal(ends[0]["projector.0.weight"], ends[1]["projector.0.weight"])
-
-
-@pytest.mark.parametrize("num_samples", [2, 3, 33])
-def test_clients_of_two_samples_and_of_an_odd_batch_train(federation: Federation, num_samples: int):
-    task = federation.task
-    weights, metrics = task.train(task.initial_weights(), "cnn", digits(federation, num_samples), seeded(0), round=1)
-    assert all(bool(value.isfinite().all()) for value in weights.values())
-    assert 0 <= metrics["loss"] <= 8
-
-
-def test_samples_that_are_all_the_same_train(federation: Federation):
-    task, data = federation.task, digits(federation, 8)
-    same = replace(data, rows=torch.zeros_like(data.rows))
-    weights, _ = task.train(task.initial_weights(), "cnn", same, seeded(0), round=1)
-    assert all(bool(value.isfinite().all()) for value in weights.values())
-
-
-def test_the_loss_falls(federation: Federation):
-    task, data = replace(federation.task, epochs=10, batch=20), digits(federation, 60)
-    model = task.model(task.initial_weights())
-    metrics = task.fit(model, data, seeded(0))
-    assert metrics["loss"] < 0.7 * metrics["loss_first"]
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_loss_and_projections_are_float32(open_tiny: Open, precision: str):
-    federation = open_tiny("fedavg", "objective=byol", "objective.hidden=48", f"engine.precision={precision}")
-    task, data = federation.task, digits(federation, 6)
-    model, state = started(task, data)
-    output = task.objective.loss(task, model, state, first_batch(data, 6), seeded(0))
-    assert output.loss.dtype == output.projections.dtype == torch.float32
-    assert (output.loss.shape, output.projections.shape) == ((), (6, 24))
-    assert output.projections.requires_grad
 
 
 def shapes(federation: Federation, objective: BYOL, projection_dim: int | None) -> list[tuple[int, ...]]:

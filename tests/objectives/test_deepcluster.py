@@ -21,6 +21,7 @@ def open_deepcluster(open_tiny: Open, *overrides: str) -> Federation:
     return open_tiny("fedavg", "objective=deepcluster", "objective.clusters=6", *overrides)
 
 
+@pytest.mark.slow
 def test_the_loss_falls_while_clusters_stay(open_tiny: Open):
     federation = open_deepcluster(open_tiny, "training.epochs=10", "training.batch=150")
     task, data = federation.task, shard(federation, "all samples")

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-import torch
 
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.method import Client, Empty, Server
@@ -13,10 +12,8 @@ from tests.objectives.local_rounds import (
     digits,
     first_batch,
     parts_of,
-    resumed,
     seeded,
     started,
-    undisturbed,
 )
 
 Open = Callable[..., Federation]
@@ -56,46 +53,6 @@ def test_gradients_come_through_the_predictor_only(federation: Federation):
     # A predictor that says 0 whatever it sees lets no gradient through, and there is no other way to the encoder.
     federation.task.objective.loss(federation.task, model, state, batch, seeded(0)).loss.backward()
     assert not any(bool(parameter.grad.any()) for parameter in model.encoder.parameters() if parameter.grad is not None)
-
-
-def test_a_resumed_client_equals_an_undisturbed_one(federation: Federation):
-    data = digits(federation, 41)
-    first, second = undisturbed(federation.task, data), resumed(federation.task, data)
-    assert list(first) == list(second)
-    assert all(torch.equal(first[name], second[name]) for name in first)
-
-
-@pytest.mark.parametrize("num_samples", [2, 3, 33])
-def test_clients_of_two_samples_and_of_an_odd_batch_train(federation: Federation, num_samples: int):
-    task = federation.task
-    weights, metrics = task.train(task.initial_weights(), "cnn", digits(federation, num_samples), seeded(0), round=1)
-    assert all(bool(value.isfinite().all()) for value in weights.values())
-    assert -1 <= metrics["loss"] <= 1
-
-
-def test_samples_that_are_all_the_same_train(federation: Federation):
-    task, data = federation.task, digits(federation, 8)
-    same = replace(data, rows=torch.zeros_like(data.rows))
-    weights, _ = task.train(task.initial_weights(), "cnn", same, seeded(0), round=1)
-    assert all(bool(value.isfinite().all()) for value in weights.values())
-
-
-def test_the_loss_falls(federation: Federation):
-    task, data = replace(federation.task, epochs=10, batch=20), digits(federation, 60)
-    model = task.model(task.initial_weights())
-    metrics = task.fit(model, data, seeded(0))
-    assert metrics["loss"] < metrics["loss_first"] - 0.1
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_loss_and_projections_are_float32(open_tiny: Open, precision: str):
-    federation = open_tiny("fedavg", "objective=simsiam", "objective.hidden=48", f"engine.precision={precision}")
-    task, data = federation.task, digits(federation, 6)
-    model, state = started(task, data)
-    terms = task.objective.loss(task, model, state, first_batch(data, 6), seeded(0))
-    assert terms.loss.dtype == terms.projections.dtype == torch.float32
-    assert (terms.loss.shape, terms.projections.shape) == ((), (6, 24))
-    assert terms.projections.requires_grad
 
 
 @pytest.mark.parametrize(

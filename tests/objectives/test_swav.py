@@ -9,7 +9,7 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.objectives import SwAV
 from rayfed_ssl.training.state_parts import part_of, select
-from tests.objectives.small_shards import KINDS, check_finite, gradients, shard, train
+from tests.objectives.small_shards import gradients, shard, train
 
 Open = Callable[..., Federation]
 
@@ -20,24 +20,6 @@ def open_swav(open_tiny: Open, *overrides: str) -> Federation:
 
 def lengths(prototypes: torch.Tensor) -> list[float]:
     return prototypes.norm(dim=1).tolist()
-
-
-def test_the_loss_falls(open_tiny: Open):
-    federation = open_swav(open_tiny, "training.epochs=6")
-    _, metrics = train(federation.task, shard(federation, "all samples"))
-    assert metrics["loss"] < 0.95 * metrics["loss_first"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("queue", [0, 3, 64])
-def test_degenerate_clients_train_to_finite_weights(open_tiny: Open, kind: str, queue: int):
-    federation = open_swav(
-        open_tiny, "training.epochs=3", f"objective.queue_size={queue}", "objective.queue_epoch=1", "training.batch=4"
-    )
-    trained, metrics = train(federation.task, shard(federation, kind))
-    check_finite(trained)
-    assert metrics["loss"] == metrics["loss"]
-    assert lengths(trained["prototypes.weight"]) == pytest.approx([1] * 6, rel=1e-6)
 
 
 def test_without_a_queue_nothing_is_remembered(open_tiny: Open):
@@ -84,12 +66,6 @@ def test_averaged_prototypes_are_brought_back_to_unit_length(open_tiny: Open):
     model = task.model(task.initial_weights() | {"prototypes.weight": 0.3 * torch.ones(2, 24)})
     task.objective.start(task, model, None, torch.Generator())
     assert lengths(model.part("prototypes").weight) == pytest.approx([1, 1], rel=1e-6)
-
-
-def test_a_loss_writes_nothing_but_batch_norm(open_tiny: Open):
-    federation = open_swav(open_tiny, "objective.queue_size=8")
-    _, state = gradients(federation.task, shard(federation, "fewer than a batch"))
-    assert state.queue.first.filled == state.queue.second.filled == 0
 
 
 def test_more_prototypes_than_samples_are_refused(open_tiny: Open):

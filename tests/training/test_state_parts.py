@@ -68,6 +68,7 @@ def test_local_parts_stay_and_averaged_parts_travel(open_tiny: Open):
     assert not any(part_of(name) in OBJECTIVE_STATE for name in second.server.weights)
 
 
+@pytest.mark.slow
 def test_an_averaged_target_goes_up_and_comes_down_again(open_tiny: Open):
     (first, second) = play(open_tiny("fedavg", *BYOL, "method.parts.target=averaged"))
     assert all(isinstance(result.state, Empty) for result in first.results.values())
@@ -84,6 +85,7 @@ def test_a_reset_part_is_remembered_by_nobody(open_tiny: Open):
         assert "target" not in {part_of(name) for name in result.upload.weights}
 
 
+@pytest.mark.slow
 def test_a_kept_part_decides_the_next_round(open_tiny: Open):
     """The second step is another one when the queue that the first left is forgotten."""
     federation = open_tiny("fedavg", *MOCO)
@@ -94,6 +96,7 @@ def test_a_kept_part_decides_the_next_round(open_tiny: Open):
     assert digest(again.upload) == digest(second.results[0].upload)
 
 
+@pytest.mark.slow
 def test_local_statistics_without_batch_norm_still_give_one_global_encoder(open_tiny: Open):
     assert not any(
         isinstance(layer, nn.BatchNorm2d) for layer in open_tiny("fedavg", "model=vgg9").task.blank("vgg9").modules()

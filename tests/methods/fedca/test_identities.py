@@ -38,6 +38,7 @@ def test_fedca_without_modules_is_fedavg_with_simclr(tiny: Tiny, batch_norm: str
         assert one.server.dictionary is one.server.aligned is None
 
 
+@pytest.mark.slow
 def test_fedca_without_alignment_begins_as_fedavg(tiny: Tiny):
     """The dictionary is empty in round 1, and rows of it are drawn after training."""
     shared = played(tiny("fedca", "method.beta=0", "public=null"))

@@ -34,12 +34,14 @@ def test_feddf_without_distillation_is_fedavg_where_there_is_one_architecture(ti
         assert digest(one.server.weights[other.server.architecture]) == digest(other.server.weights)
 
 
+@pytest.mark.slow
 def test_feddf_of_as_many_architectures_as_clients_averages_nothing(tiny: Tiny):
     (first, _) = played(tiny("feddf", "method.distil_epochs=0", "clients.models=[cnn, vgg9, alexnet]"))
     for upload in first.uploads.values():
         assert digest(first.server.weights[upload.architecture]) == digest(upload.weights)
 
 
+@pytest.mark.slow
 def test_an_ensemble_of_one_teacher_is_that_teacher(tiny: Tiny):
     """A student that starts as its only teacher, without batch-norm and dropout, has next to nothing to learn."""
     federation = Federation.open(tiny("feddf", "clients.models=[alexnet]", "method.distil_epochs=1"))

@@ -133,6 +133,7 @@ def test_feddf_distils_every_teacher_into_every_student(open_tiny: Open):
         assert (digest(alone.weights["cnn"]) != digest(first.server.weights["cnn"])) == changes
 
 
+@pytest.mark.slow
 def test_feddfs_students_come_nearer_to_the_mean_teacher(open_tiny: Open):
     federation = open_tiny("feddf", "clients.models=[cnn, vgg9, cnn]", "method.distil_epochs=10", "training.epochs=4")
     (first,) = play(federation, 1)

@@ -47,12 +47,14 @@ def test_fedema_without_a_share_is_fedbyol(tiny: Tiny, settings: tuple[str, ...]
     assert (servers(ours), uploads(ours), targets(ours)) == (servers(theirs), uploads(theirs), targets(theirs))
 
 
+@pytest.mark.slow
 def test_fedema_with_a_share_is_not_fedbyol(tiny: Tiny):
     ours, theirs = played(tiny("fedema", *LONG)), played(tiny("fedavg", *LONG))
     assert servers(ours)[0] == servers(theirs)[0], "in the first round nobody has anything to keep"
     assert servers(ours)[1] != servers(theirs)[1]
 
 
+@pytest.mark.slow
 def test_fedema_that_keeps_everything_trains_as_clients_alone_do(tiny: Tiny):
     """Running statistics are the global ones, which training does not read."""
     kept, alone = played(tiny("fedema", "method.scale=1000000", *LONG)), played(tiny("local", *LONG))
@@ -63,12 +65,14 @@ def test_fedema_that_keeps_everything_trains_as_clients_alone_do(tiny: Tiny):
             assert digest(first) == digest(second)
 
 
+@pytest.mark.slow
 def test_fedema_of_one_client_is_fedbyol(tiny: Tiny):
     """Its own model is the global one, so there is nothing to mix."""
     ours, theirs = (played(tiny(name, "partition=pooled", *LONG)) for name in ("fedema", "fedavg"))
     assert (servers(ours), uploads(ours), targets(ours)) == (servers(theirs), uploads(theirs), targets(theirs))
 
 
+@pytest.mark.slow
 def test_selective_mixing_with_everybody_in_every_round_is_mixing(tiny: Tiny):
     always, selective = (played(tiny("fedema", *LONG, f"method.selective={s}")) for s in ("false", "true"))
     assert state_digests(always) == state_digests(selective)

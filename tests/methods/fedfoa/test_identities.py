@@ -65,6 +65,7 @@ def check_same_as_base(ours: list[Round], theirs: list[Round]) -> None:
             assert digest(result.state) == digest(other.results[client_id].state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("base", BASES)
 def test_fedfoa_without_strength_is_its_base(tiny: Tiny, base: str):
     name, settings = base.removesuffix("-mixed-models"), BASES[base]
@@ -78,6 +79,7 @@ def test_fedfoa_that_only_warms_up_is_its_base(tiny: Tiny):
     check_same_as_base(ours, played(tiny("fedavg")))
 
 
+@pytest.mark.slow
 def test_fedfoa_of_one_client_is_its_base(tiny: Tiny):
     settings = ("partition=pooled", "rounds=3")
     ours = played(tiny("fedfoa", "method.base=fedavg", "method.strength=100", "method.warm_up=0", *settings))
