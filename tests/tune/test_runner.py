@@ -22,7 +22,7 @@ from tune.sweeps.execution.directory import SweepDirectory
 from tune.sweeps.execution.runner import run_sweep
 from tune.sweeps.execution.trial_table import read_rows
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 SPACE = {"method.mu": {"log": [0.001, 10]}, "training.batch": {"integer": [16, 64]}}
 ADAPTS = {
