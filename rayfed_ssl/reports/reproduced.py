@@ -168,20 +168,20 @@ class Reproduced:
 
     def results(self) -> ReproductionResults:
         """Give all of it as `reproduction.json` has it."""
-        shown, file = self.reproduction, self.reproduction.file
+        reproduction, file = self.reproduction, self.reproduction.file
         return ReproductionResults(
-            name=shown.name,
+            name=reproduction.name,
             title=file.title,
             kind=file.kind,
             unit=file.unit,
             source=file.source,
-            size=shown.size,
+            size=reproduction.size,
             notes=list(self.notes),
             command=self.command,
             settings=list(self.settings),
             seeds=list(self.seeds),
-            rows=list(shown.rows),
-            columns=list(shown.columns),
+            rows=list(reproduction.rows),
+            columns=list(reproduction.columns),
             skipped=dict(self.skipped),
             cells=[cell.entry() for cell in self.cells],
             agreement=self.agreement(),
@@ -206,9 +206,9 @@ class Reproduced:
 
     def remarks(self) -> list[str]:
         """What a reader of the table has to know, a line each."""
-        shown, agreement = self.reproduction, self.agreement()
+        reproduction, agreement = self.reproduction, self.agreement()
         lines = ["Each cell: ours, mean ± standard deviation over seeds [published; difference]."]
-        lines += [CAUTION] * (shown.size == "cpu") + list(self.notes)
+        lines += [CAUTION] * (reproduction.size == "cpu") + list(self.notes)
         if agreement.kendall is not None:
             within = {name: tau for name, tau in agreement.columns.items() if tau is not None}
             split = "; by column: " + ", ".join(f"{name} {tau:+.2f}" for name, tau in within.items()) if within else ""
@@ -218,13 +218,14 @@ class Reproduced:
 
     def markdown(self) -> str:
         """The table as Markdown."""
-        shown = self.reproduction
+        reproduction = self.reproduction
         head, lines = self.table()
-        source = f"{shown.file.source.paper}, {shown.file.source.item} (arXiv {shown.file.source.arxiv})"
+        published = reproduction.file.source
+        source = f"{published.paper}, {published.item} (arXiv {published.arxiv})"
         text = [
-            f"# {source}, {shown.size} size",
+            f"# {source}, {reproduction.size} size",
             "",
-            f"{shown.file.title}. Seeds {', '.join(map(str, self.seeds))}.",
+            f"{reproduction.file.title}. Seeds {', '.join(map(str, self.seeds))}.",
             "",
         ]
         text += [f"    {self.command}", "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
@@ -252,8 +253,8 @@ def measured(cell: Cell, directory: Path, unit: str) -> float | None:
         directory: The run.
         unit: "percent" multiplies by 100.
     """
-    found = series(cell, directory, unit)
-    return found[-1][1] if found else None
+    points = series(cell, directory, unit)
+    return points[-1][1] if points else None
 
 
 def series(cell: Cell, directory: Path, unit: str) -> list[tuple[int, float]]:

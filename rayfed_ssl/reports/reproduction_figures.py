@@ -128,9 +128,9 @@ def _rounds(figure: Figure, result: Reproduced, directory: Path) -> None:
             cell = _cell(result, row, column)
             if cell is None or cell.mean is None:
                 continue
-            found = [mean_by_round(RunRecord.open(directory / run), cell.score, "global") for run in cell.runs]
-            rounds = sorted(set.intersection(*(set(one) for one in found)))
-            means = [100 * fmean(one[round] for one in found) for round in rounds]
+            by_run = [mean_by_round(RunRecord.open(directory / run), cell.score, "global") for run in cell.runs]
+            rounds = sorted(set.intersection(*(set(one) for one in by_run)))
+            means = [100 * fmean(one[round] for one in by_run) for round in rounds]
             axes.plot(rounds, means, color=color, marker=marker, markersize=3, linestyle=dash, label=row)
             if cell.comparable is not None:
                 axes.axhline(cell.comparable, color=color, alpha=0.4, linewidth=1, linestyle=":")
@@ -150,10 +150,10 @@ def _boxplots(figure: Figure, result: Reproduced, directory: Path) -> None:
             continue
         record = RunRecord.open(directory / cell.runs[0])
         parts = {"med": "", "q1": "_lower", "q3": "_upper", "whislo": "_min", "whishi": "_max"}
-        found = {key: mean_by_round(record, cell.score + ending) for key, ending in parts.items()}
+        parts_by_round = {key: mean_by_round(record, cell.score + ending) for key, ending in parts.items()}
         boxes: list[dict[str, Any]] = []
-        for round in found["med"]:
-            box = {key: values[round] for key, values in found.items()}
+        for round in parts_by_round["med"]:
+            box = {key: values[round] for key, values in parts_by_round.items()}
             box |= {"whislo": min(box["whislo"], box["q1"]), "whishi": max(box["whishi"], box["q3"])}
             boxes.append(box | {"label": str(round)})
         axes.bxp(boxes, showfliers=False)
@@ -163,10 +163,10 @@ def _boxplots(figure: Figure, result: Reproduced, directory: Path) -> None:
 def _heatmaps(figure: Figure, result: Reproduced, directory: Path) -> None:
     """Distances between clients' relation matrices, a picture a column (FedFoA, Figure 6)."""
     cells = [cell for cell in result.cells if cell.mean is not None]
-    found = [diagnose(directory / cell.runs[0]).matrices["relation_distance"].model_dump() for cell in cells]
-    highest = max((v for matrix in found for line in matrix["values"] for v in line if v is not None), default=1.0)
+    matrices = [diagnose(directory / cell.runs[0]).matrices["relation_distance"].model_dump() for cell in cells]
+    highest = max((v for matrix in matrices for line in matrix["values"] for v in line if v is not None), default=1.0)
     figure.set_size_inches(3.4 * len(cells), 3.8)
-    for number, (cell, matrix) in enumerate(zip(cells, found, strict=True)):
+    for number, (cell, matrix) in enumerate(zip(cells, matrices, strict=True)):
         axes = figure.add_subplot(1, len(cells), number + 1)
         values, names = matrix["values"], [str(client) for client in matrix["clients"]]
         axes.imshow([[v or 0.0 for v in line] for line in values], cmap="Blues", vmin=0, vmax=highest)
@@ -227,5 +227,7 @@ def clients(directory: Path, score: str) -> list[float]:
     """Scores of the clients' own encoders in the last round, by client id."""
     record = RunRecord.open(directory)
     last = max(row["round"] for row in record.metrics)
-    scores = {name: found[score] for name, found in record.scores(last).items() if score in found and name != "global"}
+    scores = {
+        name: values[score] for name, values in record.scores(last).items() if score in values and name != "global"
+    }
     return [scores[name] for name in sorted(scores, key=lambda name: (len(name), name))]

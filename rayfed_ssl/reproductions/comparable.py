@@ -7,7 +7,7 @@ from rayfed_ssl.evaluation.protocols import Transfer
 from rayfed_ssl.reproductions.definition import Cell, Reproduction, load_reproduction
 
 
-def unlike(name: str, shown: Reproduction, settings: Sequence[str]) -> dict[tuple[str, str], str]:
+def unlike(name: str, reproduction: Reproduction, settings: Sequence[str]) -> dict[tuple[str, str], str]:
     """Find the cells whose number is not of what the published one is of.
 
     A published number is of the dataset and score of the cell at the paper's size, unless the file has `published_score`.
@@ -15,23 +15,23 @@ def unlike(name: str, shown: Reproduction, settings: Sequence[str]) -> dict[tupl
 
     Args:
         name: The reproduction's name or file.
-        shown: Its cells.
+        reproduction: Its cells.
         settings: The user's changes of them.
 
     Returns:
         Row and column -> what ours is of for what, "cifar10 for cifar100".
     """
     published = {}
-    if "paper" in shown.file.sizes:
+    if "paper" in reproduction.file.sizes:
         published = {(cell.row, cell.column): cell for cell in load_reproduction(name, "paper").cells}
     differing = {}
-    for cell in shown.cells:
+    for cell in reproduction.cells:
         if cell.published is None:
             continue
         theirs = published.get((cell.row, cell.column), cell)
         pairs = zip(_datasets(cell, settings), _datasets(cell, ()), _datasets(theirs, ()), strict=True)
         terms = [(_standing_for(*three), three[2]) for three in pairs]
-        terms.append((_kind(cell.score), _kind(shown.file.published_score or theirs.score)))
+        terms.append((_kind(cell.score), _kind(reproduction.file.published_score or theirs.score)))
         if reasons := [f"{ours} for {paper}" for ours, paper in terms if ours != paper]:
             differing[cell.row, cell.column] = ", ".join(reasons)
     return differing

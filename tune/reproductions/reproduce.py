@@ -87,24 +87,26 @@ class ReproductionRequest:
         one_dataset(chosen, self.settings)
         missing = absent(chosen, self.settings)
         skipped = by_column(chosen, missing)
-        shown = replace(chosen, cells=tuple(cell for cell in chosen.cells if (cell.row, cell.column) not in missing))
-        if not shown.cells:
+        reproduction = replace(
+            chosen, cells=tuple(cell for cell in chosen.cells if (cell.row, cell.column) not in missing)
+        )
+        if not reproduction.cells:
             reasons = "\n".join(f"{column}: {reason}" for column, reason in skipped.items())
             raise ConfigError(f"the data of no column of {self.name} are there\n{reasons}")
-        return shown, skipped, self._sweep_of(shown)
+        return reproduction, skipped, self._sweep_of(reproduction)
 
-    def _sweep_of(self, shown: Reproduction) -> SweepDirectory:
+    def _sweep_of(self, reproduction: Reproduction) -> SweepDirectory:
         """Write the sweep: a variant for each cell, and no goal, as cells have scores of their own."""
-        variants = {_point_name(cell): _variant(cell) for cell in shown.cells}
+        variants = {_point_name(cell): _variant(cell) for cell in reproduction.cells}
         file: dict[str, Any] = {
-            "title": f"{shown.file.title}, {shown.size} size",
+            "title": f"{reproduction.file.title}, {reproduction.size} size",
             "set": {"engine.executor": "local" if self.on_tune else "ray"},
             "space": {"cell": {"variants": variants}},
             "seeds": list(self.seeds),
             "maximize": [],
             "selection": "test",
         }
-        return SweepDirectory.of(self.directory, shown.name, file, self.settings, self.command)
+        return SweepDirectory.of(self.directory, reproduction.name, file, self.settings, self.command)
 
 
 def _point_name(cell: Cell) -> str:
@@ -127,23 +129,23 @@ def reproduce(request: ReproductionRequest, say: Say) -> Reproduced:
         ConfigError: Names, settings or data do not fit.
         KeyboardInterrupt: The user stopped it; the same call resumes it.
     """
-    shown, skipped, directory = request.resolve()
-    _refuse_other(request, shown)
+    reproduction, skipped, directory = request.resolve()
+    _refuse_other(request, reproduction)
     for column, reason in skipped.items():
         say(f"left out, {column}: {reason}")
-    differing = unlike(request.name, shown, request.settings)
+    differing = unlike(request.name, reproduction, request.settings)
     directory.save()
     if request.on_tune:
         search = run_sweep(directory, concurrency=request.jobs, address=request.address, say=say)
     else:
         search = run_sweep_here(directory, say)
     cells = tuple(
-        _result(cell, trial, directory.runs, shown.file.unit, differing.get((cell.row, cell.column)))
-        for cell, trial in zip(shown.cells, search.trials, strict=True)
+        _result(cell, trial, directory.runs, reproduction.file.unit, differing.get((cell.row, cell.column)))
+        for cell, trial in zip(reproduction.cells, search.trials, strict=True)
     )
-    result = Reproduced(shown, cells, request.seeds, request.settings, skipped, request.command)
+    result = Reproduced(reproduction, cells, request.seeds, request.settings, skipped, request.command)
     result.write(request.directory)  # before the figure, which may fail
-    if shown.file.kind == "figure":
+    if reproduction.file.kind == "figure":
         from rayfed_ssl.reports.reproduction_figures import draw_reproduction
 
         result = replace(result, figures=draw_reproduction(result, request.directory))
@@ -151,11 +153,14 @@ def reproduce(request: ReproductionRequest, say: Say) -> Reproduced:
     return result
 
 
-def _refuse_other(request: ReproductionRequest, shown: Reproduction) -> None:
+def _refuse_other(request: ReproductionRequest, reproduction: Reproduction) -> None:
     """Keep one table from being written over another."""
     if (request.directory / "sweep.json").is_file():
-        other, title = SweepDirectory.open(request.directory).record, f"{shown.file.title}, {shown.size} size"
-        if (other.name, other.file.get("title")) != (shown.name, title):
+        other, title = (
+            SweepDirectory.open(request.directory).record,
+            f"{reproduction.file.title}, {reproduction.size} size",
+        )
+        if (other.name, other.file.get("title")) != (reproduction.name, title):
             raise ConfigError(
                 f"{request.directory} holds {other.name} ({other.file.get('title')}): name another directory with --out"
             )
@@ -185,11 +190,11 @@ def is_finished(run: Path) -> bool:
 
 def list_runs(request: ReproductionRequest) -> tuple[list[str], list[list[str]]]:
     """Head and lines of what would be run: row, column, seed, run, and its state."""
-    shown, skipped, directory = request.resolve()
+    reproduction, skipped, directory = request.resolve()
     search, lines = Search(directory.sweep), []
     while search.next() is not None:
         pass
-    for cell, trial in zip(shown.cells, search.trials, strict=True):
+    for cell, trial in zip(reproduction.cells, search.trials, strict=True):
         for seed, run in trial.runs.items():
             lines.append([cell.row, cell.column, str(seed), run.name, _state(directory.runs / run.name)])
     lines += [["", column, "", "left out", reason] for column, reason in skipped.items()]

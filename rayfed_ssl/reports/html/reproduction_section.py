@@ -10,9 +10,9 @@ from rayfed_ssl.reports.html.sources import Reproduction
 from rayfed_ssl.reports.html.tables import PageCell, PageTable
 
 
-def reproduction_section(found: Reproduction, writer: FigureWriter, command: str, key: str) -> PageSection:
+def reproduction_section(reproduction: Reproduction, writer: FigureWriter, command: str, key: str) -> PageSection:
     """Make the section of a reproduction."""
-    content = found.content
+    content = reproduction.content
     source = content.get("source") or {}
     cited = ", ".join(str(source[part]) for part in ("paper", "item") if source.get(part))
     arxiv = f" (arXiv {source['arxiv']})" if source.get("arxiv") else ""
@@ -26,9 +26,9 @@ def reproduction_section(found: Reproduction, writer: FigureWriter, command: str
     made = content.get("command") or "rayfed-ssl reproduce"
     return PageSection(
         key,
-        f"Reproduction: {content.get('title') or found.directory.name}",
+        f"Reproduction: {content.get('title') or reproduction.directory.name}",
         text=tuple(text),
-        figures=tuple(_drawn(found, writer, f"{made} · {command}")),
+        figures=tuple(_drawn(reproduction, writer, f"{made} · {command}")),
         tables=(side_by_side(content),),
         folded=tuple(table for table in (_failures(content),) if table),
     )
@@ -83,13 +83,13 @@ def _failures(content: dict[str, Any]) -> PageTable | None:
     return PageTable.of("What failed", ["row", "column", "seed", "why"], rows) if rows else None
 
 
-def _drawn(found: Reproduction, writer: FigureWriter, origin: str) -> list[RenderedFigure]:
+def _drawn(reproduction: Reproduction, writer: FigureWriter, origin: str) -> list[RenderedFigure]:
     """Take the reproduction's own figure into the page, as a picture in itself."""
-    title = f"{found.content.get('title') or found.directory.name}: ours beside the paper’s"
-    shown = []
-    for name in found.content.get("figures") or []:
-        path = found.directory / Path(name).name
+    title = f"{reproduction.content.get('title') or reproduction.directory.name}: ours beside the paper’s"
+    figures = []
+    for name in reproduction.content.get("figures") or []:
+        path = reproduction.directory / Path(name).name
         if path.suffix == ".svg" and path.is_file():
             alt = f"{title}. The numbers are in the table of this section."
-            shown.append(writer.embed(path, title, alt, origin))
-    return shown
+            figures.append(writer.embed(path, title, alt, origin))
+    return figures

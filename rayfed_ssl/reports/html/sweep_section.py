@@ -21,9 +21,9 @@ TITLES = {
 """What the figures show, by how the names of their files begin."""
 
 
-def sweep_section(found: SweepResults, writer: FigureWriter, command: str, key: str) -> PageSection:
+def sweep_section(sweep: SweepResults, writer: FigureWriter, command: str, key: str) -> PageSection:
     """Make the section of a sweep."""
-    content = found.content
+    content = sweep.content
     text = [f"{content['source']}."] if content["source"] else []
     text += [line for table in content["tables"] for line in table["remarks"]]
     text += [line for line in content["remarks"] if not line.startswith(("Stopped, ", "Failed, "))] + content["notes"]
@@ -36,22 +36,22 @@ def sweep_section(found: SweepResults, writer: FigureWriter, command: str, key: 
     return PageSection(
         key,
         f"Sweep: {content['title']}",
-        cards=tuple(_cards(found)),
+        cards=tuple(_cards(sweep)),
         text=tuple(text),
-        figures=tuple(_drawn(found, writer, f"{made} · {command}")),
+        figures=tuple(_drawn(sweep, writer, f"{made} · {command}")),
         tables=tuple(tables),
         folded=tuple(folded),
     )
 
 
-def _cards(found: SweepResults) -> list[Card]:
-    content, best = found.content, found.content["best"]
+def _cards(sweep: SweepResults) -> list[Card]:
+    content, best = sweep.content, sweep.content["best"]
     counted = tuple(f"{count} {state}" for state, count in content["states"].items() if count)
     cards = [Card("Trials", f"{len(content['trials'])} of {content['search']['trials']}", counted)]
     if best is not None:
         goal, trial = content["goals"][0], _by_number(content)[best["trial"]]
         value = _value(trial, goal)
-        where = f"rayfed-ssl run {found.directory / best['recipe']}"
+        where = f"rayfed-ssl run {sweep.directory / best['recipe']}"
         cards.insert(
             0, Card(f"Best {goal['score']}", value.text, (f"trial {trial['number']}: {trial['label']}", where))
         )
@@ -107,16 +107,16 @@ def _ended(content: dict[str, Any], numbers: list[int]) -> PageTable:
     return PageTable.of("Stopped and failed trials", ["trial", "state", "why"], rows)
 
 
-def _drawn(found: SweepResults, writer: FigureWriter, origin: str) -> list[RenderedFigure]:
+def _drawn(sweep: SweepResults, writer: FigureWriter, origin: str) -> list[RenderedFigure]:
     """Take the sweep's own figures into the page, as pictures in themselves."""
-    shown = []
-    for name in found.content["figures"]:
-        path = found.directory / "figures" / Path(name).name
+    figures = []
+    for name in sweep.content["figures"]:
+        path = sweep.directory / "figures" / Path(name).name
         if path.suffix == ".svg" and path.is_file():
-            title = _title(path.stem, found.content)
-            alt = f"{found.content['title']}. {title}. The numbers are in the tables of this section."
-            shown.append(writer.embed(path, title, alt, origin))
-    return shown
+            title = _title(path.stem, sweep.content)
+            alt = f"{sweep.content['title']}. {title}. The numbers are in the tables of this section."
+            figures.append(writer.embed(path, title, alt, origin))
+    return figures
 
 
 def _title(stem: str, content: dict[str, Any]) -> str:

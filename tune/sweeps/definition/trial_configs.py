@@ -117,7 +117,7 @@ def settings_of(sweep: Sweep, point: Point, seed: int) -> dict[str, Any]:
 
 
 def _find_from(base: Path, tree: dict[str, Any]) -> None:
-    """Make paths absolute: a trial's process has another working directory, and so may whoever goes on."""
+    """Make paths absolute: a trial's process has another working directory, and a resuming process may have one too."""
 
     def absolute(path: str) -> str:
         return path if "://" in path else str((base / Path(path).expanduser()).resolve())
@@ -160,13 +160,13 @@ def _refuse_canceled(sweep: Sweep, tree: Mapping[str, Any], point: Point) -> Non
 MISSING = object()
 
 
-def _holds(found: Any, value: Any, key: str) -> bool:
+def _holds(setting: Any, value: Any, key: str) -> bool:
     """Whether a setting is as a point has it; a section may have got more fields."""
-    if isinstance(found, Mapping) and isinstance(value, Mapping):
-        return all(_holds(found.get(name, MISSING), own, "") for name, own in value.items())
-    if isinstance(found, Mapping) and isinstance(value, str):
-        return bool(found.get(SCALAR_MEANS.get(key, "name")) == value)
-    return found is not MISSING and bool(found == value)
+    if isinstance(setting, Mapping) and isinstance(value, Mapping):
+        return all(_holds(setting.get(name, MISSING), own, "") for name, own in value.items())
+    if isinstance(setting, Mapping) and isinstance(value, str):
+        return bool(setting.get(SCALAR_MEANS.get(key, "name")) == value)
+    return setting is not MISSING and bool(setting == value)
 
 
 def _section(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:

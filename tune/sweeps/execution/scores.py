@@ -26,15 +26,15 @@ def scores_after(
     """
     if not (directory / "run.json").is_file():
         return None
-    record, found = RunRecord.open(directory), {}
+    record, values = RunRecord.open(directory), {}
     if record.last_round < round or (whole and record.summary["finished"] is None):
         return None
     for name in names:
         value = _bytes(record, name, round) if name in BYTES else score_of(record, name, take, round)
         if value is None:
             return None
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 def why_none(directory: Path, names: Iterable[str], take: str | None, round: int) -> str:
@@ -43,9 +43,11 @@ def why_none(directory: Path, names: Iterable[str], take: str | None, round: int
     for name in names:
         if name in BYTES or score_of(record, name, take, round) is not None:
             continue
-        there = sorted({row["participant"] for row in record.metrics if row["name"] == name and row["round"] == round})
-        if there:
-            return f"{name} is of {', '.join(there)} in this method, which take: {take} does not mean: leave take out"
+        participants = sorted(
+            {row["participant"] for row in record.metrics if row["name"] == name and row["round"] == round}
+        )
+        if participants:
+            return f"{name} is of {', '.join(participants)} in this method, which take: {take} does not mean: leave take out"
         return f"{directory.name} has no score {name} after round {round}: see `rayfed-ssl list protocols`"
     return f"{directory.name} has not come to its end: go on with the sweep"
 

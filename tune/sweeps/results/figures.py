@@ -42,7 +42,7 @@ Drawing = tuple[str, Callable[[], Figure]]
 
 
 def draw_sweep(sweep: Sweep, trials: Sequence[TrialResult], directory: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Draw what has a meaning for the trials that there are.
+    """Draw what has a meaning for these trials.
 
     Args:
         sweep: Whose results these are.
@@ -97,13 +97,17 @@ def draw_curves(sweep: Sweep, trials: Sequence[TrialResult], goal: Goal) -> Figu
     figure = Figure(figsize=(max(6.0, 3.6 * across), 4.0 * down), layout="constrained")
     grid = figure.subplots(down, across, sharey=True, squeeze=False).ravel()
     places = places_of(sweep, trials, goal, (layout.panels, layout.lines, layout.x))
-    found = {place: best for place, entries in places.items() if (best := best_entry(entries, goal)) is not None}
+    best_entries = {place: best for place, entries in places.items() if (best := best_entry(entries, goal)) is not None}
     for index, axes in enumerate(grid):
         if index >= len(panels):
             axes.set_visible(False)
             continue
         _curves(
-            axes, sweep, trials, goal, {place[1:]: own for place, own in found.items() if place[0] == panels[index]}
+            axes,
+            sweep,
+            trials,
+            goal,
+            {place[1:]: own for place, own in best_entries.items() if place[0] == panels[index]},
         )
         axes.set_title("" if layout.panels is None else f"{layout.panels}={_shown(panels[index])}", fontsize=10)
         axes.set_ylabel(_axis(goal) if index % across == 0 else "")
@@ -112,16 +116,16 @@ def draw_curves(sweep: Sweep, trials: Sequence[TrialResult], goal: Goal) -> Figu
 
 
 def _curves(
-    axes: Axes, sweep: Sweep, trials: Sequence[TrialResult], goal: Goal, found: Mapping[tuple[Key, ...], Entry]
+    axes: Axes, sweep: Sweep, trials: Sequence[TrialResult], goal: Goal, best_entries: Mapping[tuple[Key, ...], Entry]
 ) -> None:
-    """Draw the lines of one panel; `found` has its entries by line and x."""
+    """Draw the lines of one panel; `best_entries` has its entries by line and x."""
     layout = sweep.figure
     assert layout.x is not None
     scored = [trial for trial in trials if goal.score in trial.measured]
     xs, lines = _positions(sweep, scored, layout.x), keys_of(sweep, trials, layout.lines)
     dashes = [""] if is_continuous(sweep, layout.x) else DASHES
     for line, (color, marker), dash in zip(lines, cycle(METHOD_STYLES), cycle(dashes), strict=False):
-        own = [(place, found[line, x]) for x, place in xs.items() if (line, x) in found]
+        own = [(place, best_entries[line, x]) for x, place in xs.items() if (line, x) in best_entries]
         if own:
             means, spreads = _scaled([entry for _, entry in own], goal)
             name = None if layout.lines is None else _shown(line)
@@ -135,14 +139,14 @@ def _curves(
 
 def _scaled(entries: Sequence[Entry], goal: Goal) -> tuple[list[float], list[float]]:
     """Means and spreads in the unit of the axis."""
-    found = [entry.measured for entry in entries if entry.measured is not None]
-    return [_unit(goal) * one.mean for one in found], [_unit(goal) * (one.std or 0.0) for one in found]
+    measured = [entry.measured for entry in entries if entry.measured is not None]
+    return [_unit(goal) * one.mean for one in measured], [_unit(goal) * (one.std or 0.0) for one in measured]
 
 
 def _positions(sweep: Sweep, trials: Sequence[TrialResult], name: str) -> dict[Key, float]:
-    """Place the values of a parameter on an axis, from left to right: numbers by their size, words one after the other."""
-    there = {key_of(trial, name) for trial in trials} if name != SEED else {str(seed) for seed in sweep.seeds}
-    keys = [key for key in keys_of(sweep, trials, name) if key is not None and key in there]
+    """Place the values of a parameter on an axis, from left to right: numbers by their size, texts one after the other."""
+    present = {key_of(trial, name) for trial in trials} if name != SEED else {str(seed) for seed in sweep.seeds}
+    keys = [key for key in keys_of(sweep, trials, name) if key is not None and key in present]
     if _are_numbers(keys):
         return dict(sorted(((key, float(json.loads(key))) for key in keys), key=lambda pair: pair[1]))
     return {key: float(place) for place, key in enumerate(keys)}
@@ -212,7 +216,7 @@ def _grouped(sweep: Sweep, trials: Sequence[TrialResult]) -> tuple[dict[str, lis
         return {"trials": list(trials)}, None
     keys = keys_of(sweep, trials, name)
     groups = {_shown(key): [trial for trial in trials if key_of(trial, name) == key] for key in keys}
-    return {shown: own for shown, own in groups.items() if own}, name
+    return {label: own for label, own in groups.items() if own}, name
 
 
 def _name_front(axes: Axes, front: Sequence[TrialResult], steps: Sequence[Sequence[float]]) -> None:

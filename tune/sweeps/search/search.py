@@ -2,7 +2,7 @@
 
 Points are chosen a generation at a time, from the results of the generations before; within a generation, trials reach a
 rung together and are judged in the order of their numbers. So neither the number of parallel trials nor their order nor any
-interruption changes what is tried, stopped or found: on resume the search runs again from its start, and is answered with
+interruption changes what is tried, stopped or chosen: on resume the search runs again from its start, and is answered with
 the results on disk (docs/decisions/0006).
 """
 
