@@ -1,8 +1,12 @@
-"""What is imported when: the bare package nothing heavy, all of it neither Ray nor Optuna."""
+"""What imports what, and when: layers without circles, nothing heavy early, no Ray in rayfed_ssl."""
 
 import subprocess
 import sys
+import tomllib
+from graphlib import TopologicalSorter
+from pathlib import Path
 
+import grimp
 import pytest
 
 import rayfed_ssl
@@ -55,6 +59,27 @@ def loaded_after(program: str, *modules: str) -> list[str]:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
+
+
+@pytest.fixture(scope="module")
+def graph() -> grimp.ImportGraph:
+    """All imports of the project, those inside functions too."""
+    return grimp.build_graph("rayfed_ssl", "actors", "tune", cache_dir=None)
+
+
+def test_imports_form_no_circle_even_those_inside_functions(graph: grimp.ImportGraph):
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    TopologicalSorter(imports).prepare()  # raises CycleError with the modules of a circle
+
+
+def test_the_contract_orders_every_package(graph: grimp.ImportGraph):
+    settings = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    (contract,) = (c for c in settings["tool"]["importlinter"]["contracts"] if c["type"] == "layers")
+    listed = {name for layer in contract["layers"] for name in layer.split(" | ")}
+    packages = {
+        package for root in ("rayfed_ssl", "actors", "tune", "tune.sweeps") for package in graph.find_children(root)
+    }
+    assert listed == packages - {"tune.sweeps"}
 
 
 def test_all_of_rayfed_ssl_runs_without_ray_and_optuna():
