@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--figure", type=Path)
     options = parser.parse_args()
     opened = [SweepDirectory.open(path) for path in options.sweeps]
-    curves = {directory.content["name"]: best_over_rounds(directory) for directory in opened}
+    curves = {directory.record.name: best_over_rounds(directory) for directory in opened}
     for name, curve in curves.items():
         print(name)
         for spent, best in curve:
