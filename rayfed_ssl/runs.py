@@ -160,7 +160,7 @@ def resume(
         with closing(executor(federation)) as running:
             last = 0 if state is None else state.round
             checkpoints.discard_after(record.checkpoints, last)
-            record.truncate(last, federation)
+            record.truncate(last, federation.public_entries())
             return _run(federation, record, state, observer, running, until, draw)
 
 

@@ -30,7 +30,7 @@ Tiny = Callable[..., Config]
 
 
 def digests(directory: Path) -> list[str]:
-    return [row["state_sha256"] for row in RunRecord.open(directory).summary["rounds"]]
+    return [row.state_sha256 for row in RunRecord.open(directory).manifest.rounds]
 
 
 def facts(directory: Path) -> tuple[Any, ...]:
@@ -113,7 +113,7 @@ def test_a_run_that_is_interrupted_anywhere_ends_as_if_it_was_not(whole: Result,
     config = whole.record.config()
     with pytest.raises(Stop):
         run(config, tmp_path / "run", observer=StopAt(hook, at))
-    assert RunRecord.open(tmp_path / "run").summary["finished"] is None
+    assert RunRecord.open(tmp_path / "run").manifest.finished is None
     result = resume(tmp_path / "run")
     assert facts(result.directory) == facts(whole.directory)
     assert result.state_sha256 == whole.state_sha256
@@ -155,13 +155,13 @@ def test_a_run_that_pauses_after_rounds_ends_as_if_it_had_not(longer: Result, tm
     for round in (1, 2):
         assert digests(tmp_path / "run") == digests(longer.directory)[:round]
         assert paused.state_sha256 == digests(longer.directory)[round - 1]
-        assert paused.record.summary["finished"] is None
+        assert paused.record.manifest.finished is None
         assert not (tmp_path / "run" / "encoders").exists()
         assert not (tmp_path / "run" / "tables").exists()
         assert paused.scores == longer.record.scores(round)
         paused = resume(tmp_path / "run", until=round + 1)
     assert paused.state_sha256 == longer.state_sha256
-    assert paused.record.summary["finished"] is not None
+    assert paused.record.manifest.finished is not None
     assert facts(paused.directory) == facts(longer.directory)
 
 
@@ -169,7 +169,7 @@ def test_a_run_that_pauses_after_rounds_ends_as_if_it_had_not(longer: Result, tm
 def test_a_run_may_pause_before_its_first_round_and_not_after_its_last(longer: Result, tmp_path: Path, until: int):
     paused = run(longer.record.config(), tmp_path / "run", until=until)
     assert digests(tmp_path / "run") == digests(longer.directory)[:until]
-    assert (paused.record.summary["finished"] is None) == (until == 0)
+    assert (paused.record.manifest.finished is None) == (until == 0)
     assert facts(resume(tmp_path / "run").directory) == facts(longer.directory)
 
 
@@ -180,7 +180,7 @@ def test_resuming_until_a_round_that_is_there_changes_nothing(longer: Result, tm
         assert resume(tmp_path / "run", until=until).state_sha256 == digests(longer.directory)[1]
         assert facts(tmp_path / "run") == before
     resume(tmp_path / "run")
-    assert resume(tmp_path / "run", until=1).record.summary["finished"] is not None
+    assert resume(tmp_path / "run", until=1).record.manifest.finished is not None
     assert facts(tmp_path / "run") == facts(longer.directory)
 
 
@@ -308,12 +308,25 @@ def test_a_run_that_another_process_has_is_left_as_it_is(whole: Result, tmp_path
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.parametrize("change", [{"rounds": 5}, {"rounds": [{}]}, {"data": []}, {"checkpoints": 5}])
-def test_a_record_of_other_kinds_is_said_to_be_damaged(whole: Result, tmp_path: Path, change: dict[str, Any]):
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"rounds": 5}, "rounds: Input should be a valid array"),
+        ({"rounds": [{}]}, r"rounds\.0\.round: Field required"),
+        ({"data": []}, "data: .*"),
+        ({"checkpoints": 5}, "checkpoints: Input should be a valid string"),
+        ({"unknown": 1}, "unknown: Extra inputs are not permitted"),
+    ],
+)
+def test_a_run_json_that_does_not_fit_its_schema_is_one_clear_line(
+    whole: Result, tmp_path: Path, change: dict[str, Any], reason: str
+):
     shutil.copytree(whole.directory, tmp_path / "run")
     file = tmp_path / "run" / "run.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
-    with pytest.raises(ConfigError, match="is damaged"):
+    with pytest.raises(
+        ConfigError, match=rf"run\.json is damaged \({reason}\): restore it from a copy, or start a new run"
+    ):
         RunRecord.open(tmp_path / "run")
 
 

@@ -1,4 +1,4 @@
-"""What a run begins with: what run.json says of it, and what it must still be when the run goes on."""
+"""The schema of run.json: what a run started from and what happened in each round."""
 
 import hashlib
 import json
@@ -6,74 +6,187 @@ import socket
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation, training_seed
+from rayfed_ssl.engine.ledger import BreakEven
+from rayfed_ssl.engine.results import Dropped
 from rayfed_ssl.engine.server_init_cache import start_of
 from rayfed_ssl.environment import environment
+from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.seeds import SERVER
 
-LATER_KEYS = (
-    ("model", "start", None),
-    ("clients", "labeled", None),
-    ("clients", "label_choice", "balanced"),
-    ("data", "validation", None),
-)
-"""Keys that earlier records do not have, with the default that stands for what runs did then."""
+
+class _Model(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class RowCounts(_Model):
+    """How many rows of each table belong to a round."""
+
+    metrics: int
+    ledger: int
+
+
+class RoundEntry(_Model):
+    """A round; `state_sha256` is the digest of all states after it."""
+
+    round: int
+    cohort: list[int]
+    state_sha256: str
+    rows: RowCounts
+    dropped: list[Dropped]
+
+
+class DataEntry(_Model):
+    """The dataset: image shape [C, H, W], numbers of samples, and of samples by client."""
+
+    name: str
+    fingerprint: str
+    shape: list[int]
+    classes: list[str]
+    train: int
+    test: int
+    public: int
+    shards: dict[int, int]
+
+
+class StartEntry(_Model):
+    """The file that a run's first weights come from."""
+
+    file: str
+    sha256: str
+
+
+class PrecisionEntry(_Model):
+    """How clients compute; see `models.precision.Precision`."""
+
+    device: str
+    dtype: str
+    channels_last: bool
+    compile: bool
+    reason: str
+
+
+class HardwareEntry(_Model):
+    """The machine that the run was started on."""
+
+    machine: str
+    cpu: str
+    cores: int | None
+    gpus: list[str]
+
+
+class RunManifest(_Model):
+    """The content of run.json.
+
+    Attributes:
+        method: The method and objective, as `Config.system` names them.
+        settings_sha256: Digest of the settings that the states depend on.
+        privacy: What uploads expose.
+        parts: Which parts of the model are trained, averaged or kept, by part.
+        notes: Where the run differs from what was configured.
+        start: The file of the first weights; None if they are drawn.
+        seeds: Derived seeds, to compare implementations by.
+        break_even: FLESD's Eq. 11, where representations are sent.
+        faults: Injected faults.
+        checkpoints: The address of the states; None is the run's own directory.
+    """
+
+    started: str
+    finished: str | None
+    method: str
+    settings_sha256: str
+    privacy: str
+    parts: dict[str, str]
+    notes: list[str]
+    data: DataEntry
+    start: StartEntry | None
+    precision: PrecisionEntry
+    seeds: dict[str, int]
+    break_even: BreakEven | None
+    versions: dict[str, str | None]
+    hardware: HardwareEntry
+    checkpoints: str | None
+    faults: list[dict[str, int | float | str | None]]
+    rounds: list[RoundEntry]
+
+    @classmethod
+    def read(cls, file: Path) -> "RunManifest":
+        """Read run.json.
+
+        Raises:
+            ConfigError: It is missing or damaged.
+        """
+        try:
+            return cls.model_validate_json(file.read_bytes())
+        except (FileNotFoundError, NotADirectoryError):
+            raise ConfigError(f"{file.parent} holds no run: there is no run.json in it") from None
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            reason = f"{where}: {first['msg']}" if where else first["msg"]
+        except OSError as error:
+            reason = str(error)
+        raise ConfigError(f"{file} is damaged ({reason}): restore it from a copy, or start a new run") from None
+
+    def text(self) -> str:
+        """Write run.json, with one line per round."""
+        head = self.model_copy(update={"rounds": []}).model_dump_json(indent=1)
+        if not self.rounds:
+            return head
+        rounds = ",\n  ".join(entry.model_dump_json() for entry in self.rounds)
+        return head.replace('\n "rounds": []', f'\n "rounds": [\n  {rounds}\n ]')
 
 
 def settings_sha256(config: Config) -> str:
     """Digest of the settings that a run's states depend on: all but how it is computed and scored."""
     settings = {key: value for key, value in config.dump().items() if key not in ("engine", "evaluation")}
-    for section, key, default in LATER_KEYS:
-        if settings[section][key] == default:
-            del settings[section][key]
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
+def start_entry(federation: Federation) -> StartEntry | None:
+    """Name the file that a run's first weights come from."""
+    start = start_of(federation)
+    return None if start is None else StartEntry(**start)
+
+
 def states_name(directory: Path, started: str) -> str:
-    """Name a run's states where many runs keep theirs."""
+    """Name a run's states below a root that many runs share."""
     origin = f"{socket.gethostname()}:{directory.resolve()}:{started}"
     return f"{directory.resolve().name}-{hashlib.sha256(origin.encode()).hexdigest()[:8]}"
 
 
-def describe(federation: Federation) -> dict[str, Any]:
-    """Collect what a reader needs to know about a run that its configuration does not say."""
-    config, task = federation.config, federation.task
-    break_even = federation.break_even()
-    return {
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "finished": None,
-        "method": config.system,
-        "settings_sha256": settings_sha256(config),
-        "privacy": federation.method.privacy,
-        "parts": dict(federation.method.rules(task)),
-        "notes": list(federation.notes),
-        "data": {
-            "name": federation.dataset.name,
-            "fingerprint": federation.dataset.fingerprint,
-            "shape": list(federation.dataset.train.shape),
-            "classes": list(federation.dataset.train.classes),
-            "train": len(federation.dataset.train),
-            "test": len(federation.dataset.test),
-            "public": federation.num_public,
-            "shards": {str(client_id): len(rows) for client_id, rows in federation.shards.items()},
-        },
-        "start": start_of(federation),
-        "precision": {"device": str(task.device), **asdict(task.precision)},
-        "seeds": {"run": config.seed, "server_round_1": training_seed(config, 1, SERVER)},
-        "break_even": None if break_even is None else asdict(break_even),
-        "rounds": [],
-        **environment(),
-    }
-
-
-def describes_a_run(summary: Any) -> bool:
-    """Whether run.json has what others look for, of the kinds that they expect."""
-    if not isinstance(summary, dict) or not {"rounds", "data", "method", "privacy"} <= set(summary):
-        return False
-    if not (isinstance(summary["rounds"], list) and isinstance(summary["data"], dict)):
-        return False
-    rounds = all(isinstance(entry, dict) and isinstance(entry.get("round"), int) for entry in summary["rounds"])
-    return rounds and isinstance(summary.get("checkpoints"), str | None)
+def describe(federation: Federation) -> RunManifest:
+    """Make the manifest of a run that starts now."""
+    config, task, dataset, facts = federation.config, federation.task, federation.dataset, environment()
+    return RunManifest(
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        finished=None,
+        method=config.system,
+        settings_sha256=settings_sha256(config),
+        privacy=federation.method.privacy,
+        parts=dict(federation.method.rules(task)),
+        notes=list(federation.notes),
+        data=DataEntry(
+            name=dataset.name,
+            fingerprint=dataset.fingerprint,
+            shape=list(dataset.train.shape),
+            classes=list(dataset.train.classes),
+            train=len(dataset.train),
+            test=len(dataset.test),
+            public=federation.num_public,
+            shards={client_id: len(rows) for client_id, rows in federation.shards.items()},
+        ),
+        start=start_entry(federation),
+        precision=PrecisionEntry(device=str(task.device), **asdict(task.precision)),
+        seeds={"run": config.seed, "server_round_1": training_seed(config, 1, SERVER)},
+        break_even=federation.break_even(),
+        versions=facts["versions"],
+        hardware=HardwareEntry(**facts["hardware"]),
+        checkpoints=None,
+        faults=[],
+        rounds=[],
+    )

@@ -10,6 +10,7 @@ import pyarrow as pa
 from rayfed_ssl.engine.ledger import LedgerEntry
 from rayfed_ssl.engine.round_loop import Evaluation, RoundOutcome
 from rayfed_ssl.method import Metrics
+from rayfed_ssl.records.manifest import RoundEntry
 
 METRICS = pa.schema(
     [("round", pa.int32()), ("participant", pa.string()), ("name", pa.string()), ("value", pa.float64())]
@@ -68,12 +69,14 @@ def headline(scores: Mapping[str, Metrics], name: str) -> float | None:
     return fmean(values) if values else None
 
 
-def lost_round(rounds: Sequence[Mapping[str, Any]], metrics: Sequence[Row], ledger: Sequence[Row]) -> int | None:
+def lost_round(rounds: Sequence[RoundEntry], metrics: Sequence[Row], ledger: Sequence[Row]) -> int | None:
     """Find the first round whose entry in run.json counts more rows than a table has."""
     tables = {"metrics": metrics, "ledger": ledger}
     held = {name: Counter(row["round"] for row in rows) for name, rows in tables.items()}
-    lost = (e["round"] for e in rounds if any(held[name][e["round"]] < number for name, number in e["rows"].items()))
-    return next(lost, None)
+    for entry in rounds:
+        if any(held[name][entry.round] < number for name, number in entry.rows):
+            return entry.round
+    return None
 
 
 def _rows(round: int, participant: str, metrics: Metrics) -> list[Row]:

@@ -10,15 +10,12 @@ checkpoints/     the last committed rounds, unless engine.checkpoints puts them 
 While the run continues, tables/ holds the rows that the two Parquet files do not contain yet.
 """
 
-import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import pyarrow.compute as pc
 import yaml
@@ -27,12 +24,21 @@ from filelock import FileLock, Timeout
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.faults import Fault
 from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.ledger import LedgerEntry
+from rayfed_ssl.engine.results import Dropped
 from rayfed_ssl.engine.round_loop import Evaluation, Observer, RoundOutcome
-from rayfed_ssl.engine.server_init_cache import start_of
 from rayfed_ssl.errors import BusyError, CheckpointError, ConfigError
 from rayfed_ssl.evaluation.registry import is_score
 from rayfed_ssl.method import Encoder, Metrics
-from rayfed_ssl.records.manifest import describe, describes_a_run, settings_sha256, states_name
+from rayfed_ssl.records.manifest import (
+    RoundEntry,
+    RowCounts,
+    RunManifest,
+    describe,
+    settings_sha256,
+    start_entry,
+    states_name,
+)
 from rayfed_ssl.records.metric_rows import (
     EVALUATION_SECONDS,
     LEDGER,
@@ -56,12 +62,13 @@ class RunRecord(Observer):
     """Writes the record while the run continues; each file is replaced atomically.
 
     Args:
-        directory: The run's directory, which exists.
+        directory: The run's directory.
+        manifest: The content of run.json.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, manifest: RunManifest) -> None:
         self.directory = directory
-        self.summary: dict[str, Any] = {}
+        self.manifest = manifest
         self._metrics = GrowingTable(directory / "metrics.parquet", METRICS)
         self._ledger = GrowingTable(directory / "ledger.parquet", LEDGER)
 
@@ -77,37 +84,36 @@ class RunRecord(Observer):
 
     @property
     def last_round(self) -> int:
-        """The last round that run.json tells of."""
-        return max((row["round"] for row in self.summary["rounds"]), default=0)
+        """The last round in run.json."""
+        return self.manifest.rounds[-1].round if self.manifest.rounds else 0
 
     @cached_property
     def checkpoints(self) -> StorageBackend:
-        """Where the states lie."""
-        address = self.summary.get("checkpoints")
+        """The backend of the run's states."""
+        address = self.manifest.checkpoints
         return LocalDirectory(self.directory / "checkpoints") if address is None else open_backend(address)
 
     def _address(self, root: str | None) -> str | None:
-        """Name where the states of this run lie below a root of many runs'; None is beside its record."""
+        """Name this run's states below a root that many runs share; None is the run's own directory."""
         if root is None:
             return None
-        known = self.summary.get("checkpoints")
-        name = (
-            known.partition("?")[0].rpartition("/")[2]
-            if known
-            else states_name(self.directory, self.summary["started"])
-        )
+        current = self.manifest.checkpoints
+        if current:
+            name = current.partition("?")[0].rpartition("/")[2]
+        else:
+            name = states_name(self.directory, self.manifest.started)
         return open_backend(join(root, name)).address
 
     def find_states(self, root: str | None, round: int | None = None) -> None:
-        """Take the states from where a run that goes on is told to look.
+        """Use the states below another root from now on.
 
         Raises:
-            ConfigError: They are not there, or, unless a round is asked for, those of earlier rounds only.
+            ConfigError: There are none, or, unless a round is given, those of earlier rounds only.
         """
         address, before = self._address(root), self.checkpoints
-        if address == self.summary.get("checkpoints"):
+        if address == self.manifest.checkpoints:
             return
-        self.summary["checkpoints"] = address
+        self.manifest.checkpoints = address
         del self.checkpoints
         check_moved(before, self.checkpoints, self.last_round, round)
 
@@ -131,9 +137,8 @@ class RunRecord(Observer):
             ConfigError: The directory holds something already.
         """
         cls.refuse_used(directory)
-        record = cls(directory)
-        record.summary = describe(federation)
-        record.summary["checkpoints"] = record._address(federation.config.engine.checkpoints)
+        record = cls(directory, describe(federation))
+        record.manifest.checkpoints = record._address(federation.config.engine.checkpoints)
         record.checkpoints.create()
         (directory / "checkpoints").mkdir(parents=True, exist_ok=True)
         (directory / "config.yaml").write_text(yaml.safe_dump(federation.config.dump(), sort_keys=False))
@@ -153,17 +158,8 @@ class RunRecord(Observer):
         Raises:
             ConfigError: There is none, or it is damaged.
         """
-        record = cls(directory)
-        if not (directory / "run.json").is_file():
-            raise ConfigError(f"{directory} holds no run: there is no run.json in it")
-        try:
-            record.summary = json.loads((directory / "run.json").read_text())
-            if not describes_a_run(record.summary):
-                raise ValueError("run.json does not describe a run")
-        except (OSError, ValueError) as error:
-            why = " ".join(str(error).split())
-            raise ConfigError(f"the record in {directory} is damaged ({why}): start a new run") from None
-        if tables and (missing := lost_round(record.summary["rounds"], record.metrics, record.ledger)):
+        record = cls(directory, RunManifest.read(directory / "run.json"))
+        if tables and (missing := lost_round(record.manifest.rounds, record.metrics, record.ledger)):
             raise ConfigError(
                 f"{directory} is damaged (rows of round {missing} are missing): `rayfed-ssl resume` computes it again where "
                 "its checkpoint is kept"
@@ -173,7 +169,7 @@ class RunRecord(Observer):
     def last_whole_round(self) -> int:
         """Find the last round up to which run.json and the tables have every row; damaged files have none."""
         metrics, ledger = (table.read(skip_damaged=True).to_pylist() for table in (self._metrics, self._ledger))
-        missing = lost_round(self.summary["rounds"], metrics, ledger)
+        missing = lost_round(self.manifest.rounds, metrics, ledger)
         return self.last_round if missing is None else missing - 1
 
     @contextmanager
@@ -207,15 +203,15 @@ class RunRecord(Observer):
         Raises:
             ConfigError: They differ.
         """
-        if self.summary.get("settings_sha256") != settings_sha256(federation.config):
+        if self.manifest.settings_sha256 != settings_sha256(federation.config):
             raise ConfigError(
                 f"{self.directory / 'config.yaml'} is not what this run began with: restore it, or start a new run from it"
             )
-        if draws and self.summary.get("start") != start_of(federation):
+        if draws and self.manifest.start != start_entry(federation):
             raise ConfigError(
                 f"model.start={federation.config.model.start} changed since this run began: restore it, or start a new run"
             )
-        began, now = self.summary["data"]["fingerprint"], federation.dataset.fingerprint
+        began, now = self.manifest.data.fingerprint, federation.dataset.fingerprint
         if began != now:
             raise ConfigError(
                 f"the data of {federation.dataset.name} changed since this run began (fingerprint {now[:12]} instead of "
@@ -228,35 +224,40 @@ class RunRecord(Observer):
         Raises:
             CheckpointError: They are another run's.
         """
-        came = {entry["round"]: entry["state_sha256"] for entry in self.summary["rounds"]}.get(state.round)
-        if came not in (None, state.sha256):
+        expected = {entry.round: entry.state_sha256 for entry in self.manifest.rounds}.get(state.round)
+        if expected not in (None, state.sha256):
             raise CheckpointError(
                 f"{self.checkpoints} holds states of another run: their digest after round {state.round} is "
-                f"{state.sha256[:12]}, this run's record says {str(came)[:12]}: put its own states back, or start a new run"
+                f"{state.sha256[:12]}, this run recorded {str(expected)[:12]}: restore its own states, or start a new run"
             )
 
-    def dropped(self) -> list[tuple[int, dict[str, Any]]]:
-        """List who was left out of a round that it belonged to: round, and client, reason, quarantined."""
-        return [(entry["round"], client) for entry in self.summary["rounds"] for client in entry.get("dropped", ())]
+    def dropped(self) -> list[tuple[int, Dropped]]:
+        """List the clients that are missing from rounds that they belonged to, with the round."""
+        return [(entry.round, client) for entry in self.manifest.rounds for client in entry.dropped]
 
     def quarantined(self) -> dict[int, int]:
         """Find the clients that are left out of all rounds to come, and the round since when."""
-        found: dict[int, int] = {}
+        since: dict[int, int] = {}
         for round, client in self.dropped():
-            if client["quarantined"]:
-                found.setdefault(client["client"], round)
-        return found
+            if client.quarantined:
+                since.setdefault(client.client, round)
+        return since
 
-    def truncate(self, round: int, federation: Federation) -> None:
-        """Remove what was recorded after a round, and the encoders of the run's end."""
+    def truncate(self, round: int, entries: Iterable[LedgerEntry] = ()) -> None:
+        """Remove what was recorded after a round, and the final encoders.
+
+        Args:
+            round: The last that stays.
+            entries: What clients receive before round 1, with which the tables begin anew if no round stays.
+        """
         if round:
             self._metrics.truncate(round)
             self._ledger.truncate(round)
         else:
             self._metrics.create()
-            self._ledger.create(entry_rows(federation.public_entries()))
-        self.summary["rounds"] = [row for row in self.summary["rounds"] if row["round"] <= round]
-        self.summary["finished"] = None
+            self._ledger.create(entry_rows(entries))
+        self.manifest.rounds = [entry for entry in self.manifest.rounds if entry.round <= round]
+        self.manifest.finished = None
         self.save()
         if (self.directory / "encoders").exists():
             shutil.rmtree(self.directory / "encoders")
@@ -279,27 +280,26 @@ class RunRecord(Observer):
         metrics, ledger = metric_rows(outcome), ledger_rows(outcome)
         self._metrics.append(metrics)
         self._ledger.append(ledger)
-        self.summary["rounds"].append(
-            {
-                "round": outcome.state.round,
-                "cohort": [report.client for report in outcome.clients],
-                "state_sha256": outcome.state.sha256,
-                "rows": {"metrics": len(metrics), "ledger": len(ledger)},
-                "dropped": [asdict(dropped) for dropped in outcome.dropped],
-            }
+        entry = RoundEntry(
+            round=outcome.state.round,
+            cohort=[report.client for report in outcome.clients],
+            state_sha256=outcome.state.sha256,
+            rows=RowCounts(metrics=len(metrics), ledger=len(ledger)),
+            dropped=list(outcome.dropped),
         )
+        self.manifest.rounds.append(entry)
         self.save()
 
     def on_fault(self, fault: Fault) -> None:
         """Write down a fault before it happens, as it may end this process."""
-        self.summary.setdefault("faults", []).append(fault.row())
+        self.manifest.faults.append(fault.row())
         self.save()
 
     def on_evaluated(self, evaluations: Sequence[Evaluation]) -> None:
         """Write down the scores of a round."""
         rows = score_rows(evaluations)
         self._metrics.append(rows)
-        self.summary["rounds"][-1]["rows"]["metrics"] += len(rows)
+        self.manifest.rounds[-1].rows.metrics += len(rows)
         self.save()
 
     def finish(self, federation: Federation) -> None:
@@ -310,7 +310,7 @@ class RunRecord(Observer):
         for name, encoder in encoders_of(federation, state, self.checkpoints).items():
             checkpoints.store(encoder, encoders, name)
         self.pause()
-        self.summary["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
+        self.manifest.finished = datetime.now(UTC).isoformat(timespec="seconds")
         self.save()
 
     def pause(self) -> None:
@@ -319,12 +319,8 @@ class RunRecord(Observer):
         self._ledger.merge()
 
     def save(self) -> None:
-        """Write run.json, with one line per round."""
-        rounds = ",\n  ".join(json.dumps(entry) for entry in self.summary["rounds"])
-        text = json.dumps(self.summary | {"rounds": []}, indent=1)
-        if rounds:
-            text = text.replace('\n "rounds": []', f'\n "rounds": [\n  {rounds}\n ]')
-        write_atomically(self.directory / "run.json", text.encode())
+        """Write run.json."""
+        write_atomically(self.directory / "run.json", self.manifest.text().encode())
 
 
 def encoders_of(federation: Federation, state: checkpoints.RunState, directory: Directory) -> dict[str, Encoder]:

@@ -71,12 +71,12 @@ def last_encoder(record: RunRecord, name: str | None = None) -> SavedEncoder:
             raise ConfigError(f"{record.directory} has no encoder {name!r}{nearest(name, names)}")
         return name
 
-    if record.summary["finished"] is not None:
+    if record.manifest.finished is not None:
         folder = record.directory / "encoders"
         stem = chosen(path.stem for path in sorted(folder.glob("*.safetensors")))
         encoder = checkpoints.read_file(folder / f"{stem}.safetensors")
-        last = record.summary["rounds"][-1]
-        return SavedEncoder(stem, encoder, last["round"], last["state_sha256"])
+        last = record.manifest.rounds[-1]
+        return SavedEncoder(stem, encoder, last.round, last.state_sha256)
     state = checkpoints.latest(record.checkpoints)
     clients = checkpoints.StoredStates(state.clients, record.checkpoints)
     encoders = record.config().method.encoders(checkpoints.read(state.server, record.checkpoints), clients)
@@ -84,8 +84,8 @@ def last_encoder(record: RunRecord, name: str | None = None) -> SavedEncoder:
 
 
 def _describe(record: RunRecord, saved: SavedEncoder) -> Info:
-    config, data = record.config(), record.summary["data"]
-    channels, size, _ = data["shape"]
+    config, data = record.config(), record.manifest.data
+    channels, size, _ = data.shape
     info = encoder_info(saved.encoder.architecture)
     views = VIEWS[config.training.views or default_views(config.data.name, size)].first
     return Info(
@@ -96,11 +96,11 @@ def _describe(record: RunRecord, saved: SavedEncoder) -> Info:
         feature_dim=info.feature_dim or build_encoder(info.name, channels=channels, size=size).feature_dim,
         mean=_per_channel(views.mean, channels),
         std=_per_channel(views.std, channels),
-        classes=tuple(data["classes"]),
-        method=record.summary["method"],
+        classes=tuple(data.classes),
+        method=record.manifest.method,
         encoder=saved.name,
-        dataset=data["name"],
-        dataset_fingerprint=data["fingerprint"],
+        dataset=data.name,
+        dataset_fingerprint=data.fingerprint,
         seed=config.seed,
         round=saved.round,
         state_sha256=saved.state_sha256,

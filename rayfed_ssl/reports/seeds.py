@@ -98,4 +98,4 @@ def _origin(start: Path) -> Any:
     if not (run / "run.json").is_file():
         return str(start)
     record = RunRecord.open(run)
-    return encoder, _identity(record.config(), record.summary["data"]["fingerprint"])
+    return encoder, _identity(record.config(), record.manifest.data.fingerprint)

@@ -81,29 +81,28 @@ class Summary:
 
 def summarize(record: RunRecord) -> Summary:
     """Summarize a run, finished or not, from its record, which is not read again."""
-    config, rounds = record.config(), record.summary["rounds"]
-    last = rounds[-1]["round"] if rounds else 0
+    config, rounds = record.config(), record.manifest.rounds
+    last = rounds[-1].round if rounds else 0
     by_kind: dict[tuple[str, str], int] = defaultdict(int)
     for row in record.ledger:
         by_kind[row["direction"], row["kind"]] += row["bytes"]
-    facts = record.summary["break_even"]
     return Summary(
         directory=record.directory,
-        name=record.summary["method"] + (" (pooled)" if config.partition.name == "pooled" else ""),
+        name=record.manifest.method + (" (pooled)" if config.partition.name == "pooled" else ""),
         config=config,
-        fingerprint=record.summary["data"]["fingerprint"],
-        privacy=record.summary["privacy"],
-        finished=record.summary["finished"] is not None,
+        fingerprint=record.manifest.data.fingerprint,
+        privacy=record.manifest.privacy,
+        finished=record.manifest.finished is not None,
         rounds=last,
-        num_clients=len(record.summary["data"]["shards"]),
+        num_clients=len(record.manifest.data.shards),
         scores=record.scores(last),
         bytes_up=sum(size for (direction, _), size in by_kind.items() if direction == "up"),
         bytes_down=sum(size for (direction, _), size in by_kind.items() if direction == "down"),
         bytes_by_kind=dict(by_kind),
         seconds=sum(r["value"] for r in record.metrics if r["participant"] == "run" and r["name"] == "seconds"),
-        state_sha256=rounds[-1]["state_sha256"] if rounds else None,
+        state_sha256=rounds[-1].state_sha256 if rounds else None,
         curve=_curve(record),
-        break_even=None if facts is None else BreakEven(**facts),
+        break_even=record.manifest.break_even,
     )
 
 

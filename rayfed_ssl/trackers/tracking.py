@@ -154,7 +154,7 @@ def tracked(record: RunRecord, config: Config, round: int, report: Callable[[str
     ending: Ending = "failed"
     try:
         yield tracking
-        ending = "interrupted" if record.summary["finished"] is None else "finished"  # a paused run is to be resumed
+        ending = "interrupted" if record.manifest.finished is None else "finished"  # a paused run is to be resumed
     except KeyboardInterrupt:
         ending = "interrupted"
         raise

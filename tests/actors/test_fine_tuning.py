@@ -25,7 +25,7 @@ QUICK = (
 
 def outcome(directory: Path) -> tuple[list[str], dict[str, Metrics]]:
     record = RunRecord.open(directory)
-    return [row["state_sha256"] for row in record.summary["rounds"]], record.scores(2)
+    return [row.state_sha256 for row in record.manifest.rounds], record.scores(2)
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,6 @@ def test_runs_on_ray_and_in_one_process_share_a_start_and_their_bits(cluster, ti
     run(tiny("fedca", shared), tmp_path / "local", until=0)
     other = run(tiny("fedca", shared, "method.beta=0.5"), tmp_path / "other", executor=RayExecutor, until=1)
     expected = run(tiny("fedca", "method.beta=0.5"), tmp_path / "expected", until=1)
-    assert other.state_sha256 == expected.state_sha256 != on_ray.record.summary["rounds"][0]["state_sha256"]
+    assert other.state_sha256 == expected.state_sha256 != on_ray.record.manifest.rounds[0].state_sha256
     assert list((tmp_path / "shared").glob("*.safetensors")) == [start]
     assert (start.stat().st_ino, start.stat().st_mtime_ns) == made

@@ -228,7 +228,7 @@ def test_a_damaged_run_is_one_line_and_in_a_sweep_it_is_left_out(sweep, tmp_path
     shutil.copytree(sweep / "flesd-0", folder / "good")
     bad = Path(shutil.copytree(sweep / "flesd-1", folder / "bad"))
     (bad / "metrics.parquet").write_bytes(b"nothing")
-    with pytest.raises(ConfigError, match=r"the record in .*bad is damaged") as caught:
+    with pytest.raises(ConfigError, match=r"bad/metrics\.parquet is damaged") as caught:
         write_report([bad], tmp_path / "report.html")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "report.html").exists()
@@ -236,7 +236,7 @@ def test_a_damaged_run_is_one_line_and_in_a_sweep_it_is_left_out(sweep, tmp_path
     out = write_report([folder], tmp_path / "report.html", on_left_out=told.append)
     assert len(told) == 1
     assert "damaged" in told[0]
-    assert "Left out: the record in" in parsed(out).text
+    assert "Left out: " in parsed(out).text
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def expected(directory: Path) -> Series:
     for round, values in moved(record.ledger).items():
         for name, value in values.items():
             found[name].append((round, value))
-    last = record.summary["rounds"][-1]["round"]
+    last = record.manifest.rounds[-1].round
     for name in ("knn", "linear", "linear_best"):
         found[f"final/{name}"] = [(last, fmean(scores[name] for scores in record.scores(last).values()))]
     return dict(found)
@@ -196,7 +196,7 @@ def test_a_run_that_is_stopped_again_and_again_is_one_run_without_duplicates(
     with pytest.raises(KeyboardInterrupt):
         resume(tmp_path / "run", observer=StopAt("on_evaluated", 2))
     result = resume(tmp_path / "run")
-    assert result.state_sha256 == RunRecord.open(plain).summary["rounds"][-1]["state_sha256"]
+    assert result.state_sha256 == RunRecord.open(plain).manifest.rounds[-1].state_sha256
     assert_same(untimed(read(tmp_path / "run")), untimed(expected(plain)))
     resume(tmp_path / "run")
     resume(tmp_path / "run", round=1)
@@ -310,7 +310,7 @@ def test_a_tracker_that_fails_is_reported_once_and_the_run_goes_on(
     (message,) = observer.messages
     assert message.startswith("tensorboard failed and is no longer used (OSError: no space left); the record")
     assert f"rayfed-ssl resume {tmp_path / 'run'} engine.trackers=[tensorboard]" in message
-    assert result.state_sha256 == RunRecord.open(plain).summary["rounds"][-1]["state_sha256"]
+    assert result.state_sha256 == RunRecord.open(plain).manifest.rounds[-1].state_sha256
     resume(tmp_path / "run")
     assert_same(read_tensorboard(tmp_path / "run"), expected(tmp_path / "run"))
 
@@ -337,7 +337,7 @@ def test_what_trackers_had_cannot_be_written_down_and_the_run_goes_on(
     monkeypatch.setattr("rayfed_ssl.trackers.tracking.write_atomically", full)
     observer = Failing()
     result = run(settings(tiny, "engine.trackers=tensorboard"), tmp_path / "run", observer=observer)
-    assert result.record.summary["finished"]
+    assert result.record.manifest.finished
     (message,) = observer.messages
     assert "tensorboard failed and is no longer used (OSError: no space left on device)" in message
 

@@ -30,7 +30,7 @@ def test_a_run_prints_its_scores_bytes_and_where_its_record_is(finished: Finishe
     assert [f"{100 * scores[name]:.2f}%" for name in ("knn", "linear", "linear_best")] == row.split()[1:]
     assert any(line.startswith("representations") for line in lines)
     assert any(line.startswith("public images") for line in lines)
-    assert f"state_sha256 {record.summary['rounds'][-1]['state_sha256']}" in result.stdout
+    assert f"state_sha256 {record.manifest.rounds[-1].state_sha256}" in result.stdout
     assert f"record: {directory}" in result.stdout
     assert "privacy-leakage risk of uploads: Low" in result.stdout
     assert "FLESD Eq. 11: 2 x 45 x 24 = 2,160 numbers up per client" in result.stdout

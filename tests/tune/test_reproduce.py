@@ -125,7 +125,7 @@ def test_an_interrupted_table_is_resumed_to_the_same_numbers(made, tmp_path: Pat
     reproduce(again, lambda line: None)
     now = json.loads((again.directory / "reproduction.json").read_text())
     assert [cell["ours"] for cell in now["cells"]] == [cell["ours"] for cell in plain["cells"]]
-    assert RunRecord.open(copy).summary["rounds"][-1]["state_sha256"] == whole.summary["rounds"][-1]["state_sha256"]
+    assert RunRecord.open(copy).manifest.rounds[-1].state_sha256 == whole.manifest.rounds[-1].state_sha256
 
 
 def test_what_fails_is_reported_and_keeps_nothing_else_from_running(cli: Cli, tmp_path: Path):
@@ -170,7 +170,7 @@ def test_a_second_run_starts_from_the_encoder_of_the_first(tmp_path: Path):
     starts = [RunRecord.open(run).config().model.start for run in runs]
     assert len(list((request.directory / "runs").glob("*/run.json"))) == 3
     assert starts[0] is not None
-    assert RunRecord.open(starts[0]).summary["method"] == "fedavg"
+    assert RunRecord.open(starts[0]).manifest.method == "fedavg"
     assert starts[1] is None
 
 

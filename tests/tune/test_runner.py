@@ -111,9 +111,7 @@ def test_an_interrupted_sweep_goes_on_to_the_same_results_and_makes_no_run_twice
 
     with pytest.raises(KeyboardInterrupt):
         run_sweep(directory, concurrency=2, say=interrupt)
-    done = [
-        path.parent for path in directory.runs.glob("*/run.json") if RunRecord.open(path.parent).summary["finished"]
-    ]
+    done = [path.parent for path in directory.runs.glob("*/run.json") if RunRecord.open(path.parent).manifest.finished]
     before = {run: (run / "run.json").stat().st_mtime_ns for run in done}
     assert done
     assert is_idle()  # nothing is held for trials that were interrupted

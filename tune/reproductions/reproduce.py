@@ -185,7 +185,7 @@ def _result(cell: Cell, trial: Trial, runs: Path, unit: str, differs: str | None
 
 def is_finished(run: Path) -> bool:
     """Whether a run has ended."""
-    return (run / "run.json").is_file() and RunRecord.open(run, tables=False).summary["finished"] is not None
+    return (run / "run.json").is_file() and RunRecord.open(run, tables=False).manifest.finished is not None
 
 
 def list_runs(request: ReproductionRequest) -> tuple[list[str], list[list[str]]]:

@@ -98,7 +98,7 @@ class RunSections:
             federation = features.open_federation(self._run)
         except (ValueError, OSError) as error:
             reason = f"This needs the run's data, which cannot be read here: {error}."
-            shards = self._run.record.summary["data"]["shards"]
+            shards = self._run.record.manifest.data.shards
             sizes = ", ".join(f"client {client}: {samples:,}" for client, samples in shards.items())
             text = [reason, f"Samples by client, from the run's record: {sizes}."]
             return self._section("partition", "Partition", text), self._section("features", "Test features", [reason])
@@ -147,7 +147,7 @@ class RunSections:
         return self._section("time", "Time", [] if plot else ["No round is on record yet."], [plot])
 
     def _settings(self) -> PageSection:
-        notes = list(self._run.record.summary.get("notes") or [])
+        notes = self._run.record.manifest.notes
         rows = [[key, yaml_text(value)] for key, value in flatten(self._run.summary.config.dump()).items()]
         text = [f"Note: {note}." for note in notes] or ["The run has no notes: it did all that was asked."]
         folded = (
@@ -199,7 +199,7 @@ def _status(run: ReportedRun) -> tuple[str, ...]:
 
 def _held_out(run: ReportedRun) -> list[str]:
     """Say what a run is measured on where it is not the test set."""
-    notes = held_out_notes(run.summary.config, run.record.summary["data"]["test"])
+    notes = held_out_notes(run.summary.config, run.record.manifest.data.test)
     return [f"{note[0].upper()}{note[1:]}." for note in notes]
 
 
@@ -217,16 +217,16 @@ def _evaluations(run: ReportedRun) -> PageTable:
 
 
 def _environment(run: ReportedRun) -> list[list[str]]:
-    summary = run.record.summary
+    manifest = run.record.manifest
     parts: dict[str, Any] = {
         "state_sha256": run.summary.state_sha256,
-        "settings_sha256": summary.get("settings_sha256"),
-        "started": summary.get("started"),
-        "finished": summary.get("finished"),
-        **{f"data.{key}": value for key, value in summary["data"].items() if key != "shards"},
-        **{f"part {key}": value for key, value in (summary.get("parts") or {}).items()},
-        **{f"precision.{key}": value for key, value in (summary.get("precision") or {}).items()},
-        **(summary.get("versions") or {}),
-        **(summary.get("hardware") or {}),
+        "settings_sha256": manifest.settings_sha256,
+        "started": manifest.started,
+        "finished": manifest.finished,
+        **{f"data.{key}": value for key, value in manifest.data if key != "shards"},
+        **{f"part {key}": value for key, value in manifest.parts.items()},
+        **{f"precision.{key}": value for key, value in manifest.precision},
+        **manifest.versions,
+        **dict(manifest.hardware),
     }
     return [[key, yaml_text(value)] for key, value in parts.items()]

@@ -27,7 +27,7 @@ def scores_after(
     if not (directory / "run.json").is_file():
         return None
     record, values = RunRecord.open(directory), {}
-    if record.last_round < round or (whole and record.summary["finished"] is None):
+    if record.last_round < round or (whole and record.manifest.finished is None):
         return None
     for name in names:
         value = _bytes(record, name, round) if name in BYTES else score_of(record, name, take, round)

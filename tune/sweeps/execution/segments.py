@@ -100,7 +100,7 @@ class DataCheck:
             ConfigError: The fingerprints differ.
         """
         now = self._fingerprint(config)
-        then = RunRecord.open(directory).summary["data"]["fingerprint"]
+        then = RunRecord.open(directory).manifest.data.fingerprint
         if now is not None and then != now:
             raise ConfigError(
                 f"{directory} was made of other data than {config.data.name} has now (fingerprint {now[:12]} instead of "
