@@ -153,11 +153,6 @@ def partition(name: str, labels: np.ndarray, num_clients: int, seed: int, **fiel
     return _sorted_shards([np.asarray(shard, np.int64) for shard in shards])
 
 
-def num_dropped(labels: np.ndarray, shards: Sequence[np.ndarray]) -> int:
-    """Count the samples that no shard holds."""
-    return len(labels) - sum(len(shard) for shard in shards)
-
-
 def random_rows(num_samples: int, count: int | None, seed: int) -> Rows:
     """Choose `count` of the rows at random, sorted; all of them for None or where there are no more."""
     if count is None or count >= num_samples:

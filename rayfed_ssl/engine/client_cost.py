@@ -25,7 +25,6 @@ from torch import Tensor
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.gpu_memory import CONTEXT_BYTES, gpus
-from rayfed_ssl.engine.ledger import total
 from rayfed_ssl.engine.server_init_cache import first_state
 from rayfed_ssl.environment import environment
 from rayfed_ssl.errors import ConfigError
@@ -57,16 +56,12 @@ class StepCost:
         gpu_memory: Bytes of the GPU at the peak, CUDA's context included; 0 on the CPU.
         state: Bytes that the client remembers until its next step; None if unknown.
         seconds: Time of a local epoch; None if it was not measured.
-        down: Bytes that the client receives in its first round, public samples not counted; None if unknown.
-        up: Bytes that it sends; None if unknown.
     """
 
     memory: int
     gpu_memory: int = 0
     state: int | None = None
     seconds: float | None = None
-    down: int | None = None
-    up: int | None = None
 
     @property
     def is_measured(self) -> bool:
@@ -131,8 +126,7 @@ def measure(federation: Federation, gpu_free: int | None = None) -> StepCost:
     second = federation.update_client(1, client_id, download, first.state)
     grown = max(0, _peak() - before)
     on_gpu = _gpu_peak(federation.task.device, gpu_free)
-    down, up = total(second.ledger, "down"), total(second.ledger, "up")
-    return StepCost(grown, on_gpu, nbytes(second.state), second.seconds / federation.config.epochs, down, up)
+    return StepCost(grown, on_gpu, nbytes(second.state), second.seconds / federation.config.epochs)
 
 
 def _start_peak(device: torch.device) -> int:

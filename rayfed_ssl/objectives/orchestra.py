@@ -66,7 +66,7 @@ class OrchestraObjective(Objective):
     Attributes:
         clusters: G, global clusters (code).
         local_clusters: L, centroids that a client uploads, if it has twice as many samples (code).
-        state: Projections from which a client makes its local clusters (code).
+        memory: Projections from which a client makes its local clusters (code).
         temperature: T (code).
         momentum: zeta (code).
     """

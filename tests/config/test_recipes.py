@@ -88,6 +88,7 @@ def small(name: str) -> Config:
     return Config.load(name, *SMALL, f"rounds={min(config.rounds, 2)}", *own)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", recipe_names())
 def test_a_recipe_runs_to_its_end(name: str, tmp_path: Path):
     result = run(small(name), tmp_path / "run")

@@ -116,19 +116,3 @@ def test_an_epoch_stands_for_all_of_them(tiny):
     short = one_epoch(tiny("fedavg", "training.total_epochs=8"))
     assert short.epochs == 1
     assert one_epoch(tiny("fedavg", "training.epochs=7")) == tiny("fedavg")
-
-
-def test_a_measured_step_knows_what_crosses_the_clients_boundary(open_tiny):
-    federation = open_tiny("fedavg")
-    weights = nbytes(federation.task.initial_weights())
-    cost = measure(federation)
-    assert (cost.down, cost.up) == (weights, weights + 8)  # and how many samples it has
-
-
-def test_a_record_of_an_earlier_version_is_still_read(open_tiny, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    federation = open_tiny("fedavg")
-    record(federation, "cpu", StepCost(1, seconds=1.0))
-    (file,) = tmp_path.rglob("*.json")
-    file.write_text(json.dumps({"memory": 2, "gpu_memory": 0, "state": 3, "seconds": 0.5}))
-    assert recorded(federation, "cpu") == StepCost(2, state=3, seconds=0.5)

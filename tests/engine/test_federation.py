@@ -140,8 +140,8 @@ def test_shards_of_less_than_two_samples_are_refused(tiny: Tiny):
 MISTAKES = {
     "data": ("data=digit", "unknown dataset 'digit'"),
     "folder": ("data={name: folder, path: /nowhere}", "data.path /nowhere does not exist"),
-    "model": ("model=resnet17", "model: unknown name 'resnet17': did you mean 'resnet18'"),
-    "client's model": ("clients.models=[cnn, rcnn]", "model: unknown name 'rcnn': did you mean 'cnn'"),
+    "model": ("model=resnet17", "unknown encoder 'resnet17': did you mean 'resnet18'"),
+    "client's model": ("clients.models=[cnn, rcnn]", "unknown encoder 'rcnn': did you mean 'cnn'"),
     "views": ("training.views=digit", "training.views: unknown name 'digit': did you mean 'digits'"),
     "public": ("public=client", "cannot read the public set 'client': write client:0"),
     "public client": ("public=client:9", "public client:9 needs that client and another, got 3 clients"),

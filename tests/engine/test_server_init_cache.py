@@ -247,6 +247,7 @@ print(federation.begun, digest(state))
 """
 
 
+@pytest.mark.slow
 def test_of_processes_that_begin_at_once_one_trains(begin, tiny: Tiny, tmp_path: Path):
     children = []
     for beta in ("0.01", "0.1"):
