@@ -126,13 +126,7 @@ class FigureLayout(StrictModel):
 
 
 class Inheritance(StrictModel):
-    """Settings from the best trial of another sweep.
-
-    Attributes:
-        sweep: Its name.
-        where: Values that its trial must have.
-        take: Keys whose values are taken.
-    """
+    """Settings (`take`) from the best trial of another sweep, of those with the values in `where`."""
 
     sweep: str
     where: Settings = Field({})
@@ -258,10 +252,9 @@ def _check_keys(sweep: SweepFile) -> None:
                 raise ValueError(f"{where} sets {key}, which is varied as well: leave it out of one of both")
     if any("seed" in keys for keys in (names, *places.values())):
         raise ValueError("a seed is a repeat and no parameter: set seeds")
-    shown = (sweep.table.model_dump() | sweep.figure.model_dump()).items()
-    for part, shown_name in shown:
-        if shown_name is not None and shown_name not in (*names, "seed"):
-            raise ValueError(f"{part} is no parameter: {shown_name!r}{nearest(shown_name, [*names, 'seed'])}")
+    for part, name in (sweep.table.model_dump() | sweep.figure.model_dump()).items():
+        if name is not None and name not in (*names, "seed"):
+            raise ValueError(f"{part} is no parameter: {name!r}{nearest(name, [*names, 'seed'])}")
 
 
 def _check_search(sweep: SweepFile) -> None:
