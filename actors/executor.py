@@ -21,15 +21,7 @@ from actors.errors import ActorError, ClusterError, UploadLostError
 from actors.fault_injection import LostObject, fail_driver
 from actors.objects.client_states import StateRefs, is_mapped
 from actors.objects.object_store import UPLOAD_CACHE_BYTES, UPLOAD_CACHE_SHARE, ItemRef, insert_refs
-from actors.placement.plan import (
-    actor_config,
-    actor_options,
-    check_fits,
-    check_shared_gpus,
-    place,
-    query_gpus,
-    server_strategy,
-)
+from actors.placement import plan
 from actors.placement.restarts import RestartableActor, wait_until_ready
 from actors.server_actor import ServerActor
 from rayfed_ssl.engine.faults import FAULT_KINDS, Fault, Faults, RandomFaults
@@ -66,14 +58,7 @@ class _Prepared(NamedTuple):
 class RayExecutor:
     """Runs steps in actors; the number of actors, their order and their deaths change no bit of any result.
 
-    Args:
-        federation: The federation whose steps are run; each actor opens its own from the same configuration.
-        address: A Ray to join, "host:port" or "auto"; None starts one, unless this process has one already.
-        faults: Faults to inject.
-
-    Attributes:
-        retries: Client steps that were repeated because their actor died.
-        placement: The client actors and what they reserve.
+    Each actor opens a federation of its own from the same configuration. Arguments are as in `actors.run`.
 
     Raises:
         ClusterError: Ray does not start, or the actors do not fit on it.
@@ -94,7 +79,7 @@ class RayExecutor:
         self._sizes = {client_id: len(rows) for client_id, rows in federation.shards.items()}
         self._lost = LostObject()
         self._exit_stack = ExitStack()
-        check_fits(federation, address)
+        plan.check_fits(federation, address)
         self._cluster = start(address)
         self._exit_stack.callback(self._cluster.stop)
         try:
@@ -106,20 +91,20 @@ class RayExecutor:
 
     def _create_actors(self) -> None:
         nodes = self._cluster.nodes()
-        self.placement = place(self._federation, nodes)
-        gpus = query_gpus(nodes) if self.placement.gpus else ()
-        config, versions = actor_config(self._federation, self.placement), local_versions()
+        self.placement = plan.place(self._federation, nodes)
+        gpus = plan.query_gpus(nodes) if self.placement.gpus else ()
+        config, versions = plan.actor_config(self._federation, self.placement), local_versions()
         attempts, check = self._engine.attempts, self._health.check
         cache_bytes = min(UPLOAD_CACHE_BYTES, int(UPLOAD_CACHE_SHARE * min(node.store for node in nodes)))
 
         def create_server() -> Any:
-            strategy = server_strategy(self._cluster.nodes())  # the machine of the last one may be dead
+            strategy = plan.server_strategy(self._cluster.nodes())  # the machine of the last one may be dead
             server = ray.remote(num_cpus=0, scheduling_strategy=strategy, **NO_RESTARTS)(ServerActor)
             return server.remote(config, versions, cache_bytes)
 
         self._server = RestartableActor(create_server, attempts, check)
         self._exit_stack.callback(self._server.close)
-        client = ray.remote(**actor_options(self.placement), **NO_RESTARTS)(ClientActor)
+        client = ray.remote(**plan.actor_options(self.placement), **NO_RESTARTS)(ClientActor)
         self._pool = ActorPool(lambda: client.remote(config, versions), self.placement.num_actors, attempts, check)
         self._exit_stack.callback(self._pool.close)
         self._assigned = assign_clients(self._sizes, self.placement.num_actors)
@@ -128,7 +113,7 @@ class RayExecutor:
         if warning := hardware_warning(hardware):
             warnings.warn(warning, RuntimeWarning, stacklevel=2)
         first = next(iter(self._pool.actors.values()))
-        check_shared_gpus(self.placement, self._federation, first, gpus, self._health.get)
+        plan.check_shared_gpus(self.placement, self._federation, first, gpus, self._health.get)
 
     def init_server(self, directory: Directory) -> Stored:
         """Make and store the server's state before round 1."""
@@ -222,11 +207,7 @@ class RayExecutor:
         return report
 
     def _drop(self, round: int, failed: Failed) -> Dropped:
-        """Give the reason for dropping a client from the round, or stop the run.
-
-        Raises:
-            ClientError: Its step failed, and the configuration does not allow that.
-        """
+        """Give the reason for dropping a client from the round, or stop the run if the configuration says so."""
         if failed.is_late:
             return late(self._engine, failed.key)
         error = self._error(round, failed)
@@ -272,11 +253,7 @@ class RayExecutor:
         return self._health.get(server.update.remote(state.round, state.server, self._uploads, directory, faults))
 
     def _train_again(self, state: RunState, client_id: int, directory: Directory) -> ClientReport | Dropped:
-        """Compute a lost upload again, or drop its client.
-
-        Raises:
-            ClientError: The step failed, and the configuration does not allow that, or no client is left.
-        """
+        """Compute a lost upload again, or drop its client as `_drop` does, unless no other is left."""
         self.retries += 1
         (result,) = self._train(state, [client_id], directory)
         if not isinstance(result, Failed):

@@ -22,11 +22,7 @@ LOSS_TIMEOUT = 60.0
 
 
 def fail_actor(faults: Sequence[Fault]) -> None:
-    """Inject what is due into this actor, after its work is done and before its result is returned.
-
-    Raises:
-        ObjectStoreFullError: That is due.
-    """
+    """Inject what is due into this actor, after its work is done and before its result is returned."""
     for fault in faults:
         if fault.kind in ("kill-actor", "kill-server"):
             os.kill(os.getpid(), signal.SIGKILL)
@@ -35,11 +31,7 @@ def fail_actor(faults: Sequence[Fault]) -> None:
 
 
 def fail_driver(faults: Faults, round: int, health: Health) -> None:
-    """Inject what is due into Ray or this process after a client of a round is done.
-
-    Raises:
-        ConfigError: Ray is to be killed, and this run has not started it.
-    """
+    """Inject what is due into Ray or this process after a client of a round is done."""
     if faults.take("kill-ray", round):
         if "raylet" not in health.vital:
             raise ConfigError("--inject kill-ray works only on a Ray that the run has started: leave --address out")
@@ -52,11 +44,7 @@ class LostObject:
 
     @cached_property
     def ref(self) -> ObjectRef[Any]:
-        """A ref to it; a whole run uses one, as losing it takes a second.
-
-        Raises:
-            ClusterError: Ray does not notice that it is lost.
-        """
+        """A ref to it; a whole run uses one, as losing it takes a second."""
         create: Any = ray.remote(num_cpus=0, max_restarts=0)(_Owner)
         owner = create.remote()
         ref: ObjectRef[Any] = ray.get(owner.put.remote())[0]

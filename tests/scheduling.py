@@ -7,15 +7,10 @@ from xdist.scheduler import LoadScopeScheduling
 
 
 class TogetherScheduling(LoadScopeScheduling):
-    """Gives to one worker what shares an expensive start.
-
-    That is what needs Ray, what compares with one undisturbed run, and a file's fixtures.
-    """
+    """Runs the tests of a file, or of one variant of the laws, in one worker, as they share fixtures."""
 
     def _split_scope(self, nodeid: str) -> str:
         file, _, rest = nodeid.partition("::")
-        if file.startswith("tests/actors/") or file.endswith("test_ray_laws.py"):
-            return "ray"
         variant = rest.partition("[")[2]
         return f"law {variant}" if file.endswith("test_laws.py") and variant else file
 

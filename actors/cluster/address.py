@@ -45,11 +45,7 @@ def local_nodes() -> Iterator[LocalNode]:
 
 
 def resolve_address(address: str) -> str:
-    """Turn "auto" into the address of the Ray that this machine is a node of.
-
-    Raises:
-        ClusterError: It is a node of none, or of several.
-    """
+    """Turn "auto" into the address of the only Ray that this machine is a node of, or raise `ClusterError`."""
     if address == "auto":
         address = os.environ.get("RAY_ADDRESS", "auto")
     if address != "auto":
@@ -67,11 +63,7 @@ def resolve_address(address: str) -> str:
 
 
 def check_address(address: str, timeout: float) -> None:
-    """Check that Ray answers at an address, accepts this process, and has a node on this machine.
-
-    Raises:
-        ClusterError: One of these is not so.
-    """
+    """Raise `ClusterError` unless Ray answers at an address, accepts this process, and has a node on this machine."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or "/" in host:
         raise ClusterError(f"Ray's address must be host:port or auto, got {address!r}: see `ray status` on the head")

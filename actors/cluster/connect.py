@@ -32,13 +32,7 @@ POLL_INTERVAL = 0.2
 
 @dataclass
 class Cluster:
-    """A connection to Ray.
-
-    Attributes:
-        owned: Whether this object started or joined Ray and so must leave it.
-        directory: Directory of a private Ray.
-        health: Checks whether Ray still runs.
-    """
+    """A connection to Ray; an `owned` one was started or joined by this object, which must leave it."""
 
     owned: bool
     directory: SessionDirectory | None = None
@@ -73,7 +67,7 @@ def start(
 ) -> Cluster:
     """Start Ray on this machine, or join a running one; a Ray that this process has already joined is used as it is.
 
-    A private Ray requires a random token, because it listens on all interfaces. Other clusters decide on access themselves.
+    A private Ray requires a random token, because it listens on all interfaces.
 
     Args:
         address: "host:port" or "auto", the Ray that this machine is a node of; None takes RAY_ADDRESS if that is set, and

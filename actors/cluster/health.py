@@ -67,11 +67,7 @@ class Health:
             self.check()
 
     def check(self) -> None:
-        """Check that Ray's processes live, its head answers, and this machine is still a node of it.
-
-        Raises:
-            ClusterError: One of these is not so.
-        """
+        """Raise `ClusterError` unless Ray's processes live, its head answers, and this machine is still a node of it."""
         self.check_processes()
         if not ray.is_initialized():
             raise ClusterError("Ray was shut down during this run: resume it")
@@ -82,11 +78,7 @@ class Health:
             raise ClusterError("Ray's node on this machine is dead: see `ray status`, then resume the run")
 
     def check_processes(self) -> None:
-        """Check that the processes of a private Ray live; asks Ray nothing, so any thread may call it.
-
-        Raises:
-            ClusterError: One has died.
-        """
+        """Raise `ClusterError` if a process of a private Ray has died; asks Ray nothing, so any thread may call it."""
         if failure := self.failure():
             name, _, rest = failure.partition(" ")
             raise ClusterError(

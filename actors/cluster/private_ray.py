@@ -75,11 +75,7 @@ def object_store(directory: Path) -> dict[str, Any]:
 
 
 def session_directory() -> SessionDirectory:
-    """Create Ray's directory.
-
-    Raises:
-        ClusterError: The disk has no space for it.
-    """
+    """Create Ray's directory, or raise `ClusterError` if the disk has no space for it."""
     try:
         directory = SessionDirectory.create()
     except OSError as error:

@@ -29,11 +29,7 @@ class SessionDirectory:
 
     @classmethod
     def create(cls) -> "SessionDirectory":
-        """Create one in TMPDIR, or in /tmp where TMPDIR is too long.
-
-        Raises:
-            OSError: There is no place for it.
-        """
+        """Create one in TMPDIR, or in /tmp where TMPDIR is too long."""
         path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_parent()))
         lock = FileLock(path / f".{LOCK}", thread_local=False)
         lock.acquire()
@@ -52,11 +48,7 @@ def _parent() -> Path:
 
 
 def remove_stale_sessions() -> list[Path]:
-    """Delete this user's directories whose driver was killed, after killing the processes that use them.
-
-    Returns:
-        The deleted directories.
-    """
+    """Delete, and return, this user's directories whose driver was killed, after killing the processes that use them."""
     removed = []
     for directory in _parent().glob(f"{PREFIX}*"):
         try:

@@ -51,15 +51,9 @@ class ActorCall:
 
 @dataclass
 class PoolRun:
-    """The state of one `ActorPool.run`.
+    """The state of one `ActorPool.run`: running calls are by the last of their refs, counts by the key of an item.
 
-    Attributes:
-        submit: Calls an actor with some items.
-        queue: The items that wait.
-        restore_inputs: Called before an item is repeated whose inputs were lost.
-        running: Calls by the last of their refs.
-        deaths: How often an item ran alone when its actor died or objects were not available, by key.
-        machine_deaths: How often its machine died, by key.
+    `deaths` counts how often an item ran alone when its actor died or objects were not available.
     """
 
     submit: Submit

@@ -46,11 +46,7 @@ class ActorPool:
     An actor that died is created again. While others live it waits to be placed for as long as it takes, because a machine
     may replace one that died; meanwhile the others do its work.
 
-    Args:
-        create: Creates an actor.
-        number: Number of actors.
-        attempts: How often an item is tried whose actor dies.
-        check: Raises `ClusterError` if Ray is dead.
+    An item is tried `attempts` times if its actor dies. `check` raises `ClusterError` if Ray is dead.
 
     Attributes:
         actors: The present actors by slot, without slots where new ones could not work.
@@ -84,13 +80,15 @@ class ActorPool:
     ) -> Iterator[Completed | Failed]:
         """Run items, those that take longest first, and yield the result of each when it has one.
 
+        At the deadline, a time of `time.monotonic`, unfinished items fail, and the actors that run them are replaced; items
+        that are done by then count, even if their results are received later.
+
         Args:
             items: In any order.
             submit: Calls an actor with some of them.
             assigned: Slots by key; an item without one may go to any.
             call_seconds: Items of known duration share a call up to this sum; 0 gives each its own call.
-            deadline: A time of `time.monotonic` at which unfinished items fail, and actors that are busy with them are
-                replaced. Items that are done by then count, even if their results are received later.
+            deadline: See above.
             restore_inputs: Called before an item is repeated whose inputs were lost with a machine.
 
         Raises:

@@ -14,13 +14,9 @@ MAX_CALL_BYTES = 1 << 27
 
 @dataclass(frozen=True)
 class WorkItem:
-    """Work for an actor.
+    """Work for an actor: a client's id or an encoder's name, and what is expected of it.
 
-    Attributes:
-        key: A client's id or an encoder's name.
-        cost: Expected time, in any unit.
-        seconds: The same in seconds, if speed has been measured.
-        nbytes: Bytes that it returned the last time.
+    `cost` is a time in any unit, `seconds` the same time if speed has been measured, `nbytes` the size of the last result.
     """
 
     key: Any
@@ -60,13 +56,7 @@ def client_items(
 
 
 class WorkQueue:
-    """Waiting work, one queue for each slot, longest first.
-
-    Args:
-        items: In any order.
-        assigned: Slots by key; an item without one may go to any.
-        call_seconds: Items of known duration share a call up to this sum.
-    """
+    """Waiting work, one queue for each slot, longest first; arguments as in `ActorPool.run`."""
 
     def __init__(self, items: Iterable[WorkItem], assigned: Mapping[Any, int], call_seconds: float) -> None:
         self._call_seconds = call_seconds

@@ -91,11 +91,7 @@ class ItemRef:
     index: int
 
     def get(self) -> Any:
-        """Get the item, over shared memory.
-
-        Raises:
-            ObjectLostError: It was lost with the machine that held it.
-        """
+        """Get the item, over shared memory, or raise `ObjectLostError`."""
         return ray.get(self.ref)[self.index]
 
 
@@ -104,10 +100,6 @@ class Uploads(Mapping[int, Any]):
 
     Lists of uploads that fit are cached, because unpacking a list for each of its items takes longer than adding them up;
     others are released, so that Ray may spill them.
-
-    Args:
-        items: By client id.
-        cache_bytes: Bytes of uploads to cache.
     """
 
     def __init__(self, items: Mapping[int, ItemRef], cache_bytes: int = UPLOAD_CACHE_BYTES) -> None:

@@ -16,13 +16,7 @@ ACTOR_IDLE = 0.005
 
 @dataclass(frozen=True)
 class ActorCost:
-    """What a client actor takes while it runs a step.
-
-    Attributes:
-        memory: Bytes of memory; 0 if unknown.
-        gpu_memory: Bytes of its GPU.
-        is_measured: Whether such a step was run here, or is only estimated.
-    """
+    """Bytes of memory (0: unknown) and GPU memory that a client actor takes in a step, measured here or estimated."""
 
     memory: int = 0
     gpu_memory: int = 0

@@ -18,16 +18,9 @@ UNKNOWN = ActorCost()
 
 @dataclass(frozen=True)
 class Placement:
-    """Client actors and what each reserves.
+    """The number of client actors, and the cores, GPUs and bytes that Ray reserves for each.
 
-    Attributes:
-        num_actors: Processes that run clients' steps.
-        cpus: Cores that Ray reserves for each.
-        gpus: GPUs that Ray reserves for each, a fraction if several share one.
-        device: Where all actors compute, the server's too: "cpu" or "cuda".
-        memory: Bytes that Ray reserves for each.
-        cost: What each takes.
-        note: A note for the user, or "".
+    `device` is where all actors compute, the server's too, `cost` what each takes, and `note` is for the user.
     """
 
     num_actors: int
@@ -52,11 +45,7 @@ class Placement:
 def allocate(
     engine: Engine, num_clients: int, nodes: Sequence[Node], *, use_gpu: bool, cost: ActorCost = UNKNOWN
 ) -> Placement:
-    """Fit the client actors that the configuration asks for into the machines.
-
-    Raises:
-        ClusterError: They do not fit; Ray itself would wait for ever without a message.
-    """
+    """Fit the client actors into the machines, or raise `ClusterError`; Ray itself would wait without a message."""
     num_gpus = int(sum(node.gpus for node in nodes))
     _check_gpus(engine, num_gpus, use_gpu)
     is_shared = use_gpu and engine.gpus_per_actor is None

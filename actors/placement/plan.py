@@ -42,11 +42,7 @@ def check_fits(federation: Federation, address: str | None) -> None:
 
 
 def wait_for_resources(placement: Placement) -> None:
-    """Wait a little until Ray has free resources for the client actors; Ray itself would wait without a message.
-
-    Raises:
-        ClusterError: Others hold them.
-    """
+    """Wait a little until Ray has free resources for the client actors; Ray itself would wait without a message."""
     each = {"CPU": placement.cpus, "GPU": placement.gpus, "memory": placement.memory}
     needed = {name: placement.num_actors * amount for name, amount in each.items()}
     deadline = time.monotonic() + RESOURCES_TIMEOUT

@@ -35,7 +35,6 @@ class RestartableActor:
         Raises:
             ActorError: It died in every attempt.
             ClusterError: Ray is dead, or its object store was full in every attempt.
-            Exception: What the actor's method raised.
         """
         reason, full = "", None
         for _ in range(self._attempts):

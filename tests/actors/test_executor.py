@@ -79,6 +79,7 @@ def test_a_client_actor_that_dies_in_a_step_changes_nothing_but_the_retries(
     assert len(killed) == trace.retries == 1
 
 
+@pytest.mark.slow
 def test_a_server_actor_that_dies_between_steps_changes_nothing(executor, federation, expected, tmp_path, kill):
     def end_server(_):
         if not killed:
@@ -120,6 +121,7 @@ def test_a_server_actor_that_dies_with_what_it_prepared_changes_nothing(
     assert len(killed) == len(made) == 1
 
 
+@pytest.mark.slow
 def test_what_was_prepared_for_another_state_is_not_sent(executor, federation, expected, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()
@@ -129,6 +131,7 @@ def test_what_was_prepared_for_another_state_is_not_sent(executor, federation, e
     assert play(executor, federation, second) == expected
 
 
+@pytest.mark.slow
 def test_a_client_whose_actors_always_die_ends_the_run(executor, federation, tmp_path, kill):
     with kill("ClientActor.update_clients", times=99), pytest.raises(ClientError) as caught:
         play(executor, federation, tmp_path)
@@ -136,13 +139,10 @@ def test_a_client_whose_actors_always_die_ends_the_run(executor, federation, tmp
     assert "rayfed-ssl replay RUN --round 1 --client" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_server_whose_actors_always_die_ends_the_run(executor, federation, tmp_path, kill):
     with kill("ServerActor", times=99), pytest.raises(ActorError, match="server actor died in 2 of 2 attempts"):
         play(executor, federation, tmp_path)
-
-
-def test_the_executor_still_works_after_all_that(executor, federation, expected, tmp_path):
-    assert play(executor, federation, tmp_path) == expected
 
 
 def test_a_run_goes_on_from_its_last_committed_round(executor, federation, expected, tmp_path):
@@ -164,6 +164,7 @@ def test_an_upload_that_was_lost_is_made_again(executor, federation, expected, t
     assert trace.retries == 1
 
 
+@pytest.mark.slow
 def test_a_client_that_dies_when_it_is_trained_again_is_left_out(
     executor, federation, tmp_path, lost_ref, kill, monkeypatch
 ):

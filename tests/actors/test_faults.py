@@ -143,6 +143,7 @@ def test_what_a_run_survives_changes_no_bit(strict: Stage, undisturbed: str, tmp
         ("full-disk:round=2,client=0", OSError, "No space left on device"),
     ],
 )
+@pytest.mark.slow
 def test_what_ends_a_run_leaves_it_to_be_resumed(
     text: str, error: type[Exception], message: str, strict: Stage, undisturbed: str, tmp_path: Path
 ):
@@ -167,6 +168,7 @@ def test_whoever_fails_is_dropped_alike_here_and_in_one_process(lenient: Stage, 
     assert result.degraded
 
 
+@pytest.mark.slow
 def test_a_deadly_client_is_quarantined_and_stays_out_after_a_resume(lenient: Stage, tmp_path: Path):
     told, later = Told(), Told()
     texts = ["kill-actor:round=1,client=1,times=9", "raise:round=2,client=0", "raise:round=2,client=2"]
@@ -199,6 +201,7 @@ class Clock(Told):
             self.ahead = 400.0
 
 
+@pytest.mark.slow
 def test_a_deadline_drops_a_straggler_and_its_actor_is_there_again(
     stage: Callable[..., Stage], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -250,6 +253,7 @@ def test_a_healthy_ray_is_found_healthy_and_a_deaf_head_is_not(cluster: Cluster,
         ("local", "sigterm:round=2", 128 + signal.SIGTERM, "interrupted; resume with: rayfed-ssl resume"),
     ],
 )
+@pytest.mark.slow
 def test_the_death_of_ray_and_of_the_machine_end_in_a_line(
     executor: str, text: str, code: int, message: str, strict: Stage, undisturbed: str, tmp_path: Path
 ):

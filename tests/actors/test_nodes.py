@@ -8,7 +8,7 @@ import pytest
 
 from rayfed_ssl import runs
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 OVERRIDES = ["rounds=2", "training.epochs=2", "clients.number=4", "engine.actors=2", "evaluation.linear.epochs=1"]
 

@@ -271,6 +271,7 @@ def hasty(monkeypatch):
     monkeypatch.setattr("actors.dispatch.pool.CHECK_INTERVAL", 0.1)
 
 
+@pytest.mark.slow
 def test_a_new_actor_without_a_place_waits_for_one_while_others_work(cluster, hasty, tmp_path):
     pool = ActorPool(first_then(2, make_actor, make_placeless), 2, attempts=3)
     tasks = {"fragile": die_once(tmp_path / "died"), "slow": give("slow", 1.0)}
@@ -287,6 +288,7 @@ def test_a_pool_of_which_nobody_finds_a_place_any_more_gives_up(cluster, hasty):
     pool.close()
 
 
+@pytest.mark.slow
 def test_a_new_actor_that_cannot_open_its_data_is_done_without(cluster, tmp_path, recwarn):
     pool = ActorPool(first_then(2, make_actor, make_blind), 2, attempts=3)
     list(run(pool, {"fragile": die_once(tmp_path / "died")}))

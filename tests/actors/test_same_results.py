@@ -1,0 +1,77 @@
+"""Runs through Ray have the results of runs in this process: fine-tuning, protocols, diagnostics, a shared first state."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.cluster.connect import Cluster
+from actors.executor import RayExecutor
+from rayfed_ssl import resume, run
+from rayfed_ssl.config.schema import Config
+from rayfed_ssl.records.run_record import RunRecord
+
+pytestmark = pytest.mark.ray
+
+Tiny = Callable[..., Config]
+
+FINE_TUNING = (
+    *("objective=supervised", "model.projection_dim=null", "clients.labeled=0.4", "method.parts.batch_norm=local"),
+    "evaluation.protocols=[semi-swav-10, transfer-fedca]",
+    "evaluation.settings.semi-swav-10.epochs=2",
+    "evaluation.settings.transfer-fedca={epochs: 1, dataset: digits, train_limit: 40, test_limit: 30}",
+)
+
+
+def results(directory: Path) -> dict[str, Any]:
+    """Collect all of a run's record that does not depend on time."""
+    record = RunRecord.open(directory)
+    metrics = [tuple(row.values()) for row in record.metrics if "seconds" not in row["name"]]
+    return {
+        "hashes": [row["state_sha256"] for row in record.summary["rounds"]],
+        "metrics": sorted(map(repr, metrics)),
+        "ledger": sorted(map(repr, (tuple(row.values()) for row in record.ledger))),
+    }
+
+
+@pytest.fixture(scope="module")
+def fine_tuning(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Config:
+    """Fine-tuning from another run's encoder, on few labels, scored by two protocols; clients keep their batch-norm."""
+    learned = run(tiny("fedavg", "rounds=1"), tmp_path_factory.mktemp("learned") / "run").directory
+    return tiny("fedavg", *FINE_TUNING, f"model.start={learned}")
+
+
+@pytest.mark.parametrize(
+    ("name", "actors"),
+    [("fine-tuning", 2), pytest.param("fine-tuning", 1, marks=pytest.mark.slow), ("diagnostics", 2)],
+)
+def test_results_through_ray_are_those_of_this_process(
+    cluster: Cluster, tiny: Tiny, fine_tuning: Config, name: str, actors: int, tmp_path: Path
+):
+    diagnostics = tiny("fedfoa", "method.base=fedavg", "evaluation.diagnostics=1")
+    config = fine_tuning if name == "fine-tuning" else diagnostics
+    engine = config.engine.model_copy(update={"executor": "ray", "actors": actors})
+    run(config, tmp_path / "local")
+    run(config.model_copy(update={"engine": engine}), tmp_path / "ray", executor=RayExecutor)
+    expected = results(tmp_path / "local")
+    assert results(tmp_path / "ray") == expected
+    needed = {"semi-swav-10", "transfer-fedca"} if name == "fine-tuning" else {"diag_update_cosine", "diag_alignment"}
+    assert all(any(metric in row for row in expected["metrics"]) for metric in needed)
+
+
+@pytest.mark.slow
+def test_runs_on_ray_and_in_this_process_share_the_first_server_state(cluster: Cluster, tiny: Tiny, tmp_path: Path):
+    shared = f"engine.shared={tmp_path / 'shared'}"
+    alone = run(tiny("fedca"), tmp_path / "alone")
+    on_ray = run(tiny("fedca", shared), tmp_path / "ray", executor=RayExecutor, until=1)
+    (state,) = (tmp_path / "shared").glob("*.safetensors")
+    created = state.stat().st_ino, state.stat().st_mtime_ns
+    assert resume(tmp_path / "ray").state_sha256 == alone.state_sha256
+    assert results(tmp_path / "ray")["ledger"] == results(tmp_path / "alone")["ledger"]
+    run(tiny("fedca", shared), tmp_path / "local", until=0)
+    other = run(tiny("fedca", shared, "method.beta=0.5"), tmp_path / "other", executor=RayExecutor, until=1)
+    expected = run(tiny("fedca", "method.beta=0.5"), tmp_path / "expected", until=1)
+    assert other.state_sha256 == expected.state_sha256 != on_ray.record.summary["rounds"][0]["state_sha256"]
+    assert list((tmp_path / "shared").glob("*.safetensors")) == [state]
+    assert (state.stat().st_ino, state.stat().st_mtime_ns) == created
