@@ -59,9 +59,6 @@ class RayExecutor:
     """Runs steps in actors; the number of actors, their order and their deaths change no bit of any result.
 
     Each actor opens a federation of its own from the same configuration. Arguments are as in `actors.run`.
-
-    Raises:
-        ClusterError: Ray does not start, or the actors do not fit on it.
     """
 
     def __init__(
@@ -265,8 +262,7 @@ class RayExecutor:
 
     def _release_gpus(self) -> None:
         """Let idle client actors free the GPU memory that torch caches, before the server computes."""
-        released = [actor.release.remote() for actor in self._pool.idle] if self.placement.gpus else []
-        if released:
+        if self.placement.gpus and (released := [actor.release.remote() for actor in self._pool.idle]):
             ray.wait(released, num_returns=len(released), timeout=RELEASE_TIMEOUT)
 
     def evaluate(self, state: RunState, directory: Directory, final: bool) -> tuple[Evaluation, ...]:
