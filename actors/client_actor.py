@@ -61,9 +61,8 @@ class ClientActor:
 
         Returns:
             A list of uploads as numpy, each next state alone in its list if states cannot be mapped, and a list of
-            reports. Where a step failed, a `ClientError` is in the report's place and None in the others'. Uploads are
-            one object, because each object costs a millisecond; states are several, so that each is freed when its next
-            one is stored.
+            reports, with a `ClientError` for a step that failed. Uploads are one object, because each object costs a
+            millisecond; states are several, so that each is freed when its next one is stored.
         """
         uploads: list[Any] = []
         states: list[Any] = []

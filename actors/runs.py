@@ -17,11 +17,7 @@ from rayfed_ssl.runs import Result
 def make_executor(
     federation: Federation, *, address: str | None = None, faults: Iterable[Fault | RandomFaults] = ()
 ) -> Executor:
-    """Make the executor that `engine.executor` names; a local one loads no Ray.
-
-    Raises:
-        ClusterError: Ray does not start, or the actors do not fit on it.
-    """
+    """Make the executor that `engine.executor` names; a local one loads no Ray."""
     if federation.config.engine.executor == "local":
         return LocalExecutor(federation, faults=faults)
     from actors.executor import RayExecutor
@@ -68,10 +64,6 @@ def resume(
     address: str | None = None,
     faults: Iterable[Fault | RandomFaults] = (),
 ) -> Result:
-    """`rayfed_ssl.resume` on Ray, unless `engine.executor=local`; arguments as in `run`.
-
-    Raises:
-        ClusterError: Ray does not start, or the actors do not fit on it.
-    """
+    """`rayfed_ssl.resume` on Ray, unless `engine.executor=local`; arguments as in `run`."""
     executor = partial(make_executor, address=address, faults=faults)
     return runs.resume(directory, *overrides, observer=observer, round=round, executor=executor, draw=draw_figures)

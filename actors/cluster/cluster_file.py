@@ -37,11 +37,7 @@ Rule = Callable[[Mapping[str, Any]], Iterator[str]]
 
 
 def check_cluster_file(path: Path) -> list[str]:
-    """List the problems of a cluster file, a line each; with an empty list it is ready for `ray up`.
-
-    Raises:
-        ClusterError: There is no such file, or it is not YAML.
-    """
+    """List the problems of a cluster file, a line each; with an empty list it is ready for `ray up`."""
     try:
         tree = plain_data(path.read_text())
     except (OSError, UnicodeDecodeError) as error:

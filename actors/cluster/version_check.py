@@ -21,11 +21,7 @@ def local_versions() -> Versions:
 
 
 def check_versions(driver: Versions, local: Versions | None = None) -> None:
-    """Refuse to compute with other versions than the driver's.
-
-    Raises:
-        ConfigError: They differ.
-    """
+    """Raise `ConfigError` if this process has other versions than the driver."""
     local = local_versions() if local is None else local
     if different := [name for name in driver if local.get(name) != driver[name]]:
         ours, theirs = (", ".join(f"{name} {of.get(name)}" for name in different) for of in (local, driver))

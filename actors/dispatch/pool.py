@@ -90,9 +90,6 @@ class ActorPool:
             call_seconds: Items of known duration share a call up to this sum; 0 gives each its own call.
             deadline: See above.
             restore_inputs: Called before an item is repeated whose inputs were lost with a machine.
-
-        Raises:
-            ClusterError: No actor is left.
         """
         if not self.actors:
             raise _no_actors("none is left")

@@ -3,13 +3,13 @@
 A bucket cannot be mapped: there, states are also in the object store, as long as they fit.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ray.exceptions import ObjectLostError
 
-from actors.objects.object_store import ItemRef
+from actors.objects.object_store import ItemRef, LazyMapping
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.addresses import Directory, backend_of
 from rayfed_ssl.storage.checkpoints import Stored
@@ -61,17 +61,12 @@ class StateRefs:
         return ref if ref is not None and ref.stored == stored else StateRef(stored)
 
 
-class ClientStates(Mapping[int, Any]):
+class ClientStates(LazyMapping):
     """Client states in ascending client id, read on access and not cached."""
 
     def __init__(self, refs: Mapping[int, StateRef], directory: Directory) -> None:
-        self._refs, self._directory = dict(sorted(refs.items())), directory
+        super().__init__(refs)
+        self._directory = directory
 
     def __getitem__(self, client_id: int) -> Any:
-        return self._refs[client_id].read(self._directory)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._refs)
-
-    def __len__(self) -> int:
-        return len(self._refs)
+        return self._items[client_id].read(self._directory)

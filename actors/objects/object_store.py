@@ -29,10 +29,8 @@ def pack(messages: Mapping[Key, Any]) -> tuple[list[Tree], dict[Key, Any]]:
     """Split messages into parts so that each tensor is stored once, however many messages contain it.
 
     A field's value is one part, known by its identity. Where two values share a tensor without being the same object,
-    their tensors are parts one by one. Values without tensors stay in the message. Messages are frozen dataclasses.
-
-    Returns:
-        The distinct parts, and the messages with `Placeholder`s in their place.
+    their tensors are parts one by one. Values without tensors stay in the message. Messages are frozen dataclasses;
+    they are returned with `Placeholder`s for the parts.
     """
     parts: list[Tree] = []
     placeholders: dict[int, Placeholder] = {}
@@ -95,7 +93,20 @@ class ItemRef:
         return ray.get(self.ref)[self.index]
 
 
-class Uploads(Mapping[int, Any]):
+class LazyMapping(Mapping[int, Any]):
+    """What clients have, in ascending client id and read on access."""
+
+    def __init__(self, items: Mapping[int, Any]) -> None:
+        self._items = dict(sorted(items.items()))
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+
+class Uploads(LazyMapping):
     """Uploads in ascending client id, fetched on access.
 
     Lists of uploads that fit are cached, because unpacking a list for each of its items takes longer than adding them up;
@@ -103,7 +114,7 @@ class Uploads(Mapping[int, Any]):
     """
 
     def __init__(self, items: Mapping[int, ItemRef], cache_bytes: int = UPLOAD_CACHE_BYTES) -> None:
-        self._items = dict(sorted(items.items()))
+        super().__init__(items)
         self._cache: dict[ObjectRef[Any], list[Any]] = {}
         self._free_bytes = cache_bytes
 
@@ -120,9 +131,3 @@ class Uploads(Mapping[int, Any]):
             self._cache[item.ref] = uploads
             self._free_bytes -= size
         return to_torch(uploads[item.index])
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._items)
-
-    def __len__(self) -> int:
-        return len(self._items)

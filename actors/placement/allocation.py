@@ -127,12 +127,9 @@ def _note(number: int, automatic: int) -> str:
 
 
 def check_gpu_memory(placement: Placement, cost: ActorCost, gpus: Sequence[Gpu]) -> None:
-    """Refuse, before the first round, actors that would exceed the memory of the GPUs that they share.
+    """Raise `ClusterError`, before the first round, for actors that would exceed the memory of the GPUs that they share.
 
     `gpus` are as before any actor was created. An estimate alone refuses no single actor on a GPU that is otherwise free.
-
-    Raises:
-        ClusterError: They do not fit.
     """
     for gpu in gpus if placement.per_gpu and cost.gpu_memory else ():
         is_certain = placement.per_gpu > 1 or cost.is_measured or gpu.is_crowded

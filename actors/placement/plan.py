@@ -97,9 +97,7 @@ def check_shared_gpus(
 ) -> None:
     """Check before the first round that actors which share GPUs fit; without a recorded measurement, `actor` measures.
 
-    Raises:
-        ClusterError: They do not fit, or the actor that measures died.
-        ClientError: The step of the largest client fails alone.
+    Raises `ClusterError` if they do not, and `ClientError` if the step of the largest client fails alone.
     """
     cost = placement.cost
     if placement.shares_gpus and not cost.is_measured:

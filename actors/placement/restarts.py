@@ -30,12 +30,7 @@ class RestartableActor:
         self.actor = create()
 
     def call(self, function: Callable[[Any], Answer]) -> Answer:
-        """Apply a function to the actor, and again to a new one if it dies.
-
-        Raises:
-            ActorError: It died in every attempt.
-            ClusterError: Ray is dead, or its object store was full in every attempt.
-        """
+        """Apply a function to the actor, and again to a new one if it dies; after all attempts, raise `ActorError`."""
         reason, full = "", None
         for _ in range(self._attempts):
             try:
@@ -66,11 +61,7 @@ def kill_actor(actor: Any) -> None:
 
 
 def wait_until_ready(actors: Sequence[Any], check: Callable[[], None] = lambda: None) -> list[Any]:
-    """Wait until new actors are placed and have opened their data; returns the results of their `ready`.
-
-    Raises:
-        ClusterError: One of them is not ready in time or fails, or `check` finds Ray dead.
-    """
+    """Wait until new actors are placed and have opened their data, and return the results of their `ready`."""
     placed = [actor.__ray_ready__.remote() for actor in actors]
     opened = [actor.ready.remote() for actor in actors]
     limit = READY_TIMEOUT * (1 + len(actors) / 20)
