@@ -1,4 +1,4 @@
-"""Watching Ray start, what killed drivers leave, and finding a running Ray."""
+"""Private Rays: vital processes, stale sessions, object store; and finding a running Ray."""
 
 import os
 import secrets
@@ -71,7 +71,7 @@ def is_gone(process: int) -> bool:
         return True
 
 
-def test_a_start_whose_raylet_died_is_in_trouble_and_the_log_says_why(tmp_path, raylet):
+def test_a_dead_raylet_is_reported_with_the_last_error_of_its_log(tmp_path, raylet):
     logs = tmp_path / "session_latest" / "logs"
     logs.mkdir(parents=True)
     (logs / "raylet.out").write_text("[2026-01-01 00:00:00,123 I 7 7] (raylet) main.cc:1: all is well\n")
@@ -121,7 +121,7 @@ def test_a_killed_drivers_directory_and_processes_go_and_a_living_ones_stay(shor
     assert remove_stale_sessions() == [Path(alive)]
 
 
-def test_a_disk_without_room_is_refused_and_nothing_left(short_tmp, monkeypatch):
+def test_a_full_disk_is_refused_and_nothing_left(short_tmp, monkeypatch):
     monkeypatch.setattr(private_ray, "DISK_NEEDED", 1e18)
     with pytest.raises(ClusterError, match=r"but .* has [\d]+ MB free: set TMPDIR to one with free space"):
         private_ray.session_directory()
@@ -134,7 +134,7 @@ def test_the_object_store_fits_into_shared_memory(tmp_path, monkeypatch):
     assert private_ray.object_store(tmp_path) == {"object_store_memory": int(450e6)}
 
 
-def test_a_container_gets_the_object_store_that_its_run_was_planned_with(tmp_path, monkeypatch):
+def test_the_object_store_is_as_large_as_planned(tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=int(50e9)))
     for free, expected in ((1_000_000_000, 300_000_000), (200_000_000, 100_000_000)):
@@ -143,7 +143,7 @@ def test_a_container_gets_the_object_store_that_its_run_was_planned_with(tmp_pat
         assert private_ray.object_store(tmp_path)["object_store_memory"] == machine.this_machine().store == expected
 
 
-def test_the_object_store_lies_on_disk_where_there_is_no_shared_memory(tmp_path, monkeypatch):
+def test_the_object_store_is_on_disk_without_shared_memory(tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(machine, "SHARED_MEMORY", tmp_path / "shm")
     (tmp_path / "shm").mkdir()
@@ -159,32 +159,35 @@ def test_the_object_store_lies_on_disk_where_there_is_no_shared_memory(tmp_path,
 def nodes(monkeypatch):
     """Pretend that these nodes run here."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    found = []
-    monkeypatch.setattr(address, "local_nodes", lambda: iter(found))
-    return found
+    local_nodes = []
+    monkeypatch.setattr(address, "local_nodes", lambda: iter(local_nodes))
+    return local_nodes
 
 
-def test_auto_finds_the_only_ray_and_overlooks_private_ones(nodes):
-    nodes += [LocalNode("10.0.0.1:6379", "/tmp/ray"), LocalNode("10.0.0.1:41000", "/tmp/rayfed-abc")]
-    assert resolve_address("auto") == "10.0.0.1:6379"
+PUBLIC = [LocalNode("10.0.0.2:6379", "/tmp/ray"), LocalNode("10.0.0.1:6380", "/tmp/ray2")]
+PRIVATE = LocalNode("10.0.0.1:41000", "/tmp/rayfed-abc")
 
 
-def test_auto_without_a_ray_is_refused(nodes):
-    nodes.append(LocalNode("10.0.0.1:41000", "/tmp/rayfed-abc"))
-    with pytest.raises(ClusterError, match=r"^no Ray runs on this machine: start one with `ray up cluster.yaml`"):
+def test_auto_is_the_only_ray_that_is_not_private(nodes):
+    nodes += [PUBLIC[0], PRIVATE]
+    assert resolve_address("auto") == "10.0.0.2:6379"
+
+
+@pytest.mark.parametrize(
+    ("local_nodes", "message"),
+    [
+        ([PRIVATE], r"^no Ray runs on this machine: start one with `ray up cluster.yaml`"),
+        (PUBLIC, r"^2 Rays run on this machine, at 10.0.0.1:6380 and 10.0.0.2:6379: choose one"),
+    ],
+)
+def test_auto_without_exactly_one_ray_is_refused(nodes, local_nodes, message):
+    nodes += local_nodes
+    with pytest.raises(ClusterError, match=message):
         resolve_address("auto")
 
 
-def test_auto_between_two_rays_is_refused(nodes):
-    nodes += [LocalNode("10.0.0.2:6379", "/tmp/ray"), LocalNode("10.0.0.1:6380", "/tmp/ray2")]
-    with pytest.raises(
-        ClusterError, match=r"^2 Rays run on this machine, at 10.0.0.1:6380 and 10.0.0.2:6379: choose one"
-    ):
-        resolve_address("auto")
-
-
-def test_auto_means_the_address_that_a_submitted_job_is_given(nodes, monkeypatch):
-    nodes += [LocalNode("10.0.0.2:6379", "/tmp/ray"), LocalNode("10.0.0.1:6380", "/tmp/ray2")]
+def test_auto_is_the_address_that_a_submitted_job_gets(nodes, monkeypatch):
+    nodes += PUBLIC
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.2:6379")
     assert resolve_address("auto") == "10.0.0.2:6379"
 
@@ -225,43 +228,33 @@ def door(nodes, monkeypatch, tmp_path):
     server.stop(None)
 
 
-def test_the_right_token_opens(door, monkeypatch, tmp_path):
-    where, token = door
+def test_the_right_token_is_accepted(door, monkeypatch, tmp_path):
+    address, token = door
     (tmp_path / "token").write_text(token + "\n")
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
-    check_address(where, 5)
+    check_address(address, 5)
 
 
-def test_a_missing_token_is_named(door):
-    with pytest.raises(
-        ClusterError, match=r"requires a token, but there is none in .*/.ray/auth_token: set RAY_AUTH_TOKEN_PATH"
-    ):
-        check_address(door[0], 5)
-
-
-def test_a_wrong_token_is_named(door, monkeypatch):
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "wrong")
-    with pytest.raises(ClusterError, match=r"refuses the token in RAY_AUTH_TOKEN: set"):
-        check_address(door[0], 5)
-
-
-def test_a_token_that_may_not_be_shown_is_named(door, monkeypatch):
-    monkeypatch.setenv("RAY_AUTH_TOKEN", door[1])
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    with pytest.raises(ClusterError, match=r"requires a token, but RAY_AUTH_MODE=disabled: unset it"):
-        check_address(door[0], 5)
-
-
-def test_a_machine_that_is_no_node_is_named(door, monkeypatch, nodes):
-    monkeypatch.setenv("RAY_AUTH_TOKEN", door[1])
+@pytest.mark.parametrize(
+    ("token", "mode", "message"),
+    [
+        (None, None, r"requires a token, but there is none in .*/.ray/auth_token: set RAY_AUTH_TOKEN_PATH"),
+        ("wrong", None, r"refuses the token in RAY_AUTH_TOKEN: set"),
+        ("right", "disabled", r"requires a token, but RAY_AUTH_MODE=disabled: unset it"),
+        ("right", None, r"^this machine is no node of the Ray at 127.0.0.1:\d+, .* `ray job submit`"),
+    ],
+)
+def test_what_keeps_a_driver_out_is_named(door, nodes, monkeypatch, token, mode, message):
+    if token is not None:
+        monkeypatch.setenv("RAY_AUTH_TOKEN", door[1] if token == "right" else token)
+    if mode is not None:
+        monkeypatch.setenv("RAY_AUTH_MODE", mode)
     nodes.clear()
-    with pytest.raises(
-        ClusterError, match=r"^this machine is no node of the Ray at 127.0.0.1:\d+, .* `ray job submit`"
-    ):
+    with pytest.raises(ClusterError, match=message):
         check_address(door[0], 5)
 
 
-def test_two_versions_are_told_in_one_line():
+def test_a_version_mismatch_is_one_line():
     text = "Version mismatch: The cluster was started with:\n  Ray: 2.60.0\n\nThis process runs:\n  Ray: 2.59.0\n"
     told = "Version mismatch: The cluster was started with: Ray: 2.60.0 This process runs: Ray: 2.59.0"
     assert first_line(RuntimeError(text)) == told

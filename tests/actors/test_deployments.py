@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from actors.cluster.cluster_file import PLACEHOLDER
-
 ROOT = Path(__file__).parents[2]
 HERE = ROOT / "docs" / "cluster"
 
@@ -37,10 +35,6 @@ def settings():
     """The settings of Ray in cluster.yaml."""
     tree = yaml.safe_load((ROOT / "cluster.yaml").read_text())
     return dict(SETTINGS.findall(tree["head_start_ray_commands"][1]))
-
-
-def test_the_slurm_script_is_bash():
-    subprocess.run([shutil.which("bash"), "-n", HERE / "slurm.sh"], timeout=60, check=True)
 
 
 def test_the_slurm_script_asks_for_a_token_that_it_shows_nobody(settings):
@@ -87,10 +81,6 @@ def test_torch_has_one_version_everywhere():
     assert len(pinned[0]) == 1
 
 
-def test_nothing_is_piped_from_the_network_into_a_shell():
-    assert not re.search(r"\|\s*(?:ba)?sh\b", (ROOT / "cluster.yaml").read_text())
-
-
 def test_the_kubernetes_manifest_has_what_kuberay_requires(manifests, groups):
     assert set(manifests) == {"PersistentVolumeClaim", "NetworkPolicy", "RayJob"}
     job = manifests["RayJob"]
@@ -126,11 +116,6 @@ def test_ray_has_one_version_everywhere(manifests):
     assert f"rayproject/ray:{version}-" in (HERE / "Dockerfile").read_text()
     assert f"=={version}" in (HERE / "Dockerfile").read_text()
     assert f"=={version}" in (ROOT / "cluster.yaml").read_text()
-
-
-def test_what_a_user_must_fill_in_is_in_capitals():
-    found = set(PLACEHOLDER.findall((HERE / "kuberay.yaml").read_text()))
-    assert found >= {"FILL_IN_REGISTRY", "FILL_IN_STORAGE_CLASS"}
 
 
 def test_both_deployments_go_on_with_a_run_that_is_there(manifests):

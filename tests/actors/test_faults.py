@@ -1,4 +1,4 @@
-"""Faults on Ray: the same bits as undisturbed, or one line that says why not and a run that can be resumed."""
+"""Faults on Ray: the same results as without, or one line that says why not and a run that can be resumed."""
 
 import json
 import signal
@@ -42,8 +42,8 @@ SURVIVED = [
 ]
 
 
-class Told(Observer):
-    """Keeps who was dropped, why, and how often steps were repeated."""
+class Events(Observer):
+    """Records which clients were dropped, why, and how often steps were repeated."""
 
     def __init__(self) -> None:
         self.dropped: dict[tuple[int, int], str] = {}
@@ -62,7 +62,7 @@ class Told(Observer):
         self.clients[outcome.state.round] = [report.client for report in outcome.clients]
 
 
-class Stage:
+class Runner:
     """Runs of one federation on actors that stay between them."""
 
     def __init__(self, federation: Federation) -> None:
@@ -72,28 +72,28 @@ class Stage:
     def __call__(self, federation: Federation) -> RayExecutor:
         return self.executor
 
-    def run(self, directory: Path, *texts: str, told: Observer | None = None) -> Any:
+    def run(self, directory: Path, *texts: str, events: Observer | None = None) -> Any:
         self._arm(texts)
-        return runs.run(self.config, directory, observer=told, executor=self, federation=self.federation)
+        return runs.run(self.config, directory, observer=events, executor=self, federation=self.federation)
 
-    def resume(self, directory: Path, *texts: str, told: Observer | None = None) -> Any:
+    def resume(self, directory: Path, *texts: str, events: Observer | None = None) -> Any:
         self._arm(texts)
-        return runs.resume(directory, observer=told, executor=self)
+        return runs.resume(directory, observer=events, executor=self)
 
     def _arm(self, texts: Sequence[str]) -> None:
         self.executor.faults = Faults(asked(texts), self.config.rounds, self.federation.cohort, FAULT_KINDS)
 
 
 @pytest.fixture(scope="module")
-def stage(cluster: Cluster, open_tiny: Any) -> Iterator[Callable[..., Stage]]:
+def stage(cluster: Cluster, open_tiny: Any) -> Iterator[Callable[..., Runner]]:
     """Make a stage; its actors end with the module's tests."""
     close = RayExecutor.close
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RayExecutor, "close", lambda executor: None)
-        made: list[Stage] = []
+        made: list[Runner] = []
 
-        def make(*options: str) -> Stage:
-            made.append(Stage(open_tiny("fedema", "engine.executor=ray", *options)))
+        def make(*options: str) -> Runner:
+            made.append(Runner(open_tiny("fedema", "engine.executor=ray", *options)))
             return made[-1]
 
         yield make
@@ -102,17 +102,17 @@ def stage(cluster: Cluster, open_tiny: Any) -> Iterator[Callable[..., Stage]]:
 
 
 @pytest.fixture(scope="module")
-def strict(stage: Callable[..., Stage]) -> Stage:
+def strict(stage: Callable[..., Runner]) -> Runner:
     return stage("engine.attempts=3", "engine.actors=1")
 
 
 @pytest.fixture(scope="module")
-def lenient(stage: Callable[..., Stage]) -> Stage:
+def lenient(stage: Callable[..., Runner]) -> Runner:
     return stage("engine.on_failure=drop", "engine.attempts=1", "engine.actors=1", "engine.quorum=0.3", "rounds=3")
 
 
 @pytest.fixture(scope="module")
-def undisturbed(strict: Stage, tmp_path_factory: pytest.TempPathFactory) -> str:
+def undisturbed(strict: Runner, tmp_path_factory: pytest.TempPathFactory) -> str:
     return runs.run(strict.config, tmp_path_factory.mktemp("runs") / "run").state_sha256
 
 
@@ -124,19 +124,23 @@ def asked(texts: Sequence[str]) -> list[Any]:
     return [parse_fault(text) for text in texts]
 
 
-def test_what_a_run_survives_changes_no_bit(strict: Stage, undisturbed: str, tmp_path: Path):
-    told = Told()
-    result = strict.run(tmp_path / "run", *SURVIVED, told=told)
+def test_what_a_run_survives_changes_no_bit(strict: Runner, undisturbed: str, tmp_path: Path):
+    events = Events()
+    result = strict.run(tmp_path / "run", *SURVIVED, events=events)
     assert (result.state_sha256, result.degraded) == (undisturbed, False)
     wanted = [fault.kind for fault in asked(SURVIVED) for _ in range(fault.times)]
     assert sorted(struck(tmp_path / "run")) == sorted(wanted)
-    assert told.retries == sum(kind in ("kill-actor", "lose-upload", "full-store") for kind in wanted)
+    assert events.retries == sum(kind in ("kill-actor", "lose-upload", "full-store") for kind in wanted)
 
 
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [
-        ("kill-actor:round=2,client=1,times=9", ClientError, "client 1 failed in round 2 .*died in 3 of 3 attempts"),
+        (
+            "kill-actor:round=2,client=1,times=9",
+            ClientError,
+            "client 1 .*died in 3 of 3 attempts .Worker unexpectedly exits",
+        ),
         ("kill-server:round=2,times=9", ActorError, "the server actor died in 3 of 3 attempts"),
         ("full-store:round=2,client=1,times=9", ClusterError, "object store is full.*injected .* then resume the run"),
         ("full-disk:round=2", OSError, "No space left on device"),
@@ -145,23 +149,23 @@ def test_what_a_run_survives_changes_no_bit(strict: Stage, undisturbed: str, tmp
 )
 @pytest.mark.slow
 def test_what_ends_a_run_leaves_it_to_be_resumed(
-    text: str, error: type[Exception], message: str, strict: Stage, undisturbed: str, tmp_path: Path
+    text: str, error: type[Exception], message: str, strict: Runner, undisturbed: str, tmp_path: Path
 ):
     with pytest.raises(error, match=message):
         strict.run(tmp_path / "run", text)
     assert strict.resume(tmp_path / "run").state_sha256 == undisturbed
 
 
-def test_whoever_fails_is_dropped_alike_here_and_in_one_process(lenient: Stage, tmp_path: Path):
+def test_clients_are_dropped_as_by_the_local_executor(lenient: Runner, tmp_path: Path):
     texts = ["raise:round=1,client=0", "nan:round=2,client=1", "shape:round=2,client=2", "nan:round=3,client=1"]
-    here, there = Told(), Told()
+    here, there = Events(), Events()
     local = runs.run(
         lenient.config,
         tmp_path / "local",
         observer=here,
         executor=lambda federation: LocalExecutor(federation, faults=asked(texts)),
     )
-    result = lenient.run(tmp_path / "ray", *texts, told=there)
+    result = lenient.run(tmp_path / "ray", *texts, events=there)
     assert result.state_sha256 == local.state_sha256
     assert (there.dropped, there.clients) == (here.dropped, here.clients)
     assert there.clients == {1: [1, 2], 2: [0], 3: [0, 2]}
@@ -169,19 +173,19 @@ def test_whoever_fails_is_dropped_alike_here_and_in_one_process(lenient: Stage, 
 
 
 @pytest.mark.slow
-def test_a_deadly_client_is_quarantined_and_stays_out_after_a_resume(lenient: Stage, tmp_path: Path):
-    told, later = Told(), Told()
+def test_a_deadly_client_is_quarantined_and_stays_out_after_a_resume(lenient: Runner, tmp_path: Path):
+    events, later = Events(), Events()
     texts = ["kill-actor:round=1,client=1,times=9", "raise:round=2,client=0", "raise:round=2,client=2"]
     with pytest.raises(QuorumError, match=r"round 2 failed: 0 of 3 clients delivered, engine.quorum=0.3 asks for 1"):
-        lenient.run(tmp_path / "run", *texts, told=told)
-    assert "its actor died in 1 of 1 attempts" in told.dropped[1, 1]
-    assert told.dropped[2, 1] == "quarantined since round 1"
-    result = lenient.resume(tmp_path / "run", told=later)
+        lenient.run(tmp_path / "run", *texts, events=events)
+    assert "its actor died in 1 of 1 attempts" in events.dropped[1, 1]
+    assert events.dropped[2, 1] == "quarantined since round 1"
+    result = lenient.resume(tmp_path / "run", events=later)
     assert later.dropped == {(2, 1): "quarantined since round 1", (3, 1): "quarantined since round 1"}
     assert result.degraded
 
 
-class Clock(Told):
+class Clock(Events):
     """Lets the deadline of the first round pass when all clients but one are done, however fast the machine is."""
 
     def __init__(self) -> None:
@@ -203,17 +207,17 @@ class Clock(Told):
 
 @pytest.mark.slow
 def test_a_deadline_drops_a_straggler_and_its_actor_is_there_again(
-    stage: Callable[..., Stage], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stage: Callable[..., Runner], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    told, patient = Clock(), stage("engine.deadline=400", "engine.quorum=0.3", "engine.actors=2")
-    monkeypatch.setattr("actors.dispatch.pool.time", told)
-    patient.run(tmp_path / "run", "slow:round=1,client=1,seconds=3600", told=told)
-    assert "was not done within engine.deadline=400 s" in told.dropped[1, 1]
-    assert told.clients == {1: [0, 2], 2: [0, 1, 2]}
+    events, patient = Clock(), stage("engine.deadline=400", "engine.quorum=0.3", "engine.actors=2")
+    monkeypatch.setattr("actors.dispatch.pool.time", events)
+    patient.run(tmp_path / "run", "slow:round=1,client=1,seconds=3600", events=events)
+    assert "was not done within engine.deadline=400 s" in events.dropped[1, 1]
+    assert events.clients == {1: [0, 2], 2: [0, 1, 2]}
     assert len(patient.executor._pool.actors) == 2
 
 
-def test_a_ray_that_is_not_ours_is_not_killed():
+def test_a_ray_that_the_run_has_not_started_is_not_killed():
     due = Faults(asked(["kill-ray:round=1"]), 1, lambda round: (0,), FAULT_KINDS)
     with pytest.raises(ConfigError, match="works only on a Ray that the run has started"):
         fail_driver(due, 1, Health())
@@ -234,7 +238,7 @@ def test_an_object_store_that_stays_full_ends_a_pool_at_its_attempts(cluster: Cl
     pool.close()
 
 
-def test_a_healthy_ray_is_found_healthy_and_a_deaf_head_is_not(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
+def test_a_head_that_does_not_answer_is_reported(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
     cluster.health.check()
     assert set(cluster.health.vital) == {"gcs_server", "raylet"}
 
@@ -254,8 +258,8 @@ def test_a_healthy_ray_is_found_healthy_and_a_deaf_head_is_not(cluster: Cluster,
     ],
 )
 @pytest.mark.slow
-def test_the_death_of_ray_and_of_the_machine_end_in_a_line(
-    executor: str, text: str, code: int, message: str, strict: Stage, undisturbed: str, tmp_path: Path
+def test_the_death_of_ray_and_sigterm_end_a_run_with_one_line(
+    executor: str, text: str, code: int, message: str, strict: Runner, undisturbed: str, tmp_path: Path
 ):
     recipe, directory = tmp_path / "recipe.yaml", tmp_path / "run"
     recipe.write_text(yaml.safe_dump(strict.config.dump()))

@@ -21,18 +21,51 @@ CARD = Gpu(0, "NVIDIA H100", 80_000_000_000, 79_000_000_000)
 MEASURED = ActorCost(1_000_000_000, 10_000_000_000, is_measured=True)
 
 
-def test_auto_takes_one_actor_per_core():
+def test_auto_takes_one_actor_per_core_or_gpu():
     assert allocate(Engine(), 6, TWO_CORES, use_gpu=False) == Placement(2, 1.0, 0.0, "cpu")
+    assert allocate(Engine(), 6, TWO_GPUS, use_gpu=True) == Placement(2, 1.0, 1.0, "cuda")
 
 
-def test_there_are_never_more_actors_than_clients():
-    assert allocate(Engine(), 1, TWO_CORES, use_gpu=False).num_actors == 1
-    assert allocate(Engine(actors=2), 1, TWO_CORES, use_gpu=False).num_actors == 1
+@pytest.mark.parametrize(
+    ("settings", "clients", "nodes", "number", "gpus"),
+    [
+        ({}, 1, TWO_CORES, 1, 0.0),  # never more actors than clients
+        ({"actors": 2}, 1, TWO_CORES, 1, 0.0),
+        ({"cpus_per_actor": 0}, 6, TWO_CORES, 2, 0.0),
+        ({"cpus_per_actor": 0.25}, 6, TWO_CORES, 2, 0.0),
+        ({"cpus_per_actor": 2}, 6, [Node("a", cpus=3), Node("b", cpus=3)], 2, 0.0),  # no actor spans two machines
+        ({"actors": 2}, 6, TWO_GPUS, 2, 1.0),
+        ({"actors": 4}, 6, TWO_GPUS, 4, 0.5),
+        ({"actors": 5}, 6, TWO_GPUS, 5, 0.3333),
+        ({"actors": 6}, 6, TWO_GPUS, 6, 0.3333),
+        ({"gpus_per_actor": 0.4}, 9, TWO_GPUS, 4, 0.4),  # no fraction spans two GPUs
+        ({"gpus_per_actor": 2}, 9, TWO_GPUS, 1, 2.0),
+    ],
+)
+def test_actors_are_allocated_within_machines_and_gpus(settings, clients, nodes, number, gpus):
+    placement = allocate(Engine(**settings), clients, nodes, use_gpu=nodes is TWO_GPUS)
+    assert (placement.num_actors, placement.gpus) == (number, gpus)
 
 
-def test_auto_without_reservations_still_takes_one_actor_per_core():
-    assert allocate(Engine(cpus_per_actor=0), 6, TWO_CORES, use_gpu=False).num_actors == 2
-    assert allocate(Engine(cpus_per_actor=0.25), 6, TWO_CORES, use_gpu=False).num_actors == 2
+@pytest.mark.parametrize(
+    ("settings", "nodes", "use_gpu", "message"),
+    [
+        ({"actors": 3}, TWO_CORES, False, r"^3 client actors of 1 CPUs each .* Ray's 2 CPUs .* set engine.actors=2"),
+        ({"cpus_per_actor": 4}, TWO_CORES, False, r"0 fit: lower engine.cpus_per_actor"),
+        (
+            {"gpus_per_actor": 0.4, "actors": 5},
+            TWO_GPUS,
+            True,
+            r"engine.actors=4, or lower .* or engine.gpus_per_actor",
+        ),
+        ({"gpus_per_actor": 1.5}, TWO_GPUS, True, r"whole number"),
+        ({"device": "cuda"}, TWO_CORES, True, r"needs a GPU, but Ray has none"),
+        ({"gpus_per_actor": 0.5}, TWO_CORES, False, r"gpus_per_actor=0.5 has no meaning .* remove it"),
+    ],
+)
+def test_actors_that_do_not_fit_are_refused_with_what_does(settings, nodes, use_gpu, message):
+    with pytest.raises(ClusterError, match=message):
+        allocate(Engine(**settings), 9, nodes, use_gpu=use_gpu)
 
 
 def test_per_client_takes_as_many_actors_as_clients_and_says_what_that_costs():
@@ -44,21 +77,6 @@ def test_per_client_takes_as_many_actors_as_clients_and_says_what_that_costs():
         "others takes about 0.5% of a core while it waits"
     )
     assert allocate(engine, 2, TWO_CORES, use_gpu=False).note == ""
-
-
-def test_actors_that_do_not_fit_are_refused_with_the_number_that_does():
-    with pytest.raises(ClusterError, match=r"^3 client actors of 1 CPUs each .* Ray's 2 CPUs .* set engine.actors=2"):
-        allocate(Engine(actors=3), 6, TWO_CORES, use_gpu=False)
-
-
-def test_an_actor_does_not_span_two_machines():
-    machines = [Node("a", cpus=3), Node("b", cpus=3)]
-    assert allocate(Engine(cpus_per_actor=2), 6, machines, use_gpu=False).num_actors == 2
-
-
-def test_an_actor_larger_than_any_machine_is_refused():
-    with pytest.raises(ClusterError, match=r"0 fit: lower engine.cpus_per_actor"):
-        allocate(Engine(cpus_per_actor=4), 6, TWO_CORES, use_gpu=False)
 
 
 def test_auto_makes_no_more_actors_than_each_machine_carries():
@@ -82,37 +100,6 @@ def test_an_estimate_alone_refuses_no_single_actor():
     assert (placement.num_actors, placement.memory) == (1, 500_000_000)
     with pytest.raises(ClusterError, match=r"0 fit: lower training.batch"):
         allocate(Engine(), 6, machine, use_gpu=False, cost=MEASURED)
-
-
-def test_auto_takes_one_actor_per_gpu():
-    assert allocate(Engine(), 6, TWO_GPUS, use_gpu=True) == Placement(2, 1.0, 1.0, "cuda")
-
-
-@pytest.mark.parametrize(("actors", "share"), [(2, 1.0), (4, 0.5), (5, 0.3333), (6, 0.3333)])
-def test_actors_share_the_gpus_evenly(actors, share):
-    assert allocate(Engine(actors=actors), 6, TWO_GPUS, use_gpu=True).gpus == share
-
-
-def test_a_fraction_does_not_span_two_gpus():
-    assert allocate(Engine(gpus_per_actor=0.4), 9, TWO_GPUS, use_gpu=True).num_actors == 4
-    with pytest.raises(ClusterError, match=r"engine.actors=4, or lower engine.cpus_per_actor or engine.gpus_per_actor"):
-        allocate(Engine(gpus_per_actor=0.4, actors=5), 9, TWO_GPUS, use_gpu=True)
-
-
-def test_an_actor_may_have_several_gpus():
-    assert allocate(Engine(gpus_per_actor=2), 9, TWO_GPUS, use_gpu=True).num_actors == 1
-    with pytest.raises(ClusterError, match="whole number"):
-        allocate(Engine(gpus_per_actor=1.5), 9, TWO_GPUS, use_gpu=True)
-
-
-def test_a_gpu_that_is_not_there_is_refused():
-    with pytest.raises(ClusterError, match="needs a GPU, but Ray has none"):
-        allocate(Engine(device="cuda"), 6, TWO_CORES, use_gpu=True)
-
-
-def test_a_share_of_a_gpu_has_no_meaning_on_the_cpu():
-    with pytest.raises(ClusterError, match=r"gpus_per_actor=0.5 has no meaning .* remove it"):
-        allocate(Engine(gpus_per_actor=0.5), 6, TWO_CORES, use_gpu=False)
 
 
 def test_actors_that_outgrow_the_gpu_they_share_are_refused_with_the_share_that_fits():

@@ -1,4 +1,4 @@
-"""Who goes next: homes, longest first, several in one call."""
+"""The work queue: affinity, longest first, several items in one call."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from actors.dispatch.queue import MAX_CALL_BYTES, WorkItem, WorkQueue, assign_clients, client_items
 
 
-def test_clients_settle_so_that_slots_hold_about_as_many_samples():
+def test_clients_are_assigned_so_that_slots_hold_about_as_many_samples():
     assert assign_clients({0: 10, 1: 50, 2: 20, 3: 20}, 2) == {1: 0, 2: 1, 3: 1, 0: 1}
 
 
@@ -29,19 +29,6 @@ def test_a_step_is_expected_to_take_what_the_last_did_and_a_first_one_its_share_
     assert jobs == [WorkItem(0, 1.0, 1.0, 40), WorkItem(2, 4.0, 4.0, 90), WorkItem(3, 1.0, 1.0, 90)]
 
 
-def test_what_was_measured_is_summed_once_however_many_clients_are_new():
-    class Counted(dict[int, float]):
-        sums = 0
-
-        def values(self):
-            self.sums += 1
-            return super().values()
-
-    seconds = Counted(dict.fromkeys(range(10), 0.5))
-    assert len(client_items(range(1000), dict.fromkeys(range(1000), 5), seconds, dict.fromkeys(range(10), 9))) == 1000
-    assert seconds.sums == 1
-
-
 @given(st.lists(st.floats(0.001, 1.0), max_size=30), st.integers(1, 4), st.floats(0.0, 0.5))
 def test_every_job_is_taken_once_and_no_call_of_several_is_longer_than_allowed(
     lengths: list[float], num_slots: int, call_seconds: float
@@ -56,12 +43,12 @@ def test_every_job_is_taken_once_and_no_call_of_several_is_longer_than_allowed(
     assert sorted(taken) == [job.key for job in jobs]
 
 
-def test_a_job_of_unknown_length_goes_alone():
+def test_an_item_of_unknown_duration_goes_alone():
     queues = WorkQueue([WorkItem(0, 3.0), WorkItem(1, 2.0)], {}, call_seconds=10.0)
     assert [[job.key for job in queues.take(0, 1)] for _ in range(2)] == [[0], [1]]
 
 
-def test_a_job_that_was_put_back_goes_next_and_alone():
+def test_a_requeued_item_goes_next_and_alone():
     queues = WorkQueue([WorkItem(k, 0.001, 0.001) for k in range(3)], {}, call_seconds=1.0)
     assert len(queues.take(0, 1)) == 3
     queues.requeue(WorkItem(2))
@@ -70,12 +57,12 @@ def test_a_job_that_was_put_back_goes_next_and_alone():
     assert not queues
 
 
-def test_a_guest_finds_the_job_that_waits_although_it_costs_nothing():
+def test_an_idle_slot_takes_an_item_of_another_although_it_costs_nothing():
     queues = WorkQueue([WorkItem(0), WorkItem(1)], {0: 0, 1: 1}, call_seconds=0.0)
     assert [[job.key for job in queues.take(0, 2)] for _ in range(3)] == [[0], [1], []]
 
 
-def test_a_call_gives_back_no_more_than_an_actor_may_hold():
+def test_a_call_returns_no_more_than_an_actor_may_hold():
     jobs = [
         WorkItem(k, 0.01, 0.01, nbytes)
         for k, nbytes in enumerate((MAX_CALL_BYTES, MAX_CALL_BYTES // 2, MAX_CALL_BYTES // 2, 1))
