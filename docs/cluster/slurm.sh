@@ -2,7 +2,7 @@
 # One run on several machines of a SLURM cluster:
 #   RUN=/shared/runs/fedema sbatch docs/cluster/slurm.sh fedema data.name=cifar10 data.path=/shared/data engine.device=cuda
 # RUN lies on a disk that all machines share. A run that is already there is resumed, so the same line goes on with it, and
-# so does SLURM itself: it is told two minutes before the time is up, and the job queues again.
+# so does SLURM itself: it sends SIGTERM two minutes before the time is up, and the job is queued again.
 #SBATCH --job-name=rayfed-ssl
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1

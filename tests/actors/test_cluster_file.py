@@ -1,4 +1,4 @@
-"""The cluster file that comes with this package, and what must be found in spoiled copies of it."""
+"""The cluster file of this package, and the problems that are found in spoiled copies of it."""
 
 import copy
 from pathlib import Path
@@ -143,9 +143,9 @@ def test_a_file_that_is_no_yaml_is_named_with_its_line(tmp_path):
 
 
 def test_doctor_names_what_is_wrong_and_fails(filled, tmp_path):
-    told = CliRunner().invoke(app, ["doctor", "--cluster", str(FILE)])
-    assert told.exit_code == 1
-    assert told.stderr.startswith("error: 7 values are not filled in yet: FILL_IN_BUCKET")
-    assert len(told.stderr.splitlines()) == 1
+    result = CliRunner().invoke(app, ["doctor", "--cluster", str(FILE)])
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: 7 values are not filled in yet: FILL_IN_BUCKET")
+    assert len(result.stderr.splitlines()) == 1
     (tmp_path / "cluster.yaml").write_text(yaml.safe_dump(filled))
     assert CliRunner().invoke(app, ["doctor", "--cluster", str(tmp_path / "cluster.yaml")]).exit_code == 0

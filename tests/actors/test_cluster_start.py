@@ -256,8 +256,8 @@ def test_what_keeps_a_driver_out_is_named(door, nodes, monkeypatch, token, mode,
 
 def test_a_version_mismatch_is_one_line():
     text = "Version mismatch: The cluster was started with:\n  Ray: 2.60.0\n\nThis process runs:\n  Ray: 2.59.0\n"
-    told = "Version mismatch: The cluster was started with: Ray: 2.60.0 This process runs: Ray: 2.59.0"
-    assert first_line(RuntimeError(text)) == told
+    expected = "Version mismatch: The cluster was started with: Ray: 2.60.0 This process runs: Ray: 2.59.0"
+    assert first_line(RuntimeError(text)) == expected
     assert first_line(RuntimeError("one\ntwo")) == "one"
 
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.ray
 
 
 class Trace(Observer):
-    """Keeps what an observer is told, without times, and acts on cue."""
+    """Records an observer's events without times, and calls functions on some of them."""
 
     def __init__(self, on_client=lambda report: None, on_round_end=lambda outcome: None):
         self.retries, self.evaluations, self.reports = 0, [], []

@@ -263,8 +263,8 @@ def test_the_death_of_ray_and_sigterm_end_a_run_with_one_line(
 ):
     recipe, directory = tmp_path / "recipe.yaml", tmp_path / "run"
     recipe.write_text(yaml.safe_dump(strict.config.dump()))
-    words = [str(recipe), f"engine.executor={executor}", "--out", str(directory), "--inject", text, "--quiet"]
-    program = [sys.executable, "-m", "tune.cli", "run", *words]
+    arguments = [str(recipe), f"engine.executor={executor}", "--out", str(directory), "--inject", text, "--quiet"]
+    program = [sys.executable, "-m", "tune.cli", "run", *arguments]
     ended = subprocess.run(program, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == code, ended.stderr
     assert message in ended.stderr

@@ -33,7 +33,7 @@ cluster = Cluster(initialize_head=True, head_node_args=head)
 for _ in range(2):
     cluster.add_node(**node)
 
-class Strike(Observer):
+class NodeKiller(Observer):
     round, repeated = 0, 0
     def on_round(self, round, cohort):
         self.round = round
@@ -43,10 +43,10 @@ class Strike(Observer):
     def on_round_end(self, outcome):
         self.repeated += outcome.retries
 
-strike = Strike()
+killer = NodeKiller()
 try:
-    result = run(Config.load({config!r}), sys.argv[1], observer=strike, address=cluster.address)
-    print(result.state_sha256, len(cluster.worker_nodes), strike.repeated)
+    result = run(Config.load({config!r}), sys.argv[1], observer=killer, address=cluster.address)
+    print(result.state_sha256, len(cluster.worker_nodes), killer.repeated)
 finally:
     ray.shutdown()
     cluster.shutdown()

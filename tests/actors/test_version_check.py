@@ -1,4 +1,4 @@
-"""Machines that compute for one run: other versions are refused, other hardware is told."""
+"""Machines that compute for one run: other versions are refused, for other hardware there is a warning."""
 
 import re
 import socket
@@ -19,10 +19,10 @@ from rayfed_ssl.errors import ConfigError
 def test_other_versions_are_refused_in_one_line():
     driver = {"python": "3.11.2", "ray": "2.60.0", "torch": "2.15.0", "rayfed-ssl": "0.1.0"}
     check_versions(driver, dict(driver))
-    told = (
+    message = (
         f"{socket.gethostname()} has torch 2.14.1, rayfed-ssl None where the driver has torch 2.15.0, rayfed-ssl 0.1.0"
     )
-    with pytest.raises(ConfigError, match=f"^{re.escape(told)}$"):
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
         check_versions(driver, driver | {"torch": "2.14.1", "rayfed-ssl": None})
 
 
@@ -32,10 +32,10 @@ def test_builds_of_torch_are_no_other_versions(monkeypatch):
     assert local_versions() == {"python": "3.11.2", "ray": "2.60.0", "torch": "2.15.0", "rayfed-ssl": None}
 
 
-def test_different_hardware_is_told_and_alike_is_not(tmp_path):
+def test_different_hardware_is_warned_of(tmp_path):
     assert hardware_warning(["AMD EPYC", "AMD EPYC"]) is None
-    told = hardware_warning(["Intel Xeon", "AMD EPYC", "AMD EPYC"])
-    assert told.startswith(
+    message = hardware_warning(["Intel Xeon", "AMD EPYC", "AMD EPYC"])
+    assert message.startswith(
         "actors run on different hardware (2 on AMD EPYC; 1 on Intel Xeon): results may differ between machines"
     )
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: AMD EPYC 7763\nmodel name\t: AMD EPYC 7763\n")
