@@ -114,7 +114,7 @@ def _token(tree: Mapping[str, Any]) -> Iterator[str]:
     settings = {kind: _exported(_start(tree, kind)) for kind in ("head", "worker")}
     for kind, exported in settings.items():
         if exported.get("RAY_AUTH_MODE") != "token":
-            yield f"{kind}_start_ray_commands: `ray start` needs RAY_AUTH_MODE=token, or any process that reaches its ports can execute code"
+            yield f"{kind}_start_ray_commands: `ray start` needs RAY_AUTH_MODE=token: its ports execute code"
         if "RAY_AUTH_TOKEN" in exported:
             yield f"{kind}_start_ray_commands: any user who lists processes can read the token: mount it as a file"
     path = settings["head"].get("RAY_AUTH_TOKEN_PATH", "/.ray/auth_token").replace("$HOME", "").replace("~", "")
