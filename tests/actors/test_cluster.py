@@ -128,10 +128,8 @@ def test_a_run_is_silent_even_when_an_actor_dies_and_leaves_nothing(tmp_path):
     assert not [name for name in left if name.startswith("rayfed-")]
 
 
-@pytest.mark.parametrize(
-    ("number", "send"),
-    [pytest.param(signal.SIGINT, os.killpg, marks=pytest.mark.slow), (signal.SIGTERM, os.kill)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "send"), [(signal.SIGINT, os.killpg), (signal.SIGTERM, os.kill)])
 def test_a_signal_ends_a_run_and_all_its_processes(tmp_path, number, send):
     running = subprocess.Popen(
         [

@@ -240,13 +240,15 @@ NOWHERE = {"resources": {"elsewhere": 1}}
 
 
 @pytest.mark.parametrize(
-    ("replacement", "message"),
+    ("replacement", "timeout", "message"),
     [
-        (creating(die), r"each of 3 new ones died while it started"),
-        (creating(**NOWHERE), r"new ones could not be placed within 0\.1 s"),
+        (creating(die), 120.0, r"each of 3 new ones died while it started"),
+        (creating(**NOWHERE), 0.1, r"new ones could not be placed within 0\.1 s"),
     ],
+    ids=["dead", "not placed"],
 )
-def test_a_pool_without_any_actor_gives_up(cluster, short_timeouts, replacement, message):
+def test_a_pool_without_any_actor_gives_up(cluster, short_timeouts, monkeypatch, replacement, timeout, message):
+    monkeypatch.setattr("actors.dispatch.pool.READY_TIMEOUT", timeout)
     pool = ActorPool(in_turn(1, creating(), replacement), 1, attempts=3)
     with pytest.raises(ClusterError, match=f"^all client actors died, and {message}"):
         list(run(pool, {"deadly": die}))
