@@ -29,7 +29,7 @@ def results(directory: Path) -> dict[str, Any]:
     record = RunRecord.open(directory)
     metrics = [tuple(row.values()) for row in record.metrics if "seconds" not in row["name"]]
     return {
-        "hashes": [row["state_sha256"] for row in record.summary["rounds"]],
+        "hashes": [row.state_sha256 for row in record.manifest.rounds],
         "metrics": sorted(map(repr, metrics)),
         "ledger": sorted(map(repr, (tuple(row.values()) for row in record.ledger))),
     }
@@ -72,6 +72,6 @@ def test_runs_on_ray_and_in_this_process_share_the_first_server_state(cluster: C
     run(tiny("fedca", shared), tmp_path / "local", until=0)
     other = run(tiny("fedca", shared, "method.beta=0.5"), tmp_path / "other", executor=RayExecutor, until=1)
     expected = run(tiny("fedca", "method.beta=0.5"), tmp_path / "expected", until=1)
-    assert other.state_sha256 == expected.state_sha256 != on_ray.record.summary["rounds"][0]["state_sha256"]
+    assert other.state_sha256 == expected.state_sha256 != on_ray.record.manifest.rounds[0].state_sha256
     assert list((tmp_path / "shared").glob("*.safetensors")) == [state]
     assert (state.stat().st_ino, state.stat().st_mtime_ns) == created
