@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 import pytest
 
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.html import write_report
@@ -213,11 +214,12 @@ def test_without_the_data_the_report_says_so_and_shows_the_rest(sweep, tmp_path)
 
 def test_an_unfinished_run_is_reported_as_such(sweep, tmp_path):
     run = copied(sweep, tmp_path)
-    RunRecord.open(run).truncate(1)
+    record = RunRecord.open(run)
+    record.truncate(1, Federation.open(record.config()))
     (run / "checkpoints" / "round-000002.json").unlink()
     out = write_report([run], tmp_path / "report.html")
     assert "This run is unfinished: 1 of 2 rounds are on record." in parsed(out).text
-    RunRecord.open(run).truncate(0)
+    record.truncate(0, Federation.open(record.config()))
     text = parsed(write_report([run], out)).text
     assert "0 of 2 rounds are on record" in text
     assert "No accuracy is on record yet" in text
@@ -228,15 +230,13 @@ def test_a_damaged_run_is_one_line_and_in_a_sweep_it_is_left_out(sweep, tmp_path
     shutil.copytree(sweep / "flesd-0", folder / "good")
     bad = Path(shutil.copytree(sweep / "flesd-1", folder / "bad"))
     (bad / "metrics.parquet").write_bytes(b"nothing")
-    with pytest.raises(ConfigError, match=r"bad/metrics\.parquet is damaged") as caught:
+    with pytest.raises(ConfigError, match=r"bad/metrics.parquet is damaged") as caught:
         write_report([bad], tmp_path / "report.html")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "report.html").exists()
-    told: list[str] = []
-    out = write_report([folder], tmp_path / "report.html", on_left_out=told.append)
-    assert len(told) == 1
-    assert "damaged" in told[0]
-    assert "Left out: " in parsed(out).text
+    sources = open_sources([folder])
+    assert [run.name for run in sources.runs] == ["good"]
+    assert sources.left_out == (str(caught.value),)
 
 
 @pytest.mark.parametrize(
