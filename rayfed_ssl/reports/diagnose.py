@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from rayfed_ssl.data.shards import Shard
@@ -51,18 +52,10 @@ class PairMatrix(_Part):
 
     title: str
     unit: str
-    range: list[float | None]
+    range: Annotated[list[float | None], Field(min_length=2, max_length=2)]
     encoders: list[str]
     clients: list[int | None]
     values: list[list[float | None]]
-
-    @model_validator(mode="after")
-    def _check_shape(self) -> "PairMatrix":
-        if {len(self.values), len(self.clients), *map(len, self.values)} != {len(self.encoders)}:
-            raise ValueError("as many rows and columns as encoders are needed")
-        if len(self.range) != 2:
-            raise ValueError("a range is two numbers")
-        return self
 
 
 class PairAngles(_Part):
@@ -89,12 +82,6 @@ class FalseNegatives(_Part):
     local: list[float]
     fused: list[float]
     remote: list[float] | None
-
-    @model_validator(mode="after")
-    def _check_lengths(self) -> "FalseNegatives":
-        if any(shares and len(shares) != len(self.clients) for shares in (self.local, self.fused, self.remote)):
-            raise ValueError("as many shares as clients are needed")
-        return self
 
 
 class Diagnostics(_Part):

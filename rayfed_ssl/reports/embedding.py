@@ -30,14 +30,7 @@ PERPLEXITY = 30.0
 
 @dataclass(frozen=True)
 class Embedding:
-    """Test images on a plane.
-
-    Attributes:
-        points: float32 [N, 2].
-        labels: int64 [N].
-        classes: Names of the classes.
-        held: Classes that the local model's client holds; None for a global encoder.
-    """
+    """Test images on a plane, [N, 2]; `held` are the classes of a local model's client, None for a global encoder."""
 
     points: np.ndarray
     labels: np.ndarray

@@ -99,14 +99,7 @@ def _training(record: RunRecord) -> Figure:
 
 @dataclass(frozen=True)
 class LossSeries:
-    """A loss of the clients or the server.
-
-    Attributes:
-        label: Of whom, which loss, and of which epoch.
-        style: Color, marker and dash.
-        values: Losses by round.
-        band: Whether the range over clients is drawn.
-    """
+    """A loss of the clients or the server by round; `band` says whether the range over clients is drawn."""
 
     label: str
     style: dict[str, Any]

@@ -48,16 +48,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Measurement:
-    """Scores of one encoder by one protocol.
-
-    Attributes:
-        round: After which the encoder was taken; 0 for the one that a run began with.
-        encoder: "global", "client-3", "initial".
-        protocol: The protocol's name.
-        scores: Accuracies in [0, 1] by score name.
-        seconds: How long it took.
-        settings: The protocol's settings.
-    """
+    """Scores of one encoder by one protocol, in [0, 1] by score name; round 0 is before the first."""
 
     round: int
     encoder: str

@@ -250,11 +250,6 @@ def test_a_reproduction_whose_runs_are_gone_is_shown_without_them(tmp_path):
         ("reproduction", [], "it is no table of keys and values"),
         ("diagnostics", DIAGNOSTICS | {"matrices": None}, r"matrices: input should be a valid dict"),
         ("diagnostics", DIAGNOSTICS | {"matrices": {"cka": {}}}, r"there is no 'matrices\.cka\.title' in it"),
-        (
-            "diagnostics",
-            DIAGNOSTICS | {"matrices": {"cka": DIAGNOSTICS["matrices"]["cka"] | {"values": [[1.0]]}}},
-            "as many rows and columns as encoders",
-        ),
     ],
 )
 def test_a_damaged_file_is_one_line_if_named_and_else_left_out(sweep, tmp_path, name, content, message):

@@ -38,15 +38,7 @@ MAX_IN_HEATMAP = 160
 
 @dataclass(frozen=True, eq=False)
 class SampleFeatures:
-    """Features of test samples, sorted by class.
-
-    Attributes:
-        encoder: The encoder's name.
-        values: float32 [N, d].
-        labels: int64 [N], ascending.
-        classes: Names of the classes.
-        seed: Of the embedding, derived from the run's.
-    """
+    """Features of test samples, float32 [N, d], sorted by class, with the seed of their embedding."""
 
     encoder: str
     values: np.ndarray

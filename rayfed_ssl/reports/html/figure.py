@@ -138,13 +138,7 @@ class FigureWriter:
         self._names: set[str] = set()
 
     def render(self, plot: Plot, part: str, origin: str) -> RenderedFigure:
-        """Draw a figure.
-
-        Args:
-            plot: What to draw.
-            part: The run or the comparison it belongs to; begins the files' names.
-            origin: The command and the run that made it.
-        """
+        """Draw a figure; its files' names begin with the part, and its caption names the origin."""
         name = self._name(f"{part}-{plot.key}")
         with matplotlib.rc_context(STYLE), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Glyph .* missing")  # the page's own fonts may have it
@@ -168,21 +162,14 @@ class FigureWriter:
         return RenderedFigure(plot.title, inline(svg, name, plot.alt), plot.note, origin, plot.table, wide, files)
 
     def embed(self, path: Path, title: str, alt: str, origin: str) -> RenderedFigure:
-        """Take in an SVG file that was drawn elsewhere, with the PNG beside it, as a picture in itself.
-
-        Args:
-            path: The SVG.
-            title: Of the figure.
-            alt: What stands for it where it is not seen, as plain text.
-            origin: What made it.
-        """
+        """Embed an existing SVG file as an image, and copy it with the PNG beside it."""
         files = self.copy(path, path.with_suffix(".png"))
         encoded = base64.b64encode(path.read_bytes()).decode()
         picture = f'<img class="paper" alt="{html.escape(alt)}" src="data:image/svg+xml;base64,{encoded}">'
         return RenderedFigure(title, Markup(picture), "", origin, None, True, files)
 
     def copy(self, *paths: Path) -> tuple[str, ...]:
-        """Copy files of figures that were drawn elsewhere; those that are not there are left out."""
+        """Copy files of existing figures; missing ones are left out."""
         names = []
         for path in paths:
             if path.is_file():

@@ -19,15 +19,7 @@ COLORS = "cividis"
 def heatmap(
     values: np.ndarray, *, label: str, low: float | None, high: float | None, ticks: Sequence[tuple[float, str]]
 ) -> Figure:
-    """Draw a matrix [n, n]; NaN stays empty.
-
-    Args:
-        values: The matrix.
-        label: Of the color scale.
-        low: Value of the darkest color; None takes the smallest.
-        high: Value of the lightest color; None takes the largest.
-        ticks: Positions and names along both axes.
-    """
+    """Draw a matrix [n, n]; NaN stays empty. The color scale is from low to high; None takes the values' own ends."""
     figure, axes = new_axes(height=WIDTH - 0.6)
     image = axes.imshow(values, cmap=COLORS, vmin=low, vmax=high, interpolation="none")
     positions, names = [position for position, _ in ticks], [clean(name) for _, name in ticks]

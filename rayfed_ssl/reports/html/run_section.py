@@ -25,15 +25,7 @@ from rayfed_ssl.reports.summary import partition_text
 
 
 class RunSections:
-    """Makes the sections of one run.
-
-    Args:
-        run: The run.
-        writer: Draws its figures.
-        command: The command that makes the report.
-        embedding: How test features are placed on a plane.
-        key: Begins the addresses of its sections; empty for a report of one run.
-    """
+    """Makes the sections of one run; their addresses begin with the key, which is empty in a report of one run."""
 
     def __init__(self, run: ReportedRun, writer: FigureWriter, command: str, embedding: str, key: str = "") -> None:
         self._run, self._writer, self._embedding, self._key = run, writer, embedding, key
