@@ -16,7 +16,6 @@ from rayfed_ssl.engine import federation
 from rayfed_ssl.method import Client, Empty, Encoder, Metrics, Server
 from rayfed_ssl.methods import METHODS, MethodInfo
 from rayfed_ssl.methods.fedavg import ClientState, Download, FedAvg, ServerState, Upload
-from rayfed_ssl.training.task import Loss
 from rayfed_ssl.trees import Weights
 
 
@@ -72,7 +71,7 @@ class NoOp(FedAvg):
         return ServerState(server.task.encoder, weights_of(self.megabytes))
 
     def update_client(
-        self, download: Download, state: ClientState | Empty, client: Client, loss: Loss | None = None
+        self, download: Download, state: ClientState | Empty, client: Client
     ) -> tuple[Upload, ClientState | Empty, Metrics]:
         """Return the weights, and add one to all that the client remembers."""
         weights = noisy(download.weights, client.id, client.round) if self.noise else download.weights
