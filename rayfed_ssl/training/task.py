@@ -221,7 +221,6 @@ class Task(Context):
             for index in steps():
                 labels = None if data.labels is None else data.labels[index]
                 batch_of_step = Batch(data.batch(index), index, labels, (round - 1) * num_epochs + epoch)
-                batch_of_step = Batch(data.batch(index), index, labels, (round - 1) * num_epochs + epoch)
                 step = forward(model, loss_state, batch_of_step)
                 total, count = total + step.loss.detach() * len(index), count + len(index)
                 value = step.loss
