@@ -50,38 +50,24 @@ def _print_runs(summaries: "Sequence[Summary]") -> None:
     from rayfed_ssl.formats import percent, size
     from tune.terminal import print_table
 
-    columns = [
-        "run",
-        "method",
-        "split",
-        "seed",
-        "rounds",
-        "linear",
-        "minimum",
-        "kNN",
-        "up",
-        "down",
-        "seconds",
-        "privacy",
-    ]
     rows = [
-        [
-            summary.directory.name + ("" if summary.finished else " (unfinished)"),
-            summary.name,
-            _split(summary),
-            str(summary.config.seed),
-            f"{summary.rounds}x{summary.config.epochs}",
-            percent(summary.headline("linear")),
-            percent(summary.minimum("linear")) if len(summary.scores) > 1 else "",
-            percent(summary.headline("knn")),
-            size(summary.bytes_up),
-            size(summary.bytes_down),
-            f"{summary.seconds:.0f}",
-            summary.privacy,
-        ]
+        {
+            "run": summary.directory.name + ("" if summary.finished else " (unfinished)"),
+            "method": summary.name,
+            "split": _split(summary),
+            "seed": str(summary.config.seed),
+            "rounds": f"{summary.rounds}x{summary.config.epochs}",
+            "linear": percent(summary.headline("linear")),
+            "minimum": percent(summary.minimum("linear")) if len(summary.scores) > 1 else "",
+            "kNN": percent(summary.headline("knn")),
+            "up": size(summary.bytes_up),
+            "down": size(summary.bytes_down),
+            "seconds": f"{summary.seconds:.0f}",
+            "privacy": summary.privacy,
+        }
         for summary in summaries
     ]
-    print_table(columns, rows)
+    print_table(rows[0], [row.values() for row in rows])
 
 
 def _print_groups(groups: "Sequence[SeedGroup]") -> None:
@@ -89,25 +75,22 @@ def _print_groups(groups: "Sequence[SeedGroup]") -> None:
     from rayfed_ssl.formats import percent
     from tune.terminal import print_table
 
-    rows = []
-    for group in groups:
-        first = group.runs[0]
-        for score, spread in group.scores.items():
-            lowest = group.minimum.get(score)
-            rows.append(
-                [
-                    first.name,
-                    _split(first),
-                    f"{first.rounds}x{first.config.epochs}",
-                    score,
-                    percent(spread.mean),
-                    percent(spread.std),
-                    str(spread.n),
-                    "" if lowest is None else lowest.text(),
-                    ", ".join(map(str, group.seeds)),
-                ]
-            )
-    print_table(["method", "split", "rounds", "score", "mean", "std", "n", "minimum", "seeds"], rows)
+    rows = [
+        {
+            "method": group.runs[0].name,
+            "split": _split(group.runs[0]),
+            "rounds": f"{group.runs[0].rounds}x{group.runs[0].config.epochs}",
+            "score": score,
+            "mean": percent(spread.mean),
+            "std": percent(spread.std),
+            "n": str(spread.n),
+            "minimum": group.minimum[score].text() if score in group.minimum else "",
+            "seeds": ", ".join(map(str, group.seeds)),
+        }
+        for group in groups
+        for score, spread in group.scores.items()
+    ]
+    print_table(rows[0] if rows else (), [row.values() for row in rows])
 
 
 def _split(summary: "Summary") -> str:

@@ -1,7 +1,8 @@
 """`rayfed-ssl list`: what can be named in a configuration."""
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -27,52 +28,35 @@ def list_names(
     print_table(("name", "what it is"), LISTS[kind]().items(), text=2)
 
 
-def _summary(target: Any) -> str:
-    from rayfed_ssl.plugins import summary
-
-    return summary(target)
-
-
-def _methods() -> dict[str, str]:
-    from rayfed_ssl.config.choices import METHOD
+def _configurable(kind: str) -> dict[str, str]:
+    """Describe what a key of the configuration can name, installed plug-ins included."""
+    from rayfed_ssl import plugins
+    from rayfed_ssl.config.choices import METHOD, OBJECTIVE, PARTITION
+    from rayfed_ssl.data.augmentation import VIEWS
+    from rayfed_ssl.data.datasets import DATASETS, dataset_info
+    from rayfed_ssl.evaluation.registry import PROTOCOLS
     from rayfed_ssl.methods import METHODS
-
-    installed = {name: _summary(METHOD.target(name)) for name in METHOD.names() if name not in METHODS}
-    return {name: info.summary for name, info in METHODS.items()} | installed
-
-
-def _objectives() -> dict[str, str]:
-    from rayfed_ssl.config.choices import OBJECTIVE
+    from rayfed_ssl.models import ENCODERS, encoder_info
     from rayfed_ssl.training.state_parts import Parts, describe
 
-    chosen = {name: OBJECTIVE.target(name) for name in OBJECTIVE.names()}
-    return {name: f"{_summary(kind)}: {describe(Parts().over(kind.parts))}" for name, kind in chosen.items()}
+    def method(name: str) -> str:
+        return METHODS[name].summary if name in METHODS else plugins.summary(METHOD.target(name))
 
+    def objective(name: str) -> str:
+        target = OBJECTIVE.target(name)
+        return f"{plugins.summary(target)}: {describe(Parts().over(target.parts))}"
 
-def _partitions() -> dict[str, str]:
-    from rayfed_ssl.config.choices import PARTITION
-
-    return {name: _summary(PARTITION.target(name)) for name in PARTITION.names()}
-
-
-def _datasets() -> dict[str, str]:
-    from rayfed_ssl.data.datasets import DATASETS, dataset_info
-    from rayfed_ssl.plugins import names
-
-    return {name: dataset_info(name).description for name in names("dataset", DATASETS)}
-
-
-def _models() -> dict[str, str]:
-    from rayfed_ssl.models import ENCODERS, encoder_info
-    from rayfed_ssl.plugins import names
-
-    return {name: encoder_info(name).description for name in names("encoder", ENCODERS)}
-
-
-def _views() -> dict[str, str]:
-    from rayfed_ssl.data.augmentation import VIEWS
-
-    return {name: _describe_views(views) for name, views in VIEWS.items()}
+    registries: dict[str, tuple[Iterable[str], Callable[[str], str]]] = {
+        "methods": (METHOD.names(), method),
+        "objectives": (OBJECTIVE.names(), objective),
+        "datasets": (plugins.names("dataset", DATASETS), lambda name: dataset_info(name).description),
+        "partitions": (PARTITION.names(), lambda name: plugins.summary(PARTITION.target(name))),
+        "models": (plugins.names("encoder", ENCODERS), lambda name: encoder_info(name).description),
+        "views": (VIEWS, lambda name: _describe_views(VIEWS[name])),
+        "protocols": (PROTOCOLS, lambda name: f"{PROTOCOLS[name].description}; {PROTOCOLS[name].source}"),
+    }
+    names, summary = registries[kind]
+    return {name: summary(name) for name in names}
 
 
 def _describe_views(views: "Views") -> str:
@@ -82,12 +66,6 @@ def _describe_views(views: "Views") -> str:
     parts += [f"jitter {'/'.join(f'{strength:g}' for strength in first.jitter)}"] if first.jitter else []
     parts += [name for name in ("grayscale", "blur", "solarize", "rotation") if getattr(first, name)]
     return ", ".join(parts) + ("" if views.first == views.second else "; second view differs")
-
-
-def _protocols() -> dict[str, str]:
-    from rayfed_ssl.evaluation.registry import PROTOCOLS
-
-    return {name: f"{protocol.description}; {protocol.source}" for name, protocol in PROTOCOLS.items()}
 
 
 def _recipes() -> dict[str, str]:
@@ -117,14 +95,10 @@ def _describe_sweep(sweep: "Sweep") -> str:
     return f"{sweep.heading}: {sweep.num_trials} trials x {len(sweep.seeds)} seed{'s' * (len(sweep.seeds) > 1)}{after}"
 
 
+CONFIGURABLE = ("methods", "objectives", "datasets", "partitions", "models", "views", "protocols")
+
 LISTS: Mapping[str, Callable[[], dict[str, str]]] = {
-    "methods": _methods,
-    "objectives": _objectives,
-    "datasets": _datasets,
-    "partitions": _partitions,
-    "models": _models,
-    "views": _views,
-    "protocols": _protocols,
+    **{kind: partial(_configurable, kind) for kind in CONFIGURABLE},
     "recipes": _recipes,
     "reproductions": _reproductions,
     "sweeps": _sweeps,
