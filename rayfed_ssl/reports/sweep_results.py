@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from rayfed_ssl.config.strict import StrictModel
+from rayfed_ssl.formats import Unit
 
 
 class GoalResult(StrictModel):
@@ -15,7 +16,7 @@ class GoalResult(StrictModel):
 
     score: str
     maximize: bool
-    unit: str
+    unit: Unit
 
 
 class SearchResult(StrictModel):
@@ -144,7 +145,7 @@ class SweepResults(StrictModel):
 
     @model_validator(mode="after")
     def _check(self) -> "SweepResults":
-        known = {trial.number for trial in self.trials}
-        if not {*self.front, *([self.best.trial] if self.best else [])} <= known:
+        numbers = {trial.number for trial in self.trials}
+        if not {*self.front, *([self.best.trial] if self.best else [])} <= numbers:
             raise ValueError("the best and the front are trials that are not in it")
         return self

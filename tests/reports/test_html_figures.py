@@ -23,6 +23,7 @@ from rayfed_ssl.reports.html.report import write_report
 from rayfed_ssl.reports.html.reproduction_section import side_by_side
 from rayfed_ssl.reports.html.sources import open_sources
 from rayfed_ssl.reports.html.tables import score_title
+from rayfed_ssl.reports.reproduced import ReproductionResults
 
 DIAGNOSTICS = {
     "round": 2,
@@ -187,7 +188,7 @@ def test_an_alternative_is_escaped():
 
 
 def test_ours_the_papers_and_the_difference_stand_side_by_side():
-    table = side_by_side(REPRODUCTION)
+    table = side_by_side(ReproductionResults.model_validate(REPRODUCTION))
     assert table.columns == ("row", "alpha 1")
     flesd, local = (row[1] for row in table.rows)
     assert (flesd.text, flesd.value, flesd.small) == ("50.5 ± 0.71% (n = 2)", 50.5, ("paper 76.2%", "−25.7"))
@@ -200,7 +201,7 @@ def test_a_reproduction_brings_its_runs_along(sweep, tmp_path):
     (folder / "reproduction.json").write_text(json.dumps(REPRODUCTION))
     sources = open_sources([folder])
     assert [(run.name, run.label) for run in sources.runs] == [("flesd", "FLESD")]
-    assert [found.content["title"] for found in sources.reproductions] == ["A table"]
+    assert [table.results.title for table in sources.reproductions] == ["A table"]
     assert open_sources([tmp_path]).reproductions[0].directory == folder
     (folder / "reproduction.json").write_text("{")
     with pytest.raises(ConfigError, match=r"reproduction.json is damaged .*: make it anew"):
@@ -241,15 +242,15 @@ def test_a_reproduction_whose_runs_are_gone_is_shown_without_them(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("reproduction", REPRODUCTION | {"cells": [{"column": "alpha 1"}]}, r"there is no 'cells\.0\.row' in it"),
+        ("reproduction", REPRODUCTION | {"cells": [{"column": "alpha 1"}]}, r"cells\.0\.row is missing"),
         (
             "reproduction",
             REPRODUCTION | {"cells": [CELL | {"mean": "5"}]},
             r"cells\.0\.mean: input should be a valid num",
         ),
-        ("reproduction", [], "it is no table of keys and values"),
+        ("reproduction", [], "input should be a valid dictionary"),
         ("diagnostics", DIAGNOSTICS | {"matrices": None}, r"matrices: input should be a valid dict"),
-        ("diagnostics", DIAGNOSTICS | {"matrices": {"cka": {}}}, r"there is no 'matrices\.cka\.title' in it"),
+        ("diagnostics", DIAGNOSTICS | {"matrices": {"cka": {}}}, r"matrices\.cka\.title is missing"),
     ],
 )
 def test_a_damaged_file_is_one_line_if_named_and_else_left_out(sweep, tmp_path, name, content, message):

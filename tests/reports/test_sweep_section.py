@@ -180,8 +180,8 @@ def test_a_sweep_without_results_shows_its_runs_and_says_so(sweep, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([], "it is no table of keys and values"),
-        ({key: RESULTS[key] for key in RESULTS if key != "trials"}, "there is no 'trials' in it"),
+        ([], "input should be a valid dictionary"),
+        ({key: RESULTS[key] for key in RESULTS if key != "trials"}, "trials is missing"),
         (
             RESULTS | {"best": RESULTS["best"] | {"trial": 9}},
             "the best and the front are trials that are not in it",

@@ -5,18 +5,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
+from rayfed_ssl.config.strict import Model, explain
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.metric_rows import Row
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports import sweep_results
 from rayfed_ssl.reports.diagnose import FILE, Diagnostics
 from rayfed_ssl.reports.measurements import read_measurements
 from rayfed_ssl.reports.reproduced import ReproductionResults
 from rayfed_ssl.reports.summary import Summary, summarize
+from rayfed_ssl.reports.sweep_results import SweepResults
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,19 +46,19 @@ class ReportedRun:
 
 
 @dataclass(frozen=True)
-class Reproduction:
-    """A reproduction's directory and its `reproduction.json` (`reports/reproduced.py` describes it)."""
+class ReportedReproduction:
+    """A reproduction's directory and its `reproduction.json`."""
 
     directory: Path
-    content: dict[str, Any]
+    results: ReproductionResults
 
 
 @dataclass(frozen=True)
-class SweepResults:
-    """A sweep's directory and its `results.json` (`reports/sweep_results.py` describes it)."""
+class ReportedSweep:
+    """A sweep's directory and its `results.json`."""
 
     directory: Path
-    content: dict[str, Any]
+    results: SweepResults
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,9 @@ class Sources:
 
     names: tuple[str, ...]
     runs: tuple[ReportedRun, ...]
-    reproductions: tuple[Reproduction, ...] = ()
+    reproductions: tuple[ReportedReproduction, ...] = ()
     left_out: tuple[str, ...] = ()
-    sweeps: tuple[SweepResults, ...] = ()
+    sweeps: tuple[ReportedSweep, ...] = ()
 
 
 def open_sources(directories: Sequence[Path]) -> Sources:
@@ -117,8 +117,8 @@ class _Search:
     """Collects what directories hold; `runs` tells which of the runs the user has named."""
 
     runs: dict[Path, bool] = field(default_factory=dict)
-    reproductions: list[Reproduction] = field(default_factory=list)
-    sweeps: list[SweepResults] = field(default_factory=list)
+    reproductions: list[ReportedReproduction] = field(default_factory=list)
+    sweeps: list[ReportedSweep] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
     def keep(self, add: Callable[[Path], None], path: Path, named: bool) -> None:
@@ -152,12 +152,12 @@ class _Search:
         return True
 
     def _add_reproduction(self, directory: Path) -> None:
-        content = _read_json(directory / "reproduction.json", ReproductionResults)
-        self.reproductions.append(Reproduction(directory, content))
+        results = _read_json(directory / "reproduction.json", ReproductionResults)
+        self.reproductions.append(ReportedReproduction(directory, results))
         runs = [
             (run, value is not None)
-            for cell in content["cells"]
-            for run, value in zip_longest(cell.get("runs") or [], cell.get("ours") or [])
+            for cell in results.cells
+            for run, value in zip_longest(cell.runs, cell.ours)
             if run
         ]
         self._add_runs(directory, runs)
@@ -172,9 +172,9 @@ class _Search:
             self._add_runs(directory, [(run, False) for run in started])
             self.left_out.append(f"the table of {directory}: the sweep writes it at its end")
             return
-        content = _read_json(directory / "results.json", sweep_results.SweepResults)
-        self.sweeps.append(SweepResults(directory, content))
-        measured = {run: True for trial in content["trials"] if trial["reached"] for run in trial["runs"]}
+        results = _read_json(directory / "results.json", SweepResults)
+        self.sweeps.append(ReportedSweep(directory, results))
+        measured = {run: True for trial in results.trials if trial.reached for run in trial.runs}
         self._add_runs(directory, (dict.fromkeys(started, False) | measured).items())
 
     def _add_runs(self, directory: Path, runs: Iterable[tuple[str, bool]]) -> None:
@@ -191,54 +191,36 @@ class _Search:
             )
 
 
-def _points(directory: Path, sweeps: Sequence[SweepResults]) -> list[str]:
+def _points(directory: Path, sweeps: Sequence[ReportedSweep]) -> list[str]:
     """Name the points of the trials that a run is for."""
     return [
-        trial["label"]
+        trial.label
         for sweep in sweeps
-        for trial in sweep.content["trials"]
-        if any((sweep.directory / run).resolve() == directory for run in trial["runs"])
+        for trial in sweep.results.trials
+        if any((sweep.directory / run).resolve() == directory for run in trial.runs)
     ]
 
 
-def _cells(directory: Path, reproductions: Sequence[Reproduction]) -> list[str]:
+def _cells(directory: Path, reproductions: Sequence[ReportedReproduction]) -> list[str]:
     """Name the cells that a run is for: "FLESD, α=1"; "FedBYOL, Last and Best" where columns show scores of one run."""
     columns: dict[str, list[str]] = {}
     for table in reproductions:
-        for cell in table.content["cells"]:
-            if any(run and (table.directory / run).resolve() == directory for run in cell.get("runs") or []):
-                columns.setdefault(cell["row"], []).append(cell["column"])
-    wide = any(len({cell["column"] for cell in table.content["cells"]}) > 1 for table in reproductions)
+        for cell in table.results.cells:
+            if any(run and (table.directory / run).resolve() == directory for run in cell.runs):
+                columns.setdefault(cell.row, []).append(cell.column)
+    wide = any(len({cell.column for cell in table.results.cells}) > 1 for table in reproductions)
     return [row + (f", {' and '.join(names)}" if wide else "") for row, names in columns.items()]
 
 
 def _open_run(directory: Path) -> ReportedRun:
     record, path = RunRecord.open(directory), directory / FILE
-    diagnostics = Diagnostics.model_validate(_read_json(path, Diagnostics)) if path.is_file() else None
+    diagnostics = _read_json(path, Diagnostics) if path.is_file() else None
     return ReportedRun(directory.name, record, summarize(record), tuple(read_measurements(directory)), diagnostics)
 
 
-def _read_json(path: Path, schema: type[BaseModel]) -> dict[str, Any]:
+def _read_json(path: Path, model: type[Model]) -> Model:
     try:
-        content = json.loads(path.read_text())
+        return model.model_validate(json.loads(path.read_text()))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} is damaged ({error}): make it anew") from None
-    if (problem := _damage(content, schema)) is not None:
-        raise ConfigError(f"{path} is damaged ({problem}): make it anew")
-    return dict(content)
-
-
-def _damage(content: Any, schema: type[BaseModel]) -> str | None:
-    """Say in a few words what is wrong with a file's content first, or None where nothing is."""
-    try:
-        schema.model_validate(content)
-    except ValidationError as error:
-        mistake = error.errors()[0]
-        where = ".".join(map(str, mistake["loc"]))
-        if mistake["type"] == "missing":
-            return f"there is no {where!r} in it"
-        what = mistake["msg"].removeprefix("Value error, ")
-        if not where and mistake["type"] != "value_error":
-            return "it is no table of keys and values"
-        return f"{where}: {what[0].lower()}{what[1:]}" if where else what
-    return None
+        problem = next(explain(error, model)) if isinstance(error, ValidationError) else error
+        raise ConfigError(f"{path} is damaged ({problem}): make it anew") from None
