@@ -1,9 +1,8 @@
-"""What one client's step takes in memory and time: measured in a process of its own, or estimated from the model.
+"""Memory and time of one client's step: measured in a process of its own, or estimated from the model.
 
     python -m rayfed_ssl.engine.client_cost < configuration.json
 
-runs the largest client's step and prints its cost as JSON. Bits depend on none of this: it only says how many steps fit
-beside each other.
+runs the largest client's step and prints its cost as JSON. No result depends on it.
 """
 
 import dataclasses
@@ -49,12 +48,12 @@ SAMPLES = 2
 
 @dataclass(frozen=True)
 class StepCost:
-    """What the step of the largest client takes.
+    """Bytes and seconds of the largest client's step.
 
     Attributes:
-        memory: Bytes of the machine's memory that the process grows by.
-        gpu_memory: Bytes of the GPU at the peak, CUDA's context included; 0 on the CPU.
-        state: Bytes that the client remembers until its next step; None if unknown.
+        memory: What the process grows by.
+        gpu_memory: Peak on the GPU, CUDA's context included; 0 on the CPU.
+        state: Size of the client's state; None if unknown.
         seconds: Time of a local epoch; None if it was not measured.
     """
 
@@ -70,17 +69,12 @@ class StepCost:
 
 
 def step_cost(federation: Federation, device: str) -> StepCost:
-    """Look up what was measured for such a step here, or estimate it.
-
-    Args:
-        federation: The run.
-        device: Where its clients compute, "cpu" or "cuda", which this process need not have.
-    """
+    """Read the recorded cost of such a step on "cpu" or "cuda", which this process need not have, or estimate it."""
     return recorded(federation, device) or estimate(federation, device)
 
 
 def estimate(federation: Federation, device: str) -> StepCost:
-    """Estimate a step from the model: copies of its weights, and what two views leave behind for the backward pass."""
+    """Estimate a step from the model: copies of its weights, and the activations of two views."""
     task, samples = federation.task, largest_client(federation)[1]
     names = {task.encoder, *task.client_encoders}
     batch = min(task.batch, samples)
@@ -94,7 +88,7 @@ def estimate(federation: Federation, device: str) -> StepCost:
 
 
 def activation_bytes(task: Task, architecture: str, batch: int) -> int:
-    """Count what one view of a batch leaves for the backward pass, from a forward pass of two blank samples."""
+    """Count what one view of a batch stores for the backward pass, from a forward pass of two blank samples."""
     model = task.blank(architecture).to_empty(device="cpu").train()
     own = {tensor.untyped_storage().data_ptr() for tensor in model.state_dict().values()}
     kept: dict[int, Tensor] = {}
@@ -113,11 +107,10 @@ def activation_bytes(task: Task, architecture: str, batch: int) -> int:
 
 
 def measure(federation: Federation, gpu_free: int | None = None) -> StepCost:
-    """Run the largest client's step twice, from nothing and from what it then remembers, and note the peak.
+    """Run the largest client's step twice, without and with a state, and measure the peak.
 
-    Args:
-        federation: Best opened with one local epoch: more take longer and no more memory.
-        gpu_free: Bytes of the GPU that were free before this process touched it, to tell CUDA's context by.
+    `gpu_free`, the GPU's free bytes before this process touched it, tells the size of CUDA's context. One local epoch is
+    enough: more take no more memory.
     """
     client_id, _ = largest_client(federation)
     download = federation.method.download(first_state(federation), client_id)
@@ -139,7 +132,7 @@ def _start_peak(device: torch.device) -> int:
 
 
 def _peak() -> int:
-    """Read the highest memory of this process, without the files that it maps, which processes share."""
+    """Peak memory of this process in bytes, without the files that it maps, which processes share."""
     try:
         text = Path("/proc/self/status").read_text()
     except OSError:
@@ -158,14 +151,10 @@ def _gpu_peak(device: torch.device, gpu_free: int | None) -> int:
 
 
 def measure_apart(config: Config, limit: float = MEASURE_TIMEOUT) -> StepCost:
-    """Measure in a process of its own, whose memory nothing else has touched, and put it on record for later runs.
-
-    Args:
-        config: Of the run.
-        limit: Seconds that it may take.
+    """Measure in a new process, for at most `limit` seconds, and record the cost for later runs.
 
     Raises:
-        ConfigError: The step failed there, or did not end; the message says why.
+        ConfigError: The step failed there, or did not end.
     """
     asked = json.dumps(one_epoch(config).dump())
     command = [sys.executable, "-m", "rayfed_ssl.engine.client_cost"]
@@ -216,7 +205,7 @@ def record(federation: Federation, device: str, cost: StepCost) -> None:
 
 
 def _file(federation: Federation, device: str) -> Path:
-    """Name the file after all that the memory of a step depends on."""
+    """Name the file after everything that the memory of a step depends on."""
     tree, here = federation.config.dump(), environment()
     engine = {key: tree["engine"][key] for key in ("precision", "channels_last", "compile", "threads")}
     on = [device, here["versions"], here["hardware"]]

@@ -1,7 +1,6 @@
 """Diagnostics during a run: of each encoder that is scored, and of a round's clients compared with each other.
 
-No method sees them and no state changes: models are copies in evaluation mode, and every draw has a seed of its own. No
-label is read. Images are test images, which no client holds; clients are compared by what they have sent.
+No method sees them, no state changes, no label is read, and every draw has a seed of its own. Images are test images.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -62,9 +61,9 @@ class ModelContent:
     """What a download or an upload holds of a model.
 
     Attributes:
-        weights: Its weights, as far as they were sent.
-        representations: What it makes of the public samples, [P, D].
-        relation: Its relation matrix, packed.
+        weights: Possibly a part of them.
+        representations: Of the public samples, [P, D].
+        relation: Packed relation matrix.
     """
 
     weights: Weights | None = None
@@ -75,8 +74,8 @@ class ModelContent:
 def model_content(message: Any, num_public: int) -> ModelContent:
     """Read what a download or an upload holds of a model, by the kinds that its fields declare.
 
-    Representations count only where there is a row for each public sample: those of clients' own samples, which FedCA and
-    FCL send, cannot be compared across clients.
+    Representations count only with one row for each public sample: those of clients' own samples (FedCA, FCL) cannot be
+    compared across clients.
     """
     content: dict[str, Any] = {}
     for field in fields(message):
@@ -100,11 +99,7 @@ def sample_images(config: Config, dataset: Dataset, most: int) -> np.ndarray:
 
 
 def encoder_diagnostics(encoder: Encoder, config: Config, task: Task, dataset: Dataset) -> Metrics:
-    """Look at one encoder's features of test images, and at those of two seeded views of them.
-
-    Returns:
-        "diag_feature_std", "diag_effective_rank" and "diag_uniformity" of plain images, "diag_alignment" of the two views;
-        nothing without test images.
+    """Measure an encoder's features of test images, and for "diag_alignment" of two seeded views; {} without test images.
 
     Raises:
         ValueError: Features are not finite.
@@ -141,19 +136,9 @@ def client_diagnostics(
 ) -> Metrics:
     """Compare the models of a round's clients by what they sent; the weights of one upload are held at a time.
 
-    Args:
-        round: From 1.
-        download: Gives what a client received at the start of the round.
-        uploads: In ascending client id; each is asked for twice at most.
-        config: The run's seed.
-        task: Models, number format and device.
-        dataset: Its test images.
-        num_public: P.
-
-    Returns:
-        As far as uploads allow, each as mean, "_min" and "_max": "diag_update_norm" over clients, "diag_update_cosine" over
-        clients' mean cosines with the others, "diag_cka", "diag_angle" (medians) and "diag_relation_distance" over pairs;
-        and "diag_angle_lower" and "diag_angle_upper", means of the quartiles over pairs.
+    As far as uploads allow, each as mean, "_min" and "_max": "diag_update_norm" over clients, "diag_update_cosine" over
+    clients' mean cosines with the others, "diag_cka", "diag_angle" (medians) and "diag_relation_distance" over pairs;
+    and the mean quartiles "diag_angle_lower" and "diag_angle_upper".
     """
     chosen = _compared_clients(tuple(uploads), derive_seed(config.seed, Purpose.DIAGNOSTICS, round=round))
     comparison = Comparison(config, task, dataset, num_public)
@@ -175,14 +160,7 @@ def client_diagnostics(
 
 
 class Comparison:
-    """Accumulates a round's comparison of clients: it keeps features and relation matrices, but no weights.
-
-    Args:
-        config: The run's seed.
-        task: Models, number format and device.
-        dataset: Its test images.
-        num_public: P.
-    """
+    """Accumulates a round's comparison of clients: it keeps features and relation matrices, but no weights."""
 
     def __init__(self, config: Config, task: Task, dataset: Dataset, num_public: int) -> None:
         self._task = task
@@ -211,7 +189,7 @@ class Comparison:
         return len(self._drifts) == 1 and len(self._norms) > 1
 
     def cosine(self, sent: ModelContent, received: ModelContent) -> list[float]:
-        """Compute the mean cosine of an update that was added with the others; nothing of a client that sent none."""
+        """Mean cosine of an update that was added with the others; [] for a client without an update."""
         update, (drift,) = update_of(sent, received), self._drifts.values()
         return [] if update is None else [drift.cosine(update)]
 
@@ -225,7 +203,7 @@ class Comparison:
         )
 
     def _representations(self, architecture: str, sent: ModelContent) -> Tensor | None:
-        """Compute representations of the images with the sent encoder, or take those of public samples that were sent."""
+        """Representations by the sent encoder, or the sent ones of public samples."""
         task = self._task
         if sent.weights is not None and len(self._images) and holds(sent.weights, "encoder", architecture, task):
             model = task.model(sent.weights, architecture).encoder

@@ -25,11 +25,7 @@ def update_client(
 
 
 def fill_disk(faults: Sequence[Fault], file: str) -> None:
-    """Fail as a write to a full disk does, if that is due.
-
-    Raises:
-        OSError: It is.
-    """
+    """Fail as a write to a full disk does, if that is due."""
     if any(fault.kind == "full-disk" for fault in faults):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), file)
 

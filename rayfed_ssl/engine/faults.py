@@ -1,7 +1,7 @@
-"""Faults on demand, to see a run survive them: which there are, and when they happen.
+"""Faults that --inject asks for: their kinds, and when they happen.
 
-A fault is written KIND:KEY=VALUE,..., for example kill-actor:round=2,client=3. It happens in its round, `times` times
-at most, however often the step is retried: the driver counts.
+A fault is written KIND:KEY=VALUE,..., for example kill-actor:round=2,client=3. It happens `times` times at most,
+however often the step is retried: the driver counts.
 """
 
 import os
@@ -21,7 +21,7 @@ class FaultKind:
 
     Attributes:
         optional: Keys beside the round.
-        survived: Whether a run comes to the same bits as without, and so `random` may draw it.
+        survived: Whether the run gives the same bits as without, so that `random` may draw it.
         local: Whether it can happen in a run in one process.
     """
 
@@ -67,11 +67,8 @@ class Fault:
     """One fault.
 
     Attributes:
-        kind: Its name in `FAULT_KINDS`.
-        round: When, from 1.
-        client: Whose step; None takes the lowest id of the cohort, and for full-disk the server.
-        times: How often.
-        seconds: How long a slow step sleeps.
+        client: None takes the lowest id of the cohort, and for full-disk the server.
+        seconds: Duration of a slow step.
         drawn: Whether it was drawn at random.
     """
 
@@ -101,7 +98,7 @@ class RandomFaults:
     seed: int
 
     def draw(self, cohorts: Iterable[Sequence[int]]) -> list[Fault]:
-        """Draw them for the rounds with these cohorts, round 1 first; they follow from the seed, round by round."""
+        """Draw them for the cohorts of rounds 1, 2, ..."""
         drawn = []
         for round, cohort in enumerate(cohorts, 1):
             rng = np.random.default_rng([self.seed, round])
@@ -115,16 +112,12 @@ class RandomFaults:
 
 
 def parse_faults(texts: Iterable[str] | None) -> "list[Fault | RandomFaults]":
-    """Read faults; none where there is nothing to read."""
+    """Read the values of --inject."""
     return [parse_fault(text) for text in texts or ()]
 
 
 def parse_fault(text: str) -> Fault | RandomFaults:
-    """Read one fault.
-
-    Raises:
-        ConfigError: It is not written as it should be; the message says how.
-    """
+    """Read one fault."""
     name, _, rest = text.partition(":")
     if name != "random" and name not in FAULT_KINDS:
         raise ConfigError(f"--inject: unknown fault {name!r}{nearest(name, [*FAULT_KINDS, 'random'])}")
@@ -160,19 +153,9 @@ def _number(text: str, key: str, value: str) -> int | float:
 
 
 class Faults:
-    """The faults of a run, each taken out when it happens.
+    """The faults of a run, each removed when it happens.
 
-    Args:
-        wanted: What `parse_fault` gave.
-        rounds: How many the run has.
-        cohort: Who takes part in a round.
-        possible: The kinds that can happen here.
-
-    Attributes:
-        on_fault: Called with each fault just before it happens.
-
-    Raises:
-        ConfigError: One of them can never happen.
+    `on_fault` is called with each fault just before it happens.
     """
 
     def __init__(

@@ -1,7 +1,6 @@
 """A federation made from a configuration: data, shards, task and method, and the pure steps that executors run.
 
-Every process that takes part makes its own from the same configuration; pixels are memory-mapped and so exist once per
-machine. Nothing here survives a step: the same arguments give the same bits in any process.
+Every process opens its own; pixels are memory-mapped. The same arguments give the same bits in any process.
 """
 
 import time
@@ -34,7 +33,7 @@ from rayfed_ssl.seeds import SERVER, Purpose, derive_seed, generator
 
 @dataclass(frozen=True)
 class ClientResult:
-    """What a client's step gives: the upload, its next state, and what may be known of both."""
+    """Result of a client's step."""
 
     upload: Any
     state: Any
@@ -45,7 +44,7 @@ class ClientResult:
 
 @dataclass(frozen=True)
 class ServerResult:
-    """What the server's step gives."""
+    """Result of the server's step."""
 
     state: Any
     metrics: Metrics
@@ -56,10 +55,6 @@ class Federation:
     """Clients, server and task of one run.
 
     Attributes:
-        config: The configuration that everything here follows from.
-        method: The federated method.
-        task: Models, views, local training, device.
-        dataset: Training and test set.
         shards: Rows of the training set by client id; a client whose shard became public is not in it.
         notes: What the run does otherwise than asked, for the user to read.
     """
@@ -84,7 +79,7 @@ class Federation:
 
     @classmethod
     def open(cls, config: Config, on_progress: Callable[[str, int, int], None] | None = None) -> "Federation":
-        """Open the data, decoding it first where no process has done so yet.
+        """Open the data, decoding it first if needed.
 
         Raises:
             ConfigError: The data, the partition or the method's demands do not fit together.
@@ -115,11 +110,7 @@ class Federation:
             raise ConfigError(str(error)) from error
 
     def check_ready(self) -> None:
-        """Refuse, before a run starts or resumes, what it would miss later: the encoder to start from, protocols' data.
-
-        Raises:
-            ConfigError: One of them is not there, or does not fit.
-        """
+        """Raise ConfigError before a run starts or resumes if the encoder to start from or protocols' data do not fit."""
         _ = self.task.start
         check_protocols(self.config.evaluation.chosen, self.config, self.task, self.dataset)
 
@@ -130,7 +121,7 @@ class Federation:
 
     @cached_property
     def _server_public(self) -> Shard | None:
-        """The public samples alone, copied out of the set that holds private ones beside them."""
+        """The public samples alone, copied out of the set that holds private ones."""
         if self.public is None:
             return None
         images, rows = self.public.images.images, self.public.rows
@@ -148,11 +139,7 @@ class Federation:
         return tuple(sorted(int(i) for i in rng.choice(self.client_ids, size=count, replace=False)))
 
     def init_server(self) -> Any:
-        """Make the server's state before round 1.
-
-        Raises:
-            ServerError: The step failed; the message names the cause.
-        """
+        """Make the server's state before round 1."""
         with self._seeded(0, SERVER) as random:
             try:
                 return self.method.init_server(Server(0, self._server_public, self.task, random))
@@ -189,11 +176,7 @@ class Federation:
         return ClientResult(upload, next_state, metrics, ledger, time.perf_counter() - start)
 
     def update_server(self, round: int, state: Any, uploads: Mapping[int, Any]) -> ServerResult:
-        """Aggregate a round; `uploads` is in ascending client id.
-
-        Raises:
-            ServerError: The step failed; the message names round and cause.
-        """
+        """Aggregate a round; `uploads` is in ascending client id."""
         start = time.perf_counter()
         with self._seeded(round, SERVER) as random:
             try:
@@ -213,7 +196,7 @@ class Federation:
         return ServerResult(next_state, metrics, seconds)
 
     def is_diagnosed(self, round: int) -> bool:
-        """Whether clients and encoders are looked at after a round: where any is, the last one."""
+        """Whether clients and encoders get diagnostics after a round: if any round does, the last one."""
         every = self.config.evaluation.diagnostics
         return bool(every) and (round % every == 0 or round == self.config.rounds)
 
@@ -235,14 +218,7 @@ class Federation:
         return BreakEven(self.num_public, dim, parameters, self.config.rounds)
 
     def evaluate(self, encoder: Encoder, name: str, round: int, final: bool) -> Evaluation:
-        """Score an encoder with the training set's labels, which no client is shown, and the test set.
-
-        Returns:
-            Accuracies in [0, 1] by name, as `score` gives them.
-
-        Raises:
-            ServerError: The encoder cannot be scored; the message says why.
-        """
+        """Score an encoder with the training set's labels, which no client sees, and the test set."""
         start = time.perf_counter()
         try:
             metrics = score(encoder, self.config, self.task, self.dataset, final)
@@ -275,7 +251,7 @@ def training_seed(config: Config, round: int, participant: int) -> int:
 
 
 def client_error(config: Config, round: int, client_id: int, cause: str) -> ClientError:
-    """Say which client failed, why, and how to run its step again in one process."""
+    """Name the client that failed, the cause, and the command that replays its step."""
     return ClientError(
         f"client {client_id} failed in round {round} (seed {training_seed(config, round, client_id)}): {cause}; to run "
         f"this step alone and see where: rayfed-ssl replay RUN --round {round} --client {client_id}"
@@ -283,5 +259,5 @@ def client_error(config: Config, round: int, client_id: int, cause: str) -> Clie
 
 
 def round_half_up(value: float) -> int:
-    """Round as people do, not to the even neighbor."""
+    """Round .5 up, not to the even neighbor."""
     return int(value + 0.5)

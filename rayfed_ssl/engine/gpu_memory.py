@@ -1,4 +1,4 @@
-"""GPU memory: what is free, what one process of several may take, when it is given back, what to do when it runs out."""
+"""GPU memory: what is free, the limit of a process that shares a GPU, and advice when it runs out."""
 
 import os
 import re
@@ -21,14 +21,7 @@ UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU and its memory in bytes.
-
-    Attributes:
-        index: Its place among those that this process may use.
-        name: The maker's name for it.
-        total: All of its memory.
-        free: What no process holds.
-    """
+    """A GPU and its memory in bytes; `index` counts those that this process may use."""
 
     index: int
     name: str
@@ -44,8 +37,7 @@ class Gpu:
 def gpus() -> tuple[Gpu, ...]:
     """List the GPUs that this process may use, without taking any of their memory, as asking torch would.
 
-    Returns:
-        () too where the driver's nvidia-smi is not to be had or does not know, as for slices of a GPU.
+    () also where nvidia-smi is missing or does not know, as for slices of a GPU.
     """
     try:
         answer = subprocess.run(QUERY, capture_output=True, text=True, timeout=20, check=True).stdout
@@ -55,12 +47,7 @@ def gpus() -> tuple[Gpu, ...]:
 
 
 def parse_gpus(answer: str, visible: str | None) -> tuple[Gpu, ...]:
-    """Read nvidia-smi's lines.
-
-    Args:
-        answer: One line a GPU: index, uuid, name, total and free MiB.
-        visible: CUDA_VISIBLE_DEVICES: which of them, by index or by the beginning of a uuid; None means all.
-    """
+    """Read nvidia-smi's lines (index, uuid, name, total and free MiB); `visible` is CUDA_VISIBLE_DEVICES."""
     rows = [[word.strip() for word in line.split(",")] for line in answer.splitlines()]
     rows = [row for row in rows if len(row) == 5 and row[3].isdigit() and row[4].isdigit()]
     if visible is not None:
@@ -76,40 +63,28 @@ def _named(rows: Sequence[list[str]], name: str) -> list[str]:
 
 
 def allowance(total: int, share: float, context: int = CONTEXT_BYTES) -> int:
-    """Work out how many bytes of tensors a process may hold of a GPU that it shares.
+    """Bytes of tensors that a process may hold with a `share` below 1 of a GPU of `total` bytes.
 
-    Args:
-        total: The GPU's memory.
-        share: The process's part of it, below 1.
-        context: What every process holds beside its tensors; the server's, which reserves no share, counts as well.
+    Every process holds a `context` beside its tensors, also the server's, which reserves no share.
     """
     return max(0, int(share * (total - context)) - context)
 
 
 def limit_process(share: float | None) -> None:
-    """Keep this process within its share of a GPU, so that it takes nothing from those that have the rest.
-
-    Args:
-        share: Its part; None, 0 and whole GPUs are not limited.
-    """
+    """Limit this process to its share of a GPU; None, 0 and whole GPUs are not limited."""
     if share and share < 1 and torch.cuda.is_available():
         total = torch.cuda.get_device_properties(0).total_memory
         torch.cuda.set_per_process_memory_fraction(allowance(total, share) / total)
 
 
 def release() -> None:
-    """Give back to the GPU what torch keeps for later; without a GPU in use it does nothing."""
+    """Return torch's cached GPU memory; without a GPU in use it does nothing."""
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
 
 
 def explain(error: BaseException, share: float | None = None) -> str:
-    """Say why a step failed: the error, and where memory ran out what was needed, what was there and what to do.
-
-    Args:
-        error: What the step raised.
-        share: The process's part of the GPU, if it has but a part.
-    """
+    """Describe why a step failed; where memory ran out, also what was requested, the limit and what to do."""
     text = str(error)
     if isinstance(error, torch.OutOfMemoryError):
         return _gpu_ran_out(text, share)
@@ -140,7 +115,7 @@ def _advice(needed: int, limit: int, share: float | None) -> str:
 
 
 def even_share(least: float) -> float:
-    """Find the smallest share of a GPU, not below the least, that divides it evenly: 1, 1/2, 1/3, in ten-thousandths."""
+    """Smallest share of a GPU, not below `least`, that divides it evenly: 1, 1/2, 1/3, in ten-thousandths."""
     return int(10_000 / max(1, int(1 / least + 1e-9))) / 10_000
 
 

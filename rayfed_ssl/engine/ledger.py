@@ -16,8 +16,6 @@ class LedgerEntry:
 
     Attributes:
         round: From 1; round 0 is what clients receive before the first.
-        client: The client's id.
-        direction: "down" from the server, "up" to it.
         kind: "weights", "representations", "similarities", "statistics", ...
         field: The field of the Download or Upload; "base.weights" for one of a download that holds another method's.
         bytes: Size of the content, uncompressed and without framing.
@@ -32,12 +30,10 @@ class LedgerEntry:
 
 
 def account(message: Any, round: int, client: int, direction: Direction) -> tuple[LedgerEntry, ...]:
-    """List what a Download or an Upload carries; fields that are None cost nothing and are left out.
-
-    A field that holds another method's Download or Upload says nothing itself: its fields do.
+    """List what a Download or an Upload carries; fields that are None are left out, nested messages are entered.
 
     Raises:
-        TypeError: A field does not say what kind of content it holds.
+        TypeError: A field does not declare what kind of content it holds.
     """
     assert is_node(message), "downloads and uploads are dataclasses"
     return tuple(_entries(message, round, client, direction))

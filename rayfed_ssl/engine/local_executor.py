@@ -1,4 +1,4 @@
-"""The in-process executor: reference semantics, debugger, unit tests. It needs no Ray and gives the same bits."""
+"""The in-process executor: reference semantics without Ray, and the same bits."""
 
 import math
 import time
@@ -18,12 +18,7 @@ from rayfed_ssl.storage.checkpoints import RunState, Stored
 
 
 class LocalExecutor:
-    """Runs every step in this process, clients one after the other in ascending id.
-
-    Args:
-        federation: The federation whose steps are run.
-        faults: Faults to inject.
-    """
+    """Runs every step in this process, clients one after the other in ascending id."""
 
     def __init__(self, federation: Federation, *, faults: Iterable[Fault | RandomFaults] = ()) -> None:
         self.retries = 0
@@ -100,7 +95,7 @@ class LocalExecutor:
             )
 
     def close(self) -> None:
-        """Forget the server's state; it lies in the checkpoint."""
+        """Drop the cached server state."""
         self._server = None
 
     def _store_server(self, state: Any, directory: Directory, name: str) -> Stored:

@@ -1,4 +1,4 @@
-"""What a round leaves behind: reports, scores, and the errors that end it."""
+"""Reports of a round, scores, and the errors that end a run."""
 
 from dataclasses import dataclass
 
@@ -9,15 +9,7 @@ from rayfed_ssl.storage.checkpoints import RunState, Stored
 
 @dataclass(frozen=True)
 class ClientReport:
-    """What is known of a client's step outside of it: never its data, its state or its upload.
-
-    Attributes:
-        client: The client's id.
-        state: Where its next state lies.
-        metrics: Losses and counts.
-        ledger: What it received and sent.
-        seconds: Compute time of the step.
-    """
+    """Report of a client's step: never its data, its state or its upload."""
 
     client: int
     state: Stored
@@ -28,13 +20,7 @@ class ClientReport:
 
 @dataclass(frozen=True)
 class Dropped:
-    """A client that was left out of a round.
-
-    Attributes:
-        client: The client's id.
-        reason: Why, in one line.
-        quarantined: Whether it is left out of all rounds to come.
-    """
+    """A client that was left out of a round, or if `quarantined` of all rounds to come; `reason` is one line."""
 
     client: int
     reason: str
@@ -43,14 +29,11 @@ class Dropped:
 
 @dataclass(frozen=True)
 class ServerReport:
-    """What is known of the server's step outside of it.
+    """Report of the server's step.
 
     Attributes:
-        state: Where its next state lies.
-        metrics: Losses and counts.
-        seconds: Compute time of the step.
-        again: Clients whose uploads were lost, so that they were trained again: what was aggregated, and what their
-            states now are. On another machine these may have other bits than the first ones.
+        again: Clients that were trained again since their uploads were lost: what was aggregated, and their states. On
+            another machine these may have other bits than the first ones.
         dropped: Clients that failed when they were trained again.
     """
 
@@ -76,12 +59,10 @@ class RoundOutcome:
     """A finished round.
 
     Attributes:
-        state: Where everything lies now.
-        clients: Reports in ascending client id.
-        server: The server's report.
-        seconds: Wall time of the round, evaluation not included.
+        clients: In ascending client id.
+        seconds: Wall time of the round without evaluation.
         retries: Client steps that were repeated because their actor died.
-        dropped: Clients of the cohort that were left out, in ascending id; a run with any is degraded.
+        dropped: Clients of the cohort that were left out, in ascending id.
     """
 
     state: RunState
@@ -93,12 +74,12 @@ class RoundOutcome:
 
 
 class ClientError(RuntimeError):
-    """A client's step that failed: the message says round, client, seed and cause, and how to replay it."""
+    """A client's step failed: the message names round, client, seed, cause and the command that replays it."""
 
 
 class ServerError(RuntimeError):
-    """A server's step that failed: the message says round and cause."""
+    """The server's step failed: the message names round and cause."""
 
 
 class QuorumError(ServerError):
-    """A round in which too few clients delivered: the message says how many, and why the others did not."""
+    """Too few clients of a round delivered."""

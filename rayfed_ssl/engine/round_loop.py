@@ -51,11 +51,9 @@ class Listener(Protocol):
 
 
 class Executor(Protocol):
-    """Runs the steps of a federation somewhere; which executor does it changes no bit of any result.
+    """Runs the steps of a federation; which executor does it changes no bit of any result.
 
-    Attributes:
-        retries: Client steps that were repeated because their actor died.
-        faults: Faults to inject.
+    `retries` counts client steps that were repeated because their actor died; `faults` are to be injected.
     """
 
     retries: int
@@ -69,22 +67,15 @@ class Executor(Protocol):
     ) -> tuple[ClientReport, ...]:
         """Run one round's client steps; their uploads stay with the executor.
 
-        Returns:
-            Reports in ascending id of those that delivered; the listener received the others.
-
-        Raises:
-            ClientError: A step failed, and `engine.on_failure` is not to drop it.
+        Returns reports in ascending id of those that delivered; the listener receives the others, unless
+        `engine.on_failure=stop` raises ClientError.
         """
 
     def update_server(self, state: RunState, cohort: Sequence[int], directory: Directory) -> ServerReport:
-        """Aggregate the uploads of the clients that were just trained, and train those again whose uploads were lost.
-
-        Raises:
-            ClientError: One of these failed, and `engine.on_failure` is not to drop it, or no client is left.
-        """
+        """Aggregate the uploads of the clients that were just trained, and train those again whose uploads were lost."""
 
     def evaluate(self, state: RunState, directory: Directory, final: bool) -> tuple[Evaluation, ...]:
-        """Score every encoder that the method shows: kNN alone, or at the end all protocols."""
+        """Score every encoder of the method: kNN alone, or if `final` all protocols."""
 
     def close(self) -> None:
         """Release processes and memory."""
@@ -127,12 +118,9 @@ class RunPlan:
     """The loop's part of the configuration.
 
     Attributes:
-        rounds: T.
-        cohort: Who takes part in a round.
         evaluate_every: kNN after every so many rounds; 0 means at the end only.
-        directory: Where checkpoints go.
         quorum: Part of a cohort that must deliver.
-        quarantined: Clients that are left out of all rounds, with the round since when; grows during the run.
+        quarantined: Round since when a client is left out; grows during the run.
         until: Round after which the loop stops, to be resumed; None goes to the end.
     """
 
@@ -163,15 +151,8 @@ def run_rounds(
 ) -> RunState:
     """Run the federation from the start, or on from a committed round, to the end or to where the plan stops it.
 
-    A round is committed before it is scored and before the next begins, so that a killed run loses at most the
-    running round or score.
-
-    Args:
-        plan: How long and where.
-        executor: Runs the steps.
-        observer: Receives events.
-        state: The committed round to resume from, or None to start.
-        evaluated: Rounds whose scores are on record already.
+    A round is committed before it is scored and before the next begins, so that a killed run loses at most the running
+    round or score. `evaluated` holds rounds whose scores are on record.
     """
     if state is None:
         state = RunState(0, executor.init_server(plan.directory))
@@ -204,11 +185,7 @@ class _DroppedClients:
 
 
 def run_round(plan: RunPlan, executor: Executor, observer: Observer, state: RunState, round: int) -> RoundOutcome:
-    """Run one round: clients, then server.
-
-    Raises:
-        QuorumError: Too few clients delivered.
-    """
+    """Run one round: clients, then server."""
     start, retries = time.perf_counter(), executor.retries
     cohort, dropped_clients = plan.cohort(round), _DroppedClients(observer)
     observer.on_round(round, cohort)

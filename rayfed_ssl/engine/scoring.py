@@ -18,21 +18,10 @@ from rayfed_ssl.training.task import Task
 
 
 def score(encoder: Encoder, config: Config, task: Task, dataset: Dataset, final: bool) -> Metrics:
-    """Score an encoder with the training set's labels and the test set.
+    """Score an encoder with the training set's labels and the test set, as accuracies in [0, 1].
 
-    Args:
-        encoder: Architecture and weights.
-        config: The protocols' settings.
-        task: Models, number format and device.
-        dataset: Training and test set.
-        final: Whether to run the linear probe and `evaluation.protocols` besides the kNN monitor.
-
-    Returns:
-        Accuracies in [0, 1] as "knn", as "supervised" where the objective trains a classifier, and if `final` as "linear"
-        (last epoch), "linear_best" and by the names of the protocols; without labels, of those that bring their own alone.
-
-    Raises:
-        ValueError: Features are not finite.
+    "knn"; "supervised" where the objective trains a classifier; if `final`, "linear" (last epoch), "linear_best" and the
+    protocols by name. Without labels only protocols that bring their own.
     """
     subject = subject_of(encoder, config, task, dataset)
     settings = config.evaluation
@@ -50,12 +39,7 @@ def score(encoder: Encoder, config: Config, task: Task, dataset: Dataset, final:
 
 
 def held_out_notes(config: Config, number: int) -> tuple[str, ...]:
-    """Say what accuracies are of where it is not the test set.
-
-    Args:
-        config: Of the run.
-        number: Samples that it measures on.
-    """
+    """Name the data of accuracies that are not of the test set; `number` is how many samples were held out."""
     share = config.data.validation
     if share is None:
         return ()
@@ -68,11 +52,7 @@ def held_out_notes(config: Config, number: int) -> tuple[str, ...]:
 
 
 def measure(protocol: Protocol, subject: Subject) -> Mapping[str, float]:
-    """Run a protocol.
-
-    Raises:
-        ValueError: It cannot be run on this encoder; the message begins with its name.
-    """
+    """Run a protocol; its ValueErrors begin with its name."""
     try:
         return protocol.measure(subject)
     except ValueError as error:
@@ -80,17 +60,13 @@ def measure(protocol: Protocol, subject: Subject) -> Mapping[str, float]:
 
 
 def subject_of(encoder: Encoder, config: Config, task: Task, dataset: Dataset) -> Subject:
-    """Put an encoder before its data."""
+    """Combine an encoder and its data."""
     train = labeled(config, dataset)
     return Subject(encoder.architecture, encoder.weights, task, train, dataset.test, config.seed)
 
 
 def check_protocols(protocols: Iterable[Protocol], config: Config, task: Task, dataset: Dataset) -> None:
-    """Refuse, before a run begins, protocols that could not be run at its end.
-
-    Raises:
-        ConfigError: The data do not do for one of them.
-    """
+    """Raise ConfigError, before a run begins, for protocols whose data would not do at its end."""
     train = labeled(config, dataset)
     for protocol in protocols:
         try:
@@ -109,7 +85,7 @@ def classifier_accuracy(subject: Subject) -> Metrics:
 
 
 def labeled(config: Config, dataset: Dataset) -> ImageSet:
-    """Select the training samples that probe and monitor see: those with a label, `evaluation.train_limit` at most."""
+    """Select the training samples of probe and monitor: labeled ones, `evaluation.train_limit` at most."""
     train, limit = dataset.train, config.evaluation.train_limit
     rows = np.flatnonzero(train.labels >= 0)
     if limit is not None and limit < len(rows):

@@ -1,11 +1,8 @@
-"""What the server trains before round 1, kept where runs that begin alike find it (`engine.shared`).
+"""Cache of the server's state before round 1, shared by runs that start alike (`engine.shared`).
 
-A start is two files: KEY.safetensors, a state, and KEY.json, its digest and what it was made from. KEY is a digest of all
-that the state may depend on, so a run reads the bits that it would have made itself. A version of this package counts as
-one code: who changes the code of a method deletes the directory.
-
-Whoever finds no start makes it while the others wait, on all machines where the file system has locks for them. Without
-locks each makes its own, which are equal. A start that is damaged does not fit its digest and is made anew.
+KEY.safetensors holds a state, KEY.json its digest and what it was made from. KEY is a digest of everything that the state
+may depend on; a version of this package counts as one code. One run makes a state while the others wait at a file lock.
+A damaged file does not match its digest, and the state is made anew.
 """
 
 import errno
@@ -34,10 +31,10 @@ from rayfed_ssl.trees import digest
 
 
 def first_state(federation: Federation) -> Any:
-    """Make the server's state before round 1, or read what a run that begins alike has made.
+    """Make the server's state before round 1, or read it from the cache.
 
     Raises:
-        ServerError: The step failed; the message names the cause.
+        ServerError: The step failed.
         ConfigError: `engine.shared` cannot be written.
     """
     directory = federation.config.engine.shared
@@ -54,7 +51,7 @@ def first_state(federation: Federation) -> Any:
 
 
 def facts_of(federation: Federation) -> dict[str, Any]:
-    """Collect all that the server's first state may depend on, rather too much than too little."""
+    """Collect everything that the server's first state may depend on."""
     config, task, public = federation.config.dump(), federation.task, federation.public
     # How private samples are divided tells the server nothing; which samples are public is looked at below.
     settings = {key: value for key, value in config.items() if key not in ("engine", "evaluation", "partition")}
@@ -87,7 +84,7 @@ def start_of(federation: Federation) -> dict[str, str] | None:
 
 
 def _read(directory: Path, key: str) -> Any | None:
-    """Read a start; None if there is none, or none that can be trusted."""
+    """Read a cached state; None if it is missing or damaged."""
     try:
         sha256 = json.loads((directory / f"{key}.json").read_text())["sha256"]
         return checkpoints.read(Stored(key + STATES, sha256), directory)

@@ -33,12 +33,7 @@ def _device(name: str) -> torch.device:
 
 
 def build_task(config: Config, dataset: Dataset) -> Task:
-    """Build the task. The encoder that a run starts from is read where weights are drawn: a finished run needs it no more.
-
-    Raises:
-        ConfigError: A name is unknown, the images are not square or the device is not there.
-        ValueError: An encoder cannot take such images.
-    """
+    """Build the task. The encoder that a run starts from is read only where weights are drawn."""
     channels, height, width = dataset.train.shape
     if height != width:
         raise ConfigError(f"images must be square, got {height}x{width} pixels: set data.size")

@@ -9,11 +9,7 @@ from rayfed_ssl.trees import leaves
 
 
 def check_upload(upload: Any, download: Any) -> None:
-    """Refuse an upload that would spoil the round: numbers that are not finite, weights that do not fit those received.
-
-    Raises:
-        ValueError: The message names the field and what is wrong with it.
-    """
+    """Raise ValueError for an upload with numbers that are not finite, or weights that do not fit those received."""
     for name, value in vars(upload).items():
         for path, leaf in leaves(value):
             if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and not _finite(leaf):

@@ -23,28 +23,24 @@ def extract_features(
     device: torch.device | str,
     precision: Precision,
 ) -> Tensor:
-    """Compute features in evaluation mode; the encoder is left as it was, buffers and modes of all its parts included.
+    """Compute float32 features [N, d] on the CPU, in evaluation mode; the encoder's modes and buffers are left as they were.
 
     Args:
         encoder: Images to features [B, d], on the device.
         images: uint8 [N, C, H, W], N at least 1.
-        transform: One batch, uint8 on the device, to what the encoder takes.
+        transform: One uint8 batch on the device to what the encoder takes.
         batch: Images at a time; another one may change the last bits.
         device: Where the encoder is.
         precision: Number format of the encoder.
-
-    Returns:
-        float32 [N, d] on the CPU, in the order of the images.
-
-    Raises:
-        ValueError: There are no images, or the encoder returns anything but [B, d].
     """
     if not len(images):
         raise ValueError("there are no images to compute features of: check the split and its limits")
     rows = []
     with evaluating(encoder), torch.inference_mode(), autocast(precision, device):
         for start in range(0, len(images), batch):
-            features = encoder(transform(_as_tensor(images[start : start + batch]).to(device)))
+            part = images[start : start + batch]
+            part = part if isinstance(part, Tensor) else to_torch(np.ascontiguousarray(part))
+            features = encoder(transform(part.to(device)))
             if not isinstance(features, Tensor) or features.ndim != 2:
                 got = list(features.shape) if isinstance(features, Tensor) else type(features).__name__
                 raise ValueError(f"an encoder must return features [N, d], got {got}: of a Model, give its encoder")
@@ -65,11 +61,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def check_labeled(train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor, *, num_classes: int) -> None:
-    """Check features [N, d] and int labels [N] before an accuracy is computed from them.
-
-    Raises:
-        ValueError: Shapes or labels do not fit, a feature is not finite, or training knows a single class.
-    """
+    """Raise ValueError unless features [N, d] and int labels [N] are valid for an accuracy over at least two classes."""
     for split, features, labels in (("train", train, train_labels), ("test", test, test_labels)):
         if features.ndim != 2 or labels.shape != features.shape[:1] or not len(features):
             raise ValueError(
@@ -89,8 +81,3 @@ def check_labeled(train: Tensor, train_labels: Tensor, test: Tensor, test_labels
         raise ValueError(
             f"all {len(train_labels)} training labels are {int(train_labels[0])}: an accuracy needs at least two classes"
         )
-
-
-def _as_tensor(images: np.ndarray | Tensor) -> Tensor:
-    shared: Tensor = images if isinstance(images, Tensor) else to_torch(np.ascontiguousarray(images))
-    return shared

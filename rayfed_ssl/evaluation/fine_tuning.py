@@ -4,9 +4,7 @@
 - SwAV (Caron et al., NeurIPS 2020; eval_semisup.py of its code), which FCL follows: a linear classifier, SGD with one
   learning rate for the encoder and a higher one for the classifier.
 
-Symbols: N labeled samples, d feature width, K classes, B batch.
-
-Batch-norm uses the statistics of each batch, as in SwAV's code. A last batch of one sample, which has none, is left out.
+Symbols: N labeled samples, d feature width, K classes, B batch. Batch-norm uses each batch's statistics, as in SwAV's code.
 """
 
 import math
@@ -73,7 +71,7 @@ class FineTuning:
         if not all(map(math.isfinite, (*rates, self.momentum, self.weight_decay))):
             raise ValueError(
                 "fine-tuning needs finite lr, head_lr, decay, momentum and weight_decay, got "
-                f"{self.lr}, {self.head_lr}, {self.decay}, {self.momentum}, {self.weight_decay}"
+                f"{(*rates, self.momentum, self.weight_decay)}"
             )
         if self.optimizer == "adam" and self.momentum != FineTuning.momentum:
             raise ValueError("momentum has no meaning for fine-tuning with adam: remove it or take optimizer=sgd")
@@ -83,19 +81,11 @@ class FineTuning:
         return self.lr if self.head_lr is None else self.head_lr
 
     def factor(self, epoch: int) -> float:
-        """Compute what both learning rates are multiplied by in an epoch, counted from 0."""
+        """Multiplier of both learning rates in an epoch, counted from 0."""
         return self.decay ** sum(epoch >= milestone for milestone in self.milestones)
 
     def fit(self, subject: Subject, rows: Tensor) -> Accuracies:
-        """Train a copy of the encoder and a fresh classifier on some samples, and test after every epoch.
-
-        Args:
-            subject: Encoder and data.
-            rows: Training samples whose labels are known, int64 [N], at least two.
-
-        Raises:
-            ValueError: The encoder or the loss is not finite, or there are too few samples.
-        """
+        """Train a copy of the encoder and a fresh classifier on training samples `rows`, int64 [N], and test every epoch."""
         if len(rows) < 2:
             raise ValueError(f"fine-tuning needs at least 2 labeled samples, got {len(rows)}: raise fraction")
         data = Shard.of(subject.train.images, rows.numpy(), subject.task.device, subject.train.labels)

@@ -25,22 +25,9 @@ def knn_accuracy(
     neighbors: int = 200,
     temperature: float = 0.1,
 ) -> float:
-    """Classify test samples by a vote of their nearest training samples, each weighted with exp(cosine / tau).
+    """Share in [0, 1] of test samples that a vote of their nearest training samples, weighted exp(cosine / tau), gets right.
 
-    Args:
-        train: Features, [N, d].
-        train_labels: int64 [N] in 0..K-1, at least two different ones.
-        test: Features, [M, d].
-        test_labels: int64 [M] in 0..K-1.
-        num_classes: K.
-        neighbors: k; at most N are asked.
-        temperature: tau.
-
-    Returns:
-        Share of test samples whose label wins the vote, in [0, 1]. A tie goes to the lowest label.
-
-    Raises:
-        ValueError: Inputs do not fit together, or training labels are all one class.
+    `train` is [N, d], `test` [M, d], labels int64 in 0..K-1. A tie goes to the lowest label.
     """
     check_labeled(train, train_labels, test, test_labels, num_classes=num_classes)
     if neighbors < 1 or temperature <= 0:
@@ -55,17 +42,10 @@ def knn_accuracy(
 
 
 def votes(similarity: Tensor, labels: Tensor, temperature: float, num_classes: int) -> Tensor:
-    """Sum the neighbors' weights by label.
+    """Sum neighbors' weights by label: sum_i 1[label_i = c] exp((s_i - s_1) / tau), [M, K].
 
-    Args:
-        similarity: Cosines of each sample's neighbors, highest first, [M, k].
-        labels: The neighbors' labels, [M, k].
-        temperature: tau.
-        num_classes: K.
-
-    Returns:
-        sum_i 1[label_i = c] exp((s_i - s_1) / tau), [M, K]. The common factor exp(s_1 / tau), which would overflow at low
-        temperatures, changes no vote.
+    `similarity` holds cosines [M, k], highest first. The common factor exp(s_1 / tau), which would overflow at low
+    temperatures, changes no vote.
     """
     weights = ((similarity - similarity[:, :1]) / temperature).exp()
     return torch.zeros(len(labels), num_classes, dtype=weights.dtype, device=weights.device).scatter_add_(

@@ -1,11 +1,9 @@
 """Linear probe: softmax regression on frozen features; by default FLESD's, which is MoCo's with another learning rate.
 
 He, Fan, Wu, Xie, Girshick: Momentum Contrast, CVPR 2020, section 4.1; FLESD's settings from the authors' code.
+The gradient is written out instead of autograd: 60 epochs on 10,000 x 512 take about a second.
 
 Symbols: N training samples, M test samples, d feature width, K classes, B batch.
-
-The encoder is frozen, so features are computed once and the probe's gradient is written out: no autograd, 60 epochs on
-10,000 x 512 in about a second. FLESD draws a crop and a flip per sample and epoch; `fit_augmented` does so, `fit` does not.
 """
 
 import math
@@ -13,13 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from rayfed_ssl.evaluation.features import check_labeled, extract_features
-from rayfed_ssl.models.precision import Precision
+from rayfed_ssl.evaluation.features import check_labeled
 from rayfed_ssl.training.optimizers import BETAS, EPSILON
 
 
@@ -28,9 +24,8 @@ class ProbeResult(NamedTuple):
 
     Attributes:
         last: Test accuracy after the last epoch; the headline.
-        best: Highest test accuracy of any epoch. It is chosen on the test set, so it flatters.
-        train_accuracy: Training accuracy of the final weights, on the last epoch's features.
-        loss: Mean cross entropy of the final weights, on the last epoch's features.
+        best: Highest test accuracy of any epoch, chosen on the test set.
+        train_accuracy: Of the final weights, on the last epoch's features, as is the loss.
     """
 
     last: float
@@ -71,18 +66,15 @@ class LinearProbe:
     shuffle: bool = True
 
     def __post_init__(self) -> None:
-        if self.lr <= 0 or self.batch < 1 or self.epochs < 1:
-            raise ValueError(
-                f"the linear probe needs lr above 0, batch and epochs of at least 1, got {self.lr}, {self.batch}, "
-                f"{self.epochs}"
-            )
-        if self.decay <= 0:
-            raise ValueError(f"the linear probe needs decay above 0, got {self.decay}")
         rates = (self.lr, self.decay, self.momentum, self.weight_decay, self.init_std)
+        if min(self.lr, self.decay) <= 0 or min(self.batch, self.epochs) < 1:
+            raise ValueError(
+                "the linear probe needs lr and decay above 0, batch and epochs of at least 1, got "
+                f"{self.lr}, {self.decay}, {self.batch}, {self.epochs}"
+            )
         if not all(map(math.isfinite, rates)):
             raise ValueError(
-                "the linear probe needs finite lr, decay, momentum, weight_decay and init_std, got "
-                + ", ".join(map(str, rates))
+                f"the linear probe needs finite lr, decay, momentum, weight_decay and init_std, got {rates}"
             )
         if self.optimizer == "adam" and self.momentum != LinearProbe.momentum:
             raise ValueError("momentum has no meaning for a linear probe with adam: remove it or take optimizer=sgd")
@@ -96,82 +88,19 @@ class LinearProbe:
         *,
         num_classes: int,
         generator: torch.Generator,
+        fresh: Callable[[], Tensor] | None = None,
     ) -> ProbeResult:
-        """Train on cached features.
+        """Train on features [N, d], in their dtype and on their device, and test on [M, d]; labels are int64 in 0..K-1.
 
-        Args:
-            train: Features, [N, d]; computed in their dtype and on their device.
-            train_labels: int64 [N] in 0..K-1, at least two different ones.
-            test: Features, [M, d].
-            test_labels: int64 [M] in 0..K-1.
-            num_classes: K.
-            generator: On the CPU; draws the initial weights and the order of samples.
-
-        Raises:
-            ValueError: Inputs do not fit together, training labels are all one class, or the probe diverged.
+        `generator` on the CPU draws the initial weights and the order of samples. `fresh` gives other features of the
+        training samples for each epoch after the first, as FLESD and MoCo do.
         """
-        return self._fit(train, None, train_labels, test, test_labels, num_classes, generator)
-
-    def fit_augmented(
-        self,
-        encoder: nn.Module,
-        images: np.ndarray | Tensor,
-        train_labels: Tensor,
-        test: Tensor,
-        test_labels: Tensor,
-        *,
-        num_classes: int,
-        generator: torch.Generator,
-        view: Callable[[Tensor, torch.Generator], Tensor],
-        device: torch.device | str,
-        precision: Precision,
-        batch: int = 512,
-    ) -> ProbeResult:
-        """Train on features of a fresh random view of each image in every epoch, as FLESD and MoCo do.
-
-        Args:
-            encoder: Images to features [B, d], on the device; stays frozen in evaluation mode.
-            images: uint8 [N, C, H, W].
-            train_labels: int64 [N], as in `fit`.
-            test: Features of unaugmented test images, [M, d].
-            test_labels: int64 [M], as in `fit`.
-            num_classes: K.
-            generator: On the CPU; draws views, initial weights and the order of samples.
-            view: One uint8 batch on the device to one random, normalized view of each image.
-            device: Where the encoder is.
-            precision: Number format of the encoder.
-            batch: Images at a time through the encoder.
-
-        Raises:
-            ValueError: As in `fit`.
-        """
-
-        def features() -> Tensor:
-            return extract_features(
-                encoder, images, lambda part: view(part, generator), batch=batch, device=device, precision=precision
-            )
-
-        return self._fit(features(), features, train_labels, test, test_labels, num_classes, generator)
-
-    def learning_rate(self, epoch: int) -> float:
-        """Compute the learning rate of an epoch, counted from 0."""
-        return self.lr * self.decay ** sum(epoch >= milestone for milestone in self.milestones)
-
-    def _fit(
-        self,
-        train: Tensor,
-        fresh: Callable[[], Tensor] | None,
-        train_labels: Tensor,
-        test: Tensor,
-        test_labels: Tensor,
-        num_classes: int,
-        generator: torch.Generator,
-    ) -> ProbeResult:
         check_labeled(train, train_labels, test, test_labels, num_classes=num_classes)
         train_labels, test_labels = train_labels.to(train.device), test_labels.to(train.device)
-        scale = _standardizer(train) if self.standardize else _unscaled
+        scale = _standardizer(train) if self.standardize else lambda features: features
         train, test = _with_ones(scale(train)), _with_ones(scale(test.to(train)))
-        weights = self._initial_weights(num_classes, train, generator)
+        weights = train.new_zeros(num_classes, train.shape[1])  # the last column is the bias
+        weights[:, :-1] = torch.randn(num_classes, train.shape[1] - 1, generator=generator) * self.init_std
         descent = _Descent(self, weights)
         accuracies = []
         for epoch in range(self.epochs):
@@ -186,16 +115,14 @@ class LinearProbe:
         loss = float(F.cross_entropy(logits, train_labels))
         return ProbeResult(accuracies[-1], max(accuracies), _accuracy(logits, train_labels), loss)
 
+    def learning_rate(self, epoch: int) -> float:
+        """Learning rate of an epoch, counted from 0."""
+        return self.lr * self.decay ** sum(epoch >= milestone for milestone in self.milestones)
+
     def _finite(self, logits: Tensor) -> Tensor:
         if not bool(logits.isfinite().all()):
             raise ValueError(f"the linear probe diverged at learning rate {self.lr:g}: lower it")
         return logits
-
-    def _initial_weights(self, num_classes: int, train: Tensor, generator: torch.Generator) -> Tensor:
-        """Draw the weights with the bias, 0, as last column, [K, d + 1]."""
-        weights = torch.zeros(num_classes, train.shape[1], dtype=train.dtype, device=train.device)
-        weights[:, :-1] = torch.randn(num_classes, train.shape[1] - 1, generator=generator) * self.init_std
-        return weights
 
 
 class _Descent:
@@ -227,16 +154,7 @@ class _Descent:
 
 
 def cross_entropy_gradient(weights: Tensor, features: Tensor, labels: Tensor) -> Tensor:
-    """Differentiate the mean cross entropy of softmax(features @ weights.T) by the weights.
-
-    Args:
-        weights: [K, d].
-        features: [B, d].
-        labels: int64 [B].
-
-    Returns:
-        (softmax - one_hot).T @ features / B, [K, d].
-    """
+    """(softmax(F W^T) - one_hot)^T F / B [K, d], of the mean cross entropy; weights W [K, d], features F [B, d]."""
     error = torch.softmax(features @ weights.T, dim=1)
     error[torch.arange(len(labels), device=labels.device), labels] -= 1
     return error.T @ features / len(labels)
@@ -247,10 +165,6 @@ def _standardizer(train: Tensor) -> Callable[[Tensor], Tensor]:
     # A feature that never varies carries nothing: it becomes 0 rather than a division by 0.
     inverse = torch.where(deviation > 0, 1 / deviation, 0)
     return lambda features: (features - mean) * inverse
-
-
-def _unscaled(features: Tensor) -> Tensor:
-    return features
 
 
 def _with_ones(features: Tensor) -> Tensor:

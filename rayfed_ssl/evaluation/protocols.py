@@ -3,26 +3,27 @@
 import dataclasses
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self
 
 import torch
 from pydantic import ConfigDict, TypeAdapter, ValidationError
+from torch import Tensor
 
 from rayfed_ssl.data.datasets import DATASETS, open_dataset
 from rayfed_ssl.data.image_store import Dataset, ImageSet
 from rayfed_ssl.data.labels import Choice, label_subset
 from rayfed_ssl.errors import ConfigError, nearest
+from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.evaluation.fine_tuning import FineTuning
 from rayfed_ssl.evaluation.knn import knn_accuracy
-from rayfed_ssl.evaluation.linear_probe import LinearProbe, ProbeResult
+from rayfed_ssl.evaluation.linear_probe import LinearProbe
 from rayfed_ssl.evaluation.subject import Subject, scores
-from rayfed_ssl.seeds import Purpose, derive_seed
+from rayfed_ssl.seeds import Purpose, derive_seed, generator
 from rayfed_ssl.training.task import Task
-
-ProtocolT = TypeVar("ProtocolT", bound="Protocol")
 
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 
@@ -43,44 +44,31 @@ class Protocol(ABC):
 
     @abstractmethod
     def measure(self, subject: Subject) -> Mapping[str, float]:
-        """Compute accuracies in [0, 1] by score name.
-
-        Raises:
-            ValueError: The encoder diverged, or the data do not do for this protocol.
-        """
+        """Compute accuracies in [0, 1] by score name; ValueError if the encoder diverged or the data do not fit."""
 
     def suits(self, subject: Subject) -> bool:
-        """Tell whether there is something to measure: labels, unless the protocol brings its own."""
+        """Whether there are labels to measure with."""
         return subject.is_labeled
 
     def check(self, task: Task, train: ImageSet, seed: int) -> None:  # noqa: B027 - most can work with any data
-        """Refuse data that this protocol cannot work with, before a run begins.
-
-        Raises:
-            ValueError: The message says why.
-        """
+        """Raise ValueError, before a run begins, for data that this protocol cannot work with."""
 
     def settings(self) -> dict[str, Any]:
         """Give all settings as plain data."""
-        return {name: getattr(owner, name) for name, owner in _owners(self)}
+        return {name: getattr(owner, name) for name, (_, owner) in _owners(self)}
 
-    def changed(self: ProtocolT, changes: Mapping[str, Any]) -> ProtocolT:
-        """Change settings by name.
-
-        Raises:
-            ConfigError: There is no such setting, or it cannot have this value.
-        """
+    def changed(self, changes: Mapping[str, Any]) -> Self:
+        """Change settings by name; pydantic checks their values."""
         owners = dict(_owners(self))
-        inner: dict[str, dict[str, Any]] = {}
-        direct: dict[str, Any] = {}
+        changed: dict[str | None, dict[str, Any]] = {}
         for name, value in changes.items():
             if name not in owners:
                 raise ConfigError(f"protocol {self.name} has no setting {name!r}{nearest(name, owners)}")
-            place = next((f.name for f in dataclasses.fields(self) if getattr(self, f.name) is owners[name]), None)
-            target = direct if owners[name] is self or place is None else inner.setdefault(place, {})
-            target[name] = self._valid(owners[name], name, value)
+            part, owner = owners[name]
+            changed.setdefault(part, {})[name] = self._valid(owner, name, value)
         try:
-            parts = {place: replace(getattr(self, place), **fields) for place, fields in inner.items()}
+            direct = changed.pop(None, {})
+            parts = {part: replace(getattr(self, part), **fields) for part, fields in changed.items() if part}
             return replace(self, **direct, **parts)
         except ValueError as error:
             raise ConfigError(f"protocol {self.name}: {error}") from None
@@ -95,14 +83,14 @@ class Protocol(ABC):
             raise ConfigError(f"protocol {self.name}: {name}: {why}, got {value!r}") from None
 
 
-def _owners(protocol: Protocol) -> Iterator[tuple[str, Any]]:
-    """List every setting's name with the dataclass that holds it: the protocol, or a part of it."""
+def _owners(protocol: Protocol) -> Iterator[tuple[str, tuple[str | None, Any]]]:
+    """List every setting's name with the dataclass that holds it, and the protocol's field if it is a part of it."""
     for field in dataclasses.fields(protocol):
         part = getattr(protocol, field.name)
         if dataclasses.is_dataclass(part):
-            yield from ((inner.name, part) for inner in dataclasses.fields(part))
+            yield from ((inner.name, (field.name, part)) for inner in dataclasses.fields(part))
         elif field.name not in ("name", "description", "source"):
-            yield field.name, protocol
+            yield field.name, (None, protocol)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,26 +134,27 @@ class Linear(Protocol):
 
     def measure(self, subject: Subject) -> Mapping[str, float]:
         """Train the classifier and test it after every epoch."""
-        result = self.fit(subject)
-        return scores(self.name, result.last, result.best)
+        task = subject.task
+        random = generator("cpu", derive_seed(subject.seed, Purpose.EVALUATION))
+        crop_random = random if task.device.type == "cpu" else subject.device_generator()
+        crop = partial(subject.crop, random=crop_random)
 
-    def fit(self, subject: Subject) -> ProbeResult:
-        """Train the classifier."""
+        def cropped_features() -> Tensor:
+            return extract_features(
+                subject.encoder, subject.train.images, crop, device=task.device, precision=task.precision
+            )
+
         train, test = subject.labels
-        common: dict[str, Any] = {"num_classes": subject.train.num_classes, "generator": subject.cpu_generator()}
-        if not self.augment:
-            return self.probe.fit(subject.train_features, train, subject.test_features, test, **common)
-        return self.probe.fit_augmented(
-            subject.encoder,
-            subject.train.images,
+        result = self.probe.fit(
+            cropped_features() if self.augment else subject.train_features,
             train,
             subject.test_features,
             test,
-            view=subject.cropper(),
-            device=subject.task.device,
-            precision=subject.task.precision,
-            **common,
+            num_classes=subject.train.num_classes,
+            generator=random,
+            fresh=cropped_features if self.augment else None,
         )
+        return scores(self.name, result.last, result.best)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,11 +181,7 @@ class SemiSupervised(Protocol):
         self.rows(train, seed)
 
     def rows(self, train: ImageSet, seed: int) -> Any:
-        """Choose the samples whose labels are known.
-
-        Raises:
-            ValueError: They are fewer than the classes.
-        """
+        """Choose the samples whose labels are known."""
         rows = label_subset(train.labels, self.fraction, self.subset, derive_seed(seed, Purpose.EVALUATION))
         if len(rows) < train.num_classes:
             raise ValueError(
@@ -225,7 +210,7 @@ class Transfer(Protocol):
     def measure(self, subject: Subject) -> Mapping[str, float]:
         """Fine-tune on the other dataset's training samples, and test on its test samples after every epoch."""
         target = self.open(subject.task)
-        other = subject.on(target.train, target.test)
+        other = replace(subject, train=target.train, test=target.test)
         rows = torch.from_numpy((target.train.labels >= 0).nonzero()[0])
         return scores(self.name, *self.tuning.fit(other, rows))
 
@@ -238,11 +223,7 @@ class Transfer(Protocol):
         self.open(task)
 
     def open(self, task: Task) -> Dataset:
-        """Open the other dataset in the size and with the channels that the encoder is used to.
-
-        Raises:
-            ValueError: There is none, or it cannot be opened.
-        """
+        """Open the other dataset in the size and with the channels that the encoder is used to."""
         if self.dataset is None:
             raise ValueError(
                 f"{self.name} needs a dataset to transfer to: set dataset, for example dataset=cifar10 or "
@@ -251,8 +232,7 @@ class Transfer(Protocol):
         name, _, path = self.dataset.partition(":")
         if name not in DATASETS:
             raise ValueError(f"{self.name}: unknown dataset {name!r}{nearest(name, DATASETS)}")
-        opened: Callable[..., Dataset] = open_dataset
-        return opened(
+        return open_dataset(
             name,
             path=Path(path) if path else None,
             size=task.size,

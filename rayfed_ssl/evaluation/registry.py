@@ -108,18 +108,14 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
 
 
 def configured(name: str, changes: Mapping[str, Any]) -> Protocol:
-    """Take a protocol by name and change its settings.
-
-    Raises:
-        ConfigError: There is no such protocol or setting, or a value does not fit.
-    """
+    """Take a protocol by name and change its settings."""
     if name not in PROTOCOLS:
         raise ConfigError(f"unknown protocol {name!r}{nearest(name, PROTOCOLS)}")
     return PROTOCOLS[name].changed(changes)
 
 
 def is_score(name: str) -> bool:
-    """Whether a measured number is an encoder's accuracy: a protocol's, or one that runs have always."""
+    """Whether a measured number is an encoder's accuracy."""
     return name.removesuffix(BEST) in {"knn", "linear", "supervised", *PROTOCOLS}
 
 

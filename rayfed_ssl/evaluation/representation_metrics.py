@@ -27,12 +27,8 @@ from rayfed_ssl.trees import Weights
 def feature_std(features: Tensor) -> float:
     """Mean over dimensions of the standard deviation of unit-length features, relative to 1 / sqrt(d) (Chen & He, 4.1).
 
-    Args:
-        features: [N, d].
-
-    Returns:
-        In [0, 1]: 0 if all samples share one direction, 1 if directions are spread evenly about 0. Features after a ReLU
-        have no negative entries and stay below it. Of one sample 0.
+    In [0, 1]: 0 if all samples of [N, d] share one direction, 1 if directions are spread evenly about 0. Features after a
+    ReLU stay below 1.
     """
     units = F.normalize(_exact(features), dim=1)
     return float(units.std(dim=0, correction=0).mean()) * math.sqrt(units.shape[1])
@@ -41,11 +37,7 @@ def feature_std(features: Tensor) -> float:
 def effective_rank(features: Tensor) -> float:
     """Exponential of the entropy of the singular values, which are normalized to sum to 1 (Roy & Vetterli, Definition 1).
 
-    Args:
-        features: [N, d], neither centered nor normalized.
-
-    Returns:
-        In [1, min(N, d)]: how many directions the features use; 1 for features that are multiples of one, or all 0.
+    In [1, min(N, d)]: how many directions the features [N, d] use, neither centered nor normalized.
     """
     values = torch.linalg.svdvals(_exact(features))
     if not values.sum() > 0:
@@ -54,15 +46,7 @@ def effective_rank(features: Tensor) -> float:
 
 
 def alignment(first: Tensor, second: Tensor) -> float:
-    """Mean squared distance of two views' unit-length features (Wang & Isola, L_align with alpha = 2).
-
-    Args:
-        first: Features of one random view of each sample, [N, d].
-        second: Those of another, [N, d].
-
-    Returns:
-        In [0, 4]; 0 if no augmentation moves a feature, collapsed ones included.
-    """
+    """Mean squared distance of two views' unit-length features [N, d], in [0, 4] (Wang & Isola, L_align with alpha = 2)."""
     units = F.normalize(_exact(first), dim=1), F.normalize(_exact(second), dim=1)
     return float((units[0] - units[1]).square().sum(dim=1).mean())
 
@@ -70,11 +54,7 @@ def alignment(first: Tensor, second: Tensor) -> float:
 def uniformity(features: Tensor) -> float:
     """Log of the mean over pairs of exp(-2 ||f_i - f_j||^2) (Wang & Isola, L_uniform with t = 2).
 
-    Args:
-        features: [N, d].
-
-    Returns:
-        In (-8, 0]: the lower, the more evenly the sphere is filled; 0 if all samples lie in one point. Of one sample 0.
+    In (-8, 0]: the lower, the more evenly the features [N, d] fill the sphere.
     """
     if len(features) < 2:
         return 0.0
@@ -93,14 +73,9 @@ def centered_gram(features: Tensor) -> Tensor:
 
 
 def cka(first: Tensor, second: Tensor) -> float:
-    """Linear CKA: HSIC(K, L) / sqrt(HSIC(K, K) HSIC(L, L)) (Kornblith et al., Eq. 3 and Table 1).
+    """Linear CKA of two models' `centered_gram` [N, N]: HSIC(K, L) / sqrt(HSIC(K, K) HSIC(L, L)) (Kornblith et al., Eq. 3).
 
-    Args:
-        first: `centered_gram` of one model's features, [N, N].
-        second: That of another's for the same samples; widths may differ.
-
-    Returns:
-        In [0, 1]: 1 if features agree up to rotation and scale; 0 if they have nothing in common, or one set is constant.
+    In [0, 1]: 1 if features agree up to rotation and scale; 0 if they have nothing in common, or one set is constant.
     """
     return min(1.0, max(0.0, float((first * second).sum())))
 
@@ -114,15 +89,9 @@ class Angles(NamedTuple):
 
 
 def angles(first: Tensor, second: Tensor) -> Angles:
-    """Angles between two models' features of the same sample (FedCA, Figure 4).
+    """Quartiles in degrees of the angles between two models' features [N, d] of the same samples (FedCA, Figure 4).
 
-    Args:
-        first: [N, d].
-        second: [N, d], of the same samples in the same order.
-
-    Returns:
-        Quartiles in [0, 180] degrees; with features after a ReLU, which have no negative entries, at most 90. A feature
-        that is 0 has no direction: 90 from every other one, 0 from another 0.
+    A feature that is 0 has no direction: 90 from every other one, 0 from another 0.
     """
     one, other = F.normalize(_exact(first), dim=1), F.normalize(_exact(second), dim=1)
     # From chord and sum, as arccos loses half the digits near 0 degrees.
@@ -133,14 +102,7 @@ def angles(first: Tensor, second: Tensor) -> Angles:
 
 
 def relation(projections: Tensor) -> Tensor:
-    """Pack the relation matrix R of Z = QR, as FedFoA's clients do (FedFoA, Eq. 4).
-
-    Args:
-        projections: Z, [N, n].
-
-    Returns:
-        Upper triangle with a non-negative diagonal, row by row, [n (n + 1) / 2].
-    """
+    """Pack the relation matrix R of Z = QR, Z [N, n], as FedFoA's clients do (Eq. 4): upper triangle, [n (n + 1) / 2]."""
     return triangle(factorize(filled(_exact(projections)))[1])
 
 
@@ -150,12 +112,9 @@ def relation_distance(first: Tensor, second: Tensor) -> float:
 
 
 class Drift:
-    """How far clients' updates point the same way, in the making: one update at a time is held, never a pair.
+    """Directions of clients' updates, compared one update at a time.
 
     The mean cosine of one update with K - 1 others needs their unit vectors' sum alone, so each client is passed twice.
-
-    Attributes:
-        count: K, updates that were added.
     """
 
     def __init__(self) -> None:
@@ -185,7 +144,7 @@ def _norm(update: Weights) -> float:
 
 
 class FalseNegatives(NamedTuple):
-    """Expected share of a client's negatives that have the class of the sample they are told from.
+    """Expected share of a client's negatives that have the class of their anchor.
 
     Attributes:
         local: Among the client's own negatives Q_l; 1 / m for m equally frequent classes.
@@ -199,13 +158,9 @@ class FalseNegatives(NamedTuple):
 
 
 def false_negatives(counts: Tensor) -> list[FalseNegatives]:
-    """Compute each client's false-negative ratios from the labels of the partition (FCL, Eq. 4 and 5).
+    """Compute each client's false-negative ratios from samples by client and class, [K, C] (FCL, Eq. 4 and 5).
 
-    FCL writes them for m equally frequent classes; here a class is as frequent as it is. As there, banks are equally
-    large, and q and its negatives are drawn from the client's samples. Labels are needed: no client could compute this.
-
-    Args:
-        counts: Samples by client and class, [K, C], at least one in each row.
+    FCL writes them for m equally frequent classes; here a class is as frequent as it is. Banks are equally large.
     """
     shares = _exact(counts) / _exact(counts).sum(dim=1, keepdim=True)
     same = shares @ shares.T

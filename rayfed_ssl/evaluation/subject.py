@@ -1,6 +1,6 @@
 """What an evaluation protocol looks at: an encoder, and labeled data that no client has shown."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -23,11 +23,8 @@ class Subject:
     """An encoder under evaluation. Features are computed when a protocol first asks for them, and kept.
 
     Attributes:
-        architecture: The encoder's name in `ENCODERS`.
         weights: Of encoder and heads.
-        task: Models, normalization, number format and device.
         train: Labeled training samples; no label is -1.
-        test: Test samples.
         seed: The run's. Each protocol draws from a fresh stream of it, so no protocol depends on those before it.
     """
 
@@ -38,16 +35,8 @@ class Subject:
     test: ImageSet
     seed: int
 
-    def on(self, train: ImageSet, test: ImageSet) -> "Subject":
-        """The same encoder with other data."""
-        return replace(self, train=train, test=test)
-
     def model(self) -> Model:
-        """Make a copy of the model, in training mode and on the device, to be changed at will.
-
-        Raises:
-            ValueError: A weight is not finite.
-        """
+        """Make a copy of the model, in training mode on the device; ValueError if a weight is not finite."""
         model = self.task.model(self.weights, self.architecture)
         for name, value in model.state_dict().items():
             if not bool(value.isfinite().all()):
@@ -84,24 +73,10 @@ class Subject:
         transform = partial(normalize, recipe=self.task.views.first)
         return extract_features(module, images, transform, device=self.task.device, precision=self.task.precision)
 
-    def cpu_generator(self) -> torch.Generator:
-        """Start the stream that orders samples and draws layers."""
-        return generator("cpu", derive_seed(self.seed, Purpose.EVALUATION))
-
     def crop(self, images: Tensor, random: torch.Generator) -> Tensor:
-        """Draw a crop and a flip of each image, normalized as the encoder is used to: [B, C, S, S].
-
-        Args:
-            images: uint8 [B, C, H, W] on the task's device.
-            random: Draws them; it must be on the images' device.
-        """
+        """Draw a crop and a flip of each uint8 image, normalized as the encoder is used to: [B, C, S, S]."""
         first = self.task.views.first
         return augment(images, replace(PROBE_VIEW, mean=first.mean, std=first.std), random, size=self.task.size)
-
-    def cropper(self) -> Callable[[Tensor, torch.Generator], Tensor]:
-        """Draw crops from the caller's generator where it lies with the images, and else from one of the seed there."""
-        own = None if self.task.device.type == "cpu" else self.device_generator()
-        return lambda images, random: self.crop(images, random if own is None else own)
 
     def device_generator(self) -> torch.Generator:
         """Start the stream of what is drawn on the device."""
@@ -117,5 +92,5 @@ class Subject:
 
 
 def scores(name: str, last: float, best: float) -> Mapping[str, float]:
-    """Name a protocol's accuracies in [0, 1]: the last epoch's, and the best epoch's, which the test set has chosen."""
+    """Name a protocol's accuracies: the last epoch's, and the best epoch's, which the test set has chosen."""
     return {name: last, f"{name}_best": best}

@@ -60,7 +60,7 @@ MISTAKES = {
     "negative temperature": (["method.temperature=-1"], "method.temperature must be above 0, got -1.0"),
     "momentum out of range": (["method.momentum=1.5"], "method.momentum must lie between 0 and 1, got 1.5"),
     "too much kept": (["method.keep=2", "method.upload=similarities"], "method.keep is a fraction of at most 1, got 2"),
-    "probe": (["evaluation.linear.lr=-1"], "evaluation.linear: the linear probe needs lr above 0"),
+    "probe": (["evaluation.linear.lr=-1"], "evaluation.linear: the linear probe needs lr and decay above 0"),
     "not an override": (["rounds"], "an override looks like key=value, got 'rounds'"),
     "no key": (["=3"], "an override looks like key=value, got '=3'"),
     "field of a number": (["seed.x=3"], "cannot set seed.x: seed holds 0, which has no fields"),

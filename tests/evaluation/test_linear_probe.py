@@ -7,10 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rayfed_ssl.evaluation.features import extract_features
-from rayfed_ssl.evaluation.linear_probe import LinearProbe, cross_entropy_gradient
-from rayfed_ssl.models import build_encoder
-from rayfed_ssl.models.precision import Precision
+from rayfed_ssl.evaluation.linear_probe import LinearProbe, ProbeResult, cross_entropy_gradient
 
 torch.set_num_threads(1)
 
@@ -108,7 +105,7 @@ def test_gradient_is_autograds() -> None:
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-14)
 
 
-def test_one_hot_labels_are_learnt_perfectly() -> None:
+def test_one_hot_labels_are_learned_perfectly() -> None:
     labels = torch.arange(400) % 4
     features = 4 * torch.eye(4)[labels]
     result = LinearProbe().fit(features, labels, features[:7], labels[:7], num_classes=4, generator=seeded())
@@ -124,20 +121,18 @@ def test_noise_is_classified_by_chance() -> None:
     assert result.last == pytest.approx(0.25, abs=0.04)  # four standard deviations of 2,000 coin tosses
 
 
-def test_seed_decides_every_bit() -> None:
-    def result(seed: int) -> tuple[float, ...]:
-        return SHORT.fit(*blobs(71, 1), *blobs(53, 2), num_classes=3, generator=seeded(seed))
-
-    assert result(0) == result(0)
-    assert result(0) != result(1)
+def fit(probe: LinearProbe, train: Tensor | None = None, test: Tensor | None = None, **options: Any) -> ProbeResult:
+    (features, labels), (test_features, test_labels) = blobs(71, 1), blobs(53, 2)
+    train, test = features if train is None else train, test_features if test is None else test
+    return probe.fit(train, labels, test, test_labels, **{"num_classes": 3, "generator": seeded()} | options)
 
 
-def test_inputs_are_not_written() -> None:
-    train, train_labels = blobs(20, 1)
-    before = train.clone(), train_labels.clone()
-    replace(SHORT, standardize=True).fit(train, train_labels, *blobs(9, 2), num_classes=3, generator=seeded())
-    assert torch.equal(train, before[0])
-    assert torch.equal(train_labels, before[1])
+def test_seed_decides_every_bit_and_inputs_are_not_written() -> None:
+    train = blobs(71, 1)[0]
+    before = train.clone()
+    probe = replace(SHORT, standardize=True)
+    assert fit(probe, train) == fit(probe, train) != fit(probe, train, generator=seeded(1))
+    assert torch.equal(train, before)
 
 
 def test_best_is_the_highest_and_last_the_final_accuracy() -> None:
@@ -147,98 +142,43 @@ def test_best_is_the_highest_and_last_the_final_accuracy() -> None:
     assert result.last < result.best - 0.05
 
 
-def test_standardizing_makes_scale_and_offset_irrelevant() -> None:
-    probe = replace(SHORT, standardize=True)
-    (train, labels), (test, test_labels) = blobs(71, 1), blobs(53, 2)
-    plain = probe.fit(train, labels, test, test_labels, num_classes=3, generator=seeded())
-    moved = probe.fit(train * 1e-3 + 7, labels, test * 1e-3 + 7, test_labels, num_classes=3, generator=seeded())
-    assert moved[:3] == plain[:3]
+def test_standardizing_is_scaling_by_training_statistics_first() -> None:
+    probe, train, test = replace(SHORT, standardize=True), blobs(71, 1)[0], blobs(53, 2)[0]
+    plain, moved = fit(probe), fit(probe, train * 1e-3 + 7, test * 1e-3 + 7)
+    scaled = fit(SHORT, *((features - train.mean(0)) / train.std(0) for features in (train, test)))
+    assert plain[:3] == moved[:3] == scaled[:3]
     assert moved.loss == pytest.approx(plain.loss, rel=1e-9)  # the offset costs four digits
-
-
-def test_standardizing_equals_scaling_by_training_statistics_first() -> None:
-    (train, labels), (test, test_labels) = blobs(71, 1), blobs(53, 2)
-    scaled = [(x - train.mean(0)) / train.std(0) for x in (train, test)]
-    expected = SHORT.fit(scaled[0], labels, scaled[1], test_labels, num_classes=3, generator=seeded())
-    got = replace(SHORT, standardize=True).fit(train, labels, test, test_labels, num_classes=3, generator=seeded())
-    assert got[:3] == expected[:3]
-    assert got.loss == pytest.approx(expected.loss, rel=1e-12)
-
-
-def test_standardizing_survives_a_feature_that_never_varies() -> None:
-    (train, labels), (test, test_labels) = blobs(71, 1), blobs(53, 2)
+    assert scaled.loss == pytest.approx(plain.loss, rel=1e-12)
     train[:, 2] = test[:, 2] = 0.5
-    result = replace(SHORT, standardize=True).fit(train, labels, test, test_labels, num_classes=3, generator=seeded())
-    assert np.isfinite(result.loss)
+    assert np.isfinite(fit(probe, train, test).loss)  # a feature that never varies
 
 
-def test_one_test_sample_is_right_or_wrong() -> None:
-    result = SHORT.fit(*blobs(71, 1), *blobs(1, 2), num_classes=3, generator=seeded())
-    assert result.last in (0.0, 1.0)
+def test_one_test_sample_and_classes_without_samples_are_allowed() -> None:
+    assert SHORT.fit(*blobs(71, 1), *blobs(1, 2), num_classes=3, generator=seeded()).last in (0.0, 1.0)
+    assert fit(SHORT, num_classes=9).last > 0.5
 
 
-def test_classes_without_samples_are_allowed() -> None:
-    assert SHORT.fit(*blobs(71, 1), *blobs(53, 2), num_classes=9, generator=seeded()).last > 0.5
-
-
-def test_single_class_and_bad_settings_are_refused() -> None:
-    train, _ = blobs(6, 1)
-    ones = torch.ones(6, dtype=torch.int64)
+def test_single_class_bad_settings_and_divergence_are_refused() -> None:
+    train, ones = blobs(6, 1)[0], torch.ones(6, dtype=torch.int64)
     with pytest.raises(ValueError, match="all 6 training labels are 1: an accuracy needs at least two classes"):
         LinearProbe().fit(train, ones, train, ones, num_classes=3, generator=seeded())
-    with pytest.raises(ValueError, match=r"lr above 0, batch and epochs of at least 1, got 0\.03, 256, 0"):
+    with pytest.raises(
+        ValueError, match=r"lr and decay above 0, batch and epochs of at least 1, got 0\.03, 0\.1, 256, 0"
+    ):
         LinearProbe(epochs=0)
-
-
-def scaled_noise(images: Tensor, generator: torch.Generator) -> Tensor:
-    return images / 255 + 0.1 * torch.randn(images.shape, generator=generator)
-
-
-def test_augmented_probe_draws_new_views_in_every_epoch_and_leaves_the_encoder_alone() -> None:
-    torch.manual_seed(0)
-    encoder = build_encoder("cnn", channels=1, size=8).train()
-    before = {key: value.clone() for key, value in encoder.state_dict().items()}
-    images = np.random.default_rng(0).integers(0, 256, (30, 1, 8, 8), dtype=np.uint8)
-    labels = torch.arange(30) % 3
-    test = extract_features(encoder, images, lambda x: x / 255, device="cpu", precision=Precision())
-    drawn = []
-
-    def view(part: Tensor, generator: torch.Generator) -> Tensor:
-        drawn.append(scaled_noise(part, generator))
-        return drawn[-1]
-
-    def fit(seed: int) -> tuple[float, ...]:
-        return replace(SHORT, epochs=3).fit_augmented(
-            encoder, images, labels, test, labels,
-            num_classes=3, generator=seeded(seed), view=view, device="cpu", precision=Precision(), batch=20,
-        )  # fmt: skip
-
-    first = fit(0)
-    assert [len(part) for part in drawn] == [20, 10] * 3
-    assert not torch.equal(drawn[0], drawn[2])
-    assert not torch.equal(drawn[2], drawn[4])
-    assert fit(0) == first != fit(1)
-    assert encoder.training
-    assert all(torch.equal(value, before[key]) for key, value in encoder.state_dict().items())
+    with pytest.raises(ValueError, match=r"^the linear probe diverged at learning rate 1e\+30: lower it$"):
+        fit(replace(SHORT, lr=1e30, weight_decay=1.0))
 
 
 @pytest.mark.parametrize("standardize", [False, True])
-def test_augmented_probe_with_a_view_that_changes_nothing_is_the_plain_probe(standardize: bool) -> None:
-    probe = replace(SHORT, standardize=standardize)
-    torch.manual_seed(0)
-    encoder = build_encoder("cnn", channels=1, size=8)
-    images = np.random.default_rng(0).integers(0, 256, (30, 1, 8, 8), dtype=np.uint8)
-    labels = torch.arange(30) % 3
-    features = extract_features(encoder, images, lambda x: x / 255, device="cpu", precision=Precision())
-    plain = probe.fit(features, labels, features, labels, num_classes=3, generator=seeded())
-    augmented = probe.fit_augmented(
-        encoder, images, labels, features, labels,
-        num_classes=3, generator=seeded(), view=lambda x, _: x / 255, device="cpu", precision=Precision(),
-    )  # fmt: skip
-    assert augmented == plain
+def test_fresh_features_are_drawn_for_each_epoch_after_the_first(standardize: bool) -> None:
+    train, calls = blobs(71, 1)[0], []
 
+    def fresh(noise: float) -> Tensor:
+        calls.append(noise)
+        return train + noise * len(calls)
 
-def test_a_probe_that_diverges_says_so() -> None:
-    probe = replace(SHORT, lr=1e30, weight_decay=1.0)
-    with pytest.raises(ValueError, match=r"^the linear probe diverged at learning rate 1e\+30: lower it$"):
-        probe.fit(*blobs(71, 1), *blobs(53, 2), num_classes=3, generator=seeded())
+    probe = replace(SHORT, epochs=3, standardize=standardize)
+    assert fit(probe, train, fresh=lambda: fresh(0)) == fit(probe, train)
+    assert len(calls) == 2
+    assert fit(probe, train, fresh=lambda: fresh(1)) != fit(probe, train)

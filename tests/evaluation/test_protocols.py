@@ -259,7 +259,7 @@ def test_too_few_labels_for_the_classes_are_refused_before_the_run(open_tiny: Op
         (("settings.linear-moco.epochs=3",), "linear-moco is not in evaluation.protocols"),
         (("protocols=linear-moco", "settings.linear-moco.epoch=3"), "no setting 'epoch': did you mean 'epochs'"),
         (("protocols=linear-moco", "settings.linear-moco.epochs=many"), "epochs: .*, got 'many'"),
-        (("protocols=linear-moco", "settings.linear-moco.epochs=0"), "epochs of at least 1, got 30, 256, 0"),
+        (("protocols=linear-moco", "settings.linear-moco.epochs=0"), "epochs of at least 1, got 30.*, 256, 0"),
         (("protocols=linear-fedca", "settings.linear-fedca.momentum=0.5"), "momentum has no meaning"),
     ],
 )

@@ -20,7 +20,7 @@ from rayfed_ssl.evaluation.registry import configured
         ("semi-swav-1", {"head_lr": math.inf}, "head_lr: input should be a finite number, got inf"),
         ("semi-swav-1", {"head_lr": 0}, "fine-tuning needs lr, head_lr and decay above 0, .* got 0.02, 0.0, 0.2, 256"),
         ("semi-swav-1", {"decay": 0}, "fine-tuning needs lr, head_lr and decay above 0"),
-        ("linear-moco", {"decay": -0.1}, "the linear probe needs decay above 0, got -0.1"),
+        ("linear-moco", {"decay": -0.1}, "the linear probe needs lr and decay above 0, .* got 30, -0.1, 256, 100"),
     ],
 )
 def test_numbers_that_can_give_no_score_are_refused(name: str, changes: dict[str, float], message: str):
