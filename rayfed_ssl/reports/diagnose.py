@@ -39,16 +39,7 @@ class _Part(BaseModel):
 
 
 class PairMatrix(_Part):
-    """A number for each pair of encoders.
-
-    Attributes:
-        title: What it is.
-        unit: Its unit, or "".
-        range: Lowest and highest value that it can have; None for no highest.
-        encoders: Rows and columns.
-        clients: Their client ids, None for an encoder of no client.
-        values: Symmetric; None where a pair cannot be compared.
-    """
+    """A number for each pair of encoders, None where two cannot be compared; an open end of the range is None, too."""
 
     title: str
     unit: str
@@ -71,11 +62,7 @@ class PairAngles(_Part):
 class FalseNegatives(_Part):
     """Shares of negatives of the sample's own class, by client, from labels that no client sees.
 
-    Attributes:
-        clients: Ids of the clients that train.
-        local: Of the client's own negatives.
-        fused: Of its own and all others' negatives (FCL, Eq. 4).
-        remote: Of the others' negatives alone (FCL, Eq. 5); None with one client.
+    They are shares of the client's own negatives, of all clients' (FCL, Eq. 4), and of the others' alone (FCL, Eq. 5).
     """
 
     clients: list[int]
@@ -87,14 +74,8 @@ class FalseNegatives(_Part):
 class Diagnostics(_Part):
     """What follows from a run's encoders after a committed round, and from its partition.
 
-    Attributes:
-        samples: Images, without labels, that all numbers are computed on.
-        split: "test", or "held-out" for training samples that data.validation has held out.
-        encoders: Architecture, width and diagnostics by encoder, in the method's order.
-        matrices: "cka", "angle" and "relation_distance", where they could be computed.
-        angles: Of each pair of encoders of one width.
-        false_negatives: None without labels.
-        notes: What could not be computed, and why.
+    All numbers are computed on the given number of images of a split, "test" or "held-out" (data.validation). Matrices are
+    "cka", "angle" and "relation_distance", where they could be computed; notes say what could not, and why.
     """
 
     round: int
@@ -112,12 +93,9 @@ class Diagnostics(_Part):
 def diagnose(
     directory: Path, round: int | None = None, on_unwritten: Callable[[OSError], None] | None = None
 ) -> Diagnostics:
-    """Compare a run's encoders and write RUN/diagnostics.json.
+    """Compare a run's encoders after a round (default: the last) and write RUN/diagnostics.json.
 
-    Args:
-        directory: The run record.
-        round: A committed round; None takes the last.
-        on_unwritten: Takes the error if the file cannot be written; None raises it.
+    An error of writing goes to `on_unwritten`, if given.
 
     Raises:
         ConfigError: There is no such run, or an encoder in it has diverged.
@@ -192,16 +170,20 @@ def compare_encoders(federation: Federation, encoders: Mapping[str, Encoder], ro
 def _matrices(features: Mapping[str, Tensor], relations: Mapping[str, Tensor]) -> dict[str, PairMatrix]:
     grams = {name: centered_gram(rows) for name, rows in features.items()}
     aligned = {name: relations.get(name) for name in features}
-
-    def angle(first: Tensor, second: Tensor) -> float:
-        return angles(first, second).median
-
     matrices = {
         "cka": _matrix("linear CKA", "", [0, 1], grams, cka),
-        "angle": _matrix("median angle between features", "degrees", [0, 180], features, angle),
+        "angle": _matrix("median angle between features", "degrees", [0, 180], features, _median_angle),
         "relation_distance": _matrix("distance of relation matrices", "", [0, None], aligned, relation_distance),
     }
-    return {name: matrix for name, matrix in matrices.items() if _has_pairs(matrix)}
+    return {
+        name: matrix
+        for name, matrix in matrices.items()
+        if any(value is not None for i, row in enumerate(matrix.values) for value in row[:i])
+    }
+
+
+def _median_angle(first: Tensor, second: Tensor) -> float:
+    return angles(first, second).median
 
 
 def _matrix(
@@ -224,10 +206,6 @@ def _matrix(
         clients=[client_of(name) for name in rows],
         values=[[value(first, second) for second in rows.values()] for first in rows.values()],
     )
-
-
-def _has_pairs(matrix: PairMatrix) -> bool:
-    return any(value is not None for i, row in enumerate(matrix.values) for value in row[:i])
 
 
 def _pair_angles(features: Mapping[str, Tensor]) -> list[PairAngles]:

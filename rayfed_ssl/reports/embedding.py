@@ -41,9 +41,7 @@ class Embedding:
 def embed(directory: Path, *, local: bool) -> Embedding:
     """Embed test images by the features of a finished run's encoder, as FedCA's Figure 3 does.
 
-    Args:
-        directory: The run.
-        local: Take the model that the first client sent in the last round, in place of the run's encoder.
+    With `local`, the model that the first client sent in the last round takes the place of the run's encoder.
 
     Raises:
         ConfigError: There is no such run, or it has no global encoder.

@@ -20,13 +20,7 @@ from rayfed_ssl.training.state_parts import model_weights
 
 
 def export_encoder(directory: Path, out: Path, *, encoder: str = "global", with_heads: bool = False) -> Export:
-    """Write an encoder of a run, after its last committed round, into a file of its own.
-
-    Args:
-        directory: The run record; the run need not be finished.
-        out: The file, replaced if there is one.
-        encoder: Its name in the run.
-        with_heads: Whether projector and the objective's other heads go with it.
+    """Write an encoder of a run, after its last committed round, into a file of its own, with its heads on request.
 
     Raises:
         ConfigError: There is no such run or encoder, or the file's name does not end in .safetensors.
@@ -52,11 +46,7 @@ class SavedEncoder(NamedTuple):
 
 
 def last_encoder(record: RunRecord, name: str | None = None) -> SavedEncoder:
-    """Read an encoder after the last committed round.
-
-    Args:
-        record: The run record.
-        name: Its name in the run; None takes the global one, or else the first.
+    """Read an encoder after the last committed round; without a name, the global one or else the first.
 
     Raises:
         ConfigError: There is no such encoder.

@@ -39,11 +39,7 @@ def draw_run(record: RunRecord) -> list[Path]:
 
 
 def draw_partition(federation: Federation, out: Path) -> Path:
-    """Draw which client holds how many samples of which class.
-
-    Raises:
-        ConfigError: The file's suffix is none that can be written.
-    """
+    """Draw which client holds how many samples of which class; raises ConfigError for an unknown suffix."""
     return _save(_partition(federation), out)
 
 

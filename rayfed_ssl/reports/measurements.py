@@ -75,15 +75,7 @@ def rescore(
 ) -> tuple[Evaluation, ...]:
     """Evaluate a run's encoders by all protocols of its configuration; nothing in the run's directory changes.
 
-    Args:
-        directory: The run record.
-        overrides: Settings of `evaluation.*` and `engine.*`.
-        round: A committed round; None takes the last.
-        initial: Score the random encoder that the run began with instead.
-
-    Raises:
-        ConfigError: There is no such run.
-        CheckpointError: The round is not on disk, or damaged.
+    A round of None takes the last; `initial` scores the random encoder that the run began with instead.
     """
     federation, at, encoders = _encoders_of_run(directory, overrides, round, initial)
     with compute_threads(federation.config.engine.threads):
@@ -105,8 +97,7 @@ def measure_encoders(
         path: A run, one of its encoders/*.safetensors, or an exported encoder.
         protocols: Names of protocols.
         settings: "epochs=5" changes a setting of every protocol here that has it, "linear-moco.epochs=5" one protocol's;
-            "evaluation.…" and "engine.…" are settings of the run, and an exported encoder, which knows no paths, takes
-            "data.…" besides.
+            "evaluation.…" and "engine.…" are settings of the run; an exported encoder takes "data.…" besides.
         round: A committed round of the run; None takes the last.
         initial: Measure the random encoder that the run began with instead.
         on_unwritten: Takes the error, once, if the run cannot be written; None raises it.
@@ -208,15 +199,11 @@ def _split(protocols: Sequence[str], settings: Sequence[str]) -> tuple[dict[str,
             names = {name for protocol in protocols for name in PROTOCOLS[protocol].settings()}
             raise ConfigError(f"no protocol here has a setting {key!r}{nearest(key, names)}")
         for name in takers:
-            by_protocol[name][rest or key] = _parse(text)
+            try:
+                by_protocol[name][rest or key] = yaml.safe_load(text)
+            except yaml.YAMLError:
+                by_protocol[name][rest or key] = text
     return by_protocol, overrides
-
-
-def _parse(text: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
 
 
 def run_of(path: Path) -> Path | None:

@@ -33,17 +33,9 @@ def partition_figure(
     title: str = "",
     public: np.ndarray | None = None,
 ) -> Figure:
-    """Draw who holds which classes.
+    """Draw which client holds how many samples of which class, and the public rows of the training set above the clients.
 
-    Args:
-        labels: Classes of the training set, int64 [N].
-        shards: Each client's rows of the training set.
-        classes: Names of the classes.
-        title: Line above the picture.
-        public: Rows of the training set that are public; drawn as a row of its own, above the clients.
-
-    Returns:
-        The figure; the area of each circle is proportional to its count, and the largest circle fills a cell.
+    The area of each circle is proportional to its count, and the largest circle fills a cell.
     """
     rows = {f"{client_id}": shards[client_id] for client_id in sorted(shards)}
     if public is not None:

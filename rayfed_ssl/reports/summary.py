@@ -28,21 +28,13 @@ class Summary:
     """A run in numbers.
 
     Attributes:
-        directory: The run.
         name: The method's name; "local" on one pooled shard is the centralized upper bound.
-        config: What was run.
         fingerprint: sha256 of the dataset, wherever it lay.
         privacy: What uploads expose, in the wording of FLESD's Table 1.
-        finished: Whether the run came to its end.
         rounds: Rounds that are on record.
-        num_clients: Clients that train.
         scores: Final accuracies in [0, 1] by encoder.
-        bytes_up: Bytes that clients sent.
-        bytes_down: Bytes that clients received.
         bytes_by_kind: Bytes by (direction, kind of content).
-        seconds: Compute and wall time of all rounds, evaluation not included.
-        state_sha256: Digest of the last committed state.
-        curve: kNN accuracy and bytes by round.
+        seconds: Wall time of all rounds, evaluation not included.
         break_even: FLESD's Eq. 11, where representations are sent.
     """
 

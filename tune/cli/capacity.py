@@ -29,19 +29,9 @@ MOST_ACTORS_PER_GPU = 4
 
 
 def examine(config: Config, *, measured: bool = False, address: str | None = None) -> bool:
-    """Print what is seen.
+    """Print the hardware, of this machine or of the Ray at an address, and the run's needs; returns whether it fits.
 
-    Args:
-        config: The run to fit.
-        measured: Whether to run one client's step for its cost; otherwise an earlier measurement or an estimate is used.
-        address: A Ray to look at instead of this machine.
-
-    Returns:
-        Whether the run fits.
-
-    Raises:
-        ConfigError: The configuration cannot be run.
-        ClusterError: There is no Ray at that address.
+    A step's cost is measured on request, otherwise an earlier measurement or an estimate is used.
     """
     versions = environment()["versions"].items()
     typer.secho("  ".join(f"{name} {version}" for name, version in versions if version), dim=True)
@@ -137,10 +127,9 @@ def _print_costs(cost: StepCost) -> None:
 
 
 def _print_placement(engine: Engine, placement: Placement) -> None:
-    number = placement.num_actors
     per_gpu = f", {placement.per_gpu} on each GPU" if placement.shares_gpus else ""
-    memory = size(number * placement.cost.memory)
-    typer.echo(f"  engine.actors={engine.actors}: {number} client actors{per_gpu}, about {memory} in all")
+    memory = size(placement.num_actors * placement.cost.memory)
+    typer.echo(f"  engine.actors={engine.actors}: {placement.num_actors} client actors{per_gpu}, about {memory} in all")
     if placement.note:
         typer.echo(f"  note: {placement.note}")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tune.cli.options import AsJson
+from tune.terminal import print_json, print_table
 
 if TYPE_CHECKING:
     from rayfed_ssl.reports.seeds import SeedGroup
@@ -29,7 +30,6 @@ def compare(
     from rayfed_ssl.reports.figures import draw_comparison
     from rayfed_ssl.reports.summary import summarize
     from tune.cli.run_summary import remarks
-    from tune.terminal import print_json
 
     summaries = [summarize(RunRecord.open(directory)) for directory in directories]
     groups = seeds.by_seed(summaries) if by_seed else []
@@ -48,7 +48,6 @@ def compare(
 
 def _print_runs(summaries: "Sequence[Summary]") -> None:
     from rayfed_ssl.formats import percent, size
-    from tune.terminal import print_table
 
     rows = [
         {
@@ -73,7 +72,6 @@ def _print_runs(summaries: "Sequence[Summary]") -> None:
 def _print_groups(groups: "Sequence[SeedGroup]") -> None:
     """Print mean, sample standard deviation and number over seeds, a row for each setting and score."""
     from rayfed_ssl.formats import percent
-    from tune.terminal import print_table
 
     rows = [
         {

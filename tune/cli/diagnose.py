@@ -8,6 +8,7 @@ import typer
 
 from tune.cli.errors import warn_unwritten
 from tune.cli.options import AsJson, Round, RunDirectory
+from tune.terminal import print_json, print_table
 
 MOST_ENCODERS = 12
 """Encoders of a matrix that is printed whole; a larger one is summed up, and whole in the file only."""
@@ -17,7 +18,6 @@ def diagnose(directory: RunDirectory, round: Round = None, as_json: AsJson = Fal
     """Compare a run's encoders without labels, and write RUN/diagnostics.json."""
     from rayfed_ssl.reports.diagnose import FILE
     from rayfed_ssl.reports.diagnose import diagnose as diagnose_run
-    from tune.terminal import print_json
 
     unwritten: list[OSError] = []
     diagnosis = diagnose_run(directory, round, unwritten.append).model_dump()
@@ -46,7 +46,6 @@ def print_diagnosis(diagnosis: Mapping[str, Any]) -> None:
 
 
 def _print_encoders(encoders: Mapping[str, Mapping[str, Any]]) -> None:
-    from tune.terminal import print_table
 
     columns = ("architecture", "width", "feature_std", "effective_rank", "alignment", "uniformity")
     rows = [[name, *(_number(values.get(column)) for column in columns)] for name, values in encoders.items()]
@@ -54,7 +53,6 @@ def _print_encoders(encoders: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _print_matrix(matrix: Mapping[str, Any]) -> None:
-    from tune.terminal import print_table
 
     names, values = matrix["encoders"], matrix["values"]
     if len(names) <= MOST_ENCODERS:
@@ -66,7 +64,6 @@ def _print_matrix(matrix: Mapping[str, Any]) -> None:
 
 
 def _print_false_negatives(ratios: Mapping[str, Any]) -> None:
-    from tune.terminal import print_table
 
     clients = ratios["clients"]
     columns = ratios["local"], ratios["fused"], ratios["remote"] or [None] * len(clients)
@@ -78,6 +75,6 @@ def _print_false_negatives(ratios: Mapping[str, Any]) -> None:
 
 
 def _number(value: float | str | None) -> str:
-    if value is None:
-        return "-"
-    return value if isinstance(value, str) else f"{value:.4g}"
+    from rayfed_ssl.formats import number
+
+    return value if isinstance(value, str) else number(value)

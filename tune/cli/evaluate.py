@@ -8,6 +8,7 @@ import typer
 
 from tune.cli.errors import warn_unwritten
 from tune.cli.options import AsJson, Round
+from tune.terminal import print_json, print_table
 
 if TYPE_CHECKING:
     from rayfed_ssl.engine.round_loop import Evaluation
@@ -43,7 +44,6 @@ def evaluate(
     from dataclasses import asdict
 
     from rayfed_ssl.reports.measurements import TABLE, measure_encoders, rescore, run_of
-    from tune.terminal import print_json
 
     overrides = settings or []
     if not protocol:
@@ -69,7 +69,6 @@ def evaluate(
 def _print_evaluations(evaluations: "Sequence[Evaluation]") -> None:
     from rayfed_ssl.formats import percent
     from tune.cli.scores import base_scores, print_protocols
-    from tune.terminal import print_table
 
     scores = {evaluation.encoder: evaluation.metrics for evaluation in evaluations}
     names = base_scores(scores)
@@ -86,7 +85,6 @@ def _print_measurements(measurements: "Sequence[Measurement]") -> None:
     from rayfed_ssl.evaluation.registry import BEST
     from rayfed_ssl.formats import percent
     from tune.cli.scores import with_client_summary
-    from tune.terminal import print_table
 
     rows = []
     for protocol in dict.fromkeys(item.protocol for item in measurements):

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tune.terminal import print_table
+
 if TYPE_CHECKING:
     from rayfed_ssl.data.augmentation import Views
     from tune.sweeps.definition.schema import Sweep
@@ -21,7 +23,6 @@ def list_names(
 ) -> None:
     """List what can be named in a configuration."""
     from rayfed_ssl.errors import ConfigError, nearest
-    from tune.terminal import print_table
 
     if kind not in LISTS:
         raise ConfigError(f"there is no list of {kind!r}{nearest(kind, LISTS)}")

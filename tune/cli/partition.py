@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tune.cli.options import RecipeAndSettings, load_config
+from tune.terminal import print_table
 
 if TYPE_CHECKING:
     from rayfed_ssl.engine.federation import Federation
@@ -30,8 +31,6 @@ def partition(
 
 def _print_partition(federation: "Federation") -> None:
     import numpy as np
-
-    from tune.terminal import print_table
 
     labels, classes = federation.dataset.train.labels, federation.dataset.train.classes
     columns = classes if len(classes) <= MOST_CLASSES else ()

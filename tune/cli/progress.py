@@ -27,22 +27,11 @@ PACE_SECONDS = 3600.0
 class RunProgress(Observer):
     """Prints a run's progress on standard error, so that standard output holds results only.
 
-    As a context manager it shows and removes the live line.
-
-    Args:
-        config: The run.
-        quiet: Whether to print nothing.
-        record: The record of a run that is resumed: its rounds and bytes are counted.
-        console: Where to print; None takes standard error.
+    As a context manager it shows and removes the live line. The rounds and bytes of a resumed run's record are counted.
     """
 
     def __init__(
-        self,
-        config: Config,
-        *,
-        quiet: bool = False,
-        record: RunRecord | None = None,
-        console: Console | None = None,
+        self, config: Config, *, quiet: bool = False, record: RunRecord | None = None, console: Console | None = None
     ) -> None:
         self._rounds = config.rounds
         self._record = record
@@ -73,7 +62,6 @@ class RunProgress(Observer):
         self._live.stop()
 
     def on_decode(self, split: str, done: int, of: int) -> None:
-        """Count images of a split that were decoded."""
         if self._console.is_terminal:
             self._console.print(f"decoding {split}: {done:,} of {of:,}", end="\r")
         if done == of:
@@ -97,7 +85,6 @@ class RunProgress(Observer):
         self._bytes = total(federation.public_entries())
 
     def on_round(self, round: int, cohort: Sequence[int]) -> None:
-        """Begin the round's count."""
         if self._task is None:
             self._task = self._live.add_task("", total=self._rounds, completed=round - 1, round=round)
             if self._record is not None:
@@ -106,7 +93,6 @@ class RunProgress(Observer):
         self._update()
 
     def on_client(self, report: ClientReport) -> None:
-        """Count a client."""
         self._done += 1
         self._bytes += total(report.ledger)
         if "loss" in report.metrics:
@@ -114,17 +100,14 @@ class RunProgress(Observer):
         self._update()
 
     def on_dropped(self, dropped: Dropped) -> None:
-        """Print which client is left out, and why."""
         self._done += 1
         self._print(f"  left out: client {dropped.client}: {dropped.reason}", style="yellow")
         self._update()
 
     def on_fault(self, fault: Fault) -> None:
-        """Print an injected fault."""
         self._print(f"  injected: {fault}", style="magenta")
 
     def on_round_end(self, outcome: RoundOutcome) -> None:
-        """Print the round's line."""
         metrics = outcome.server.metrics
         distilled = f", distillation {metrics['distil_loss']:.3f}" if "distil_loss" in metrics else ""
         retries = f", {outcome.retries} steps repeated" if outcome.retries else ""
@@ -136,11 +119,9 @@ class RunProgress(Observer):
         )
 
     def on_evaluations(self, final: bool) -> None:
-        """Show that encoders are being scored, which can take a while at the end."""
         self._update("scoring encoders")
 
     def on_evaluated(self, evaluations: Sequence[Evaluation]) -> None:
-        """Print the kNN accuracies of a round."""
         scores = [evaluation.metrics["knn"] for evaluation in evaluations if "knn" in evaluation.metrics]
         if scores:
             low, high = min(scores), max(scores)
@@ -148,11 +129,10 @@ class RunProgress(Observer):
             self._print(f"  kNN accuracy {self._knn}")
 
     def on_warning(self, message: str) -> None:
-        """Print what went wrong without ending the run."""
         self._print(f"warning: {message}", style="yellow")
 
     def close(self) -> None:
-        """Print that the run is done."""
+        """Print how long the run took."""
         self._print(f"done in {time.perf_counter() - self._start:.1f} s")
 
     def _print(self, line: str, *, style: str | None = None) -> None:

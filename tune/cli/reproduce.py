@@ -7,6 +7,7 @@ import typer
 
 from tune.cli.errors import resumable
 from tune.cli.options import Address, AsJson, Quiet
+from tune.terminal import print_table
 
 
 def reproduce(
@@ -26,7 +27,6 @@ def reproduce(
     """Reproduce a table or figure of a paper and compare it with the published one."""
     from tune.reproductions.reproduce import ReproductionRequest, list_runs, print_result
     from tune.reproductions.reproduce import reproduce as run_cells
-    from tune.terminal import print_table
 
     rows, columns = (tuple(names) if names else None for names in (row, column))
     request = ReproductionRequest(

@@ -10,6 +10,7 @@ import typer
 
 from tune.cli.errors import fail, resumable
 from tune.cli.options import Address, AsJson, Quiet
+from tune.terminal import print_json
 
 
 def sweep(
@@ -78,7 +79,6 @@ def _refuse_more(arguments: list[str] | None, option: str, others: Mapping[str, 
 def _print_size(source: str, overrides: list[str], inherited: dict[str, Any], as_json: bool) -> None:
     from tune.sweeps.definition.files import load_sweep
     from tune.sweeps.execution.dry_run import size_of
-    from tune.terminal import print_json
 
     sweep = load_sweep(source, *overrides)
     size = size_of(sweep.model_copy(update={"settings": sweep.settings | inherited}))

@@ -48,11 +48,7 @@ class SampleFeatures:
 
 
 def check_embedding(name: str) -> None:
-    """Refuse an embedding that is unknown or not installed.
-
-    Raises:
-        ConfigError: It is.
-    """
+    """Raise ConfigError for an embedding that is unknown or not installed."""
     if name not in EMBEDDINGS:
         raise ConfigError(f"--embedding is tsne or umap, got {name!r}")
     if name == "umap" and find_spec("umap") is None:
@@ -60,11 +56,7 @@ def check_embedding(name: str) -> None:
 
 
 def open_federation(run: ReportedRun) -> Federation:
-    """Open the run's data and check that they are those that it ran on; nothing is downloaded.
-
-    Raises:
-        ConfigError: They are missing, or have changed.
-    """
+    """Open the run's data without downloading; raises ConfigError where they are missing or have changed."""
     config = run.record.config("engine.executor=local", "engine.device=cpu", "engine.precision=fp32")
     config = config.model_copy(update={"data": config.data.model_copy(update={"download": False})})
     federation = Federation.open(config)

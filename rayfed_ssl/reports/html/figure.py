@@ -94,16 +94,7 @@ def line_style(index: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure that is to be drawn.
-
-    Attributes:
-        key: Its name within its part of the report; files are named for it.
-        title: What it shows, a few words.
-        alt: Text alternative: what is on the axes, and where the numbers are.
-        draw: Draws it.
-        table: The numbers in it.
-        note: What a reader needs to know to read it.
-    """
+    """A figure that is to be drawn: `key` names its files, `alt` is its text alternative, `table` holds its numbers."""
 
     key: str
     title: str
@@ -127,11 +118,7 @@ class RenderedFigure:
 
 
 class FigureWriter:
-    """Draws figures and writes their files.
-
-    Args:
-        folder: Where PNG and SVG files go.
-    """
+    """Draws figures and writes their PNG and SVG files into a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -143,20 +130,11 @@ class FigureWriter:
         with matplotlib.rc_context(STYLE), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Glyph .* missing")  # the page's own fonts may have it
             figure = plot.draw()
-            svg = _svg(figure)
-            png = io.BytesIO()
-            figure.savefig(
-                png,
-                format="png",
-                dpi=150,
-                facecolor=PAPER,
-                bbox_inches="tight",
-                pad_inches=0.05,
-                metadata={"Software": None},
-            )
+            svg = re.sub(r"[ \t]+\n", "\n", _saved(figure, "svg", {"Date": None, "Creator": None}).decode())
+            png = _saved(figure, "png", {"Software": None})
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / f"{name}.svg").write_text(svg, encoding="utf-8")
-        (self.folder / f"{name}.png").write_bytes(png.getvalue())
+        (self.folder / f"{name}.png").write_bytes(png)
         wide = figure.get_figwidth() > 5.2
         files = tuple(f"{self.folder.name}/{name}.{kind}" for kind in ("svg", "png"))
         return RenderedFigure(plot.title, inline(svg, name, plot.alt), plot.note, origin, plot.table, wide, files)
@@ -191,21 +169,14 @@ class FigureWriter:
 
 def clean(text: str) -> str:
     """Make text that a figure can hold: no control characters, nothing that hides it from a legend."""
-    shown = "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
-    return f" {shown}" if shown.startswith("_") else shown
+    printable = "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
+    return f" {printable}" if printable.startswith("_") else printable
 
 
-def _svg(figure: Figure) -> str:
-    out = io.StringIO()
-    figure.savefig(
-        out,
-        format="svg",
-        facecolor=PAPER,
-        bbox_inches="tight",
-        pad_inches=0.05,
-        metadata={"Date": None, "Creator": None},
-    )
-    return re.sub(r"[ \t]+\n", "\n", out.getvalue())
+def _saved(figure: Figure, kind: str, metadata: dict[str, None]) -> bytes:
+    out = io.BytesIO()
+    figure.savefig(out, format=kind, dpi=150, facecolor=PAPER, bbox_inches="tight", pad_inches=0.05, metadata=metadata)
+    return out.getvalue()
 
 
 def inline(svg: str, name: str, alt: str) -> Markup:

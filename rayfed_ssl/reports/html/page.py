@@ -17,18 +17,7 @@ class Card:
 
 @dataclass(frozen=True)
 class PageSection:
-    """A part of the page, with parts of its own.
-
-    Attributes:
-        key: Its address within the page.
-        title: Its heading.
-        cards: Numbers at its head.
-        text: Paragraphs.
-        figures: Figures.
-        tables: Tables, shown at once.
-        folded: Tables that open on demand.
-        parts: Sections one level below.
-    """
+    """A part of the page, with its address (`key`), tables that open on demand (`folded`) and parts of its own."""
 
     key: str
     title: str
@@ -42,15 +31,7 @@ class PageSection:
 
 @dataclass(frozen=True)
 class Page:
-    """The whole report.
-
-    Attributes:
-        title: Its heading.
-        lead: A line below the heading.
-        command: The command that made it.
-        notices: What a reader has to know first.
-        sections: Its parts.
-    """
+    """The whole report, with the command that made it and what a reader has to know first."""
 
     title: str
     lead: str

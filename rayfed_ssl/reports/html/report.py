@@ -33,14 +33,8 @@ def write_report(
 ) -> Path:
     """Write the report on runs, directories of runs, sweeps and reproductions; the same runs give the same bytes.
 
-    Args:
-        directories: What it is about.
-        out: The HTML file; figures go to `<stem>-figures/` beside it.
-        embedding: How test features are placed on a plane: "tsne", or "umap" where umap-learn is installed.
-        on_left_out: Takes a line for each run in a directory that could not be read.
-
-    Returns:
-        The HTML file.
+    Figures go to `<stem>-figures/` beside the HTML file. Test features are embedded by "tsne", or by "umap" where umap-learn
+    is installed. `on_left_out` takes a line for each run in a directory that could not be read.
 
     Raises:
         ConfigError: There is nothing to report on, a run that was named is damaged, or the file's name is none.

@@ -23,13 +23,8 @@ from rayfed_ssl.reports.sweep_results import SweepResults
 class ReportedRun:
     """A run as the report reads it.
 
-    Attributes:
-        name: The directory's name, after its parent's where two runs have one name.
-        record: The run record.
-        summary: The record in numbers.
-        evaluations: Rows that `rayfed-ssl evaluate --protocol` has added.
-        diagnostics: RUN/diagnostics.json, or None.
-        label: Row and columns of a paper's table, or the point of a sweep's trial, that the run is for; else "".
+    Its name is the directory's, after its parent's where two runs have one name. Its label is the row and the columns of a
+    paper's table, or the point of a sweep's trial, that it is for. Evaluations are rows of `rayfed-ssl evaluate --protocol`.
     """
 
     name: str
@@ -63,15 +58,7 @@ class ReportedSweep:
 
 @dataclass(frozen=True)
 class Sources:
-    """All that a report is about.
-
-    Attributes:
-        names: The directories by name, as on the command line.
-        runs: Runs in the order in which they were named, none twice.
-        reproductions: Tables and figures of papers.
-        left_out: One line for each run or table that could not be read, and for runs of a table that are missing.
-        sweeps: Sweeps that have results.
-    """
+    """All that a report is about: what the named directories hold, and a line for each run or table that is left out."""
 
     names: tuple[str, ...]
     runs: tuple[ReportedRun, ...]

@@ -54,13 +54,7 @@ class PageCell:
 
 @dataclass(frozen=True)
 class PageTable:
-    """A table that sorts by each of its columns.
-
-    Attributes:
-        caption: What it holds.
-        columns: Headings; the first column names the row.
-        rows: Cells, as many as columns each.
-    """
+    """A table that sorts by each of its columns, the first of which names the row."""
 
     caption: str
     columns: tuple[str, ...]
