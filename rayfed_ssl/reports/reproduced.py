@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean, stdev
@@ -22,52 +21,7 @@ CAUTION = (
 )
 
 
-@dataclass(frozen=True)
-class CellResult:
-    """A cell with its runs; the fields are those of `reproduction.json`."""
-
-    row: str
-    column: str
-    score: str
-    take: str | None
-    published: float | None
-    runs: tuple[str, ...]
-    ours: tuple[float | None, ...]
-    failures: Mapping[str, str] = field(default_factory=dict)
-    unlike: str | None = None
-
-    @property
-    def comparable(self) -> float | None:
-        """The published number, if it is of the same dataset and score as ours."""
-        return self.published if self.unlike is None else None
-
-    @property
-    def values(self) -> list[float]:
-        """The numbers of the seeds that have one."""
-        return [value for value in self.ours if value is not None]
-
-    @property
-    def mean(self) -> float | None:
-        """Mean over seeds."""
-        return fmean(self.values) if self.values else None
-
-    @property
-    def std(self) -> float | None:
-        """Standard deviation over seeds."""
-        return stdev(self.values) if len(self.values) > 1 else None
-
-    @property
-    def difference(self) -> float | None:
-        """Mean minus published."""
-        return None if self.mean is None or self.comparable is None else self.mean - self.comparable
-
-    def entry(self) -> "CellEntry":
-        """The cell as `reproduction.json` has it."""
-        fields = asdict(self) | {"runs": list(self.runs), "ours": list(self.ours)}
-        return CellEntry(**fields, mean=self.mean, std=self.std, difference=self.difference)
-
-
-class CellEntry(StrictModel):
+class CellResult(StrictModel):
     """A cell that was run.
 
     Attributes:
@@ -91,6 +45,39 @@ class CellEntry(StrictModel):
     difference: float | None = None
     failures: dict[str, str] = Field({})
 
+    @classmethod
+    def of(
+        cls,
+        cell: Cell,
+        runs: list[str],
+        ours: list[float | None],
+        failures: dict[str, str] | None = None,
+        unlike: str | None = None,
+    ) -> "CellResult":
+        """Summarize a cell's numbers over seeds."""
+        values = [value for value in ours if value is not None]
+        mean = fmean(values) if values else None
+        comparable = cell.published if unlike is None else None
+        return cls(
+            row=cell.row,
+            column=cell.column,
+            score=cell.score,
+            take=cell.take,
+            published=cell.published,
+            unlike=unlike,
+            runs=[*runs],
+            ours=ours,
+            mean=mean,
+            std=stdev(values) if len(values) > 1 else None,
+            difference=None if mean is None or comparable is None else mean - comparable,
+            failures=failures or {},
+        )
+
+    @property
+    def comparable(self) -> float | None:
+        """The published number, if it is of the same dataset and score as ours."""
+        return self.published if self.unlike is None else None
+
 
 class Agreement(StrictModel):
     """Kendall's tau-b between our means and the published numbers, over all cells that have both and within each column."""
@@ -98,6 +85,18 @@ class Agreement(StrictModel):
     cells: int = 0
     kendall: float | None = None
     columns: dict[str, float | None] = Field({})
+
+    @classmethod
+    def of(cls, cells: Sequence[CellResult]) -> "Agreement":
+        """Compare the cells whose numbers are comparable."""
+        compared = [
+            (cell.column, cell.mean, cell.comparable)
+            for cell in cells
+            if cell.mean is not None and cell.comparable is not None
+        ]
+        names = dict.fromkeys(column for column, _, _ in compared)
+        within = {name: kendall([(a, b) for column, a, b in compared if column == name]) for name in names}
+        return cls(cells=len(compared), kendall=kendall([(a, b) for _, a, b in compared]), columns=within)
 
 
 class ReproductionResults(StrictModel):
@@ -124,110 +123,82 @@ class ReproductionResults(StrictModel):
     rows: list[str]
     columns: list[str]
     skipped: dict[str, str] = Field({})
-    cells: list[CellEntry]
+    cells: list[CellResult]
     agreement: Agreement = Agreement()
     figures: list[str] = Field([])
 
-
-@dataclass(frozen=True)
-class Reproduced:
-    """A table or figure with what was measured for it."""
-
-    reproduction: Reproduction
-    cells: tuple[CellResult, ...]
-    seeds: tuple[int, ...]
-    settings: tuple[str, ...]
-    skipped: Mapping[str, str]
-    command: str
-    figures: tuple[str, ...] = ()
-
-    @property
-    def failures(self) -> list[str]:
-        """A line for each run that failed."""
-        return [f"{c.row}, {c.column}, seed {seed}: {why}" for c in self.cells for seed, why in c.failures.items()]
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a reader has to know: the file's notes, and whether some numbers are not of what the published are of."""
-        kinds = list(dict.fromkeys(cell.unlike for cell in self.cells if cell.unlike is not None))
-        if not kinds:
-            return self.reproduction.notes
-        note = "No difference and no part in the order where ours are of another dataset or score than the published"
-        return (*self.reproduction.notes, f"{note}: {'; '.join(kinds)}.")
-
-    def agreement(self) -> Agreement:
-        """Compare the order of our means with that of the published numbers, in all and within each column."""
-        compared = [
-            (cell.column, cell.mean, cell.comparable)
-            for cell in self.cells
-            if cell.mean is not None and cell.comparable is not None
-        ]
-        names = dict.fromkeys(column for column, _, _ in compared)
-        within = {name: kendall([(a, b) for column, a, b in compared if column == name]) for name in names}
-        return Agreement(cells=len(compared), kendall=kendall([(a, b) for _, a, b in compared]), columns=within)
-
-    def results(self) -> ReproductionResults:
-        """Give all of it as `reproduction.json` has it."""
-        reproduction, file = self.reproduction, self.reproduction.file
-        return ReproductionResults(
+    @classmethod
+    def of(
+        cls,
+        reproduction: Reproduction,
+        cells: list[CellResult],
+        seeds: Sequence[int] = (0,),
+        settings: Sequence[str] = (),
+        skipped: dict[str, str] | None = None,
+        command: str = "",
+    ) -> "ReproductionResults":
+        """Collect the results of a reproduction, yet without a figure."""
+        file, notes = reproduction.file, list(reproduction.notes)
+        if kinds := list(dict.fromkeys(cell.unlike for cell in cells if cell.unlike is not None)):
+            note = (
+                "No difference and no part in the order where ours are of another dataset or score than the published"
+            )
+            notes.append(f"{note}: {'; '.join(kinds)}.")
+        return cls(
             name=reproduction.name,
             title=file.title,
             kind=file.kind,
             unit=file.unit,
             source=file.source,
             size=reproduction.size,
-            notes=list(self.notes),
-            command=self.command,
-            settings=list(self.settings),
-            seeds=list(self.seeds),
+            notes=notes,
+            command=command,
+            settings=list(settings),
+            seeds=list(seeds),
             rows=list(reproduction.rows),
             columns=list(reproduction.columns),
-            skipped=dict(self.skipped),
-            cells=[cell.entry() for cell in self.cells],
-            agreement=self.agreement(),
-            figures=list(self.figures),
+            skipped=skipped or {},
+            cells=cells,
+            agreement=Agreement.of(cells),
         )
+
+    @property
+    def failures(self) -> list[str]:
+        """A line for each run that failed."""
+        return [f"{c.row}, {c.column}, seed {seed}: {why}" for c in self.cells for seed, why in c.failures.items()]
+
+    def cell(self, row: str, column: str) -> CellResult | None:
+        """Find a cell; None if it was not run."""
+        return next((cell for cell in self.cells if (cell.row, cell.column) == (row, column)), None)
 
     def write(self, directory: Path) -> None:
         """Write `reproduction.json` and `table.md`."""
-        text = self.results().model_dump_json(indent=1) + "\n"
-        write_atomically(directory / "reproduction.json", text.encode())
+        write_atomically(directory / "reproduction.json", (self.model_dump_json(indent=1) + "\n").encode())
         write_atomically(directory / "table.md", self.markdown().encode())
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Head and lines of the table: a cell holds mean ± std, the published number and the difference."""
-        columns = [column for column in self.reproduction.columns if column not in self.skipped]
-        by_place = {(cell.row, cell.column): cell for cell in self.cells}
-        lines = [
-            [row, *(describe(cell) if (cell := by_place.get((row, c))) else "" for c in columns)]
-            for row in self.reproduction.rows
-        ]
+        columns = [column for column in self.columns if column not in self.skipped]
+        lines = [[row, *(describe(cell) if (cell := self.cell(row, c)) else "" for c in columns)] for row in self.rows]
         return ["", *columns], lines
 
     def remarks(self) -> list[str]:
         """What a reader of the table has to know, a line each."""
-        reproduction, agreement = self.reproduction, self.agreement()
+        agreement = self.agreement
         lines = ["Each cell: ours, mean ± standard deviation over seeds [published; difference]."]
-        lines += [CAUTION] * (reproduction.size == "cpu") + list(self.notes)
+        lines += [CAUTION] * (self.size == "cpu") + self.notes
         if agreement.kendall is not None:
-            within = {name: tau for name, tau in agreement.columns.items() if tau is not None}
-            split = "; by column: " + ", ".join(f"{name} {tau:+.2f}" for name, tau in within.items()) if within else ""
-            lines.append(f"Order, Kendall's tau-b over {agreement.cells} cells: {agreement.kendall:+.2f}{split}")
+            within = ", ".join(f"{name} {tau:+.2f}" for name, tau in agreement.columns.items() if tau is not None)
+            order = f"Order, Kendall's tau-b over {agreement.cells} cells: {agreement.kendall:+.2f}"
+            lines.append(order + (f"; by column: {within}" if within else ""))
         lines += [f"Left out, {name}: {why}" for name, why in self.skipped.items()]
         return lines + [f"Failed, {line}" for line in self.failures]
 
     def markdown(self) -> str:
         """The table as Markdown."""
-        reproduction = self.reproduction
         head, lines = self.table()
-        published = reproduction.file.source
-        source = f"{published.paper}, {published.item} (arXiv {published.arxiv})"
-        text = [
-            f"# {source}, {reproduction.size} size",
-            "",
-            f"{reproduction.file.title}. Seeds {', '.join(map(str, self.seeds))}.",
-            "",
-        ]
+        source = "" if self.source is None else f"{self.source.paper}, {self.source.item} (arXiv {self.source.arxiv})"
+        text = [f"# {source}, {self.size} size", "", f"{self.title}. Seeds {', '.join(map(str, self.seeds))}.", ""]
         text += [f"    {self.command}", "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
         text += [f"| {' | '.join(line)} |" for line in lines]
         return "\n".join([*text, "", *(f"- {line}" for line in self.remarks()), ""])
@@ -239,20 +210,15 @@ def describe(cell: CellResult) -> str:
         ours = "failed" if cell.failures else "-"
     else:
         ours = f"{cell.mean:.2f}" + ("" if cell.std is None else f" ± {cell.std:.2f}")
-        ours += f" ({len(cell.values)} of {len(cell.ours)} seeds)" * (len(cell.values) < len(cell.ours))
+        missing = cell.ours.count(None)
+        ours += f" ({len(cell.ours) - missing} of {len(cell.ours)} seeds)" * bool(missing)
     if cell.published is None:
         return ours
     return f"{ours} [{cell.published:g}" + ("" if cell.difference is None else f"; {cell.difference:+.1f}") + "]"
 
 
 def measured(cell: Cell, directory: Path, unit: str) -> float | None:
-    """Read a cell's number from a finished run; None if the run has no such score.
-
-    Args:
-        cell: Which score, and of which encoder.
-        directory: The run.
-        unit: "percent" multiplies by 100.
-    """
+    """Read a cell's number from a finished run; None if the run has no such score. Unit "percent" multiplies by 100."""
     points = series(cell, directory, unit)
     return points[-1][1] if points else None
 

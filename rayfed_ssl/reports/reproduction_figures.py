@@ -5,6 +5,7 @@ numbers of the same dataset and score.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from statistics import fmean
@@ -18,93 +19,109 @@ from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.diagnose import diagnose
 from rayfed_ssl.reports.embedding import embed
 from rayfed_ssl.reports.figures import METHOD_STYLES
-from rayfed_ssl.reports.reproduced import CellResult, Reproduced
+from rayfed_ssl.reports.reproduced import CellResult, ReproductionResults
 from rayfed_ssl.reports.summary import by_round
+from rayfed_ssl.reproductions.definition import Reproduction
 
 HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo", "--")
 DASHES = ("-", "--", ":", "-.")
 
 
-def draw_reproduction(result: Reproduced, directory: Path) -> tuple[str, ...]:
-    """Draw a figure from its runs; returns the names of the files, or none if there is nothing to draw.
+@dataclass(frozen=True)
+class FigureData:
+    """What a figure is drawn from; `directory` holds the runs."""
 
-    Args:
-        result: The figure with its cells.
-        directory: Where its runs are and where the files go.
-    """
-    file = result.reproduction.file
-    draw = DRAWERS.get(file.draw or "")
-    if draw is None or not any(cell.values for cell in result.cells):
-        return ()
+    reproduction: Reproduction
+    results: ReproductionResults
+    directory: Path
+
+    @property
+    def measured(self) -> list[tuple[CellResult, Path]]:
+        """The cells that have a number, with the run of their first seed."""
+        return [(cell, self.run(cell)) for cell in self.results.cells if cell.mean is not None]
+
+    def run(self, cell: CellResult) -> Path:
+        """The run of a cell's first seed."""
+        return self.directory / str(cell.runs[0])
+
+    @property
+    def label(self) -> str:
+        """The label of an axis of scores."""
+        return "accuracy (%)" if self.results.unit == "percent" else self.results.unit
+
+
+def draw_reproduction(reproduction: Reproduction, results: ReproductionResults, directory: Path) -> list[str]:
+    """Draw a figure from its runs in `directory`, into files there; returns their names, or none without any number."""
+    file, data = reproduction.file, FigureData(reproduction, results, directory)
+    if file.draw is None or not data.measured:
+        return []
     figure = Figure(figsize=(7, 4.2), layout="constrained")
-    draw(figure, result, directory)
-    figure.suptitle(f"{file.source.paper}, {file.source.item} ({result.reproduction.size} size)", fontsize=10)
-    names = tuple(f"{result.reproduction.name}.{ending}" for ending in ("png", "svg"))
+    DRAWERS[file.draw](figure, data)
+    figure.suptitle(f"{file.source.paper}, {file.source.item} ({reproduction.size} size)", fontsize=10)
+    names = [f"{reproduction.name}.{ending}" for ending in ("png", "svg")]
     for name in names:
         figure.savefig(directory / name, dpi=144)
     return names
 
 
-def _bars(figure: Figure, result: Reproduced, directory: Path) -> None:
+def _bars(figure: Figure, data: FigureData) -> None:
     axes = figure.add_subplot()
-    columns, rows = result.reproduction.columns, result.reproduction.rows
+    columns, rows = data.reproduction.columns, data.results.rows
     width = 0.8 / len(rows)
     for index, (row, (color, _), hatch) in enumerate(zip(rows, cycle(METHOD_STYLES), cycle(HATCHES), strict=False)):
         for place, column in enumerate(columns):
-            cell = _cell(result, row, column)
+            cell = data.results.cell(row, column)
             if cell is None or cell.mean is None:
                 continue
             x, label = place + (index - (len(rows) - 1) / 2) * width, row if place == 0 else None
             axes.bar(x, cell.mean, 0.9 * width, yerr=cell.std, color=color, alpha=0.7, hatch=hatch, label=label)
             if cell.take == "mean":
-                own = clients(directory / cell.runs[0], cell.score)
+                own = clients(data.run(cell), cell.score)
                 axes.plot([x] * len(own), [100 * value for value in own], "k.", markersize=4)
             if cell.comparable is not None:
                 axes.plot(x, cell.comparable, "kD", markerfacecolor="none", markersize=7)
     axes.set_xticks(range(len(columns)), list(columns))
-    axes.set_ylabel(_label(result))
+    axes.set_ylabel(data.label)
     axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
 
 
-def _lines(figure: Figure, result: Reproduced, directory: Path) -> None:
-    columns = result.reproduction.columns
+def _lines(figure: Figure, data: FigureData) -> None:
+    columns = data.reproduction.columns
     panels = list(dict.fromkeys(column.panel for column in columns.values()))
     figure.set_size_inches(max(6, 3.6 * len(panels)), 4)
     for number, panel in enumerate(panels):
         axes = figure.add_subplot(1, len(panels), number + 1)
         names = [name for name, column in columns.items() if column.panel == panel]
-        own = {name: columns[name].x or 0.0 for name in sorted(names, key=lambda name: columns[name].x or 0)}
-        for row, (color, marker), dash in _styled(result.reproduction.rows):
-            cells = [(x, cell) for name, x in own.items() if (cell := _cell(result, row, name)) is not None]
+        xs = {name: columns[name].x or 0.0 for name in sorted(names, key=lambda name: columns[name].x or 0)}
+        for row, (color, marker), dash in _styled(data.results.rows):
+            cells = [(x, cell) for name, x in xs.items() if (cell := data.results.cell(row, name)) is not None]
             drawn = [(x, cell.mean, cell.std or 0) for x, cell in cells if cell.mean is not None]
             if drawn:
-                xs, means, spread = zip(*drawn, strict=True)
-                axes.errorbar(xs, means, yerr=spread, color=color, marker=marker, linestyle=dash, label=row, capsize=3)
-            published = [(x, cell.comparable) for x, cell in cells if cell.comparable is not None]
-            for x, value in published:
-                axes.plot(x, value, "D", color=color, markerfacecolor="none", markersize=9)
-        positive = [x for x in own.values() if x]
+                places, means, spread = zip(*drawn, strict=True)
+                axes.errorbar(
+                    places, means, yerr=spread, color=color, marker=marker, linestyle=dash, label=row, capsize=3
+                )
+            for x, cell in cells:
+                if cell.comparable is not None:
+                    axes.plot(x, cell.comparable, "D", color=color, markerfacecolor="none", markersize=9)
+        positive = [x for x in xs.values() if x]
         if len(positive) > 1:
-            axes.set_xscale("symlog" if len(positive) < len(own) else "log", **_threshold(positive, len(own)))
-        axes.set_xticks(list(own.values()), [f"{x:g}" for x in own.values()], minor=False)
+            has_zero = len(positive) < len(xs)
+            axes.set_xscale("symlog" if has_zero else "log", **({"linthresh": min(positive)} if has_zero else {}))
+        axes.set_xticks(list(xs.values()), [f"{x:g}" for x in xs.values()], minor=False)
         axes.minorticks_off()
-        axes.set(title=panel or "", ylabel=_label(result) if number == 0 else "", xlabel=list(own)[-1].split("=")[0])
+        axes.set(title=panel or "", ylabel=data.label if number == 0 else "", xlabel=list(xs)[-1].split("=")[0])
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
 
 
-def _threshold(positive: Sequence[float], number: int) -> dict[str, float]:
-    """Where a logarithmic axis that has a 0 becomes linear."""
-    return {"linthresh": min(positive)} if len(positive) < number else {}
-
-
-def _losses(figure: Figure, result: Reproduced, directory: Path) -> None:
+def _losses(figure: Figure, data: FigureData) -> None:
     """Two points a round for the clients, one for the server, over local epochs (FLESD, Figure 5)."""
     axes = figure.add_subplot()
-    for cell, (color, marker) in zip(result.cells, cycle(METHOD_STYLES), strict=False):
+    for cell, (color, marker) in zip(data.results.cells, cycle(METHOD_STYLES), strict=False):
         if cell.mean is None:
             continue
-        record = RunRecord.open(directory / cell.runs[0])
+        record = RunRecord.open(data.run(cell))
         epochs = record.config().epochs
         first, last = mean_by_round(record, "loss_first"), mean_by_round(record, "loss")
         points = [(round - 1) * epochs + 1 for round in first], [round * epochs for round in last]
@@ -120,35 +137,37 @@ def _losses(figure: Figure, result: Reproduced, directory: Path) -> None:
     axes.legend(fontsize=8)
 
 
-def _rounds(figure: Figure, result: Reproduced, directory: Path) -> None:
-    columns = result.reproduction.columns
+def _rounds(figure: Figure, data: FigureData) -> None:
+    columns = data.reproduction.columns
     for number, column in enumerate(columns):
         axes = figure.add_subplot(1, len(columns), number + 1)
-        for row, (color, marker), dash in _styled(result.reproduction.rows):
-            cell = _cell(result, row, column)
+        for row, (color, marker), dash in _styled(data.results.rows):
+            cell = data.results.cell(row, column)
             if cell is None or cell.mean is None:
                 continue
-            by_run = [mean_by_round(RunRecord.open(directory / run), cell.score, "global") for run in cell.runs]
-            rounds = sorted(set.intersection(*(set(one) for one in by_run)))
-            means = [100 * fmean(one[round] for one in by_run) for round in rounds]
+            by_run = [
+                mean_by_round(RunRecord.open(data.directory / str(run)), cell.score, "global") for run in cell.runs
+            ]
+            rounds = sorted(set.intersection(*map(set, by_run)))
+            means = [100 * fmean(values[round] for values in by_run) for round in rounds]
             axes.plot(rounds, means, color=color, marker=marker, markersize=3, linestyle=dash, label=row)
             if cell.comparable is not None:
                 axes.axhline(cell.comparable, color=color, alpha=0.4, linewidth=1, linestyle=":")
-        axes.set(title=column, xlabel="round", ylabel=_label(result))
+        axes.set(title=column, xlabel="round", ylabel=data.label)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
 
 
-def _boxplots(figure: Figure, result: Reproduced, directory: Path) -> None:
+def _boxplots(figure: Figure, data: FigureData) -> None:
     """A box a round: quartiles over images and extreme medians over pairs of clients (FedCA, Figure 4)."""
     shared: Axes | None = None
-    for number, cell in enumerate(result.cells):
-        axes = shared = figure.add_subplot(1, len(result.cells), number + 1, sharey=shared)
-        axes.set(title=cell.row, xlabel="round", ylabel=result.reproduction.file.unit if number == 0 else "")
+    for number, cell in enumerate(data.results.cells):
+        axes = shared = figure.add_subplot(1, len(data.results.cells), number + 1, sharey=shared)
+        axes.set(title=cell.row, xlabel="round", ylabel=data.results.unit if number == 0 else "")
         if cell.mean is None:
             continue
-        record = RunRecord.open(directory / cell.runs[0])
+        record = RunRecord.open(data.run(cell))
         parts = {"med": "", "q1": "_lower", "q3": "_upper", "whislo": "_min", "whishi": "_max"}
         parts_by_round = {key: mean_by_round(record, cell.score + ending) for key, ending in parts.items()}
         boxes: list[dict[str, Any]] = []
@@ -160,15 +179,15 @@ def _boxplots(figure: Figure, result: Reproduced, directory: Path) -> None:
         axes.grid(alpha=0.3, axis="y")
 
 
-def _heatmaps(figure: Figure, result: Reproduced, directory: Path) -> None:
+def _heatmaps(figure: Figure, data: FigureData) -> None:
     """Distances between clients' relation matrices, a picture a column (FedFoA, Figure 6)."""
-    cells = [cell for cell in result.cells if cell.mean is not None]
-    matrices = [diagnose(directory / cell.runs[0]).matrices["relation_distance"].model_dump() for cell in cells]
-    highest = max((v for matrix in matrices for line in matrix["values"] for v in line if v is not None), default=1.0)
+    cells = data.measured
+    matrices = [diagnose(run).matrices["relation_distance"] for _, run in cells]
+    highest = max((v for matrix in matrices for line in matrix.values for v in line if v is not None), default=1.0)
     figure.set_size_inches(3.4 * len(cells), 3.8)
-    for number, (cell, matrix) in enumerate(zip(cells, matrices, strict=True)):
+    for number, ((cell, _), matrix) in enumerate(zip(cells, matrices, strict=True)):
         axes = figure.add_subplot(1, len(cells), number + 1)
-        values, names = matrix["values"], [str(client) for client in matrix["clients"]]
+        values, names = matrix.values, [str(client) for client in matrix.clients]
         axes.imshow([[v or 0.0 for v in line] for line in values], cmap="Blues", vmin=0, vmax=highest)
         for i, line in enumerate(values):
             for j, v in enumerate(line):
@@ -179,12 +198,12 @@ def _heatmaps(figure: Figure, result: Reproduced, directory: Path) -> None:
         axes.set(title=cell.column, xlabel="client")
 
 
-def _tsne(figure: Figure, result: Reproduced, directory: Path) -> None:
-    cells = [cell for cell in result.cells if cell.mean is not None]
+def _tsne(figure: Figure, data: FigureData) -> None:
+    cells = data.measured
     figure.set_size_inches(4.2 * len(cells), 4.6)
-    for number, cell in enumerate(cells):
+    for number, (cell, run) in enumerate(cells):
         axes = figure.add_subplot(1, len(cells), number + 1)
-        picture = embed(directory / cell.runs[0], local=result.reproduction.name == "fedca-figure3")
+        picture = embed(run, local=data.results.name == "fedca-figure3")
         for label, name in enumerate(picture.classes):
             own = picture.points[picture.labels == label]
             gray = picture.held is not None and label not in picture.held
@@ -194,7 +213,7 @@ def _tsne(figure: Figure, result: Reproduced, directory: Path) -> None:
         axes.legend(fontsize=6, ncols=5, loc="upper center", bbox_to_anchor=(0.5, 0), markerscale=2)
 
 
-DRAWERS: Mapping[str, Callable[[Figure, Reproduced, Path], None]] = {
+DRAWERS: Mapping[str, Callable[[Figure, FigureData], None]] = {
     "bars": _bars,
     "lines": _lines,
     "losses": _losses,
@@ -207,15 +226,6 @@ DRAWERS: Mapping[str, Callable[[Figure, Reproduced, Path], None]] = {
 
 def _styled(rows: Sequence[str]) -> Iterator[tuple[str, tuple[str, str], str]]:
     yield from zip(rows, cycle(METHOD_STYLES), cycle(DASHES), strict=False)
-
-
-def _cell(result: Reproduced, row: str, column: str) -> CellResult | None:
-    return next((cell for cell in result.cells if (cell.row, cell.column) == (row, column)), None)
-
-
-def _label(result: Reproduced) -> str:
-    unit = result.reproduction.file.unit
-    return "accuracy (%)" if unit == "percent" else unit
 
 
 def mean_by_round(record: RunRecord, name: str, participant: str | None = None) -> dict[int, float]:

@@ -9,7 +9,7 @@ import yaml
 
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.embedding import embed
-from rayfed_ssl.reports.reproduced import CellResult, Reproduced, series
+from rayfed_ssl.reports.reproduced import CellResult, ReproductionResults, measured
 from rayfed_ssl.reports.reproduction_figures import clients, draw_reproduction, mean_by_round
 from rayfed_ssl.reproductions.definition import Reproduction, load_reproduction
 from rayfed_ssl.runs import run
@@ -68,15 +68,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def results(folder: Path, draw: str, rows: tuple[str, ...], **changes: Any) -> Reproduced:
+def results(folder: Path, draw: str, rows: tuple[str, ...], **changes: Any) -> tuple[Reproduction, ReproductionResults]:
     """Both columns show the runs of their row."""
     reproduction = shown(folder, draw, **changes).only(rows, None)
-    cells = []
-    for cell in reproduction.cells:
-        found = series(cell, folder / cell.row, "percent")
-        ours = (found[-1][1] if found else None,)
-        cells.append(CellResult(cell.row, cell.column, cell.score, cell.take, cell.published, (cell.row,), ours))
-    return Reproduced(reproduction, tuple(cells), (0,), (), {}, "command")
+    cells = [
+        CellResult.of(cell, [cell.row], [measured(cell, folder / cell.row, "percent")]) for cell in reproduction.cells
+    ]
+    return reproduction, ReproductionResults.of(reproduction, cells)
 
 
 @pytest.mark.parametrize(
@@ -92,8 +90,8 @@ def results(folder: Path, draw: str, rows: tuple[str, ...], **changes: Any) -> R
     ],
 )
 def test_every_kind_of_figure_is_drawn(runs: Path, draw: str, rows: tuple[str, ...], changes: Any, words: set[str]):
-    names = draw_reproduction(results(runs, draw, rows, **changes), runs)
-    assert names == (f"{draw}.png", f"{draw}.svg")
+    names = draw_reproduction(*results(runs, draw, rows, **changes), runs)
+    assert names == [f"{draw}.png", f"{draw}.svg"]
     text = (runs / f"{draw}.svg").read_text()
     ET.fromstring(text)
     for word in words | {"None, Figure 0 (cpu size)"}:
@@ -103,7 +101,7 @@ def test_every_kind_of_figure_is_drawn(runs: Path, draw: str, rows: tuple[str, .
 
 def test_nothing_is_drawn_of_cells_without_numbers(runs: Path):
     result = results(runs, "bars", ("FedSimCLR",), score="transfer-fedca")
-    assert draw_reproduction(result, runs / "nowhere") == ()
+    assert draw_reproduction(*result, runs / "nowhere") == []
 
 
 def test_scores_of_clients_are_in_the_order_of_their_ids(runs: Path):

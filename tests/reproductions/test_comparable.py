@@ -1,8 +1,10 @@
 """Our numbers are set against published ones of the same dataset and score, and against no others."""
 
+from dataclasses import replace
+
 import pytest
 
-from rayfed_ssl.reports.reproduced import CellResult, Reproduced, describe
+from rayfed_ssl.reports.reproduced import CellResult, ReproductionResults, describe
 from rayfed_ssl.reproductions.comparable import unlike
 from rayfed_ssl.reproductions.definition import load_reproduction, reproduction_names
 
@@ -33,15 +35,12 @@ def test_papers_sizes_are_of_what_was_published_but_for_the_monitors_curves():
 
 
 def test_what_is_unlike_has_no_difference_and_no_part_in_the_order():
-    shown = load_reproduction("fedca-table1", "cpu")
-    cells = (
-        CellResult("FedAE", "IID CIFAR10 CNN", "linear", None, 10.0, (), (1.0,)),
-        CellResult("FedCA", "IID CIFAR10 CNN", "linear", None, 20.0, (), (2.0,), {}, "cifar10 for cifar100"),
-    )
-    made = Reproduced(shown, cells, (0,), (), {}, "c")
-    assert made.agreement().cells == 1
-    assert describe(cells[1]) == "2.00 [20]"
-    plain = made.results().model_dump()
-    assert [cell["difference"] for cell in plain["cells"]] == [-9.0, None]
-    assert [note for note in plain["notes"] if note.endswith("the published: cifar10 for cifar100.")]
-    assert plain["notes"][-1] in made.remarks()
+    reproduction = load_reproduction("fedca-table1", "cpu")
+    first, second = (replace(cell, published=10.0) for cell in reproduction.cells[:2])
+    cells = [CellResult.of(first, [], [1.0]), CellResult.of(second, [], [2.0], unlike="cifar10 for cifar100")]
+    results = ReproductionResults.of(reproduction, cells)
+    assert results.agreement.cells == 1
+    assert [cell.difference for cell in results.cells] == [-9.0, None]
+    assert describe(cells[1]) == "2.00 [10]"
+    assert results.notes[-1].endswith("the published: cifar10 for cifar100.")
+    assert results.notes[-1] in results.remarks()

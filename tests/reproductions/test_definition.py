@@ -9,7 +9,7 @@ import yaml
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.registry import is_score
-from rayfed_ssl.reports.reproduced import CellResult, Reproduced, describe, kendall
+from rayfed_ssl.reports.reproduced import CellResult, ReproductionResults, describe, kendall
 from rayfed_ssl.reproductions.definition import (
     Cell,
     Reproduction,
@@ -277,9 +277,10 @@ def test_what_is_nearer_to_a_cell_goes_before_what_is_farther(tmp_path: Path):
     assert cell_of(shown, "a", "y").config(0).rounds == 2
 
 
-def result(published: float | None, *ours: float | None) -> CellResult:
+def result(published: float | None, *ours: float | None, row: str = "a", column: str = "x") -> CellResult:
+    cell = Cell(row, column, "fedsimclr", {}, "linear", None, published, None)
     failures = {str(i): "broken" for i, value in enumerate(ours) if value is None}
-    return CellResult("a", "x", "linear", None, published, (), ours, failures)
+    return CellResult.of(cell, [], list(ours), failures)
 
 
 def test_a_cell_is_written_with_spread_and_difference():
@@ -302,13 +303,9 @@ def test_kendall_counts_pairs_in_order():
 
 def test_agreement_is_of_cells_that_have_both_numbers(tmp_path: Path):
     shown = load_reproduction(small_file(tmp_path), "cpu")
-    cells = (
-        CellResult("a", "x", "linear", None, 10.0, (), (1.0,)),
-        CellResult("b", "x", "linear", None, 20.0, (), (2.0,)),
-        CellResult("a", "y", "linear", None, 30.0, (), (0.5,)),
-        CellResult("b", "y", "linear", None, None, (), (9.0,)),
-    )
-    agreement = Reproduced(shown, cells, (0,), (), {}, "c").agreement()
+    cells = [result(10.0, 1.0), result(20.0, 2.0, row="b"), result(30.0, 0.5, column="y")]
+    cells.append(result(None, 9.0, row="b", column="y"))
+    agreement = ReproductionResults.of(shown, cells).agreement
     assert agreement.cells == 3
     assert agreement.kendall == pytest.approx(-1 / 3, abs=1e-12)  # one pair of three agrees
     assert agreement.columns == {"x": 1.0, "y": None}

@@ -10,7 +10,7 @@ import typer
 
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.reproduced import CellResult, Reproduced, measured
+from rayfed_ssl.reports.reproduced import CellResult, ReproductionResults, measured
 from rayfed_ssl.reproductions.comparable import unlike
 from rayfed_ssl.reproductions.definition import Cell, Reproduction, load_reproduction
 from tune.reproductions.needed_data import absent, by_column, one_dataset
@@ -118,7 +118,7 @@ def _variant(cell: Cell) -> dict[str, Any]:
     return variant if cell.then is None else variant | {"then": cell.then.model_dump(by_alias=True)}
 
 
-def reproduce(request: ReproductionRequest, say: Say) -> Reproduced:
+def reproduce(request: ReproductionRequest, say: Say) -> ReproductionResults:
     """Run what is missing, and write table, figure and `reproduction.json`.
 
     Args:
@@ -139,27 +139,26 @@ def reproduce(request: ReproductionRequest, say: Say) -> Reproduced:
         search = run_sweep(directory, concurrency=request.jobs, address=request.address, say=say)
     else:
         search = run_sweep_here(directory, say)
-    cells = tuple(
+    cells = [
         _result(cell, trial, directory.runs, reproduction.file.unit, differing.get((cell.row, cell.column)))
         for cell, trial in zip(reproduction.cells, search.trials, strict=True)
-    )
-    result = Reproduced(reproduction, cells, request.seeds, request.settings, skipped, request.command)
-    result.write(request.directory)  # before the figure, which may fail
+    ]
+    results = ReproductionResults.of(reproduction, cells, request.seeds, request.settings, skipped, request.command)
+    results.write(request.directory)  # before the figure, which may fail
     if reproduction.file.kind == "figure":
         from rayfed_ssl.reports.reproduction_figures import draw_reproduction
 
-        result = replace(result, figures=draw_reproduction(result, request.directory))
-        result.write(request.directory)
-    return result
+        figures = draw_reproduction(reproduction, results, request.directory)
+        results = results.model_copy(update={"figures": figures})
+        results.write(request.directory)
+    return results
 
 
 def _refuse_other(request: ReproductionRequest, reproduction: Reproduction) -> None:
     """Keep one table from being written over another."""
     if (request.directory / "sweep.json").is_file():
-        other, title = (
-            SweepDirectory.open(request.directory).record,
-            f"{reproduction.file.title}, {reproduction.size} size",
-        )
+        other = SweepDirectory.open(request.directory).record
+        title = f"{reproduction.file.title}, {reproduction.size} size"
         if (other.name, other.file.get("title")) != (reproduction.name, title):
             raise ConfigError(
                 f"{request.directory} holds {other.name} ({other.file.get('title')}): name another directory with --out"
@@ -178,9 +177,7 @@ def _result(cell: Cell, trial: Trial, runs: Path, unit: str, differs: str | None
             failures[str(seed)] = f"{run.name} has no score {cell.score!r}" + (f" of {cell.take}" if cell.take else "")
         elif value is None:
             failures[str(seed)] = trial.failures.get(seed) or "was not run"
-    names = tuple(f"{runs.name}/{name}" for name in trial.names)
-    facts = (cell.row, cell.column, cell.score, cell.take, cell.published)
-    return CellResult(*facts, names, tuple(values), failures, differs)
+    return CellResult.of(cell, [f"{runs.name}/{name}" for name in trial.names], values, failures, differs)
 
 
 def is_finished(run: Path) -> bool:
@@ -207,12 +204,12 @@ def _state(run: Path) -> str:
     return "unfinished" if (run / "run.json").is_file() else "to do"
 
 
-def print_result(result: Reproduced, directory: Path, as_json: bool) -> None:
+def print_result(results: ReproductionResults, directory: Path, as_json: bool) -> None:
     """Print the table with what a reader of it has to know, or all as JSON."""
     if as_json:
-        print_json(result.results().model_dump(mode="json"))
+        print_json(results.model_dump(mode="json"))
         return
-    print_table(*result.table())
-    lines = [*result.remarks(), f"record: {directory / 'reproduction.json'}, {directory / 'table.md'}"]
-    for line in [*lines, *(f"figure: {directory / name}" for name in result.figures)]:
+    print_table(*results.table())
+    lines = [*results.remarks(), f"record: {directory / 'reproduction.json'}, {directory / 'table.md'}"]
+    for line in [*lines, *(f"figure: {directory / name}" for name in results.figures)]:
         typer.echo(line)

@@ -7,7 +7,7 @@ from rayfed_ssl.reports.html.figure import FigureWriter, RenderedFigure
 from rayfed_ssl.reports.html.page import PageSection
 from rayfed_ssl.reports.html.sources import ReportedReproduction
 from rayfed_ssl.reports.html.tables import MISSING, PageCell, PageTable
-from rayfed_ssl.reports.reproduced import Agreement, CellEntry, ReproductionResults
+from rayfed_ssl.reports.reproduced import Agreement, CellResult, ReproductionResults
 
 
 def reproduction_section(
@@ -47,7 +47,7 @@ def side_by_side(results: ReproductionResults) -> PageTable:
     return PageTable.of(caption, ["row", *columns], rows)
 
 
-def _cell(cell: CellEntry | None, unit: str) -> PageCell:
+def _cell(cell: CellResult | None, unit: str) -> PageCell:
     if cell is None:
         return PageCell(MISSING)
     paper = f"paper {formats.number(cell.published, unit, MISSING)}"
