@@ -14,7 +14,6 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import platformdirs
 import psutil
@@ -38,9 +37,6 @@ STEP_BYTES = 60_000_000
 
 VIEWS = 2
 """Views of a sample that go through the model before gradients are taken."""
-
-MEASURE_TIMEOUT = 3600.0
-"""Seconds that a measurement may take."""
 
 SAMPLES = 2
 """Blank samples that are sent through a model; batch normalization refuses one."""
@@ -90,12 +86,12 @@ def estimate(federation: Federation, device: str) -> StepCost:
 def activation_bytes(task: Task, architecture: str, batch: int) -> int:
     """Count what one view of a batch stores for the backward pass, from a forward pass of two blank samples."""
     model = task.blank(architecture).to_empty(device="cpu").train()
-    own = {tensor.untyped_storage().data_ptr() for tensor in model.state_dict().values()}
-    kept: dict[int, Tensor] = {}
+    weights = {tensor.untyped_storage().data_ptr() for tensor in model.state_dict().values()}
+    stored: dict[int, Tensor] = {}
 
     def keep(tensor: Tensor) -> Tensor:
-        if (where := tensor.untyped_storage().data_ptr()) not in own:
-            kept[where] = tensor
+        if (address := tensor.untyped_storage().data_ptr()) not in weights:
+            stored[address] = tensor
         return tensor
 
     images = torch.zeros(SAMPLES, task.channels, task.size, task.size)
@@ -103,7 +99,7 @@ def activation_bytes(task: Task, architecture: str, batch: int) -> int:
     with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         model(images)
     width = 4 if task.precision.dtype == "fp32" else 2
-    return sum(t.numel() * min(width, t.element_size()) for t in kept.values()) * batch // SAMPLES
+    return sum(t.numel() * min(width, t.element_size()) for t in stored.values()) * batch // SAMPLES
 
 
 def measure(federation: Federation, gpu_free: int | None = None) -> StepCost:
@@ -117,9 +113,13 @@ def measure(federation: Federation, gpu_free: int | None = None) -> StepCost:
     before = _start_peak(federation.task.device)
     first = federation.update_client(1, client_id, download, None)
     second = federation.update_client(1, client_id, download, first.state)
-    grown = max(0, _peak() - before)
-    on_gpu = _gpu_peak(federation.task.device, gpu_free)
-    return StepCost(grown, on_gpu, nbytes(second.state), second.seconds / federation.config.epochs)
+    grown, gpu_memory, device = max(0, _peak() - before), 0, federation.task.device
+    if device.type == "cuda":
+        context = CONTEXT_BYTES
+        if gpu_free is not None:
+            context = max(0, gpu_free - torch.cuda.mem_get_info(device)[0] - torch.cuda.memory_reserved(device))
+        gpu_memory = torch.cuda.max_memory_reserved(device) + context
+    return StepCost(grown, gpu_memory, nbytes(second.state), second.seconds / federation.config.epochs)
 
 
 def _start_peak(device: torch.device) -> int:
@@ -141,35 +141,25 @@ def _peak() -> int:
     return sizes["VmHWM"] - sizes["RssFile"]
 
 
-def _gpu_peak(device: torch.device, gpu_free: int | None) -> int:
-    if device.type != "cuda":
-        return 0
-    context = CONTEXT_BYTES
-    if gpu_free is not None:
-        context = max(0, gpu_free - torch.cuda.mem_get_info(device)[0] - torch.cuda.memory_reserved(device))
-    return torch.cuda.max_memory_reserved(device) + context
-
-
-def measure_apart(config: Config, limit: float = MEASURE_TIMEOUT) -> StepCost:
+def measure_apart(config: Config, limit: float = 3600) -> StepCost:
     """Measure in a new process, for at most `limit` seconds, and record the cost for later runs.
 
     Raises:
         ConfigError: The step failed there, or did not end.
     """
-    asked = json.dumps(one_epoch(config).dump())
+    settings = json.dumps(one_epoch(config).dump())
     command = [sys.executable, "-m", "rayfed_ssl.engine.client_cost"]
     try:
-        done = subprocess.run(command, input=asked, capture_output=True, text=True, timeout=limit, check=False)
+        process = subprocess.run(command, input=settings, capture_output=True, text=True, timeout=limit, check=False)
     except subprocess.TimeoutExpired:
         raise ConfigError(
-            f"two local epochs of one client, run alone, took more than {limit:g} s: lower data.train_limit or raise "
-            "clients.number, so that clients have less to do"
+            f"two local epochs of one client took more than {limit:g} s: lower data.train_limit or raise clients.number"
         ) from None
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
+    if process.returncode:
+        last = (process.stderr.strip().splitlines() or [f"exit status {process.returncode}"])[-1]
         reason = re.sub(r"^[\w.]+Error: ", "", last)
-        raise ConfigError(f"the step of one client, run alone, failed: {reason}")
-    cost = StepCost(**json.loads(done.stdout.splitlines()[-1]))
+        raise ConfigError(f"the step of one client failed: {reason}")
+    cost = StepCost(**json.loads(process.stdout.splitlines()[-1]))
     federation = Federation.open(config)
     record(federation, federation.task.device.type, cost)
     return cost
@@ -184,8 +174,7 @@ def one_epoch(config: Config) -> Config:
 def largest_client(federation: Federation) -> tuple[int, int]:
     """Find the client with most samples, and how many it has."""
     sizes = {client_id: len(rows) for client_id, rows in federation.shards.items()}
-    chosen = max(sizes, key=lambda client_id: (sizes[client_id], -client_id))
-    return chosen, sizes[chosen]
+    return max(sizes.items(), key=lambda item: (item[1], -item[0]))
 
 
 def recorded(federation: Federation, device: str) -> StepCost | None:
@@ -206,19 +195,14 @@ def record(federation: Federation, device: str, cost: StepCost) -> None:
 
 def _file(federation: Federation, device: str) -> Path:
     """Name the file after everything that the memory of a step depends on."""
-    tree, here = federation.config.dump(), environment()
-    engine = {key: tree["engine"][key] for key in ("precision", "channels_last", "compile", "threads")}
-    on = [device, here["versions"], here["hardware"]]
-    sections = [tree[key] for key in ("method", "objective", "model", "clients", "training")]
-    parts: list[Any] = [
-        *sections,
-        engine,
-        on,
-        federation.task.size,
-        federation.num_public,
-        largest_client(federation)[1],
+    settings, machine = federation.config.dump(), environment()
+    facts = [
+        *(settings[key] for key in ("method", "objective", "model", "clients", "training")),
+        {key: settings["engine"][key] for key in ("precision", "channels_last", "compile", "threads")},
+        [device, machine["versions"], machine["hardware"]],
+        *(federation.task.size, federation.num_public, largest_client(federation)[1]),
     ]
-    digest = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
     return platformdirs.user_cache_path("rayfed-ssl") / "steps" / f"{digest[:24]}.json"
 
 

@@ -140,22 +140,21 @@ def client_diagnostics(
     clients' mean cosines with the others, "diag_cka", "diag_angle" (medians) and "diag_relation_distance" over pairs;
     and the mean quartiles "diag_angle_lower" and "diag_angle_upper".
     """
-    chosen = _compared_clients(tuple(uploads), derive_seed(config.seed, Purpose.DIAGNOSTICS, round=round))
+    chosen = tuple(uploads)
+    if len(chosen) > COMPARED_CLIENTS:
+        seed = derive_seed(config.seed, Purpose.DIAGNOSTICS, round=round)
+        chosen = tuple(chosen[row] for row in random_rows(len(chosen), COMPARED_CLIENTS, seed))
     comparison = Comparison(config, task, dataset, num_public)
+
+    def contents(client_id: int) -> tuple[ModelContent, ModelContent]:
+        return model_content(uploads[client_id], num_public), model_content(download(client_id), num_public)
+
     for client_id in chosen:
-        architecture = task.architecture(client_id)
-        comparison.add(
-            architecture, model_content(uploads[client_id], num_public), model_content(download(client_id), num_public)
-        )
+        comparison.add(task.architecture(client_id), *contents(client_id))
     cosines: list[float] = []
     if comparison.has_cosines:
         for client_id in chosen:
-            sent, received = (
-                model_content(uploads[client_id], num_public),
-                model_content(download(client_id), num_public),
-            )
-            cosines += comparison.cosine(sent, received)
-            del sent, received
+            cosines += comparison.cosine(*contents(client_id))
     return comparison.metrics() | _spread("diag_update_cosine", cosines)
 
 
@@ -212,13 +211,6 @@ class Comparison:
         return None if sent.representations is None else sent.representations[self._public]
 
 
-def _compared_clients(client_ids: Sequence[int], seed: int) -> tuple[int, ...]:
-    """Choose the clients to compare where a round has many."""
-    if len(client_ids) <= COMPARED_CLIENTS:
-        return tuple(client_ids)
-    return tuple(client_ids[row] for row in random_rows(len(client_ids), COMPARED_CLIENTS, seed))
-
-
 def update_of(sent: ModelContent, received: ModelContent) -> Weights | None:
     """w_k - w over trained parameters: neither running statistics nor an objective's memory."""
     if sent.weights is None or received.weights is None:
@@ -245,12 +237,8 @@ def compare_features(features: Sequence[Tensor]) -> Metrics:
     if len(features) < 2 or len({rows.shape[1] for rows in features}) > 1:
         return metrics
     pairs = [angles(first, second) for first, second in combinations(features, 2)]
-    return (
-        metrics
-        | _spread("diag_angle", [quartiles.median for quartiles in pairs])
-        | {"diag_angle_lower": fmean(quartiles.lower for quartiles in pairs)}
-        | {"diag_angle_upper": fmean(quartiles.upper for quartiles in pairs)}
-    )
+    outer = {f"diag_angle_{name}": fmean(getattr(angle, name) for angle in pairs) for name in ("lower", "upper")}
+    return metrics | _spread("diag_angle", [angle.median for angle in pairs]) | outer
 
 
 def _spread(name: str, values: Sequence[float]) -> Metrics:

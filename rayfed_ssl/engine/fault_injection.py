@@ -4,7 +4,7 @@ import copy
 import errno
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -49,12 +49,12 @@ class _FaultyMethod:
         upload, next_state, metrics = self._method.update_client(download, state, client)
         for fault in self._faults:
             if fault.kind in ("nan", "shape"):
-                upload = _corrupt(upload, download, _with_nan if fault.kind == "nan" else _one_longer)
+                upload = _corrupt(upload, download, fault.kind)
         return upload, next_state, metrics
 
 
-def _corrupt(upload: Any, download: Any, corrupt: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Replace one tensor of floats of an upload, one that came with the download if there is such."""
+def _corrupt(upload: Any, download: Any, kind: str) -> Any:
+    """Replace one tensor of floats of an upload, preferably one that came with the download, by NaNs or a longer one."""
     received = {path for path, _ in leaves(download)}
     floats = [
         (path, leaf) for path, leaf in leaves(upload) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
@@ -62,14 +62,5 @@ def _corrupt(upload: Any, download: Any, corrupt: Callable[[torch.Tensor], torch
     if not floats:
         raise RuntimeError("injected: there is no tensor of floats in the upload to corrupt")
     chosen = next((leaf for path, leaf in floats if path in received), floats[0][1])
-    return map_leaves(lambda leaf: corrupt(leaf) if leaf is chosen else leaf, upload)
-
-
-def _with_nan(values: torch.Tensor) -> torch.Tensor:
-    corrupted = values.clone()
-    corrupted.view(-1)[0] = float("nan")
-    return corrupted
-
-
-def _one_longer(values: torch.Tensor) -> torch.Tensor:
-    return torch.cat([values.reshape(-1), values.reshape(-1)[:1]])
+    corrupted = torch.full_like(chosen, torch.nan) if kind == "nan" else chosen.new_zeros(chosen.numel() + 1)
+    return map_leaves(lambda leaf: corrupted if leaf is chosen else leaf, upload)

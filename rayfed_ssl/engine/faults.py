@@ -8,9 +8,10 @@ import os
 import signal
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field, TypeAdapter, ValidationError
 
 from rayfed_ssl.errors import ConfigError, nearest
 
@@ -50,16 +51,12 @@ FAULT_KINDS = {
 LOCAL_KINDS = frozenset(name for name, kind in FAULT_KINDS.items() if kind.local)
 """What can happen in a run in one process."""
 
-_NUMBERS: dict[str, type[int] | type[float]] = {
-    "round": int,
-    "client": int,
-    "times": int,
-    "seconds": float,
-    "rate": float,
-    "seed": int,
+_VALUES: dict[str, TypeAdapter[Any]] = {
+    **{key: TypeAdapter(Annotated[int, Field(ge=1)]) for key in ("round", "times")},
+    **{key: TypeAdapter(Annotated[int, Field(ge=0)]) for key in ("client", "seed")},
+    "seconds": TypeAdapter(Annotated[float, Field(ge=0, allow_inf_nan=False)]),
+    "rate": TypeAdapter(Annotated[float, Field(ge=0, le=1)]),
 }
-
-_SMALLEST = {"round": 1, "times": 1}
 
 
 @dataclass(frozen=True)
@@ -130,26 +127,17 @@ def parse_fault(text: str) -> Fault | RandomFaults:
             raise ConfigError(f"--inject {text}: {name} has no {key!r}{nearest(key, allowed)}")
         if key in values:
             raise ConfigError(f"--inject {text}: {key} is there twice, write --inject once for each fault")
-        values[key] = _number(text, key, value)
+        try:
+            values[key] = _VALUES[key].validate_python(value)
+        except ValidationError as error:
+            reason = error.errors()[0]["msg"].lower()
+            raise ConfigError(f"--inject {text}: {key}: {reason}, got {value!r}") from None
     for key in needed:
         if key not in values:
             raise ConfigError(
                 f"--inject {text}: {key} is missing, write {name}:{key}=" + ("0.1" if key == "rate" else "2")
             )
     return RandomFaults(values["rate"], values.get("seed", 0)) if name == "random" else Fault(name, **values)
-
-
-def _number(text: str, key: str, value: str) -> int | float:
-    kind, smallest = _NUMBERS[key], _SMALLEST.get(key, 0)
-    try:
-        number = kind(value)
-    except ValueError:
-        number = -1
-    if not smallest <= number < float("inf") or (key == "rate" and number > 1):
-        what = "a whole number" if kind is int else "a number"
-        limits = "from 0 to 1" if key == "rate" else f"of at least {smallest}"
-        raise ConfigError(f"--inject {text}: {key} must be {what} {limits}, got {value!r}")
-    return number
 
 
 class Faults:

@@ -25,10 +25,10 @@ from rayfed_ssl.engine.ledger import BreakEven, LedgerEntry, account
 from rayfed_ssl.engine.round_loop import ClientError, Evaluation, ServerError
 from rayfed_ssl.engine.scoring import check_protocols, held_out_notes, labeled, score
 from rayfed_ssl.engine.task_builder import build_task
-from rayfed_ssl.engine.upload_checks import check_upload
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server
 from rayfed_ssl.seeds import SERVER, Purpose, derive_seed, generator
+from rayfed_ssl.trees import leaves
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Federation:
 
     def cohort(self, round: int) -> tuple[int, ...]:
         """Draw the fraction C of the clients that takes part in a round, at least one; the method has no say in it."""
-        count = max(1, round_half_up(self.config.clients.fraction * len(self.client_ids)))
+        count = max(1, int(self.config.clients.fraction * len(self.client_ids) + 0.5))
         rng = np.random.default_rng(derive_seed(self.config.seed, Purpose.COHORT, round=round))
         return tuple(sorted(int(i) for i in rng.choice(self.client_ids, size=count, replace=False)))
 
@@ -258,6 +258,20 @@ def client_error(config: Config, round: int, client_id: int, cause: str) -> Clie
     )
 
 
-def round_half_up(value: float) -> int:
-    """Round .5 up, not to the even neighbor."""
-    return int(value + 0.5)
+def check_upload(upload: Any, download: Any) -> None:
+    """Raise ValueError for an upload with numbers that are not finite, or weights that do not fit those received."""
+    for name, value in vars(upload).items():
+        for path, leaf in leaves(value):
+            is_float = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+            # A sum is finite in almost every case, and costs a third of looking at each number.
+            if is_float and not (leaf.sum().isfinite() or leaf.isfinite().all()):
+                raise ValueError(
+                    f"its upload holds numbers that are not finite, in {name}{path}: lower the learning rate"
+                )
+        received = getattr(download, name, None)
+        if isinstance(value, dict) and isinstance(received, dict):
+            for key in value:
+                if key in received and (shape := list(value[key].shape)) != (expected := list(received[key].shape)):
+                    raise ValueError(
+                        f"its upload does not fit the model: {name}/{key} has shape {shape}, got {expected} from the server"
+                    )

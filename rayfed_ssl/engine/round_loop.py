@@ -1,4 +1,4 @@
-"""The round loop, and what it asks of an executor."""
+"""The round loop, its reports and errors, and the executor that it needs."""
 
 import math
 import time
@@ -8,77 +8,89 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from rayfed_ssl.engine.faults import Fault, Faults
-from rayfed_ssl.engine.results import (
-    ClientError,
-    ClientReport,
-    Dropped,
-    Evaluation,
-    QuorumError,
-    RoundOutcome,
-    ServerError,
-    ServerReport,
-)
+from rayfed_ssl.engine.ledger import LedgerEntry
+from rayfed_ssl.method import Metrics
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.addresses import Directory
 from rayfed_ssl.storage.checkpoints import RunState, Stored
 
-__all__ = [
-    "ClientError",
-    "ClientReport",
-    "Dropped",
-    "Evaluation",
-    "Executor",
-    "Listener",
-    "Observer",
-    "QuorumError",
-    "RoundOutcome",
-    "RunPlan",
-    "ServerError",
-    "ServerReport",
-    "run_round",
-    "run_rounds",
-]
+
+@dataclass(frozen=True)
+class ClientReport:
+    """Report of a client's step: never its data, its state or its upload."""
+
+    client: int
+    state: Stored
+    metrics: Metrics
+    ledger: tuple[LedgerEntry, ...]
+    seconds: float
 
 
-class Listener(Protocol):
-    """Receives reports of a round's clients while they run."""
+@dataclass(frozen=True)
+class Dropped:
+    """A client that was left out of a round, or if `quarantined` of all rounds to come; `reason` is one line."""
 
-    def on_client(self, report: ClientReport) -> None:
-        """A client's step is done."""
-
-    def on_dropped(self, dropped: Dropped) -> None:
-        """A client is left out."""
+    client: int
+    reason: str
+    quarantined: bool = False
 
 
-class Executor(Protocol):
-    """Runs the steps of a federation; which executor does it changes no bit of any result.
+@dataclass(frozen=True)
+class ServerReport:
+    """Report of the server's step.
 
-    `retries` counts client steps that were repeated because their actor died; `faults` are to be injected.
+    Attributes:
+        again: Clients that were trained again since their uploads were lost: what was aggregated, and their states. On
+            another machine these may have other bits than the first ones.
+        dropped: Clients that failed when they were trained again.
     """
 
-    retries: int
-    faults: Faults
+    state: Stored
+    metrics: Metrics
+    seconds: float
+    again: tuple[ClientReport, ...] = ()
+    dropped: tuple[Dropped, ...] = ()
 
-    def init_server(self, directory: Directory) -> Stored:
-        """Make and store the server's state before round 1."""
 
-    def train_clients(
-        self, state: RunState, cohort: Sequence[int], directory: Directory, listener: Listener
-    ) -> tuple[ClientReport, ...]:
-        """Run one round's client steps; their uploads stay with the executor.
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores of one encoder after one round."""
 
-        Returns reports in ascending id of those that delivered; the listener receives the others, unless
-        `engine.on_failure=stop` raises ClientError.
-        """
+    round: int
+    encoder: str
+    metrics: Metrics
+    seconds: float
 
-    def update_server(self, state: RunState, cohort: Sequence[int], directory: Directory) -> ServerReport:
-        """Aggregate the uploads of the clients that were just trained, and train those again whose uploads were lost."""
 
-    def evaluate(self, state: RunState, directory: Directory, final: bool) -> tuple[Evaluation, ...]:
-        """Score every encoder of the method: kNN alone, or if `final` all protocols."""
+@dataclass(frozen=True)
+class RoundOutcome:
+    """A finished round.
 
-    def close(self) -> None:
-        """Release processes and memory."""
+    Attributes:
+        clients: In ascending client id.
+        seconds: Wall time of the round without evaluation.
+        retries: Client steps that were repeated because their actor died.
+        dropped: Clients of the cohort that were left out, in ascending id.
+    """
+
+    state: RunState
+    clients: tuple[ClientReport, ...]
+    server: ServerReport
+    seconds: float
+    retries: int = 0
+    dropped: tuple[Dropped, ...] = ()
+
+
+class ClientError(RuntimeError):
+    """A client's step failed: the message names round, client, seed, cause and the command that replays it."""
+
+
+class ServerError(RuntimeError):
+    """The server's step failed: the message names round and cause."""
+
+
+class QuorumError(ServerError):
+    """Too few clients of a round delivered."""
 
 
 class Observer:
@@ -111,6 +123,54 @@ class Observer:
     def on_warning(self, message: str) -> None:
         """Something went wrong that does not stop the run."""
         warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+
+@dataclass
+class Listener:
+    """Forwards reports of a round's clients to the observer while they run, and records those that are left out."""
+
+    observer: Observer
+    dropped: dict[int, Dropped] = field(default_factory=dict)
+
+    def on_client(self, report: ClientReport) -> None:
+        """A client's step is done."""
+        self.observer.on_client(report)
+
+    def on_dropped(self, dropped: Dropped) -> None:
+        """A client is left out."""
+        self.dropped[dropped.client] = dropped
+        self.observer.on_dropped(dropped)
+
+
+class Executor(Protocol):
+    """Runs the steps of a federation; which executor does it changes no bit of any result.
+
+    `retries` counts client steps that were repeated because their actor died; `faults` are to be injected.
+    """
+
+    retries: int
+    faults: Faults
+
+    def init_server(self, directory: Directory) -> Stored:
+        """Make and store the server's state before round 1."""
+
+    def train_clients(
+        self, state: RunState, cohort: Sequence[int], directory: Directory, listener: Listener
+    ) -> tuple[ClientReport, ...]:
+        """Run one round's client steps; their uploads stay with the executor.
+
+        Returns reports in ascending id of those that delivered; the listener receives the others, unless
+        `engine.on_failure=stop` raises ClientError.
+        """
+
+    def update_server(self, state: RunState, cohort: Sequence[int], directory: Directory) -> ServerReport:
+        """Aggregate the uploads of the clients that were just trained, and train those again whose uploads were lost."""
+
+    def evaluate(self, state: RunState, directory: Directory, final: bool) -> tuple[Evaluation, ...]:
+        """Score every encoder of the method: kNN alone, or if `final` all protocols."""
+
+    def close(self) -> None:
+        """Release processes and memory."""
 
 
 @dataclass(frozen=True)
@@ -169,25 +229,10 @@ def run_rounds(
     return state
 
 
-@dataclass
-class _DroppedClients:
-    """Forwards reports of a round's clients, and records the clients that are left out."""
-
-    observer: Observer
-    dropped: dict[int, Dropped] = field(default_factory=dict)
-
-    def on_client(self, report: ClientReport) -> None:
-        self.observer.on_client(report)
-
-    def on_dropped(self, dropped: Dropped) -> None:
-        self.dropped[dropped.client] = dropped
-        self.observer.on_dropped(dropped)
-
-
 def run_round(plan: RunPlan, executor: Executor, observer: Observer, state: RunState, round: int) -> RoundOutcome:
     """Run one round: clients, then server."""
     start, retries = time.perf_counter(), executor.retries
-    cohort, dropped_clients = plan.cohort(round), _DroppedClients(observer)
+    cohort, dropped_clients = plan.cohort(round), Listener(observer)
     observer.on_round(round, cohort)
     for client_id in cohort:
         if since := plan.quarantined.get(client_id):

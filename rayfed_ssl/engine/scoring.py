@@ -25,13 +25,11 @@ def score(encoder: Encoder, config: Config, task: Task, dataset: Dataset, final:
     """
     subject = subject_of(encoder, config, task, dataset)
     settings = config.evaluation
-    monitor = Neighbors(
-        name="knn", description="", source="", neighbors=settings.knn.neighbors, temperature=settings.knn.temperature
-    )
+    monitor = Neighbors(name="knn", neighbors=settings.knn.neighbors, temperature=settings.knn.temperature)
     metrics = dict(monitor.measure(subject)) | classifier_accuracy(subject) if subject.is_labeled else {}
     if not final:
         return metrics
-    probe = Linear(name="linear", description="", source="", probe=settings.linear, augment=settings.augment)
+    probe = Linear(name="linear", probe=settings.linear, augment=settings.augment)
     for protocol in (probe, *settings.chosen):
         if protocol.suits(subject):
             metrics |= measure(protocol, subject)

@@ -10,8 +10,8 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -42,12 +42,18 @@ def first_state(federation: Federation) -> Any:
         return federation.init_server()
     facts = facts_of(federation)
     key = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:32]
-    found = _read(directory, key)
-    if found is not None:
-        return found
-    with _alone(directory, key):
-        found = _read(directory, key)  # another run may just have made it
-        return _make(federation, directory, key, facts) if found is None else found
+    cached = _read(directory, key)
+    if cached is not None:
+        return cached
+    with ExitStack() as lock:
+        try:
+            lock.enter_context(alone(directory / key))
+        except OSError as error:
+            raise ConfigError(
+                f"engine.shared={directory} cannot be written ({error.strerror}): name another directory, or leave it out"
+            ) from None
+        cached = _read(directory, key)  # another run may just have made it
+        return _make(federation, directory, key, facts) if cached is None else cached
 
 
 def facts_of(federation: Federation) -> dict[str, Any]:
@@ -71,10 +77,10 @@ def facts_of(federation: Federation) -> dict[str, Any]:
 
 def _at_start(settings: Mapping[str, Any], method: Method) -> dict[str, Any]:
     """Leave out the fields that a method, or the one that it holds, does not look at before round 1."""
-    kept = {name: value for name, value in settings.items() if name not in method.not_at_start}
+    needed = {name: value for name, value in settings.items() if name not in method.not_at_start}
     if method.inner is None or method.inner_field is None:
-        return kept
-    return kept | {method.inner_field: _at_start(settings[method.inner_field], method.inner)}
+        return needed
+    return needed | {method.inner_field: _at_start(settings[method.inner_field], method.inner)}
 
 
 def start_of(federation: Federation) -> dict[str, str] | None:
@@ -92,21 +98,8 @@ def _read(directory: Path, key: str) -> Any | None:
         return None
 
 
-@contextmanager
-def _alone(directory: Path, key: str) -> Iterator[None]:
-    """Wait until nobody else makes this start."""
-    with ExitStack() as held:
-        try:
-            held.enter_context(alone(directory / key))
-        except OSError as error:
-            raise ConfigError(
-                f"engine.shared={directory} cannot be written ({error.strerror}): name another directory, or leave it out"
-            ) from None
-        yield
-
-
 def _make(federation: Federation, directory: Path, key: str, facts: Mapping[str, Any]) -> Any:
-    """Make a start and keep it; where there is no room for it, later runs make their own."""
+    """Make a state and cache it; if the disk is full, later runs make their own."""
     state = federation.init_server()
     try:
         stored = checkpoints.store(state, directory, key)

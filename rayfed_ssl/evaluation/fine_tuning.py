@@ -89,7 +89,6 @@ class FineTuning:
         if len(rows) < 2:
             raise ValueError(f"fine-tuning needs at least 2 labeled samples, got {len(rows)}: raise fraction")
         data = Shard.of(subject.train.images, rows.numpy(), subject.task.device, subject.train.labels)
-        assert data.labels is not None
         with subject.seeded() as random:
             network = self.network(subject)
             descents = self.descents(network)
@@ -97,7 +96,7 @@ class FineTuning:
             for epoch in range(self.epochs):
                 for descent, rate in zip(descents, (self.lr, self._head_lr), strict=True):
                     descent.lr = rate * self.factor(epoch)
-                loss = self._epoch(subject, network, descents, data, data.labels, random)
+                loss = self._epoch(subject, network, descents, data, random)
                 finite(loss, f"epoch {epoch + 1} of {self.epochs} of fine-tuning", descents[0])
                 accuracies.append(accuracy_of(subject, network))
         return Accuracies(accuracies[-1], max(accuracies))
@@ -123,10 +122,10 @@ class FineTuning:
         network: nn.Sequential,
         descents: tuple[Descent, Descent],
         data: Shard,
-        labels: Tensor,
         random: torch.Generator,
     ) -> float:
         """Train for one epoch, in place, and give the mean loss."""
+        assert data.labels is not None
         total, count = torch.zeros((), device=subject.task.device), 0
         order = torch.randperm(len(data), generator=random, device=subject.task.device)
         for index in order.split(self.batch):
@@ -136,7 +135,7 @@ class FineTuning:
             view = subject.crop(images, random) if self.augment else normalize(images, subject.task.views.first)
             with subject.task.autocast():
                 scores = network(view)
-            loss = F.cross_entropy(scores.float(), labels[index])
+            loss = F.cross_entropy(scores.float(), data.labels[index])
             for descent in descents:
                 descent.zero_grad()
             loss.backward()

@@ -39,8 +39,8 @@ class Protocol(ABC):
     """
 
     name: str
-    description: str
-    source: str
+    description: str = ""
+    source: str = ""
 
     @abstractmethod
     def measure(self, subject: Subject) -> Mapping[str, float]:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation, training_seed
 from rayfed_ssl.engine.ledger import BreakEven
-from rayfed_ssl.engine.results import Dropped
+from rayfed_ssl.engine.round_loop import Dropped
 from rayfed_ssl.engine.server_init_cache import start_of
 from rayfed_ssl.environment import environment
 from rayfed_ssl.errors import ConfigError

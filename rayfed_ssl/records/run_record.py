@@ -25,8 +25,7 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.faults import Fault
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.ledger import LedgerEntry
-from rayfed_ssl.engine.results import Dropped
-from rayfed_ssl.engine.round_loop import Evaluation, Observer, RoundOutcome
+from rayfed_ssl.engine.round_loop import Dropped, Evaluation, Observer, RoundOutcome
 from rayfed_ssl.errors import BusyError, CheckpointError, ConfigError
 from rayfed_ssl.evaluation.registry import is_score
 from rayfed_ssl.method import Encoder, Metrics

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rayfed_ssl import CheckpointError, ConfigError, Observer
+from rayfed_ssl import ConfigError, Observer
 from rayfed_ssl.engine.faults import FAULT_KINDS, Fault, Faults, RandomFaults, parse_fault
 from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.round_loop import ClientError, QuorumError
@@ -24,15 +24,15 @@ def faults(*texts: str, **options: Any) -> Faults:
     [
         ("kill-acto:round=2", "unknown fault 'kill-acto': did you mean 'kill-actor'"),
         ("raise", "round is missing, write raise:round=2"),
-        ("raise:round", "round must be a whole number of at least 1, got ''"),
-        ("raise:round=0", "round must be a whole number of at least 1, got '0'"),
-        ("raise:round=1.5", "must be a whole number"),
-        ("slow:round=1,seconds=inf", "seconds must be a number of at least 0, got 'inf'"),
+        ("raise:round", "round: input should be a valid integer, unable to parse string as an integer, got ''"),
+        ("raise:round=0", "round: input should be greater than or equal to 1, got '0'"),
+        ("raise:round=1.5", "round: input should be a valid integer"),
+        ("slow:round=1,seconds=inf", "seconds: input should be a finite number, got 'inf'"),
         ("slow:round=1,second=3", "slow has no 'second': did you mean 'seconds'"),
         ("sigterm:round=1,client=2", "sigterm has no 'client'"),
         ("random:seed=3", "rate is missing, write random:rate=0.1"),
         ("raise:round=1,client=2,round=3", "round is there twice, write --inject once for each fault"),
-        ("random:rate=1.5", "rate must be a number from 0 to 1, got '1.5'"),
+        ("random:rate=1.5", "rate: input should be less than or equal to 1, got '1.5'"),
     ],
 )
 def test_what_is_not_a_fault_is_refused_in_one_line(text: str, message: str):
@@ -62,18 +62,15 @@ def test_a_fault_is_written_as_it_is_read(text: str):
 
 
 def test_a_fault_happens_as_often_as_asked():
-    told: list[Fault] = []
+    reports: list[Fault] = []
     due = faults("kill-actor:round=2,client=3,times=2", "raise:round=2,client=3", "slow:round=1")
-    due.on_fault = told.append
+    due.on_fault = reports.append
     assert due.for_step(1, 2) == ()
     assert [fault.kind for fault in due.for_step(1, 0)] == ["slow"]  # without a client, the first of the cohort
     injected = [[fault.kind for fault in due.for_step(2, 3)] for _ in range(4)]
     assert injected == [["kill-actor"], ["kill-actor"], ["raise"], []]
-    assert [fault.kind for fault in told] == ["slow", "kill-actor", "kill-actor", "raise"]
+    assert [fault.kind for fault in reports] == ["slow", "kill-actor", "kill-actor", "raise"]
     assert due.missed(4) == []
-
-
-def test_missed_faults_are_listed():
     due = faults("kill-actor:round=2,client=3,times=3", "random:rate=1")
     due.for_step(2, 3)
     assert due.missed(4) == [Fault("kill-actor", 2, 3, times=2)]
@@ -92,7 +89,7 @@ def test_random_faults_follow_from_the_seed_round_by_round():
     assert RandomFaults(0, 7).draw(cohorts) == []
 
 
-class Told(Observer):
+class Reports(Observer):
     """Keeps what is said of faults and absences."""
 
     def __init__(self) -> None:
@@ -110,9 +107,11 @@ class Told(Observer):
         self.warnings.append(message)
 
 
-def play(config: Any, directory: Path, *texts: str, told: Observer | None = None) -> Result:
+def play(config: Any, directory: Path, *texts: str, reports: Observer | None = None) -> Result:
     wanted = [parse_fault(text) for text in texts]
-    return run(config, directory, observer=told, executor=lambda federation: LocalExecutor(federation, faults=wanted))
+    return run(
+        config, directory, observer=reports, executor=lambda federation: LocalExecutor(federation, faults=wanted)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -143,36 +142,30 @@ def test_what_ends_a_run_says_why_and_leaves_it_to_be_resumed(
     assert [row["round"] for row in said["rounds"]] == [1]
     assert [row["kind"] for row in said["faults"]] == [text.partition(":")[0]]
     assert resume(tmp_path / "run").state_sha256 == undisturbed
-
-
-def test_a_fault_is_no_part_of_a_replay(tiny: Any, tmp_path: Path):
-    with pytest.raises(ClientError):
-        play(tiny("fedema"), tmp_path / "run", "raise:round=2,client=1")
-    assert replay(tmp_path / "run", 2, 1).metrics
-    with pytest.raises(CheckpointError):
-        replay(tmp_path / "run", 4, 1)
+    if error is ClientError:  # a fault is no part of a replay
+        assert replay(tmp_path / "run", 2, 1).metrics
 
 
 def test_a_slow_step_changes_nothing_and_a_missed_fault_warns(tiny: Any, tmp_path: Path, undisturbed: str):
-    told = Told()
+    reports = Reports()
     config = tiny("fedema", "engine.on_failure=drop")
-    result = play(config, tmp_path / "run", "slow:round=1,client=0,seconds=0", told=told)
-    assert (result.state_sha256, result.degraded, told.warnings) == (undisturbed, False, [])
-    assert told.faults == ["slow:round=1,client=0,seconds=0"]
+    result = play(config, tmp_path / "run", "slow:round=1,client=0,seconds=0", reports=reports)
+    assert (result.state_sha256, result.degraded, reports.warnings) == (undisturbed, False, [])
+    assert reports.faults == ["slow:round=1,client=0,seconds=0"]
     said = json.loads((tmp_path / "run" / "run.json").read_text())
     assert said["faults"] == [{"kind": "slow", "round": 1, "client": 0, "seconds": 0.0}]
-    result = play(config, tmp_path / "other", "raise:round=1,client=1", "nan:round=1,client=1", told=told)
+    result = play(config, tmp_path / "other", "raise:round=1,client=1", "nan:round=1,client=1", reports=reports)
     assert result.degraded
-    assert told.dropped[0][0] == 1
-    assert "raise:round=1,client=1; to run this step alone" in told.dropped[0][1]
+    assert reports.dropped[0][0] == 1
+    assert "raise:round=1,client=1; to run this step alone" in reports.dropped[0][1]
 
 
 def test_a_deadline_drops_who_comes_after_a_slow_step(tiny: Any, tmp_path: Path):
-    told = Told()
+    reports = Reports()
     config = tiny("fedema", "rounds=1", "engine.deadline=0.4", "engine.quorum=0.1")
-    result = play(config, tmp_path / "run", "slow:round=1,client=0,seconds=0.5", told=told)
-    assert [client for client, _ in told.dropped] == [1, 2]
-    assert "engine.deadline=0.4 s" in told.dropped[0][1]
+    result = play(config, tmp_path / "run", "slow:round=1,client=0,seconds=0.5", reports=reports)
+    assert [client for client, _ in reports.dropped] == [1, 2]
+    assert "engine.deadline=0.4 s" in reports.dropped[0][1]
     assert result.degraded
 
 

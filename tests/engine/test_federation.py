@@ -6,17 +6,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.image_store import Dataset, ImageSet
-from rayfed_ssl.engine.federation import Federation, round_half_up
+from rayfed_ssl.engine.federation import Federation, check_upload
 from rayfed_ssl.engine.round_loop import ClientError, ServerError
 from rayfed_ssl.engine.scoring import labeled
 from rayfed_ssl.engine.task_builder import default_views
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Encoder, Server
+from rayfed_ssl.methods import fedavg
 from rayfed_ssl.trees import digest, to_numpy
 
 Tiny = Callable[..., Config]
@@ -35,22 +34,13 @@ def test_a_cohort_is_the_fraction_of_the_clients_and_never_empty(open_tiny: Open
         assert all(type(client_id) is int for client_id in cohort)
 
 
-@given(st.integers(0, 10**6))
-def test_halves_are_rounded_up(value: int):
-    assert (round_half_up(value), round_half_up(value + 0.5), round_half_up(value + 0.25)) == (value, value + 1, value)
-
-
 def test_every_client_is_drawn_as_often_as_another(open_tiny: Open):
     federation = open_tiny("fedavg", "clients.number=5", "clients.fraction=0.4")
     drawn = np.bincount([client_id for round in range(1, 1001) for client_id in federation.cohort(round)], minlength=5)
     # 1000 draws of 2 of 5: each is drawn 400 times, with deviation sqrt(1000 * 0.4 * 0.6) = 15.5; five of them is 78.
     assert (abs(drawn - 400) < 78).all()
-
-
-def test_cohorts_depend_on_the_seed(open_tiny: Open):
-    settings = ("clients.number=5", "clients.fraction=0.4")
-    one, other = (open_tiny("fedavg", *settings, f"seed={seed}") for seed in (0, 1))
-    assert [one.cohort(r) for r in range(1, 9)] != [other.cohort(r) for r in range(1, 9)]
+    other = open_tiny("fedavg", "clients.number=5", "clients.fraction=0.4", "seed=1")
+    assert [federation.cohort(r) for r in range(1, 9)] != [other.cohort(r) for r in range(1, 9)]
 
 
 def test_the_client_that_gives_its_shard_does_not_train(open_tiny: Open):
@@ -164,6 +154,14 @@ def test_what_does_not_fit_is_refused_before_the_run_starts(tiny: Tiny, name: st
     assert len(str(caught.value).splitlines()) == 1
 
 
+def test_the_first_tensor_that_does_not_fit_is_named_in_every_process():
+    names = [f"layer{i}.weight" for i in range(50)]
+    received = fedavg.Download({name: torch.zeros(2, 3) for name in reversed(names)})
+    # A set's order depends on the process's hash seed: of 50 names it begins with the first in one process of 50.
+    with pytest.raises(ValueError, match=r"weights/layer0\.weight has shape \[7\], got \[2, 3\]"):
+        check_upload(fedavg.Upload({name: torch.zeros(7) for name in names}, 1), received)
+
+
 def test_a_classifier_narrower_than_the_classes_is_refused(tiny: Tiny):
     with pytest.raises(ConfigError, match="projection_dim"):
         Federation.open(tiny("fedavg", "objective=supervised", "model.projection_dim=5"))
@@ -198,22 +196,16 @@ def test_unlabeled_samples_are_not_scored_with(tiny: Tiny):
     assert set(train.labels.tolist()) == {0, 1}
 
 
-def test_scores_are_the_same_each_time_and_lie_between_0_and_1(open_tiny: Open):
-    federation = open_tiny("fedavg")
+def test_scores_are_the_same_each_time_lie_between_0_and_1_and_write_no_weight(open_tiny: Open):
+    federation = open_tiny("fedavg", "evaluation.augment=true", "evaluation.linear.epochs=6")
     encoder = federation.method.encoders(federation.init_server(), {})["global"]
+    before = digest(encoder)
     first, again = (federation.evaluate(encoder, "global", 2, final=True) for _ in range(2))
     assert first.metrics == again.metrics
     assert set(first.metrics) == {"knn", "linear", "linear_best"}
     assert all(0 <= score <= 1 for score in first.metrics.values())
     assert first.metrics["linear"] <= first.metrics["linear_best"]
     assert set(federation.evaluate(encoder, "global", 1, final=False).metrics) == {"knn"}
-
-
-def test_scoring_writes_to_no_weight(open_tiny: Open):
-    federation = open_tiny("fedavg", "evaluation.augment=true")
-    encoder = federation.method.encoders(federation.init_server(), {})["global"]
-    before = digest(encoder)
-    federation.evaluate(encoder, "global", 2, final=True)
     assert digest(encoder) == before
 
 
@@ -254,32 +246,32 @@ def test_views_follow_the_dataset_and_its_size():
     assert default_views("folder", 64) == default_views("folder", 224) == "flesd-imagenet"
 
 
-def test_a_term_that_is_not_finite_stops_the_client_that_met_it(open_tiny: Callable[..., Federation]):
-    federation = open_tiny("fedprox", "method.mu=1e38", "training.epochs=2")
+@pytest.mark.parametrize(
+    ("method", "overrides", "message"),
+    [
+        ("fedprox", ("method.mu=1e38", "training.epochs=2"), "what the method adds to the loss is (inf|nan)"),
+        # The loss of one step at an absurd rate is finite, and no later loss would tell.
+        (
+            "fedavg",
+            ("training.batch=150", "training.optimizer.lr=1.0e+39"),
+            r"a weight is not finite after the last step at learning rate 1e\+39: lower it",
+        ),
+    ],
+)
+def test_what_is_not_finite_stops_the_client(open_tiny: Open, method: str, overrides: tuple[str, ...], message: str):
+    federation = open_tiny(method, *overrides)
     download = federation.method.download(federation.init_server(), 0)
-    with pytest.raises(
-        ClientError, match=r"client 0 failed in round 1 .* what the method adds to the loss is (inf|nan)"
-    ):
+    with pytest.raises(ClientError, match=rf"client 0 failed in round 1 .*{message}"):
         federation.update_client(1, 0, download, None)
 
 
-def test_weights_that_the_last_step_made_infinite_stop_the_client(open_tiny: Callable[..., Federation]):
-    """One step at an absurd rate: its loss was finite, and no later loss would tell."""
-    federation = open_tiny("fedavg", "training.batch=150", "training.optimizer.lr=1.0e+39")
-    download = federation.method.download(federation.init_server(), 0)
-    with pytest.raises(
-        ClientError, match=r"a weight is not finite after the last step at learning rate 1e\+39: lower it"
-    ):
-        federation.update_client(1, 0, download, None)
-
-
-def test_a_server_that_fails_before_round_1_says_so(open_tiny: Callable[..., Federation]):
+def test_a_server_that_fails_before_round_1_says_so(open_tiny: Open):
     federation = open_tiny("fedca", "training.optimizer.lr=1e20", "method.align_epochs=9")
     with pytest.raises(ServerError, match=r"the server failed before round 1: .*: lower"):
         federation.init_server()
 
 
-def test_an_encoder_that_cannot_be_scored_is_named(open_tiny: Callable[..., Federation]):
+def test_an_encoder_that_cannot_be_scored_is_named(open_tiny: Open):
     federation = open_tiny("fedavg")
     weights = {
         k: v * float("nan") if v.is_floating_point() else v for k, v in federation.task.initial_weights().items()

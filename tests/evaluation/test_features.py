@@ -37,17 +37,20 @@ def test_features_equal_a_plain_loop() -> None:
     assert torch.equal(features, expected)
 
 
-def test_arrays_and_tensors_give_the_same_features() -> None:
-    body = encoder()
-    array = extract_features(body, images(), unit, device="cpu", precision=FP32)
-    assert torch.equal(array, extract_features(body, torch.from_numpy(images()), unit, device="cpu", precision=FP32))
+def extract(body: nn.Module, pixels: np.ndarray | Tensor, precision: Precision = FP32) -> Tensor:
+    return extract_features(body, pixels, unit, device="cpu", precision=precision)
 
 
-def test_views_of_arrays_are_read_in_their_order() -> None:
+def test_arrays_views_and_tensors_give_the_same_features_each_time() -> None:
     body = encoder()
-    every_second = extract_features(body, images()[::-2], unit, device="cpu", precision=FP32)
-    copied = extract_features(body, images()[::-2].copy(), unit, device="cpu", precision=FP32)
-    assert torch.equal(every_second, copied)
+    features = extract(body, images())
+    assert torch.equal(features, extract(body, images()))
+    assert torch.equal(features, extract(body, torch.from_numpy(images())))
+    assert torch.equal(extract(body, images()[::-2]), extract(body, images()[::-2].copy()))
+    assert extract(body, images(1)).shape == (1, 256)
+    probe = nn.Linear(256, 2)
+    probe(features).sum().backward()  # inference tensors would refuse
+    assert probe.weight.grad is not None
 
 
 def test_encoder_is_left_as_it_was() -> None:
@@ -55,7 +58,7 @@ def test_encoder_is_left_as_it_was() -> None:
     body.get_submodule("bn2").eval()
     modes = {name: part.training for name, part in body.named_modules()}
     buffers = {name: buffer.clone() for name, buffer in body.named_buffers()}
-    extract_features(body, images(), unit, device="cpu", precision=FP32)
+    extract(body, images())
     assert {name: part.training for name, part in body.named_modules()} == modes
     assert not modes["bn2"]
     assert all(torch.equal(buffer, buffers[name]) for name, buffer in body.named_buffers())
@@ -64,41 +67,28 @@ def test_encoder_is_left_as_it_was() -> None:
 def test_encoder_gets_its_modes_back_after_a_failure() -> None:
     body = encoder().train()
     with pytest.raises(RuntimeError, match="channels"):
-        extract_features(body, images()[:, :1], unit, device="cpu", precision=FP32)
+        extract(body, images()[:, :1])
     assert all(part.training for part in body.modules())
-
-
-def test_features_are_computed_twice_alike_and_can_be_trained_on() -> None:
-    body = encoder()
-    first, second = (extract_features(body, images(), unit, device="cpu", precision=FP32) for _ in range(2))
-    assert torch.equal(first, second)
-    probe = nn.Linear(256, 2)
-    probe(first).sum().backward()  # inference tensors would refuse
-    assert probe.weight.grad is not None
 
 
 def test_bf16_features_are_float32_near_the_exact_ones() -> None:
     body = encoder()
-    exact = extract_features(body, images(), unit, device="cpu", precision=FP32)
+    exact = extract(body, images())
     bf16 = Precision("bf16", channels_last=True)
-    rounded = extract_features(prepare(body, bf16, "cpu"), images(), unit, device="cpu", precision=bf16)
+    rounded = extract(prepare(body, bf16, "cpu"), images(), bf16)
     assert rounded.dtype == torch.float32
     assert torch.nn.functional.cosine_similarity(rounded, exact).min() > 0.999
     assert (rounded - exact).abs().max() > 1e-4 * exact.abs().max()  # the layout alone changes the seventh digit
 
 
-def test_a_single_image_has_features() -> None:
-    assert extract_features(encoder(), images(1), unit, device="cpu", precision=FP32).shape == (1, 256)
-
-
 def test_what_is_no_feature_matrix_is_refused() -> None:
     with pytest.raises(ValueError, match="there are no images"):
-        extract_features(encoder(), images(0), unit, device="cpu", precision=FP32)
+        extract(encoder(), images(0))
     model = build_model("cnn", channels=2, size=16)
     with pytest.raises(ValueError, match="got tuple: of a Model, give its encoder"):
-        extract_features(model, images(), unit, device="cpu", precision=FP32)
+        extract(model, images())
     with pytest.raises(ValueError, match=r"got \[7, 2, 16, 20\]"):
-        extract_features(nn.Identity(), images(), unit, device="cpu", precision=FP32)
+        extract(nn.Identity(), images())
 
 
 @pytest.mark.parametrize(

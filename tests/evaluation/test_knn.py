@@ -70,32 +70,17 @@ def test_noise_is_classified_by_chance() -> None:
     assert accuracy == pytest.approx(0.25, abs=0.04)  # four standard deviations of 2,000 coin tosses
 
 
-def test_length_of_features_does_not_matter() -> None:
+def test_length_low_temperatures_and_too_many_neighbors_do_not_matter() -> None:
     train, train_labels = blobs(30, spread=1.5, seed=1)
     test, test_labels = blobs(50, spread=1.5, seed=2)
-    stretched = train * torch.arange(1, 31).unsqueeze(1)
-    plain = knn_accuracy(train, train_labels, test, test_labels, num_classes=3, neighbors=5)
-    assert knn_accuracy(stretched, train_labels, test * 100, test_labels, num_classes=3, neighbors=5) == plain
 
+    def accuracy(factor: Tensor | float, neighbors: int) -> float:
+        return knn_accuracy(train * factor, train_labels, test, test_labels, num_classes=3, neighbors=neighbors)
 
-def test_low_temperatures_do_not_overflow() -> None:
-    train, train_labels = blobs(30, spread=0.1, seed=1)
-    test, test_labels = blobs(9, spread=0.1, seed=2)
-    assert knn_accuracy(train, train_labels, test, test_labels, num_classes=3, temperature=1e-3) == 1.0
-
-
-def test_more_neighbors_than_samples_asks_all_of_them() -> None:
-    train, train_labels = blobs(9, spread=2.0, seed=1)
-    test, test_labels = blobs(40, spread=2.0, seed=2)
-    scores = {k: knn_accuracy(train, train_labels, test, test_labels, num_classes=3, neighbors=k) for k in (9, 10, 200)}
-    assert scores[9] == scores[10] == scores[200]
-
-
-def test_one_test_sample_is_right_or_wrong() -> None:
-    train, train_labels = torch.eye(3), torch.arange(3)
-    near = torch.tensor([[0.1, 0.9, 0.1]])
-    assert knn_accuracy(train, train_labels, near, torch.tensor([1]), num_classes=3) == 1.0
-    assert knn_accuracy(train, train_labels, near, torch.tensor([2]), num_classes=3) == 0.0
+    assert accuracy(torch.arange(1, 31).unsqueeze(1), 5) == accuracy(1, 5)
+    assert accuracy(1, 30) == accuracy(1, 31) == accuracy(1, 200)
+    near, near_labels = blobs(30, spread=0.1, seed=1)
+    assert knn_accuracy(near, near_labels, near, near_labels, num_classes=3, temperature=1e-3) == 1.0
 
 
 def test_single_class_and_bad_settings_are_refused() -> None:
