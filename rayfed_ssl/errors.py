@@ -1,4 +1,4 @@
-"""What a user can mend: one line that says what is wrong, what was got and what to do."""
+"""Errors that a user can repair: one line that says what is wrong, what was got and what to do."""
 
 import difflib
 from collections.abc import Iterable, Mapping
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be run; the message says what is wrong, what was got and what to do."""
+    """A configuration that cannot be run."""
 
 
 class BusyError(ConfigError):
@@ -17,20 +17,16 @@ class CheckpointError(ValueError):
     """A checkpoint that cannot be used; the message says which file, why, and what to do."""
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Suggest the nearest known word, or list them all where none is near."""
-    known = sorted(known)
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+def nearest(word: str, choices: Iterable[str]) -> str:
+    """Suggest the nearest choice, or list them all where none is near."""
+    names = sorted(choices)
+    close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     if close:
         return f": did you mean {close[0]!r}?"
-    return f": choose from {', '.join(known)}" if known else ": there is nothing to set here"
+    return f": choose from {', '.join(names)}" if names else ": there is nothing to set here"
 
 
 def check_name(key: str, name: str, registry: Mapping[str, Any]) -> None:
-    """Refuse a name that is not registered.
-
-    Raises:
-        ConfigError: It is not; the message suggests the nearest.
-    """
+    """Refuse a name that is not registered, and suggest the nearest."""
     if name not in registry:
         raise ConfigError(f"{key}: unknown name {name!r}{nearest(name, registry)}")

@@ -1,8 +1,7 @@
 """Names of methods, objectives, encoders, partitions and datasets: built in, of an installed package, or `module:name`.
 
-An installed package offers names through entry points of the groups `rayfed_ssl.methods`, `rayfed_ssl.objectives` and so
-on. `my_package.my_module:MyMethod` needs no installation: the working directory can be imported from, and Ray adds the
-driver's to its workers.
+An installed package offers names through entry points of the groups `rayfed_ssl.methods` and so on. `module:name` needs no
+installation: the working directory can be imported from, and Ray adds the driver's to its workers.
 """
 
 import os
@@ -17,16 +16,7 @@ from rayfed_ssl.errors import ConfigError, nearest
 
 
 def find(kind: str, name: str, built_in: Mapping[str, Any]) -> Any:
-    """Find what a name stands for.
-
-    Args:
-        kind: "method", "objective", "encoder", "partition" or "dataset".
-        name: A key of `built_in`, the name of an entry point, or `module:name`.
-        built_in: What this package has of the kind.
-
-    Raises:
-        ConfigError: The name is unknown, or what it stands for cannot be imported.
-    """
+    """Find what a name stands for: a key of `built_in`, an entry point of the kind, or `module:name`."""
     if name in built_in:
         return built_in[name]
     if name in (points := _installed(kind)).names:

@@ -1,7 +1,6 @@
 """Seeds: every draw of a run follows from (run seed, round, client, purpose) and from nothing else.
 
-The method is left out on purpose: two methods with one seed see the same cohorts, shards and batches, so that their
-difference is paired. So are the executor, the number of actors and whatever ran before.
+Two methods with one seed see the same cohorts, shards and batches, so that their difference is paired.
 """
 
 from enum import IntEnum

@@ -48,9 +48,7 @@ def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
     elif isinstance(tree, dict):
         for key in sorted(tree, key=str):
             value = tree[key]
-            if isinstance(
-                value, Tensor
-            ):  # what almost all of them are; a generator for each would take most of the time
+            if isinstance(value, Tensor):  # almost always; a generator for each would take most of the time
                 yield f"{path}/{key}", value
             else:
                 yield from leaves(value, f"{path}/{key}")
@@ -105,10 +103,7 @@ def digest(tree: Tree) -> str:
 
 
 def digest_leaves(pairs: Iterable[tuple[str, Any]]) -> str:
-    """Compute a tree's digest from its leaves as `leaves` gives them.
-
-    A large tensor enters by its BLAKE3, which takes a fifth of the time of SHA-256.
-    """
+    """Compute a tree's digest from its leaves; large tensors enter by BLAKE3, which takes a fifth of the time."""
     hasher = hashlib.sha256()
     for path, leaf in pairs:
         if isinstance(leaf, Tensor):
@@ -136,16 +131,6 @@ def lerp(start: Weights, end: Weights, weight: float) -> Weights:
         name: torch.lerp(value, end[name], weight) if value.is_floating_point() else end[name].clone()
         for name, value in start.items()
     }
-
-
-def l2_distance(first: Weights, second: Weights) -> float:
-    """Euclidean distance over all floating-point entries, summed in float64."""
-    squares = [
-        (value.double() - second[name].double()).square().sum()
-        for name, value in first.items()
-        if value.is_floating_point()
-    ]
-    return float(torch.stack(squares).sum().sqrt()) if squares else 0.0
 
 
 def misfit(have: Weights, want: Weights) -> tuple[str, list[int] | str, list[int] | str] | None:

@@ -1,7 +1,7 @@
 """Keys that choose a class or function by name and hold its fields: {name: fedprox, mu: 0.1}.
 
-Each class or function becomes a model of the same strictness as the sections, with its `name` as the tag: a discriminated
-union that classes from outside this package join when they are named.
+Each class or function becomes a model as strict as the sections, with its `name` as the tag: a discriminated union that
+classes from outside this package join when they are named.
 """
 
 import dataclasses
@@ -56,11 +56,7 @@ class Choice:
         )
 
     def build(self, value: Any) -> Any:
-        """Make the chosen one from its name and fields.
-
-        Raises:
-            ValueError: Something is unknown or does not fit; pydantic adds the key.
-        """
+        """Make the chosen one from its name and fields; pydantic adds the key to the messages."""
         if isinstance(value, str):
             value = {"name": value}
         if not isinstance(value, Mapping):
@@ -96,11 +92,7 @@ class Choice:
         return plugins.name_of(self.kind, type(value), self.built_in())
 
     def target(self, name: str) -> Any:
-        """Find the class or function behind a name.
-
-        Raises:
-            ConfigError: There is none, or it is of another kind.
-        """
+        """Find the class or function behind a name, and refuse one of another kind."""
         target = plugins.find(self.kind, name, self.built_in())
         if self.parent is not None:
             if not (inspect.isclass(target) and issubclass(target, self.parent)):

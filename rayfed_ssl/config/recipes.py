@@ -17,7 +17,7 @@ def recipe_names() -> list[str]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain data, of which no key is there twice: YAML has the last one win, without a word."""
+    """Plain data, of which no key is there twice: PyYAML silently takes the last."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
@@ -30,7 +30,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
-_Loader.add_implicit_resolver(  # as YAML 1.2 and people write numbers: PyYAML takes 1e-3 for a text
+_Loader.add_implicit_resolver(  # as in YAML 1.2: PyYAML reads 1e-3 as a string
     "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+"), list("-+0123456789")
 )
 
@@ -40,11 +40,7 @@ MERGE = "tag:yaml.org,2002:merge"
 
 
 def plain_data(text: str) -> Any:
-    """Read YAML as plain data.
-
-    Raises:
-        yaml.YAMLError: It is none, or has a key twice.
-    """
+    """Read YAML as plain data; a key that is there twice is a `yaml.YAMLError`."""
     return yaml.load(text, _Loader)
 
 

@@ -77,8 +77,8 @@ def attributes(documented: Any) -> dict[str, str]:
     for source in reversed(getattr(documented, "__mro__", (documented,))):
         text = inspect.cleandoc(source.__doc__ or "")
         section = re.split(r"^(?:Attributes|Args):\n", text, maxsplit=1, flags=re.MULTILINE)[-1]
-        found = re.findall(r"^    (\w+): (.*(?:\n     +.*)*)", section, flags=re.MULTILINE)
-        meanings |= {name: " ".join(meaning.split()) for name, meaning in found}
+        entries = re.findall(r"^    (\w+): (.*(?:\n     +.*)*)", section, flags=re.MULTILINE)
+        meanings |= {name: " ".join(meaning.split()) for name, meaning in entries}
     return meanings
 
 

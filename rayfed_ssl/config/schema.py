@@ -56,13 +56,8 @@ class Config(Section):
     def load(cls, source: "str | Path | Mapping[str, Any]" = "digits", *overrides: str, data: Any = None) -> "Config":
         """Read a recipe by name, by file or as a dict, and apply overrides such as "method.mu=0.1".
 
-        Args:
-            source: The recipe.
-            overrides: Changes of single keys.
-            data: A torch `Dataset` of images in place of the recipe's, or a pair of one to train on and one to test on.
-
-        Raises:
-            ConfigError: Unknown recipe or key, or a value that does not fit; one line per mistake.
+        `data` is a torch `Dataset` of images in place of the recipe's, or a pair of one to train on and one to test on.
+        Errors have one line per mistake.
         """
         tree = _plain_data(source) if isinstance(source, Mapping) else read_recipe(source)
         for override in overrides:

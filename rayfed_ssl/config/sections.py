@@ -117,11 +117,11 @@ class KNN(Section):
 
 def _absolute_datasets(settings: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Make the paths of datasets to transfer to absolute: "folder:tr" means the same in another directory then."""
-    found = {}
-    for protocol, own in settings.items():
-        name, _, path = str(own.get("dataset", "")).partition(":")
-        found[protocol] = own | {"dataset": f"{name}:{_absolute(Path(path))}"} if path else own
-    return found
+    absolute = {}
+    for protocol, fields in settings.items():
+        name, _, path = str(fields.get("dataset", "")).partition(":")
+        absolute[protocol] = fields | {"dataset": f"{name}:{_absolute(Path(path))}"} if path else fields
+    return absolute
 
 
 def _one_or_more(value: Any) -> Any:
@@ -174,9 +174,9 @@ class Evaluation(Section):
         return self
 
 
-def _actors(value: Any) -> str | int:
+def _actors(value: Any) -> Any:
     if value in ("auto", "per-client") or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
-        return value  # type: ignore[no-any-return]
+        return value
     raise ValueError(f"must be auto, per-client or a whole number of at least 1, got {value!r}")
 
 

@@ -25,16 +25,7 @@ Settings = Annotated[dict[str, Any], EMPTY_IF_NULL]
 
 
 def parse(model: type[Model], tree: Any, name: str) -> Model:
-    """Validate plain data.
-
-    Args:
-        model: What it must be.
-        tree: The data.
-        name: What a message calls it.
-
-    Raises:
-        ConfigError: It does not fit; one line per mistake.
-    """
+    """Validate plain data; a ConfigError has one line per mistake, each after the name."""
     try:
         return model.model_validate(tree)
     except ValidationError as error:
@@ -61,11 +52,11 @@ def _keys_at(model: type[BaseModel], parents: Sequence[int | str]) -> list[str]:
     """List the keys of the models at a place; indices and a mapping's keys change no model, a union's tag selects one."""
     models = [model]
     for part in parents:
-        owners = [one for one in models if part in _fields(one)]
-        inner = [found for one in owners for found in _models_in(_fields(one)[str(part)].annotation)]
-        tagged = [one for one in models if any(part in get_args(field.annotation) for field in _fields(one).values())]
+        owners = [candidate for candidate in models if part in _fields(candidate)]
+        inner = [nested for owner in owners for nested in _models_in(_fields(owner)[str(part)].annotation)]
+        tagged = [model for model in models if any(part in get_args(f.annotation) for f in _fields(model).values())]
         models = inner or tagged or owners or models
-    return [name for one in models for name in _fields(one)]
+    return [name for candidate in models for name in _fields(candidate)]
 
 
 def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:

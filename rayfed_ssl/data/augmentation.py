@@ -89,26 +89,14 @@ class Views:
 
 
 def augment(images: Tensor, recipe: ViewRecipe, generator: torch.Generator, *, size: int | None = None) -> Tensor:
-    """Draw one random view of every image.
+    """Draw one random view of every image: uint8 [N, C, H, W] to normalized float32 [N, C, S, S].
 
-    Args:
-        images: uint8 [N, C, H, W] on any device; not written. Saturation, hue and grayscale happen only if C = 3.
-        recipe: What may happen to an image.
-        generator: The only source of randomness, on the device of the images. It advances by the same amount for every
-            recipe, so runs that differ in a probability or a strength still see the same boxes.
-        size: S, or None for the shorter side of the images.
-
-    Returns:
-        float32 [N, C, S, S], normalized.
-
-    Raises:
-        ValueError: Images of another type or shape, a generator on another device, or a view that does not fit.
+    Saturation, hue and grayscale happen only if C = 3. S is `size`, or the shorter side. The generator, on the images'
+    device, advances equally for every recipe: runs that differ in a probability or a strength see the same boxes.
     """
     _check(images)
     num, channels, height, width = images.shape
     side, padding = min(height, width) if size is None else size, recipe.crop_padding
-    if generator.device.type != images.device.type:
-        raise ValueError(f"images are on {images.device} but the generator is on {generator.device}: make both alike")
     if side < 1 or (padding and not side - 2 * padding <= min(height, width) > padding):
         raise ValueError(f"no {side} x {side} view can be cut out of {height} x {width} padded by {padding}")
     if recipe.blur and _blur_kernel(recipe, side) // 2 >= side:
@@ -130,16 +118,7 @@ def normalize(images: Tensor, recipe: ViewRecipe) -> Tensor:
 
 
 def rotate_quarter_turns(images: Tensor, turns: Tensor) -> Tensor:
-    """Rotate square images anticlockwise by quarter turns, exactly, as rotation prediction needs.
-
-    Args:
-        images: [N, C, S, S] of any type; not written.
-        turns: Quarter turns of each image, integers in 0..3, [N].
-    """
-    if images.ndim != 4 or images.shape[2] != images.shape[3]:
-        raise ValueError(f"quarter turns need square images [N, C, S, S], got {list(images.shape)}")
-    if turns.shape != images.shape[:1] or not bool(((turns >= 0) & (turns < 4)).all()):
-        raise ValueError(f"turns must be {len(images)} integers in 0..3, got {turns.tolist()}")
+    """Rotate images [N, C, S, S] anticlockwise, exactly, each by its own quarter turns in 0..3, [N]."""
     rotated = images.clone()
     for quarter in (1, 2, 3):
         rows = (turns == quarter).nonzero().squeeze(1)
@@ -150,10 +129,9 @@ def rotate_quarter_turns(images: Tensor, turns: Tensor) -> Tensor:
 def crop_boxes(
     area: Tensor, ratio: Tensor, place: Tensor, recipe: ViewRecipe, height: int, width: int, size: int
 ) -> Tensor:
-    """Choose what each view shows of its padded image: top, left, height and width in whole pixels, [N, 4].
+    """Choose each view's top, left, height and width in its padded image, [N, 4], as RandomResizedCrop does.
 
-    With `crop_scale` these are the boxes of torchvision's RandomResizedCrop. Draws are uniform in [0, 1): of area and
-    ratio one per try, [N, 10], of place the top and the left, [N, 2].
+    Draws are uniform in [0, 1): of area and ratio one per try, [N, 10], of place the top and the left, [N, 2].
     """
     outer = place.new_tensor([height, width]) + 2 * recipe.crop_padding
     if recipe.crop_scale is None:
@@ -173,16 +151,15 @@ def crop_boxes(
 
 
 def resize_weights(boxes: Tensor, positions: Tensor, extent: int, interpolation: str) -> Tensor:
-    """Weigh the pixels along one axis for each pixel of a view, as antialiased resizing does.
+    """Weigh the pixels along one axis for each pixel of a view, as antialiased resizing does: [N, S, extent].
+
+    The filter is a triangle, or Keys' cubic with a = -1/2 as in PIL; it widens where a box shrinks.
 
     Args:
-        boxes: First pixel and number of pixels of each box, [N, 2]. Where a box shrinks, the filter widens.
+        boxes: First pixel and number of pixels of each box, [N, 2].
         positions: Which pixel of the resized box each pixel of the view shows, [1, S] or [N, S].
         extent: Pixels of the image.
-        interpolation: The filter: a triangle, or Keys' cubic with a = -1/2 as in PIL.
-
-    Returns:
-        Weights that sum to 1 and are 0 outside the box, [N, S, extent].
+        interpolation: "bilinear" or "bicubic".
     """
     starts, lengths = boxes.view(-1, 2, 1, 1).unbind(1)
     scale = lengths / positions.shape[1]
@@ -256,10 +233,7 @@ def _some(view: Tensor, chosen: Tensor, transform: Callable[[Tensor, Tensor], Te
 
 def _check(images: Tensor) -> None:
     if images.dtype != torch.uint8 or images.ndim != 4 or 0 in images.shape[1:]:
-        raise ValueError(
-            f"views are made of uint8 images [N, C, H, W], got {images.dtype} {list(images.shape)}: "
-            "pass a batch of stored images, neither scaled nor single"
-        )
+        raise ValueError(f"views are made of uint8 images [N, C, H, W], got {images.dtype} {list(images.shape)}")
 
 
 _SIMCLR = ViewRecipe(crop_scale=(0.08, 1), flip=0.5, jitter=(0.8, 0.8, 0.8, 0.2), grayscale=0.2, mean=(0,), std=(1,))

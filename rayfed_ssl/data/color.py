@@ -40,13 +40,7 @@ def grayscale(images: Tensor) -> Tensor:
 
 
 def blend_(images: Tensor, factors: Tensor, ops: Tensor) -> Tensor:
-    """Adjust brightness, contrast or saturation, of each sample by its own factor.
-
-    Args:
-        images: Overwritten.
-        factors: f, at least 0; 1 changes nothing, 0 gives the target. [N]
-        ops: Which of the three operations each sample gets, [N].
-    """
+    """Apply to each sample its own one of brightness, contrast and saturation, `ops` [N], by its own f, [N]."""
     target = luma(images)
     rest = 1 - factors
     # In two steps, because torch splits the mean of a single large image among threads, which changes its rounding.
@@ -64,11 +58,7 @@ def shift_hue_(images: Tensor, shifts: Tensor) -> Tensor:
         R = m + c t(h - 3),    G = V - c t(h - 2),    B = V - c t(h - 4),    t(x) = clamp(|x| - 1, 0, 1).
 
     They give |h - 3| = 2 + (R - G - B + m) / c, with the sign of B - G. So `torch.where`, which costs as much as 20
-    other passes on a CPU, is not needed.
-
-    Args:
-        images: Three channels, overwritten.
-        shifts: Turns in [-0.5, 0.5], [N].
+    other passes on a CPU, is not needed. Shifts are turns in [-0.5, 0.5], [N].
     """
     red, green, blue = images.unbind(1)
     high = torch.maximum(red, green)
@@ -87,15 +77,7 @@ def shift_hue_(images: Tensor, shifts: Tensor) -> Tensor:
 
 
 def jitter_factors(uniforms: Tensor, strengths: tuple[float, float, float, float]) -> Tensor:
-    """Spread uniform draws over torchvision's ranges.
-
-    Args:
-        uniforms: Draws in [0, 1), [N, 4].
-        strengths: b, c, s, h of ColorJitter.
-
-    Returns:
-        Factors in [max(0, 1 - strength), 1 + strength] in the first three columns, turns in [-h, h] in the last, [N, 4].
-    """
+    """Spread draws in [0, 1) over the ranges of ColorJitter(*strengths): three factors and a turn of the hue, [N, 4]."""
     *blends, hue = strengths
     low = uniforms.new_tensor([*(max(0.0, 1 - strength) for strength in blends), -hue])
     high = uniforms.new_tensor([*(1 + strength for strength in blends), hue])
@@ -111,8 +93,8 @@ def jitter_(images: Tensor, rows: Tensor, factors: Tensor, order: Tensor) -> Ten
     Args:
         images: Overwritten in the given rows.
         rows: Which samples to jitter, no row twice, [M].
-        factors: What `jitter_factors` gives for all N samples, [N, 4].
-        order: The operations of each of the N samples in turn, a permutation of 0..3, [N, 4].
+        factors: What `jitter_factors` gives for all N samples.
+        order: Each sample's operations in turn, a permutation of 0..3, [N, 4].
     """
     colored = images.shape[1] == 3
     positions = (order == Op.HUE).to(torch.uint8).argmax(1)[rows]
@@ -138,10 +120,7 @@ def solarize(images: Tensor, threshold: float) -> Tensor:
 
 
 def blur(images: Tensor, sigmas: Tensor, kernel: int) -> Tensor:
-    """Blur square images [N, C, S, S], each with its own standard deviation in pixels, [N]; borders are mirrored.
-
-    The two passes are products with one banded matrix per sample, so the width of the kernel costs nothing.
-    """
+    """Blur square images, each with its own standard deviation in pixels, [N], by one banded matrix each."""
     size, radius = images.shape[3], kernel // 2
     distance = torch.arange(-radius, radius + 1, device=images.device)
     taps = torch.softmax((distance / sigmas.unsqueeze(1)).square().div(-2), 1)

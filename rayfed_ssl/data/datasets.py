@@ -1,9 +1,7 @@
 """Datasets by name, opened from a store that is decoded once per machine.
 
-A dataset is found (which files are there), named (a key made of those files' names, sizes and modification times and
-of every setting that changes the result), and read only if the store of that key is missing or damaged. The key leaves
-contents out, because reading them would cost what the store saves; who changes a file without changing its size or its
-time, or wants the space back, deletes the store.
+The store's key holds the files' names, sizes and modification times and every setting that changes the result. It
+leaves contents out, because reading them would cost what the store saves.
 """
 
 import hashlib
@@ -11,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -36,11 +34,11 @@ class DatasetInfo:
     """What is known about a dataset before it is opened.
 
     Attributes:
-        description: One line for people.
-        find: Finds its files in a directory, downloading them first if told to.
+        description: One line for listings.
+        find: Finds its files in a directory; True downloads them first.
         size: Native side in pixels; None where it depends on the pictures.
-        channels: Native channels; None where it depends on the pictures.
-        needs_path: Whether the user has to say where it is.
+        channels: Native channels, likewise.
+        needs_path: Whether data.path is required.
     """
 
     description: str
@@ -68,47 +66,28 @@ def open_dataset(
 ) -> Dataset:
     """Open a dataset; decodes it on the first call with these settings, and takes milliseconds afterwards.
 
-    Args:
-        name: A key of DATASETS.
-        path: Directory of the files; required for parquet and folder.
-        size: Side to which each picture is fitted (center crop, then bilinear resize); None keeps the native size.
-        channels: 1 or 3; None takes 1 if every picture is gray, else 3.
-        train_limit: Keep at most this many training samples, a plain random subset in the source's order.
-        test_limit: The same for what is measured on.
-        test_fraction: Share split off as the test set, per class, where the source has none (digits always).
-        validation: Share of the labeled training samples, per class, that takes the test set's place; nobody trains on it.
-        seed: Seed of these splits and of the limits; has no effect, and makes no second store, without them.
-        cache: Directory of the stores.
-        download: Whether files that are missing may be fetched.
-        on_bad: Unreadable pictures are an error, or are skipped and listed in the dataset's `skipped`.
-        on_progress: Called with the split's name, the pictures done and their total while decoding.
-
-    Raises:
-        ValueError: Whatever a user can repair: names, paths, missing files, unreadable or unequal pictures.
+    The settings are those of `rayfed_ssl.config.sections.Data`. Stores lie in `cache`. While decoding, `on_progress` gets
+    the split's name, the pictures done and their total.
     """
-    info = _check(name, path, download, {"size": size, "train_limit": train_limit, "test_limit": test_limit}, channels)
-    if on_bad not in ("error", "skip"):
-        raise ValueError(f"data.on_bad is error or skip, got {on_bad!r}")
+    info, source = _find(name, path, download)
     # Asking for the native format is not asking for another store.
     size, channels = None if size == info.size else size, None if channels == info.channels else channels
-    root = (path or platformdirs.user_cache_path("rayfed-ssl") / "datasets").resolve()
-    source = info.find(root, download)
     settings: dict[str, Any] = {"name": name, "size": size, "channels": channels, "on_bad": on_bad}
     settings |= {"train_limit": train_limit, "test_limit": test_limit}
     settings |= {} if source.has_test else {"test_fraction": test_fraction}
     settings |= {} if validation is None else {"validation": validation}
     settings |= {"seed": seed} if not source.has_test or train_limit or test_limit or validation else {}
     directory = cache or platformdirs.user_cache_path("rayfed-ssl") / "stores"
-    store = directory / f"{plugins.short(name)}-{_key(root, source.files, settings)}.arrow"
+    store = directory / f"{plugins.short(name)}-{_key(_root(path), source.files, settings)}.arrow"
     with suppress(ValueError):
         return open_store(store)
-    with ExitStack() as held:
-        try:
-            held.enter_context(alone(store))
-        except OSError as error:
-            raise ValueError(
-                f"decoded data cannot be kept in {store.parent} ({error.strerror}): name another directory in XDG_CACHE_HOME"
-            ) from None
+    try:
+        lock = alone(store)
+    except OSError as error:
+        raise ValueError(
+            f"decoded data cannot be kept in {store.parent} ({error.strerror}): name another directory in XDG_CACHE_HOME"
+        ) from None
+    with lock:
         with suppress(ValueError):
             return open_store(store)  # another process has just written it
         train, test, classes = _read(source, test_fraction, (train_limit, test_limit), validation, seed)
@@ -126,11 +105,7 @@ def open_dataset(
 
 
 def dataset_info(name: str) -> DatasetInfo:
-    """Find a dataset by name, also one from outside: a class or function that gives a torch `Dataset` of images.
-
-    Raises:
-        ConfigError: There is none.
-    """
+    """Find a dataset by name, also one from outside: a class or function that gives a torch `Dataset` of images."""
     target = plugins.find("dataset", name, DATASETS)
     if isinstance(target, DatasetInfo):
         return target
@@ -138,17 +113,9 @@ def dataset_info(name: str) -> DatasetInfo:
 
 
 def files_of(name: str, path: Path | None) -> frozenset[Path]:
-    """Find the files that a dataset consists of; none where it is not there, or has none.
-
-    Args:
-        name: A key of DATASETS.
-        path: As in `open_dataset`.
-    """
+    """Find the files that a dataset consists of; none where it is missing, or has none."""
     with suppress(ValueError, OSError):
-        info = _check(name, path, False, {}, None)
-        return frozenset(
-            info.find((path or platformdirs.user_cache_path("rayfed-ssl") / "datasets").resolve(), False).files
-        )
+        return frozenset(_find(name, path, False)[1].files)
     return frozenset()
 
 
@@ -157,8 +124,7 @@ def _read(
 ) -> tuple[Split, Split, tuple[str, ...]]:
     train, test, classes = source.read()
     if test is None:
-        kept, held_out = stratified_split(train.labels, test_fraction, seed)
-        train, test = train.select(kept), train.select(held_out)
+        train, test = map(train.select, stratified_split(train.labels, test_fraction, seed))
     # Two seeds for two subsets: one seed would pick the same row numbers in both splits.
     train = train.select(random_rows(len(train.labels), limits[0], seed))
     if validation is not None:
@@ -175,20 +141,17 @@ def _hold_out(train: Split, fraction: float, seed: int) -> tuple[Split, Split]:
     return train.select(np.setdiff1d(np.arange(len(train.labels)), held_out)), train.select(held_out)
 
 
-def _check(
-    name: str, path: Path | None, download: bool, counts: dict[str, int | None], channels: int | None
-) -> DatasetInfo:
+def _root(path: Path | None) -> Path:
+    return (path or platformdirs.user_cache_path("rayfed-ssl") / "datasets").resolve()
+
+
+def _find(name: str, path: Path | None, download: bool) -> tuple[DatasetInfo, Source]:
     info = dataset_info(name)
     if info.needs_path and path is None:
         raise ValueError(f"dataset {name} has no default place: set data.path to its directory")
     if path is not None and not path.exists() and not download:
         raise ValueError(f"data.path {path} does not exist: set it to the directory of {name}")
-    for key, value in counts.items():
-        if value is not None and value < 1:
-            raise ValueError(f"data.{key} is at least 1, got {value}: set it higher or leave it out")
-    if channels not in (None, 1, 3):
-        raise ValueError(f"data.channels is 1 (gray) or 3 (color), got {channels}")
-    return info
+    return info, info.find(_root(path), download)
 
 
 def _key(root: Path, files: Sequence[Path], settings: dict[str, Any]) -> str:
@@ -231,11 +194,11 @@ def _find_parquet(path: Path, download: bool) -> Source:
         by_split.setdefault(match[1].lower() if match else "", []).append(file)
     train = by_split.get("train") or by_split.get("", [])
     test = next((by_split[split] for split in _TEST_NAMES if split in by_split), [])
-    homes = {file.parent.parent if _SPLIT.fullmatch(file.parent.name) else file.parent for file in train + test}
-    if not train or len(homes) > 1:
-        found = ", ".join(str(file.relative_to(path)) for file in files[:4])
-        what = "several datasets" if len(homes) > 1 else "no training file (train*.parquet)"
-        raise ValueError(f"{what} in {path}, which has {found}: set data.path to the directory of one dataset")
+    roots = {file.parent.parent if _SPLIT.fullmatch(file.parent.name) else file.parent for file in train + test}
+    if not train or len(roots) > 1:
+        examples = ", ".join(str(file.relative_to(path)) for file in files[:4])
+        problem = "several datasets" if len(roots) > 1 else "no training file (train*.parquet)"
+        raise ValueError(f"{problem} in {path}, which has {examples}: set data.path to the directory of one dataset")
     return Source((*train, *test), partial(read_parquet, train, test), has_test=bool(test))
 
 
@@ -251,14 +214,14 @@ def _find_folder(path: Path, download: bool) -> Source:
         )
     test: list[tuple[str, Path]] = []
     for name in _TEST_NAMES if root != path else ():
-        found = by_class(path / name)
-        labels = {label for label, _ in found}
+        samples = by_class(path / name)
+        labels = {label for label, _ in samples}
         # Tiny-ImageNet's test/images has no labels; its val is the test set.
         if labels == {"images"} and "images" not in classes:
             continue
         if unknown := labels - set(classes):
             raise ValueError(f"{path / name} has the class {min(unknown)}, which {root} has not: add or remove it")
-        test = test or found
+        test = test or samples
     number = {name: index for index, name in enumerate(classes)}
 
     def split(samples: list[tuple[str, Path]]) -> Split:

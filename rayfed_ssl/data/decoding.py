@@ -42,7 +42,7 @@ class Split:
 
     Attributes:
         labels: Classes, int64 [N]; -1 for a sample without a label.
-        read: Yields the pictures of ascending rows, each with a name that its owner would recognize.
+        read: Yields the pictures of ascending rows, each with a name for messages.
     """
 
     labels: np.ndarray
@@ -88,16 +88,7 @@ def decode(
 ) -> Iterator[Block]:
     """Decode a split in order, in parallel, a bounded number of pictures at a time.
 
-    Args:
-        split: The pictures.
-        size: Side of the square that each picture is fitted into, see `to_pixels`; None keeps the native size, which
-            must then be the same everywhere.
-        channels: 1 or 3.
-        on_bad: What to do about unreadable pictures: an error that counts them and names the first, or leave them out.
-        on_progress: Called with the number of pictures done and their total.
-
-    Raises:
-        ValueError: Pictures are unreadable, or differ in size while none was asked for.
+    Without a size all pictures must have the same. `on_progress` gets the number of pictures done and their total.
     """
     total, done, shape = len(split.labels), 0, None
     bad: list[str] = []
@@ -126,9 +117,8 @@ def decode(
 def to_pixels(picture: Picture, *, size: int | None, channels: int) -> np.ndarray:
     """Turn one picture into uint8 [C, H, W].
 
-    With a size, the largest centered square is cut out and resized with PIL's bilinear filter, which averages over all
-    source pixels when it shrinks (antialiasing). Palettes become colors and transparency is dropped. An EXIF rotation
-    is not applied, as in torchvision's ImageFolder.
+    With a size, the largest centered square is resized with PIL's antialiased bilinear filter. Palettes become colors and
+    transparency is dropped. An EXIF rotation is not applied, as in torchvision's ImageFolder.
     """
     if isinstance(picture, np.ndarray):
         if len(picture) == channels and (size is None or picture.shape[1:] == (size, size)):
@@ -215,9 +205,6 @@ def read_parquet(train: Sequence[Path], test: Sequence[Path]) -> tuple[Split, Sp
 
     The picture column is a struct with a field `bytes`, or plain binary. Class names come from the schema's
     `huggingface` metadata, else from string labels, else they are the numbers. A missing label becomes -1.
-
-    Raises:
-        ValueError: The files have no such column, or labels outside their classes.
     """
     schema = _schema(train[0])
     pictures, label = _picture_column(schema, train[0]), _label_column(schema, train[0])
@@ -232,15 +219,15 @@ def read_parquet(train: Sequence[Path], test: Sequence[Path]) -> tuple[Split, Sp
 
 
 def _number_classes(raw: list[list[Any]], names: list[str] | None, file: Path) -> tuple[list[np.ndarray], list[str]]:
-    known = [value for values in raw for value in values if value is not None]
-    if known and isinstance(known[0], str):
-        names = sorted(set(known))
+    labels = {value for values in raw for value in values} - {None}
+    if labels and isinstance(next(iter(labels)), str):
+        names = sorted(labels)
         code = {name: number for number, name in enumerate(names)}
         raw = [[None if value is None else code[value] for value in values] for values in raw]
-        known = list(code.values())
-    names = names or [str(number) for number in range(max(known, default=-1) + 1)]
-    if known and not -1 <= min(known) <= max(known) < len(names):
-        raise ValueError(f"labels of {file} run from {min(known)} to {max(known)}, but it names {len(names)} classes")
+        labels = set(code.values())
+    names = names or [str(number) for number in range(max(labels, default=-1) + 1)]
+    if labels and not -1 <= min(labels) <= max(labels) < len(names):
+        raise ValueError(f"labels of {file} run from {min(labels)} to {max(labels)}, but it names {len(names)} classes")
     return [np.array([-1 if value is None else value for value in values], np.int64) for values in raw], names
 
 

@@ -1,19 +1,16 @@
 """The store: decoded pixels in one Arrow file, memory-mapped so that a machine holds one physical copy of them.
 
-The file is Arrow IPC, uncompressed: a compressed one is unpacked into the private memory of every process that opens
-it. It holds two record batches, train then test, each with the columns `image` (fixed-size binary, C*H*W bytes) and
-`label` (int64, -1 for a sample without a label). Its schema's metadata names the shape, the classes, the pictures that
-were skipped, and the fingerprint: the sha256 of shape, classes, pixels and labels, equal wherever these are equal.
-
-Opening reads the footer only. A file that is cut short or is no store is noticed; a bit flipped among pixels is not.
+The file is Arrow IPC, uncompressed: a compressed one is unpacked into the private memory of every process. It holds two
+record batches, train then test, with the columns `image` (fixed-size binary, C*H*W bytes) and `label` (int64). Opening
+reads the footer only: a file that is cut short or is no store is noticed, a bit flipped among pixels is not.
 """
 
 import hashlib
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -31,13 +28,13 @@ _KEY = b"rayfed-ssl"
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """Pictures and their classes; cheap to pickle, because a set from a store travels as its path.
+    """Pictures and their classes; a set from a store is pickled as its path.
 
     Attributes:
         images: uint8 [N, C, H, W], read-only; memory-mapped where the set comes from a store.
         labels: Classes, int64 [N], read-only; -1 for a sample without a label.
         classes: Names of the classes.
-        path: The store, which any process on the same machine opens in milliseconds; None for a set in memory.
+        path: The store; None for a set in memory.
         split: Which part of the store this is: train or test.
     """
 
@@ -62,14 +59,14 @@ class ImageSet:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Tell the shape of one picture: channels, height, width."""
+        """Give the shape of one picture: channels, height, width."""
         channels, height, width = self.images.shape[1:]
         return channels, height, width
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A named dataset, decoded and ready.
+    """A decoded dataset.
 
     Attributes:
         name: Its name in the registry.
@@ -87,7 +84,7 @@ class Dataset:
 
 
 class Block(NamedTuple):
-    """Some consecutive samples on their way into a store: uint8 [n, C, H, W], int64 [n], and who was left out."""
+    """Some consecutive samples on their way into a store: uint8 [n, C, H, W], int64 [n], and the names of skipped ones."""
 
     pixels: np.ndarray
     labels: np.ndarray
@@ -101,11 +98,7 @@ class _Spooled(NamedTuple):
 
 
 def open_store(path: Path) -> Dataset:
-    """Open a store; nothing is decoded and no pixel is read.
-
-    Raises:
-        ValueError: The file is missing, cut short, or not a store of this format.
-    """
+    """Open a store; nothing is decoded and no pixel is read."""
     try:
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
         header = json.loads((reader.schema.metadata or {})[_KEY])
@@ -120,24 +113,18 @@ def open_store(path: Path) -> Dataset:
     return Dataset(header["name"], train, test, header["fingerprint"], tuple(header["skipped"]))
 
 
-@contextmanager
-def alone(store: Path) -> Iterator[None]:
-    """Let one process of a machine decode while the others wait."""
+def alone(store: Path) -> AbstractContextManager[object]:
+    """Wait until no other process of the machine writes the store, and keep them waiting until the exit."""
     store.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(store.parent / f".{store.name}.lock"):
-        yield
+    return FileLock(store.parent / f".{store.name}.lock").acquire()
 
 
 def write_store(
     path: Path, *, name: str, classes: tuple[str, ...], train: Iterable[Block], test: Iterable[Block]
 ) -> None:
-    """Write a store from blocks of samples, in bounded memory; nobody ever sees a half-written one.
+    """Write a store from blocks of samples, atomically and in bounded memory.
 
-    Processes that write the same store at once are safe: each writes a file of its own and the first one to finish
-    stays, so that those who opened it share its pages with those who come later.
-
-    Raises:
-        ValueError: A split is empty, or the two splits differ in shape.
+    Of several processes that write the same store at once the first to finish keeps its file, so that all share its pages.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
@@ -155,7 +142,13 @@ def write_store(
             "skipped": splits[0].skipped + splits[1].skipped,
             "fingerprint": digest.hexdigest(),
         }
-        _publish(_write_arrow(path, header, splits), path)
+        temporary = _write_arrow(path, header, splits)
+        try:
+            open_store(path)
+        except ValueError:
+            os.replace(temporary, path)
+        else:
+            temporary.unlink()
 
 
 def _spool(blocks: Iterable[Block], file: IO[bytes], digest: "hashlib._Hash", split: str) -> _Spooled:
@@ -198,15 +191,6 @@ def _write_arrow(path: Path, header: dict[str, Any], splits: tuple[_Spooled, ...
         temporary.unlink(missing_ok=True)
         raise
     return temporary
-
-
-def _publish(temporary: Path, path: Path) -> None:
-    try:
-        open_store(path)
-    except ValueError:
-        os.replace(temporary, path)
-    else:
-        temporary.unlink()
 
 
 def _image_set(batch: Any, header: dict[str, Any], path: Path, split: str) -> ImageSet:

@@ -2,11 +2,9 @@
 
 Huang, Song, Li, Arora: InstaHide: Instance-hiding Schemes for Private Distributed Learning, ICML 2020, in the form that
 mixes within one dataset (its authors' code "inside"; reimplemented).
+It protects little: Carlini et al. (Is Private Learning Possible with Instance Encoding?, S&P 2021) undo it.
 
 Symbols: x images; k images in a mixture; lambda_1..k their shares; pi_2..k permutations of the images; sigma signs.
-
-It is here to reproduce FCL. It is no guarantee: an attack that undoes it was published within months (Carlini et al.: Is
-Private Learning Possible with Instance Encoding?, S&P 2021).
 """
 
 import torch
@@ -17,16 +15,7 @@ LARGEST_SHARE = 0.65
 
 
 def draw_shares(num: int, mixed: int, generator: torch.Generator) -> Tensor:
-    """Draw lambda: absolute values of normals, scaled to sum to 1, again while the largest is above c_1 (code).
-
-    Args:
-        num: Mixtures.
-        mixed: k, at least 2.
-        generator: Source of randomness, on the device of the result.
-
-    Returns:
-        float32 [num, k]; rows sum to 1.
-    """
+    """Draw lambda, [num, k]: absolute normals, scaled to sum to 1, again while the largest is above c_1 (code)."""
     assert mixed * LARGEST_SHARE > 1, "shares of fewer than two images cannot all stay below the largest allowed"
     device = generator.device
     shares = torch.zeros(num, mixed, device=device)
@@ -41,8 +30,8 @@ def draw_shares(num: int, mixed: int, generator: torch.Generator) -> Tensor:
 def draw_partners(num: int, mixed: int, generator: torch.Generator) -> Tensor:
     """Draw which images are mixed: each with itself and with k - 1 permutations of all, int64 [k, num]."""
     device = generator.device
-    own = torch.arange(num, device=device)
-    return torch.stack([own, *(torch.randperm(num, generator=generator, device=device) for _ in range(mixed - 1))])
+    identity = torch.arange(num, device=device)
+    return torch.stack([identity, *(torch.randperm(num, generator=generator, device=device) for _ in range(mixed - 1))])
 
 
 def mix(images: Tensor, partners: Tensor, shares: Tensor, signs: Tensor) -> Tensor:
@@ -61,13 +50,7 @@ def mix(images: Tensor, partners: Tensor, shares: Tensor, signs: Tensor) -> Tens
 
 
 def encrypt(images: Tensor, mixed: int, generator: torch.Generator) -> Tensor:
-    """Encrypt a batch with keys that are drawn and thrown away.
-
-    Args:
-        images: Normalized floats, [B, C, H, W], on the generator's device; not written.
-        mixed: k, at least 2 (code: 4).
-        generator: Source of randomness.
-    """
+    """Encrypt normalized images [B, C, H, W] with keys that are drawn and thrown away; mixed is k, in the code 4."""
     shares = draw_shares(len(images), mixed, generator)
     partners = draw_partners(len(images), mixed, generator)
     signs = torch.randint(0, 2, images.shape, generator=generator, device=images.device).mul_(2).sub_(1)

@@ -14,20 +14,10 @@ Choice = Literal["balanced", "random"]
 
 
 def label_subset(labels: np.ndarray, fraction: float, choice: Choice, seed: int) -> Rows:
-    """Choose the samples whose labels are known.
+    """Choose the sorted rows whose labels are known, of labels int64 [N]; those with -1 do not count.
 
-    Args:
-        labels: Classes, int64 [N]; samples with -1 have no label that could be known and do not count.
-        fraction: Above 0, at most 1; the nearest whole number of samples is chosen, one at least.
-        choice: "balanced" takes equally many of each class, one more of some where that does not work out, and all of a
-            class that has fewer; "random" takes any.
-        seed: Seed of the choice.
-
-    Returns:
-        Rows, sorted, int64.
-
-    Raises:
-        ValueError: The fraction is out of range, or no sample has a label.
+    The nearest whole number of samples is chosen, one at least. "balanced" takes equally many of each class, one more of
+    some where that does not work out, and all of a class that has fewer; "random" takes any.
     """
     if not 0 < fraction <= 1:
         raise ValueError(f"the labeled fraction must be above 0 and at most 1, got {fraction}")
@@ -38,7 +28,7 @@ def label_subset(labels: np.ndarray, fraction: float, choice: Choice, seed: int)
     rng = np.random.default_rng(np.random.SeedSequence([seed, *b"label_subset"]))
     if choice == "random":
         return np.sort(rng.choice(rows, count, replace=False)).astype(np.int64)
-    classes = rng.permutation(np.unique(labels[rows]))  # who gets one more where it does not work out is random too
+    classes = rng.permutation(np.unique(labels[rows]))  # which of them get one more is random too
     shuffled = [rng.permutation(np.flatnonzero(labels == label)) for label in classes]
     counts = even_counts(np.array([len(members) for members in shuffled]), count)
     chosen = [members[:number] for members, number in zip(shuffled, counts, strict=True)]
@@ -46,18 +36,13 @@ def label_subset(labels: np.ndarray, fraction: float, choice: Choice, seed: int)
 
 
 def even_counts(sizes: np.ndarray, total: int) -> np.ndarray:
-    """Divide `total` as evenly as sizes allow; what does not divide goes to the first classes that have room.
-
-    Args:
-        sizes: Samples of each class, int64 [C].
-        total: At most their sum.
-    """
+    """Divide `total` as evenly as the classes' sizes [C] allow; what does not divide goes to the first of them."""
     counts = np.zeros_like(sizes)
-    while (left := total - int(counts.sum())) > 0:
-        room = np.flatnonzero(counts < sizes)
-        share = left // len(room)
+    while (rest := total - int(counts.sum())) > 0:
+        unfilled = np.flatnonzero(counts < sizes)
+        share = rest // len(unfilled)
         if share:
-            counts[room] = np.minimum(sizes[room], counts[room] + share)
+            counts[unfilled] = np.minimum(sizes[unfilled], counts[unfilled] + share)
         else:
-            counts[room[:left]] += 1
+            counts[unfilled[:rest]] += 1
     return counts

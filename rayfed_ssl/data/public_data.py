@@ -11,7 +11,6 @@ Three ways to get one, written as text in a run's settings:
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -59,22 +58,12 @@ class PublicSet:
         return len(self.rows)
 
 
-class OpenDataset(Protocol):
-    """`open_dataset`, with whatever the run fixes (cache, download) already bound."""
-
-    def __call__(
-        self, name: str, *, path: Path | None, size: int, channels: int, train_limit: int, seed: int
-    ) -> Dataset:
-        """Open the dataset."""
-        ...
+OpenDataset = Callable[..., Dataset]
+"""`open_dataset`, with whatever the run fixes (cache, download) already bound."""
 
 
 def parse_public(text: str) -> PublicSpec:
-    """Read a public set's description.
-
-    Raises:
-        ValueError: It has none of the three forms, or a number in it is out of range.
-    """
+    """Read a public set's description."""
     kind, _, value = text.partition(":")
     if kind == "client" and value.isdecimal():
         return PublicClient(int(value))
@@ -86,20 +75,11 @@ def parse_public(text: str) -> PublicSpec:
 
 
 def refuse_own(spec: PublicSpec | None, name: str, path: Path | None) -> None:
-    """Refuse public pictures from the files of the run's own dataset: some that are held out may be among them.
-
-    Args:
-        spec: What is public.
-        name: The run's dataset.
-        path: Where its files are.
-
-    Raises:
-        ValueError: It draws from these files.
-    """
+    """Refuse public pictures from the files of the run's own dataset: some that are held out may be among them."""
     if not isinstance(spec, PublicDataset):
         return
-    one, other = (dataset.removesuffix("-unlabeled") for dataset in (spec.name, name))
-    same = one == other and (spec.path is None or path is None or spec.path.resolve() == path.resolve())
+    public, private = (dataset.removesuffix("-unlabeled") for dataset in (spec.name, name))
+    same = public == private and (spec.path is None or path is None or spec.path.resolve() == path.resolve())
     if same or not files_of(spec.name, spec.path).isdisjoint(files_of(name, path)):
         raise ValueError(
             f"public {spec.name} would be drawn from the training samples, and so from those that data.validation holds "
@@ -115,21 +95,10 @@ def split_public(
     seed: int,
     open_other: OpenDataset,
 ) -> tuple[PublicSet | None, dict[int, Rows]]:
-    """Divide the training set among clients and set the public pictures apart.
+    """Set the public pictures apart, and divide the rest by `divide`, which sees its labels alone.
 
-    Args:
-        spec: What is public; None for nothing.
-        train: The training set.
-        divide: The partition with all but the labels bound; it sees the labels of what is left to divide.
-        seed: Seed of which pictures are public.
-        open_other: Opens another dataset; its training pictures are used.
-
-    Returns:
-        The public set, and each training client's rows of the training set by client id. Clients keep their ids: with
-        `client:0` the ids start at 1. No public row is in a shard.
-
-    Raises:
-        ValueError: There is no such client, nobody is left to train, or the other dataset is too small.
+    Returns the public set, and each training client's rows of the training set by client id. Clients keep their ids: with
+    `client:0` the ids start at 1. No public row is in a shard.
     """
     private = public = np.arange(len(train), dtype=np.int64)
     if isinstance(spec, PublicFraction):
@@ -149,21 +118,11 @@ def split_public(
 
 
 def check_public(num_public: int, queue: int, batch: int) -> int:
-    """Find the queue that similarity distillation can use on a public set (FLESD, 2022, as in the authors' code).
+    """Find the largest usable queue of similarity distillation, a multiple of the batch (FLESD, authors' code).
 
     The first queue / batch iterations of an epoch only fill the queue, and an incomplete last batch is dropped, so an
     epoch takes a step only if num_public is at least queue + batch.
-
-    Args:
-        num_public: P, size of the public set.
-        queue: Wanted queue size m.
-        batch: Batch size B'.
-
-    Returns:
-        The largest multiple of `batch` that is at most `queue` and at most num_public - batch.
     """
-    if batch < 1:
-        raise ValueError(f"the distillation batch is at least 1, got {batch}")
     usable = min(queue, num_public - batch) // batch * batch
     if usable < batch:
         raise ValueError(

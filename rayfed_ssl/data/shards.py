@@ -15,10 +15,7 @@ from rayfed_ssl.trees import to_torch
 
 @dataclass(frozen=True)
 class Shard:
-    """Samples of one participant, to be had through `batch`.
-
-    On the CPU the pixels are a window on the memory-mapped set of the whole machine; method code reads them by `batch`
-    alone, which can reach the shard's own rows only.
+    """Samples of one participant; method code reads them by `batch`, which can reach the shard's own rows only.
 
     Attributes:
         images: uint8 [M, C, H, W]; on the CPU the whole memory-mapped set, shared by all shards, never copied.
@@ -53,28 +50,17 @@ class Shard:
 def labeled_rows(
     labels: np.ndarray, shards: Mapping[int, np.ndarray], fraction: float, choice: Choice, run_seed: int
 ) -> dict[int, np.ndarray]:
-    """Leave each client the samples whose labels it has.
-
-    Args:
-        labels: Classes of the training set, int64 [N].
-        shards: Rows of the training set by client id.
-        fraction: Part of its samples that a client has labels of.
-        choice: Which samples these are, see `label_subset`.
-        run_seed: The run's seed.
-
-    Raises:
-        ConfigError: A client is left with fewer than 2 samples.
-    """
-    kept = {}
+    """Leave each client that fraction of its rows whose labels it has, as `label_subset` chooses them."""
+    labeled = {}
     for client_id, rows in shards.items():
         seed = derive_seed(run_seed, Purpose.LABELS, participant=client_id)
-        kept[client_id] = rows[label_subset(labels[rows], fraction, choice, seed)]
-        if len(kept[client_id]) < 2:
+        labeled[client_id] = rows[label_subset(labels[rows], fraction, choice, seed)]
+        if (count := len(labeled[client_id])) < 2:
             raise ConfigError(
-                f"clients.labeled={fraction:g} leaves client {client_id} {len(kept[client_id])} of {len(rows)} samples, but "
-                "it needs 2 to train: raise it"
+                f"clients.labeled={fraction:g} leaves client {client_id} {count} of {len(rows)} samples, but it needs 2 to "
+                "train: raise it"
             )
-    return kept
+    return labeled
 
 
 def check_shards(shards: Mapping[int, np.ndarray]) -> None:

@@ -58,11 +58,7 @@ def _torchvision_split(dataset: Any) -> Split:
 def find_torch(name: str, factory: Callable[..., Any], path: Path, download: bool) -> Source:
     """Find a `Dataset` from outside; its module's file stands for its contents in the store's key.
 
-    Args:
-        name: As in the configuration.
-        factory: Gets those of the arguments root (data.path), train, split ("train" or "test") and download that it has.
-        path: Directory of its files, if it takes a root.
-        download: Whether it may fetch them.
+    The factory gets those of the arguments root (data.path), train, split ("train" or "test") and download that it has.
     """
     parameters = inspect.signature(factory).parameters
     given: dict[str, Any] = {"root": path, "download": download}
@@ -75,8 +71,8 @@ def find_torch(name: str, factory: Callable[..., Any], path: Path, download: boo
 
     def read() -> tuple[Split, Split | None, tuple[str, ...]]:
         datasets = [factory(**given, **split) for split in splits]
-        first, second = _splits(name, datasets[0], *datasets[1:])
-        return first, second, _classes(datasets[0], first, second or first)
+        first, *second = (_split(name, dataset) for dataset in datasets)
+        return first, next(iter(second), None), _classes(datasets[0], first, *second)
 
     source = inspect.getsourcefile(inspect.unwrap(factory))
     files = tuple(file for _, file in walk(path, None)) if "root" in given and path.is_dir() else ()
@@ -86,35 +82,20 @@ def find_torch(name: str, factory: Callable[..., Any], path: Path, download: boo
 def keep(
     train: Any, test: Any = None, *, size: int | None = None, channels: int | None = None, test_fraction: float = 0.2
 ) -> Path:
-    """Write a `Dataset` that exists in this process alone into a store of this machine, which other processes open.
+    """Write a `Dataset` that only this process has into a store, for data.name=store and data.path.
 
-    Args:
-        train: Gives images, PIL or tensors [C, H, W], alone or with a label first in a tuple's rest.
-        test: What is measured on; None holds out `test_fraction` of the training samples, per class.
-        size: Side to which images are fitted; None keeps theirs.
-        channels: 1 or 3; None takes 1 if every image is gray.
-        test_fraction: See `test`.
-
-    Returns:
-        The store, to be used with data.name=store and data.path.
-
-    Raises:
-        ValueError: A sample is no image, or images differ in size.
+    It gives images, PIL or tensors [C, H, W], alone or in a tuple with a label next. Without a test set `test_fraction`
+    of the training samples is held out, per class.
     """
     kind = type(train).__name__
-    first, second = _splits(kind, train, test)
+    first, second = _split(kind, train), None if test is None else _split(kind, test)
     if second is None:
-        rows, held_out = stratified_split(first.labels, test_fraction, 0)
-        first, second = first.select(rows), first.select(held_out)
+        first, second = map(first.select, stratified_split(first.labels, test_fraction, 0))
     convert = partial(decode, size=size, channels=channels or (1 if all_gray(first) and all_gray(second) else 3))
     directory = platformdirs.user_cache_path("rayfed-ssl") / "stores"
     draft = directory / f"{uuid.uuid4().hex}.arrow"
     write_store(draft, name=kind, classes=_classes(train, first, second), train=convert(first), test=convert(second))
     return draft.replace(directory / f"{kind}-{open_store(draft).fingerprint[:24]}.arrow")
-
-
-def _splits(name: str, train: Any, test: Any = None) -> tuple[Split, Split | None]:
-    return _split(name, train), None if test is None else _split(name, test)
 
 
 def _split(name: str, dataset: Any) -> Split:
@@ -155,7 +136,7 @@ def _pixels(name: str, image: Any) -> np.ndarray:
     return scaled
 
 
-def _classes(dataset: Any, train: Split, test: Split) -> tuple[str, ...]:
+def _classes(dataset: Any, *splits: Split) -> tuple[str, ...]:
     """Take the names of the classes from the dataset, or number them."""
-    count = 1 + max(train.labels.max(initial=-1), test.labels.max(initial=-1))
+    count = 1 + max(split.labels.max(initial=-1) for split in splits)
     return tuple(map(str, getattr(dataset, "classes", range(count))))

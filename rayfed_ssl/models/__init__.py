@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from rayfed_ssl import plugins
-from rayfed_ssl.models import encoders
-from rayfed_ssl.models.encoders import Encoder, Stem
+from rayfed_ssl.models.encoders import MIN_SIZE, Encoder, Stem, alexnet, cnn, cnn5, resnet, vgg9
 from rayfed_ssl.models.heads import HEADS, HeadSpec, Model, build_head, head_width
 from rayfed_ssl.models.resnet import Depth
 
@@ -24,8 +23,8 @@ class EncoderInfo:
     Attributes:
         name: Name in `ENCODERS`.
         description: One line for listings.
-        source: Where its layers are defined.
-        feature_dim: Width d of the features, whatever the image; None for one from outside, until it is built.
+        source: The paper or code that defines its layers.
+        feature_dim: Width d of the features; None for one from outside, until it is built.
         build: Takes the keywords channels and size, and stem where `has_stem`.
         has_stem: Whether its first layers come in a variant for small and one for large images.
     """
@@ -44,7 +43,7 @@ def _resnet(depth: Depth, feature_dim: int) -> EncoderInfo:
         f"ResNet-{depth}, first layers for small images up to 64 pixels",
         "He et al. 2016, as in torchvision, edited as in FLESD's code",
         feature_dim,
-        partial(encoders.resnet, depth),
+        partial(resnet, depth),
         has_stem=True,
     )
 
@@ -53,20 +52,18 @@ ENCODERS: Mapping[str, EncoderInfo] = MappingProxyType(
     {
         info.name: info
         for info in (
-            EncoderInfo("cnn", "four convolutions, made for CPUs", "this project", 256, encoders.cnn),
+            EncoderInfo("cnn", "four convolutions, made for CPUs", "this project", 256, cnn),
             _resnet(18, 512),
             _resnet(34, 512),
             _resnet(50, 2048),
-            EncoderInfo(
-                "cnn5", "FedCA's 5-layer CNN; its layers are our guess", "Zhang et al. 2020", 2048, encoders.cnn5
-            ),
-            EncoderInfo("vgg9", "VGG-9 without batch-norm", "FedMA and NIID-Bench (code)", 512, encoders.vgg9),
+            EncoderInfo("cnn5", "FedCA's 5-layer CNN; its layers are our guess", "Zhang et al. 2020", 2048, cnn5),
+            EncoderInfo("vgg9", "VGG-9 without batch-norm", "FedMA and NIID-Bench (code)", 512, vgg9),
             EncoderInfo(
                 "alexnet",
                 "AlexNet for small images, without batch-norm",
                 "bearpaw/pytorch-classification (code)",
                 256,
-                encoders.alexnet,
+                alexnet,
             ),
         )
     }
@@ -74,11 +71,7 @@ ENCODERS: Mapping[str, EncoderInfo] = MappingProxyType(
 
 
 def encoder_info(name: str) -> EncoderInfo:
-    """Find an encoder by name, also one from outside: a function or class that gives an `nn.Module`.
-
-    Raises:
-        ConfigError: There is none.
-    """
+    """Find an encoder by name, also one from outside: a function or class that gives an `nn.Module`."""
     target = plugins.find("encoder", name, ENCODERS)
     if isinstance(target, EncoderInfo):
         return target
@@ -86,17 +79,7 @@ def encoder_info(name: str) -> EncoderInfo:
 
 
 def _outside(name: str, factory: Callable[..., nn.Module], *, channels: int, size: int) -> Encoder:
-    """Build an encoder from outside; a forward pass of two blank images gives its width.
-
-    Args:
-        name: As in the configuration.
-        factory: Gets those of the keywords channels and size that it has.
-        channels: C.
-        size: S.
-
-    Raises:
-        ValueError: It gives no module, or no features [N, d].
-    """
+    """Build an encoder from outside with those keywords that it has; a pass of two blank images gives its width."""
     keywords = {"channels": channels, "size": size}.items()
     parameters = inspect.signature(factory).parameters
     module = factory(**{key: value for key, value in keywords if key in parameters})
@@ -118,25 +101,12 @@ def _outside(name: str, factory: Callable[..., nn.Module], *, channels: int, siz
 
 
 def build_encoder(name: str, *, channels: int, size: int, stem: Stem = "auto") -> Encoder:
-    """Build an encoder, freshly initialized by torch's global generator.
-
-    Args:
-        name: A key of `ENCODERS`.
-        channels: C of the images.
-        size: Their side in pixels, at least 8.
-        stem: First layers of a ResNet; "auto" takes "cifar" up to 64 pixels and "imagenet" above.
-
-    Raises:
-        ValueError: The name is unknown, the image is too small, or the encoder has no such stem.
-    """
+    """Build an encoder for images of C channels and `size` pixels a side, initialized by torch's global generator."""
     info = encoder_info(name)
-    if channels < 1 or size < encoders.MIN_SIZE:
+    if size < MIN_SIZE:
         raise ValueError(
-            f"encoder {name} needs at least 1 channel and {encoders.MIN_SIZE} pixels a side, got {channels} and {size}: "
-            "enlarge the images with data.size"
+            f"encoder {name} needs {MIN_SIZE} pixels a side, got {size}: enlarge the images with data.size"
         )
-    if stem not in ("auto", "cifar", "imagenet"):
-        raise ValueError(f"unknown stem {stem!r}: take auto, cifar or imagenet")
     if info.has_stem:
         return info.build(channels=channels, size=size, stem=stem)
     if stem != "auto":
@@ -157,18 +127,8 @@ def build_model(
 ) -> Model:
     """Build an encoder with a head; state-dict keys start with "encoder.", "projector." or the name of another head.
 
-    Args:
-        encoder: A key of `ENCODERS`.
-        head: A key of `HEADS`.
-        projection_dim: Width of the projections; None takes the head's own.
-        hidden: Width of the head's hidden layer; None takes the head's own.
-        more_heads: Makes an objective's other trained parts by name from the widths of features and projections.
-        channels: C of the images.
-        size: Their side in pixels.
-        stem: First layers of a ResNet.
-
-    Raises:
-        ValueError: As in `build_encoder` and `build_head`.
+    `more_heads` makes an objective's other trained parts by name from the widths of features and projections. Widths that
+    are None are the head's defaults.
     """
     body = build_encoder(encoder, channels=channels, size=size, stem=stem)
     projector = build_head(head, body.feature_dim, out=projection_dim, hidden=hidden)

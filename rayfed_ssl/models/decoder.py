@@ -10,22 +10,14 @@ SMALLEST_MAP = 7
 
 
 class Decoder(nn.Module):
-    """Features [B, d] to images [B, C, S, S]: one linear layer to a small map, then doublings.
+    """Features [B, d] to images [B, C, S, S]: one linear layer to a small map of `width` channels, then doublings.
 
-    Each doubling is a transposed 4x4 convolution, as in DCGAN (Radford et al., 2016), with batch-norm and ReLU. A last
-    3x3 convolution gives the channels, without activation: normalized images have no bounds to keep. Maps of a side that
-    is no small number times a power of two come out too large and are cut at both edges.
+    Each doubling is a transposed 4x4 convolution, as in DCGAN (Radford et al., 2016), with batch-norm and ReLU, and halves
+    the channels, down to 16. A last 3x3 convolution has no activation: normalized images have no bounds. Maps that come
+    out too large are cut at both edges.
     """
 
     def __init__(self, feature_dim: int, *, channels: int, size: int, width: int = 128) -> None:
-        """Build it, freshly initialized by torch's global generator.
-
-        Args:
-            feature_dim: d.
-            channels: C.
-            size: S, at least 1.
-            width: Channels of the first map; every doubling halves them, down to 16.
-        """
         super().__init__()
         self.size = size
         doublings = 0
@@ -52,10 +44,5 @@ class Decoder(nn.Module):
 
 
 def reconstruction_error(reconstructions: Tensor, images: Tensor) -> Tensor:
-    """Mean squared error per pixel and channel, a float32 scalar.
-
-    Args:
-        reconstructions: [B, C, S, S].
-        images: What they should be, [B, C, S, S].
-    """
+    """Mean squared error per pixel and channel of images [B, C, S, S], a float32 scalar."""
     return F.mse_loss(reconstructions, images.to(reconstructions.dtype))

@@ -23,11 +23,7 @@ CIFAR_STEM_MAX_SIZE = 64
 
 
 class Encoder(nn.Sequential):
-    """A chain of layers that ends in features [N, feature_dim].
-
-    Attributes:
-        feature_dim: d.
-    """
+    """A chain of layers that ends in features [N, feature_dim]."""
 
     def __init__(self, feature_dim: int, layers: "OrderedDict[str, nn.Module]") -> None:
         super().__init__(layers)
@@ -42,11 +38,7 @@ def stem_for(size: int, stem: Stem) -> Literal["cifar", "imagenet"]:
 
 
 def resnet(depth: Depth, *, channels: int, size: int, stem: Stem) -> Encoder:
-    """Build a ResNet without its classifier.
-
-    The "cifar" stem replaces the 7x7 convolution of stride 2 and the max-pool by one 3x3 convolution of stride 1, which
-    is how FLESD edits torchvision's ResNets; "auto" takes it up to 64 pixels.
-    """
+    """Build a ResNet without its classifier; for the "cifar" stem it is edited as in FLESD's code."""
     layers = resnet_layers(depth)
     feature_dim = 2048 if depth == 50 else 512
     if stem_for(size, stem) == "cifar":
@@ -61,16 +53,12 @@ def resnet(depth: Depth, *, channels: int, size: int, stem: Stem) -> Encoder:
 def cnn(*, channels: int, size: int) -> Encoder:
     """Build a small network for runs on CPUs: four convolutions with batch-norm, 256 features.
 
-    Made for a CPU's time rather than for few multiplications. A 4x4 convolution of stride 2 comes first, as feature maps
-    at full resolution cost more than they add. Max-pools stand before batch-norm, which then sees a quarter of the
-    pixels; average pools and strides are faster and worse by 3 and 4 points of linear accuracy after SimCLR on CIFAR-10.
-    Below 16 pixels the first convolution keeps the resolution: half a point on 8x8 digits.
+    From 16 pixels on the first convolution halves the resolution: larger maps cost more than they add. Max-pools stand
+    before batch-norm, which then sees a quarter of the pixels; average pools and strides are faster and worse by 3 and 4
+    points of linear accuracy after SimCLR on CIFAR-10.
     """
-    stem = (
-        nn.Conv2d(channels, 32, 4, stride=2, padding=1, bias=False)
-        if size >= 16
-        else nn.Conv2d(channels, 32, 3, padding=1, bias=False)
-    )
+    kernel, stride = (4, 2) if size >= 16 else (3, 1)
+    stem = nn.Conv2d(channels, 32, kernel, stride, padding=1, bias=False)
     layers: OrderedDict[str, nn.Module] = OrderedDict(conv1=stem, bn1=nn.BatchNorm2d(32), relu1=nn.ReLU(inplace=True))
     for number, before, width in ((2, 32, 64), (3, 64, 128), (4, 128, 256)):
         layers[f"conv{number}"] = nn.Conv2d(before, width, 3, padding=1, bias=False)
@@ -86,9 +74,8 @@ def cnn(*, channels: int, size: int) -> Encoder:
 def cnn5(*, channels: int, size: int) -> Encoder:
     """Build FedCA's "5-layer CNN" with 2048 features; the paper names the layers nowhere, so this is our guess.
 
-    Assumed: AlexNet's five convolutions (64, 192, 384, 256 and then 512 maps) as 3x3 kernels for small images, pooled
-    after the first, second and fifth, batch-norm after each as in its self-supervised descendants (DeepCluster, 2018),
-    and the last maps averaged to 2x2 x 512 = 2048. No linear layer.
+    Assumed: AlexNet's five convolutions as 3x3 kernels for small images, pooled after the first, second and fifth, with
+    batch-norm as in DeepCluster (2018), and the last maps averaged to 2x2 x 512 = 2048. No linear layer.
     """
     widths, pooled = (64, 192, 384, 256, 512), (1, 2, 5)
     layers: OrderedDict[str, nn.Module] = OrderedDict()
@@ -106,8 +93,8 @@ def cnn5(*, channels: int, size: int) -> Encoder:
 def vgg9(*, channels: int, size: int) -> Encoder:
     """Build VGG-9 as FedMA's code and NIID-Bench do ("ModerateCNN"), without its last linear layer, 512 features.
 
-    Deviations: the last maps are averaged to 4x4, which changes nothing at 32 pixels and makes other sizes possible;
-    dropout before the classifier goes with the classifier. FedFoA, which uses a VGG-9, says nothing about its layers.
+    Deviations: the last maps are averaged to 4x4, which changes nothing at 32 pixels and makes other sizes possible; the
+    dropout before the classifier is left out.
     """
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     widths = (32, 64, 128, 128, 256, 256)
@@ -129,8 +116,8 @@ def vgg9(*, channels: int, size: int) -> Encoder:
 def alexnet(*, channels: int, size: int) -> Encoder:
     """Build AlexNet for 32x32 images as bearpaw/pytorch-classification does, 256 features, no batch-norm.
 
-    Deviations: later max-pools round up, so that maps of 3 or 1 pixels pass, and what is left is averaged; at 32 pixels the
-    map is 1x1 before it and all sizes divide, so neither changes anything there. FedFoA's own variant is unknown.
+    Deviations, none of which matters at 32 pixels: later max-pools round up, so that maps of 3 or 1 pixels pass, and the
+    last maps are averaged.
     """
     layers: OrderedDict[str, nn.Module] = OrderedDict(
         conv1=nn.Conv2d(channels, 64, 11, stride=4, padding=5),

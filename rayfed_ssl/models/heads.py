@@ -1,16 +1,9 @@
 """Heads: what stands between an encoder's features and a loss, and the model that joins the two.
 
-Symbols: N samples, d the encoder's feature width, p the width of the projections.
+Sources: FLESD's code; SimCLR (Chen et al. 2020); EasyFL's code for BYOL, FedU and FedEMA; FCL's text, which names no
+hidden width: d as in MoCo v2; FedFoA's calibration layer; Orchestra's code; SimSiam as in lightly and solo-learn for CIFAR.
 
-Heads by source:
-- "flesd": d-d-128 with ReLU, no batch-norm (FLESD, Shi et al. 2021, authors' code).
-- "simclr-bn": d-d-128 with batch-norm after the first layer, which then needs no bias (SimCLR, Chen et al. 2020).
-- "byol", "byol-predictor": 4096 hidden units with batch-norm, 2048 out (FedBYOL, FedU, FedEMA in EasyFL, 2021-22).
-- "fcl": two layers to 128 (FCL's text). It names no width; as in MoCo v2, whose code it extends, the hidden layer is d wide.
-- "linear": one layer to 256, FedFoA's calibration layer.
-- "orchestra": 512-512 with batch-norm after both layers, the last without scale and shift (Orchestra, 2022, code).
-- "simsiam": the same with 2048 units (SimSiam, Chen and He 2021, as lightly and solo-learn have it for CIFAR).
-- "none": the features themselves.
+Symbols: N samples, d the encoder's feature width, p the width of the projections.
 """
 
 from collections.abc import Mapping
@@ -80,18 +73,7 @@ HEADS: Mapping[str, HeadSpec] = MappingProxyType(
 
 
 def head_width(spec: HeadSpec, in_features: int, out: int | None = None) -> int:
-    """Compute the width of a head's output.
-
-    Args:
-        spec: The head.
-        in_features: Width of its input.
-        out: The caller's wish; None takes the head's own width.
-
-    Raises:
-        ValueError: The wish cannot be met.
-    """
-    if out is not None and out < 1:
-        raise ValueError(f"projection_dim must be at least 1, got {out}")
+    """Compute the width of a head's output; without `out` it is the head's default."""
     if spec.num_layers == 0 and out not in (None, in_features):
         raise ValueError(
             f"head {spec.name!r} passes {in_features} features through, got projection_dim={out}: leave it out or take "
@@ -101,17 +83,7 @@ def head_width(spec: HeadSpec, in_features: int, out: int | None = None) -> int:
 
 
 def build_head(name: str, in_features: int, *, out: int | None = None, hidden: int | None = None) -> nn.Module:
-    """Build a head, freshly initialized by torch's global generator.
-
-    Args:
-        name: A key of `HEADS`.
-        in_features: Width of the input.
-        out: Width of the output; None takes the head's own.
-        hidden: Width of the hidden layer; None takes the head's own.
-
-    Raises:
-        ValueError: The name is unknown, or the width does not fit the head.
-    """
+    """Build a head, initialized by torch's global generator; widths that are None are the head's defaults."""
     if name not in HEADS:
         raise ValueError(f"unknown head {name!r}: take one of {', '.join(HEADS)}")
     spec = HEADS[name]
@@ -158,10 +130,9 @@ class Model(nn.Module):
         return self.get_submodule(name)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute features [N, d] and projections [N, p], not normalized.
+        """Compute features [N, d] and projections [N, p], not normalized, as float32 even under autocast.
 
-        Both are float32 even under autocast: a softmax at a low temperature does not survive 8 bits of mantissa, so
-        losses belong outside the autocast block.
+        A softmax at a low temperature does not survive 8 bits of mantissa, so losses belong outside the autocast block.
         """
         features = self.encoder(images)
         projections = self.projector(features)

@@ -13,8 +13,8 @@ class Start:
 
     Attributes:
         architecture: Its name in `ENCODERS`.
-        weights: Of the encoder alone, named "encoder.…": heads belong to what it was trained with.
-        file: Where it was read.
+        weights: Of the encoder without heads, named "encoder.…".
+        file: The file that holds it.
         sha256: Digest of that file.
     """
 
@@ -24,15 +24,7 @@ class Start:
     sha256: str
 
     def check(self, architecture: str, expected: Weights) -> None:
-        """Refuse to start another encoder from this one.
-
-        Args:
-            architecture: What the run trains.
-            expected: That encoder's weights, of which shapes are looked at.
-
-        Raises:
-            ConfigError: Architecture or shapes differ.
-        """
+        """Refuse to start an encoder of another architecture or with other shapes from this one."""
         if architecture != self.architecture:
             raise ConfigError(
                 f"model.start={self.file} holds the encoder {self.architecture}, but this run trains {architecture}: set "

@@ -1,4 +1,3 @@
-import io
 import os
 import pickle  # noqa: TID251  # CIFAR's own format
 import re
@@ -13,37 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
 from rayfed_ssl.data.datasets import DATASETS, open_dataset
-
-RNG = np.random.default_rng(0)
-
-
-def pictures(num_samples, *shape):
-    return RNG.integers(0, 256, (num_samples, *shape), np.uint8)
-
-
-def png(pixels, kind="PNG", **options):
-    """Encode uint8 [H, W] or [H, W, C]."""
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, kind, **options)
-    return file.getvalue()
-
-
-def save(path, content):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
-
-
-def channels_first(pixels):
-    return pixels.transpose(0, 3, 1, 2)
-
-
-@pytest.fixture
-def opened(tmp_path):
-    """Opens a dataset with stores of its own."""
-    return lambda name, **options: open_dataset(name, cache=tmp_path / "stores", **options)
+from tests.data.pictures import RNG, channels_first, pictures, png, save, write_folder
 
 
 def write_cifar(root, name, monkeypatch):
@@ -137,14 +108,6 @@ def test_digits_are_split_per_class_by_the_seed(opened):
     assert opened("digits", seed=1).fingerprint != dataset.fingerprint
     assert opened("digits", seed=0).fingerprint == dataset.fingerprint
     assert len(opened("digits", test_fraction=0.5).test) == 899
-
-
-def write_folder(root, layout, shape=(7, 6, 3)):
-    """Write one picture per path; returns the pixels by path."""
-    wanted = {path: pictures(1, *shape)[0] for path in layout}
-    for path, pixels in wanted.items():
-        save(root / path, png(pixels))
-    return wanted
 
 
 LAYOUT = [f"{split}/{label}/{i}.png" for split in ("train", "test") for label in "ab" for i in range(3)]
@@ -369,10 +332,6 @@ def test_one_class_is_enough_to_train_on(tmp_path, opened):
         ("mnist", {}, "unknown dataset 'mnist': did you mean 'fashion-mnist'"),
         ("folder", {}, "dataset folder has no default place: set data.path"),
         ("folder", {"path": Path("/nowhere")}, "data.path /nowhere does not exist"),
-        ("digits", {"size": 0}, "data.size is at least 1, got 0"),
-        ("digits", {"train_limit": -3}, "data.train_limit is at least 1, got -3"),
-        ("digits", {"channels": 2}, "data.channels is 1 (gray) or 3 (color), got 2"),
-        ("digits", {"on_bad": "ignore"}, "data.on_bad is error or skip, got 'ignore'"),
         ("digits", {"test_fraction": 1.5}, "cannot hold out a fraction 1.5 of 1797 samples"),
         ("digits", {"validation": 1.5}, "cannot hold out a fraction 1.5 of 1437 samples"),
         ("digits", {"validation": 0.0}, "cannot hold out a fraction 0.0 of 1437 samples"),

@@ -1,4 +1,3 @@
-import io
 import json
 import re
 from pathlib import Path
@@ -9,36 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from rayfed_ssl.data.datasets import open_dataset
+from tests.data.pictures import RNG, channels_first, pictures, png, save, write_folder
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "cifar10"
-RNG = np.random.default_rng(0)
-
-
-def pictures(num_samples, *shape):
-    return RNG.integers(0, 256, (num_samples, *shape), np.uint8)
-
-
-def png(pixels, kind="PNG", **options):
-    """Encode uint8 [H, W] or [H, W, C]."""
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, kind, **options)
-    return file.getvalue()
-
-
-def save(path, content):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
-
-
-def channels_first(pixels):
-    return pixels.transpose(0, 3, 1, 2)
-
-
-@pytest.fixture
-def opened(tmp_path):
-    """Opens a dataset with stores of its own."""
-    return lambda name, **options: open_dataset(name, cache=tmp_path / "stores", **options)
 
 
 def parquet(path, images, labels, *, image="img", label="label", names=None, as_struct=True):
@@ -117,14 +89,6 @@ def test_parquet_without_the_columns_says_which_it_has(columns, message, tmp_pat
     pq.write_table(pa.table(columns), tmp_path / "train.parquet")
     with pytest.raises(ValueError, match=message):
         opened("parquet", path=tmp_path)
-
-
-def write_folder(root, layout, shape=(7, 6, 3)):
-    """Write one picture per path; returns the pixels by path."""
-    wanted = {path: pictures(1, *shape)[0] for path in layout}
-    for path, pixels in wanted.items():
-        save(root / path, png(pixels))
-    return wanted
 
 
 def test_parquet_directories_that_are_none_or_several_are_errors(tmp_path, opened):

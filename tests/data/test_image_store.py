@@ -2,7 +2,7 @@ import pickle  # noqa: TID251  # Ray pickles what it sends: the test is about th
 import subprocess
 import sys
 import threading
-import time
+import timeit
 from pathlib import Path
 
 import numpy as np
@@ -35,18 +35,11 @@ def test_what_was_written_is_read_back(tmp_path):
         assert np.array_equal(images.images, np.concatenate([part.pixels for part in parts]))
         assert np.array_equal(images.labels, np.concatenate([part.labels for part in parts]))
         assert images.labels.dtype == np.int64
+        assert not any(array.flags.writeable for array in (images.images, images.labels))
         assert (images.split, images.path) == (name, tmp_path / "s.arrow")
         assert (images.shape, images.num_classes, images.classes) == ((3, 5, 4), 3, CLASSES)
     assert (len(dataset.train), len(dataset.test)) == (23, 11)
     assert (dataset.name, dataset.skipped) == ("toy", ("a.png (torn)",))
-
-
-def test_pixels_and_labels_cannot_be_written(tmp_path):
-    images = write(tmp_path / "s.arrow").train
-    with pytest.raises(ValueError, match="read-only"):
-        images.images[0] = 0
-    with pytest.raises(ValueError, match="read-only"):
-        images.labels[0] = 0
 
 
 def test_a_set_travels_as_its_path_and_not_as_its_pixels(tmp_path):
@@ -57,12 +50,9 @@ def test_a_set_travels_as_its_path_and_not_as_its_pixels(tmp_path):
     assert np.array_equal(arrived.train.images, dataset.train.images)
     assert np.array_equal(arrived.test.labels, dataset.test.labels)
     assert (arrived.fingerprint, arrived.test.split) == (dataset.fingerprint, "test")
-
-
-def test_a_set_in_memory_travels_whole():
-    images = ImageSet(np.arange(24, dtype=np.uint8).reshape(2, 3, 2, 2), np.array([1, 0]), ("x", "y"))
-    arrived = pickle.loads(pickle.dumps(images))
-    assert np.array_equal(arrived.images, images.images)
+    in_memory = ImageSet(np.arange(24, dtype=np.uint8).reshape(2, 3, 2, 2), np.array([1, 0]), ("x", "y"))
+    arrived = pickle.loads(pickle.dumps(in_memory))
+    assert np.array_equal(arrived.images, in_memory.images)
     assert arrived.classes == ("x", "y")
 
 
@@ -93,24 +83,17 @@ def test_a_store_that_is_cut_short_anywhere_is_noticed(tmp_path):
             open_store(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"not an arrow file at all" * 9, b"ARROW1\0\0" + b"\0" * 90 + b"ARROW1"])
+@pytest.mark.parametrize("content", [None, b"no arrow file" * 9, b"ARROW1\0\0" + b"\0" * 90 + b"ARROW1", "table"])
 def test_what_is_no_store_is_noticed(tmp_path, content):
-    (tmp_path / "s.arrow").write_bytes(content)
-    with pytest.raises(ValueError, match="no usable store at"):
-        open_store(tmp_path / "s.arrow")
-
-
-def test_a_store_on_another_machine_is_named(tmp_path):
-    with pytest.raises(ValueError, match=r"no usable store at .*gone\.arrow on this machine"):
-        open_store(tmp_path / "gone.arrow")
-
-
-def test_another_arrow_file_is_no_store(tmp_path):
-    table = pa.table({"image": [b"x"], "label": [1]})
-    with pa.ipc.new_file(tmp_path / "s.arrow", table.schema) as writer:
-        writer.write_table(table)
-    with pytest.raises(ValueError, match="no usable store at"):
-        open_store(tmp_path / "s.arrow")
+    path = tmp_path / "s.arrow"
+    if content == "table":
+        table = pa.table({"image": [b"x"], "label": [1]})
+        with pa.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table)
+    elif content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"no usable store at .*s\.arrow on this machine"):
+        open_store(path)
 
 
 def test_a_store_of_another_format_is_not_opened(tmp_path, monkeypatch):
@@ -131,22 +114,15 @@ def test_a_damaged_store_is_replaced_and_a_good_one_stays(tmp_path):
     assert first.fingerprint == open_store(path).fingerprint
 
 
-def test_a_failing_source_leaves_nothing_behind(tmp_path):
-    def torn():
+def test_a_failing_source_or_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch):
+    def fail(*_):
         yield from blocks(14)
-        raise ValueError("torn")
+        raise OSError("torn")
 
-    with pytest.raises(ValueError, match="torn"):
-        write(tmp_path / "s.arrow", torn())
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch):
-    def full(number):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="torn"):
+        write(tmp_path / "s.arrow", fail())
+    monkeypatch.setattr("os.fsync", lambda number: list(fail()))
+    with pytest.raises(OSError, match="torn"):
         write(tmp_path / "s.arrow")
     assert list(tmp_path.iterdir()) == []
 
@@ -158,47 +134,28 @@ def test_a_block_of_nothing_but_skipped_pictures_changes_nothing_else(tmp_path):
     assert dataset.skipped == ("a", "b", "a", "b")
 
 
-def test_an_empty_split_is_an_error(tmp_path):
+def test_an_empty_split_or_splits_of_two_sizes_are_an_error(tmp_path):
     with pytest.raises(ValueError, match="test split has no pictures"):
         write(tmp_path / "s.arrow", test=iter(()))
-
-
-def test_splits_of_two_sizes_are_an_error(tmp_path):
     with pytest.raises(ValueError, match=r"train pictures are \[3, 5, 4\], test pictures \[3, 5, 5\]"):
         write(tmp_path / "s.arrow", test=blocks(3, shape=(3, 5, 5)))
 
 
 def test_writers_at_the_same_time_leave_one_good_store(tmp_path):
-    path, barrier, found = tmp_path / "s.arrow", threading.Barrier(6), []
+    path, barrier, fingerprints = tmp_path / "s.arrow", threading.Barrier(6), []
 
     def run():
         barrier.wait()
-        found.append(write(path, blocks(300, shape=(3, 16, 16)), blocks(30, shape=(3, 16, 16))).fingerprint)
+        fingerprints.append(write(path, blocks(300, shape=(3, 16, 16)), blocks(30, shape=(3, 16, 16))).fingerprint)
 
     threads = [threading.Thread(target=run) for _ in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 6
-    assert len(set(found)) == 1
+    assert len(fingerprints) == 6
+    assert len(set(fingerprints)) == 1
     assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.fixture(scope="module")
-def large(tmp_path_factory):
-    """A store of 66 MB."""
-    path = tmp_path_factory.mktemp("large") / "s.arrow"
-    return write(path, blocks(21_000, shape=(3, 32, 32), step=7000), blocks(500, shape=(3, 32, 32), step=500)).train
-
-
-def test_opening_takes_milliseconds(large):
-    seconds = []
-    for _ in range(20):
-        start = time.perf_counter()
-        open_store(large.path)
-        seconds.append(time.perf_counter() - start)
-    assert min(seconds) < 0.005
 
 
 PROCESS = """
@@ -244,10 +201,16 @@ def grow(path, how, copies=3):
     return sum(int(growth) for growth, _ in answers), sums, {pandas for _, pandas in answers}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not Path("/proc/self/smaps_rollup").exists(), reason="proportional memory is read from Linux's /proc"
 )
-def test_three_processes_share_one_physical_copy(large):
+def test_three_processes_share_one_physical_copy_opened_in_milliseconds(tmp_path):
+    shape = (3, 32, 32)
+    large = write(
+        tmp_path / "s.arrow", blocks(21_000, shape=shape, step=7000), blocks(500, shape=shape, step=500)
+    ).train
+    assert min(timeit.repeat(lambda: open_store(large.path), number=1, repeat=20)) < 0.005
     growth, sums, pandas = grow(large.path, "map")
     assert set(sums) == {int(large.images.sum(dtype=np.int64))}
     assert pandas == {"False"}

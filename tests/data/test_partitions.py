@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayfed_ssl.data.partitions import (
-    PARTITIONS,
     classes_per_client,
     dirichlet,
     iid,
@@ -87,11 +86,6 @@ def test_a_class_held_twice_is_divided_evenly():
     assert (np.count_nonzero(counts, axis=0) == 2).all()
 
 
-def test_pooled_is_everything_in_order():
-    (shard,) = pooled(np.array([3, 1, 2]))
-    assert shard.tolist() == [0, 1, 2]
-
-
 @pytest.mark.parametrize(
     ("name", "fields"), [("iid", {}), ("dirichlet", {"alpha": 0.5}), ("classes_per_client", {"classes": 3})]
 )
@@ -104,18 +98,21 @@ def test_the_seed_decides_and_nothing_else(name, fields):
 
 def test_the_partitions_of_a_seed_are_pinned():
     labels = np.arange(60) % 4
+    assert pooled(labels)[0].tolist() == list(range(60))
     assert iid(labels, 6, 5)[0].tolist() == [0, 18, 19, 20, 21, 29, 41, 42, 47, 57]
     assert dirichlet(labels, 4, 0.5, 5)[1].tolist() == [0, 2, 10, 11, 14, 15, 16, 24, 31, 44, 48, 54, 55, 56, 58]
     assert classes_per_client(labels, 6, 2, 5)[2].tolist() == [8, 11, 12, 20, 23, 31, 36, 39, 40, 51]
 
 
-def test_large_alpha_is_nearly_uniform():
-    shards = dirichlet(CIFAR10_LABELS, 6, 100.0, 0)
-    shares = np.stack([np.bincount(CIFAR10_LABELS[shard], minlength=10) for shard in shards]) / 5000
+def shares(alpha: float) -> np.ndarray:
+    shards = dirichlet(CIFAR10_LABELS, 6, alpha, 0)
+    return np.stack([np.bincount(CIFAR10_LABELS[shard], minlength=10) for shard in shards]) / 5000
+
+
+def test_large_alpha_is_nearly_uniform_and_small_alpha_gives_most_of_a_class_to_one_client():
     # Each share is Beta(100, 500): mean 1/6, deviation 0.0152; five deviations hold for 60 draws.
-    assert np.abs(shares - 1 / 6).max() < 5 * 0.0152
-    sharper = dirichlet(CIFAR10_LABELS, 6, 1e6, 0)
-    assert {len(shard) for shard in sharper} <= set(range(8290, 8340))
+    assert np.abs(shares(100.0) - 1 / 6).max() < 5 * 0.0152
+    assert np.median(shares(0.01).max(axis=0)) > 0.95
 
 
 def test_truncation_leaves_no_client_of_a_tiny_dataset_without_samples():
@@ -123,26 +120,12 @@ def test_truncation_leaves_no_client_of_a_tiny_dataset_without_samples():
         assert_shards(np.arange(10) % 2, dirichlet(np.arange(10) % 2, 4, 0.5, seed), 4)
 
 
-def test_small_alpha_gives_most_of_a_class_to_one_client():
-    shards = dirichlet(CIFAR10_LABELS, 6, 0.01, 0)
-    shares = np.stack([np.bincount(CIFAR10_LABELS[shard], minlength=10) for shard in shards]) / 5000
-    assert np.median(shares.max(axis=0)) > 0.95
-
-
-@pytest.mark.parametrize("alpha", [0.01, 0.1, 1.0])
-def test_no_client_is_below_the_share_of_the_redraw_rule(alpha):
-    for seed in range(20):
-        shards = dirichlet(CIFAR10_LABELS, 6, alpha, seed)
-        # sum_c d_kc > 0.5 / 6 of one class of 5,000, less one sample per class for truncation.
-        assert min(len(shard) for shard in shards) > 5000 * 0.5 / 6 - 10
-
-
 def test_the_redraw_rule_changes_only_draws_that_break_it():
     def smallest(min_share, seed):
         return min(len(s) for s in dirichlet(CIFAR10_LABELS, 6, 0.05, seed, min_share=min_share))
 
-    free = [smallest(0.0, seed) for seed in range(60)]
-    ruled = [smallest(3.0, seed) for seed in range(60)]
+    free = [smallest(0.0, seed) for seed in range(30)]
+    ruled = [smallest(3.0, seed) for seed in range(30)]
     threshold = 5000 * 3.0 / 6
     assert any(size < threshold - 10 for size in free)
     for before, after in zip(free, ruled, strict=True):
@@ -169,9 +152,7 @@ def test_dirichlet_follows_the_authors_loop(seed):
         (lambda: iid(np.empty(0, np.int64), 1, 0), "cannot divide 0 samples among 1 clients"),
         (lambda: pooled(np.empty(0, np.int64)), "cannot divide 0 samples"),
         (lambda: iid(np.zeros(3, np.int64), 0, 0), "among 0 clients"),
-        (lambda: iid(np.zeros(3, np.int64), 2, -1), "a seed is at least 0, got -1"),
         (lambda: dirichlet(np.array([0, 1, -1]), 2, 1.0, 0), "1 samples have no label: use iid"),
-        (lambda: dirichlet(CIFAR10_LABELS, 6, 0.0, 0), "alpha above 0, got 0.0"),
         (lambda: dirichlet(CIFAR10_LABELS, 6, 0.01, 0, min_share=9.9), "none of 10000 Dirichlet draws"),
         (lambda: classes_per_client(CIFAR10_LABELS, 5, 11, 0), "11 classes, but there are 10"),
         (lambda: classes_per_client(np.array([0, 1, 1]), 3, 2, 0), "class 0 has 1 samples for 3 clients"),
@@ -186,15 +167,6 @@ def test_dirichlet_follows_the_authors_loop(seed):
 def test_impossible_partitions_say_what_is_wrong(call, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         call()
-
-
-def test_every_partition_is_reached_by_its_name():
-    fields = {"dirichlet": {"alpha": 1.0}, "classes_per_client": {"classes": 2}}
-    for name in PARTITIONS:
-        num_clients = 1 if name == "pooled" else 5
-        assert_shards(
-            CIFAR10_LABELS, partition(name, CIFAR10_LABELS, num_clients, 0, **fields.get(name, {})), num_clients
-        )
 
 
 @settings(deadline=None)
@@ -214,9 +186,6 @@ def test_stratified_split_rounds_by_largest_remainders():
     # 4 of 7 are held out: quotas 1.71 of 3 and 2.29 of 4.
     labels = np.array([0, 0, 0, 5, 5, 5, 5])
     assert sorted(labels[stratified_split(labels, 0.5, 0)[1]]) == [0, 0, 5, 5]
-
-
-def test_a_tenth_of_fifty_thousand_is_five_thousand_and_seven_hundredths_of_a_hundred_seven():
     assert len(stratified_split(CIFAR10_LABELS, 0.1, 0)[1]) == 5000
     assert len(stratified_split(np.arange(100) % 3, 0.07, 0)[1]) == 7  # 0.07 * 100 > 7 in floating point
 

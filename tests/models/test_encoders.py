@@ -51,17 +51,12 @@ def test_every_encoder_learns_from_small_images(name: str, channels: int, size: 
         ("resnet18", 224, 11_689_512 - 513_000),
         ("vgg9", 32, 3_491_530 - 5_130),
         ("alexnet", 32, 2_472_266 - 2_570),
+        ("cnn", 32, 4 * 4 * 3 * 32 + 9 * (32 * 64 + 64 * 128 + 128 * 256) + 2 * (32 + 64 + 128 + 256)),
     ],
 )
 def test_parameters_are_as_many_as_the_source_has(name: str, size: int, count: int) -> None:
     with torch.device("meta"):
         assert parameters(build_encoder(name, channels=3, size=size)) == count
-
-
-def test_cnn_has_four_convolutions_of_390_thousand_weights() -> None:
-    weights = 4 * 4 * 3 * 32 + 9 * (32 * 64 + 64 * 128 + 128 * 256)
-    norms = 2 * (32 + 64 + 128 + 256)
-    assert parameters(build_encoder("cnn", channels=3, size=32)) == weights + norms == 389_568
 
 
 @pytest.mark.parametrize(("size", "side"), [(8, 8), (15, 15), (16, 8), (32, 16)])
@@ -116,27 +111,25 @@ def conv(before: int, width: int, kernel: int = 3, stride: int = 1, padding: int
     return [nn.Conv2d(before, width, kernel, stride, padding), nn.ReLU()]
 
 
-def test_vgg9_is_its_source_at_32_pixels() -> None:
-    pool = nn.MaxPool2d(2)
-    reference = nn.Sequential(
-        *(*conv(3, 32), *conv(32, 64), pool, *conv(64, 128), *conv(128, 128), pool),
-        *(*conv(128, 256), *conv(256, 256), pool, nn.Flatten()),
+POOL = nn.MaxPool2d(2)
+SOURCES = {
+    "vgg9": nn.Sequential(
+        *(*conv(3, 32), *conv(32, 64), POOL, *conv(64, 128), *conv(128, 128), POOL),
+        *(*conv(128, 256), *conv(256, 256), POOL, nn.Flatten()),
         *(nn.Linear(4096, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU()),
-    )
-    encoder = build_encoder("vgg9", channels=3, size=32).eval()
-    images = torch.randn(2, 3, 32, 32)
-    assert torch.equal(encoder(images), load(reference, encoder)(images))
+    ),
+    "alexnet": nn.Sequential(
+        *(*conv(3, 64, 11, 4, 5), POOL, *conv(64, 192, 5, 1, 2), POOL),
+        *(*conv(192, 384), *conv(384, 256), *conv(256, 256), POOL, nn.Flatten()),
+    ),
+}
 
 
-def test_alexnet_is_its_source_at_32_pixels() -> None:
-    pool = nn.MaxPool2d(2)
-    reference = nn.Sequential(
-        *(*conv(3, 64, 11, 4, 5), pool, *conv(64, 192, 5, 1, 2), pool),
-        *(*conv(192, 384), *conv(384, 256), *conv(256, 256), pool, nn.Flatten()),
-    )
-    encoder = build_encoder("alexnet", channels=3, size=32).eval()
+@pytest.mark.parametrize("name", SOURCES)
+def test_an_encoder_is_its_source_at_32_pixels(name: str) -> None:
+    encoder = build_encoder(name, channels=3, size=32).eval()
     images = torch.randn(2, 3, 32, 32)
-    assert torch.equal(encoder(images), load(reference, encoder)(images))
+    assert torch.equal(encoder(images), load(SOURCES[name], encoder)(images))
 
 
 def test_vgg9_keeps_its_dropout() -> None:
@@ -170,23 +163,13 @@ def test_unknown_encoder_names_the_nearest() -> None:
 
 @pytest.mark.parametrize("name", ENCODERS)
 def test_too_small_images_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=f"encoder {name} needs at least 1 channel and 8 pixels a side, got 3 and 7"):
+    with pytest.raises(ValueError, match=f"encoder {name} needs 8 pixels a side, got 7: enlarge"):
         build_encoder(name, channels=3, size=7)
-    with pytest.raises(ValueError, match="got 0 and 8"):
-        build_encoder(name, channels=0, size=8)
 
 
 def test_a_stem_that_would_be_ignored_is_refused() -> None:
     with pytest.raises(ValueError, match="only ResNets have two"):
         build_encoder("cnn", channels=3, size=32, stem="cifar")
-    with pytest.raises(ValueError, match="unknown stem 'tiny'"):
-        build_encoder("resnet18", channels=3, size=32, stem="tiny")  # type: ignore[arg-type]
-
-
-def test_registry_keys_are_the_names_and_it_is_read_only() -> None:
-    assert all(name == info.name for name, info in ENCODERS.items())
-    with pytest.raises(TypeError):
-        ENCODERS["mine"] = ENCODERS["cnn"]  # type: ignore[index]
 
 
 @pytest.mark.parametrize("name", ENCODERS)
