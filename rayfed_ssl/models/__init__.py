@@ -5,14 +5,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 
 import torch
 from torch import nn
 
 from rayfed_ssl import plugins
-from rayfed_ssl.models.encoders import MIN_SIZE, Encoder, Stem, alexnet, cnn, cnn5, resnet, vgg9
-from rayfed_ssl.models.heads import HEADS, HeadSpec, Model, build_head, head_width
+from rayfed_ssl.models import encoders
+from rayfed_ssl.models.encoders import MIN_SIZE, Encoder, Stem
+from rayfed_ssl.models.heads import HEADS, Model, build_head, head_width
 from rayfed_ssl.models.resnet import Depth
 
 
@@ -21,53 +21,32 @@ class EncoderInfo:
     """An encoder that can be named.
 
     Attributes:
-        name: Name in `ENCODERS`.
         description: One line for listings.
-        source: The paper or code that defines its layers.
         feature_dim: Width d of the features; None for one from outside, until it is built.
         build: Takes the keywords channels and size, and stem where `has_stem`.
         has_stem: Whether its first layers come in a variant for small and one for large images.
     """
 
-    name: str
     description: str
-    source: str
     feature_dim: int | None
     build: Callable[..., Encoder]
     has_stem: bool = False
 
 
 def _resnet(depth: Depth, feature_dim: int) -> EncoderInfo:
-    return EncoderInfo(
-        f"resnet{depth}",
-        f"ResNet-{depth}, first layers for small images up to 64 pixels",
-        "He et al. 2016, as in torchvision, edited as in FLESD's code",
-        feature_dim,
-        partial(resnet, depth),
-        has_stem=True,
-    )
+    description = f"ResNet-{depth}, first layers for small images up to 64 pixels"
+    return EncoderInfo(description, feature_dim, partial(encoders.resnet, depth), has_stem=True)
 
 
-ENCODERS: Mapping[str, EncoderInfo] = MappingProxyType(
-    {
-        info.name: info
-        for info in (
-            EncoderInfo("cnn", "four convolutions, made for CPUs", "this project", 256, cnn),
-            _resnet(18, 512),
-            _resnet(34, 512),
-            _resnet(50, 2048),
-            EncoderInfo("cnn5", "FedCA's 5-layer CNN; its layers are our guess", "Zhang et al. 2020", 2048, cnn5),
-            EncoderInfo("vgg9", "VGG-9 without batch-norm", "FedMA and NIID-Bench (code)", 512, vgg9),
-            EncoderInfo(
-                "alexnet",
-                "AlexNet for small images, without batch-norm",
-                "bearpaw/pytorch-classification (code)",
-                256,
-                alexnet,
-            ),
-        )
-    }
-)
+ENCODERS: Mapping[str, EncoderInfo] = {
+    "cnn": EncoderInfo("four convolutions, made for CPUs", 256, encoders.cnn),
+    "resnet18": _resnet(18, 512),
+    "resnet34": _resnet(34, 512),
+    "resnet50": _resnet(50, 2048),
+    "cnn5": EncoderInfo("FedCA's 5-layer CNN; its layers are our guess", 2048, encoders.cnn5),
+    "vgg9": EncoderInfo("VGG-9 without batch-norm", 512, encoders.vgg9),
+    "alexnet": EncoderInfo("AlexNet for small images, without batch-norm", 256, encoders.alexnet),
+}
 
 
 def encoder_info(name: str) -> EncoderInfo:
@@ -75,7 +54,7 @@ def encoder_info(name: str) -> EncoderInfo:
     target = plugins.find("encoder", name, ENCODERS)
     if isinstance(target, EncoderInfo):
         return target
-    return EncoderInfo(name, plugins.summary(target), name, None, partial(_outside, name, target))
+    return EncoderInfo(plugins.summary(target), None, partial(_outside, name, target))
 
 
 def _outside(name: str, factory: Callable[..., nn.Module], *, channels: int, size: int) -> Encoder:
@@ -141,7 +120,6 @@ __all__ = [
     "HEADS",
     "Encoder",
     "EncoderInfo",
-    "HeadSpec",
     "Model",
     "build_encoder",
     "build_head",

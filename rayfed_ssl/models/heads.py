@@ -8,7 +8,6 @@ Symbols: N samples, d the encoder's feature width, p the width of the projection
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from torch import Tensor, nn
 
@@ -18,18 +17,14 @@ class HeadSpec:
     """A multi-layer perceptron on features.
 
     Attributes:
-        name: Name in `HEADS`.
-        description: One line for listings.
-        num_layers: Number of linear layers: 0 (identity), 1 or 2.
-        hidden: Width of the hidden layer; None makes it as wide as the input.
-        out: Width of the output unless the caller asks for another; None is the input's.
+        num_layers: Linear layers: 0 (identity), 1 or 2.
+        hidden: Width of the hidden layer; None is the input's.
+        out: Default width of the output; None is the input's.
         batch_norm: Whether batch-norm stands between the hidden layer and its ReLU.
         hidden_bias: Whether the hidden layer has a bias; batch-norm makes it redundant.
         out_norm: Whether batch-norm without scale and shift follows the last layer.
     """
 
-    name: str
-    description: str
     num_layers: int = 2
     hidden: int | None = None
     out: int | None = 128
@@ -38,46 +33,24 @@ class HeadSpec:
     out_norm: bool = False
 
 
-HEADS: Mapping[str, HeadSpec] = MappingProxyType(
-    {
-        spec.name: spec
-        for spec in (
-            HeadSpec(name="flesd", description="d-d-128, ReLU, no batch-norm (FLESD)"),
-            HeadSpec(name="simclr-bn", description="d-d-128 with batch-norm", batch_norm=True, hidden_bias=False),
-            HeadSpec(name="byol", description="d-4096-2048 with batch-norm", hidden=4096, out=2048, batch_norm=True),
-            HeadSpec(
-                name="byol-predictor", description="p-4096-2048 with batch-norm", hidden=4096, out=2048, batch_norm=True
-            ),
-            HeadSpec(name="fcl", description="d-d-128, ReLU (FCL, after MoCo v2)"),
-            HeadSpec(name="linear", description="one linear layer to 256 (FedFoA)", num_layers=1, out=256),
-            HeadSpec(
-                name="orchestra",
-                description="d-512-512 with batch-norm, also after the last layer (Orchestra)",
-                hidden=512,
-                out=512,
-                batch_norm=True,
-                out_norm=True,
-            ),
-            HeadSpec(
-                name="simsiam",
-                description="d-2048-2048 with batch-norm, also after the last layer (SimSiam)",
-                hidden=2048,
-                out=2048,
-                batch_norm=True,
-                out_norm=True,
-            ),
-            HeadSpec(name="none", description="the features themselves", num_layers=0, out=None),
-        )
-    }
-)
+HEADS: Mapping[str, HeadSpec] = {
+    "flesd": HeadSpec(),
+    "simclr-bn": HeadSpec(batch_norm=True, hidden_bias=False),
+    "byol": HeadSpec(hidden=4096, out=2048, batch_norm=True),
+    "byol-predictor": HeadSpec(hidden=4096, out=2048, batch_norm=True),
+    "fcl": HeadSpec(),
+    "linear": HeadSpec(num_layers=1, out=256),
+    "orchestra": HeadSpec(hidden=512, out=512, batch_norm=True, out_norm=True),
+    "simsiam": HeadSpec(hidden=2048, out=2048, batch_norm=True, out_norm=True),
+    "none": HeadSpec(num_layers=0, out=None),
+}
 
 
 def head_width(spec: HeadSpec, in_features: int, out: int | None = None) -> int:
     """Compute the width of a head's output; without `out` it is the head's default."""
     if spec.num_layers == 0 and out not in (None, in_features):
         raise ValueError(
-            f"head {spec.name!r} passes {in_features} features through, got projection_dim={out}: leave it out or take "
-            "head linear"
+            f"head none passes {in_features} features through, got projection_dim={out}: leave it out or take head linear"
         )
     return out or spec.out or in_features
 
@@ -114,13 +87,13 @@ class Model(nn.Module):
         encoder: nn.Module,
         projector: nn.Module,
         projection_dim: int,
-        heads: Mapping[str, nn.Module] = MappingProxyType({}),
+        heads: Mapping[str, nn.Module] | None = None,
         architecture: str = "",
     ) -> None:
         super().__init__()
         self.encoder = encoder
         self.projector = projector
-        for name, head in heads.items():
+        for name, head in (heads or {}).items():
             self.add_module(name, head)
         self.projection_dim = projection_dim
         self.architecture = architecture

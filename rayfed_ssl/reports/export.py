@@ -83,7 +83,8 @@ def _describe(record: RunRecord, saved: SavedEncoder) -> Info:
         stem=stem_for(size, config.model.stem) if info.has_stem else "auto",
         channels=channels,
         size=size,
-        feature_dim=info.feature_dim or build_encoder(info.name, channels=channels, size=size).feature_dim,
+        feature_dim=info.feature_dim
+        or build_encoder(saved.encoder.architecture, channels=channels, size=size).feature_dim,
         mean=_per_channel(views.mean, channels),
         std=_per_channel(views.std, channels),
         classes=tuple(data.classes),

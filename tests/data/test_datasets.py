@@ -4,7 +4,6 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 from collections import Counter
 from pathlib import Path
 
@@ -93,10 +92,10 @@ def test_stl10_is_read_as_it_is_and_unlabeled_pictures_have_label_minus_one(tmp_
     assert opened("stl10", path=tmp_path, size=32).train.shape == (3, 32, 32)
 
 
-@pytest.mark.parametrize("name", ["cifar10", "cifar100", "fashion-mnist", "stl10"])
-def test_missing_files_name_the_directory_and_what_to_do(name, tmp_path, opened):
-    with pytest.raises(ValueError, match=rf"no copy of .* in {re.escape(str(tmp_path))}.*data\.download=true"):
-        opened(name, path=tmp_path)
+def test_missing_files_name_the_directory_and_what_to_do(tmp_path, opened):
+    for name in ("cifar10", "cifar100", "fashion-mnist", "stl10"):
+        with pytest.raises(ValueError, match=rf"no copy of .* in {re.escape(str(tmp_path))}.*data\.download=true"):
+            opened(name, path=tmp_path)
 
 
 def test_digits_are_split_per_class_by_the_seed(opened):
@@ -108,6 +107,10 @@ def test_digits_are_split_per_class_by_the_seed(opened):
     assert opened("digits", seed=1).fingerprint != dataset.fingerprint
     assert opened("digits", seed=0).fingerprint == dataset.fingerprint
     assert len(opened("digits", test_fraction=0.5).test) == 899
+    # Asking for the native format makes no second store.
+    assert opened("digits", size=8, channels=1).train.path == dataset.train.path
+    assert opened("digits", size=16).train.shape == (1, 16, 16)
+    assert opened("digits", channels=3).train.shape == (3, 8, 8)
 
 
 LAYOUT = [f"{split}/{label}/{i}.png" for split in ("train", "test") for label in "ab" for i in range(3)]
@@ -124,30 +127,6 @@ def test_a_second_opening_reads_no_picture(tmp_path, monkeypatch, opened):
     assert (second.fingerprint, second.train.path) == (first.fingerprint, first.train.path)
     # Neither the seed without a random choice, nor the native number of channels, makes another store.
     assert opened("folder", path=tmp_path, seed=5).train.path == first.train.path
-
-
-def test_two_who_open_at_once_decode_once(tmp_path, opened):
-    begun, go = threading.Event(), threading.Event()
-    decoders = []
-
-    def open_in_turn(name):
-        def report(*_):
-            decoders.append(name)
-            begun.set()
-            go.wait()
-
-        opened("digits", on_progress=report)
-
-    threads = [threading.Thread(target=open_in_turn, args=(name,)) for name in ("first", "second")]
-    threads[0].start()
-    begun.wait()
-    threads[1].start()
-    threads[1].join(0.3)
-    assert threads[1].is_alive()
-    go.set()
-    for thread in threads:
-        thread.join()
-    assert set(decoders) == {"first"}
 
 
 PROCESS = """
@@ -175,18 +154,12 @@ def test_processes_that_open_at_once_decode_once_and_map_one_file(tmp_path):
     for child in children:
         child.stdin.write("\n")
         child.stdin.flush()
-    told = [child.stdout.readline().split() for child in children]
+    answers = [child.stdout.readline().split() for child in children]
     for child in children:
         child.communicate("\n", timeout=300)
-    assert sorted(int(decoded) for decoded, *_ in told) == [0, 0, 2]  # train and test, by one of them
-    assert {len(words) for words in told} == {3}
-    assert len({(path, inode) for _, path, inode in told}) == 1
-
-
-def test_asking_for_the_native_format_makes_no_second_store(opened):
-    assert opened("digits", size=8, channels=1).train.path == opened("digits").train.path
-    assert opened("digits", size=16).train.shape == (1, 16, 16)
-    assert opened("digits", channels=3).train.shape == (3, 8, 8)
+    assert sorted(int(decoded) for decoded, *_ in answers) == [0, 0, 2]  # train and test, by one of them
+    assert {len(answer) for answer in answers} == {3}
+    assert len({(path, inode) for _, path, inode in answers}) == 1
 
 
 def test_changed_files_make_a_new_store(tmp_path, opened):
@@ -199,13 +172,12 @@ def test_changed_files_make_a_new_store(tmp_path, opened):
     assert opened("folder", path=tmp_path).train.path != second.train.path
 
 
-@pytest.mark.parametrize("damage", [lambda content: content[: len(content) // 2], lambda _: b"", lambda _: b"x" * 5000])
-def test_a_damaged_store_is_rebuilt(damage, opened):
+def test_a_damaged_store_is_rebuilt(opened):
     first = opened("digits")
     path, fingerprint = first.train.path, first.fingerprint
     content = path.read_bytes()
     path.unlink()
-    path.write_bytes(damage(content))
+    path.write_bytes(content[: len(content) // 2])
     second = opened("digits")
     assert (second.train.path, second.fingerprint) == (path, fingerprint)
     assert path.read_bytes() == content
@@ -240,14 +212,9 @@ def test_held_out_samples_are_training_samples_that_nobody_trains_on(opened):
     assert np.abs(shares - 0.25).max() < 0.01
     assert opened("digits", validation=0.25).fingerprint == apart.fingerprint
     assert opened("digits", validation=0.25, seed=1).fingerprint != apart.fingerprint
-
-
-def test_limits_bound_what_is_split_and_what_is_measured_on(opened):
     limited = opened("digits", train_limit=200, test_limit=30, validation=0.25)
     assert (len(limited.train), len(limited.test)) == (150, 30)
-    whole = opened("digits", train_limit=200)
-    assert samples(limited.train, limited.test) <= samples(whole.train)
-    assert opened("digits", train_limit=200, validation=0.25).train.labels.tolist() == limited.train.labels.tolist()
+    assert samples(limited.train, limited.test) <= samples(opened("digits", train_limit=200).train)
 
 
 def test_without_held_out_samples_the_store_is_that_of_earlier_versions(opened):
@@ -317,15 +284,6 @@ def test_a_folder_without_splits_is_split_by_the_seed(tmp_path, opened):
     assert opened("folder", path=tmp_path, seed=1).fingerprint != dataset.fingerprint
 
 
-def test_one_class_is_enough_to_train_on(tmp_path, opened):
-    write_folder(tmp_path / "photos", [f"all/{i}.png" for i in range(10)])
-    dataset = opened("folder", path=tmp_path / "photos")
-    assert (dataset.train.classes, len(dataset.train)) == (("all",), 8)
-    # The class is a name of a directory, so another name is another dataset.
-    (tmp_path / "photos" / "all").rename(tmp_path / "photos" / "mine")
-    assert opened("folder", path=tmp_path / "photos").train.classes == ("mine",)
-
-
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
@@ -333,8 +291,6 @@ def test_one_class_is_enough_to_train_on(tmp_path, opened):
         ("folder", {}, "dataset folder has no default place: set data.path"),
         ("folder", {"path": Path("/nowhere")}, "data.path /nowhere does not exist"),
         ("digits", {"test_fraction": 1.5}, "cannot hold out a fraction 1.5 of 1797 samples"),
-        ("digits", {"validation": 1.5}, "cannot hold out a fraction 1.5 of 1437 samples"),
-        ("digits", {"validation": 0.0}, "cannot hold out a fraction 0.0 of 1437 samples"),
         ("digits", {"validation": 0.9, "train_limit": 2}, "cannot hold out a fraction 0.9 of 2 samples"),
     ],
 )
@@ -368,8 +324,8 @@ def test_a_second_opening_imports_no_library_that_only_reading_needs(tmp_path, o
         f"open_dataset('digits', cache=Path({str(tmp_path / 'stores')!r}));"
         "print(sorted({'torch', 'torchvision', 'sklearn', 'pandas', 'ray'} & set(sys.modules)))"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
-    assert found.stdout == "[]\n"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
+    assert process.stdout == "[]\n"
 
 
 def test_every_dataset_says_what_it_is():
