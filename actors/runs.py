@@ -10,7 +10,6 @@ from rayfed_ssl.engine.faults import Fault, RandomFaults
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.round_loop import Executor, Observer
-from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.runs import Result
 
 
@@ -23,13 +22,6 @@ def make_executor(
     from actors.executor import RayExecutor
 
     return RayExecutor(federation, address=address, faults=faults)
-
-
-def draw_figures(record: RunRecord) -> list[Path]:
-    """Draw a run's figures, for trackers and the terminal."""
-    from rayfed_ssl.reports.figures import draw_run  # importing matplotlib takes half a second
-
-    return draw_run(record)
 
 
 def run(
@@ -53,7 +45,7 @@ def run(
         ClusterError: Ray does not start, or the actors do not fit on it.
     """
     executor = partial(make_executor, address=address, faults=faults)
-    return runs.run(config, directory, observer=observer, executor=executor, draw=draw_figures)
+    return runs.run(config, directory, observer=observer, executor=executor)
 
 
 def resume(
@@ -66,4 +58,4 @@ def resume(
 ) -> Result:
     """`rayfed_ssl.resume` on Ray, unless `engine.executor=local`; arguments as in `run`."""
     executor = partial(make_executor, address=address, faults=faults)
-    return runs.resume(directory, *overrides, observer=observer, round=round, executor=executor, draw=draw_figures)
+    return runs.resume(directory, *overrides, observer=observer, round=round, executor=executor)

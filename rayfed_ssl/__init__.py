@@ -21,7 +21,7 @@ _EXPORTS = {
     "Observer": "rayfed_ssl.engine.round_loop",
     "Result": "rayfed_ssl.runs",
     "load_encoder": "rayfed_ssl.export.encoder_file",
-    "replay": "rayfed_ssl.runs",
+    "replay": "rayfed_ssl.records.replay",
     "resume": "rayfed_ssl.runs",
     "run": "rayfed_ssl.runs",
 }

@@ -1,6 +1,6 @@
-"""Run, resume and replay a federation from Python; the command line calls the same functions."""
+"""Run and resume a federation from Python; the command line calls the same functions."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,7 +10,7 @@ from typing import Any
 
 from rayfed_ssl import trackers
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.engine.federation import ClientResult, Federation
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.ledger import Direction
 from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.round_loop import (
@@ -19,7 +19,7 @@ from rayfed_ssl.engine.round_loop import (
     RunPlan,
     run_rounds,
 )
-from rayfed_ssl.errors import CheckpointError, ConfigError
+from rayfed_ssl.errors import CheckpointError
 from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage import checkpoints
@@ -27,7 +27,6 @@ from rayfed_ssl.storage.checkpoints import RunState, check_recorded, check_state
 from rayfed_ssl.trackers.tracking import tracked
 
 ExecutorFactory = Callable[[Federation], Executor]
-FigureDrawer = Callable[[RunRecord], Iterable[Path]]
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,6 @@ def run(
     executor: ExecutorFactory = LocalExecutor,
     federation: Federation | None = None,
     until: int | None = None,
-    draw: FigureDrawer | None = None,
 ) -> Result:
     """Run a federation from the start to the end.
 
@@ -106,7 +104,6 @@ def run(
         executor: Where steps run; `actors.RayExecutor` for Ray. It changes no bit of the result.
         federation: The federation, if the caller has opened it already.
         until: Stop after this round, to be resumed to the same bits; None runs to the end.
-        draw: Draws the figures that trackers show of a finished run, as `rayfed_ssl.reports.figures.draw_run`.
 
     Raises:
         ConfigError: The configuration cannot be run.
@@ -120,7 +117,7 @@ def run(
     with closing(executor(federation)) as running:  # before the record: a Ray that fails to start leaves no empty run
         record = RunRecord.create(target, federation)
         with record.locked():
-            return _run(federation, record, None, observer or Observer(), running, until, draw)
+            return _run(federation, record, None, observer or Observer(), running, until)
 
 
 def resume(
@@ -130,7 +127,6 @@ def resume(
     executor: ExecutorFactory = LocalExecutor,
     round: int | None = None,
     until: int | None = None,
-    draw: FigureDrawer | None = None,
 ) -> Result:
     """Resume a run after its last committed round, to the same bits as if it had never stopped.
 
@@ -141,7 +137,6 @@ def resume(
         executor: Where steps run.
         round: Resume from this committed round instead of the last.
         until: Stop after this round, as in `run`.
-        draw: As in `run`.
 
     Raises:
         ConfigError: There is no such run, or another process is running it.
@@ -161,7 +156,7 @@ def resume(
             last = 0 if state is None else state.round
             checkpoints.discard_after(record.checkpoints, last)
             record.truncate(last, federation.public_entries())
-            return _run(federation, record, state, observer, running, until, draw)
+            return _run(federation, record, state, observer, running, until)
 
 
 def _state_to_resume(record: RunRecord, round: int | None, observer: Observer) -> RunState | None:
@@ -197,7 +192,6 @@ def _run(
     observer: Observer,
     executor: Executor,
     until: int | None,
-    draw: FigureDrawer | None,
 ) -> Result:
     config = federation.config
     plan = RunPlan(
@@ -218,7 +212,7 @@ def _run(
             record.pause()
         else:
             record.finish(federation)
-            figures = tuple(draw(record)) if draw is not None and tracking.is_active else ()
+            figures = _draw(record) if tracking.is_active else ()
             tracking.finish(figures)
     if missing := record.dropped():
         observer.on_warning(
@@ -230,25 +224,7 @@ def _run(
     return Result(record.directory, final.sha256, figures)
 
 
-def replay(directory: Path | str, round: int, client_id: int) -> ClientResult:
-    """Run one client's step of a round again, in this process, from the checkpoint before it.
+def _draw(record: RunRecord) -> tuple[Path, ...]:
+    from rayfed_ssl.reports.figures import draw_run  # importing matplotlib takes half a second
 
-    Raises:
-        CheckpointError: The round before is no longer on disk.
-        ClientError: The step fails, as it did.
-    """
-    record = RunRecord.open(Path(directory))
-    federation = Federation.open(record.config("engine.executor=local"))
-    record.check(federation, draws=True)
-    if client_id not in federation.shards:
-        clients = ", ".join(map(str, federation.client_ids))
-        raise ConfigError(f"there is no client {client_id} that trains: the clients are {clients}")
-    state = checkpoints.latest(record.checkpoints, round - 1)
-    server: Any = checkpoints.read(state.server, record.checkpoints)
-    stored = state.clients.get(client_id)
-    return federation.update_client(
-        round,
-        client_id,
-        federation.method.download(server, client_id),
-        None if stored is None else checkpoints.read(stored, record.checkpoints),
-    )
+    return tuple(draw_run(record))

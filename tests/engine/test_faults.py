@@ -10,7 +10,8 @@ from rayfed_ssl import ConfigError, Observer
 from rayfed_ssl.engine.faults import FAULT_KINDS, Fault, Faults, RandomFaults, parse_fault
 from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.round_loop import ClientError, QuorumError
-from rayfed_ssl.runs import Result, replay, resume, run
+from rayfed_ssl.records.replay import replay
+from rayfed_ssl.runs import Result, resume, run
 
 COHORTS = {1: (0, 2, 5), 2: (1, 2, 3), 3: (0, 1, 2)}
 

@@ -16,7 +16,6 @@ import pytest
 
 from rayfed_ssl import Config, ConfigError, Observer, resume, run
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.figures import draw_run
 from rayfed_ssl.trackers import LIBRARIES, Library, chosen
 from rayfed_ssl.trackers.series import moved, points
 from rayfed_ssl.trackers.tracking import PROGRESS
@@ -230,7 +229,7 @@ def test_configuration_and_figures_are_shown(tiny: Tiny, tmp_path: Path, monkeyp
 
     monkeypatch.setenv("WANDB_MODE", "offline")
     config = settings(tiny, "rounds=1", "engine.trackers=[tensorboard, wandb]")
-    directory = run(config, tmp_path / "run", draw=draw_run).directory
+    directory = run(config, tmp_path / "run").directory
     events = EventAccumulator(str(directory / "tensorboard")).Reload()
     (text,) = events.Tensors("config/text_summary")
     assert "alpha: 1.0" in text.tensor_proto.string_val[0].decode()
@@ -261,7 +260,7 @@ def test_mlflow_gets_parameters_figures_and_how_it_ended(
     experiment = client.get_experiment_by_name("mine")
     (found,) = client.search_runs([experiment.experiment_id])
     assert (found.info.run_name, found.info.status) == ("run", "KILLED")
-    resume(tmp_path / "run", draw=draw_run)
+    resume(tmp_path / "run")
     (found,) = client.search_runs([experiment.experiment_id])
     assert found.info.status == "FINISHED"
     assert (found.data.params["partition.alpha"], found.data.params["method.name"]) == ("1.0", "local")

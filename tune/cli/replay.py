@@ -14,7 +14,7 @@ def replay(
 ) -> None:
     """Run one client's step of a round again in this process, with a traceback if it fails."""
     from rayfed_ssl.engine.round_loop import ClientError
-    from rayfed_ssl.runs import replay as replay_step
+    from rayfed_ssl.records.replay import replay as replay_step
     from rayfed_ssl.trees import digest, nbytes
 
     try:

@@ -21,7 +21,7 @@ def resume(
     quiet: Quiet = False,
 ) -> None:
     """Resume an interrupted run; its results are bitwise those of an uninterrupted one."""
-    from actors.runs import draw_figures, make_executor
+    from actors.runs import make_executor
     from rayfed_ssl.engine.faults import parse_faults
     from rayfed_ssl.records.run_record import RunRecord
     from rayfed_ssl.runs import resume as resume_run
@@ -32,6 +32,6 @@ def resume(
     progress = RunProgress(record.config(*overrides), quiet=quiet, record=record)
     executor = partial(make_executor, address=address, faults=faults)
     with resumable(lambda: resume_hint(directory)), progress:
-        result = resume_run(directory, *overrides, observer=progress, executor=executor, round=round, draw=draw_figures)
+        result = resume_run(directory, *overrides, observer=progress, executor=executor, round=round)
     progress.close()
     finish(result)

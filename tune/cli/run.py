@@ -25,7 +25,7 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Run a federation: rayfed-ssl run [RECIPE] [KEY=VALUE]..."""
-    from actors.runs import draw_figures, make_executor
+    from actors.runs import make_executor
     from rayfed_ssl.engine.faults import parse_faults
     from rayfed_ssl.engine.federation import Federation
     from rayfed_ssl.records.run_record import RunRecord
@@ -41,9 +41,7 @@ def run(
     progress.introduce(federation, directory)
     executor = partial(make_executor, address=address, faults=faults)
     with resumable(lambda: resume_hint(directory)), progress:
-        result = run_federation(
-            config, directory, observer=progress, executor=executor, federation=federation, draw=draw_figures
-        )
+        result = run_federation(config, directory, observer=progress, executor=executor, federation=federation)
     progress.close()
     finish(result)
 
@@ -57,11 +55,11 @@ def resume_hint(directory: Path) -> str:
 
 def finish(result: "Result") -> None:
     """Draw a finished run's figures, print its result, and exit with a code of its own if it is degraded."""
-    from actors.runs import draw_figures
+    from rayfed_ssl.reports.figures import draw_run
     from rayfed_ssl.reports.summary import summarize
     from tune.cli.run_summary import print_run
 
-    print_run(summarize(result.record), result.figures or draw_figures(result.record))
+    print_run(summarize(result.record), result.figures or draw_run(result.record))
     typer.echo(f"report: rayfed-ssl report {shlex.quote(str(result.directory))}")
     if result.degraded:
         raise typer.Exit(DEGRADED)

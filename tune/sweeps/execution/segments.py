@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from actors.runs import draw_figures, make_executor
+from actors.runs import make_executor
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.datasets import open_dataset
 from rayfed_ssl.errors import BusyError, ConfigError
@@ -42,10 +42,10 @@ def run_segment(config: Config, directory: Path, until: int) -> str | None:
             try:
                 if (directory / "run.json").is_file():
                     # Where it runs may have changed since it began: the number of actors, for one.
-                    resume(directory, *_placement(config), executor=make_executor, until=until, draw=draw_figures)
+                    resume(directory, *_placement(config), executor=make_executor, until=until)
                 else:
                     shutil.rmtree(directory, ignore_errors=True)  # stopped before its record began
-                    run(config, directory, executor=make_executor, until=until, draw=draw_figures)
+                    run(config, directory, executor=make_executor, until=until)
                 return None
             except BusyError:  # the process of an earlier attempt may still be ending
                 if time.monotonic() > deadline:

@@ -1,0 +1,33 @@
+"""Computing one client's step again from a run's checkpoints."""
+
+from pathlib import Path
+from typing import Any
+
+from rayfed_ssl.engine.federation import ClientResult, Federation
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.records.run_record import RunRecord
+from rayfed_ssl.storage import checkpoints
+
+
+def replay(directory: Path | str, round: int, client_id: int) -> ClientResult:
+    """Run one client's step of a round again, in this process, from the checkpoint before it.
+
+    Raises:
+        CheckpointError: The round before is no longer on disk.
+        ClientError: The step fails, as it did.
+    """
+    record = RunRecord.open(Path(directory))
+    federation = Federation.open(record.config("engine.executor=local"))
+    record.check(federation, draws=True)
+    if client_id not in federation.shards:
+        clients = ", ".join(map(str, federation.client_ids))
+        raise ConfigError(f"there is no client {client_id} that trains: the clients are {clients}")
+    state = checkpoints.latest(record.checkpoints, round - 1)
+    server: Any = checkpoints.read(state.server, record.checkpoints)
+    stored = state.clients.get(client_id)
+    return federation.update_client(
+        round,
+        client_id,
+        federation.method.download(server, client_id),
+        None if stored is None else checkpoints.read(stored, record.checkpoints),
+    )
