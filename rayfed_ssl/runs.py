@@ -8,7 +8,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from rayfed_ssl import trackers
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.ledger import Direction
@@ -19,11 +18,12 @@ from rayfed_ssl.engine.round_loop import (
     RunPlan,
     run_rounds,
 )
-from rayfed_ssl.errors import CheckpointError
 from rayfed_ssl.method import Encoder, Metrics
+from rayfed_ssl.records.resume_point import state_to_resume
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage import checkpoints
-from rayfed_ssl.storage.checkpoints import RunState, check_recorded, check_states, last_intact
+from rayfed_ssl.storage.checkpoints import RunState
+from rayfed_ssl.trackers import configured_trackers
 from rayfed_ssl.trackers.tracking import tracked
 
 ExecutorFactory = Callable[[Federation], Executor]
@@ -113,7 +113,7 @@ def run(
     federation.check_ready()
     target = Path(directory) if directory else default_directory(config)
     RunRecord.refuse_used(target)
-    trackers.chosen(federation.config)
+    configured_trackers(federation.config)
     with closing(executor(federation)) as running:  # before the record: a Ray that fails to start leaves no empty run
         record = RunRecord.create(target, federation)
         with record.locked():
@@ -148,41 +148,15 @@ def resume(
         federation = Federation.open(record.config(*overrides))
         record.check(federation, draws=True)
         federation.check_ready()
-        trackers.chosen(federation.config)
+        configured_trackers(federation.config)
         if any(override.partition("=")[0].strip() == "engine.checkpoints" for override in overrides):
             record.find_states(federation.config.engine.checkpoints, round)
-        state = _state_to_resume(record, round, observer)
+        state = state_to_resume(record, round, observer.on_warning)
         with closing(executor(federation)) as running:
             last = 0 if state is None else state.round
             checkpoints.discard_after(record.checkpoints, last)
             record.truncate(last, federation.public_entries())
             return _run(federation, record, state, observer, running, until)
-
-
-def _state_to_resume(record: RunRecord, round: int | None, observer: Observer) -> RunState | None:
-    committed = checkpoints.manifests(record.checkpoints)
-    if not committed:
-        if not record.last_round:
-            return None
-        raise CheckpointError(
-            f"{record.checkpoints} holds no committed round, but this run reached round {record.last_round}: restore its "
-            "states, or start the run anew"
-        )
-    whole = record.last_whole_round()
-    if whole < min(committed):
-        raise CheckpointError(
-            f"rows of round {whole + 1} are missing or damaged in {record.directory}, and its checkpoints begin with round "
-            f"{min(committed)}: restore the tables from a copy, or start the run anew"
-        )
-    if round is not None:
-        check_recorded(round, whole)
-        state = check_states(checkpoints.latest(record.checkpoints, round), record.checkpoints)
-    else:
-        state, skipped = last_intact(record.checkpoints, whole)
-        if skipped is not None:
-            observer.on_warning(skipped)
-    record.check_states(state)
-    return state
 
 
 def _run(
@@ -212,8 +186,9 @@ def _run(
             record.pause()
         else:
             record.finish(federation)
-            figures = _draw(record) if tracking.is_active else ()
-            tracking.finish(figures)
+            if tracking.is_active:
+                figures = _draw(record)
+                tracking.finish(figures)
     if missing := record.dropped():
         observer.on_warning(
             f"the run is degraded: {len(missing)} client steps are missing from rounds "

@@ -4,6 +4,7 @@ import hashlib
 from pathlib import Path
 
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.export.encoder_file import read_export
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.models.pretrained import Start
 from rayfed_ssl.storage import checkpoints, tensor_files
@@ -23,13 +24,13 @@ def encoder_file(path: Path) -> Path:
         return path
     if not path.is_dir():
         raise ConfigError(f"there is no encoder at {path}: name a finished run or a .safetensors file")
-    found = sorted((path / "encoders").glob("*.safetensors"))
-    if not found:
-        raise ConfigError(f"{path} holds no encoders: it is no run, or not a finished one; go on with it first")
-    chosen = [file for file in found if file.stem == "global"] or found
+    files = sorted((path / "encoders").glob("*.safetensors"))
+    if not files:
+        raise ConfigError(f"{path} holds no encoders: name a finished run, or resume it first")
+    chosen = [file for file in files if file.stem == "global"] or files
     if len(chosen) > 1:
         raise ConfigError(
-            f"{path} holds {len(found)} encoders: name one of them, as {path / 'encoders' / found[0].name}"
+            f"{path} holds {len(files)} encoders: name one of them, such as {path / 'encoders' / files[0].name}"
         )
     return chosen[0]
 
@@ -42,19 +43,15 @@ def read_encoder(path: Path) -> Encoder:
         CheckpointError: It is damaged.
     """
     if "rayfed-ssl-encoder" in tensor_files.metadata(path).get("format", ""):
-        from rayfed_ssl.export.encoder_file import (
-            read_export,  # it knows federations, which begin with what is read here
-        )
-
         return read_export(path).encoder
-    found = checkpoints.read_file(path)
-    if not isinstance(found, Encoder):
-        raise ConfigError(f"{path} holds no encoder, but {type(found).__name__}: take RUN/encoders/NAME.safetensors")
-    return found
+    tree = checkpoints.read_file(path)
+    if not isinstance(tree, Encoder):
+        raise ConfigError(f"{path} holds no encoder, but {type(tree).__name__}: take RUN/encoders/NAME.safetensors")
+    return tree
 
 
 def read_start(path: Path) -> Start:
-    """Read what a run shall start from.
+    """Read the encoder that a run starts from.
 
     Raises:
         ConfigError: There is no encoder.

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import socket
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -151,12 +150,6 @@ def start_entry(federation: Federation) -> StartEntry | None:
     """Name the file that a run's first weights come from."""
     start = start_of(federation)
     return None if start is None else StartEntry(**start)
-
-
-def states_name(directory: Path, started: str) -> str:
-    """Name a run's states below a root that many runs share."""
-    origin = f"{socket.gethostname()}:{directory.resolve()}:{started}"
-    return f"{directory.resolve().name}-{hashlib.sha256(origin.encode()).hexdigest()[:8]}"
 
 
 def describe(federation: Federation) -> RunManifest:

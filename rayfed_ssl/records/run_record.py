@@ -10,7 +10,9 @@ checkpoints/     the last committed rounds, unless engine.checkpoints puts them 
 While the run continues, tables/ holds the rows that the two Parquet files do not contain yet.
 """
 
+import hashlib
 import shutil
+import socket
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -26,7 +28,7 @@ from rayfed_ssl.engine.faults import Fault
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.ledger import LedgerEntry
 from rayfed_ssl.engine.round_loop import Dropped, Evaluation, Observer, RoundOutcome
-from rayfed_ssl.errors import BusyError, CheckpointError, ConfigError
+from rayfed_ssl.errors import BusyError, ConfigError
 from rayfed_ssl.evaluation.registry import is_score
 from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.records.manifest import (
@@ -36,7 +38,6 @@ from rayfed_ssl.records.manifest import (
     describe,
     settings_sha256,
     start_entry,
-    states_name,
 )
 from rayfed_ssl.records.metric_rows import (
     EVALUATION_SECONDS,
@@ -52,7 +53,7 @@ from rayfed_ssl.records.metric_rows import (
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.addresses import Directory, join, open_backend
 from rayfed_ssl.storage.backend import StorageBackend
-from rayfed_ssl.storage.checkpoints import RunState, check_moved
+from rayfed_ssl.storage.checkpoints import manifests
 from rayfed_ssl.storage.filesystem import LocalDirectory, write_atomically
 from rayfed_ssl.storage.tables import GrowingTable
 
@@ -96,11 +97,12 @@ class RunRecord(Observer):
         """Name this run's states below a root that many runs share; None is the run's own directory."""
         if root is None:
             return None
-        current = self.manifest.checkpoints
-        if current:
+        if current := self.manifest.checkpoints:
             name = current.partition("?")[0].rpartition("/")[2]
         else:
-            name = states_name(self.directory, self.manifest.started)
+            directory = self.directory.resolve()
+            origin = f"{socket.gethostname()}:{directory}:{self.manifest.started}"
+            name = f"{directory.name}-{hashlib.sha256(origin.encode()).hexdigest()[:8]}"
         return open_backend(join(root, name)).address
 
     def find_states(self, root: str | None, round: int | None = None) -> None:
@@ -114,7 +116,19 @@ class RunRecord(Observer):
             return
         self.manifest.checkpoints = address
         del self.checkpoints
-        check_moved(before, self.checkpoints, self.last_round, round)
+        rounds = manifests(self.checkpoints)
+        if not rounds:
+            raise ConfigError(
+                f"the states of this run are in {before}, and {self.checkpoints} holds none: leave engine.checkpoints as "
+                "it was, or copy them there"
+            )
+        previous = manifests(before) if isinstance(before, LocalDirectory) else {}
+        last = max(previous, default=self.last_round - 1)  # the record's last round may not be committed
+        if round is None and max(rounds) < last:
+            raise ConfigError(
+                f"{self.checkpoints} ends with round {max(rounds)}, but this run reached round {last} with its states in "
+                f"{before}: leave engine.checkpoints as it was, copy them there, or resume with --round {max(rounds)}"
+            )
 
     @staticmethod
     def refuse_used(directory: Path) -> None:
@@ -215,19 +229,6 @@ class RunRecord(Observer):
             raise ConfigError(
                 f"the data of {federation.dataset.name} changed since this run began (fingerprint {now[:12]} instead of "
                 f"{began[:12]}): restore them, or start a new run"
-            )
-
-    def check_states(self, state: RunState) -> None:
-        """Refuse states that are not those which this run came to in that round.
-
-        Raises:
-            CheckpointError: They are another run's.
-        """
-        expected = {entry.round: entry.state_sha256 for entry in self.manifest.rounds}.get(state.round)
-        if expected not in (None, state.sha256):
-            raise CheckpointError(
-                f"{self.checkpoints} holds states of another run: their digest after round {state.round} is "
-                f"{state.sha256[:12]}, this run recorded {str(expected)[:12]}: restore its own states, or start a new run"
             )
 
     def dropped(self) -> list[tuple[int, Dropped]]:

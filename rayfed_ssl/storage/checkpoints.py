@@ -18,11 +18,11 @@ from pathlib import Path
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from rayfed_ssl.errors import CheckpointError, ConfigError
+from rayfed_ssl.errors import CheckpointError
 from rayfed_ssl.method import Empty
 from rayfed_ssl.storage.addresses import Directory, backend_of
 from rayfed_ssl.storage.backend import StorageBackend
-from rayfed_ssl.storage.filesystem import REACHABLE, LocalDirectory
+from rayfed_ssl.storage.filesystem import REACHABLE
 from rayfed_ssl.storage.tensor_files import EARLIER, chunks, encode
 from rayfed_ssl.trees import Tree, digest, digest_leaves, leaves
 
@@ -251,80 +251,3 @@ def latest(directory: Directory, round: int | None = None) -> RunState:
     if round is not None and round not in names:
         raise CheckpointError(f"{directory} does not hold round {round}: it holds {', '.join(map(str, names))}")
     return load(directory, names[max(names) if round is None else round])
-
-
-def last_intact(directory: Directory, recorded: int) -> tuple[RunState, str | None]:
-    """Find the last committed round whose states are whole: continuing from an earlier one gives the same bits.
-
-    Args:
-        directory: The checkpoint directory.
-        recorded: The last round of the run's record; later ones are skipped, as their rows are not known.
-
-    Returns:
-        The round, and one line for the user if later ones were skipped.
-
-    Raises:
-        CheckpointError: There is none; the message is that of the last.
-    """
-    backend, skipped = backend_of(directory), None
-    for round, name in reversed(manifests(backend).items()):
-        try:
-            check_recorded(round, recorded)
-            state = check_states(load(backend, name), backend)
-        except CheckpointError as error:
-            skipped = skipped or error
-            continue
-        if skipped is None:
-            return state, None
-        return state, f"resuming from round {round}, the last that is whole: {str(skipped).rpartition(': ')[0]}"
-    raise skipped or CheckpointError(f"{directory} holds no committed round: start the run anew")
-
-
-def check_recorded(round: int, recorded: int) -> None:
-    """Refuse to continue from a round whose record is lost.
-
-    Raises:
-        CheckpointError: The round is later than the record's last.
-    """
-    if round > recorded:
-        raise CheckpointError(f"the record is whole up to round {recorded}, which is before round {round}: {EARLIER}")
-
-
-def check_states(state: RunState, directory: Directory) -> RunState:
-    """Read every state of a round in a directory; a bucket holds whole objects only.
-
-    Raises:
-        CheckpointError: A state is missing or damaged.
-    """
-    backend = backend_of(directory)
-    if isinstance(backend, LocalDirectory):
-        for stored in state.states:
-            read(stored, backend)
-    return state
-
-
-def check_moved(before: StorageBackend, backend: StorageBackend, recorded: int, round: int | None) -> None:
-    """Refuse to resume from a copy of a run's states that is older than the run.
-
-    Args:
-        before: Where the states were last.
-        backend: Where they are to be now.
-        recorded: The last round of the run's record, which may not have been committed.
-        round: The round to resume from, if one was given.
-
-    Raises:
-        ConfigError: There are none, or older ones.
-    """
-    rounds = manifests(backend)
-    if not rounds:
-        raise ConfigError(
-            f"the states of this run are in {before}, and {backend} holds none: leave engine.checkpoints as it was, or "
-            "copy them there"
-        )
-    previous = manifests(before) if isinstance(before, LocalDirectory) else {}
-    last = max(previous, default=recorded - 1)
-    if round is None and max(rounds) < last:
-        raise ConfigError(
-            f"{backend} ends with round {max(rounds)}, but this run reached round {last} with its states in {before}: leave "
-            f"engine.checkpoints as it was, copy them there, or resume with --round {max(rounds)}"
-        )

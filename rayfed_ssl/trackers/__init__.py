@@ -1,30 +1,28 @@
-"""Trackers, which show a run while it goes on: TensorBoard, Weights & Biases, MLflow, through their own libraries.
+"""Trackers: TensorBoard, Weights & Biases and MLflow, through their own libraries.
 
-They are told by the process that drives the run, after its record. What they show is the record, so nothing is lost where
-one fails: a later `rayfed-ssl resume RUN engine.trackers=...` hands it all that it does not have.
+They show what the record holds, so nothing is lost where one fails: `rayfed-ssl resume RUN engine.trackers=...` logs what
+it does not have. A module here holds each tracker as its `open_tracker`.
 """
 
-from collections.abc import Callable, Mapping
-from importlib import import_module
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.errors import ConfigError
 
-Ending = Literal["finished", "interrupted", "failed"]
+EndStatus = Literal["finished", "interrupted", "failed"]
 
 
-class Subject(NamedTuple):
+class TrackedRun(NamedTuple):
     """The run that a tracker follows.
 
     Attributes:
         directory: Its record.
         config: Its configuration, as plain data.
-        round: The committed round that it goes on from, 0 at the start.
-        identity: What the tracker was known by when it followed this run before, or None.
+        round: The committed round that it resumes from, 0 at the start.
+        identity: The tracker's `identity` when it followed this run before, or None.
     """
 
     directory: Path
@@ -37,7 +35,7 @@ class Tracker(Protocol):
     """What follows a run.
 
     Attributes:
-        identity: What it can be found by when the run is resumed.
+        identity: What it finds the run by when it is resumed.
         continues: Whether it holds what an earlier process has logged.
         rewinds: Whether it forgets what it had of rounds that are run again.
     """
@@ -47,56 +45,33 @@ class Tracker(Protocol):
     rewinds: bool
 
     def log(self, round: int, values: Mapping[str, float]) -> None:
-        """Take numbers of a round; when this returns, they outlive the process."""
+        """Log numbers of a round; when this returns, they outlive the process."""
 
-    def show(self, round: int, figures: Mapping[str, Path]) -> None:
-        """Take figures by name, PNG files."""
+    def log_figures(self, round: int, figures: Mapping[str, Path]) -> None:
+        """Log figures by name, PNG files."""
 
-    def close(self, ending: Ending) -> None:
-        """Say how the run ended."""
-
-
-class Library(NamedTuple):
-    """A tracker's package and the module that knows it."""
-
-    package: str
-    module: str
-
-    @property
-    def installed(self) -> bool:
-        """Whether it can be imported; a mere folder of that name, as W&B and MLflow make them, is no package."""
-        spec = find_spec(self.package)
-        return spec is not None and spec.origin is not None
+    def close(self, status: EndStatus) -> None:
+        """Finish with the run's status."""
 
 
-LIBRARIES: Mapping[str, Library] = MappingProxyType(
-    {
-        "tensorboard": Library("tensorboard", "rayfed_ssl.trackers.tensorboard"),
-        "wandb": Library("wandb", "rayfed_ssl.trackers.wandb"),
-        "mlflow": Library("mlflow", "rayfed_ssl.trackers.mlflow"),
-    }
-)
+def is_installed(package: str) -> bool:
+    """Whether a package can be imported; a mere folder of that name, as W&B and MLflow make them, is none."""
+    spec = find_spec(package)
+    return spec is not None and spec.origin is not None
 
 
-def chosen(config: Config) -> tuple[str, ...]:
-    """Name the trackers that follow a run; without a wish, TensorBoard where it is installed.
+def configured_trackers(config: Config) -> tuple[str, ...]:
+    """Name the trackers that follow a run; "auto" takes TensorBoard where it is installed.
 
     Raises:
-        ConfigError: One that is wished for is not installed.
+        ConfigError: One that the configuration names is not installed.
     """
-    wished = config.engine.trackers
-    if wished == "auto":
-        return ("tensorboard",) if LIBRARIES["tensorboard"].installed else ()
-    for name in wished:
-        if not LIBRARIES[name].installed:
+    names = config.engine.trackers
+    if names == "auto":
+        return ("tensorboard",) if is_installed("tensorboard") else ()
+    for name in names:
+        if not is_installed(name):
             raise ConfigError(
-                f"engine.trackers names {name}, but its package {LIBRARIES[name].package} is not installed: run "
-                f"`pip install 'rayfed-ssl[{name}]'`"
+                f"engine.trackers names {name}, which is not installed: run `pip install 'rayfed-ssl[{name}]'`"
             )
-    return tuple(wished)
-
-
-def opener(name: str) -> Callable[[Subject], Tracker]:
-    """Find what opens a tracker; its library is imported now and not before."""
-    opened: Callable[[Subject], Tracker] = import_module(LIBRARIES[name].module).open_tracker
-    return opened
+    return tuple(names)

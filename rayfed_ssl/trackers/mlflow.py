@@ -1,4 +1,4 @@
-"""MLflow, by its own settings (MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME)."""
+"""MLflow, with its own settings (MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME)."""
 
 import os
 import time
@@ -7,50 +7,46 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read when it is imported; what the user has set stays
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # MLflow reads it on import
 os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
 
 from mlflow.entities import Metric, Param, RunStatus
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from rayfed_ssl.trackers import Ending, Subject
+from rayfed_ssl.trackers import EndStatus, TrackedRun
 
 EXPERIMENT = "rayfed-ssl"
-"""Where runs go if MLFLOW_EXPERIMENT_NAME says nothing else."""
+"""The experiment, unless MLFLOW_EXPERIMENT_NAME names another."""
 
-BATCH = 100
-"""Parameters that MLflow takes at once."""
+MAX_PARAMS = 100
+"""Parameters of one request."""
 
-LONGEST = 6000
-"""Characters that MLflow takes for a parameter's value."""
+MAX_VALUE = 6000
+"""Characters of a parameter's value."""
 
-STATUS = {
-    "finished": RunStatus.FINISHED,
-    "interrupted": RunStatus.KILLED,
-    "failed": RunStatus.FAILED,
-}
+STATUS = {"finished": RunStatus.FINISHED, "interrupted": RunStatus.KILLED, "failed": RunStatus.FAILED}
 
 
 class MLflow:
-    """Logs through MLflow's client, which leaves alone what the process has as its active run.
+    """Logs through MLflow's client, which does not touch the process's active run.
 
     Args:
-        subject: The run.
+        run: The run.
     """
 
     rewinds = False
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, run: TrackedRun) -> None:
         self._client = MlflowClient()
-        self.continues = subject.identity is not None and self._exists(subject.identity)
-        if subject.identity is not None and self.continues:
-            self.identity = subject.identity
+        self.continues = run.identity is not None and self._exists(run.identity)
+        if run.identity is not None and self.continues:
+            self.identity = run.identity
             self._client.update_run(self.identity, status=RunStatus.to_string(RunStatus.RUNNING))
         else:
-            self.identity = self._client.create_run(self._experiment(), run_name=subject.directory.name).info.run_id
-            params = (Param(name, str(value)[:LONGEST]) for name, value in flat(subject.config))
-            while batch := list(islice(params, BATCH)):
+            self.identity = self._client.create_run(self._experiment(), run_name=run.directory.name).info.run_id
+            params = (Param(name, str(value)[:MAX_VALUE]) for name, value in _flatten(run.config))
+            while batch := list(islice(params, MAX_PARAMS)):
                 self._client.log_batch(self.identity, params=batch)
 
     def log(self, round: int, values: Mapping[str, float]) -> None:
@@ -58,19 +54,18 @@ class MLflow:
         now = int(time.time() * 1000)
         self._client.log_batch(self.identity, metrics=[Metric(n, v, now, round) for n, v in values.items()])
 
-    def show(self, round: int, figures: Mapping[str, Path]) -> None:
+    def log_figures(self, round: int, figures: Mapping[str, Path]) -> None:
         """Log figures."""
         for path in figures.values():
             self._client.log_artifact(self.identity, str(path), "figures")
 
-    def close(self, ending: Ending) -> None:
-        """Say how the run ended."""
-        self._client.set_terminated(self.identity, RunStatus.to_string(STATUS[ending]))
+    def close(self, status: EndStatus) -> None:
+        """Set the run's status."""
+        self._client.set_terminated(self.identity, RunStatus.to_string(STATUS[status]))
 
     def _exists(self, identity: str) -> bool:
         try:
-            found: bool = self._client.get_run(identity).info.lifecycle_stage == "active"
-            return found
+            return bool(self._client.get_run(identity).info.lifecycle_stage == "active")
         except MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
@@ -83,11 +78,11 @@ class MLflow:
         return identity
 
 
-def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Give nested settings dotted names."""
     for name, value in tree.items():
         if isinstance(value, Mapping):
-            yield from flat(value, f"{prefix}{name}.")
+            yield from _flatten(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value
 

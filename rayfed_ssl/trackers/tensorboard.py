@@ -8,28 +8,28 @@ import yaml
 from PIL import Image
 from torch.utils.tensorboard import SummaryWriter
 
-from rayfed_ssl.trackers import Ending, Subject
+from rayfed_ssl.trackers import EndStatus, TrackedRun
 
 FOLDER = "tensorboard"
 
 
 class TensorBoard:
-    """Writes event files; a resumed run adds one that makes readers drop what came after the round it goes on from.
+    """Writes event files; a resumed run adds one that makes readers drop later rounds.
 
     Args:
-        subject: The run.
+        run: The run.
     """
 
     identity = FOLDER
     rewinds = True
 
-    def __init__(self, subject: Subject) -> None:
-        folder = subject.directory / FOLDER
+    def __init__(self, run: TrackedRun) -> None:
+        folder = run.directory / FOLDER
         self.continues = any(folder.glob("events.out.tfevents.*"))
-        purge_step = subject.round + 1 if self.continues else None
+        purge_step = run.round + 1 if self.continues else None
         self._writer = SummaryWriter(str(folder), purge_step=purge_step)
         if not self.continues:
-            text = f"```yaml\n{yaml.safe_dump(dict(subject.config), sort_keys=False)}```"
+            text = f"```yaml\n{yaml.safe_dump(dict(run.config), sort_keys=False)}```"
             self._writer.add_text("config", text, 0)
             self._writer.flush()
 
@@ -39,15 +39,15 @@ class TensorBoard:
             self._writer.add_scalar(name, value, round)
         self._writer.flush()
 
-    def show(self, round: int, figures: Mapping[str, Path]) -> None:
+    def log_figures(self, round: int, figures: Mapping[str, Path]) -> None:
         """Write figures."""
         for name, path in figures.items():
-            with Image.open(path) as picture:
-                pixels = np.asarray(picture.convert("RGB"))
+            with Image.open(path) as image:
+                pixels = np.asarray(image.convert("RGB"))
             self._writer.add_image(f"figures/{name}", pixels, round, dataformats="HWC")
         self._writer.flush()
 
-    def close(self, ending: Ending) -> None:
+    def close(self, status: EndStatus) -> None:
         """Close the file."""
         self._writer.close()
 

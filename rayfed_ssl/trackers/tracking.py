@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from rayfed_ssl.engine.round_loop import Evaluation, Observer, RoundOutcome
 from rayfed_ssl.records.metric_rows import Row, headline, ledger_rows, metric_rows, score_rows
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage.filesystem import write_atomically
-from rayfed_ssl.trackers import Ending, Subject, Tracker, chosen, opener
-from rayfed_ssl.trackers.series import Points, moved, points
+from rayfed_ssl.trackers import EndStatus, TrackedRun, Tracker, configured_trackers
+from rayfed_ssl.trackers.series import Points, points, total_bytes
 
 PROGRESS = "trackers.json"
 """The trackers' ids and the last round that each has of each series, in the run's directory."""
@@ -23,7 +24,7 @@ FIGURES = "figures"
 
 
 @dataclass
-class _Followed:
+class _OpenTracker:
     name: str
     tracker: Tracker
     logged: dict[str, int] = field(default_factory=dict)
@@ -36,84 +37,91 @@ class Tracking(Observer):
         record: The run's record.
         config: The run's configuration; its trackers are installed.
         round: The committed round that the run resumes from, 0 at the start.
-        report: Is called once for a tracker that fails; the run continues without it.
+        warn: Is called once for a tracker that fails; the run continues without it.
     """
 
-    def __init__(self, record: RunRecord, config: Config, round: int, report: Callable[[str], None]) -> None:
-        self._record = record
-        self._report = report
+    def __init__(self, record: RunRecord, config: Config, round: int, warn: Callable[[str], None]) -> None:
+        self._record, self._warn = record, warn
         self._progress = _read_progress(record.directory / PROGRESS)
-        self._followed: list[_Followed] = []
-        self._moved: Mapping[str, float] = {}
-        for name in chosen(config):
+        self._trackers: list[_OpenTracker] = []
+        self._total_bytes: Mapping[str, float] = {}
+        for name in configured_trackers(config):
             self._attempt(name, partial(self._open, name, config, round))
         if self.is_active:
-            self._gain(record.metrics, record.ledger)
+            self._log_rows(record.metrics, record.ledger)
 
     @property
     def is_active(self) -> bool:
         """Whether any tracker follows the run."""
-        return bool(self._followed)
+        return bool(self._trackers)
 
     def on_round_end(self, outcome: RoundOutcome) -> None:
         """Log the round's losses, times and bytes."""
-        self._gain(metric_rows(outcome), ledger_rows(outcome))
+        self._log_rows(metric_rows(outcome), ledger_rows(outcome))
 
     def on_evaluated(self, evaluations: Sequence[Evaluation]) -> None:
         """Log the scores."""
-        self._gain(score_rows(evaluations), [])
+        self._log_rows(score_rows(evaluations), [])
 
     def finish(self, figures: Sequence[Path]) -> None:
-        """Log the run's final scores and show its figures."""
-        if not self.is_active:
-            return
+        """Log the run's final scores and its figures."""
         last = self._record.last_round
         scores = self._record.scores(last)
         names = sorted({name for metrics in scores.values() for name in metrics})
         self._log({last: {f"final/{name}": score for name in names if (score := headline(scores, name)) is not None}})
-        for followed in [f for f in self._followed if figures and f.logged.get(FIGURES) != last]:
-            self._attempt(followed.name, partial(self._show, followed, last, figures))
+        for open_tracker in list(self._trackers):
+            if open_tracker.logged.get(FIGURES) != last:
+                self._attempt(open_tracker.name, partial(self._log_figures, open_tracker, last, figures))
 
-    def close(self, ending: Ending) -> None:
+    def close(self, status: EndStatus) -> None:
         """Close all trackers."""
-        for followed in list(self._followed):
-            self._attempt(followed.name, partial(followed.tracker.close, ending))
+        for open_tracker in list(self._trackers):
+            self._attempt(open_tracker.name, partial(open_tracker.tracker.close, status))
 
     def _open(self, name: str, config: Config, round: int) -> None:
         earlier = self._progress.get(name, {})
-        subject = Subject(self._record.directory, config.dump(), round, earlier.get("identity"))
-        tracker = opener(name)(subject)
+        run = TrackedRun(self._record.directory, config.dump(), round, earlier.get("identity"))
+        # A tracker's library is imported now and not before.
+        tracker = import_module(f"rayfed_ssl.trackers.{name}").open_tracker(run)
         logged: dict[str, int] = dict(earlier.get("logged", {})) if tracker.continues else {}
         if tracker.rewinds:
             logged = {series: min(last, round) for series, last in logged.items()}
-        self._followed.append(_Followed(name, tracker, logged))
+        self._trackers.append(_OpenTracker(name, tracker, logged))
 
-    def _gain(self, metrics: Sequence[Row], ledger: Sequence[Row]) -> None:
+    def _log_rows(self, metrics: Sequence[Row], ledger: Sequence[Row]) -> None:
         """Log new rows of the record."""
         if not self.is_active:
             return
-        gained = points(metrics)
-        for round, values in moved(ledger, self._moved).items():
-            gained[round] = gained.get(round, {}) | values
-            self._moved = values
-        self._log(dict(sorted(gained.items())))
+        series = points(metrics)
+        for round, totals in total_bytes(ledger, self._total_bytes).items():
+            series[round] = series.get(round, {}) | totals
+            self._total_bytes = totals
+        self._log(dict(sorted(series.items())))
 
-    def _log(self, gained: Points) -> None:
-        for followed in list(self._followed):
-            self._attempt(followed.name, partial(self._log_to, followed, gained))
+    def _log(self, series: Points) -> None:
+        for open_tracker in list(self._trackers):
+            self._attempt(open_tracker.name, partial(self._log_new, open_tracker, series))
 
-    def _log_to(self, followed: _Followed, gained: Points) -> None:
-        _log_new(followed, gained)
+    def _log_new(self, open_tracker: _OpenTracker, series: Points) -> None:
+        """Log what the tracker does not have; a round counts as logged once the tracker has taken it."""
+        for round, values in series.items():
+            new = {name: value for name, value in values.items() if open_tracker.logged.get(name, -1) < round}
+            if new:
+                open_tracker.tracker.log(round, new)
+                open_tracker.logged |= dict.fromkeys(new, round)
         self._save_progress()
 
-    def _show(self, followed: _Followed, round: int, figures: Sequence[Path]) -> None:
-        followed.tracker.show(round, {path.stem: path for path in figures})
-        followed.logged[FIGURES] = round
+    def _log_figures(self, open_tracker: _OpenTracker, round: int, figures: Sequence[Path]) -> None:
+        open_tracker.tracker.log_figures(round, {path.stem: path for path in figures})
+        open_tracker.logged[FIGURES] = round
         self._save_progress()
 
     def _save_progress(self) -> None:
-        for followed in self._followed:
-            self._progress[followed.name] = {"identity": followed.tracker.identity, "logged": followed.logged}
+        for open_tracker in self._trackers:
+            self._progress[open_tracker.name] = {
+                "identity": open_tracker.tracker.identity,
+                "logged": open_tracker.logged,
+            }
         write_atomically(self._record.directory / PROGRESS, json.dumps(self._progress, indent=1).encode())
 
     def _attempt(self, name: str, action: Callable[[], None]) -> None:
@@ -121,21 +129,12 @@ class Tracking(Observer):
         try:
             action()
         except Exception as error:
-            self._followed = [followed for followed in self._followed if followed.name != name]
+            self._trackers = [open_tracker for open_tracker in self._trackers if open_tracker.name != name]
             cause = (str(error).strip().splitlines() or [""])[0]
-            self._report(
+            self._warn(
                 f"{name} failed and is no longer used ({type(error).__name__}: {cause}); the record is complete, and "
                 f"`rayfed-ssl resume {self._record.directory} engine.trackers=[{name}]` logs what is missing"
             )
-
-
-def _log_new(followed: _Followed, gained: Points) -> None:
-    """Log what the tracker does not have yet; a round counts as logged once the tracker has taken it."""
-    for round, values in gained.items():
-        new = {name: value for name, value in values.items() if followed.logged.get(name, -1) < round}
-        if new:
-            followed.tracker.log(round, new)
-            followed.logged |= dict.fromkeys(new, round)
 
 
 def _read_progress(path: Path) -> dict[str, Any]:
@@ -148,15 +147,15 @@ def _read_progress(path: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def tracked(record: RunRecord, config: Config, round: int, report: Callable[[str], None]) -> Iterator[Tracking]:
+def tracked(record: RunRecord, config: Config, round: int, warn: Callable[[str], None]) -> Iterator[Tracking]:
     """Let trackers follow a run, and close them with how it ended."""
-    tracking = Tracking(record, config, round, report)
-    ending: Ending = "failed"
+    tracking = Tracking(record, config, round, warn)
+    status: EndStatus = "failed"
     try:
         yield tracking
-        ending = "interrupted" if record.manifest.finished is None else "finished"  # a paused run is to be resumed
+        status = "interrupted" if record.manifest.finished is None else "finished"  # a paused run is to be resumed
     except KeyboardInterrupt:
-        ending = "interrupted"
+        status = "interrupted"
         raise
     finally:
-        tracking.close(ending)
+        tracking.close(status)

@@ -76,7 +76,7 @@ def test_a_start_that_is_no_encoder_is_refused(open_tiny: Open, learned: Path, t
     states = next((learned / "checkpoints").glob("server-*.safetensors"))
     for start, message in {
         tmp_path / "nowhere": r"there is no encoder at .*nowhere: name a finished run",
-        tmp_path: "holds no encoders: it is no run, or not a finished one",
+        tmp_path: "holds no encoders: name a finished run",
         states: "holds no encoder, but ServerState: take RUN/encoders/NAME",
     }.items():
         with pytest.raises(ConfigError, match=message):

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save
 
 from rayfed_ssl.method import Empty, Encoder
+from rayfed_ssl.records.resume_point import last_whole_state
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.checkpoints import CheckpointError, RunState, Stored
 from rayfed_ssl.storage.filesystem import LocalDirectory, write_atomically
@@ -281,11 +282,11 @@ def three_rounds(directory: Path) -> None:
 @pytest.mark.parametrize("content", [b"", None], ids=["empty", "missing"])
 def test_a_damaged_round_is_skipped_on_resume(tmp_path: Path, name: str, content: bytes | None):
     three_rounds(tmp_path)
-    assert checkpoints.last_intact(tmp_path, 3) == (checkpoints.latest(tmp_path), None)
+    assert last_whole_state(tmp_path, 3) == (checkpoints.latest(tmp_path), None)
     (tmp_path / name).unlink()
     if content is not None:
         (tmp_path / name).write_bytes(content)
-    state, message = checkpoints.last_intact(tmp_path, 3)
+    state, message = last_whole_state(tmp_path, 3)
     assert state.round == 2
     if (name, content) != ("round-000003.json", None):
         assert message is not None
@@ -294,14 +295,14 @@ def test_a_damaged_round_is_skipped_on_resume(tmp_path: Path, name: str, content
 
 def test_a_round_later_than_the_record_is_skipped_on_resume(tmp_path: Path):
     three_rounds(tmp_path)
-    state, message = checkpoints.last_intact(tmp_path, 2)
+    state, message = last_whole_state(tmp_path, 2)
     assert state.round == 2
     assert message is not None
     assert message.endswith("the record is whole up to round 2, which is before round 3")
     with pytest.raises(
         CheckpointError, match="the record is whole up to round 1, which is before round 3: resume from an"
     ):
-        checkpoints.last_intact(tmp_path, 1)
+        last_whole_state(tmp_path, 1)
 
 
 def test_a_state_that_another_machine_wrote_elsewhere_is_noticed_before_the_commit(tmp_path: Path):
