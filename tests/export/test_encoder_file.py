@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import rayfed_ssl
-from rayfed_ssl import Config, ConfigError, Observer, run
+from rayfed_ssl import Config, ConfigError, run
 from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.evaluation.features import extract_features
@@ -25,6 +25,7 @@ from rayfed_ssl.models.precision import choose_precision
 from rayfed_ssl.reports.export import export_encoder
 from rayfed_ssl.runs import Result
 from rayfed_ssl.trees import digest
+from tests.stopping import StopAt
 
 Tiny = Callable[..., Config]
 
@@ -74,7 +75,7 @@ def random_images(number: int, channels: int = 3, size: int = 20) -> np.ndarray:
     return np.random.default_rng(1).integers(0, 256, shape, dtype=np.uint8)
 
 
-def test_all_that_is_known_survives_the_file(tmp_path: Path):
+def test_an_export_is_read_as_it_was_written(tmp_path: Path):
     export = random_export("cnn")
     write_export(export, tmp_path / "new" / "encoder.safetensors")
     again = read_export(tmp_path / "new" / "encoder.safetensors")
@@ -86,7 +87,7 @@ def test_all_that_is_known_survives_the_file(tmp_path: Path):
     assert (metadata["architecture"], metadata["size"], metadata["classes"]) == ("cnn", "20", '["a", "b, c"]')
 
 
-def test_a_run_s_encoder_is_told_with_its_run(finished: Result, tmp_path: Path):
+def test_an_export_describes_its_run(finished: Result, tmp_path: Path):
     info = export_encoder(finished.directory, tmp_path / "e.safetensors").info
     federation = Federation.open(finished.record.config())
     assert (info.architecture, info.stem, info.channels, info.size, info.feature_dim) == ("cnn", "auto", 1, 8, 256)
@@ -135,7 +136,7 @@ def test_each_client_s_own_encoder_can_be_exported(mixed: Result, tmp_path: Path
         assert all(torch.equal(value, weights[f"encoder.{key}"]) for key, value in export.weights.items())
 
 
-def test_heads_go_along_only_where_asked_for(finished: Result, tmp_path: Path):
+def test_heads_are_exported_only_on_request(finished: Result, tmp_path: Path):
     plain = export_encoder(finished.directory, tmp_path / "plain.safetensors")
     both = export_encoder(finished.directory, tmp_path / "both.safetensors", with_heads=True)
     assert (plain.heads, digest(plain.weights)) == ({}, digest(both.weights))
@@ -147,15 +148,9 @@ def test_heads_go_along_only_where_asked_for(finished: Result, tmp_path: Path):
     assert torch.equal(first(first.normalize(images)), second(second.normalize(images)))
 
 
-class StopInRound2(Observer):
-    def on_round(self, round: int, cohort: object) -> None:
-        if round == 2:
-            raise KeyboardInterrupt
-
-
-def test_of_an_unfinished_run_the_last_committed_round_is_taken(tiny: Tiny, tmp_path: Path):
+def test_an_unfinished_run_exports_the_last_committed_round(tiny: Tiny, tmp_path: Path):
     with pytest.raises(KeyboardInterrupt):
-        run(tiny("fedavg"), tmp_path / "run", observer=StopInRound2())
+        run(tiny("fedavg"), tmp_path / "run", observer=StopAt("on_round", 2))
     unfinished = export_encoder(tmp_path / "run", tmp_path / "stopped.safetensors")
     whole = run(tiny("fedavg", "rounds=1"), tmp_path / "one")
     assert (unfinished.info.round, unfinished.info.state_sha256) == (1, whole.state_sha256)
@@ -163,7 +158,7 @@ def test_of_an_unfinished_run_the_last_committed_round_is_taken(tiny: Tiny, tmp_
 
 
 @pytest.mark.parametrize("architecture", ENCODERS)
-def test_every_architecture_gives_its_features_again(architecture: str, tmp_path: Path):
+def test_a_loaded_encoder_of_every_architecture_gives_the_same_features(architecture: str, tmp_path: Path):
     export = random_export(architecture, "cifar" if ENCODERS[architecture].has_stem else "auto", channels=2)
     original = build_encoder(architecture, channels=2, size=20, stem=export.info.stem)
     original.load_state_dict(export.weights)
@@ -233,14 +228,14 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_file_that_cannot_be_used_is_told_in_one_line(name: str, tmp_path: Path):
+def test_an_unusable_file_is_an_error_of_one_line(name: str, tmp_path: Path):
     damaged(name, tmp_path / "e.safetensors")
     with pytest.raises(ConfigError, match=WRONG[name]) as caught:
         load_encoder(tmp_path / "e.safetensors")
     assert "\n" not in str(caught.value)
 
 
-def test_what_cannot_be_exported_is_told(finished: Result, mixed: Result, tmp_path: Path):
+def test_what_cannot_be_exported_is_refused(finished: Result, mixed: Result, tmp_path: Path):
     out = tmp_path / "new" / "e.safetensors"
     with pytest.raises(ConfigError, match=r"has no encoder 'client-3': choose from global$"):
         export_encoder(finished.directory, out, encoder="client-3")

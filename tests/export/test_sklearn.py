@@ -124,7 +124,7 @@ def test_a_pickle_holds_the_path_and_not_the_weights(path: Path):
     assert np.array_equal(pickle.loads(content).transform(images), transformer.transform(images))
 
 
-def test_what_is_no_image_for_the_encoder_is_refused(path: Path):
+def test_images_that_the_encoder_does_not_take_are_refused(path: Path):
     transformer = EncoderTransformer(path).fit(random_images(2, size=12))
     refused = {
         r"takes images of 3 channels and 12 x 12 pixels, got \[2, 1, 12, 12\]": random_images(2, 1, 12),
@@ -146,7 +146,7 @@ def test_what_is_no_image_for_the_encoder_is_refused(path: Path):
         EncoderTransformer(path, batch=0).fit(random_images(2, size=12))
 
 
-def test_a_missing_file_is_told_by_fit_and_an_unfitted_transformer_by_transform(tmp_path: Path):
+def test_fit_refuses_a_missing_file_and_transform_an_unfitted_transformer(tmp_path: Path):
     with pytest.raises(ConfigError, match="there is no file"):
         EncoderTransformer(tmp_path / "e.safetensors").fit(random_images(2))
     with pytest.raises(NotFittedError):
@@ -162,6 +162,7 @@ def test_it_is_a_step_of_pipelines_and_searches(path: Path):
     assert search.fit(images, labels).best_score_ == 1.0
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_documentation_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     config = Config.load(tiny_tree("fedavg"), "model.encoder=resnet18", "rounds=1", "data.train_limit=60")
     export_encoder(run(config, tmp_path / "run").directory, tmp_path / "encoder.safetensors")

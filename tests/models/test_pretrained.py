@@ -85,7 +85,7 @@ def test_a_start_that_is_no_encoder_is_refused(open_tiny: Open, learned: Path, t
 
 def test_one_of_several_encoders_has_to_be_named(tiny: Tiny, open_tiny: Open, tmp_path: Path):
     directory = run(tiny("local", "rounds=1"), tmp_path / "run").directory
-    with pytest.raises(ConfigError, match=r"holds 3 encoders: name one of them, as .*client-0\.safetensors"):
+    with pytest.raises(ConfigError, match=r"holds 3 encoders: name one of them, such as .*client-0\.safetensors"):
         open_tiny("fedavg", f"model.start={directory}").check_ready()
     chosen = open_tiny("fedavg", f"model.start={directory / 'encoders' / 'client-2.safetensors'}")
     assert chosen.task.start is not None

@@ -90,6 +90,7 @@ def test_two_rounds_stay_and_what_they_refer_to(backend: Bucket):
     assert checkpoints.latest(backend).round == 2
 
 
+@pytest.mark.slow
 def test_a_run_whose_states_are_in_a_bucket_is_stopped_resumed_replayed_and_exported(
     tiny: Tiny, tmp_path: Path, endpoint: str
 ):

@@ -67,7 +67,7 @@ def test_a_directory_that_cannot_be_made_is_refused_before_the_run_begins(tiny: 
     assert not (tmp_path / "run").exists()
 
 
-def test_states_lie_where_they_are_told_to_and_runs_do_not_meet_there(tiny: Tiny, tmp_path: Path):
+def test_runs_with_one_root_have_directories_of_their_own_below_it(tiny: Tiny, tmp_path: Path):
     config = tiny("local", f"engine.checkpoints={tmp_path / 'states'}")
     first, second = (run(config, tmp_path / name / "run") for name in "ab")
     folders = sorted((tmp_path / "states").iterdir())
@@ -79,7 +79,7 @@ def test_states_lie_where_they_are_told_to_and_runs_do_not_meet_there(tiny: Tiny
     assert facts(resume(first.directory, round=1).directory) == facts(plain.directory)
 
 
-def test_states_that_were_moved_are_found_where_the_run_is_told_to_look(tiny: Tiny, tmp_path: Path):
+def test_moved_states_are_found_below_the_new_root(tiny: Tiny, tmp_path: Path):
     result = run(tiny("local", f"engine.checkpoints={tmp_path / 'old'}"), tmp_path / "run")
     before = facts(result.directory)
     with pytest.raises(ConfigError, match=r"are in .*old.* holds none: leave engine\.checkpoints as it was"):
@@ -90,7 +90,7 @@ def test_states_that_were_moved_are_found_where_the_run_is_told_to_look(tiny: Ti
 
 
 class FullDisk(StopAt):
-    """Lets no file grow beyond 400 bytes from a moment of a run on, as a disk does that is full."""
+    """Limits files to 400 bytes from a moment of a run on, like a full disk."""
 
     def _stop(self, hook: str) -> None:
         if (self.hook, self.at) == (hook, self.round):
@@ -98,8 +98,8 @@ class FullDisk(StopAt):
 
 
 @pytest.fixture
-def room_again() -> Iterator[Callable[[], None]]:
-    """Make room."""
+def free_space() -> Iterator[Callable[[], None]]:
+    """Lift the limit of `FullDisk`."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, before)
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -107,34 +107,38 @@ def room_again() -> Iterator[Callable[[], None]]:
 
 @pytest.fixture(scope="module")
 def undisturbed(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ...]:
-    """The facts of a run that had room."""
+    """The facts of a run without a full disk."""
     return facts(run(tiny("local"), tmp_path_factory.mktemp("runs") / "run").directory)
 
 
-@pytest.mark.parametrize("hook", ["on_round", "on_client", "on_server", "on_round_end", "on_evaluations"])
+SLOW = [pytest.param(hook, marks=pytest.mark.slow) for hook in ("on_round", "on_server", "on_evaluations")]
+
+
+@pytest.mark.parametrize("hook", ["on_client", "on_round_end", *SLOW])
 def test_a_disk_that_fills_up_costs_the_running_round(
-    tiny: Tiny, tmp_path: Path, room_again: Callable[[], None], undisturbed: tuple[Any, ...], hook: str
+    tiny: Tiny, tmp_path: Path, free_space: Callable[[], None], undisturbed: tuple[Any, ...], hook: str
 ):
     with pytest.raises(OSError, match="File too large") as caught:
         run(tiny("local"), tmp_path / "run", observer=FullDisk(hook, 2))
-    room_again()
+    free_space()
     assert caught.value.filename is not None
     assert checkpoints.latest(tmp_path / "run" / "checkpoints").round == (2 if hook == "on_evaluations" else 1)
     assert not list((tmp_path / "run").rglob(".*"))
     assert facts(resume(tmp_path / "run").directory) == undisturbed
 
 
-def test_a_full_disk_is_told_with_what_to_do(tmp_path: Path, room_again: Callable[[], None]):
+def test_the_error_of_a_full_disk_says_what_to_do(tmp_path: Path, free_space: Callable[[], None]):
     FullDisk("now", 0)._stop("now")
     with pytest.raises(
         OSError, match=r"File too large, free space and continue with `rayfed-ssl resume`.*state\.safetensors"
     ):
         checkpoints.store({"w": torch.ones(1000)}, tmp_path, "state")
-    room_again()
+    free_space()
     assert not list(tmp_path.iterdir())
 
 
-def test_a_run_stays_where_it_went_and_does_not_go_back_to_older_states(tiny: Tiny, tmp_path: Path, monkeypatch):
+@pytest.mark.slow
+def test_a_run_keeps_its_new_root_and_refuses_older_states(tiny: Tiny, tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Stop):
         run(tiny("local", "rounds=4", "engine.checkpoints=old"), tmp_path / "run", observer=StopAt("on_round", 2))
