@@ -35,23 +35,15 @@ BODY = "encoder."
 
 @dataclass(frozen=True)
 class Info:
-    """What is known of an exported encoder: all of it stands in the file's metadata.
+    """The metadata of an exported encoder.
 
     Attributes:
-        architecture: Its name, as in `build_encoder`.
         stem: First layers of a ResNet: "cifar" or "imagenet"; "auto" for encoders that have one set only.
-        channels: C of the images.
         size: Side in pixels of the images that it was trained on.
-        feature_dim: Width of the features.
         mean: What is subtracted from each channel of images in [0, 1], length C.
         std: What each channel is then divided by, length C.
-        classes: Names of the dataset's classes.
         method: The system that trained it, as `rayfed-ssl compare` names it.
         encoder: Its name in the run: "global", or "client-3" and so on.
-        dataset: Name of the dataset.
-        dataset_fingerprint: sha256 of the dataset.
-        seed: The run's.
-        round: After which it was taken.
         state_sha256: Digest of the run's state after that round.
         version: Of rayfed-ssl, which wrote the file.
     """
@@ -80,12 +72,7 @@ class Info:
 
     @classmethod
     def read(cls, metadata: Mapping[str, str]) -> "Info":
-        """Read the fields back.
-
-        Raises:
-            KeyError: One is missing.
-            ValueError: One is not what `metadata` writes.
-        """
+        """Read the fields back; KeyError or ValueError for fields that `metadata` did not write."""
         fields: dict[str, Any] = {}
         for field in dataclasses.fields(cls):
             text = metadata[field.name]
@@ -104,7 +91,7 @@ class Export:
     """An exported encoder, read.
 
     Attributes:
-        info: What is known of it.
+        info: Its metadata.
         weights: The encoder's weights by the names of its layers.
         heads: Weights of the heads by part and layer, such as "projector.0.weight"; empty where none were exported.
     """
@@ -115,7 +102,7 @@ class Export:
 
     @property
     def encoder(self) -> Encoder:
-        """The encoder as evaluation sees those of a run."""
+        """The encoder as evaluation takes it."""
         body = {BODY + name: value for name, value in self.weights.items()}
         return Encoder(self.info.architecture, body | self.heads)
 
@@ -123,11 +110,7 @@ class Export:
 class LoadedEncoder(encoders.Encoder):
     """A plain chain of layers in evaluation mode: normalized images [N, C, S, S] to features [N, feature_dim].
 
-    Attributes:
-        info: What is known of it.
-        size: S.
-        mean: What is subtracted from each channel of images in [0, 1].
-        std: What each channel is then divided by.
+    Its `size` is S; `mean` and `std` are those of `Info`.
     """
 
     def __init__(self, info: Info, body: encoders.Encoder) -> None:
@@ -163,6 +146,21 @@ def write_export(export: Export, path: Path) -> None:
     write_atomically(path, content)
 
 
+def is_export(path: Path) -> bool:
+    """Whether a safetensors file is an exported encoder, of whatever version; ConfigError if it is damaged."""
+    return "rayfed-ssl-encoder" in _read(path)[0].get("format", "")
+
+
+def _read(path: Path) -> tuple[dict[str, str], Weights]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        raise ConfigError(f"there is no file {path}: write one with `rayfed-ssl export RUN {path}`") from None
+    except (SafetensorError, OSError) as error:
+        raise ConfigError(f"{path} cannot be read as safetensors ({error}): copy or export it again") from None
+
+
 def read_export(path: Path | str) -> Export:
     """Read an exported encoder.
 
@@ -170,14 +168,7 @@ def read_export(path: Path | str) -> Export:
         ConfigError: The file is missing or no exported encoder, or its architecture is unknown here.
     """
     path = Path(path)
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except FileNotFoundError:
-        raise ConfigError(f"there is no file {path}: write one with `rayfed-ssl export RUN {path}`") from None
-    except (SafetensorError, OSError) as error:
-        raise ConfigError(f"{path} cannot be read as safetensors ({error}): export the encoder again") from None
+    metadata, tensors = _read(path)
     if metadata.get("format") != FORMAT:
         raise ConfigError(
             f"{path} is not an exported encoder, its format is {metadata.get('format', 'not named')} instead of {FORMAT}: "

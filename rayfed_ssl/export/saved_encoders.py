@@ -4,10 +4,10 @@ import hashlib
 from pathlib import Path
 
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.export.encoder_file import read_export
+from rayfed_ssl.export.encoder_file import is_export, read_export
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.models.pretrained import Start
-from rayfed_ssl.storage import checkpoints, tensor_files
+from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.training.state_parts import model_weights
 
 
@@ -42,7 +42,7 @@ def read_encoder(path: Path) -> Encoder:
         ConfigError: The file holds no encoder.
         CheckpointError: It is damaged.
     """
-    if "rayfed-ssl-encoder" in tensor_files.metadata(path).get("format", ""):
+    if is_export(path):
         return read_export(path).encoder
     tree = checkpoints.read_file(path)
     if not isinstance(tree, Encoder):
@@ -51,12 +51,7 @@ def read_encoder(path: Path) -> Encoder:
 
 
 def read_start(path: Path) -> Start:
-    """Read the encoder that a run starts from.
-
-    Raises:
-        ConfigError: There is no encoder.
-        CheckpointError: It is damaged.
-    """
+    """Read the encoder that a run starts from; errors as in `encoder_file` and `read_encoder`."""
     file = encoder_file(path)
     encoder = read_encoder(file)
     body = {name: value for name, value in model_weights(encoder.weights).items() if name.startswith("encoder.")}

@@ -8,7 +8,6 @@
 Images are uint8 arrays.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted
 
 from rayfed_ssl.evaluation.features import extract_features
-from rayfed_ssl.export.encoder_file import Info, LoadedEncoder, load_encoder
+from rayfed_ssl.export.encoder_file import Info, load_encoder
 from rayfed_ssl.models.precision import choose_precision
 
 
@@ -36,7 +35,7 @@ class EncoderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     Attributes:
         n_features_in_: Values of an image.
-        info_: What is known of the encoder.
+        info_: Metadata of the encoder.
     """
 
     def __init__(
@@ -53,11 +52,7 @@ class EncoderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         self.device = device
 
     def fit(self, X: Any, y: Any = None) -> "EncoderTransformer":
-        """Read the encoder and check that the images suit it.
-
-        Args:
-            X: Images, uint8; see `shape`.
-            y: Not looked at.
+        """Read the encoder and check that the images (uint8, see `shape`) fit it; labels are ignored.
 
         Raises:
             ConfigError: The file is missing or no exported encoder.
@@ -71,16 +66,11 @@ class EncoderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return self
 
     def transform(self, X: Any) -> np.ndarray:
-        """Compute features, float32 [N, feature_dim], in the order of the images.
-
-        Args:
-            X: Images, uint8; see `shape`.
-
-        Raises:
-            ValueError: As in `fit`.
-        """
+        """Compute features, float32 [N, feature_dim], in the order of the images; errors as in `fit`."""
         check_is_fitted(self, "info_")
-        encoder = self._loaded()
+        if not hasattr(self, "_encoder"):  # a pickle leaves it out
+            self._encoder = load_encoder(self.path, self.device)
+        encoder = self._encoder
         features = extract_features(
             encoder,
             self._images(X),
@@ -95,19 +85,18 @@ class EncoderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     def _n_features_out(self) -> int:
         return self.info_.feature_dim
 
-    def _loaded(self) -> LoadedEncoder:
-        """The encoder, read again where a pickle has left it out."""
-        if not hasattr(self, "_encoder"):
-            self._encoder = load_encoder(self.path, self.device)
-        return self._encoder
-
     def _images(self, X: Any) -> np.ndarray:
         """Bring images into the order [N, C, H, W] and refuse what the encoder does not take."""
         images = np.asarray(X)
         if images.dtype != np.uint8:
             raise ValueError(f"images must be uint8, 0 to 255, got {images.dtype}: convert them, unscaled")
         if self.shape is not None:
-            images = _unflattened(images, self.shape)
+            if len(self.shape) != 3 or images.ndim != 2 or images.shape[1] != np.prod(self.shape):
+                raise ValueError(
+                    f"images as rows must be [N, {np.prod(self.shape)}] for shape={tuple(self.shape)}, got "
+                    f"{list(images.shape)}"
+                )
+            images = images.reshape(-1, *self.shape)
         elif images.ndim == 3 and self.info_.channels == 1:
             images = images[:, np.newaxis]
         if images.ndim != 4 or not len(images):
@@ -129,20 +118,11 @@ class EncoderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return tags
 
 
-def _unflattened(rows: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-    if len(shape) != 3 or rows.ndim != 2 or rows.shape[1] != np.prod(shape):
-        raise ValueError(
-            f"images as rows must be [N, {np.prod(shape)}] for shape={tuple(shape)}, got {list(rows.shape)}"
-        )
-    return rows.reshape(-1, *shape)
-
-
 def _channels_first(images: np.ndarray, info: Info) -> np.ndarray:
-    """Tell the two orders of axes apart by the number of channels and the size."""
-    wanted = (info.channels, info.size, info.size)
-    if images.shape[1:] == wanted:
+    """Bring axes into order, which shows from the number of channels and the size."""
+    if images.shape[1:] == (info.channels, info.size, info.size):
         return images
-    if images.shape[1:] == (*wanted[1:], wanted[0]):
+    if images.shape[1:] == (info.size, info.size, info.channels):
         return images.transpose(0, 3, 1, 2)
     raise ValueError(
         f"the encoder takes images of {info.channels} channels and {info.size} x {info.size} pixels, got "

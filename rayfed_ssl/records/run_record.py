@@ -10,9 +10,7 @@ checkpoints/     the last committed rounds, unless engine.checkpoints puts them 
 While the run continues, tables/ holds the rows that the two Parquet files do not contain yet.
 """
 
-import hashlib
 import shutil
-import socket
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -50,21 +48,16 @@ from rayfed_ssl.records.metric_rows import (
     metric_rows,
     score_rows,
 )
+from rayfed_ssl.records.state_location import check_moved, open_states, states_address
 from rayfed_ssl.storage import checkpoints
-from rayfed_ssl.storage.addresses import Directory, join, open_backend
+from rayfed_ssl.storage.addresses import Directory
 from rayfed_ssl.storage.backend import StorageBackend
-from rayfed_ssl.storage.checkpoints import manifests
 from rayfed_ssl.storage.filesystem import LocalDirectory, write_atomically
 from rayfed_ssl.storage.tables import GrowingTable
 
 
 class RunRecord(Observer):
-    """Writes the record while the run continues; each file is replaced atomically.
-
-    Args:
-        directory: The run's directory.
-        manifest: The content of run.json.
-    """
+    """Writes the record while the run continues; each file is replaced atomically."""
 
     def __init__(self, directory: Path, manifest: RunManifest) -> None:
         self.directory = directory
@@ -90,20 +83,7 @@ class RunRecord(Observer):
     @cached_property
     def checkpoints(self) -> StorageBackend:
         """The backend of the run's states."""
-        address = self.manifest.checkpoints
-        return LocalDirectory(self.directory / "checkpoints") if address is None else open_backend(address)
-
-    def _address(self, root: str | None) -> str | None:
-        """Name this run's states below a root that many runs share; None is the run's own directory."""
-        if root is None:
-            return None
-        if current := self.manifest.checkpoints:
-            name = current.partition("?")[0].rpartition("/")[2]
-        else:
-            directory = self.directory.resolve()
-            origin = f"{socket.gethostname()}:{directory}:{self.manifest.started}"
-            name = f"{directory.name}-{hashlib.sha256(origin.encode()).hexdigest()[:8]}"
-        return open_backend(join(root, name)).address
+        return open_states(self.directory, self.manifest)
 
     def find_states(self, root: str | None, round: int | None = None) -> None:
         """Use the states below another root from now on.
@@ -111,32 +91,15 @@ class RunRecord(Observer):
         Raises:
             ConfigError: There are none, or, unless a round is given, those of earlier rounds only.
         """
-        address, before = self._address(root), self.checkpoints
-        if address == self.manifest.checkpoints:
-            return
-        self.manifest.checkpoints = address
-        del self.checkpoints
-        rounds = manifests(self.checkpoints)
-        if not rounds:
-            raise ConfigError(
-                f"the states of this run are in {before}, and {self.checkpoints} holds none: leave engine.checkpoints as "
-                "it was, or copy them there"
-            )
-        previous = manifests(before) if isinstance(before, LocalDirectory) else {}
-        last = max(previous, default=self.last_round - 1)  # the record's last round may not be committed
-        if round is None and max(rounds) < last:
-            raise ConfigError(
-                f"{self.checkpoints} ends with round {max(rounds)}, but this run reached round {last} with its states in "
-                f"{before}: leave engine.checkpoints as it was, copy them there, or resume with --round {max(rounds)}"
-            )
+        address, before = states_address(root, self.directory, self.manifest), self.checkpoints
+        if address != self.manifest.checkpoints:
+            self.manifest.checkpoints = address
+            del self.checkpoints
+            check_moved(before, self.checkpoints, self.last_round, round)
 
     @staticmethod
     def refuse_used(directory: Path) -> None:
-        """Refuse to write a run over something else.
-
-        Raises:
-            ConfigError: The directory holds something already, or is a file.
-        """
+        """Raise a ConfigError for anything but an empty or a missing directory."""
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
             raise ConfigError(
                 f"{directory} is not an empty directory: name another one with --out, or resume the run in it"
@@ -144,14 +107,10 @@ class RunRecord(Observer):
 
     @classmethod
     def create(cls, directory: Path, federation: Federation) -> "RunRecord":
-        """Begin a record.
-
-        Raises:
-            ConfigError: The directory holds something already.
-        """
+        """Begin a record in an empty or a missing directory."""
         cls.refuse_used(directory)
         record = cls(directory, describe(federation))
-        record.manifest.checkpoints = record._address(federation.config.engine.checkpoints)
+        record.manifest.checkpoints = states_address(federation.config.engine.checkpoints, directory, record.manifest)
         record.checkpoints.create()
         (directory / "checkpoints").mkdir(parents=True, exist_ok=True)
         (directory / "config.yaml").write_text(yaml.safe_dump(federation.config.dump(), sort_keys=False))
@@ -187,11 +146,7 @@ class RunRecord(Observer):
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from writing this run.
-
-        Raises:
-            BusyError: Another process is writing it.
-        """
+        """Keep other processes from writing this run; a BusyError if one does."""
         (self.directory / "checkpoints").mkdir(exist_ok=True)
         try:
             lock = FileLock(self.directory / "checkpoints" / "lock").acquire(blocking=False)
@@ -205,8 +160,7 @@ class RunRecord(Observer):
         for override in overrides:
             if not override.startswith(("engine.", "evaluation.")):
                 raise ConfigError(
-                    f"a run goes on with the settings it began with, got {override}: only engine.* and evaluation.* may "
-                    "change"
+                    f"a run keeps the settings that it began with, got {override}: only engine.* and evaluation.* may change"
                 )
         return Config.load(self.directory / "config.yaml", *overrides)
 
@@ -218,7 +172,7 @@ class RunRecord(Observer):
         """
         if self.manifest.settings_sha256 != settings_sha256(federation.config):
             raise ConfigError(
-                f"{self.directory / 'config.yaml'} is not what this run began with: restore it, or start a new run from it"
+                f"{self.directory / 'config.yaml'} changed since this run began: restore it, or start a new run from it"
             )
         if draws and self.manifest.start != start_entry(federation):
             raise ConfigError(
@@ -264,11 +218,11 @@ class RunRecord(Observer):
 
     def scores(self, round: int) -> dict[str, Metrics]:
         """Accuracies in [0, 1] of a round by encoder."""
-        found: dict[str, Metrics] = {}
+        scores: dict[str, Metrics] = {}
         for row in self.metrics:
             if row["round"] == round and is_score(row["name"]):
-                found.setdefault(row["participant"], {})[row["name"]] = row["value"]
-        return found
+                scores.setdefault(row["participant"], {})[row["name"]] = row["value"]
+        return scores
 
     def evaluated(self) -> set[int]:
         """Rounds whose scores are on record, those without labels to score by among them."""

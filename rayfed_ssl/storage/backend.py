@@ -1,21 +1,17 @@
 """The interface of storage backends: files by name, in a directory or a bucket."""
 
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
+from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.storage.tensor_files import Chunk
 from rayfed_ssl.trees import Tree
 
 
 class StorageBackend(ABC):
-    """Files by name. A file is visible as a whole or not at all, even if its writer is killed.
-
-    Backends travel to other processes by their address.
-
-    Attributes:
-        address: Names the backend on every machine.
-    """
+    """Files by name, each visible as a whole or not at all; a backend is pickled as its address."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -33,20 +29,29 @@ class StorageBackend(ABC):
         return hash(self.address)
 
     def resolve(self) -> "StorageBackend":
-        """Return itself: unlike a `Path`, it has one name on all machines."""
+        """Return itself, which has one name on all machines, as a `Path` that is resolved."""
         return self
 
     def file(self, name: str) -> str:
         """Name a file in messages."""
         return f"{self.address}/{name}"
 
-    @abstractmethod
     def create(self) -> None:
-        """Make the directory or check the bucket, and test that it is writable.
+        """Write, read and remove a file, so that missing permissions are found before the run starts.
 
         Raises:
-            ConfigError: It is not.
+            ConfigError: One of them fails.
         """
+        content = secrets.token_bytes(8)
+        try:
+            self.write("probe", [content])
+            if self.read("probe") != content or "probe" not in self.names():
+                raise ConfigError(f"{self} does not return what is written to it: use a store with consistent reads")
+            self.delete(["probe"])
+        except OSError as error:
+            raise ConfigError(
+                f"states cannot be written to {self} ({error.strerror or error}): correct engine.checkpoints"
+            ) from None
 
     @abstractmethod
     def names(self) -> list[str]:
@@ -58,27 +63,15 @@ class StorageBackend(ABC):
 
     @abstractmethod
     def write(self, name: str, content: Iterable[Chunk]) -> None:
-        """Write a file atomically.
-
-        Raises:
-            OSError: No space, no permission or no connection; the message says which.
-        """
+        """Write a file atomically; an OSError says whether space, permission or connection is missing."""
 
     @abstractmethod
     def read(self, name: str) -> bytes:
-        """Read a file.
-
-        Raises:
-            FileNotFoundError: There is none.
-        """
+        """Read a file; FileNotFoundError if there is none."""
 
     @abstractmethod
     def read_tree(self, name: str) -> Tree:
-        """Read a file that holds a tree.
-
-        Raises:
-            CheckpointError: It is missing or damaged.
-        """
+        """Read a file that holds a tree; CheckpointError if it is missing or damaged."""
 
     @abstractmethod
     def delete(self, names: Iterable[str]) -> None:

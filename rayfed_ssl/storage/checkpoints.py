@@ -39,13 +39,7 @@ STRICT = ConfigDict(strict=True, extra="forbid")
 
 @dataclass(frozen=True)
 class Stored:
-    """A state that was written.
-
-    Attributes:
-        file: Its file in the checkpoint directory, "" for an empty state.
-        sha256: Digest of its content.
-        nbytes: Bytes of its tensors.
-    """
+    """A state that was written: its file (none for an empty state), the digest of its content and its tensors' bytes."""
 
     __pydantic_config__ = STRICT
 
@@ -56,10 +50,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class RunState:
-    """All that a run needs to continue after a round.
-
-    Generators are not part of it: every draw follows from (seed, round, client).
-    """
+    """All that a run needs to continue after a round; every draw follows from (seed, round, client)."""
 
     __pydantic_config__ = STRICT
 
@@ -130,12 +121,7 @@ def read(stored: Stored, directory: Directory) -> Tree:
 
 
 class StoredStates(Mapping[int, Tree]):
-    """Client states by id in ascending order, each read on access.
-
-    Args:
-        stored: Their files and digests.
-        directory: The checkpoint directory.
-    """
+    """Client states by id in ascending order, each read on access."""
 
     def __init__(self, stored: Mapping[int, Stored], directory: Directory) -> None:
         self._stored, self._directory = stored, directory
@@ -151,11 +137,7 @@ class StoredStates(Mapping[int, Tree]):
 
 
 def read_file(path: Path) -> Tree:
-    """Read a tree without a digest to check it against.
-
-    Raises:
-        CheckpointError: The file is missing or damaged.
-    """
+    """Read a tree without a digest to check it against; CheckpointError if it is missing or damaged."""
     return backend_of(path.parent).read_tree(path.name)
 
 
@@ -240,7 +222,7 @@ def load(directory: Directory, name: str) -> RunState:
 
 
 def latest(directory: Directory, round: int | None = None) -> RunState:
-    """Read the last committed round, or a given one.
+    """Read the last committed round or a given one, without its states.
 
     Raises:
         CheckpointError: There is none, or it is damaged.

@@ -5,19 +5,16 @@ s3://bucket/prefix?region=eu-west-1&endpoint_override=host:9000&scheme=http.
 """
 
 import errno
-import json
-import os
 import re
-import socket
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any
 
 from pyarrow import fs
 
-from rayfed_ssl.errors import CheckpointError, ConfigError
+from rayfed_ssl.errors import CheckpointError
 from rayfed_ssl.storage.backend import StorageBackend
 from rayfed_ssl.storage.tensor_files import EARLIER, Chunk, read_bytes
 from rayfed_ssl.trees import Tree
@@ -67,19 +64,6 @@ class Bucket(StorageBackend):
         """Name an object in messages."""
         return f"{self.address.partition('?')[0]}/{name}"
 
-    def create(self) -> None:
-        """Write, read and remove an object: missing permissions are found before the run starts."""
-        try:
-            content = json.dumps({"host": socket.gethostname(), "directory": os.getcwd()}).encode()
-            self.write("probe", [content])
-            if self.read("probe") != content or "probe" not in self.names():
-                raise ConfigError(
-                    f"{self.address} does not return what is written to it: use a store with consistent reads"
-                )
-            self.delete(["probe"])
-        except OSError as error:
-            raise ConfigError(f"states cannot be written to {self.address}: {error.strerror or error}") from None
-
     def names(self) -> list[str]:
         """List all objects."""
         with self.explained():
@@ -126,11 +110,8 @@ class Bucket(StorageBackend):
             list(pool.map(self._delete, names))
 
     def _delete(self, name: str) -> None:
-        try:
-            with self.explained(name):
-                self._opened[0].delete_file(self._path(name))
-        except FileNotFoundError:
-            pass
+        with suppress(FileNotFoundError), self.explained(name):
+            self._opened[0].delete_file(self._path(name))
 
     @contextmanager
     def explained(self, name: str = "") -> Iterator[None]:
@@ -140,12 +121,11 @@ class Bucket(StorageBackend):
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise OSError(
-                error.errno or errno.EIO, meaning(str(error)), self.file(name) if name else self.address
-            ) from error
+            place = self.file(name) if name else self.address
+            raise OSError(error.errno or errno.EIO, _explain(str(error)), place) from error
 
 
-def meaning(message: str) -> str:
+def _explain(message: str) -> str:
     """Explain a cloud client's message in one line, with the original in brackets."""
     line = message.partition("\n")[0]
     _, mark, detail = line.rpartition("AWS Error ")

@@ -5,9 +5,10 @@ import os
 import secrets
 import socket
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
-from rayfed_ssl.errors import CheckpointError, ConfigError
+from rayfed_ssl.errors import CheckpointError
 from rayfed_ssl.storage.backend import StorageBackend
 from rayfed_ssl.storage.tensor_files import EARLIER, Chunk, read_path
 from rayfed_ssl.trees import Tree
@@ -26,15 +27,10 @@ class LocalDirectory(StorageBackend):
         super().__init__(str(self.path))
 
     def create(self) -> None:
-        """Make the directory."""
-        try:
+        """Make the directory and check it."""
+        with suppress(OSError):  # the check names the reason
             self.path.mkdir(parents=True, exist_ok=True)
-            self.write("probe", [b"?"])
-            self.delete(["probe"])
-        except OSError as error:
-            raise ConfigError(
-                f"states cannot be written to {self.path} ({error.strerror}): free space or correct engine.checkpoints"
-            ) from None
+        super().create()
 
     def names(self) -> list[str]:
         """List all files."""
@@ -63,9 +59,8 @@ class LocalDirectory(StorageBackend):
         try:
             return read_path(self.path / name)
         except FileNotFoundError:
-            advice = (
-                EARLIER if self.path.is_dir() else f"{REACHABLE}, and {socket.gethostname()} does not reach this one"
-            )
+            unreachable = f"{REACHABLE}, and {socket.gethostname()} does not reach this one"
+            advice = EARLIER if self.path.is_dir() else unreachable
             raise CheckpointError(f"{self.path / name} is missing: {advice}") from None
 
     def delete(self, names: Iterable[str]) -> None:

@@ -34,12 +34,7 @@ class DamagedTableError(ConfigError):
 
 
 class GrowingTable:
-    """Rows on disk.
-
-    Args:
-        path: The merged Parquet file.
-        schema: Columns and types.
-    """
+    """Rows on disk; the path is that of the merged Parquet file."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._path, self._schema = path, schema

@@ -14,7 +14,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load
 from torch import Tensor
@@ -120,56 +119,27 @@ def chunks(structure: Any, tensors: Mapping[str, Tensor]) -> Iterator[Chunk]:
     text += b" " * (-len(text) % 8)
     yield len(text).to_bytes(8, "little") + text
     for name in order:
-        yield _memory(arrays[name])
-
-
-def _memory(array: np.ndarray) -> Chunk:
-    return array.data.cast("B") if array.size else b""
+        yield arrays[name].data.cast("B") if arrays[name].size else b""
 
 
 def read_path(path: Path) -> Tree:
-    """Read a tree from a file of this machine, whose pages it shares.
-
-    Raises:
-        CheckpointError: The file is damaged.
-        FileNotFoundError: There is none.
-    """
-    with _refused(str(path)), safe_open(path, framework="pt") as file:
+    """Read a tree from a file of this machine, whose pages it shares; CheckpointError if it is damaged."""
+    with _reading(str(path)), safe_open(path, framework="pt") as file:
         structure = json.loads((file.metadata() or {})["structure"])
         return decode(structure, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
 
 
-def metadata(path: Path) -> dict[str, str]:
-    """Read a safetensors file's metadata without its tensors.
-
-    Raises:
-        CheckpointError: It is missing, or no such file.
-    """
-    try:
-        with safe_open(path, framework="pt") as file:
-            strings: dict[str, str] = file.metadata() or {}
-            return strings
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing: {EARLIER}") from None
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path} cannot be read as safetensors ({error}): write or copy it again") from None
-
-
 def read_bytes(content: bytes, name: str) -> Tree:
-    """Read a tree from a file's content.
-
-    Raises:
-        CheckpointError: It is damaged.
-    """
-    with _refused(name):
+    """Read a tree from a file's content; CheckpointError if it is damaged."""
+    with _reading(name):
         length = int.from_bytes(content[:8], "little")
         tensors = load(content)
         return decode(json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["structure"]), tensors)
 
 
 @contextmanager
-def _refused(name: str) -> Iterator[None]:
-    """Say in one line that a file cannot be used."""
+def _reading(name: str) -> Iterator[None]:
+    """Turn the errors of a damaged file into one line."""
     try:
         yield
     except (FileNotFoundError, CheckpointError):

@@ -29,11 +29,7 @@ STATUS = {"finished": RunStatus.FINISHED, "interrupted": RunStatus.KILLED, "fail
 
 
 class MLflow:
-    """Logs through MLflow's client, which does not touch the process's active run.
-
-    Args:
-        run: The run.
-    """
+    """Logs through MLflow's client, which does not touch the process's active run."""
 
     rewinds = False
 

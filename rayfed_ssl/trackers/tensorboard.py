@@ -14,11 +14,7 @@ FOLDER = "tensorboard"
 
 
 class TensorBoard:
-    """Writes event files; a resumed run adds one that makes readers drop later rounds.
-
-    Args:
-        run: The run.
-    """
+    """Writes event files; a resumed run adds one that makes readers drop later rounds."""
 
     identity = FOLDER
     rewinds = True

@@ -13,11 +13,7 @@ PROJECT = "rayfed-ssl"
 
 
 class WeightsAndBiases:
-    """Logs by round rather than by W&B's own step, which counts calls and never goes back.
-
-    Args:
-        run: The run.
-    """
+    """Logs by round rather than by W&B's own step, which counts calls and never goes back."""
 
     rewinds = False
 

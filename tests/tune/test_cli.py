@@ -188,7 +188,7 @@ ERRORS = {
     "compare": (["compare", "/nowhere"], "/nowhere holds no run"),
     "replay": (["replay", "/nowhere", "--round", "1", "--client", "0"], "/nowhere holds no run"),
     "round": (["evaluate", "{run}", "--round", "7"], "does not hold round 7: it holds 1, 2"),
-    "setting": (["evaluate", "{run}", "rounds=3"], "a run goes on with the settings it began with, got rounds=3"),
+    "setting": (["evaluate", "{run}", "rounds=3"], "a run keeps the settings that it began with, got rounds=3"),
     "directory in use": (
         ["run", "{flesd}", "--out", "{run}"],
         "is not an empty directory: name another one with --out",

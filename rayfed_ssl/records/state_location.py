@@ -1,0 +1,55 @@
+"""Where a run's states are: in its own directory, or below the root that `engine.checkpoints` names."""
+
+import hashlib
+import socket
+from pathlib import Path
+
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.records.manifest import RunManifest
+from rayfed_ssl.storage.addresses import join, open_backend
+from rayfed_ssl.storage.backend import StorageBackend
+from rayfed_ssl.storage.checkpoints import manifests
+from rayfed_ssl.storage.filesystem import LocalDirectory
+
+
+def open_states(directory: Path, manifest: RunManifest) -> StorageBackend:
+    """Open the backend that run.json names."""
+    address = manifest.checkpoints
+    return LocalDirectory(directory / "checkpoints") if address is None else open_backend(address)
+
+
+def states_address(root: str | None, directory: Path, manifest: RunManifest) -> str | None:
+    """Name a run's states below a root that many runs share; None is the run's own directory."""
+    if root is None:
+        return None
+    if manifest.checkpoints:
+        name = manifest.checkpoints.partition("?")[0].rpartition("/")[2]
+    else:
+        path = directory.resolve()
+        origin = f"{socket.gethostname()}:{path}:{manifest.started}"
+        name = f"{path.name}-{hashlib.sha256(origin.encode()).hexdigest()[:8]}"
+    return open_backend(join(root, name)).address
+
+
+def check_moved(before: StorageBackend, after: StorageBackend, last_round: int, round: int | None) -> None:
+    """Refuse to resume from a copy of a run's states that is older than the run.
+
+    Args:
+        before: Where the states were last.
+        after: Where they are to be now.
+        last_round: The last round of the run's record, which may not have been committed.
+        round: The round to resume from, if one was given.
+    """
+    rounds = manifests(after)
+    if not rounds:
+        raise ConfigError(
+            f"the states of this run are in {before}, and {after} holds none: leave engine.checkpoints as it was, or copy "
+            "them there"
+        )
+    previous = manifests(before) if isinstance(before, LocalDirectory) else {}
+    last = max(previous, default=last_round - 1)
+    if round is None and max(rounds) < last:
+        raise ConfigError(
+            f"{after} ends with round {max(rounds)}, but this run reached round {last} with its states in {before}: leave "
+            f"engine.checkpoints as it was, copy them there, or resume with --round {max(rounds)}"
+        )
