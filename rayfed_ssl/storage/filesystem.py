@@ -5,10 +5,9 @@ import os
 import secrets
 import socket
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
-from rayfed_ssl.errors import CheckpointError
+from rayfed_ssl.errors import CheckpointError, ConfigError
 from rayfed_ssl.storage.backend import StorageBackend
 from rayfed_ssl.storage.tensor_files import EARLIER, Chunk, read_path
 from rayfed_ssl.trees import Tree
@@ -28,8 +27,10 @@ class LocalDirectory(StorageBackend):
 
     def create(self) -> None:
         """Make the directory and check it."""
-        with suppress(OSError):  # the check names the reason
+        try:
             self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{self} cannot be made ({error.strerror}): correct engine.checkpoints") from None
         super().create()
 
     def names(self) -> list[str]:

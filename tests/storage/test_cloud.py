@@ -112,7 +112,7 @@ def test_a_run_whose_states_are_in_a_bucket_is_stopped_resumed_replayed_and_expo
 
 def test_a_bucket_that_is_not_there_is_refused_before_the_run_begins(tiny: Tiny, tmp_path: Path, endpoint: str):
     with pytest.raises(
-        ConfigError, match=r"cannot be written to s3://other/x/run-.*: there is no such bucket"
+        ConfigError, match=r"cannot be written to s3://other/x/run-.* \(there is no such bucket"
     ) as caught:
         run(tiny("fedavg", f"engine.checkpoints=s3://other/x{endpoint}"), tmp_path / "run")
     assert "\n" not in str(caught.value)

@@ -62,7 +62,7 @@ def test_reading_where_no_directory_is_says_that_machines_must_share_it(tmp_path
 
 def test_a_directory_that_cannot_be_made_is_refused_before_the_run_begins(tiny: Tiny, tmp_path: Path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"states cannot be written to .*file.* correct engine\.checkpoints"):
+    with pytest.raises(ConfigError, match=r"file.* cannot be made \(Not a directory\): correct engine\.checkpoints"):
         run(tiny("fedavg", f"engine.checkpoints={tmp_path / 'file'}"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
