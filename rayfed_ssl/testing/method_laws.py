@@ -194,7 +194,7 @@ def losses_fall(trial: Trial) -> None:
     """
     config = trial.config
     has_queue = "queue" in config.objective.parts
-    epochs = max(12 if has_queue else 6, config.training.epochs or 0)
+    epochs = max(trial.loss_epochs, config.training.epochs or 0)
     longer = config.training.model_copy(update={"epochs": epochs})
     trained: set[int] = set()
     for round in play(Trial(config.model_copy(update={"training": longer})).federation, 2 if has_queue else 1):

@@ -220,10 +220,11 @@ class Trial:
 
     Attributes:
         config: Its method may be any `Method`, registered or not.
+        loss_epochs: Local epochs in which losses must fall; a queue longer than a shard needs more.
     """
 
-    def __init__(self, config: Config) -> None:
-        self.config = config
+    def __init__(self, config: Config, loss_epochs: int = 6) -> None:
+        self.config, self.loss_epochs = config, loss_epochs
 
     @cached_property
     def federation(self) -> Federation:
