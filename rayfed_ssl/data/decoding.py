@@ -7,14 +7,13 @@ threads need neither a second import of the caller's script nor copies of the pi
 import itertools
 import json
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -28,12 +27,9 @@ Picture = np.ndarray | bytes | Path
 
 OnBad = Literal["error", "skip"]
 
-_CHUNK = 64
+_WINDOW = 256
 _GRAY_MODES = ("1", "L", "LA")
 _NO_PIXELS = np.empty((0, 1, 1, 1), np.uint8)
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -92,23 +88,27 @@ def decode(
     """
     total, done, shape = len(split.labels), 0, None
     bad: list[str] = []
-    convert = partial(_decode_chunk, size=size, channels=channels)
-    for pictures, failures in _map_in_order(convert, _chunks(split.read(np.arange(total)))):
-        labels = split.labels[done : done + len(pictures)]
-        done += len(pictures)
-        bad.extend(failures)
-        pixels = [picture for picture in pictures if picture is not None]
-        for picture in pixels:
-            shape = shape or picture.shape
-            if picture.shape != shape:
-                raise ValueError(
-                    f"the pictures differ in size, {_side(shape)} and {_side(picture.shape)}: set data.size, to which "
-                    "each will be fitted (center crop, then bilinear resize)"
-                )
-        readable = [picture is not None for picture in pictures]
-        yield Block(np.stack(pixels) if pixels else _NO_PIXELS, labels[readable], tuple(failures))
-        if on_progress:
-            on_progress(done, total)
+    pictures = split.read(np.arange(total))
+    convert = partial(_decoded, size=size, channels=channels)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        while window := list(itertools.islice(pictures, _WINDOW)):
+            results = list(pool.map(convert, window))
+            labels = split.labels[done : done + len(window)]
+            done += len(window)
+            failures = tuple(result for result in results if isinstance(result, str))
+            bad.extend(failures)
+            pixels = [result for result in results if not isinstance(result, str)]
+            for picture in pixels:
+                shape = shape or picture.shape
+                if picture.shape != shape:
+                    raise ValueError(
+                        f"the pictures differ in size, {_side(shape)} and {_side(picture.shape)}: set data.size, to which "
+                        "each will be fitted (center crop, then bilinear resize)"
+                    )
+            readable = [not isinstance(result, str) for result in results]
+            yield Block(np.stack(pixels) if pixels else _NO_PIXELS, labels[readable], failures)
+            if on_progress:
+                on_progress(done, total)
     if bad and on_bad == "error":
         first = "; ".join(bad[:3] + ["..."] * (len(bad) > 3))
         raise ValueError(f"{len(bad)} of {total} pictures are unreadable: {first}: repair them or set data.on_bad=skip")
@@ -164,36 +164,13 @@ def _in_channels(image: Image.Image, channels: int) -> Image.Image:
     return image.convert("RGB" if channels == 3 else "L")
 
 
-def _decode_chunk(
-    chunk: list[tuple[str, Picture]], *, size: int | None, channels: int
-) -> tuple[list[np.ndarray | None], list[str]]:
-    pixels: list[np.ndarray | None] = []
-    failures = []
-    for name, picture in chunk:
-        try:
-            pixels.append(to_pixels(picture, size=size, channels=channels))
-        except Exception as error:  # PIL's plug-ins raise whatever their parsers meet, as SyntaxError or struct.error
-            pixels.append(None)
-            failures.append(f"{name} ({'not a picture' if isinstance(error, UnidentifiedImageError) else error})")
-    return pixels, failures
-
-
-def _chunks(items: Iterator[T]) -> Iterator[list[T]]:
-    while chunk := list(itertools.islice(items, _CHUNK)):
-        yield chunk
-
-
-def _map_in_order(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """Map in threads; unlike Executor.map it takes items as it goes, so a large source never sits in memory."""
-    workers = os.cpu_count() or 1
-    with ThreadPoolExecutor(workers) as pool:
-        pending: deque[Future[R]] = deque()
-        for item in items:
-            pending.append(pool.submit(function, item))
-            if len(pending) > 2 * workers:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
+def _decoded(item: tuple[str, Picture], *, size: int | None, channels: int) -> np.ndarray | str:
+    """Decode a named picture; gives its name and the reason where it is unreadable."""
+    name, picture = item
+    try:
+        return to_pixels(picture, size=size, channels=channels)
+    except Exception as error:  # PIL's plug-ins raise whatever their parsers meet, as SyntaxError or struct.error
+        return f"{name} ({'not a picture' if isinstance(error, UnidentifiedImageError) else error})"
 
 
 def _side(shape: tuple[int, ...]) -> str:
