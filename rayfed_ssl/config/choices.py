@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import ConfigDict, Field, create_model
 from pydantic_core import CoreSchema, core_schema
 
 from rayfed_ssl import plugins
+from rayfed_ssl.config.strict import StrictModel
 from rayfed_ssl.data.partitions import GIVEN, PARTITIONS
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.method import Method
@@ -24,10 +25,10 @@ from rayfed_ssl.training.objective import Objective
 from rayfed_ssl.training.optimizers import OPTIMIZERS, Optimizer
 
 
-class Section(BaseModel):
-    """Part of the configuration: frozen and strict, and every unknown key is an error."""
+class Section(StrictModel):
+    """Part of the configuration."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(allow_inf_nan=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Choice:
         model = self.model(name)
         for key in value:
             if key not in model.model_fields:
-                raise ValueError(f"{self.kind} {name} has no field {key!r}{self._hint(key, model)}")
+                raise ValueError(f"{name} has no field {key!r}{self._hint(key, model)}")
         settings = model.model_validate_json(json.dumps({**value, "name": name}, default=plain))
         if self.parent is None:
             return settings
@@ -106,6 +107,10 @@ class Choice:
     def model(self, name: str) -> type[Section]:
         """Describe the fields of the class or function behind a name."""
         return _model(self, name, self.target(name))
+
+    def models(self) -> list[type[Section]]:
+        """Describe the fields of all built-in ones."""
+        return [self.model(name) for name in self.built_in()]
 
     def _hint(self, key: Any, model: type[Section]) -> str:
         owners = [name for name in self.built_in() if key in self.model(name).model_fields]

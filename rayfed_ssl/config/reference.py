@@ -3,13 +3,14 @@
 import dataclasses
 import inspect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from pydantic_core import PydanticUndefined
 
 from rayfed_ssl.config.choices import METHOD, Choice
 from rayfed_ssl.config.schema import Config
+from rayfed_ssl.config.strict import fields
 from rayfed_ssl.method import Method
 
 
@@ -30,7 +31,7 @@ def all_keys() -> Iterator[Key]:
         for name in choice.built_in():
             meanings = attributes(choice.target(name))
             for key, field in choice.model(name).model_fields.items():
-                if _fields(field.annotation):
+                if fields(field.annotation):
                     for inner in _section_keys(field.annotation, f"{prefix}.{key}.", {}):
                         owners.setdefault(inner, []).append(name)
                 elif key != "name":
@@ -42,23 +43,15 @@ def all_keys() -> Iterator[Key]:
 def _section_keys(section: Any, prefix: str, choices: dict[str, Choice]) -> Iterator[Key]:
     """List a section's keys, and note the choices among them."""
     meanings = attributes(section)
-    for name, annotation, default, metadata in _fields(section):
-        choice = next((item for item in metadata if isinstance(item, Choice)), None)
+    for name, field in fields(section).items():
+        choice = next((item for item in field.metadata if isinstance(item, Choice)), None)
         if choice is not None:
             choices[prefix + name] = choice
             yield Key(f"{prefix}{name}.name", choice.default or "required", meanings[name])
-        elif _fields(annotation):
-            yield from _section_keys(annotation, f"{prefix}{name}.", choices)
+        elif fields(field.annotation):
+            yield from _section_keys(field.annotation, f"{prefix}{name}.", choices)
         else:
-            yield Key(prefix + name, _plain(default), meanings[name])
-
-
-def _fields(section: Any) -> list[tuple[str, Any, Any, Sequence[Any]]]:
-    """List names, types, defaults and annotations of a section's fields; none of what is no section."""
-    if dataclasses.is_dataclass(section):
-        return [(field.name, field.type, field.default, ()) for field in dataclasses.fields(section)]
-    fields = getattr(section, "model_fields", {}).items()
-    return [(name, field.annotation, field.default, field.metadata) for name, field in fields]
+            yield Key(prefix + name, _plain(field.default), meanings[name])
 
 
 def _plain(default: Any) -> str:

@@ -1,17 +1,15 @@
 """A run's configuration: sections of keys, a method and an objective, checked together."""
 
-import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import Field, ValidationError
 
 from rayfed_ssl.config.choices import (
     METHOD,
     OBJECTIVE,
-    Choice,
     MethodField,
     ObjectiveField,
     PartitionField,
@@ -20,8 +18,9 @@ from rayfed_ssl.config.choices import (
 )
 from rayfed_ssl.config.recipes import SCALAR_MEANS, apply_override, read_recipe
 from rayfed_ssl.config.sections import Clients, Data, Engine, Evaluation, ModelChoice, Training
+from rayfed_ssl.config.strict import explain
 from rayfed_ssl.data.torch_datasets import keep
-from rayfed_ssl.errors import ConfigError, nearest
+from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.plugins import short
 
@@ -113,7 +112,7 @@ def validate(tree: Mapping[str, Any]) -> Config:
         # JSON's strict types are YAML's: lists stand for tuples and strings for paths, but no truth for a number.
         config = Config.model_validate_json(json.dumps(prepared, default=plain))
     except ValidationError as error:
-        raise ConfigError("\n".join(_explain(error))) from None
+        raise ConfigError("\n".join(explain(error, Config, dotted=True))) from None
     _check_consistency(config)
     return config
 
@@ -132,44 +131,6 @@ def _stored(data: Any, settings: Any) -> dict[str, Any]:
 def _plain_data(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Copy what may hold methods, objectives and paths as plain data."""
     return dict(json.loads(json.dumps(dict(tree), default=plain)))
-
-
-def _explain(error: ValidationError) -> Iterable[str]:
-    for mistake in error.errors():
-        where = ".".join(str(part) for part in mistake["loc"])
-        if mistake["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-            *parents, _ = [str(part) for part in mistake["loc"]]
-            yield f"unknown key {where!r}{nearest(where, ['.'.join([*parents, key]) for key in _fields_in(parents)])}"
-        elif mistake["type"] == "value_error":
-            message = str(mistake["ctx"]["error"])
-            yield message if "has no field" in message else f"{where}: {message}"
-        elif mistake["type"] == "missing":
-            yield f"{where} is missing: set {where}=..."
-        else:
-            yield f"{where}: {mistake['msg'].lower()}, got {mistake['input']!r}"
-
-
-def _fields_in(parents: list[str]) -> list[str]:
-    """List the keys of a section; of one that chooses, those of all that it may choose."""
-    sections: list[Any] = [Config]
-    for parent in parents:
-        sections = [inner for section in sections for inner in _sections(section, parent)]
-    return [name for section in sections for name in _fields(section)]
-
-
-def _sections(section: Any, key: str) -> Iterable[Any]:
-    info = section.model_fields.get(key) if hasattr(section, "model_fields") else None
-    choice = next((item for item in info.metadata if isinstance(item, Choice)), None) if info is not None else None
-    if choice is not None:
-        return [choice.model(name) for name in choice.built_in()]
-    annotation = info.annotation if info is not None else None
-    return [kind for kind in (annotation, *get_args(annotation)) if _fields(kind)]
-
-
-def _fields(section: Any) -> list[str]:
-    if dataclasses.is_dataclass(section):
-        return [field.name for field in dataclasses.fields(section)]
-    return list(getattr(section, "model_fields", ()))
 
 
 def _check_consistency(config: Config) -> None:

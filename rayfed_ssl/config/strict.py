@@ -1,5 +1,6 @@
 """Files and records as strict pydantic models; a mistake in one is a line that names the key."""
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, TypeVar, get_args
 
@@ -32,38 +33,55 @@ def parse(model: type[Model], tree: Any, name: str) -> Model:
         raise ConfigError("\n".join(f"{name}: {line}" for line in explain(error, model))) from None
 
 
-def explain(error: ValidationError, model: type[BaseModel]) -> Iterator[str]:
-    """Write each mistake as a line, with the nearest key in place of an unknown one."""
+def explain(error: ValidationError, model: type[BaseModel], *, dotted: bool = False) -> Iterator[str]:
+    """Write each mistake as a line, with the nearest key in place of an unknown one.
+
+    `dotted` suggests keys as overrides have them: training.epochs.
+    """
     for mistake in error.errors(include_url=False):
         where = ".".join(str(part) for part in mistake["loc"])
         prefix = f"{where}: " if where else ""
-        if mistake["type"] == "extra_forbidden":
+        if mistake["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             *parents, key = mistake["loc"]
-            yield f"unknown key {where!r}{nearest(str(key), _keys_at(model, parents))}"
+            path = "".join(f"{parent}." for parent in parents) if dotted else ""
+            yield f"unknown key {where!r}{nearest(f'{path}{key}', [path + name for name in _keys_at(model, parents)])}"
         elif mistake["type"] == "missing":
-            yield f"{where} is missing"
+            yield f"{where} is missing: set {where}=..." if dotted else f"{where} is missing"
         elif mistake["type"] == "value_error":
             yield f"{prefix}{mistake['ctx']['error']}"
         else:
             yield f"{prefix}{mistake['msg'][0].lower()}{mistake['msg'][1:]}, got {mistake['input']!r}"
 
 
-def _keys_at(model: type[BaseModel], parents: Sequence[int | str]) -> list[str]:
+def _keys_at(model: type, parents: Sequence[int | str]) -> list[str]:
     """List the keys of the models at a place; indices and a mapping's keys change no model, a union's tag selects one."""
     models = [model]
     for part in parents:
-        owners = [candidate for candidate in models if part in _fields(candidate)]
-        inner = [nested for owner in owners for nested in _models_in(_fields(owner)[str(part)].annotation)]
-        tagged = [model for model in models if any(part in get_args(f.annotation) for f in _fields(model).values())]
+        owners = [candidate for candidate in models if part in fields(candidate)]
+        inner = [nested for owner in owners for nested in _models_in(fields(owner)[str(part)])]
+        tagged = [model for model in models if any(part in get_args(f.annotation) for f in fields(model).values())]
         models = inner or tagged or owners or models
-    return [name for candidate in models for name in _fields(candidate)]
+    return [name for candidate in models for name in fields(candidate)]
 
 
-def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    return {field.alias or name: field for name, field in model.model_fields.items()}
+def fields(model: Any) -> dict[str, FieldInfo]:
+    """Describe the fields of a pydantic model or a dataclass; none of anything else."""
+    if dataclasses.is_dataclass(model):
+        return {
+            field.name: FieldInfo(annotation=field.type, default=field.default)  # type: ignore[arg-type]
+            for field in dataclasses.fields(model)
+        }
+    return {field.alias or name: field for name, field in getattr(model, "model_fields", {}).items()}
 
 
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+def _models_in(field: FieldInfo) -> list[type]:
+    for choice in field.metadata:
+        if hasattr(choice, "models"):
+            return list(choice.models())
+    return _nested(field.annotation)
+
+
+def _nested(annotation: Any) -> list[type]:
+    if fields(annotation):
         return [annotation]
-    return [model for argument in get_args(annotation) for model in _models_in(argument)]
+    return [model for argument in get_args(annotation) for model in _nested(argument)]
