@@ -22,7 +22,7 @@ from actors.fault_injection import LostObject, fail_driver
 from actors.objects.client_states import StateRefs, is_mapped
 from actors.objects.object_store import UPLOAD_CACHE_BYTES, UPLOAD_CACHE_SHARE, ItemRef, insert_refs
 from actors.placement import plan
-from actors.placement.restarts import RestartableActor, wait_until_ready
+from actors.placement.restartable_actor import RestartableActor, wait_until_ready
 from actors.server_actor import ServerActor
 from rayfed_ssl.engine.faults import FAULT_KINDS, Fault, Faults, RandomFaults
 from rayfed_ssl.engine.federation import Federation, client_error

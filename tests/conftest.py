@@ -11,7 +11,7 @@ from hypothesis import settings
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.methods import METHODS
-from tests.scheduling import pytest_xdist_make_scheduler  # noqa: F401  # a hook
+from tests.xdist_scheduler import pytest_xdist_make_scheduler  # noqa: F401  # a hook
 
 # What makes a method quick on a few dozen samples; each method takes the fields that it has.
 SMALL_METHOD = {

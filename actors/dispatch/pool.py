@@ -22,7 +22,7 @@ from actors.errors import (
     is_machine_failure,
     store_full_error,
 )
-from actors.placement.restarts import OPEN_TIMEOUT, READY_TIMEOUT, kill_actor
+from actors.placement.restartable_actor import OPEN_TIMEOUT, READY_TIMEOUT, kill_actor
 
 MAX_MACHINE_DEATHS = 20
 """Machines that may die under one item before the run ends: not the item's fault, but no progress either."""

@@ -10,7 +10,7 @@ from actors.cluster.version_check import check_versions, hardware, hardware_warn
 from actors.errors import ClusterError
 from actors.placement.allocation import Placement
 from actors.placement.plan import actor_config
-from actors.placement.restarts import wait_until_ready
+from actors.placement.restartable_actor import wait_until_ready
 from actors.server_actor import ServerActor
 from rayfed_ssl.environment import cpu_model
 from rayfed_ssl.errors import ConfigError

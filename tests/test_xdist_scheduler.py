@@ -1,4 +1,4 @@
-"""How tests are spread over workers, where one of them dies."""
+"""A test that kills its xdist worker fails once, and the other tests of its file still run."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 CONFTEST = """
-from tests.scheduling import pytest_xdist_make_scheduler
+from tests.xdist_scheduler import pytest_xdist_make_scheduler
 """
 DEADLY = """
 import os, pathlib, pytest

@@ -1,4 +1,4 @@
-"""The restart of actors that die, and waiting until new ones are ready."""
+"""An actor that is created again when it dies (the server actor), and waiting until new actors are ready."""
 
 import time
 from collections.abc import Callable, Sequence

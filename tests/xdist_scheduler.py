@@ -1,4 +1,4 @@
-"""How tests are spread over workers."""
+"""The pytest-xdist scheduler of this test suite."""
 
 from typing import Any
 
