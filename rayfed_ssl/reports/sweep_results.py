@@ -3,12 +3,13 @@
 Values are fractions and bytes; only texts are in percent.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import Field, model_validator
 
 from rayfed_ssl.config.strict import StrictModel
-from rayfed_ssl.formats import Unit
+from rayfed_ssl.formats import MeanStd, Unit
 
 
 class GoalResult(StrictModel):
@@ -36,16 +37,29 @@ class ScoreResult(StrictModel):
     std: float | None
     each: list[float]
 
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "ScoreResult":
+        """Summarize the values of all seeds."""
+        over_seeds = MeanStd.of(values)
+        return cls(mean=over_seeds.mean, std=over_seeds.std, each=list(values))
 
-class TrialEntry(StrictModel):
+    def over_seeds(self) -> MeanStd:
+        """Mean and deviation, to be written."""
+        return MeanStd(self.mean, self.std, len(self.each))
+
+
+class TrialResult(StrictModel):
     """A trial.
 
     Attributes:
         point: Its values, and `label` the same as text.
+        state: complete, stopped, failed or waiting.
+        seeds: Of its runs; none where the settings are impossible.
         runs: A directory for each seed, relative to this file.
         reached: Rounds that all of them have reached, of `rounds`.
         bytes: Mean over seeds.
         values: Goal's score -> values; empty where the trial is not complete.
+        seconds: That rounds took, by run; not in the file.
     """
 
     number: int
@@ -59,6 +73,7 @@ class TrialEntry(StrictModel):
     rounds: int | None
     bytes: float
     values: dict[str, ScoreResult]
+    seconds: dict[str, float] = Field({}, exclude=True)
 
 
 class TableCell(StrictModel):
@@ -135,7 +150,7 @@ class SweepResults(StrictModel):
     layout: dict[str, str | None]
     states: dict[str, int]
     runs: int
-    trials: list[TrialEntry]
+    trials: list[TrialResult]
     tables: list[TableResult]
     best: BestTrial | None
     front: list[int]

@@ -8,18 +8,10 @@ from rayfed_ssl.reproductions.definition import Cell, Reproduction, load_reprodu
 
 
 def unlike(name: str, reproduction: Reproduction, settings: Sequence[str]) -> dict[tuple[str, str], str]:
-    """Find the cells whose number is not of what the published one is of.
+    """Find the cells whose number is not of what the published one is of: row and column -> "cifar10 for cifar100".
 
     A published number is of the dataset and score of the cell at the paper's size, unless the file has `published_score`.
-    Files that the user names (parquet, folder) are taken for the dataset that they stand in for.
-
-    Args:
-        name: The reproduction's name or file.
-        reproduction: Its cells.
-        settings: The user's changes of them.
-
-    Returns:
-        Row and column -> what ours is of for what, "cifar10 for cifar100".
+    Files that the user's settings name (parquet, folder) are taken for the dataset that they stand in for.
     """
     published = {}
     if "paper" in reproduction.file.sizes:
@@ -29,8 +21,10 @@ def unlike(name: str, reproduction: Reproduction, settings: Sequence[str]) -> di
         if cell.published is None:
             continue
         theirs = published.get((cell.row, cell.column), cell)
-        pairs = zip(_datasets(cell, settings), _datasets(cell, ()), _datasets(theirs, ()), strict=True)
-        terms = [(_standing_for(*three), three[2]) for three in pairs]
+        at_size = _datasets(cell, ())
+        given = _datasets(cell, settings) if settings else at_size
+        at_paper = at_size if theirs == cell else _datasets(theirs, ())
+        terms = [(_standing_for(*names), names[2]) for names in zip(given, at_size, at_paper, strict=True)]
         terms.append((_kind(cell.score), _kind(reproduction.file.published_score or theirs.score)))
         if reasons := [f"{ours} for {paper}" for ours, paper in terms if ours != paper]:
             differing[cell.row, cell.column] = ", ".join(reasons)
@@ -45,10 +39,10 @@ def _datasets(cell: Cell, settings: Sequence[str]) -> tuple[str | None, str | No
     return last.data.name, targets[0].partition(":")[0] if targets and targets[0] else None
 
 
-def _standing_for(given: str | None, own: str | None, theirs: str | None) -> str | None:
+def _standing_for(given: str | None, at_size: str | None, at_paper: str | None) -> str | None:
     """Name the dataset that is meant: files stand for what the size has, and the size's for the paper's."""
-    meant = own if _is_files(given) else given
-    return theirs if _is_files(meant) else meant
+    meant = at_size if _is_files(given) else given
+    return at_paper if _is_files(meant) else meant
 
 
 def _is_files(dataset: str | None) -> bool:

@@ -15,7 +15,7 @@ from rayfed_ssl.reports.html.sweep_section import sweep_section
 
 
 def value(mean, std=None):
-    return {"mean": mean, "std": std, "each": [mean]}
+    return {"mean": mean, "std": std, "each": [mean, mean]}
 
 
 def trial(number, label, run, state="complete", reason="", **values):

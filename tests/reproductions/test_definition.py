@@ -1,5 +1,7 @@
-"""The papers' tables and figures as data: all load, all resolve, and settings and numbers are the papers'."""
+"""The papers' tables and figures as data: settings and published numbers, and what ours are compared with."""
 
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.registry import is_score
 from rayfed_ssl.reports.reproduced import CellResult, ReproductionResults, describe, kendall
+from rayfed_ssl.reproductions.comparable import unlike
 from rayfed_ssl.reproductions.definition import (
     Cell,
     Reproduction,
@@ -33,8 +36,13 @@ def cell_of(shown: Reproduction, row: str, column: str) -> Cell:
     return next(cell for cell in shown.cells if (cell.row, cell.column) == (row, column))
 
 
+@cache
+def load(name: str, size: str) -> Reproduction:
+    return load_reproduction(name, size)
+
+
 def paper(name: str, row: str, column: str) -> Config:
-    return cell_of(load_reproduction(name, "paper"), row, column).config(0)
+    return cell_of(load(name, "paper"), row, column).config(0)
 
 
 def test_every_table_and_figure_is_there():
@@ -43,7 +51,7 @@ def test_every_table_and_figure_is_there():
 
 @pytest.mark.parametrize(("name", "size"), BOTH)
 def test_every_cell_resolves(name: str, size: str):
-    shown = load_reproduction(name, size)
+    shown = load(name, size)
     assert len(shown.cells) == len(shown.rows) * len(shown.columns) > 0
     for cell in shown.cells:
         first = cell.config(0)
@@ -61,13 +69,13 @@ def test_every_cell_resolves(name: str, size: str):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_small_size_needs_no_other_photographs_than_cifar10(name: str):
-    shown = load_reproduction(name, "cpu")
+    shown = load(name, "cpu")
     configs = [cell.config(0) for cell in shown.cells]
     expected = "cifar100" if name == "fedfoa-table2" else "cifar10"
     assert {config.data.name for config in configs} == {expected}
     assert all(config.public in (None, "client:0", "fraction:0.1") for config in configs)
     assert all((config.data.train_limit or 0) <= 4000 for config in configs)
-    assert set(shown.rows) == set(load_reproduction(name, "paper").rows)
+    assert set(shown.rows) == set(load(name, "paper").rows)
 
 
 def test_flesds_table_has_the_papers_settings():
@@ -96,11 +104,11 @@ def test_flesds_centralized_row_is_one_run_for_all_splits():
 
 
 def test_flesds_minimum_is_over_clients():
-    assert cell_of(load_reproduction("flesd-table1", "cpu"), "Min-Local", "CIFAR10 α=1").take == "minimum"
+    assert cell_of(load("flesd-table1", "cpu"), "Min-Local", "CIFAR10 α=1").take == "minimum"
 
 
 def test_flesds_figures_keep_what_they_hold_fixed():
-    shown = load_reproduction("flesd-figure4", "paper")
+    shown = load("flesd-figure4", "paper")
     for cell in shown.cells:
         column = next(column for name, column in shown.columns.items() if name == cell.column)
         config = cell.config(0)
@@ -137,20 +145,20 @@ def test_fedfoas_tables_have_the_papers_settings():
     assert (config.method.warm_up, config.method.strength, config.method.normalize) == (5, 0.01, False)
     assert (config.partition.name, config.clients.number) == ("iid", 4)
     assert paper("fedfoa-table2", "BYOL", "Avg.").data.name == "cifar100"
-    shown = load_reproduction("fedfoa-table1", "paper")
+    shown = load("fedfoa-table1", "paper")
     takes = [cell_of(shown, "BYOL", column).take for column in shown.columns]
     assert takes == ["client-0", "client-1", "client-2", "client-3", "mean"]
 
 
 def test_fcls_fine_tuning_starts_from_the_first_runs_encoder_with_its_labels():
-    cell = cell_of(load_reproduction("fcl-table3", "paper"), "Proposed (FCL)", "Non-1 CIFAR100 1%")
+    cell = cell_of(load("fcl-table3", "paper"), "Proposed (FCL)", "Non-1 CIFAR100 1%")
     first = cell.config(3)
     second = cell.second(first, Path("/runs/first"))
     assert second is not None
     assert (second.model.start, second.clients.labeled, second.seed) == (Path("/runs/first"), 0.01, 3)
     assert (second.data, second.partition) == (first.data, first.partition)
     assert second.model.encoder == first.model.encoder == "resnet18"
-    alone = cell_of(load_reproduction("fcl-table3", "paper"), "FedAvg (Supervised)", "IID CIFAR10 10%").then
+    alone = cell_of(load("fcl-table3", "paper"), "FedAvg (Supervised)", "IID CIFAR10 10%").then
     assert alone is not None
     assert not alone.pretrained
 
@@ -202,7 +210,7 @@ PUBLISHED = [
 
 @pytest.mark.parametrize(("name", "row", "column", "number"), PUBLISHED)
 def test_published_numbers_are_the_papers(name: str, row: str, column: str, number: float | None):
-    assert cell_of(load_reproduction(name, "paper"), row, column).published == number
+    assert cell_of(load(name, "paper"), row, column).published == number
 
 
 @pytest.mark.parametrize("name", ["fedfoa-table1", "fedfoa-table2"])
@@ -309,6 +317,43 @@ def test_agreement_is_of_cells_that_have_both_numbers(tmp_path: Path):
     assert agreement.cells == 3
     assert agreement.kendall == pytest.approx(-1 / 3, abs=1e-12)  # one pair of three agrees
     assert agreement.columns == {"x": 1.0, "y": None}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "expected"),
+    [
+        ("flesd-figure4", (), {"cifar10 for cifar100"}),
+        ("fedfoa-figure4", (), {"cifar10 for cifar100, knn for linear"}),
+        ("fedfoa-figure5", ("data.name=parquet", "data.path=/x"), {"cifar10 for cifar100"}),
+        ("fedca-table1", (), set()),
+        ("fedca-table1", ("data.name=parquet", "data.path=/x"), set()),
+        ("fedca-table1", ("data.name=digits",), {"digits for cifar10"}),
+        ("fcl-table3", (), set()),
+        ("fedca-table3", (), set()),
+        ("flesd-figure2", (), set()),
+        ("fedfoa-table3", (), set()),
+    ],
+)
+def test_numbers_of_another_dataset_or_score_are_known(name: str, settings: tuple[str, ...], expected: set[str]):
+    assert set(unlike(name, load(name, "cpu"), settings).values()) == expected
+
+
+def test_papers_sizes_are_of_what_was_published_but_for_the_monitors_curves():
+    for name in NAMES:
+        expected = {"knn for linear"} if name == "fedfoa-figure4" else set()
+        assert set(unlike(name, load(name, "paper"), ()).values()) == expected
+
+
+def test_what_is_unlike_has_no_difference_and_no_part_in_the_order():
+    reproduction = load("fedca-table1", "cpu")
+    first, second = (replace(cell, published=10.0) for cell in reproduction.cells[:2])
+    cells = [CellResult.of(first, [], [1.0]), CellResult.of(second, [], [2.0], unlike="cifar10 for cifar100")]
+    results = ReproductionResults.of(reproduction, cells)
+    assert results.agreement.cells == 1
+    assert [cell.difference for cell in results.cells] == [-9.0, None]
+    assert describe(cells[1]) == "2.00 [10]"
+    assert results.notes[-1].endswith("the published: cifar10 for cifar100.")
+    assert results.notes[-1] in results.remarks()
 
 
 def test_docs_name_every_reproduction():

@@ -7,12 +7,13 @@ from typing import Any
 
 import yaml
 
+from rayfed_ssl.reports.sweep_results import TrialResult
 from tune.sweeps.definition.schema import Sweep
 from tune.sweeps.execution.directory import SweepDirectory
 from tune.sweeps.execution.runner import open_queue
 from tune.sweeps.execution.segments import outcome_of
 from tune.sweeps.execution.trial_table import write_rows
-from tune.sweeps.results.trial_results import TrialResult, results_of
+from tune.sweeps.results.trial_results import results_of
 from tune.sweeps.search.search import Outcome, Search, Segment
 
 TINY = {

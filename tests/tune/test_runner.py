@@ -1,4 +1,4 @@
-"""Sweeps on Ray: the same results whatever runs side by side, is killed or is gone on with; each run is made once."""
+"""Sweeps on Ray: the same results whatever runs side by side, is killed or resumed; each run is made once."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ from rayfed_ssl.records.run_record import RunRecord
 from tests.actors.conftest import killing
 from tests.conftest import tiny_tree
 from tune.sweeps.execution.directory import SweepDirectory
-from tune.sweeps.execution.runner import run_sweep
+from tune.sweeps.execution.runner import run_sweep, run_sweep_here
 from tune.sweeps.execution.trial_table import read_rows
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -66,7 +66,7 @@ def begin(directory: Path, *overrides: str, **tree: Any) -> SweepDirectory:
 
 
 def result(directory: SweepDirectory) -> list[dict[str, Any]]:
-    """What a sweep found, without times, and the digest of each run's final state."""
+    """The rows of a sweep, without times, and the digest of each run's final state."""
     rows = read_rows(directory.path / "trials.parquet")
     for row in rows:
         del row["seconds"]
@@ -82,9 +82,9 @@ def digest(run: Path) -> str | None:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What the sweep that adapts gives, one trial at a time."""
+    """What the sweep that adapts gives in this process, one run after the other."""
     directory = begin(tmp_path_factory.mktemp("undisturbed"), **ADAPTS)
-    run_sweep(directory, concurrency=1)
+    run_sweep_here(directory)
     return result(directory)
 
 
@@ -94,18 +94,10 @@ def test_a_sweep_stops_some_trials_and_completes_others(undisturbed):
     assert all(row["round"] == (2 if row["state"] == "complete" else 1) for row in undisturbed)
 
 
-def test_side_by_side_trials_give_the_same_results(undisturbed, tmp_path):
+def test_parallel_interrupted_and_killed_trials_give_the_same_results_and_make_no_run_twice(undisturbed, tmp_path):
     directory = begin(tmp_path, **ADAPTS)
-    run_sweep(directory, concurrency=4)
-    assert result(directory) == undisturbed
-
-
-def test_an_interrupted_sweep_goes_on_to_the_same_results_and_makes_no_run_twice(undisturbed, tmp_path):
-    directory = begin(tmp_path, **ADAPTS)
-    told: list[str] = []
 
     def interrupt(line: str) -> None:
-        told.append(line)
         if "): complete" in line:
             raise KeyboardInterrupt
 
@@ -117,43 +109,37 @@ def test_an_interrupted_sweep_goes_on_to_the_same_results_and_makes_no_run_twice
     assert is_idle()  # nothing is held for trials that were interrupted
     again = SweepDirectory.open(directory.path)
     assert again.record.finished is None
-    run_sweep(again, concurrency=2)
+    with killing("ImplicitFunc.train", 1) as killed:
+        run_sweep(again, concurrency=4)
+    assert killed
     assert result(again) == undisturbed
     assert {run: (run / "run.json").stat().st_mtime_ns for run in done} == before
-    assert SweepDirectory.open(directory.path).record.finished is not None
-
-
-def test_a_trial_whose_process_is_killed_goes_on(undisturbed, tmp_path):
-    directory = begin(tmp_path, **ADAPTS)
-    with killing("ImplicitFunc.train", 1) as killed:
-        run_sweep(directory, concurrency=1)
-    assert killed
+    record, lines = SweepDirectory.open(directory.path).record, list[str]()
+    assert record.finished is not None
+    run_sweep(SweepDirectory.open(directory.path), say=lines.append)  # runs nothing
     assert result(directory) == undisturbed
-
-
-def test_a_finished_sweep_that_is_gone_on_with_runs_nothing(tmp_path):
-    directory = begin(tmp_path, search="grid", space={"method.mu": [0.1, 1.0]}, maximize="knn")
-    run_sweep(directory)
-    first, told, record = result(directory), list[str](), SweepDirectory.open(directory.path).record
-    run_sweep(SweepDirectory.open(directory.path), say=told.append)
-    assert result(directory) == first
     assert SweepDirectory.open(directory.path).record == record
-    assert not any("round" in line for line in told if line.startswith("trial 0, seed"))
+    assert not any("seed" in line for line in lines)
 
 
 def test_trials_with_actors_of_their_own_never_wait_for_each_other_and_give_the_same_bits(tmp_path):
     space = {"method.mu": [0.1, 1.0, 3.0]}
-    alone = begin(tmp_path / "alone", search="grid", space=space, maximize="knn")
-    run_sweep(alone, concurrency=1)
+    alone = begin(tmp_path / "alone", search="grid", space=space, maximize="knn", set={"rounds": 1})
+    run_sweep_here(alone)
     federated = begin(
-        tmp_path / "federated", "engine.executor=ray", "engine.actors=2", search="grid", space=space, maximize="knn"
+        tmp_path / "federated",
+        *("engine.executor=ray", "engine.actors=2"),
+        search="grid",
+        space=space,
+        maximize="knn",
+        set={"rounds": 1},
     )
     run_sweep(federated, concurrency=4)  # four CPUs hold two federations of two actors
     assert result(federated) == result(alone)
 
 
 def test_what_fails_outside_the_trials_ends_the_sweep_and_is_not_swallowed_by_tune(tmp_path):
-    directory = begin(tmp_path, search="grid", space={"method.mu": [0.1, 1.0, 3.0]}, maximize="knn")
+    directory = begin(tmp_path, search="grid", space={"method.mu": [0.1]}, maximize="knn", set={"rounds": 1})
 
     def full(line: str) -> None:
         raise OSError(28, "No space left on device")
@@ -162,41 +148,24 @@ def test_what_fails_outside_the_trials_ends_the_sweep_and_is_not_swallowed_by_tu
         run_sweep(directory, concurrency=1, say=full)
 
 
-def test_impossible_settings_fail_alone_and_at_once(tmp_path):
-    directory = begin(
-        tmp_path, search="grid", space={"clients.number": [3, 100000], "engine.threads": [1, 64]}, maximize="knn"
-    )
-    run_sweep(directory)
+def test_impossible_settings_fail_alone_and_what_a_machine_refused_another_may_run(tmp_path, monkeypatch):
+    space = {"clients.number": [3, 100000], "engine.threads": [1, 64]}
+    directory = begin(tmp_path, search="grid", space=space, maximize="knn", set={"rounds": 1})
+    with monkeypatch.context() as refusing:
+        refusing.setattr("rayfed_ssl.engine.federation.Federation.check_ready", refuse)
+        run_sweep(directory, concurrency=1)
+    assert read_rows(directory.path / "trials.parquet")[0]["reason"] == "the data are not mounted"
+    again = SweepDirectory.open(directory.path)
+    assert not again.is_complete()
+    run_sweep(again)
     rows = read_rows(directory.path / "trials.parquet")
     assert [row["state"] for row in rows] == ["complete", "failed", "failed", "failed"]
     assert "a trial takes 64 cores, and no machine has more than 4: lower engine.threads" in rows[1]["reason"]
     assert all("\n" not in row["reason"] for row in rows[1:])
 
 
-def test_what_a_machine_refused_another_may_run(tmp_path, monkeypatch):
-    directory = begin(tmp_path, search="grid", space={"method.mu": [0.1, 1.0]}, maximize="knn")
-    with monkeypatch.context() as refusing:
-        refusing.setattr("rayfed_ssl.engine.federation.Federation.check_ready", refuse)
-        run_sweep(directory, concurrency=1)
-    assert [row["reason"] for row in read_rows(directory.path / "trials.parquet")] == ["the data are not mounted"] * 2
-    again = SweepDirectory.open(directory.path)
-    assert not again.is_complete()
-    run_sweep(again, concurrency=1)
-    assert [row["state"] for row in read_rows(directory.path / "trials.parquet")] == ["complete", "complete"]
-    assert SweepDirectory.open(directory.path).is_complete()
-
-
 def refuse(federation: object) -> None:
     raise ConfigError("the data are not mounted")
-
-
-def test_equal_runs_of_several_trials_are_made_once(tmp_path):
-    space = {"system": {"variants": {"A": {}, "B": {"set": {"evaluation.knn.neighbors": 200}}}}}
-    directory = begin(tmp_path, search="grid", space=space, maximize="knn", set={"evaluation.knn.neighbors": 200})
-    run_sweep(directory)
-    rows = read_rows(directory.path / "trials.parquet")
-    assert rows[0]["run"] == rows[1]["run"]
-    assert len(list(directory.runs.iterdir())) == 1
 
 
 def test_two_processes_do_not_run_one_sweep(tmp_path):
@@ -205,16 +174,7 @@ def test_two_processes_do_not_run_one_sweep(tmp_path):
         run_sweep(SweepDirectory.open(directory.path))
 
 
-def test_other_points_than_before_are_refused(tmp_path):
-    directory = begin(tmp_path, search="grid", space={"method.mu": [0.1]}, maximize="knn")
-    run_sweep(directory)
-    directory.record.points = [{"method.mu": 0.2}]
-    directory.save()
-    with pytest.raises(ConfigError, match=r"trial 0 was .*0\.2.* and would now be .*0\.1"):
-        run_sweep(SweepDirectory.open(directory.path))
-
-
-def test_a_sweep_that_was_killed_goes_on_to_the_same_table(undisturbed, tmp_path):
+def test_a_sweep_that_was_killed_is_resumed_to_the_same_table(undisturbed, tmp_path):
     file, out = write(tmp_path, **ADAPTS), tmp_path / "sweep"
     command = [sys.executable, "-m", "tune.cli", "sweep"]
     process = subprocess.Popen(
@@ -227,10 +187,10 @@ def test_a_sweep_that_was_killed_goes_on_to_the_same_table(undisturbed, tmp_path
     process.kill()
     process.wait()
     assert SweepDirectory.open(out).record.finished is None
-    ended = subprocess.run(
+    resumed = subprocess.run(
         [*command, "--resume", str(out), "--quiet"], capture_output=True, text=True, timeout=300, check=False
     )
-    assert ended.returncode == 0, ended.stderr
+    assert resumed.returncode == 0, resumed.stderr
     assert result(SweepDirectory.open(out)) == undisturbed
 
 
@@ -243,7 +203,7 @@ def test_a_sweep_whose_ray_died_ends_in_a_line(tmp_path):
     process.stderr.readline()
     (raylet,) = [child for child in psutil.Process(process.pid).children() if child.name() == "raylet"]
     raylet.kill()
-    told = process.stderr.read()
+    message = process.stderr.read()
     assert process.wait(timeout=120) == 3
-    assert "error: Ray's raylet on this machine died" in told
-    assert f"resume with: rayfed-ssl sweep --resume {out}" in told
+    assert "error: Ray's raylet on this machine died" in message
+    assert f"resume with: rayfed-ssl sweep --resume {out}" in message

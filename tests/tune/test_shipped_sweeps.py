@@ -1,5 +1,6 @@
 """The sweeps that come with the package: all load, all points resolve, and settings and grids are the papers'."""
 
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -19,6 +20,7 @@ NAMES = [
     *("flesd-rounds-cpu", "fedprox-mu-cpu", "flesd-tpe-cpu", "flesd-random-cpu", "flesd-upload-cpu"),
     "digits",
 ]
+OTHER_PAPERS = ("fedca", "fcl", "fedfoa")
 SMALL = [name for name in NAMES if name.endswith("-cpu")]
 
 
@@ -38,6 +40,7 @@ def begun(sweep: Sweep) -> Sweep:
     return sweep.model_copy(update={"settings": sweep.settings | {"rounds": 10}})
 
 
+@cache
 def configs(name: str) -> list[Config]:
     sweep = begun(load_sweep(name))
     return [config_of(sweep, point, sweep.seeds[0]) for point in points_of(sweep)]
@@ -47,8 +50,8 @@ def at(name: str, seed: int = 0, **point: Any) -> dict[str, Any]:
     """Resolve the point of a sweep that has these values; "__" stands for a dot."""
     sweep = begun(load_sweep(name))
     wanted = {key.replace("__", "."): value for key, value in point.items()}
-    (found,) = [one for one in points_of(sweep) if wanted.items() <= one.items()]
-    return plain(config_of(sweep, found, seed))
+    (chosen,) = [candidate for candidate in points_of(sweep) if wanted.items() <= candidate.items()]
+    return plain(config_of(sweep, chosen, seed))
 
 
 def cell(name: str, size: str, row: str, column: str) -> dict[str, Any]:
@@ -85,11 +88,11 @@ def test_every_point_resolves_and_measures_what_is_sought(name: str):
 
 
 def test_flesds_schemes_of_communication_share_their_local_epochs():
-    found = configs("flesd-rounds")
-    assert {config.rounds for config in found} == {1, 2, 4, 10, 20, 40}
-    assert {config.rounds * config.epochs for config in found} == {200}
-    assert {config.partition.alpha for config in found} == {100, 1, 0.01}
-    assert len(found) == 2 * 6 * 3
+    resolved = configs("flesd-rounds")
+    assert {config.rounds for config in resolved} == {1, 2, 4, 10, 20, 40}
+    assert {config.rounds * config.epochs for config in resolved} == {200}
+    assert {config.partition.alpha for config in resolved} == {100, 1, 0.01}
+    assert len(resolved) == 2 * 6 * 3
     small = configs("flesd-rounds-cpu")
     assert {config.rounds * config.epochs for config in small} == {20}
     assert len(small) * len(load_sweep("flesd-rounds-cpu").seeds) == 2 * 4 * 2
@@ -105,14 +108,9 @@ def test_fedprox_takes_the_rounds_of_fedavg_and_has_the_papers_mu():
         assert {config.method.mu for config in configs(sweep.name)} == {0.001, 0.01, 0.1, 1}
 
 
-@pytest.mark.parametrize("name", ["flesd-rounds", "flesd-temperature", "flesd-queue", "flesd-sparsity", "fedprox-mu"])
-def test_flesds_sweeps_run_over_the_papers_splits(name: str):
-    assert {config.partition.alpha for config in configs(name)} == {100, 1, 0.01}
-
-
-@pytest.mark.parametrize("name", ["fedca", "fcl", "fedfoa"])
-def test_the_other_papers_sweeps_run_over_the_same_splits(name: str):
-    assert {config.partition.alpha for config in configs(name)} == {100, 1, 0.01}
+def test_sweeps_at_the_papers_size_run_over_flesds_splits():
+    for name in ("flesd-rounds", "flesd-temperature", "flesd-queue", "flesd-sparsity", "fedprox-mu", *OTHER_PAPERS):
+        assert {config.partition.alpha for config in configs(name)} == {100, 1, 0.01}
 
 
 def test_settings_of_the_papers_size_are_those_of_the_reproductions():
@@ -216,10 +214,10 @@ def test_the_search_runs_over_orders_of_magnitude_and_stops_early():
 
 
 def test_the_offline_sweep_is_short_and_needs_no_files():
-    found = configs("digits")
-    assert 4 <= len(found) <= 6
-    assert {config.data.name for config in found} == {"digits"}
-    assert {config.rounds * config.epochs for config in found} == {16}
+    resolved = configs("digits")
+    assert 4 <= len(resolved) <= 6
+    assert {config.data.name for config in resolved} == {"digits"}
+    assert {config.rounds * config.epochs for config in resolved} == {16}
 
 
 def test_sweeps_are_listed_with_their_trials_and_seeds(cli):

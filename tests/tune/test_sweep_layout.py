@@ -4,10 +4,11 @@ import random
 
 import pytest
 
+from rayfed_ssl.reports.sweep_results import ScoreResult
 from tests.tune.swept import ended, result, row
 from tune.sweeps.definition.files import load_sweep
 from tune.sweeps.results.table import markdown_lines, table_of
-from tune.sweeps.results.trial_results import Measured, best_of, front_of, results_of
+from tune.sweeps.results.trial_results import best_of, front_of, results_of, unit_of
 
 
 def sweep_of(space, **others):
@@ -59,7 +60,7 @@ def test_the_front_is_what_no_other_trial_beats():
     ],
 )
 def test_values_are_written_as_mean_and_deviation_of_a_sample(score, values, text):
-    assert Measured(tuple(values)).text(score) == text
+    assert ScoreResult.of(values).over_seeds().text(unit_of(score), symbol=False) == text
 
 
 def test_a_table_has_the_values_of_the_file_and_the_best_of_each_column_is_bold():

@@ -10,11 +10,12 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.html.sources import open_sources
 from rayfed_ssl.reports.sweep_results import SweepResults
-from tests.tune.swept import FRONT, TINY, begin, go_on
+from tests.tune.swept import FRONT, TINY, begin
 from tune.sweeps.definition.files import load_sweep
 from tune.sweeps.definition.trial_configs import config_of
 from tune.sweeps.execution.directory import SweepDirectory
 from tune.sweeps.results.best_recipe import recipe_of
+from tune.sweeps.results.remarks import leak_warnings
 from tune.sweeps.results.summary import print_results, summarize_sweep, write_results
 
 HELD_OUT = 8
@@ -174,31 +175,22 @@ def test_a_recipe_is_yaml_with_a_comment_of_one_line_each(front):
         assert yaml.safe_load(file.read_text())["evaluation"]["linear"] == {"epochs": 2}
 
 
-def test_an_encoder_that_may_have_seen_the_held_out_samples_is_told(tmp_path):
-    grid = {"space": {"rounds": [1, 2]}, "maximize": "knn"}
-    first = begin(tmp_path / "first", grid)
-    go_on(first)
-    other = begin(tmp_path / "other", grid | {"set": {"data.validation": 0.3}})
-    go_on(other)
-    starts = [sorted(sweep.runs.iterdir())[0] for sweep in (first, other)]
-    again = begin(tmp_path / "again", {"space": {"model.start": [str(start) for start in starts]}, "maximize": "knn"})
-    go_on(again)
-    (told,) = [line for line in write_results(again).remarks if "may have seen" in line]
-    assert told.startswith(str(starts[1]))
-    assert "was not trained with the same samples held out" in told
-    third = begin(
-        tmp_path / "third", {"space": {"rounds": [1]}, "maximize": "knn", "set": {"model.start": str(starts[1])}}
-    )
-    go_on(third)
-    fourth = begin(tmp_path / "fourth", grid | {"set": {"model.start": str(sorted(third.runs.iterdir())[0])}})
-    go_on(fourth)
-    (told,) = [line for line in summarize_sweep(fourth).remarks if "may have seen" in line]
-    assert told.startswith(str(starts[1]))
-    for start in starts:
-        (start / "run.json").unlink()
-    assert (
-        sum("does not say what it was trained on; it may have" in line for line in summarize_sweep(again).remarks) == 2
-    )
+def test_encoders_that_may_have_seen_the_held_out_samples_are_named(tmp_path):
+    def summary(name, fingerprint, start=None):
+        file = None if start is None else {"file": str(tmp_path / start / "checkpoints" / "2" / "encoder.pt")}
+        content = {"data": {"fingerprint": fingerprint}, "start": file}
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text(json.dumps(content))
+        return content
+
+    summary("same", "a"), summary("other", "b"), summary("from-other", "a", "other")
+    assert leak_warnings([summary("first", "a", "same")]) == []
+    for name, start in (("second", "other"), ("third", "from-other")):  # directly, or over another run
+        (warning,) = leak_warnings([summary(name, "a", start)])
+        assert warning.startswith(str(tmp_path / "other"))
+        assert "was not trained with the same samples held out" in warning
+    (warning,) = leak_warnings([summary("fourth", "a", "nowhere")])
+    assert "does not say what it was trained on; it may have" in warning
 
 
 def test_runs_of_several_versions_are_told(swept_grid, tmp_path):
@@ -207,5 +199,5 @@ def test_runs_of_several_versions_are_told(swept_grid, tmp_path):
     file = next(directory.runs.glob("*/run.json"))
     summary = json.loads(file.read_text())
     file.write_text(json.dumps(summary | {"versions": summary["versions"] | {"torch": "2.0"}}))
-    (told,) = [line for line in summarize_sweep(directory).remarks if "several versions" in line]
-    assert "torch 2.0 and " in told
+    (warning,) = [line for line in summarize_sweep(directory).remarks if "several versions" in line]
+    assert "torch 2.0 and " in warning

@@ -12,10 +12,13 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.round_loop import ServerError
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.run_record import RunRecord
+from tests.tune.swept import begin
 from tests.tune.test_search import KINDS, answer, sweep
 from tune.sweeps.execution.resources import TrialResources
+from tune.sweeps.execution.runner import run_sweep_here
 from tune.sweeps.execution.scores import scores_after, why_none
 from tune.sweeps.execution.segments import DataCheck, SegmentQueue, run_segment
+from tune.sweeps.execution.trial_table import read_rows
 from tune.sweeps.execution.tune_trials import SegmentSearcher
 from tune.sweeps.search.search import Outcome, Search
 
@@ -116,3 +119,15 @@ def test_a_disk_error_ends_the_sweep_and_is_not_recorded(tmp_path):
     assert isinstance(searcher.error, OSError)
     assert searcher.suggest("b") == "FINISHED"
     assert not failures
+
+
+def test_equal_runs_of_several_trials_are_made_once_and_other_points_than_before_are_refused(tmp_path):
+    space = {"system": {"variants": {"A": {}, "B": {"set": {"evaluation.knn.neighbors": 200}}}}}
+    directory = begin(tmp_path, {"space": space, "maximize": "knn", "set": {"rounds": 1}})
+    run_sweep_here(directory)
+    rows = read_rows(directory.path / "trials.parquet")
+    assert rows[0]["run"] == rows[1]["run"]
+    assert len(list(directory.runs.iterdir())) == 1
+    directory.record.points[0] = {"system": "C"}
+    with pytest.raises(ConfigError, match=r"trial 0 was .*'C'.* and would now be .*'A'"):
+        run_sweep_here(directory)

@@ -3,6 +3,7 @@
 import os
 import shlex
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -83,7 +84,7 @@ def _print_size(source: str, overrides: list[str], inherited: dict[str, Any], as
     sweep = load_sweep(source, *overrides)
     size = size_of(sweep.model_copy(update={"settings": sweep.settings | inherited}))
     if as_json:
-        print_json(size.plain())
+        print_json(asdict(size))
         return
     for line in size.lines():
         typer.echo(line)

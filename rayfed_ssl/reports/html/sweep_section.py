@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-from rayfed_ssl.formats import MeanStd
 from rayfed_ssl.reports.html.figure import FigureWriter, RenderedFigure
 from rayfed_ssl.reports.html.page import Card, PageSection
 from rayfed_ssl.reports.html.sources import ReportedSweep
 from rayfed_ssl.reports.html.tables import MISSING, PageCell, PageTable
-from rayfed_ssl.reports.sweep_results import GoalResult, SweepResults, TableResult, TrialEntry
+from rayfed_ssl.reports.sweep_results import GoalResult, SweepResults, TableResult, TrialResult
 
 TITLES = {
     "curve": "{} over {}",
@@ -57,7 +56,7 @@ def _cards(sweep: ReportedSweep) -> list[Card]:
     return [*cards, Card("Trials", f"{len(results.trials)} of {results.search.trials}", counts)]
 
 
-def _name(trial: TrialEntry) -> str:
+def _name(trial: TrialResult) -> str:
     return f"{trial.number}: {trial.label}"
 
 
@@ -70,7 +69,7 @@ def _layout(table: TableResult) -> PageTable:
     return PageTable.of(table.title, table.head, rows)
 
 
-def _trials(caption: str, results: SweepResults, trials: list[TrialEntry]) -> PageTable:
+def _trials(caption: str, results: SweepResults, trials: list[TrialResult]) -> PageTable:
     """List trials with all that they have come to."""
     rows = []
     for trial in trials:
@@ -82,11 +81,10 @@ def _trials(caption: str, results: SweepResults, trials: list[TrialEntry]) -> Pa
     return PageTable.of(caption, heads + ["recipe"] * bool(results.recipes), rows)
 
 
-def _value(trial: TrialEntry, goal: GoalResult) -> PageCell:
+def _value(trial: TrialResult, goal: GoalResult) -> PageCell:
     """Show what a trial has come to by a goal, mean ± standard deviation over seeds."""
     value = trial.values.get(goal.score)
-    over_seeds = None if value is None else MeanStd(value.mean, value.std, len(trial.seeds))
-    return PageCell.mean_std(over_seeds, goal.unit)
+    return PageCell.mean_std(None if value is None else value.over_seeds(), goal.unit)
 
 
 def _figures(sweep: ReportedSweep, writer: FigureWriter, origin: str) -> list[RenderedFigure]:

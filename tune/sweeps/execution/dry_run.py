@@ -1,7 +1,6 @@
 """`rayfed-ssl sweep --dry-run`: the trials, runs and rounds of a sweep, and which of its trials are impossible."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
@@ -33,10 +32,6 @@ class SweepSize:
     rounds: int
     upper_bound: bool
     impossible: dict[str, str]
-
-    def plain(self) -> dict[str, Any]:
-        """The size as JSON."""
-        return asdict(self)
 
     def lines(self) -> list[str]:
         """Write it for people."""

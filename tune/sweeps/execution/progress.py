@@ -10,12 +10,7 @@ from tune.sweeps.search.search import Trial
 
 
 class SweepProgress:
-    """Prints the progress of a sweep.
-
-    Args:
-        sweep: Which.
-        say: Prints a line.
-    """
+    """Prints the progress of a sweep by `say`, a line at a time."""
 
     def __init__(self, sweep: Sweep, say: Callable[[str], None]) -> None:
         self._sweep, self._say = sweep, say
@@ -23,12 +18,7 @@ class SweepProgress:
         self._num_ended = self._num_run = self._num_on_disk = 0
 
     def segment_ended(self, end: SegmentEnd, total: int) -> None:
-        """A run reached a rung or its end, or failed.
-
-        Args:
-            end: Which, and its outcome.
-            total: Trials of the sweep.
-        """
+        """A run reached a rung or its end, or failed; `total` is the sweep's number of trials."""
         segment, outcome = end.segment, end.outcome
         if end.on_disk:
             self._num_on_disk += 1

@@ -25,12 +25,7 @@ Bundles = list[Bundle]
 
 @dataclass
 class TrialResources:
-    """Reserves resources of machines for trials.
-
-    Args:
-        nodes: The machines.
-        shared: Directory for what the server of several trials starts from alike.
-    """
+    """Reserves resources of machines for trials; `shared` is a directory for what servers of several trials start from."""
 
     nodes: Sequence[Node]
     shared: Path | None = None
@@ -46,14 +41,6 @@ class TrialResources:
         if key not in self._placed:
             self._placed[key] = self._place(config)
         return self._placed[key]
-
-    def check(self, config: Config) -> None:
-        """Refuse a trial that could never start.
-
-        Raises:
-            ConfigError: It cannot be run, or takes more than the machines have.
-        """
-        self.placed(config)
 
     def _place(self, config: Config) -> tuple[Config, Bundles]:
         if self.shared is not None and config.engine.shared is None:

@@ -36,12 +36,7 @@ HEALTH_INTERVAL = 2.0
 
 
 class Recorder:
-    """Writes down the state of a search while it runs.
-
-    Args:
-        directory: Where.
-        search: Whose.
-    """
+    """Writes down the state of a search while it runs."""
 
     def __init__(self, directory: SweepDirectory, search: Search) -> None:
         self._directory, self._search = directory, search
@@ -120,7 +115,7 @@ def run_sweep(
         try:
             resources = TrialResources(cluster.nodes(), directory.path.resolve() / "shared")
             with open_queue(directory, say) as queue:
-                queue.check = resources.check
+                queue.check = resources.placed
                 first = queue.next()  # what is on disk is answered before anything is started
                 if first is not None:
                     directory.record.finished = None

@@ -15,10 +15,10 @@ def scores_after(
     """Read what a run had come to after a round.
 
     Args:
-        directory: The run.
+        directory: The run, which may have reached later rounds.
         names: Scores, or bytes.
         take: Of which encoder; None takes the global one, or the clients' mean.
-        round: Which; the run may have gone on since.
+        round: Which.
         whole: Whether the run must be finished, scores included.
 
     Returns:
@@ -49,7 +49,7 @@ def why_none(directory: Path, names: Iterable[str], take: str | None, round: int
         if participants:
             return f"{name} is of {', '.join(participants)} in this method, which take: {take} does not mean: leave take out"
         return f"{directory.name} has no score {name} after round {round}: see `rayfed-ssl list protocols`"
-    return f"{directory.name} has not come to its end: go on with the sweep"
+    return f"{directory.name} has not come to its end: resume the sweep"
 
 
 def _bytes(record: RunRecord, name: str, round: int) -> float:

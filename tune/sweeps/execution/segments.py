@@ -145,7 +145,7 @@ class SegmentQueue:
     search: Search
     folder: Path
     failures: dict[str, str] = field(default_factory=dict)
-    check: Callable[[Config], None] = lambda config: None
+    check: Callable[[Config], object] = lambda config: None
     confirm: Callable[[Path, Config], None] = lambda directory, config: None
     on_end: Callable[[SegmentEnd], None] = lambda end: None
     on_change: Callable[[], None] = lambda: None

@@ -35,11 +35,7 @@ DIED = "its process died, in every attempt"
 
 
 def trainable(config: dict[str, Any]) -> None:
-    """Run a segment in a process of Tune's, and report its outcome.
-
-    Args:
-        config: The segment as JSON, as Tune would take settings and scores apart.
-    """
+    """Run a segment in a process of Tune's; it comes and goes as JSON, as Tune would take settings and scores apart."""
     segment = json.loads(config["segment"])
     directory, until = Path(segment["directory"]), segment["until"]
     try:

@@ -7,12 +7,13 @@ from typing import Any
 
 import yaml
 
+from rayfed_ssl.reports.sweep_results import TrialResult
 from rayfed_ssl.storage.filesystem import write_atomically
 from tune.sweeps.definition.schema import Sweep
 from tune.sweeps.definition.space import Point
 from tune.sweeps.definition.trial_configs import settings_of
 from tune.sweeps.results.remarks import BEST
-from tune.sweeps.results.trial_results import TrialResult
+from tune.sweeps.results.trial_results import scores_text
 
 _OWN_FILES = re.compile(r"best\.yaml|pareto-\d+\.yaml")
 """Names of the files that are written here, and removed when the best trial has changed."""
@@ -27,13 +28,6 @@ def write_recipes(
     directory: Path, sweep: Sweep, best: TrialResult | None, front: Sequence[TrialResult], chosen_by: str
 ) -> dict[int, str]:
     """Write the recipe of the best trial and of those on the Pareto front; earlier recipes are removed.
-
-    Args:
-        directory: Where they go.
-        sweep: Whose trials these are.
-        best: The best by the first goal.
-        front: The Pareto front; empty where there is one goal.
-        chosen_by: What the scores are of, for a reader.
 
     Returns:
         File names on the front by number of the trial.
@@ -55,7 +49,7 @@ def _comment(sweep: Sweep, trial: TrialResult, chosen_by: str, name: str) -> str
     seeds = f"seeds {', '.join(map(str, trial.seeds))}" if len(trial.seeds) > 1 else f"seed {trial.seeds[0]}"
     lines = [
         f"{kind} of the sweep {sweep.name} ({sweep.heading}): trial {trial.number}, {trial.label}.",
-        f"Its scores there: {trial.scores_text(sweep.goals)} ({seeds}), {chosen_by}.",
+        f"Its scores there: {scores_text(trial, sweep.goals)} ({seeds}), {chosen_by}.",
     ]
     if sweep.selection == "validation":
         lines.append("This run trains on the held-out samples as well, and is measured on the test set.")

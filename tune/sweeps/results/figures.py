@@ -18,11 +18,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
 from rayfed_ssl.reports.figures import METHOD_STYLES
+from rayfed_ssl.reports.sweep_results import TrialResult
 from rayfed_ssl.storage.filesystem import write_atomically
 from tune.sweeps.definition.schema import BYTES, Goal, Sweep
 from tune.sweeps.definition.space import Range, value_text
 from tune.sweeps.results.table import SEED, Entry, Key, best_entry, is_continuous, key_of, keys_of, places_of
-from tune.sweeps.results.trial_results import TrialResult, front_of, heading, unit_of
+from tune.sweeps.results.trial_results import front_of, heading, unit_of
 
 FOLDER = "figures"
 
@@ -67,7 +68,7 @@ def draw_sweep(sweep: Sweep, trials: Sequence[TrialResult], directory: Path) -> 
 def _own_drawings(sweep: Sweep, trials: Sequence[TrialResult]) -> Iterator[Drawing]:
     if sweep.figure.x is not None:
         for goal in sweep.goals:
-            if any(goal.score in trial.measured for trial in trials):
+            if any(goal.score in trial.values for trial in trials):
                 yield f"curve-{goal.score}", partial(draw_curves, sweep, trials, goal)
     if len(sweep.goals) == 2 and front_of(trials, sweep.goals):
         yield "trade-off", partial(draw_trade_off, sweep, trials)
@@ -121,7 +122,7 @@ def _curves(
     """Draw the lines of one panel; `best_entries` has its entries by line and x."""
     layout = sweep.figure
     assert layout.x is not None
-    scored = [trial for trial in trials if goal.score in trial.measured]
+    scored = [trial for trial in trials if goal.score in trial.values]
     xs, lines = _positions(sweep, scored, layout.x), keys_of(sweep, trials, layout.lines)
     dashes = [""] if is_continuous(sweep, layout.x) else DASHES
     for line, (color, marker), dash in zip(lines, cycle(METHOD_STYLES), cycle(dashes), strict=False):
@@ -139,8 +140,8 @@ def _curves(
 
 def _scaled(entries: Sequence[Entry], goal: Goal) -> tuple[list[float], list[float]]:
     """Means and spreads in the unit of the axis."""
-    measured = [entry.measured for entry in entries if entry.measured is not None]
-    return [_unit(goal) * one.mean for one in measured], [_unit(goal) * (one.std or 0.0) for one in measured]
+    values = [entry.value for entry in entries if entry.value is not None]
+    return [_unit(goal) * value.mean for value in values], [_unit(goal) * (value.std or 0.0) for value in values]
 
 
 def _positions(sweep: Sweep, trials: Sequence[TrialResult], name: str) -> dict[Key, float]:
@@ -188,18 +189,18 @@ def draw_trade_off(sweep: Sweep, trials: Sequence[TrialResult]) -> Figure:
     across, up = sorted(sweep.goals, key=lambda goal: (goal.score not in BYTES, goal.maximize))
     figure = Figure(figsize=(7, 4.4), layout="constrained")
     axes = figure.add_subplot()
-    scored = [trial for trial in trials if all(goal.score in trial.measured for goal in sweep.goals)]
-    front = sorted(front_of(trials, sweep.goals), key=lambda trial: trial.measured[across.score].mean)
-    steps = [_scaled([Entry(one, one.measured[goal.score]) for one in front], goal)[0] for goal in (across, up)]
+    scored = [trial for trial in trials if all(goal.score in trial.values for goal in sweep.goals)]
+    front = sorted(front_of(trials, sweep.goals), key=lambda trial: trial.values[across.score].mean)
+    steps = [_scaled([Entry(one, one.values[goal.score]) for one in front], goal)[0] for goal in (across, up)]
     axes.step(*steps, where="pre" if across.maximize else "post", color="0.5", label="Pareto front")
     groups, title = _grouped(sweep, scored)
     for (name, own), (color, marker) in zip(groups.items(), cycle(METHOD_STYLES), strict=False):
-        (x, wide), (y, high) = (_scaled([Entry(one, one.measured[g.score]) for one in own], g) for g in (across, up))
+        (x, wide), (y, high) = (_scaled([Entry(one, one.values[g.score]) for one in own], g) for g in (across, up))
         axes.errorbar(x, y, high, wide, color=color, marker=marker, linestyle="", capsize=2, label=name)
     _name_front(axes, front, steps)
     axes.margins(0.12)
     axes.set(xlabel=_axis(across), ylabel=_axis(up))
-    least, most = (function(trial.measured[across.score].mean for trial in scored) for function in (min, max))
+    least, most = (function(trial.values[across.score].mean for trial in scored) for function in (min, max))
     if across.score in BYTES and 0 < WIDE_RANGE * least <= most:
         axes.set_xscale("log")
         _plain_ticks(axes, True)

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from rayfed_ssl.errors import ConfigError, nearest
+from rayfed_ssl.reports.sweep_results import TrialResult
 from tune.sweeps.definition.files import load_sweep
 from tune.sweeps.definition.schema import Inheritance
 from tune.sweeps.definition.space import point_text
 from tune.sweeps.execution.directory import SweepDirectory
 from tune.sweeps.results.remarks import chosen_by, held_out_samples, read_summaries
-from tune.sweeps.results.trial_results import TrialResult, best_of, read_results
+from tune.sweeps.results.trial_results import best_of, read_results
 
 
 def inherited_settings(source: str, begin: Path | None) -> dict[str, Any]:

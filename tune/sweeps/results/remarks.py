@@ -6,8 +6,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from rayfed_ssl.reports.sweep_results import TrialResult
 from tune.sweeps.definition.schema import Sweep
-from tune.sweeps.results.trial_results import TrialResult, best_of, unit_of
+from tune.sweeps.results.trial_results import best_of, scores_text, unit_of
 
 BEST = "best.yaml"
 
@@ -16,12 +17,7 @@ RunSummary = Mapping[str, Any]
 
 
 def chosen_by(sweep: Sweep, held_out: Sequence[int]) -> str:
-    """Say which samples have decided.
-
-    Args:
-        sweep: Whose.
-        held_out: Numbers of held-out samples, one for each dataset; none where no run has started.
-    """
+    """Say which samples have decided; `held_out` are their numbers, one for each dataset, none if no run has started."""
     if sweep.selection == "test":
         return "chosen on the test set, as the sweep says: selection: test"
     counts = " or ".join(map(str, held_out))
@@ -29,17 +25,10 @@ def chosen_by(sweep: Sweep, held_out: Sequence[int]) -> str:
 
 
 def remarks_of(sweep: Sweep, trials: Sequence[TrialResult], held_out: Sequence[int], finished: bool) -> list[str]:
-    """Collect the remarks on a sweep's trials.
-
-    Args:
-        sweep: Whose results these are.
-        trials: Its trials.
-        held_out: As for `chosen_by`.
-        finished: Whether all trials have ended.
-    """
+    """Collect the remarks on a sweep's trials; `held_out` as for `chosen_by`, `finished` if all trials have ended."""
     lines, best = [_seeds_text(sweep)], best_of(trials, sweep.goals)
     if best is not None:
-        scores = best.scores_text(sweep.goals)
+        scores = scores_text(best, sweep.goals)
         lines.append(
             f"Best by {sweep.goals[0].score}: trial {best.number} ({best.label}): {scores}; its recipe is {BEST}."
         )

@@ -12,10 +12,11 @@ from typing import Any
 import typer
 
 from rayfed_ssl.formats import duration
+from rayfed_ssl.reports.sweep_results import TrialResult
 from tune.sweeps.definition.schema import Sweep
 from tune.sweeps.definition.space import point_text
 from tune.sweeps.execution.directory import SweepDirectory
-from tune.sweeps.results.trial_results import STATES, TrialResult, best_of, read_results
+from tune.sweeps.results.trial_results import STATES, best_of, read_results, scores_text
 
 
 @dataclass(frozen=True)
@@ -133,8 +134,8 @@ def status_of(path: Path) -> SweepStatus:
 
 
 def _best(trial: TrialResult, sweep: Sweep) -> dict[str, Any]:
-    values = {score: measured.mean for score, measured in trial.measured.items()}
-    text = f"trial {trial.number} ({trial.label}): {trial.scores_text(sweep.goals)}"
+    values = {score: value.mean for score, value in trial.values.items()}
+    text = f"trial {trial.number} ({trial.label}): {scores_text(trial, sweep.goals)}"
     return {"trial": trial.number, "point": dict(trial.point), "values": values, "text": text}
 
 

@@ -2,18 +2,16 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import typer
 
 from rayfed_ssl.reports.sweep_results import (
     BestTrial,
     GoalResult,
-    ScoreResult,
     SearchResult,
     SweepResults,
     TableResult,
-    TrialEntry,
+    TrialResult,
 )
 from rayfed_ssl.storage.filesystem import write_atomically
 from tune.sweeps.definition.schema import Sweep
@@ -29,7 +27,7 @@ from tune.sweeps.results.remarks import (
     version_warnings,
 )
 from tune.sweeps.results.table import markdown_lines, table_of
-from tune.sweeps.results.trial_results import STATES, TrialResult, best_of, front_of, read_results, unit_of
+from tune.sweeps.results.trial_results import STATES, best_of, front_of, read_results, scores_text, unit_of
 from tune.terminal import print_json, print_table
 
 
@@ -38,13 +36,9 @@ class SweepSummary:
     """A sweep with the results of its trials.
 
     Attributes:
-        sweep: What was asked for.
-        record: sweep.json.
-        trials: By number.
         held_out: Numbers of samples that scores are of, where they are not of the test set.
         warnings: Of the runs' records, a line each.
         recipes: File names by number of a trial on the front.
-        figures: File names.
         undrawn: Which figures could not be drawn, and why, a line each.
     """
 
@@ -97,6 +91,9 @@ class SweepSummary:
             generation=sweep.generation,
             stop=None if stop is None else stop.model_dump() | {"score": sweep.stop_goal.score},
         )
+        best_entry = None
+        if best is not None:
+            best_entry = BestTrial(trial=best.number, point=best.point, values=best.values, recipe=BEST)
         return SweepResults(
             name=sweep.name,
             title=sweep.heading,
@@ -114,11 +111,9 @@ class SweepSummary:
             layout={"rows": sweep.rows, "columns": sweep.columns} | sweep.figure.model_dump(),
             states={state: sum(trial.state == state for trial in self.trials) for state in STATES},
             runs=len({run for trial in self.trials for run in trial.runs}),
-            trials=[_entry(trial) for trial in self.trials],
+            trials=list(self.trials),
             tables=self.tables,
-            best=None
-            if best is None
-            else BestTrial(trial=best.number, point=dict(best.point), values=_values(best), recipe=BEST),
+            best=best_entry,
             front=[trial.number for trial in self.front],
             recipes={str(number): name for number, name in (self.recipes or {}).items()},
             remarks=self.remarks,
@@ -145,30 +140,7 @@ class SweepSummary:
     def front_lines(self) -> list[str]:
         """The Pareto front, a trial a line."""
         goals = self.sweep.goals
-        return [f"trial {trial.number} ({trial.label}): {trial.scores_text(goals)}" for trial in self.front]
-
-
-def _entry(trial: TrialResult) -> TrialEntry:
-    return TrialEntry(
-        number=trial.number,
-        label=trial.label,
-        point=dict(trial.point),
-        state=trial.state,
-        reason=trial.reason,
-        seeds=list(trial.seeds),
-        runs=list(trial.runs),
-        reached=trial.reached,
-        rounds=trial.rounds,
-        bytes=trial.bytes,
-        values=_values(trial),
-    )
-
-
-def _values(trial: TrialResult) -> dict[str, Any]:
-    return {
-        score: ScoreResult(mean=measured.mean, std=measured.std, each=list(measured.values))
-        for score, measured in trial.measured.items()
-    }
+        return [f"trial {trial.number} ({trial.label}): {scores_text(trial, goals)}" for trial in self.front]
 
 
 def summarize_sweep(directory: SweepDirectory) -> SweepSummary:
@@ -207,13 +179,7 @@ def write_results(directory: SweepDirectory) -> SweepSummary:
 
 
 def print_results(summary: SweepSummary, path: Path, as_json: bool) -> None:
-    """Print the tables with what a reader of them has to know, or all as JSON.
-
-    Args:
-        summary: What to print.
-        path: The sweep's directory.
-        as_json: Whether other programs read it.
-    """
+    """Print the tables with what a reader of them has to know, or all as JSON; `path` is the sweep's directory."""
     if as_json:
         print_json(summary.results().model_dump(mode="json"))
         return

@@ -8,10 +8,10 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rayfed_ssl.reports.sweep_results import TableCell, TableLine, TableResult
+from rayfed_ssl.reports.sweep_results import ScoreResult, TableCell, TableLine, TableResult, TrialResult
 from tune.sweeps.definition.schema import Goal, Sweep
 from tune.sweeps.definition.space import Choice, Range, Variants, point_text, value_text
-from tune.sweeps.results.trial_results import Measured, TrialResult, cost, heading
+from tune.sweeps.results.trial_results import cost, heading, unit_of
 
 SEED = "seed"
 """The name of the seeds in a layout, which are no parameter."""
@@ -31,12 +31,12 @@ class Entry:
     """A trial, or one of its seeds, as a place in a table or a figure shows it."""
 
     trial: TrialResult
-    measured: Measured | None
+    value: ScoreResult | None
 
     def cost(self, goal: Goal) -> tuple[float, int]:
         """Write its value so that less is better, and of equal ones the first trial is least."""
-        assert self.measured is not None
-        return goal.cost(self.measured.mean), self.trial.number
+        assert self.value is not None
+        return goal.cost(self.value.mean), self.trial.number
 
 
 def title_of(goal: Goal) -> str:
@@ -91,15 +91,15 @@ def places_of(
     """Sort trials by their values of some parameters; None stands for no parameter."""
     places: dict[tuple[Key, ...], list[Entry]] = {}
     for trial in trials:
-        measured = trial.measured.get(goal.score)
+        value = trial.values.get(goal.score)
         if SEED not in names:
             place = tuple(key_of(trial, name) for name in names)
-            places.setdefault(place, []).append(Entry(trial, measured))
+            places.setdefault(place, []).append(Entry(trial, value))
             continue
         for index, seed in enumerate(sweep.seeds):
             place = tuple(str(seed) if name == SEED else key_of(trial, name) for name in names)
-            own = None if measured is None else Measured((measured.values[index],))
-            places.setdefault(place, []).append(Entry(trial, own))
+            of_seed = None if value is None else ScoreResult.of([value.each[index]])
+            places.setdefault(place, []).append(Entry(trial, of_seed))
     return places
 
 
@@ -115,8 +115,8 @@ def keys_of(sweep: Sweep, trials: Sequence[TrialResult], name: str | None) -> li
     if name == SEED:
         return [str(seed) for seed in sweep.seeds]
     parameter = sweep.space.parameters[name]
-    known = parameter.values if isinstance(parameter, Choice | Variants) else ()
-    listed: list[Key] = [json.dumps(value) for value in known]
+    values = parameter.values if isinstance(parameter, Choice | Variants) else ()
+    listed: list[Key] = [json.dumps(value) for value in values]
     others = sorted(
         {key for trial in trials if (key := key_of(trial, name)) is not None and key not in listed}, key=_size
     )
@@ -131,7 +131,7 @@ def _size(key: str) -> tuple[bool, float, str]:
 
 def best_entry(entries: Iterable[Entry], goal: Goal) -> Entry | None:
     """Find what a place shows; of equal ones the first trial."""
-    scored = [entry for entry in entries if entry.measured is not None]
+    scored = [entry for entry in entries if entry.value is not None]
     return min(scored, key=lambda entry: entry.cost(goal), default=None)
 
 
@@ -139,15 +139,16 @@ def _cell(entries: Sequence[Entry], goal: Goal, is_best: bool) -> TableCell:
     if not entries:
         return TableCell(text=NO_TRIAL)
     best = best_entry(entries, goal)
-    if best is not None and best.measured is not None:
-        return _measured_cell(best.trial.number, best.measured, goal.score, is_best)
+    if best is not None and best.value is not None:
+        return _score_cell(best.trial.number, best.value, goal, is_best)
     states = {entry.trial.state: entry.trial.number for entry in reversed(entries)}
     state = next(state for state in ("waiting", "stopped", "failed", "complete") if state in states)
     return TableCell(text="no score" if state == "complete" else state, trial=states[state])
 
 
-def _measured_cell(trial: int, measured: Measured, score: str, is_best: bool) -> TableCell:
-    return TableCell(text=measured.text(score), trial=trial, mean=measured.mean, std=measured.std, best=is_best)
+def _score_cell(trial: int, value: ScoreResult, goal: Goal, is_best: bool) -> TableCell:
+    text = value.over_seeds().text(unit_of(goal.score), symbol=False)
+    return TableCell(text=text, trial=trial, mean=value.mean, std=value.std, best=is_best)
 
 
 def _best_place(places: Mapping[tuple[Key, Key], Sequence[Entry]], goal: Goal) -> tuple[Key, Key] | None:
@@ -184,19 +185,19 @@ def _chosen_parameters(sweep: Sweep, places: Mapping[tuple[Key, ...], Sequence[E
 
 
 def _choice(trial: TrialResult, others: Sequence[str]) -> str:
-    own = {name: value for name, value in trial.point.items() if name in others}
+    chosen = {name: value for name, value in trial.point.items() if name in others}
     rest = {name: value for name, value in trial.point.items() if name not in others}
-    return point_text(own) + (f" at {point_text(rest)}" if rest else "") + f" (trial {trial.number})"
+    return point_text(chosen) + (f" at {point_text(rest)}" if rest else "") + f" (trial {trial.number})"
 
 
 def _ranking(sweep: Sweep, trials: Sequence[TrialResult], goal: Goal) -> TableResult:
     """List the best trials with their values."""
-    scored = [trial for trial in trials if goal.score in trial.measured]
+    scored = [trial for trial in trials if goal.score in trial.values]
     ranked = sorted(scored, key=lambda trial: (cost(trial, goal), trial.number))
     lines = []
     for place, trial in enumerate(ranked[:MAX_RANKED]):
         values = [TableCell(text=value_text(trial.point[name])) for name in sweep.space.names]
-        score = _measured_cell(trial.number, trial.measured[goal.score], goal.score, place == 0)
+        score = _score_cell(trial.number, trial.values[goal.score], goal, place == 0)
         lines.append(TableLine(label=str(trial.number), cells=[*values, score]))
     remarks = [f"The {MAX_RANKED} best of {len(ranked)} complete trials."] * (len(ranked) > MAX_RANKED)
     head = ["trial", *sweep.space.names, heading(goal.score)]
