@@ -76,8 +76,8 @@ def _bars(figure: Figure, data: FigureData) -> None:
             x, label = place + (index - (len(rows) - 1) / 2) * width, row if place == 0 else None
             axes.bar(x, cell.mean, 0.9 * width, yerr=cell.std, color=color, alpha=0.7, hatch=hatch, label=label)
             if cell.take == "mean":
-                own = clients(data.run(cell), cell.score)
-                axes.plot([x] * len(own), [100 * value for value in own], "k.", markersize=4)
+                scores = clients(data.run(cell), cell.score)
+                axes.plot([x] * len(scores), [100 * score for score in scores], "k.", markersize=4)
             if cell.comparable is not None:
                 axes.plot(x, cell.comparable, "kD", markerfacecolor="none", markersize=7)
     axes.set_xticks(range(len(columns)), list(columns))
@@ -205,10 +205,12 @@ def _tsne(figure: Figure, data: FigureData) -> None:
         axes = figure.add_subplot(1, len(cells), number + 1)
         picture = embed(run, local=data.results.name == "fedca-figure3")
         for label, name in enumerate(picture.classes):
-            own = picture.points[picture.labels == label]
+            points = picture.points[picture.labels == label]
             gray = picture.held is not None and label not in picture.held
             color = "0.8" if gray else f"C{label % 10}"
-            axes.scatter(own[:, 0], own[:, 1], s=5, color=color, label=None if gray else name, zorder=1 if gray else 2)
+            axes.scatter(
+                points[:, 0], points[:, 1], s=5, color=color, label=None if gray else name, zorder=1 if gray else 2
+            )
         axes.set(title=cell.row, xticks=[], yticks=[])
         axes.legend(fontsize=6, ncols=5, loc="upper center", bbox_to_anchor=(0.5, 0), markerscale=2)
 

@@ -107,10 +107,10 @@ class Reproduction:
         Raises:
             ConfigError: One of them is not there.
         """
-        for kind, asked, known in (("row", rows, self.rows), ("column", columns, self.columns)):
+        for kind, asked, names in (("row", rows, self.rows), ("column", columns, self.columns)):
             for name in asked or ():
-                if name not in known:
-                    raise ConfigError(f"{self.name} has no {kind} {name!r}{nearest(name, known)}")
+                if name not in names:
+                    raise ConfigError(f"{self.name} has no {kind} {name!r}{nearest(name, names)}")
         kept_rows = tuple(row for row in self.rows if rows is None or row in rows)
         kept_columns = {name: column for name, column in self.columns.items() if columns is None or name in columns}
         cells = tuple(cell for cell in self.cells if cell.row in kept_rows and cell.column in kept_columns)
@@ -175,7 +175,7 @@ def _cell(file: ReproductionFile, size: str, row_name: str, column_name: str) ->
         row=row_name,
         column=column_name,
         recipe=row_change.recipe or row.recipe,
-        settings=_joined(one.settings for one in (at_size, column, row, column_change, row_change)),
+        settings=_joined(part.settings for part in (at_size, column, row, column_change, row_change)),
         score=_first_set(entries, "score"),
         take=_first_set(entries, "take"),
         published=None if numbers is None else numbers[list(file.columns).index(column_name)],

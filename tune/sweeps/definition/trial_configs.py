@@ -46,12 +46,7 @@ class TrialRun:
 
 
 def run_name(config: Config, first: str | None = None) -> str:
-    """Name a run's directory for its system, its seed and all that decides its bits.
-
-    Args:
-        config: What it runs.
-        first: Name of the run whose encoder it starts from.
-    """
+    """Name a run's directory for its system, its seed and all that decides its bits; it starts from the run `first`."""
     settings = {key: value for key, value in config.dump().items() if key != "engine"} | {"needs": first}
     usual, engine = Engine().model_dump(mode="json"), config.dump()["engine"]
     if settings["data"]["validation"] is None:
@@ -68,7 +63,7 @@ def run_of(sweep: Sweep, point: Point, seed: int) -> TrialRun:
         ConfigError: The settings do not fit together.
     """
     first = config_of(sweep, point, seed)
-    then = next((one.then for one in reversed(list(sweep.space.variants(point))) if one.then), None)
+    then = next((variant.then for variant in reversed(list(sweep.space.variants(point))) if variant.then), None)
     if then is None:
         return TrialRun(first)
     second = second_config(first, then, None, sweep.overrides)
@@ -77,11 +72,6 @@ def run_of(sweep: Sweep, point: Point, seed: int) -> TrialRun:
 
 def config_of(sweep: Sweep, point: Point, seed: int) -> Config:
     """Resolve what a trial runs first.
-
-    Args:
-        sweep: What it belongs to.
-        point: Its values.
-        seed: Of the run.
 
     Raises:
         ConfigError: The settings do not fit together.
@@ -132,10 +122,10 @@ def _find_from(base: Path, tree: dict[str, Any]) -> None:
         tree["public"] = f"{name}:{absolute(path)}:{count}" if path else tree["public"]
     measured = tree.get("evaluation")
     changed = measured.get("settings") if isinstance(measured, dict) else None
-    for own in changed.values() if isinstance(changed, dict) else ():
-        if isinstance(own, dict) and isinstance(own.get("dataset"), str):
-            name, colon, path = own["dataset"].partition(":")
-            own["dataset"] = f"{name}:{absolute(path)}" if path else name + colon
+    for protocol in changed.values() if isinstance(changed, dict) else ():
+        if isinstance(protocol, dict) and isinstance(protocol.get("dataset"), str):
+            name, colon, path = protocol["dataset"].partition(":")
+            protocol["dataset"] = f"{name}:{absolute(path)}" if path else name + colon
 
 
 def _refuse_canceled(sweep: Sweep, tree: Mapping[str, Any], point: Point) -> None:
@@ -149,11 +139,10 @@ def _refuse_canceled(sweep: Sweep, tree: Mapping[str, Any], point: Point) -> Non
         for part in key.split("."):
             node = node.get(part, MISSING) if isinstance(node, Mapping) else MISSING
         if not _holds(node, yaml.safe_load(json.dumps(value, default=str)), key):
-            mine = ", ".join(sweep.overrides)
+            cause = ", ".join(sweep.overrides) or "see set and space"
             got = "is not set" if node is MISSING else f"has come to {node!r}"
             raise ConfigError(
-                f"{key} is varied and {value!r} here, but {got}: another setting undoes it ({mine or 'see set and space'}); "
-                "leave one of them out"
+                f"{key} is varied and {value!r} here, but {got}: another setting undoes it ({cause}); leave one of them out"
             )
 
 
@@ -163,7 +152,7 @@ MISSING = object()
 def _holds(setting: Any, value: Any, key: str) -> bool:
     """Whether a setting is as a point has it; a section may have got more fields."""
     if isinstance(setting, Mapping) and isinstance(value, Mapping):
-        return all(_holds(setting.get(name, MISSING), own, "") for name, own in value.items())
+        return all(_holds(setting.get(name, MISSING), field, "") for name, field in value.items())
     if isinstance(setting, Mapping) and isinstance(value, str):
         return bool(setting.get(SCALAR_MEANS.get(key, "name")) == value)
     return setting is not MISSING and bool(setting == value)

@@ -63,9 +63,11 @@ class TrialResources:
         each = {"CPU": placement.cpus} | ({"GPU": placement.gpus} if placement.gpus else {})
         each |= {"memory": float(placement.memory)} if placement.memory else {}
         config = federation.config.model_copy(update={"engine": engine})
-        own = ACTOR_BYTES + placement.cost.memory  # the process that drives the rounds, and the server, which may train
+        memory = (
+            ACTOR_BYTES + placement.cost.memory
+        )  # the process that drives the rounds, and the server, which may train
         return config, [
-            self._beside(own, each, placement.num_actors),
+            self._beside(memory, each, placement.num_actors),
             *(dict(each) for _ in range(placement.num_actors)),
         ]
 

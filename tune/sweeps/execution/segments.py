@@ -206,13 +206,13 @@ class SegmentQueue:
     def done(self, name: str, outcome: Outcome) -> None:
         """Take the outcome of a run's segment, for all trials that wait for it."""
         for segment in self._running.pop(name):
-            own = outcome
+            answer = outcome
             if outcome.failure is not None:
                 self.failures[f"{name}@{segment.until}"] = outcome.failure
             elif not set(segment.scores) <= set(outcome.scores):  # the run is the first one of another trial
                 scores = segment.scores, self.search.sweep.take, segment.until
-                own = self._on_disk(segment) or Outcome(failure=why_none(self.folder / name, *scores))
-            self._answer(segment, own)
+                answer = self._on_disk(segment) or Outcome(failure=why_none(self.folder / name, *scores))
+            self._answer(segment, answer)
 
     def _answer(self, segment: Segment, outcome: Outcome, on_disk: bool = False) -> None:
         self.on_end(SegmentEnd(segment, outcome, on_disk))

@@ -43,12 +43,7 @@ Drawing = tuple[str, Callable[[], Figure]]
 
 
 def draw_sweep(sweep: Sweep, trials: Sequence[TrialResult], directory: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Draw what has a meaning for these trials.
-
-    Args:
-        sweep: Whose results these are.
-        trials: Its trials.
-        directory: The sweep's; files go into its `figures`.
+    """Draw what has a meaning for these trials into the sweep's directory.
 
     Returns:
         Names of the files, relative to the directory, and a line for each figure that could not be drawn.
@@ -103,13 +98,8 @@ def draw_curves(sweep: Sweep, trials: Sequence[TrialResult], goal: Goal) -> Figu
         if index >= len(panels):
             axes.set_visible(False)
             continue
-        _curves(
-            axes,
-            sweep,
-            trials,
-            goal,
-            {place[1:]: own for place, own in best_entries.items() if place[0] == panels[index]},
-        )
+        of_panel = {place[1:]: entry for place, entry in best_entries.items() if place[0] == panels[index]}
+        _curves(axes, sweep, trials, goal, of_panel)
         axes.set_title("" if layout.panels is None else f"{layout.panels}={_shown(panels[index])}", fontsize=10)
         axes.set_ylabel(_axis(goal) if index % across == 0 else "")
     figure.suptitle(_title(sweep), fontsize=10)
@@ -126,11 +116,11 @@ def _curves(
     xs, lines = _positions(sweep, scored, layout.x), keys_of(sweep, trials, layout.lines)
     dashes = [""] if is_continuous(sweep, layout.x) else DASHES
     for line, (color, marker), dash in zip(lines, cycle(METHOD_STYLES), cycle(dashes), strict=False):
-        own = [(place, best_entries[line, x]) for x, place in xs.items() if (line, x) in best_entries]
-        if own:
-            means, spreads = _scaled([entry for _, entry in own], goal)
+        points = {place: best_entries[line, x] for x, place in xs.items() if (line, x) in best_entries}
+        if points:
+            means, spreads = _scaled(list(points.values()), goal)
             name = None if layout.lines is None else _shown(line)
-            axes.errorbar([place for place, _ in own], means, spreads, color=color, marker=marker, linestyle=dash,
+            axes.errorbar(list(points), means, spreads, color=color, marker=marker, linestyle=dash,
                           label=name, capsize=3)  # fmt: skip
     _x_axis(axes, sweep, layout.x, xs)
     axes.grid(alpha=0.3)
@@ -191,12 +181,12 @@ def draw_trade_off(sweep: Sweep, trials: Sequence[TrialResult]) -> Figure:
     axes = figure.add_subplot()
     scored = [trial for trial in trials if all(goal.score in trial.values for goal in sweep.goals)]
     front = sorted(front_of(trials, sweep.goals), key=lambda trial: trial.values[across.score].mean)
-    steps = [_scaled([Entry(one, one.values[goal.score]) for one in front], goal)[0] for goal in (across, up)]
+    steps = [_scaled([Entry(trial, trial.values[goal.score]) for trial in front], goal)[0] for goal in (across, up)]
     axes.step(*steps, where="pre" if across.maximize else "post", color="0.5", label="Pareto front")
     groups, title = _grouped(sweep, scored)
-    for (name, own), (color, marker) in zip(groups.items(), cycle(METHOD_STYLES), strict=False):
-        (x, wide), (y, high) = (_scaled([Entry(one, one.values[g.score]) for one in own], g) for g in (across, up))
-        axes.errorbar(x, y, high, wide, color=color, marker=marker, linestyle="", capsize=2, label=name)
+    for (name, members), (color, marker) in zip(groups.items(), cycle(METHOD_STYLES), strict=False):
+        (x, x_std), (y, y_std) = (_scaled([Entry(t, t.values[g.score]) for t in members], g) for g in (across, up))
+        axes.errorbar(x, y, y_std, x_std, color=color, marker=marker, linestyle="", capsize=2, label=name)
     _name_front(axes, front, steps)
     axes.margins(0.12)
     axes.set(xlabel=_axis(across), ylabel=_axis(up))
@@ -217,7 +207,7 @@ def _grouped(sweep: Sweep, trials: Sequence[TrialResult]) -> tuple[dict[str, lis
         return {"trials": list(trials)}, None
     keys = keys_of(sweep, trials, name)
     groups = {_shown(key): [trial for trial in trials if key_of(trial, name) == key] for key in keys}
-    return {label: own for label, own in groups.items() if own}, name
+    return {label: members for label, members in groups.items() if members}, name
 
 
 def _name_front(axes: Axes, front: Sequence[TrialResult], steps: Sequence[Sequence[float]]) -> None:

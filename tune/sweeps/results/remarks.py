@@ -88,11 +88,11 @@ def leak_warnings(summaries: Sequence[RunSummary]) -> list[str]:
     warnings: dict[str, str] = {}
     for summary in summaries:
         with suppress(LookupError, TypeError):
-            own = summary["data"]["fingerprint"]
+            fingerprint = summary["data"]["fingerprint"]
             for file, theirs in _starts(summary):
                 if theirs is None:
                     warnings[file] = f"{file} does not say what it was trained on"
-                elif theirs != own:
+                elif theirs != fingerprint:
                     warnings[file] = (
                         f"{file} was not trained with the same samples held out: data, data.validation or seed differ"
                     )

@@ -76,9 +76,9 @@ class SweepSummary:
     @property
     def remarks(self) -> list[str]:
         """What a reader of the tables has to know, a line each."""
-        own = remarks_of(self.sweep, self.trials, self.held_out, self.record.finished is not None)
+        remarks = remarks_of(self.sweep, self.trials, self.held_out, self.record.finished is not None)
         inherited = [self.record.inherited_from] if self.record.inherited_from else []
-        return [*own, *inherited, *self.warnings, *self.undrawn]
+        return [*remarks, *inherited, *self.warnings, *self.undrawn]
 
     def results(self) -> SweepResults:
         """Give all of it as `results.json` has it."""

@@ -30,9 +30,9 @@ def check_sweep(sweep: Sweep) -> None:
     asked = [goal.score for goal in sweep.goals] + ([] if sweep.stop is None else [sweep.stop_goal.score])
     for score in asked:
         if not is_score(score) and score not in (*DIAGNOSTICS, *BYTES):
-            known = {*EVERY_ROUND, "linear", *PROTOCOLS, *DIAGNOSTICS}
+            scores = {*EVERY_ROUND, "linear", *PROTOCOLS, *DIAGNOSTICS}
             raise ConfigError(
-                f"{sweep.name}: there is no score {score!r}{nearest(score, known)}: see docs/sweeps.md, goals"
+                f"{sweep.name}: there is no score {score!r}{nearest(score, scores)}: see docs/sweeps.md, goals"
             )
     for key in sweep.space.names:
         section, _, name = key.partition(".")

@@ -49,12 +49,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a segment.
-
-    Attributes:
-        scores: Values after its last round.
-        failure: Why there are none, in one line.
-    """
+    """The result of a segment: scores after its last round, or in one line why there are none."""
 
     scores: Mapping[str, float] = field(default_factory=dict)
     failure: str | None = None
@@ -167,7 +162,7 @@ class Search:
 
     def done(self, segment: Segment, outcome: Outcome) -> None:
         """Take the outcome of a segment."""
-        generation = next(one for one in self._generations if segment.trial in one.numbers)
+        generation = next(each for each in self._generations if segment.trial in each.numbers)
         generation.deliver(segment, outcome)
         self._advance(generation)
 
@@ -193,12 +188,7 @@ class Search:
 
 
 class Generation:
-    """Trials that were chosen together and go from rung to rung together.
-
-    Args:
-        sweep: Whose they are.
-        trials: In the order of their numbers.
-    """
+    """Trials that were chosen together and reach rungs together, in the order of their numbers."""
 
     def __init__(self, sweep: Sweep, trials: Sequence[Trial]) -> None:
         self.trials = list(trials)
@@ -223,7 +213,7 @@ class Generation:
         return not self._alive
 
     def deliver(self, segment: Segment, outcome: Outcome) -> None:
-        """Take the outcome of a segment."""
+        """Take an outcome."""
         self._missing.remove((segment.trial, segment.seed))
         self._outcomes[segment.trial, segment.seed] = outcome
 
@@ -254,9 +244,9 @@ class Generation:
 
     def _judge(self, trial: Trial) -> None:
         outcomes = {seed: self._outcomes[trial.number, seed] for seed in trial.runs}
-        trial.failures = {seed: one.failure for seed, one in outcomes.items() if one.failure}
+        trial.failures = {seed: outcome.failure for seed, outcome in outcomes.items() if outcome.failure}
         if trial.failures:
-            alike = len({one.failure for one in outcomes.values()}) == 1
+            alike = len({outcome.failure for outcome in outcomes.values()}) == 1
             reasons = [reason if alike else f"seed {seed}: {reason}" for seed, reason in trial.failures.items()]
             trial.fail("; ".join(dict.fromkeys(reasons)))
             return
@@ -265,7 +255,7 @@ class Generation:
         trial.reached = self._until(trial)
 
         def mean(name: str) -> float:
-            return fmean(one.scores[name] for one in outcomes.values())
+            return fmean(outcome.scores[name] for outcome in outcomes.values())
 
         if trial.reached == trial.rounds:
             trial.state, trial.values = "complete", tuple(mean(goal.score) for goal in self._sweep.goals)
