@@ -83,8 +83,8 @@ def test_the_contract_orders_every_package(graph: grimp.ImportGraph):
 
 
 @pytest.mark.slow
-def test_all_of_rayfed_ssl_runs_without_ray_and_optuna():
-    assert loaded_after(ALL_OF_IT, "ray", "optuna", "actors", "tune", "torch") == ["torch"]
+def test_all_of_rayfed_ssl_runs_without_ray_optuna_and_a_window_system():
+    assert loaded_after(ALL_OF_IT, "ray", "optuna", "actors", "tune", "matplotlib.pyplot", "torch") == ["torch"]
 
 
 def test_the_bare_package_loads_nothing_heavy():

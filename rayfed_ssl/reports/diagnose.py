@@ -130,11 +130,7 @@ def encoders_in(federation: Federation, state: RunState, directory: Directory) -
 
 
 def compare_encoders(federation: Federation, encoders: Mapping[str, Encoder], round: int) -> Diagnostics:
-    """Compare encoders of a round.
-
-    Raises:
-        ConfigError: An encoder's features are not finite.
-    """
+    """Compare encoders of a round; raises ConfigError where an encoder's features are not finite."""
     config, task, dataset = federation.config, federation.task, federation.dataset
     images = sample_images(config, dataset, CLIENT_SAMPLES)
     described: dict[str, dict[str, str | int | float | None]] = {}

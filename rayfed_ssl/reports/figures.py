@@ -44,11 +44,7 @@ def draw_partition(federation: Federation, out: Path) -> Path:
 
 
 def draw_comparison(summaries: Sequence[Summary], out: Path) -> Path:
-    """Draw accuracy over bytes, a point a run, a color and a marker a method.
-
-    Raises:
-        ConfigError: No run was scored, or the file's suffix is none that can be written.
-    """
+    """Draw accuracy over bytes, a point a run, a color and a marker a method; raises ConfigError without scores."""
     scored = [(summary, score) for summary in summaries if (score := summary.headline("linear")) is not None]
     if not scored:
         raise ConfigError("none of these runs has a linear probe's score: let one come to its end")
@@ -113,9 +109,8 @@ def loss_series(rows: Sequence[Row]) -> list[LossSeries]:
     for ((is_server, name), own_rows), marker in zip(sorted(sides.items()), cycle("os^vDX"), strict=False):
         is_first = name.endswith("_first")
         epoch = "first" if is_first else "last"
-        label = (
-            f"{'server' if is_server else 'clients'}: {name.removesuffix('_first').replace('_', ' ')}, {epoch} epoch"
-        )
+        side = "server" if is_server else "clients"
+        label = f"{side}: {name.removesuffix('_first').replace('_', ' ')}, {epoch} epoch"
         dash = {(False, False): "--", (False, True): ":", (True, False): "-", (True, True): "-."}[is_server, is_first]
         style = {"color": ORANGE if is_server else BLUE, "marker": marker, "linestyle": dash}
         series.append(LossSeries(label, style, by_round(own_rows, name), not is_server and not is_first))

@@ -111,21 +111,20 @@ def measure_encoders(
     subjects = _open(path, overrides, round, initial)
     check_protocols(chosen, subjects.config, subjects.task, subjects.dataset)
     results: list[Measurement] = []
-    writable = subjects.run is not None
-    if subjects.run is not None:
-        read_measurements(subjects.run)  # a damaged table fails here, before hours of measuring
+    run = subjects.run
+    if run is not None:
+        read_measurements(run)  # a damaged table fails here, before hours of measuring
     with compute_threads(subjects.config.engine.threads):
         for name, encoder in subjects.encoders.items():
             measured = [_measure(subjects, name, encoder, protocol) for protocol in chosen]
             results += measured
-            if subjects.run is None or not writable:
-                continue
             try:
-                append(subjects.run, measured)
+                if run is not None:
+                    append(run, measured)
             except OSError as error:
                 if on_unwritten is None:
                     raise
-                writable = False
+                run = None
                 on_unwritten(error)
     return tuple(results)
 
@@ -162,11 +161,7 @@ def append(directory: Path, measurements: Sequence[Measurement]) -> None:
 
 
 def read_measurements(directory: Path) -> list[dict[str, Any]]:
-    """Read a run's evaluations.parquet: round, encoder, protocol, name, value, settings as JSON; oldest first.
-
-    Raises:
-        ConfigError: It is damaged.
-    """
+    """Read a run's evaluations.parquet, oldest first; raises ConfigError if it is damaged."""
     path = directory / TABLE
     if not path.exists():
         return []
@@ -270,7 +265,7 @@ def _open_exported(path: Path, overrides: Sequence[str]) -> Subjects:
 
 
 def _check_complete(path: Path, encoder: Encoder, task: Task) -> None:
-    """Refuse a file that lacks a part of its encoder, which would be measured with random weights in its place."""
+    """Refuse a file that lacks a part of its encoder: random weights would be measured in its place."""
     expected = {BODY + name: value for name, value in task.blank(encoder.architecture).encoder.state_dict().items()}
     weights = {name: value for name, value in encoder.weights.items() if name.startswith(BODY)}
     if mismatch := misfit(weights, expected):

@@ -50,11 +50,11 @@ def report(tiny: TinyConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def chromium() -> Iterator[object]:
     """A headless Chromium: that of $CHROMIUM, or the system's."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    found = os.environ.get("CHROMIUM") or next((path for name in BROWSERS if (path := shutil.which(name))), None)
-    if found is None:
+    executable = os.environ.get("CHROMIUM") or next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if executable is None:
         pytest.skip("no Chromium: install it (apt-get install chromium), or set CHROMIUM to its path")
     sandbox = [] if os.geteuid() else ["--no-sandbox"]  # Chromium's sandbox refuses to run as root
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=sandbox)
+        browser = playwright.chromium.launch(executable_path=executable, args=sandbox)
         yield browser
         browser.close()

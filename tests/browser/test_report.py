@@ -132,6 +132,6 @@ def test_axe_finds_nothing(chromium, report, size, scheme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
     with opened(chromium, report, size=size, scheme=scheme) as page:
         page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
-        found = axe.Axe().run(page).response
-        assert [(rule["id"], rule["nodes"][0]["html"][:200]) for rule in found["violations"]] == []
-        assert {"color-contrast", "svg-img-alt", "heading-order"} <= {rule["id"] for rule in found["passes"]}
+        rules = axe.Axe().run(page).response
+        assert [(rule["id"], rule["nodes"][0]["html"][:200]) for rule in rules["violations"]] == []
+        assert {"color-contrast", "svg-img-alt", "heading-order"} <= {rule["id"] for rule in rules["passes"]}

@@ -31,11 +31,11 @@ def finished(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_protocol_afterwards_gives_the_bits_that_it_gave_at_the_end(finished: Path):
-    found = measure_encoders(finished, ["semi-swav-10", "linear-easyfl"], ["semi-swav-10.epochs=2"])
-    at_the_end = summarize(RunRecord.open(finished)).scores["global"]
-    for one in found:
-        assert (one.round, one.encoder) == (2, "global")
-        assert one.scores == {name: at_the_end[name] for name in (one.protocol, f"{one.protocol}_best")}
+    measurements = measure_encoders(finished, ["semi-swav-10", "linear-easyfl"], ["semi-swav-10.epochs=2"])
+    final = summarize(RunRecord.open(finished)).scores["global"]
+    for result in measurements:
+        assert (result.round, result.encoder) == (2, "global")
+        assert result.scores == {name: final[name] for name in (result.protocol, f"{result.protocol}_best")}
 
 
 def test_a_run_its_file_and_its_export_are_one_encoder(finished: Path, tmp_path: Path):
@@ -57,11 +57,8 @@ def test_what_was_measured_is_appended_with_its_settings(finished: Path):
     measure_encoders(finished, ["linear-fedca", "knn"], ["linear-fedca.epochs=2", "lr=0.01"])
     rows = read_measurements(finished)[len(before) :]
     assert read_measurements(finished)[: len(before)] == before
-    assert [(row["protocol"], row["name"]) for row in rows] == [
-        ("linear-fedca", "linear-fedca"),
-        ("linear-fedca", "linear-fedca_best"),
-        ("knn", "knn"),
-    ]
+    assert [row["name"] for row in rows] == ["linear-fedca", "linear-fedca_best", "knn"]
+    assert [row["protocol"] for row in rows] == ["linear-fedca", "linear-fedca", "knn"]
     assert json.loads(rows[0]["settings"]).items() >= {"epochs": 2, "lr": 0.01, "optimizer": "adam"}.items()
     assert json.loads(rows[2]["settings"]) == {"neighbors": 200, "temperature": 0.1}
 
@@ -98,12 +95,6 @@ def test_an_exported_encoder_keeps_its_images(finished: Path, tmp_path: Path):
         measure_encoders(exported, ["knn"], round=1)
 
 
-def test_a_damaged_table_is_named(tmp_path: Path):
-    (tmp_path / TABLE).write_bytes(b"no table")
-    with pytest.raises(ConfigError, match=r"evaluations\.parquet is damaged"):
-        read_measurements(tmp_path)
-
-
 @pytest.mark.parametrize("changed", ["missing", "of another shape", "too many"])
 def test_a_file_that_does_not_hold_the_whole_encoder_is_refused(finished: Path, tmp_path: Path, changed: str):
     path = tmp_path / "encoder.safetensors"
@@ -129,27 +120,27 @@ def test_heads_of_an_exported_encoder_are_not_looked_at(tiny: Tiny, tmp_path: Pa
     for with_heads in (False, True):
         path = tmp_path / f"{with_heads}.safetensors"
         assert bool(export_encoder(directory, path, with_heads=with_heads).heads) is with_heads
-        scores += [one.scores for one in measure_encoders(path, ["knn"], ["data.train_limit=150"])]
+        scores += [result.scores for result in measure_encoders(path, ["knn"], ["data.train_limit=150"])]
     assert scores[0] == scores[1]
 
 
-def test_what_cannot_be_written_is_given_all_the_same(finished: Path, monkeypatch: pytest.MonkeyPatch):
+def test_scores_that_cannot_be_written_are_returned(finished: Path, monkeypatch: pytest.MonkeyPatch):
     def refuse(path: Path, table: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system", str(path))
 
     monkeypatch.setattr(measurements, "write_table", refuse)
-    told: list[OSError] = []
-    (one,) = measure_encoders(finished, ["knn"], on_unwritten=told.append)
-    assert 0 <= one.scores["knn"] <= 1
-    assert [error.filename for error in told] == [str(finished / TABLE)]
+    errors: list[OSError] = []
+    (result,) = measure_encoders(finished, ["knn"], on_unwritten=errors.append)
+    assert 0 <= result.scores["knn"] <= 1
+    assert [error.filename for error in errors] == [str(finished / TABLE)]
     with pytest.raises(OSError, match="Read-only"):
         measure_encoders(finished, ["knn"])
 
 
-def test_who_appends_waits_for_who_is_appending(tmp_path: Path):
-    one = Measurement(1, "global", "knn", {"knn": 0.5}, 0.1, {})
-    append(tmp_path, [one])
-    waiting = threading.Thread(target=append, args=(tmp_path, [one]))
+def test_an_append_waits_for_the_one_before_and_damage_is_named(tmp_path: Path):
+    measurement = Measurement(1, "global", "knn", {"knn": 0.5}, 0.1, {})
+    append(tmp_path, [measurement])
+    waiting = threading.Thread(target=append, args=(tmp_path, [measurement]))
     with FileLock(tmp_path / f".{TABLE}.lock"):
         waiting.start()
         waiting.join(0.2)
@@ -157,3 +148,6 @@ def test_who_appends_waits_for_who_is_appending(tmp_path: Path):
         assert len(read_measurements(tmp_path)) == 1
     waiting.join(10)
     assert len(read_measurements(tmp_path)) == 2
+    (tmp_path / TABLE).write_bytes(b"no table")
+    with pytest.raises(ConfigError, match=r"evaluations\.parquet is damaged"):
+        read_measurements(tmp_path)

@@ -50,9 +50,9 @@ def test_a_seed_that_comes_twice_is_refused(summary):
 
 
 def test_the_path_of_the_data_does_not_count_but_what_they_are_does(summary):
-    one, two = summary("fedavg", "seed=0"), summary("fedavg", "seed=1", "data.path=elsewhere")
-    assert len(by_seed([one, two])) == 1
-    assert len(by_seed([one, replace(two, fingerprint="other")])) == 2
+    first, second = summary("fedavg", "seed=0"), summary("fedavg", "seed=1", "data.path=elsewhere")
+    assert len(by_seed([first, second])) == 1
+    assert len(by_seed([first, replace(second, fingerprint="other")])) == 2
 
 
 def test_a_run_without_scores_lowers_n(summary):

@@ -170,8 +170,8 @@ def test_a_sweep_without_results_shows_its_runs_and_says_so(sweep, tmp_path):
     folder = make(sweep, tmp_path / "mine")
     (folder / "results.json").unlink()
     sources = open_sources([folder])
-    assert (len(sources.runs), sources.sweeps) == (2, ())
-    assert sources.left_out == (f"the table of {folder}: the sweep writes it at its end",)
+    assert (len(sources.runs), sources.sweeps) == (2, [])
+    assert sources.left_out == [f"the table of {folder}: the sweep writes it at its end"]
     shutil.rmtree(folder / "runs")
     with pytest.raises(ConfigError, match="is a sweep of which no run has begun: see `rayfed-ssl sweep --status"):
         open_sources([folder])
@@ -195,5 +195,5 @@ def test_damaged_results_are_one_line_if_named_and_else_left_out(sweep, tmp_path
         open_sources([folder])
     shutil.copytree(sweep / "local-0", folder.parent / "good")
     sources = open_sources([folder.parent])
-    assert sources.sweeps == ()
+    assert sources.sweeps == []
     assert ["results.json is damaged" in line for line in sources.left_out] == [True]

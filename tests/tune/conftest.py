@@ -72,6 +72,6 @@ def swept_front(tmp_path_factory: pytest.TempPathFactory) -> SweepDirectory:
 
     directory = begin(tmp_path_factory.mktemp("sweeps"), FRONT, "front")
     fabricate(
-        directory, lambda one: {"knn": 0.2 + 0.1 * one.trial % 0.3, "bytes": 1e6 * one.run.config.rounds + one.trial}
+        directory, lambda run: {"knn": 0.2 + 0.1 * run.trial % 0.3, "bytes": 1e6 * run.run.config.rounds + run.trial}
     )
     return directory

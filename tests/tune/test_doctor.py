@@ -29,6 +29,7 @@ def test_doctor_says_what_is_here_what_a_client_takes_and_whether_the_run_fits(c
     assert result.stdout.endswith("  fits\n")
 
 
+@pytest.mark.slow
 def test_doctor_measures_a_step_remembers_it_and_proposes_settings_to_paste(cli, recipes):
     words = ("doctor", recipes["fedavg"], "training.batch=13")
     measured = cli(*words, "--measure")

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from rayfed_ssl.evaluation.registry import PROTOCOLS
 from rayfed_ssl.reports.measurements import read_measurements
 from tests.tune.conftest import Cli
 
@@ -30,8 +29,8 @@ def test_protocols_are_run_printed_and_appended(cli: Cli, finished: Finished):
 def test_every_clients_encoder_is_measured_with_mean_and_minimum(cli: Cli, finished: Finished):
     directory, _ = finished["local"]
     table = cli("evaluate", directory, "--protocol", "knn").stdout
-    found = json.loads(cli("evaluate", directory, "--protocol", "knn", "--json").stdout)
-    scores = {row["encoder"]: row["scores"]["knn"] for row in found}
+    rows = json.loads(cli("evaluate", directory, "--protocol", "knn", "--json").stdout)
+    scores = {row["encoder"]: row["scores"]["knn"] for row in rows}
     assert set(scores) == {"client-0", "client-1", "client-2"}
     for label, value in (("mean of clients", sum(scores.values()) / 3), ("minimum of clients", min(scores.values()))):
         (line,) = [line for line in table.splitlines() if label in line]
@@ -48,16 +47,8 @@ def test_protocols_of_a_run_are_printed_at_its_end(cli: Cli, recipes: Recipes, t
     assert line in again.stdout
 
 
-def test_the_list_of_protocols_names_their_sources(cli: Cli):
-    listed = " ".join(cli("list", "protocols").stdout.split())
-    for name, protocol in PROTOCOLS.items():
-        assert name in listed
-        assert protocol.source in listed
-
-
-def test_federated_fine_tuning_is_one_command(cli: Cli, recipes: Recipes, tmp_path: Path):
-    learned, tuned = tmp_path / "learned", tmp_path / "tuned"
-    assert cli("run", recipes["fedavg"], "rounds=1", "--out", learned).exit_code == 0
+def test_federated_fine_tuning_is_one_command(cli: Cli, finished: Finished, tmp_path: Path):
+    learned, tuned = finished["flesd"][0], tmp_path / "tuned"
     words = (f"model.start={learned}", "clients.labeled=0.1", "rounds=1", "training.epochs=1", "engine.executor=local")
     result = cli("run", "federated-finetune", *words, "--out", tuned)
     assert result.exit_code == 0, result.stderr
@@ -65,11 +56,10 @@ def test_federated_fine_tuning_is_one_command(cli: Cli, recipes: Recipes, tmp_pa
     assert json.loads((tuned / "run.json").read_text())["start"]["file"] == str(learned / "encoders/global.safetensors")
 
 
-def test_runs_over_seeds_are_compared_as_one(cli: Cli, recipes: Recipes, tmp_path: Path):
-    for seed in (0, 1):
-        run = cli("run", recipes["fedavg"], "rounds=1", f"seed={seed}", "--out", tmp_path / f"s{seed}")
-        assert run.exit_code == 0, run.stderr
-    runs = (tmp_path / "s0", tmp_path / "s1")
+def test_runs_over_seeds_are_compared_as_one(cli: Cli, recipes: Recipes, finished: Finished, tmp_path: Path):
+    runs = (finished["flesd"][0], tmp_path / "run")
+    result = cli("run", recipes["flesd"], "seed=1", "--out", runs[1])
+    assert result.exit_code == 0, result.stderr
     (group,) = json.loads(cli("compare", *runs, "--by-seed", "--json").stdout)
     assert (group["seeds"], group["runs"]) == ([0, 1], [str(run) for run in runs])
     spread = group["scores"]["linear"]
@@ -88,13 +78,13 @@ def test_scores_and_diagnosis_of_a_run_that_cannot_be_written_are_printed(
     monkeypatch.setattr("rayfed_ssl.reports.measurements.write_table", refuse)
     monkeypatch.setattr("rayfed_ssl.reports.diagnose.write_atomically", refuse)
     directory, _ = finished["flesd"]
-    for words, shown, hidden in (
+    for words, printed, absent in (
         (("evaluate", directory, "--protocol", "knn"), "global", "appended to"),
         (("diagnose", directory), "effective rank", "file:"),
     ):
         result = cli(*words)
         assert result.exit_code == 0
-        assert shown in result.stdout
-        assert hidden not in result.stdout
+        assert printed in result.stdout
+        assert absent not in result.stdout
         (line,) = result.stderr.splitlines()
         assert line.startswith(f"warning: the results are printed, but not written (Read-only file system: {directory}")

@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from shutil import copytree
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -33,17 +32,10 @@ class RecordedProgress(RunProgress):
         super().__init__(config, record=record, console=console)
         self.lines: list[str] = []
 
-    def on_round(self, round: int, cohort: Sequence[int]) -> None:
-        super().on_round(round, cohort)
-        self.lines.append(self.rendered())
-
-    def on_client(self, report: Any) -> None:
-        super().on_client(report)
-        self.lines.append(self.rendered())
-
-    def on_evaluations(self, final: bool) -> None:
-        super().on_evaluations(final)
-        self.lines.append(self.rendered())
+    def _update(self, activity: str | None = None) -> None:
+        super()._update(activity)
+        if self._task is not None:
+            self.lines.append(self.rendered())
 
     def rendered(self, width: int = 120) -> str:
         """The live line as a terminal of this width shows it, without the time that is left."""
@@ -63,13 +55,16 @@ class InterruptedProgress(RecordedProgress):
         super().on_round(round, cohort)
 
 
+Recorded = tuple[RecordedProgress, RunRecord]
+
+
 @pytest.fixture(scope="module")
 def config(tiny: Tiny) -> Config:
     return tiny("flesd", "evaluation.every=1", "data.test_limit=30")
 
 
 @pytest.fixture(scope="module")
-def shown(config: Config, tmp_path_factory: pytest.TempPathFactory) -> tuple[RecordedProgress, RunRecord]:
+def recorded(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     """A run from start to end, and its record."""
     progress, directory = RecordedProgress(config), tmp_path_factory.mktemp("runs") / "run"
     federation = Federation.open(config)
@@ -80,8 +75,8 @@ def shown(config: Config, tmp_path_factory: pytest.TempPathFactory) -> tuple[Rec
     return progress, RunRecord.open(directory)
 
 
-def test_the_line_counts_rounds_and_clients(shown: tuple[RecordedProgress, RunRecord]):
-    progress, _ = shown
+def test_the_line_counts_rounds_and_clients(recorded: Recorded):
+    progress, _ = recorded
     expected = []
     for round in (1, 2):
         expected += [f"round {round}/2 {done}/3 clients" for done in range(4)]
@@ -89,8 +84,8 @@ def test_the_line_counts_rounds_and_clients(shown: tuple[RecordedProgress, RunRe
     assert [re.sub(r" [━╸╺ ]+ ", " ", line).split("  ")[0] for line in progress.lines] == expected
 
 
-def test_the_line_shows_mean_loss_bytes_and_knn_accuracy_of_the_record(shown: tuple[RecordedProgress, RunRecord]):
-    progress, record = shown
+def test_the_line_shows_mean_loss_bytes_and_knn_accuracy_of_the_record(recorded: Recorded):
+    progress, record = recorded
     first, second, third = (r["value"] for r in record.metrics if (r["round"], r["name"]) == (2, "loss"))
     losses = [re.search(r"loss (\S+)", line) for line in progress.lines[5:9]]
     means = [first, (first + second) / 2, (first + second + third) / 3]
@@ -104,12 +99,12 @@ def test_the_line_shows_mean_loss_bytes_and_knn_accuracy_of_the_record(shown: tu
 
 
 @pytest.mark.parametrize("width", [20, 47, 200])
-def test_the_live_line_never_wraps(shown: tuple[RecordedProgress, RunRecord], width: int):
-    assert len(shown[0].rendered(width)) <= width
+def test_the_live_line_never_wraps(recorded: Recorded, width: int):
+    assert len(recorded[0].rendered(width)) <= width
 
 
-def test_lines_of_rounds_stay_and_the_live_line_goes(shown: tuple[RecordedProgress, RunRecord]):
-    printed = shown[0].screen.getvalue()
+def test_lines_of_rounds_stay_and_the_live_line_goes(recorded: Recorded):
+    printed = recorded[0].screen.getvalue()
     plain = [line.strip() for line in re.split(r"[\r\n]+", ESCAPES.sub("", printed))]
     for round in (1, 2):
         assert [line for line in plain if line.startswith(f"round {round}/2: 3 clients, loss")]
@@ -127,7 +122,7 @@ def test_an_interrupted_run_shows_the_cursor_again(config: Config):
 
 
 def test_without_a_terminal_there_are_plain_lines_and_resuming_counts_from_the_record(
-    config: Config, shown: tuple[RecordedProgress, RunRecord], tmp_path: Path
+    config: Config, recorded: Recorded, tmp_path: Path
 ):
     interrupted = InterruptedProgress(config, terminal=False)
     with pytest.raises(KeyboardInterrupt), interrupted:
@@ -138,7 +133,7 @@ def test_without_a_terminal_there_are_plain_lines_and_resuming_counts_from_the_r
     repeated = RecordedProgress(config, terminal=False, record=RunRecord.open(tmp_path / "run"))
     with repeated:
         resume(tmp_path / "run", round=1, observer=repeated)
-    knn = [shown[1].scores(round)["global"]["knn"] for round in (1, 2)]
+    knn = [recorded[1].scores(round)["global"]["knn"] for round in (1, 2)]
     lines = [*interrupted.screen.getvalue().splitlines(), *resumed.screen.getvalue().splitlines()]
     assert [line.split(",")[0] for line in lines] == [
         "round 1/2: 3 clients",
@@ -146,7 +141,7 @@ def test_without_a_terminal_there_are_plain_lines_and_resuming_counts_from_the_r
         "round 2/2: 3 clients",
         f"  kNN accuracy {knn[1]:.1%}",
     ]
-    moved = f", {size(sum(row['bytes'] for row in shown[1].ledger))} moved, "
+    moved = f", {size(sum(row['bytes'] for row in recorded[1].ledger))} moved, "
     assert moved in lines[2]
     assert moved in repeated.screen.getvalue()
     assert "\x1b" not in "".join(lines)
@@ -163,7 +158,7 @@ def test_a_quiet_run_prints_nothing(config: Config, capfd: pytest.CaptureFixture
 
 
 def test_brackets_and_long_lines_are_printed_as_they_are(
-    config: Config, shown: tuple[RecordedProgress, RunRecord], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    config: Config, recorded: Recorded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     progress = RecordedProgress(config, terminal=False)
     progress.introduce(Federation.open(config), Path("x[/bold]"))
@@ -172,6 +167,6 @@ def test_brackets_and_long_lines_are_printed_as_they_are(
     progress.on_dropped(Dropped(1, reason))
     assert f"  left out: client 1: {reason}\n" in progress.screen.getvalue()
     directory = tmp_path / "x[/bold]" / "y[bold]"
-    copytree(shown[1].directory, directory)
+    copytree(recorded[1].directory, directory)
     print_run(summarize(RunRecord.open(directory)), [])
     assert f"record: {directory}" in capsys.readouterr().out

@@ -163,7 +163,7 @@ def test_the_report_reads_what_is_written(grid, front):
         SweepResults.model_validate_json((directory.path / "results.json").read_text())
     directory, made = grid
     sources = open_sources([directory.path])
-    assert (len(sources.runs), sources.left_out) == (8, ())
+    assert (len(sources.runs), sources.left_out) == (8, [])
     assert {run.label for run in sources.runs} == {trial.label for trial in made.trials if trial.runs}
 
 

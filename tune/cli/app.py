@@ -18,8 +18,7 @@ from tune.cli.partition import partition
 from tune.cli.replay import replay
 from tune.cli.report import report
 from tune.cli.reproduce import reproduce
-from tune.cli.resume import resume
-from tune.cli.run import run
+from tune.cli.run import resume, run
 from tune.cli.sweep import sweep
 
 app = typer.Typer(

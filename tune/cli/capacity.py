@@ -55,16 +55,14 @@ def _this_machine() -> tuple[Sequence[Node], Sequence[Gpu]]:
         f"  {cores()} cores ({environment()['hardware']['cpu']}), {size(memory)} of {size(psutil.virtual_memory().total)} "
         "memory free"
     )
-    free = f", {size(_disk_free(SHARED_MEMORY))} are free in {SHARED_MEMORY}" if SHARED_MEMORY.is_dir() else ""
+    free = (
+        f", {size(shutil.disk_usage(SHARED_MEMORY).free)} are free in {SHARED_MEMORY}" if SHARED_MEMORY.is_dir() else ""
+    )
     typer.echo(f"  Ray's object store would take {size(int(this_machine().store))}{free}")
-    typer.echo(f"  {size(_disk_free(Path.cwd()))} disk free for runs in {Path.cwd()}")
+    typer.echo(f"  {size(shutil.disk_usage(Path.cwd()).free)} disk free for runs in {Path.cwd()}")
     for head in sorted({node.head for node in local_nodes()}):
         typer.echo(f"  note: a Ray at {head} runs on this machine and uses the same cores, memory and GPUs")
     return [this_machine()], gpus()
-
-
-def _disk_free(path: Path) -> int:
-    return shutil.disk_usage(path).free
 
 
 def _cluster(address: str) -> tuple[Sequence[Node], Sequence[Gpu]]:
@@ -138,7 +136,7 @@ def _disk_problems(federation: Federation, cost: StepCost) -> list[str]:
     """Compare the clients' states with the disk, where their size was measured."""
     if not cost.state:
         return []
-    needed, free = ROUNDS_ON_DISK * cost.state * len(federation.client_ids), _disk_free(Path.cwd())
+    needed, free = ROUNDS_ON_DISK * cost.state * len(federation.client_ids), shutil.disk_usage(Path.cwd()).free
     typer.echo(f"  client states take up to {size(needed)} of disk")
     if needed <= free or federation.config.engine.checkpoints:
         return []

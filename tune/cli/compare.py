@@ -48,12 +48,13 @@ def compare(
 
 def _print_runs(summaries: "Sequence[Summary]") -> None:
     from rayfed_ssl.formats import percent, size
+    from rayfed_ssl.reports.summary import partition_text
 
     rows = [
         {
             "run": summary.directory.name + ("" if summary.finished else " (unfinished)"),
             "method": summary.name,
-            "split": _split(summary),
+            "split": partition_text(summary.config),
             "seed": str(summary.config.seed),
             "rounds": f"{summary.rounds}x{summary.config.epochs}",
             "linear": percent(summary.headline("linear")),
@@ -72,11 +73,12 @@ def _print_runs(summaries: "Sequence[Summary]") -> None:
 def _print_groups(groups: "Sequence[SeedGroup]") -> None:
     """Print mean, sample standard deviation and number over seeds, a row for each setting and score."""
     from rayfed_ssl.formats import percent
+    from rayfed_ssl.reports.summary import partition_text
 
     rows = [
         {
             "method": group.runs[0].name,
-            "split": _split(group.runs[0]),
+            "split": partition_text(group.runs[0].config),
             "rounds": f"{group.runs[0].rounds}x{group.runs[0].config.epochs}",
             "score": score,
             "mean": percent(spread.mean),
@@ -89,11 +91,6 @@ def _print_groups(groups: "Sequence[SeedGroup]") -> None:
         for score, spread in group.scores.items()
     ]
     print_table(rows[0] if rows else (), [row.values() for row in rows])
-
-
-def _split(summary: "Summary") -> str:
-    partition = summary.config.partition
-    return f"{partition.name} {partition.alpha:g}" if partition.name == "dirichlet" else str(partition.name)
 
 
 def _tree(summary: "Summary") -> dict[str, Any]:

@@ -82,29 +82,27 @@ def _differences(groups: Sequence[LabeledGroup]) -> PageSection:
     if not differing:
         return PageSection("differences", "What differs", text=("Nothing but the seed.",))
     rows = [[key, *values] for key, values in differing.items()]
-    table = PageTable.of("Settings that differ", ["key", *(group.label for group in groups)], rows)
+    tables = (PageTable.of("Settings that differ", ["key", *(group.label for group in groups)], rows),)
     if len(rows) <= MAX_UNFOLDED:
-        return PageSection("differences", "What differs", tables=(table,))
+        return PageSection("differences", "What differs", tables=tables)
     text = (f"{len(rows)} settings, including those of methods and objectives that other runs do not have.",)
-    return PageSection("differences", "What differs", text=text, folded=(table,))
+    return PageSection("differences", "What differs", text=text, folded=tables)
 
 
 def _runs(runs: Sequence[ReportedRun]) -> PageTable:
-    rows = []
-    for run in runs:
-        summary = run.summary
-        rows.append(
-            [
-                run.name,
-                summary.name,
-                summary.config.seed,
-                "yes" if summary.finished else f"no, round {summary.rounds} of {summary.config.rounds}",
-                PageCell.percent(summary.headline("linear")),
-                PageCell.percent(summary.headline("knn")),
-                PageCell.size(summary.bytes_up),
-                PageCell.duration(summary.seconds),
-                (summary.state_sha256 or MISSING)[:16],
-            ]
-        )
+    rows = [
+        [
+            run.name,
+            run.summary.name,
+            run.summary.config.seed,
+            "yes" if run.summary.finished else f"no, round {run.summary.rounds} of {run.summary.config.rounds}",
+            PageCell.percent(run.summary.headline("linear")),
+            PageCell.percent(run.summary.headline("knn")),
+            PageCell.size(run.summary.bytes_up),
+            PageCell.duration(run.summary.seconds),
+            (run.summary.state_sha256 or MISSING)[:16],
+        ]
+        for run in runs
+    ]
     columns = ["run", "method", "seed", "finished", "linear probe, last epoch", "kNN", "up", "time of rounds", "state"]
     return PageTable.of("Each run", columns, rows)

@@ -48,17 +48,12 @@ def _points(group: LabeledGroup) -> list[tuple[dict[str, float], MeanStd]]:
     for run in group.runs:
         for point in run.summary.curve:
             rounds[point.round].append(point)
-    return [
-        (
-            {
-                "rounds": round,
-                "bytes": fmean(point.bytes / 1e6 for point in points),
-                "time": fmean(point.seconds for point in points),
-            },
-            MeanStd.of([point.knn for point in points]),
-        )
-        for round, points in sorted(rounds.items())
-    ]
+    averaged = []
+    for round, points in sorted(rounds.items()):
+        moved, seconds = (fmean(values) for values in zip(*((p.bytes / 1e6, p.seconds) for p in points), strict=True))
+        position = {"rounds": round, "bytes": moved, "time": seconds}
+        averaged.append((position, MeanStd.of([point.knn for point in points])))
+    return averaged
 
 
 def _draw_accuracy(groups: Sequence[LabeledGroup], x: str) -> Figure:
@@ -72,13 +67,8 @@ def _draw_accuracy(groups: Sequence[LabeledGroup], x: str) -> Figure:
             low, high = ([100 * (knn.mean + sign * (knn.std or 0)) for _, knn in points] for sign in (-1, 1))
             axes.fill_between(positions, low, high, color=style["color"], alpha=0.18, linewidth=0)
         if (probe := group.scores.get("linear")) and points:
-            hollow = {
-                "markerfacecolor": PAPER,
-                "markeredgecolor": style["color"],
-                "markeredgewidth": 1.8,
-                "linestyle": "",
-            }
-            axes.plot(positions[-1:], [100 * probe.mean], marker=style["marker"], markersize=9, **hollow)
+            hollow = {"markerfacecolor": PAPER, "markeredgewidth": 1.8, "markersize": 9, "linestyle": ""}
+            axes.plot(positions[-1:], [100 * probe.mean], **style | hollow)
     axes.set(xlabel=X_LABELS[x], ylabel="accuracy (%)")
     axes.margins(0.06)
     if x == "rounds":

@@ -88,12 +88,7 @@ def partition_plot(federation: Federation) -> Plot:
 
 
 def sample_features(run: ReportedRun, federation: Federation) -> SampleFeatures | None:
-    """Compute test features of the global encoder, or of the first where there is none; None without labels.
-
-    Raises:
-        ConfigError: The features are not finite.
-        CheckpointError: The run has no encoder yet.
-    """
+    """Compute test features of the global encoder, or of the first where there is none; None without labels."""
     test, seed = federation.dataset.test, derive_seed(federation.config.seed, Purpose.EVALUATION)
     labeled = np.flatnonzero(test.labels >= 0)
     if not len(labeled):

@@ -52,9 +52,7 @@ def _labels(firsts: Sequence[ReportedRun]) -> list[str]:
     labels = [_label(run, firsts) for run in firsts]
     labels = [label if labels.count(label) == 1 else run.name for label, run in zip(labels, firsts, strict=True)]
     labels = [label if len(label) <= LABEL_LIMIT else label[: LABEL_LIMIT - 1] + "…" for label in labels]
-    if len(set(labels)) < len(labels):
-        return [f"{index}: {label}" for index, label in enumerate(labels, 1)]
-    return labels
+    return [f"{index}: {label}" if labels.count(label) > 1 else label for index, label in enumerate(labels, 1)]
 
 
 def _label(run: ReportedRun, firsts: Sequence[ReportedRun]) -> str:

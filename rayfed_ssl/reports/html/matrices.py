@@ -21,7 +21,7 @@ def heatmap(
 ) -> Figure:
     """Draw a matrix [n, n]; NaN stays empty. The color scale is from low to high; None takes the values' own ends."""
     figure, axes = new_axes(height=WIDTH - 0.6)
-    image = axes.imshow(values, cmap=COLORS, vmin=low, vmax=high, interpolation="none")
+    image: Any = axes.imshow(values, cmap=COLORS, vmin=low, vmax=high, interpolation="none")
     positions, names = [position for position, _ in ticks], [clean(name) for _, name in ticks]
     axes.set_xticks(positions, names, rotation=90 if max(map(len, names), default=0) > 2 else 0)
     axes.set_yticks(positions, names)
@@ -29,16 +29,11 @@ def heatmap(
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
     figure.colorbar(image, ax=axes, label=clean(label), shrink=0.85)
-    if len(values) <= 8:
-        _write_values(axes, values, image)
-    return figure
-
-
-def _write_values(axes: Any, values: np.ndarray, image: Any) -> None:
-    for row, column in np.argwhere(np.isfinite(values)):
+    for row, column in np.argwhere(np.isfinite(values)) if len(values) <= 8 else ():
         value = values[row, column]
         color = "#fefefe" if image.norm(value) < 0.5 else "#010101"
         axes.text(column, row, f"{value:.3g}", ha="center", va="center", fontsize=8, color=color)
+    return figure
 
 
 def matrix_plots(diagnostics: Diagnostics) -> list[Plot]:

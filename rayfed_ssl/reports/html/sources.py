@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from rayfed_ssl.reports.summary import Summary, summarize
 from rayfed_ssl.reports.sweep_results import SweepResults
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class ReportedRun:
     """A run as the report reads it.
 
@@ -56,57 +56,19 @@ class ReportedSweep:
     results: SweepResults
 
 
-@dataclass(frozen=True)
-class Sources:
-    """All that a report is about: what the named directories hold, and a line for each run or table that is left out."""
-
-    names: tuple[str, ...]
-    runs: tuple[ReportedRun, ...]
-    reproductions: tuple[ReportedReproduction, ...] = ()
-    left_out: tuple[str, ...] = ()
-    sweeps: tuple[ReportedSweep, ...] = ()
-
-
-def open_sources(directories: Sequence[Path]) -> Sources:
-    """Open runs, sweeps and reproductions. A table is shown without its runs where these are missing.
-
-    Raises:
-        ConfigError: A directory holds none of them, or a run or a table that was named is damaged.
-    """
-    search = _Search()
-    for directory in directories:
-        search.add(directory)
-    runs: list[ReportedRun] = []
-    for path, named in search.runs.items():
-        search.keep(lambda run: runs.append(_open_run(run)), path, named)
-    if not runs and not search.reproductions and not search.sweeps:
-        raise ConfigError("\n".join(search.left_out))
-    names = [run.name for run in runs]
-    runs = [
-        replace(
-            run,
-            name=run.name if names.count(run.name) == 1 else f"{run.directory.parent.name}/{run.name}",
-            label="; ".join([*_points(run.directory, search.sweeps), *_cells(run.directory, search.reproductions)]),
-        )
-        for run in runs
-    ]
-    return Sources(
-        tuple(directory.resolve().name for directory in directories),
-        tuple(runs),
-        tuple(search.reproductions),
-        tuple(search.left_out),
-        tuple(search.sweeps),
-    )
-
-
 @dataclass
-class _Search:
-    """Collects what directories hold; `runs` tells which of the runs the user has named."""
+class Sources:
+    """All that a report is about: what the named directories hold, and a line for each run or table that is left out.
 
-    runs: dict[Path, bool] = field(default_factory=dict)
+    `paths` says which of the runs the user has named.
+    """
+
+    names: list[str]
+    runs: list[ReportedRun] = field(default_factory=list)
     reproductions: list[ReportedReproduction] = field(default_factory=list)
     sweeps: list[ReportedSweep] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    paths: dict[Path, bool] = field(default_factory=dict)
 
     def keep(self, add: Callable[[Path], None], path: Path, named: bool) -> None:
         """Add what a directory holds; what is damaged is an error if it was named, and else left out."""
@@ -129,7 +91,7 @@ class _Search:
 
     def _add(self, directory: Path, named: bool) -> bool:
         if (directory / "run.json").is_file():
-            self.runs[directory.resolve()] = named or self.runs.get(directory.resolve(), False)
+            self.paths[directory.resolve()] = named or self.paths.get(directory.resolve(), False)
         elif (directory / "reproduction.json").is_file():
             self.keep(self._add_reproduction, directory, named)
         elif (directory / "sweep.json").is_file():
@@ -170,12 +132,33 @@ class _Search:
         missing = [run for run, has_number in runs if has_number and not (directory / run).is_dir()]
         for run, _ in runs:
             if (directory / run).is_dir():
-                self.runs.setdefault((directory / run).resolve(), False)
+                self.paths.setdefault((directory / run).resolve(), False)
         if missing:
             self.left_out.append(
                 f"{len(missing)} of {sum(number for _, number in runs)} runs of {directory}, which are missing (such as "
                 f"{missing[0]}): its table is shown without them"
             )
+
+
+def open_sources(directories: Sequence[Path]) -> Sources:
+    """Open runs, sweeps and reproductions. A table is shown without its runs where these are missing.
+
+    Raises:
+        ConfigError: A directory holds none of them, or a run or a table that was named is damaged.
+    """
+    sources = Sources([directory.resolve().name for directory in directories])
+    for directory in directories:
+        sources.add(directory)
+    for path, named in sources.paths.items():
+        sources.keep(lambda path: sources.runs.append(_open_run(path)), path, named)
+    if not sources.runs and not sources.reproductions and not sources.sweeps:
+        raise ConfigError("\n".join(sources.left_out))
+    names = [run.name for run in sources.runs]
+    for run in sources.runs:
+        run.label = "; ".join([*_points(run.directory, sources.sweeps), *_cells(run.directory, sources.reproductions)])
+        if names.count(run.name) > 1:
+            run.name = f"{run.directory.parent.name}/{run.name}"
+    return sources
 
 
 def _points(directory: Path, sweeps: Sequence[ReportedSweep]) -> list[str]:
