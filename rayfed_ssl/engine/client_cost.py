@@ -29,17 +29,10 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import nbytes
 
-WEIGHT_COPIES = 6
-"""Weights, gradients, Adam's two moments, the download and the upload of a model in training."""
-
-STEP_BYTES = 60_000_000
-"""What a process grows by in its first step whatever the model: torch's threads and kernels (docs/engine.md)."""
-
-VIEWS = 2
-"""Views of a sample that go through the model before gradients are taken."""
-
-SAMPLES = 2
-"""Blank samples that are sent through a model; batch normalization refuses one."""
+WEIGHT_COPIES = 6  # weights, gradients, Adam's two moments, the download and the upload
+STEP_BYTES = 60_000_000  # torch's threads and kernels in a process's first step (docs/engine.md)
+VIEWS = 2  # views of a sample that go through the model before gradients are taken
+SAMPLES = 2  # blank samples that are sent through a model; batch normalization refuses one
 
 
 @dataclass(frozen=True)
@@ -110,7 +103,7 @@ def measure(federation: Federation, gpu_free: int | None = None) -> StepCost:
     """
     client_id, _ = largest_client(federation)
     download = federation.method.download(first_state(federation), client_id)
-    before = _start_peak(federation.task.device)
+    before = _reset_peak(federation.task.device)
     first = federation.update_client(1, client_id, download, None)
     second = federation.update_client(1, client_id, download, first.state)
     grown, gpu_memory, device = max(0, _peak() - before), 0, federation.task.device
@@ -122,8 +115,8 @@ def measure(federation: Federation, gpu_free: int | None = None) -> StepCost:
     return StepCost(grown, gpu_memory, nbytes(second.state), second.seconds / federation.config.epochs)
 
 
-def _start_peak(device: torch.device) -> int:
-    """Forget earlier peaks; returns the bytes in use now."""
+def _reset_peak(device: torch.device) -> int:
+    """Reset the peaks; returns the bytes in use now."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     with suppress(OSError):  # an earlier peak counts as ours then, which errs to the safe side
@@ -142,11 +135,7 @@ def _peak() -> int:
 
 
 def measure_apart(config: Config, limit: float = 3600) -> StepCost:
-    """Measure in a new process, for at most `limit` seconds, and record the cost for later runs.
-
-    Raises:
-        ConfigError: The step failed there, or did not end.
-    """
+    """Measure in a new process, for at most `limit` seconds, and record the cost for later runs."""
     settings = json.dumps(one_epoch(config).dump())
     command = [sys.executable, "-m", "rayfed_ssl.engine.client_cost"]
     try:

@@ -37,15 +37,9 @@ from rayfed_ssl.training.state_parts import OBJECTIVE_STATE, part_of
 from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import Weights, is_node
 
-ENCODER_SAMPLES = 512
-"""Test images on which one encoder is looked at, at most."""
-
-CLIENT_SAMPLES = 256
-"""Test images, or public samples, on which clients are compared, at most."""
-
-COMPARED_CLIENTS = 8
-"""Clients of a round that are compared, at most."""
-
+ENCODER_SAMPLES = 512  # test images on which one encoder is measured, at most
+CLIENT_SAMPLES = 256  # test images, or public samples, on which clients are compared, at most
+COMPARED_CLIENTS = 8  # clients of a round that are compared, at most
 _SPREADS = ("diag_update_norm", "diag_update_cosine", "diag_cka", "diag_angle", "diag_relation_distance")
 
 DIAGNOSTICS = (

@@ -48,8 +48,7 @@ FAULT_KINDS = {
 }
 """What can be injected; see `docs/faults.md`."""
 
-LOCAL_KINDS = frozenset(name for name, kind in FAULT_KINDS.items() if kind.local)
-"""What can happen in a run in one process."""
+LOCAL_KINDS = frozenset(name for name, kind in FAULT_KINDS.items() if kind.local)  # of runs in one process
 
 _VALUES: dict[str, TypeAdapter[Any]] = {
     **{key: TypeAdapter(Annotated[int, Field(ge=1)]) for key in ("round", "times")},
@@ -118,13 +117,12 @@ def parse_fault(text: str) -> Fault | RandomFaults:
     name, _, rest = text.partition(":")
     if name != "random" and name not in FAULT_KINDS:
         raise ConfigError(f"--inject: unknown fault {name!r}{nearest(name, [*FAULT_KINDS, 'random'])}")
-    needed = ("rate",) if name == "random" else ("round",)
-    allowed = (*needed, "seed") if name == "random" else (*needed, *FAULT_KINDS[name].optional)
+    needed, optional = ("rate", ("seed",)) if name == "random" else ("round", FAULT_KINDS[name].optional)
     values: dict[str, Any] = {}
     for part in rest.split(",") if rest else ():
         key, _, value = part.partition("=")
-        if key not in allowed:
-            raise ConfigError(f"--inject {text}: {name} has no {key!r}{nearest(key, allowed)}")
+        if key not in (needed, *optional):
+            raise ConfigError(f"--inject {text}: {name} has no {key!r}{nearest(key, (needed, *optional))}")
         if key in values:
             raise ConfigError(f"--inject {text}: {key} is there twice, write --inject once for each fault")
         try:
@@ -132,11 +130,9 @@ def parse_fault(text: str) -> Fault | RandomFaults:
         except ValidationError as error:
             reason = error.errors()[0]["msg"].lower()
             raise ConfigError(f"--inject {text}: {key}: {reason}, got {value!r}") from None
-    for key in needed:
-        if key not in values:
-            raise ConfigError(
-                f"--inject {text}: {key} is missing, write {name}:{key}=" + ("0.1" if key == "rate" else "2")
-            )
+    if needed not in values:
+        example = "0.1" if name == "random" else "2"
+        raise ConfigError(f"--inject {text}: {needed} is missing, write {name}:{needed}={example}")
     return RandomFaults(values["rate"], values.get("seed", 0)) if name == "random" else Fault(name, **values)
 
 

@@ -147,27 +147,17 @@ class Federation:
                 raise ServerError(f"the server failed before round 1: {error}") from error
 
     def update_client(self, round: int, client_id: int, download: Any, state: Any | None) -> ClientResult:
-        """Run one client's step of a round.
-
-        Args:
-            round: From 1.
-            client_id: Who trains.
-            download: What the server sent; read-only.
-            state: What the client remembers, read-only, or None before its first round.
-
-        Raises:
-            ClientError: The step failed; the message names round, client, seed, cause and how to replay it.
-        """
+        """Run one client's step; `state` is None before its first. `download` and `state` are read-only."""
         start = time.perf_counter()
         try:
             with self._seeded(round, client_id) as random:
                 labels = self.dataset.train.labels if self.config.objective.needs_labels else None
                 data = Shard.of(self.dataset.train.images, self.shards[client_id], self.task.device, labels)
-                own = derive_seed(self.config.seed, Purpose.METHOD, round=round, participant=client_id)
-                draws = generator(self.task.device, own)
+                method_seed = derive_seed(self.config.seed, Purpose.METHOD, round=round, participant=client_id)
+                draws = generator(self.task.device, method_seed)
                 client = Client(client_id, round, data, self._public, self.task, random, draws)
-                known = self.method.init_client(client) if state is None else state
-                upload, next_state, metrics = self.method.update_client(download, known, client)
+                previous = self.method.init_client(client) if state is None else state
+                upload, next_state, metrics = self.method.update_client(download, previous, client)
                 check_upload(upload, download)
         except Exception as error:
             cause = explain(error, self.config.engine.gpus_per_actor)
@@ -183,10 +173,9 @@ class Federation:
                 next_state, metrics = self.method.update_server(
                     state, uploads, Server(round, self._server_public, self.task, random)
                 )
-            except ValueError as error:
-                raise ServerError(f"the server failed in round {round}: {error}") from error
-            except torch.OutOfMemoryError as error:
-                raise ServerError(f"the server failed in round {round}: {explain(error)}") from error
+            except (ValueError, torch.OutOfMemoryError) as error:
+                cause = error if isinstance(error, ValueError) else explain(error)
+                raise ServerError(f"the server failed in round {round}: {cause}") from error
         seconds = time.perf_counter() - start
         if self.is_diagnosed(round):
             received = partial(self.method.download, state)
@@ -271,7 +260,9 @@ def check_upload(upload: Any, download: Any) -> None:
         received = getattr(download, name, None)
         if isinstance(value, dict) and isinstance(received, dict):
             for key in value:
-                if key in received and (shape := list(value[key].shape)) != (expected := list(received[key].shape)):
+                shapes = [list(getattr(tensor, "shape", ())) for tensor in (value[key], received.get(key, value[key]))]
+                if shapes[0] != shapes[1]:
                     raise ValueError(
-                        f"its upload does not fit the model: {name}/{key} has shape {shape}, got {expected} from the server"
+                        f"its upload does not fit the model: {name}/{key} has shape {shapes[0]}, got {shapes[1]} from the "
+                        "server"
                     )

@@ -9,10 +9,7 @@ from itertools import takewhile
 import torch
 
 CONTEXT_BYTES = 600_000_000
-"""What a process holds of a GPU beside torch's tensors: CUDA's context and kernels.
-
-NAIRR's guide for GPU estimates says 300 MB to 1 GB; `rayfed-ssl doctor --measure` measures it.
-"""
+"""CUDA's context and kernels in each process: 300 MB to 1 GB by NAIRR's guide; `rayfed-ssl doctor --measure` measures it."""
 
 QUERY = ("nvidia-smi", "--query-gpu=index,uuid,name,memory.total,memory.free", "--format=csv,noheader,nounits")
 

@@ -26,7 +26,10 @@ def score(encoder: Encoder, config: Config, task: Task, dataset: Dataset, final:
     subject = subject_of(encoder, config, task, dataset)
     settings = config.evaluation
     monitor = Neighbors(name="knn", neighbors=settings.knn.neighbors, temperature=settings.knn.temperature)
-    metrics = dict(monitor.measure(subject)) | classifier_accuracy(subject) if subject.is_labeled else {}
+    metrics = dict(monitor.measure(subject)) if subject.is_labeled else {}
+    if metrics and task.objective.classifies and any(name.startswith("projector.") for name in subject.weights):
+        model = subject.model()
+        metrics["supervised"] = accuracy_of(subject, nn.Sequential(model.encoder, model.projector))
     if not final:
         return metrics
     probe = Linear(name="linear", probe=settings.linear, augment=settings.augment)
@@ -71,15 +74,6 @@ def check_protocols(protocols: Iterable[Protocol], config: Config, task: Task, d
             protocol.check(task, train, config.seed)
         except ValueError as error:
             raise ConfigError(str(error)) from error
-
-
-def classifier_accuracy(subject: Subject) -> Metrics:
-    """Test the classifier that a supervised objective has trained on the encoder, as "supervised"."""
-    trained = any(name.startswith("projector.") for name in subject.weights)
-    if not (subject.task.objective.classifies and trained):
-        return {}
-    model = subject.model()
-    return {"supervised": accuracy_of(subject, nn.Sequential(model.encoder, model.projector))}
 
 
 def labeled(config: Config, dataset: Dataset) -> ImageSet:

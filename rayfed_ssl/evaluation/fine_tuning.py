@@ -10,7 +10,7 @@ Symbols: N labeled samples, d feature width, K classes, B batch. Batch-norm uses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,28 +24,15 @@ from rayfed_ssl.training.batching import finite
 from rayfed_ssl.training.optimizers import OPTIMIZERS, Descent, Optimizer
 
 
-class Accuracies(NamedTuple):
-    """Test accuracies in [0, 1]: after the last epoch, and the highest of any epoch, chosen on the test set."""
-
-    last: float
-    best: float
-
-
 @dataclass(frozen=True, kw_only=True)
 class FineTuning:
     """How encoder and classifier are trained together; defaults are FedCA's where it names them.
 
     Attributes:
         head: "mlp" (d-d-K with a ReLU) or "linear" (d-K).
-        optimizer: "adam" or "sgd".
-        lr: Learning rate of the encoder.
         head_lr: Learning rate of the classifier; None takes the encoder's.
-        momentum: SGD momentum, not Nesterov; "adam" has none to set.
-        weight_decay: L2 factor.
-        batch: B.
-        epochs: Passes over the labeled samples.
+        momentum: Of SGD, not Nesterov; "adam" has none to set.
         milestones: Epochs after which both learning rates are multiplied by `decay`.
-        decay: That factor.
         augment: Whether each epoch draws a crop and a flip of every sample.
     """
 
@@ -84,8 +71,8 @@ class FineTuning:
         """Multiplier of both learning rates in an epoch, counted from 0."""
         return self.decay ** sum(epoch >= milestone for milestone in self.milestones)
 
-    def fit(self, subject: Subject, rows: Tensor) -> Accuracies:
-        """Train a copy of the encoder and a fresh classifier on training samples `rows`, int64 [N], and test every epoch."""
+    def fit(self, subject: Subject, rows: Tensor) -> tuple[float, float]:
+        """Train a copy of the encoder and a classifier on training samples `rows`, [N], and give the last and best accuracy."""
         if len(rows) < 2:
             raise ValueError(f"fine-tuning needs at least 2 labeled samples, got {len(rows)}: raise fraction")
         data = Shard.of(subject.train.images, rows.numpy(), subject.task.device, subject.train.labels)
@@ -99,7 +86,7 @@ class FineTuning:
                 loss = self._epoch(subject, network, descents, data, random)
                 finite(loss, f"epoch {epoch + 1} of {self.epochs} of fine-tuning", descents[0])
                 accuracies.append(accuracy_of(subject, network))
-        return Accuracies(accuracies[-1], max(accuracies))
+        return accuracies[-1], max(accuracies)
 
     def network(self, subject: Subject) -> nn.Sequential:
         """Put a fresh classifier, drawn as torch draws linear layers, on a copy of the encoder."""

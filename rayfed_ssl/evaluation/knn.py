@@ -11,8 +11,7 @@ from torch.nn import functional as F
 
 from rayfed_ssl.evaluation.features import check_labeled
 
-CHUNK = 1024
-"""Test samples at a time: bounds the similarities in memory."""
+CHUNK = 1024  # test samples at a time: bounds the similarities in memory
 
 
 def knn_accuracy(

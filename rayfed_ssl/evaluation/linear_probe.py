@@ -20,13 +20,7 @@ from rayfed_ssl.training.optimizers import BETAS, EPSILON
 
 
 class ProbeResult(NamedTuple):
-    """Accuracies in [0, 1] and the training loss.
-
-    Attributes:
-        last: Test accuracy after the last epoch; the headline.
-        best: Highest test accuracy of any epoch, chosen on the test set.
-        train_accuracy: Of the final weights, on the last epoch's features, as is the loss.
-    """
+    """Test accuracies of the last and of the best epoch, chosen on the test set; final training accuracy and loss."""
 
     last: float
     best: float

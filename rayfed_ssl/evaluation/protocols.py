@@ -65,22 +65,20 @@ class Protocol(ABC):
             if name not in owners:
                 raise ConfigError(f"protocol {self.name} has no setting {name!r}{nearest(name, owners)}")
             part, owner = owners[name]
-            changed.setdefault(part, {})[name] = self._valid(owner, name, value)
+            kind: Any = next(field.type for field in dataclasses.fields(owner) if field.name == name)
+            try:
+                # The configuration's strict types come from JSON: lists stand for tuples, no boolean for a number.
+                valid = TypeAdapter(kind, config=STRICT).validate_json(json.dumps(value, default=str))
+            except ValidationError as error:
+                why = error.errors()[0]["msg"].lower()
+                raise ConfigError(f"protocol {self.name}: {name}: {why}, got {value!r}") from None
+            changed.setdefault(part, {})[name] = valid
         try:
             direct = changed.pop(None, {})
             parts = {part: replace(getattr(self, part), **fields) for part, fields in changed.items() if part}
             return replace(self, **direct, **parts)
         except ValueError as error:
             raise ConfigError(f"protocol {self.name}: {error}") from None
-
-    def _valid(self, owner: Any, name: str, value: Any) -> Any:
-        kind: Any = next(field.type for field in dataclasses.fields(owner) if field.name == name)
-        try:
-            # The strict types of the configuration, which come from JSON: lists stand for tuples, no boolean for a number.
-            return TypeAdapter(kind, config=STRICT).validate_json(json.dumps(value, default=str))
-        except ValidationError as error:
-            why = error.errors()[0]["msg"].lower()
-            raise ConfigError(f"protocol {self.name}: {name}: {why}, got {value!r}") from None
 
 
 def _owners(protocol: Protocol) -> Iterator[tuple[str, tuple[str | None, Any]]]:
@@ -95,12 +93,7 @@ def _owners(protocol: Protocol) -> Iterator[tuple[str, tuple[str | None, Any]]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Neighbors(Protocol):
-    """Weighted vote of the nearest training samples.
-
-    Attributes:
-        neighbors: k.
-        temperature: Of the vote's weights exp(cosine / temperature).
-    """
+    """Vote of the nearest training samples, weighted exp(cosine / temperature)."""
 
     neighbors: int = 200
     temperature: float = 0.1
@@ -124,9 +117,7 @@ class Neighbors(Protocol):
 class Linear(Protocol):
     """Softmax regression on the frozen encoder's features of all labeled training samples.
 
-    Attributes:
-        probe: Optimizer and schedule.
-        augment: Whether every epoch draws a crop and a flip of each image; else features are computed once.
+    `augment` draws a crop and a flip of each image in every epoch; else features are computed once.
     """
 
     probe: LinearProbe
@@ -161,10 +152,7 @@ class Linear(Protocol):
 class SemiSupervised(Protocol):
     """Fine-tuning on the share of the training samples whose labels are known.
 
-    Attributes:
-        tuning: How encoder and classifier are trained.
-        fraction: That share.
-        subset: Equally many labels of each class ("balanced"), or any ("random").
+    `subset` takes equally many labels of each class ("balanced"), or any ("random").
     """
 
     tuning: FineTuning
@@ -195,11 +183,8 @@ class SemiSupervised(Protocol):
 class Transfer(Protocol):
     """Fine-tuning on another dataset, fitted to the size and channels of the images that the encoder learned from.
 
-    Attributes:
-        tuning: How encoder and classifier are trained.
-        dataset: A name of `rayfed-ssl list datasets`, with a path after a colon where it needs one: "parquet:PATH".
-        train_limit: Train on this many of its samples, a random subset.
-        test_limit: Test on this many of its samples, a random subset.
+    `dataset` is a name of `rayfed-ssl list datasets`, with a path after a colon where it needs one: "parquet:PATH". The
+    limits take random subsets of its samples.
     """
 
     tuning: FineTuning

@@ -12,9 +12,7 @@ from rayfed_ssl.evaluation.fine_tuning import FineTuning
 from rayfed_ssl.evaluation.linear_probe import LinearProbe
 from rayfed_ssl.evaluation.protocols import Linear, Neighbors, Protocol, SemiSupervised, Transfer
 
-BEST = "_best"
-"""What the name of a score ends in where the test set has chosen the epoch."""
-
+BEST = "_best"  # ending of a score whose epoch the test set has chosen
 FEDCA = "FedCA (Zhang et al. 2020), text"
 FCL = "FCL (2022), text"
 
@@ -37,14 +35,7 @@ def _semi_swav(percent: Literal[1, 10]) -> SemiSupervised:
         description=f"fine-tuning of everything under a linear layer on {percent} % of the labels, balanced",
         source=f"{FCL}, Table 2, which follows SwAV (Caron et al. 2020), code",
         tuning=FineTuning(
-            head="linear",
-            optimizer="sgd",
-            lr=lr,
-            head_lr=head_lr,
-            batch=256,
-            epochs=20,
-            milestones=(12, 16),
-            decay=0.2,
+            head="linear", optimizer="sgd", lr=lr, head_lr=head_lr, batch=256, epochs=20, milestones=(12, 16), decay=0.2
         ),
         fraction=percent / 100,
         subset="balanced",

@@ -1,4 +1,4 @@
-"""Numbers that tell without labels whether features have collapsed, and how far clients' models have come apart.
+"""Measures, without labels, of collapsed features and of how far clients' models have come apart.
 
 Sources:
 - Chen, He: Exploring Simple Siamese Representation Learning, CVPR 2021, section 4.1 (standard deviation of features).
@@ -8,9 +8,7 @@ Sources:
 - Kornblith, Norouzi, Lee, Hinton: Similarity of Neural Network Representations Revisited, ICML 2019, section 3.
 - FedCA, Figure 4 (angles); FedFoA, Figure 6 (distances of relation matrices); FCL, Eq. 4 and 5 (false negatives).
 
-Symbols: N samples, d feature width, f = feature at unit length, K clients, C classes.
-
-Everything is computed in float64 on the CPU, as sums over hundreds of samples should not depend on their order.
+Symbols: N samples, d feature width, f = feature at unit length, K clients, C classes. Everything is float64 on the CPU.
 """
 
 import math
@@ -93,9 +91,9 @@ def angles(first: Tensor, second: Tensor) -> Angles:
 
     A feature that is 0 has no direction: 90 from every other one, 0 from another 0.
     """
-    one, other = F.normalize(_exact(first), dim=1), F.normalize(_exact(second), dim=1)
+    units, others = F.normalize(_exact(first), dim=1), F.normalize(_exact(second), dim=1)
     # From chord and sum, as arccos loses half the digits near 0 degrees.
-    chord, total = (one - other).norm(dim=1), (one + other).norm(dim=1)
+    chord, total = (units - others).norm(dim=1), (units + others).norm(dim=1)
     degrees = torch.rad2deg(2 * torch.atan2(chord, total))
     lower, median, upper = torch.quantile(degrees, degrees.new_tensor([0.25, 0.5, 0.75])).tolist()
     return Angles(lower, median, upper)
