@@ -72,7 +72,7 @@ class FineTuning:
         return self.decay ** sum(epoch >= milestone for milestone in self.milestones)
 
     def fit(self, subject: Subject, rows: Tensor) -> tuple[float, float]:
-        """Train a copy of the encoder and a classifier on training samples `rows`, [N], and give the last and best accuracy."""
+        """Train a copy of the encoder and a classifier on training samples `rows` [N]; give the last and best accuracy."""
         if len(rows) < 2:
             raise ValueError(f"fine-tuning needs at least 2 labeled samples, got {len(rows)}: raise fraction")
         data = Shard.of(subject.train.images, rows.numpy(), subject.task.device, subject.train.labels)

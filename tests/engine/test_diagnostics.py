@@ -1,4 +1,4 @@
-"""Diagnostics while a run goes on: when they are made, of what, and that nothing of the run changes by them."""
+"""Diagnostics during a run: when they are made, of what, and that nothing of the run changes by them."""
 
 import math
 import weakref
@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from rayfed_ssl.config.schema import Config
+from rayfed_ssl.data.image_store import Dataset
 from rayfed_ssl.engine.diagnostics import (
     CLIENT_SAMPLES,
     COMPARED_CLIENTS,
@@ -75,6 +76,7 @@ def test_a_runs_states_are_the_same_bits_with_diagnostics(tiny: Tiny, name: str,
     looked = run(tiny(name, "evaluation.diagnostics=1"), tmp_path / "looked")
     assert looked.state_sha256 == plain.state_sha256
     assert looked.scores == plain.scores
+    assert {row["name"] for row in plain.record.metrics} < {row["name"] for row in looked.record.metrics}
     named = {(row["round"], row["participant"]) for row in looked.record.metrics if row["name"].startswith("diag_")}
     assert {(1, "server"), (2, "server")} < named
     assert not any(row["name"].startswith("diag_") for row in plain.record.metrics)
@@ -86,32 +88,31 @@ def test_diagnostics_are_due_every_so_many_rounds_and_at_the_end(open_tiny: Open
     assert [round for round in (1, 2, 3) if federation.is_diagnosed(round)] == expected
 
 
-def test_encoders_are_looked_at_where_they_are_scored(tiny: Tiny, tmp_path: Any):
-    found = run(tiny("local", "rounds=3", "evaluation.every=2", "evaluation.diagnostics=1"), tmp_path / "run")
-    rows = {(r["round"], r["participant"]) for r in found.record.metrics if r["name"] == "diag_effective_rank"}
+def test_encoders_are_measured_where_they_are_scored(tiny: Tiny, tmp_path: Any):
+    result = run(tiny("local", "rounds=3", "evaluation.every=2", "evaluation.diagnostics=1"), tmp_path / "run")
+    rows = {(r["round"], r["participant"]) for r in result.record.metrics if r["name"] == "diag_effective_rank"}
     assert rows == {(round, f"client-{client}") for round in (2, 3) for client in (0, 1, 2)}
 
 
-def test_looking_draws_from_no_generator_and_writes_nothing(averaging: Federation, averaged: Round):
+def look(federation: Federation, encoder: Encoder, dataset: Dataset | None = None) -> dict[str, float]:
+    return encoder_diagnostics(encoder, federation.config, federation.task, dataset or federation.dataset)
+
+
+def test_diagnostics_draw_from_no_generator_write_nothing_and_read_no_label(averaging: Federation, averaged: Round):
     encoder = averaging.method.encoders(averaged.server, {})["global"]
     before = torch.get_rng_state(), digest([averaged, encoder])
     compare(averaging, averaged)
-    encoder_diagnostics(encoder, averaging.config, averaging.task, averaging.dataset)
+    metrics = look(averaging, encoder)
     assert torch.equal(torch.get_rng_state(), before[0])
     assert digest([averaged, encoder]) == before[1]
-
-
-def test_an_encoder_is_looked_at_twice_with_the_same_result(averaging: Federation, averaged: Round):
-    encoder = averaging.method.encoders(averaged.server, {})["global"]
-    first, second = (
-        encoder_diagnostics(encoder, averaging.config, averaging.task, averaging.dataset) for _ in range(2)
-    )
-    assert set(first) == OF_ENCODER
-    assert first == second
-    assert 0 < first["diag_feature_std"] < 1
-    assert 1 < first["diag_effective_rank"] < 60  # test images
-    assert 0 < first["diag_alignment"] < 4
-    assert -8 < first["diag_uniformity"] < 0
+    test = averaging.dataset.test
+    unlabeled = replace(averaging.dataset, test=replace(test, labels=np.full(len(test), -1)))
+    assert metrics == look(averaging, encoder) == look(averaging, encoder, unlabeled)
+    assert set(metrics) == OF_ENCODER
+    assert 0 < metrics["diag_feature_std"] < 1
+    assert 1 < metrics["diag_effective_rank"] < 60  # test images
+    assert 0 < metrics["diag_alignment"] < 4
+    assert -8 < metrics["diag_uniformity"] < 0
 
 
 def collapsed(federation: Federation) -> Encoder:
@@ -123,26 +124,12 @@ def collapsed(federation: Federation) -> Encoder:
     return Encoder("cnn", {key: torch.zeros_like(value) if key in silent else value for key, value in weights.items()})
 
 
-def test_a_collapsed_encoder_is_seen_and_gives_numbers(averaging: Federation):
-    found = encoder_diagnostics(collapsed(averaging), averaging.config, averaging.task, averaging.dataset)
-    assert found["diag_feature_std"] == pytest.approx(0, abs=1e-6)  # float32 features
-    assert found["diag_effective_rank"] == pytest.approx(1, abs=1e-3)  # as above
-    assert found["diag_uniformity"] == pytest.approx(0, abs=1e-6)  # as above
-    assert found["diag_alignment"] == pytest.approx(0, abs=1e-6)  # as above
-
-
-def test_an_encoder_that_diverged_is_named_as_such(averaging: Federation):
+def test_a_collapsed_encoder_gives_numbers_and_a_diverged_one_an_error(averaging: Federation):
+    expected = {"diag_feature_std": 0, "diag_effective_rank": 1, "diag_uniformity": 0, "diag_alignment": 0}
+    assert look(averaging, collapsed(averaging)) == pytest.approx(expected, abs=1e-3)  # float32 features
     weights = {name: value * math.nan for name, value in averaging.task.initial_weights().items()}
     with pytest.raises(ValueError, match="not finite: the encoder diverged"):
-        encoder_diagnostics(Encoder("cnn", weights), averaging.config, averaging.task, averaging.dataset)
-
-
-def test_labels_are_not_read(averaging: Federation, averaged: Round):
-    encoder = averaging.method.encoders(averaged.server, {})["global"]
-    test = averaging.dataset.test
-    blind = replace(averaging.dataset, test=replace(test, labels=np.full(len(test), -1)))
-    given = encoder_diagnostics(encoder, averaging.config, averaging.task, averaging.dataset)
-    assert encoder_diagnostics(encoder, averaging.config, averaging.task, blind) == given
+        look(averaging, Encoder("cnn", weights))
 
 
 def test_the_sample_is_seeded_and_no_larger_than_asked(open_tiny: Open, averaging: Federation):
@@ -154,47 +141,38 @@ def test_the_sample_is_seeded_and_no_larger_than_asked(open_tiny: Open, averagin
     assert len(sample_images(averaging.config, averaging.dataset, 1000)) == 60
 
 
-def test_clients_that_send_weights_are_compared(averaging: Federation, averaged: Round):
-    found = compare(averaging, averaged)
-    assert set(found) == DRIFT | FEATURES
-    for name in ("update_norm", "update_cosine", "cka", "angle"):
-        assert found[f"diag_{name}_min"] < found[f"diag_{name}"] < found[f"diag_{name}_max"]
-    assert found["diag_angle_lower"] < found["diag_angle"] < found["diag_angle_upper"]
-
-
 def test_updates_are_measured_over_trained_parameters(averaging: Federation, averaged: Round):
-    found, norms, vectors = compare(averaging, averaged), [], []
+    metrics, norms, vectors = compare(averaging, averaged), [], []
+    assert set(metrics) == DRIFT | FEATURES
+    for name in ("update_norm", "update_cosine", "cka", "angle"):
+        assert metrics[f"diag_{name}_min"] < metrics[f"diag_{name}"] < metrics[f"diag_{name}_max"]
+    assert metrics["diag_angle_lower"] < metrics["diag_angle"] < metrics["diag_angle_upper"]
     trained = [name for name, _ in averaging.task.model(averaging.task.initial_weights()).named_parameters()]
     for client_id, upload in averaged.uploads.items():
         before = averaged.downloads[client_id].weights
         vectors.append(torch.cat([(upload.weights[n].double() - before[n].double()).flatten() for n in trained]))
         norms.append(float(vectors[-1].norm()))
     cosines = [float(a @ b / a.norm() / b.norm()) for i, a in enumerate(vectors) for b in vectors[:i]]
-    assert found["diag_update_norm"] == pytest.approx(sum(norms) / 4, rel=1e-9)  # another order of summation
-    assert (found["diag_update_norm_min"], found["diag_update_norm_max"]) == pytest.approx((min(norms), max(norms)))
-    assert found["diag_update_cosine"] == pytest.approx(sum(cosines) / 6, rel=1e-6)  # as above, of differences
+    assert metrics["diag_update_norm"] == pytest.approx(sum(norms) / 4, rel=1e-9)  # another order of summation
+    assert (metrics["diag_update_norm_min"], metrics["diag_update_norm_max"]) == pytest.approx((min(norms), max(norms)))
+    assert metrics["diag_update_cosine"] == pytest.approx(sum(cosines) / 6, rel=1e-6)  # as above, of differences
 
 
 def test_clients_with_one_model_agree_in_everything(averaging: Federation, averaged: Round):
     same = dict.fromkeys(averaged.uploads, averaged.uploads[0])
-    found = compare(averaging, averaged, same)
-    assert found["diag_cka_min"] == pytest.approx(1, rel=1e-9)  # float64
-    assert found["diag_angle_max"] == 0
-    assert found["diag_update_cosine_min"] == pytest.approx(1, rel=1e-9)  # float64
+    metrics = compare(averaging, averaged, same)
+    assert metrics["diag_cka_min"] == pytest.approx(1, rel=1e-9)  # float64
+    assert metrics["diag_angle_max"] == 0
+    assert metrics["diag_update_cosine_min"] == pytest.approx(1, rel=1e-9)  # float64
 
 
-def test_one_client_has_a_length_and_nobody_to_compare_with(averaging: Federation, averaged: Round):
+def test_one_client_has_a_length_and_an_encoder_that_overflows_is_not_compared(averaging: Federation, averaged: Round):
     assert set(compare(averaging, averaged, {2: averaged.uploads[2]})) == spread("update_norm")
     assert compare(averaging, averaged, {}) == {}
-
-
-def test_a_client_whose_encoder_overflows_is_left_out_of_comparisons(averaging: Federation, averaged: Round):
     broken = {name: value * math.inf for name, value in averaged.uploads[1].weights.items()}
-    kept = {client: upload for client, upload in averaged.uploads.items() if client != 1}
-    found = compare(averaging, averaged, averaged.uploads | {1: replace(averaged.uploads[1], weights=broken)})
-    assert {name: found[name] for name in FEATURES} == {
-        name: compare(averaging, averaged, kept)[name] for name in FEATURES
-    }
+    others = {client: upload for client, upload in averaged.uploads.items() if client != 1}
+    metrics = compare(averaging, averaged, averaged.uploads | {1: replace(averaged.uploads[1], weights=broken)})
+    assert metrics.items() >= {name: compare(averaging, averaged, others)[name] for name in FEATURES}.items()
 
 
 class Lazy(Mapping[int, Any]):
@@ -208,7 +186,7 @@ class Lazy(Mapping[int, Any]):
         made = map_leaves(
             lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, self._uploads[client_id]
         )
-        self._alive = [one for one in self._alive if one() is not None]
+        self._alive = [ref for ref in self._alive if ref() is not None]
         self._alive += [weakref.ref(value) for value in made.weights.values()]
         self.most = max(self.most, len(self._alive))
         return made
@@ -235,9 +213,18 @@ def test_of_a_large_cohort_a_seeded_few_are_compared(averaging: Federation, aver
     assert sorted(set(first.asked)) == first.asked[:COMPARED_CLIENTS]
 
 
-def test_an_encoder_whose_statistics_stayed_at_home_is_not_guessed(open_tiny: Open):
-    federation = open_tiny("fedavg", "method.parts.batch_norm=local")
-    assert set(compare(federation, last(federation))) == DRIFT
+@pytest.mark.parametrize(
+    ("method", "override", "expected"),
+    [
+        ("fedavg", "method.parts.batch_norm=local", DRIFT),  # an encoder without statistics is not measured
+        ("feddf", "clients.models=[cnn, vgg9, cnn]", spread("update_norm", "cka")),  # of different widths
+        ("flesd", "method.upload=similarities", set()),
+        ("local", "rounds=2", set()),
+    ],
+)
+def test_clients_are_compared_by_what_they_send(open_tiny: Open, method: str, override: str, expected: set[str]):
+    federation = open_tiny(method, override)
+    assert set(compare(federation, last(federation))) == expected
 
 
 def test_an_objectives_memory_is_no_part_of_an_update(open_tiny: Open):
@@ -249,21 +236,15 @@ def test_an_objectives_memory_is_no_part_of_an_update(open_tiny: Open):
     assert not any("running" in name for name in update)
 
 
-def test_models_of_different_widths_have_cka_and_no_angle(open_tiny: Open):
-    federation = open_tiny("feddf", "clients.models=[cnn, vgg9, cnn]")
-    found = compare(federation, last(federation))
-    assert set(found) == spread("update_norm", "cka")
-
-
 def test_what_clients_make_of_public_samples_is_compared(open_tiny: Open):
     for name in ("flesd", "fedmd"):
         federation = open_tiny(name)
         round = last(federation)
         sent = [model_content(upload, federation.num_public).representations for upload in round.uploads.values()]
         assert all(rows is not None and rows.shape == (45, 24) for rows in sent)
-        found = compare(federation, round)
-        assert set(found) == FEATURES
-        assert found == compare_features([rows for rows in sent if rows is not None])
+        metrics = compare(federation, round)
+        assert set(metrics) == FEATURES
+        assert metrics == compare_features([rows for rows in sent if rows is not None])
 
 
 def test_representations_of_clients_own_samples_are_not_compared(open_tiny: Open):
@@ -273,26 +254,23 @@ def test_representations_of_clients_own_samples_are_not_compared(open_tiny: Open
     assert model_content(upload, 45).representations is None
 
 
-def test_similarities_and_silence_give_nothing(open_tiny: Open):
-    for federation in (open_tiny("flesd", "method.upload=similarities"), open_tiny("local")):
-        assert compare(federation, last(federation)) == {}
-
-
 def test_relation_matrices_are_compared_beside_what_the_base_sends(open_tiny: Open):
     for base, names in (("local", set()), ("fedavg", DRIFT | FEATURES)):
         federation = open_tiny("fedfoa", f"method.base={base}")
         round = last(federation)
-        found = compare(federation, round)
-        assert set(found) == names | spread("relation_distance")
+        metrics = compare(federation, round)
+        assert set(metrics) == names | spread("relation_distance")
         one, other, _ = (upload.relation for upload in round.uploads.values())
         assert (
-            found["diag_relation_distance_min"] <= relation_distance(one, other) <= found["diag_relation_distance_max"]
+            metrics["diag_relation_distance_min"]
+            <= relation_distance(one, other)
+            <= metrics["diag_relation_distance_max"]
         )
 
 
 def test_a_client_that_sends_no_weights_is_passed_over(open_tiny: Open):
-    own = "objective={name: orchestra, clusters: 6, local_clusters: 4, memory: 16}"
-    federation = open_tiny("orchestra", own)
+    objective = "objective={name: orchestra, clusters: 6, local_clusters: 4, memory: 16}"
+    federation = open_tiny("orchestra", objective)
     first, second = play(federation)
     assert compare(federation, first) == {}  # Orchestra's first round sends centroids alone
     silent = second.uploads | {0: replace(second.uploads[0], weights=None)}
@@ -300,18 +278,11 @@ def test_a_client_that_sends_no_weights_is_passed_over(open_tiny: Open):
     assert compare(federation, second, silent) == compare(federation, second, heard)
 
 
-def test_a_round_reports_them_beside_the_methods_own_metrics(open_tiny: Open):
-    plain, looked = (open_tiny("feddf", f"evaluation.diagnostics={every}") for every in (0, 1))
-    without, beside = last(plain).metrics, last(looked).metrics
-    assert {name: value for name, value in beside.items() if not name.startswith("diag_")} == without
-    assert {name for name in beside if name.startswith("diag_")} == DRIFT | FEATURES
-
-
 def test_features_are_taken_of_no_more_samples_than_allowed(open_tiny: Open):
     federation = open_tiny("flesd", "public=fraction:0.3", "data.train_limit=1000")
     assert federation.num_public > CLIENT_SAMPLES
     round = last(federation)
     sent = [model_content(upload, federation.num_public).representations for upload in round.uploads.values()]
-    found, whole = compare(federation, round), compare_features([rows for rows in sent if rows is not None])
-    assert found["diag_cka"] != whole["diag_cka"]
-    assert found["diag_cka"] == pytest.approx(whole["diag_cka"], abs=0.1)  # 256 of 300 samples
+    metrics, whole = compare(federation, round), compare_features([rows for rows in sent if rows is not None])
+    assert metrics["diag_cka"] != whole["diag_cka"]
+    assert metrics["diag_cka"] == pytest.approx(whole["diag_cka"], abs=0.1)  # 256 of 300 samples

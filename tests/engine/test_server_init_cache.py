@@ -1,4 +1,4 @@
-"""What runs that begin alike keep for each other: found by all that it depends on, trusted only as it was made."""
+"""The cache of server states before round 1: keyed by all that they depend on, read only undamaged."""
 
 import errno
 import json
@@ -54,7 +54,7 @@ def begin(tiny: Tiny, tmp_path: Path) -> Callable[..., tuple[int, str]]:
     return begin
 
 
-def kept(tmp_path: Path) -> list[Path]:
+def cached(tmp_path: Path) -> list[Path]:
     return sorted((tmp_path / "shared").glob("*.safetensors"))
 
 
@@ -62,25 +62,22 @@ def test_a_run_has_the_same_bits_with_and_without_it(tiny: Tiny, tmp_path: Path)
     alone = run(tiny("fedca", "rounds=1"), tmp_path / "alone")
     config = tiny("fedca", "rounds=1", f"engine.shared={tmp_path / 'shared'}")
     first, second = run(config, tmp_path / "first"), run(config, tmp_path / "second")
-    assert len(kept(tmp_path)) == 1
+    assert len(cached(tmp_path)) == 1
     assert first.state_sha256 == second.state_sha256 == alone.state_sha256
     assert first.scores == second.scores == alone.scores
     assert first.record.ledger == second.record.ledger == alone.record.ledger
     assert settings_sha256(config) == settings_sha256(alone.record.config())
 
 
-@pytest.mark.parametrize("name", FREE)
-def test_runs_that_differ_in_what_is_not_looked_at_train_it_once(begin, tmp_path: Path, name: str):
-    assert begin()[0] == 1
-    others = f"method.{name}={FREE[name]}", "evaluation.every=2", "engine.actors=1", "engine.attempts=9"
-    assert begin(*others) == (0, begin()[1])
-    assert len(kept(tmp_path)) == 1
-
-
-@pytest.mark.parametrize("name", FREE)
-def test_what_is_said_not_to_be_looked_at_is_not(tiny: Tiny, name: str):
-    usual, other = (Federation.open(tiny("fedca", *override)) for override in ((), (f"method.{name}={FREE[name]}",)))
-    assert digest(usual.init_server()) == digest(other.init_server())
+def test_runs_that_differ_in_what_is_not_used_at_the_start_train_it_once(begin, tiny: Tiny, tmp_path: Path):
+    begun, expected = begin()
+    assert begun == 1
+    for name, value in FREE.items():
+        others = f"method.{name}={value}", "evaluation.every=2", "engine.actors=1", "engine.attempts=9"
+        assert begin(*others) == (0, expected), name
+    assert len(cached(tmp_path)) == 1
+    for name, value in FREE.items():
+        assert digest(Federation.open(tiny("fedca", f"method.{name}={value}")).init_server()) == expected, name
 
 
 def test_what_is_said_not_to_be_looked_at_are_fields():
@@ -96,10 +93,10 @@ MATTERS = [
 ]
 
 
-@pytest.mark.parametrize("override", MATTERS)
-def test_whatever_may_matter_makes_another_start(tiny: Tiny, override: str):
-    one, other = (facts_of(Federation.open(tiny("fedca", *overrides))) for overrides in ((), (override,)))
-    assert one != other
+def test_whatever_may_matter_makes_another_start(tiny: Tiny):
+    usual = facts_of(Federation.open(tiny("fedca")))
+    for override in MATTERS:
+        assert facts_of(Federation.open(tiny("fedca", override))) != usual, override
 
 
 def test_threads_images_and_weights_to_start_from_matter(tiny: Tiny, tmp_path: Path):
@@ -157,21 +154,21 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", DAMAGES)
-def test_a_start_that_is_damaged_is_made_anew(begin, tmp_path: Path, name: str):
+def test_a_damaged_state_is_made_anew(begin, tmp_path: Path):
     _, expected = begin()
-    (path,) = kept(tmp_path)
+    (path,) = cached(tmp_path)
     good = path.read_bytes()
-    DAMAGES[name](path)
-    assert begin() == (1, expected)
-    assert path.read_bytes() == good
+    for name, damage in DAMAGES.items():
+        damage(path)
+        assert begin() == (1, expected), name
+        assert path.read_bytes() == good
     assert begin() == (0, expected)
 
 
 def test_what_is_read_is_what_was_kept(begin, tmp_path: Path):
     """A start with another content and the digest of that is believed: it was not trained again behind our back."""
     begin()
-    (path,) = kept(tmp_path)
+    (path,) = cached(tmp_path)
     state = checkpoints.read_file(path)
     state.aligned.features.zero_()
     stored = checkpoints.store(state, path.parent, path.stem)
@@ -181,11 +178,11 @@ def test_what_is_read_is_what_was_kept(begin, tmp_path: Path):
 
 def test_a_start_says_what_it_was_made_from_and_leaves_no_draft(begin, tmp_path: Path):
     begin()
-    (path,) = kept(tmp_path)
+    (path,) = cached(tmp_path)
     said = json.loads(path.with_suffix(".json").read_text())["made_from"]
     assert said["method"] == {"name": "fedca", "align_epochs": 2, "parts": said["method"]["parts"]}
     assert said["versions"]["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
-    names = {one.name for one in path.parent.iterdir()}
+    names = {file.name for file in path.parent.iterdir()}
     assert names == {path.name, path.with_suffix(".json").name, f".{path.stem}.lock"}
 
 
@@ -203,7 +200,7 @@ def test_a_directory_that_cannot_be_is_refused_in_one_line(tiny: Tiny, tmp_path:
 
 def test_without_room_a_run_goes_on_with_what_it_has_made(begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     _, expected = begin()
-    (path,) = kept(tmp_path)
+    (path,) = cached(tmp_path)
     path.unlink()
 
     def full(*_: object) -> None:
@@ -263,7 +260,7 @@ def test_of_processes_that_begin_at_once_one_trains(begin, tiny: Tiny, tmp_path:
     told = sorted(child.communicate(timeout=300)[0].split() for child in children)
     assert [begun for begun, _ in told] == ["0", "1"]
     assert told[0][1] == told[1][1] == begin("method.align_epochs=6")[1]
-    assert len(kept(tmp_path)) == 1
+    assert len(cached(tmp_path)) == 1
 
 
 def test_only_fedca_trains_before_the_first_round():

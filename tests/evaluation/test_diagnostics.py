@@ -32,16 +32,24 @@ def rows(num: int, dim: int, seed: int = 0) -> Tensor:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_feature_std_is_the_papers(shape: tuple[int, int]):
-    assert feature_std(rows(*shape)) == pytest.approx(naive.feature_std(rows(*shape).tolist()), rel=EXACT)
+def test_measures_of_features_are_the_papers(shape: tuple[int, int]):
+    first, second = rows(*shape), rows(*shape, seed=1)
+    assert feature_std(first) == pytest.approx(naive.feature_std(first.tolist()), rel=EXACT)
+    assert effective_rank(first) == pytest.approx(naive.effective_rank(first.tolist()), rel=1e-10)  # SVD
+    assert alignment(first, second) == pytest.approx(naive.alignment(first.tolist(), second.tolist()), rel=EXACT)
+    assert uniformity(first) == pytest.approx(naive.uniformity(first.tolist()), rel=EXACT)
 
 
-def test_feature_std_is_lightlys_up_to_its_scale():
-    lightly = pytest.importorskip("lightly.utils.debug")
-    features = rows(9, 4)
+@pytest.mark.slow
+def test_measures_of_features_are_lightlys():
+    debug = pytest.importorskip("lightly.utils.debug")
+    loss = pytest.importorskip("lightly.loss.hypersphere_loss").HypersphereLoss
+    first, second = rows(9, 4), rows(9, 4, 1)
     # lightly divides by N - 1 and leaves out sqrt(d).
-    expected = float(lightly.std_of_l2_normalized(features)) * math.sqrt(4) * math.sqrt(8 / 9)
-    assert feature_std(features) == pytest.approx(expected, rel=EXACT)
+    expected = float(debug.std_of_l2_normalized(first)) * math.sqrt(4) * math.sqrt(8 / 9)
+    assert feature_std(first) == pytest.approx(expected, rel=EXACT)
+    assert alignment(first, second) == pytest.approx(float(loss(lam=0)(first, second)), rel=EXACT)
+    assert uniformity(first) == pytest.approx(float(loss(t=2, lam=1)(first, first)), rel=EXACT)
 
 
 def test_feature_std_of_directions_that_are_spread_evenly_is_one():
@@ -49,29 +57,10 @@ def test_feature_std_of_directions_that_are_spread_evenly_is_one():
     assert feature_std(both_ways) == pytest.approx(1, rel=EXACT)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_effective_rank_is_the_papers(shape: tuple[int, int]):
-    assert effective_rank(rows(*shape)) == pytest.approx(naive.effective_rank(rows(*shape).tolist()), rel=1e-10)  # SVD
-
-
 @pytest.mark.parametrize("rank", [1, 3, 5])
 def test_effective_rank_counts_directions_of_equal_strength(rank: int):
     basis = torch.linalg.qr(rows(8, rank))[0]
     assert effective_rank(basis @ torch.linalg.qr(rows(6, rank, 1))[0].T) == pytest.approx(rank, rel=1e-10)  # SVD
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_alignment_and_uniformity_are_the_papers(shape: tuple[int, int]):
-    first, second = rows(*shape), rows(*shape, seed=1)
-    assert alignment(first, second) == pytest.approx(naive.alignment(first.tolist(), second.tolist()), rel=EXACT)
-    assert uniformity(first) == pytest.approx(naive.uniformity(first.tolist()), rel=EXACT)
-
-
-def test_alignment_and_uniformity_are_lightlys():
-    loss = pytest.importorskip("lightly.loss.hypersphere_loss").HypersphereLoss
-    first, second = rows(9, 4), rows(9, 4, 1)
-    assert alignment(first, second) == pytest.approx(float(loss(lam=0)(first, second)), rel=EXACT)
-    assert uniformity(first) == pytest.approx(float(loss(t=2, lam=1)(first, first)), rel=EXACT)
 
 
 @pytest.mark.parametrize(("num", "first", "second"), [(9, 4, 4), (5, 8, 3), (3, 2, 7)])
@@ -188,12 +177,9 @@ def test_constant_features_are_collapsed_and_give_no_nan(row: list[float], num: 
     assert relation_distance(relation(features), relation(features)) == 0
 
 
-def test_a_feature_that_is_zero_is_at_right_angles_to_others():
+def test_a_zero_feature_is_at_right_angles_and_one_sample_is_a_point():
     assert angles(torch.zeros(1, 3), torch.ones(1, 3)).median == pytest.approx(90, rel=EXACT)
-
-
-def test_one_sample_is_a_point():
-    one = rows(1, 5)
-    assert (feature_std(one), uniformity(one)) == (0, 0)
-    assert effective_rank(one) == pytest.approx(1, rel=EXACT)
-    assert cka(centered_gram(one), centered_gram(one)) == 0
+    sample = rows(1, 5)
+    assert (feature_std(sample), uniformity(sample)) == (0, 0)
+    assert effective_rank(sample) == pytest.approx(1, rel=EXACT)
+    assert cka(centered_gram(sample), centered_gram(sample)) == 0
