@@ -18,25 +18,17 @@ class StopAt(Observer):
     at: int
     round: int = 0
 
+    def __post_init__(self) -> None:
+        setattr(self, self.hook, self._on_hook)
+
     def on_round(self, round: int, cohort: Any) -> None:
         self.round = round
-        self._stop("on_round")
 
-    def on_client(self, report: Any) -> None:
-        self._stop("on_client")
+    def _on_hook(self, *arguments: Any) -> None:
+        if self.hook == "on_round":
+            self.round = arguments[0]
+        if self.round == self.at:
+            self.stop()
 
-    def on_server(self, report: Any) -> None:
-        self._stop("on_server")
-
-    def on_round_end(self, outcome: Any) -> None:
-        self._stop("on_round_end")
-
-    def on_evaluations(self, final: bool) -> None:
-        self._stop("on_evaluations")
-
-    def on_evaluated(self, evaluations: Any) -> None:
-        self._stop("on_evaluated")
-
-    def _stop(self, hook: str) -> None:
-        if (self.hook, self.at) == (hook, self.round):
-            raise Stop
+    def stop(self) -> None:
+        raise Stop

@@ -162,29 +162,21 @@ def test_only_files_that_a_kept_round_refers_to_stay(tmp_path: Path):
     ]
 
 
-def test_an_atomic_write_leaves_no_other_file(tmp_path: Path):
-    write_atomically(tmp_path / "a.json", b"one")
-    write_atomically(tmp_path / "a.json", b"two")
-    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a.json", b"two")]
-
-
-def test_a_write_that_fails_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_write_leaves_no_other_file_and_the_old_content_if_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def no_space(*_: object) -> None:
         raise OSError(errno.ENOSPC, "no space left on device")
 
-    write_atomically(tmp_path / "a.json", b"one")
+    for content in (b"one", b"two"):
+        write_atomically(tmp_path / "a.json", content)
     monkeypatch.setattr("os.replace", no_space)
     with pytest.raises(OSError, match="no space"):
-        write_atomically(tmp_path / "a.json", b"two")
-    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a.json", b"one")]
+        write_atomically(tmp_path / "a.json", b"three")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a.json", b"two")]
 
 
-def test_no_manifest_is_an_error_that_says_so(tmp_path: Path):
+def test_a_missing_round_is_an_error_that_lists_the_others(tmp_path: Path):
     with pytest.raises(CheckpointError, match="holds no committed round: start the run anew"):
         checkpoints.latest(tmp_path)
-
-
-def test_a_round_that_is_not_there_is_an_error_that_lists_those_that_are(tmp_path: Path):
     for round in (4, 5):
         checkpoints.commit(round_with_files(tmp_path, round, (0,)), tmp_path)
     with pytest.raises(CheckpointError, match="does not hold round 3: it holds 4, 5"):

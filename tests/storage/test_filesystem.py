@@ -92,9 +92,8 @@ def test_moved_states_are_found_below_the_new_root(tiny: Tiny, tmp_path: Path):
 class FullDisk(StopAt):
     """Limits files to 400 bytes from a moment of a run on, like a full disk."""
 
-    def _stop(self, hook: str) -> None:
-        if (self.hook, self.at) == (hook, self.round):
-            resource.setrlimit(resource.RLIMIT_FSIZE, (400, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    def stop(self) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (400, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 
 @pytest.fixture
@@ -128,7 +127,7 @@ def test_a_disk_that_fills_up_costs_the_running_round(
 
 
 def test_the_error_of_a_full_disk_says_what_to_do(tmp_path: Path, free_space: Callable[[], None]):
-    FullDisk("now", 0)._stop("now")
+    FullDisk("on_round", 0).stop()
     with pytest.raises(
         OSError, match=r"File too large, free space and continue with `rayfed-ssl resume`.*state\.safetensors"
     ):
