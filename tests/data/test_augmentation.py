@@ -196,7 +196,13 @@ AUTHORS = {
 }
 
 
-@pytest.mark.parametrize(("name", "num"), [("flesd-cifar", 2000), ("simclr-cifar", 2000), ("orchestra", 1000)])
+@pytest.mark.parametrize(
+    ("name", "num"),
+    [
+        ("orchestra", 1000),
+        *(pytest.param(name, 2000, marks=pytest.mark.slow) for name in ("flesd-cifar", "simclr-cifar")),
+    ],
+)
 def test_views_are_distributed_as_those_of_the_authors_pil_pipeline(name: str, num: int) -> None:
     *numbers, rest = (scale, interpolation, strengths, *_) = AUTHORS[name]
     recipe = replace(VIEWS[name].second, mean=(0.0,), std=(1.0,))
