@@ -1,7 +1,9 @@
-"""Fixtures of the Ray layer's tests: one Ray for all of them, and a hand that kills actors."""
+"""Fixtures of the Ray layer's tests: one Ray for each worker of pytest, and a context that kills actors."""
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -25,29 +27,24 @@ def cluster(own_cache: None) -> Iterator[Cluster]:
     started.stop()
 
 
-def processes(title: str) -> list[psutil.Process]:
-    """Find actors by what they are doing: "ClientActor" when idle, "ClientActor.update_client" in that call."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        try:
-            if "".join(process.cmdline()[:1]).startswith(f"ray::{title}"):
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
+def run_python(code: str, *arguments: str, **options: Any) -> "subprocess.CompletedProcess[str]":
+    """Run a program in a process of its own."""
+    program = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(program, capture_output=True, text=True, timeout=300, check=False, **options)
 
 
 @contextmanager
 def killing(title: str, times: int) -> Iterator[list[int]]:
-    """Kill so many actors that show this title, at once; the list holds the ids of those that died."""
+    """Kill actors by what they are doing ("ClientActor.update_client"); the list holds the ids of those that died."""
     killed: list[int] = []
     over = threading.Event()
 
     def hunt() -> None:
         while len(killed) < times and not over.is_set():
-            for process in processes(title):
-                if process.pid not in killed and len(killed) < times:
-                    with suppress(ProcessLookupError):  # it ended by itself just now
+            for process in psutil.Process().children(recursive=True):
+                with suppress(psutil.Error, ProcessLookupError):  # it ended by itself just now
+                    is_wanted = "".join(process.cmdline()[:1]).startswith(f"ray::{title}")
+                    if is_wanted and process.pid not in killed and len(killed) < times:
                         os.kill(process.pid, signal.SIGKILL)
                         killed.append(process.pid)
 
@@ -69,5 +66,4 @@ def kill() -> Killer:
 @pytest.fixture
 def lost_ref(cluster: Cluster) -> "ray.ObjectRef[Any]":
     """A ref to an object whose owner is gone."""
-
     return LostObject().ref

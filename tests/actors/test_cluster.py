@@ -15,6 +15,7 @@ import ray
 from actors.cluster import stale_sessions
 from actors.cluster.connect import start
 from actors.errors import ClusterError
+from tests.actors.conftest import run_python
 
 RUN = """
 import os, signal, sys
@@ -39,12 +40,6 @@ KILL_ONE = """
                 process.kill()
                 return
 """
-
-
-def run_python(code, *arguments):
-    return subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=200, check=False
-    )
 
 
 @pytest.fixture
@@ -119,6 +114,7 @@ def test_a_ray_that_this_process_has_joined_is_used(cluster):
     assert len(cluster.nodes()) == 1
 
 
+@pytest.mark.slow
 def test_a_run_is_silent_even_when_an_actor_dies_and_leaves_nothing(tmp_path):
     with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as own:  # sockets' names must be short
         code = f"import tempfile; tempfile.tempdir = {own!r}\n" + RUN.format(on_client=KILL_ONE, epochs=5)
@@ -131,18 +127,9 @@ def test_a_run_is_silent_even_when_an_actor_dies_and_leaves_nothing(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "send"), [(signal.SIGINT, os.killpg), (signal.SIGTERM, os.kill)])
 def test_a_signal_ends_a_run_and_all_its_processes(tmp_path, number, send):
-    running = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            RUN.format(on_client="print('client done', flush=True)", epochs=40),
-            str(tmp_path / "run"),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    program = RUN.format(on_client="print('client done', flush=True)", epochs=40)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    running = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "run")], **pipes)
     assert running.stdout.readline() == "client done\n"
     processes = psutil.Process(running.pid).children(recursive=True)
     send(running.pid, number)

@@ -52,56 +52,44 @@ def head(tree):
     return tree["available_node_types"]["head"]["node_config"]
 
 
+def gpu(tree):
+    return tree["available_node_types"]["gpu"]
+
+
+TOKEN, RENAMED = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH=$HOME/secret RAY_AUTH_MODE"
+BATCH, NICENESS, LOCAL = "RAY_free_objects_batch_size", "RAY_worker_niceness", "--dashboard-host=127.0.0.1"
+
 SPOILED = {
     "max_workrs": lambda t: t.update(max_workrs=3),
     "max_workers: '3' is not of type": lambda t: t.update(max_workers="3"),
     "Ray cannot use it: NotImplementedError": lambda t: t["provider"].update(type="moon"),
     "Ray cannot use it: ValueError: `head_node_type`": lambda t: t.update(head_node_type="queen"),
-    "Ray cannot use it: ValueError: The specified global": lambda t: t["available_node_types"]["gpu"].update(
-        min_workers=9, max_workers=9
-    ),
-    "gpu: min_workers is above max_workers": lambda t: t["available_node_types"]["gpu"].update(max_workers=1),
+    "Ray cannot use it: ValueError: The specified global": lambda t: gpu(t).update(min_workers=9, max_workers=9),
+    "gpu: min_workers is above max_workers": lambda t: gpu(t).update(max_workers=1),
     "provider.use_internal_ip: Ray has no such setting": lambda t: t["provider"].update(use_internal_ip=True),
     "provider.use_internal_ips: must be true": lambda t: t["provider"].update(use_internal_ips=False),
-    "provider.security_group: Ray adds port 22 from the world": lambda t: t["provider"].update(
-        security_group={"GroupName": "g"}
-    ),
+    "provider.security_group: Ray adds port 22 from the world": lambda t: t["provider"].update(security_group={"a": 1}),
     "provider.type: only aws is checked here, got gcp": lambda t: t["provider"].update(type="gcp"),
     "head.node_config.ImageId: is missing": lambda t: head(t).pop("ImageId"),
-    "gpu.node_config.SubnetIds: is missing": lambda t: t["available_node_types"]["gpu"]["node_config"].pop("SubnetIds"),
+    "gpu.node_config.SubnetIds: is missing": lambda t: gpu(t)["node_config"].pop("SubnetIds"),
     "head.node_config.SecurityGroupIds: is missing": lambda t: head(t).update(SecurityGroupIds=[]),
     "head.node_config.IamInstanceProfile: is missing": lambda t: head(t).pop("IamInstanceProfile"),
     "head.node_config.InstancType: not a setting": lambda t: head(t).update(InstancType="m5.large"),
-    "head.node_config.NetworkInterfaces: not a setting": lambda t: head(t).update(
-        NetworkInterfaces=[{"AssociatePublicIpAddress": True}]
-    ),
+    "head.node_config.NetworkInterfaces: not a setting": lambda t: head(t).update(NetworkInterfaces=[{}]),
     "head.node_config.MetadataOptions: set HttpTokens": lambda t: head(t).update(MetadataOptions={}),
     "the head must not be on spot": lambda t: head(t).update(InstanceMarketOptions={"MarketType": "spot"}),
     "setup_commands: is missing": lambda t: t.pop("setup_commands"),
     "head_start_ray_commands: is missing": lambda t: t.pop("head_start_ray_commands"),
     "worker_start_ray_commands: is missing": lambda t: t.update(worker_start_ray_commands=[]),
-    "needs --dashboard-host=127.0.0.1": lambda t: replace(t, "head", "--dashboard-host=127.0.0.1", ""),
+    "needs --dashboard-host=127.0.0.1": lambda t: replace(t, "head", LOCAL, ""),
     "listens on all interfaces": lambda t: replace(t, "head", "127.0.0.1", "0.0.0.0"),
-    "head_start_ray_commands: `ray start` needs RAY_AUTH_MODE=token": lambda t: replace(
-        t, "head", "=token", "=disabled"
-    ),
-    "worker_start_ray_commands: `ray start` needs RAY_AUTH_MODE=token": lambda t: replace(
-        t, "worker", "RAY_AUTH_MODE=token", ""
-    ),
-    "worker_start_ray_commands: other settings than the head's: RAY_worker_niceness": lambda t: replace(
-        t, "worker", "RAY_worker_niceness=0", ""
-    ),
-    "can read the token": lambda t: replace(t, "head", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN=abc RAY_AUTH_MODE"),
-    "file_mounts: no entry brings the token to /.ray/auth_token": lambda t: t["file_mounts"].pop(
-        "/home/ubuntu/.ray/auth_token"
-    ),
-    "file_mounts: no entry brings the token to /secret": lambda t: [
-        replace(t, kind, "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH=$HOME/secret RAY_AUTH_MODE")
-        for kind in ("head", "worker")
-    ],
-    "export RAY_free_objects_batch_size": lambda t: [
-        replace(t, kind, "RAY_free_objects_batch_size=1", "") for kind in ("head", "worker")
-    ],
+    "head_start_ray_commands: `ray start` needs RAY_AUTH_MODE=token": lambda t: replace(t, "head", "=token", "=off"),
+    "worker_start_ray_commands: `ray start` needs RAY_AUTH_MODE": lambda t: replace(t, "worker", f"{TOKEN}=token", ""),
+    f"other settings than the head's: {NICENESS}": lambda t: replace(t, "worker", f"{NICENESS}=0", ""),
+    "can read the token": lambda t: replace(t, "head", TOKEN, f"RAY_AUTH_TOKEN=abc {TOKEN}"),
+    "no entry brings the token to /.ray/auth_token": lambda t: t["file_mounts"].pop("/home/ubuntu/.ray/auth_token"),
+    "no entry brings the token to /secret": lambda t: [replace(t, kind, TOKEN, RENAMED) for kind in ("head", "worker")],
+    f"export {BATCH}": lambda t: [replace(t, kind, f"{BATCH}=1", "") for kind in ("head", "worker")],
     "1 values are not filled in yet: FILL_IN_REGION": lambda t: t["provider"].update(region="FILL_IN_REGION"),
 }
 

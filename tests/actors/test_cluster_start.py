@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -19,6 +20,7 @@ from actors.cluster.address import LocalNode, check_address, resolve_address
 from actors.cluster.health import Health
 from actors.cluster.stale_sessions import remove_stale_sessions
 from actors.errors import ClusterError, first_line
+from tests.actors.conftest import run_python
 
 OWNER = """
 import subprocess, sys, time
@@ -128,14 +130,10 @@ def test_a_full_disk_is_refused_and_nothing_left(short_tmp, monkeypatch):
     assert not list(short_tmp.iterdir())
 
 
-def test_the_object_store_fits_into_shared_memory(tmp_path, monkeypatch):
+def test_the_object_store_fits_into_shared_memory_and_is_as_large_as_planned(tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=int(500e6)))
     assert private_ray.object_store(tmp_path) == {"object_store_memory": int(450e6)}
-
-
-def test_the_object_store_is_as_large_as_planned(tmp_path, monkeypatch):
-    usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=int(50e9)))
     for free, expected in ((1_000_000_000, 300_000_000), (200_000_000, 100_000_000)):
         for module in (machine, private_ray):
@@ -168,8 +166,11 @@ PUBLIC = [LocalNode("10.0.0.2:6379", "/tmp/ray"), LocalNode("10.0.0.1:6380", "/t
 PRIVATE = LocalNode("10.0.0.1:41000", "/tmp/rayfed-abc")
 
 
-def test_auto_is_the_only_ray_that_is_not_private(nodes):
+def test_auto_is_the_only_ray_that_is_not_private_or_the_address_that_a_submitted_job_gets(nodes, monkeypatch):
     nodes += [PUBLIC[0], PRIVATE]
+    assert resolve_address("auto") == "10.0.0.2:6379"
+    nodes[:] = PUBLIC
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.2:6379")
     assert resolve_address("auto") == "10.0.0.2:6379"
 
 
@@ -186,20 +187,13 @@ def test_auto_without_exactly_one_ray_is_refused(nodes, local_nodes, message):
         resolve_address("auto")
 
 
-def test_auto_is_the_address_that_a_submitted_job_gets(nodes, monkeypatch):
-    nodes += PUBLIC
-    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.2:6379")
-    assert resolve_address("auto") == "10.0.0.2:6379"
-
-
-class Door(grpc.GenericRpcHandler):
+class HeadWithToken(grpc.GenericRpcHandler):
     """Answers as the head of a Ray does that requires a token."""
 
     def __init__(self, token):
         self._token = f"Bearer {token}"
 
     def service(self, call):
-        known = call.method == address.CHEAPEST_CALL
         allowed = ("authorization", self._token) in call.invocation_metadata
 
         def answer(request, context):
@@ -207,20 +201,18 @@ class Door(grpc.GenericRpcHandler):
                 context.abort(grpc.StatusCode.UNAUTHENTICATED, "InvalidAuthToken")
             return b""
 
-        return grpc.unary_unary_rpc_method_handler(answer) if known else None
+        return grpc.unary_unary_rpc_method_handler(answer) if call.method == address.CHEAPEST_CALL else None
 
 
 @pytest.fixture
-def door(nodes, monkeypatch, tmp_path):
+def head_with_token(nodes, monkeypatch, tmp_path):
     """An address that requires a token, with a node of its Ray here; returns address and token."""
-    from concurrent.futures import ThreadPoolExecutor
-
     for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(address, "use_token", lambda: None)  # it changes the whole process
     token = secrets.token_hex(16)
-    server = grpc.server(ThreadPoolExecutor(2), handlers=[Door(token)])
+    server = grpc.server(ThreadPoolExecutor(2), handlers=[HeadWithToken(token)])
     where = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
     nodes.append(LocalNode(where, "/tmp/ray"))
@@ -228,8 +220,8 @@ def door(nodes, monkeypatch, tmp_path):
     server.stop(None)
 
 
-def test_the_right_token_is_accepted(door, monkeypatch, tmp_path):
-    address, token = door
+def test_the_right_token_is_accepted(head_with_token, monkeypatch, tmp_path):
+    address, token = head_with_token
     (tmp_path / "token").write_text(token + "\n")
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
     check_address(address, 5)
@@ -244,14 +236,14 @@ def test_the_right_token_is_accepted(door, monkeypatch, tmp_path):
         ("right", None, r"^this machine is no node of the Ray at 127.0.0.1:\d+, .* `ray job submit`"),
     ],
 )
-def test_what_keeps_a_driver_out_is_named(door, nodes, monkeypatch, token, mode, message):
+def test_what_keeps_a_driver_out_is_named(head_with_token, nodes, monkeypatch, token, mode, message):
     if token is not None:
-        monkeypatch.setenv("RAY_AUTH_TOKEN", door[1] if token == "right" else token)
+        monkeypatch.setenv("RAY_AUTH_TOKEN", head_with_token[1] if token == "right" else token)
     if mode is not None:
         monkeypatch.setenv("RAY_AUTH_MODE", mode)
     nodes.clear()
     with pytest.raises(ClusterError, match=message):
-        check_address(door[0], 5)
+        check_address(head_with_token[0], 5)
 
 
 def test_a_version_mismatch_is_one_line():
@@ -261,6 +253,7 @@ def test_a_version_mismatch_is_one_line():
     assert first_line(RuntimeError("one\ntwo")) == "one"
 
 
+@pytest.mark.slow
 def test_a_gcs_that_is_killed_ends_the_start_at_once(short_tmp):
     code = """
 import sys, threading, time, psutil
@@ -279,9 +272,7 @@ try:
 except ClusterError as error:
     sys.exit(str(error))
 """
-    ended = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=200, check=False
-    )
+    ended = run_python(code, env=os.environ | {"PYTHONWARNINGS": "ignore"})
     assert ended.returncode == 1
     assert ended.stderr.startswith("Ray did not start on this machine (its gcs_server died)")
     assert not list(short_tmp.glob("rayfed-*"))

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -47,10 +46,8 @@ def test_the_slurm_script_asks_for_a_token_that_it_shows_nobody(settings):
 
 def test_the_slurm_script_hands_sigterm_on_and_queues_again():
     script = (HERE / "slurm.sh").read_text()
-    assert "#SBATCH --signal=B:TERM@" in script
-    assert "#SBATCH --requeue" in script
-    assert 'kill -TERM "$driver"' in script
-    assert "scontrol requeue" in script
+    for part in ("#SBATCH --signal=B:TERM@", "#SBATCH --requeue", 'kill -TERM "$driver"', "scontrol requeue"):
+        assert part in script
 
 
 def test_the_slurm_script_queues_again_when_its_time_is_up_before_the_machines_are_there(tmp_path):
@@ -73,15 +70,7 @@ def test_the_slurm_script_queues_again_when_its_time_is_up_before_the_machines_a
     assert not (tmp_path / "begun").exists()
 
 
-def test_torch_has_one_version_everywhere():
-    pinned = [
-        set(re.findall(r"torch==([\d.]+)", path.read_text())) for path in (HERE / "Dockerfile", ROOT / "cluster.yaml")
-    ]
-    assert pinned[0] == pinned[1]
-    assert len(pinned[0]) == 1
-
-
-def test_the_kubernetes_manifest_has_what_kuberay_requires(manifests, groups):
+def test_the_kubernetes_manifest_has_what_kuberay_requires_and_its_network_policy_covers_every_pod(manifests, groups):
     assert set(manifests) == {"PersistentVolumeClaim", "NetworkPolicy", "RayJob"}
     job = manifests["RayJob"]
     assert job["apiVersion"] == "ray.io/v1"
@@ -89,6 +78,8 @@ def test_the_kubernetes_manifest_has_what_kuberay_requires(manifests, groups):
     assert set(cluster) == {"rayVersion", "authOptions", "headGroupSpec", "workerGroupSpecs"}
     assert all({"rayStartParams", "template"} <= set(group) for group in groups)
     assert all(isinstance(value, str) for group in groups for value in group["rayStartParams"].values())
+    labels = manifests["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"]
+    assert all(labels.items() <= group["template"]["metadata"]["labels"].items() for group in groups)
     assert set(cluster["workerGroupSpecs"][0]) >= {"groupName", "replicas", "minReplicas", "maxReplicas"}
 
 
@@ -106,21 +97,16 @@ def test_pods_ask_for_a_token_have_ray_s_settings_and_room_for_its_store(manifes
         assert container["resources"]["limits"] == container["resources"]["requests"]
 
 
-def test_the_network_policy_covers_every_pod_of_the_cluster(manifests, groups):
-    labels = manifests["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"]
-    assert all(labels.items() <= group["template"]["metadata"]["labels"].items() for group in groups)
-
-
-def test_ray_has_one_version_everywhere(manifests):
+def test_ray_and_torch_have_one_version_everywhere(manifests):
     version = manifests["RayJob"]["spec"]["rayClusterSpec"]["rayVersion"]
-    assert f"rayproject/ray:{version}-" in (HERE / "Dockerfile").read_text()
-    assert f"=={version}" in (HERE / "Dockerfile").read_text()
-    assert f"=={version}" in (ROOT / "cluster.yaml").read_text()
+    files = [path.read_text() for path in (HERE / "Dockerfile", ROOT / "cluster.yaml")]
+    assert f"rayproject/ray:{version}-" in files[0]
+    assert all(f"=={version}" in text for text in files)
+    assert all(re.findall(r"torch==[\d.]+", text) for text in files)
+    assert len({version for text in files for version in re.findall(r"torch==([\d.]+)", text)}) == 1
 
 
-def test_both_deployments_go_on_with_a_run_that_is_there(manifests):
+def test_both_deployments_resume_a_run_that_exists(manifests):
     assert 'if [ -e "$RUN/run.json" ]' in (HERE / "slurm.sh").read_text()
     assert "if [ -e /shared/runs/fedema/run.json ]" in manifests["RayJob"]["spec"]["entrypoint"]
-    subprocess.run(
-        [shutil.which("bash"), "-n", "-c", manifests["RayJob"]["spec"]["entrypoint"]], timeout=60, check=True
-    )
+    subprocess.run(["bash", "-n", "-c", manifests["RayJob"]["spec"]["entrypoint"]], timeout=60, check=True)

@@ -1,12 +1,11 @@
 """Several nodes, in a Ray and a process of their own: one of them is killed in the middle of a round."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from rayfed_ssl import runs
+from tests.actors.conftest import run_python
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -60,14 +59,7 @@ def test_a_node_that_dies_in_a_round_changes_no_bit(tiny, tmp_path):
     wanted = runs.run(config, tmp_path / "local").state_sha256
     tree = config.dump()
     tree["engine"]["executor"] = "ray"
-    ended = subprocess.run(
-        [sys.executable, "-c", RUN.format(config=tree), str(tmp_path / "nodes")],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        cwd=Path(__file__).parents[2],
-    )
+    ended = run_python(RUN.format(config=tree), str(tmp_path / "nodes"), cwd=Path(__file__).parents[2])
     assert ended.returncode == 0, ended.stderr
     *noise, last = ended.stdout.splitlines()
     sha256, nodes_left, repeated = last.split()

@@ -31,28 +31,27 @@ def travel(messages):
     return {key: fetch(message) for key, message in insert_refs(plan, refs).items()}
 
 
-def test_a_shared_model_is_one_part_however_many_clients_receive_it(weights):
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (lambda shared, k: shared, 2),
+        (lambda shared, k: shared | {"own": torch.full((k + 1,), float(k))}, 2 + 3),
+        (lambda shared, k: {"a": torch.full((2,), k), "b": torch.full((3,), k)}, 3),
+    ],
+    ids=["a shared model", "shared tensors and own ones", "own tensors"],
+)
+def test_what_clients_share_is_sent_once(weights, message, expected):
+    parts, _ = pack({k: Download(message(dict(weights), k)) for k in range(3)})
+    assert len(parts) == expected
+
+
+def test_one_model_for_all_is_one_part_and_what_has_no_tensors_stays_in_the_message(weights):
     parts, plan = pack({client_id: Download(weights) for client_id in range(100)})
     assert len(parts) == 1
     assert parts[0] is weights
     assert plan[0] == plan[99]
-
-
-def test_tensors_that_values_share_are_parts_of_their_own(weights):
-    own = {k: weights | {"own": torch.full((k + 1,), float(k))} for k in range(3)}
-    parts, _ = pack({k: Download(own[k]) for k in range(3)})
-    assert len(parts) == 5
-
-
-def test_what_each_client_has_alone_is_one_part_per_client():
-    parts, _ = pack({k: Download({"a": torch.full((2,), k), "b": torch.full((3,), k)}) for k in range(4)})
-    assert len(parts) == 4
-
-
-def test_values_without_tensors_stay_in_the_message():
-    parts, plan = pack({0: Download(None, {"name": "cnn", "count": 3})})
-    assert parts == []
-    assert plan == {0: Download(None, {"name": "cnn", "count": 3})}
+    message = {0: Download(None, {"name": "cnn", "count": 3})}
+    assert pack(message) == ([], message)
 
 
 def test_downloads_arrive_with_the_same_bits(cluster, weights):
@@ -84,21 +83,23 @@ def test_an_upload_that_was_lost_names_its_client(lost_ref):
     assert caught.value.client_id == 4
 
 
-def test_a_state_without_ref_is_read_from_disk(tmp_path):
+@pytest.mark.parametrize("is_lost", [False, True], ids=["without ref", "lost"])
+def test_a_state_that_is_not_in_the_object_store_is_read_from_disk(lost_ref, tmp_path, is_lost):
     state = ClientState("cnn", {"a": torch.ones(3)})
     stored = checkpoints.store(state, tmp_path, "client")
-    assert digest(StateRef(stored).read(tmp_path)) == digest(state)
+    ref = StateRef(stored, ItemRef(lost_ref, 0)) if is_lost else StateRef(stored)
+    assert digest(ref.read(tmp_path)) == digest(state)
 
 
-def test_a_state_whose_ref_was_lost_is_read_from_disk(lost_ref, tmp_path):
-    state = ClientState("cnn", {"a": torch.ones(3)})
-    stored = checkpoints.store(state, tmp_path, "client")
-    assert digest(StateRef(stored, ItemRef(lost_ref, 0)).read(tmp_path)) == digest(state)
+@pytest.fixture
+def store(tmp_path):
+    """Store a state of so many numbers."""
+    return lambda n: checkpoints.store(ClientState("cnn", {"a": torch.ones(n)}), tmp_path, f"{n}")
 
 
-def test_states_are_kept_while_they_find_room(cluster, tmp_path):
+def test_states_are_cached_while_the_capacity_lasts(cluster, store):
     cache, ref = StateRefs(1000), ItemRef(ray.put([0]), 0)
-    small, large = (checkpoints.store(ClientState("cnn", {"a": torch.ones(n)}), tmp_path, f"{n}") for n in (100, 1000))
+    small, large = store(100), store(1000)
     cache.add(0, small, ref)
     cache.add(1, large, ref)
     assert cache.find(0, small).item is ref
@@ -106,9 +107,9 @@ def test_states_are_kept_while_they_find_room(cluster, tmp_path):
     assert cache.find(0, large) == StateRef(large)
 
 
-def test_a_state_gives_back_its_room(cluster, tmp_path):
+def test_a_state_that_is_replaced_or_removed_frees_its_bytes(cluster, store):
     cache, ref = StateRefs(1000), ItemRef(ray.put([0]), 0)
-    first, second = (checkpoints.store(ClientState("cnn", {"a": torch.ones(n)}), tmp_path, f"{n}") for n in (200, 201))
+    first, second = store(200), store(201)
     cache.add(0, first, ref)
     cache.add(0, second, ref)
     assert cache.find(0, second).item is ref
@@ -119,6 +120,6 @@ def test_a_state_gives_back_its_room(cluster, tmp_path):
 
 def test_states_are_mapped_in_ascending_id(tmp_path):
     stored = checkpoints.store(ClientState("cnn", {"a": torch.ones(3)}), tmp_path, "client")
-    memories = ClientStates({5: StateRef(stored), 1: StateRef(stored)}, tmp_path)
-    assert list(memories) == [1, 5]
-    assert memories[5].architecture == "cnn"
+    states = ClientStates({5: StateRef(stored), 1: StateRef(stored)}, tmp_path)
+    assert list(states) == [1, 5]
+    assert states[5].architecture == "cnn"

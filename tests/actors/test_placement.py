@@ -21,14 +21,11 @@ CARD = Gpu(0, "NVIDIA H100", 80_000_000_000, 79_000_000_000)
 MEASURED = ActorCost(1_000_000_000, 10_000_000_000, is_measured=True)
 
 
-def test_auto_takes_one_actor_per_core_or_gpu():
-    assert allocate(Engine(), 6, TWO_CORES, use_gpu=False) == Placement(2, 1.0, 0.0, "cpu")
-    assert allocate(Engine(), 6, TWO_GPUS, use_gpu=True) == Placement(2, 1.0, 1.0, "cuda")
-
-
 @pytest.mark.parametrize(
     ("settings", "clients", "nodes", "number", "gpus"),
     [
+        ({}, 6, TWO_CORES, 2, 0.0),  # one actor per core or GPU
+        ({}, 6, TWO_GPUS, 2, 1.0),
         ({}, 1, TWO_CORES, 1, 0.0),  # never more actors than clients
         ({"actors": 2}, 1, TWO_CORES, 1, 0.0),
         ({"cpus_per_actor": 0}, 6, TWO_CORES, 2, 0.0),
@@ -44,7 +41,8 @@ def test_auto_takes_one_actor_per_core_or_gpu():
 )
 def test_actors_are_allocated_within_machines_and_gpus(settings, clients, nodes, number, gpus):
     placement = allocate(Engine(**settings), clients, nodes, use_gpu=nodes is TWO_GPUS)
-    assert (placement.num_actors, placement.gpus) == (number, gpus)
+    device, cpus = "cuda" if nodes is TWO_GPUS else "cpu", settings.get("cpus_per_actor", 1.0)
+    assert placement == Placement(number, cpus, gpus, device)
 
 
 @pytest.mark.parametrize(
@@ -52,12 +50,7 @@ def test_actors_are_allocated_within_machines_and_gpus(settings, clients, nodes,
     [
         ({"actors": 3}, TWO_CORES, False, r"^3 client actors of 1 CPUs each .* Ray's 2 CPUs .* set engine.actors=2"),
         ({"cpus_per_actor": 4}, TWO_CORES, False, r"0 fit: lower engine.cpus_per_actor"),
-        (
-            {"gpus_per_actor": 0.4, "actors": 5},
-            TWO_GPUS,
-            True,
-            r"engine.actors=4, or lower .* or engine.gpus_per_actor",
-        ),
+        ({"gpus_per_actor": 0.4, "actors": 5}, TWO_GPUS, True, r"engine.actors=4, or .* or engine.gpus_per_actor"),
         ({"gpus_per_actor": 1.5}, TWO_GPUS, True, r"whole number"),
         ({"device": "cuda"}, TWO_CORES, True, r"needs a GPU, but Ray has none"),
         ({"gpus_per_actor": 0.5}, TWO_CORES, False, r"gpus_per_actor=0.5 has no meaning .* remove it"),
@@ -111,18 +104,14 @@ def test_actors_that_outgrow_the_gpu_they_share_are_refused_with_the_share_that_
     assert allocate(Engine(gpus_per_actor=0.1428), 9, [Node("a", cpus=16, gpus=1)], use_gpu=True).per_gpu == 7
 
 
-def test_a_gpu_that_another_process_fills_is_refused_and_named():
+def test_a_single_actor_is_refused_where_another_process_fills_the_gpu_or_its_own_measured_memory_does():
     single = allocate(Engine(), 1, TWO_GPUS, use_gpu=True)
     estimated = replace(MEASURED, is_measured=False)
-    with pytest.raises(
-        ClusterError, match=r"^GPU 1 has 3.0 GB of 80.0 GB free: another process uses it; 1 client actor"
-    ):
+    message = r"^GPU 1 has 3.0 GB of 80.0 GB free: another process uses it; 1 client actor"
+    with pytest.raises(ClusterError, match=message):
         check_gpu_memory(single, estimated, [CARD, replace(CARD, index=1, free=3_000_000_000)])
-
-
-def test_an_estimate_alone_refuses_no_single_actor_on_a_free_gpu():
-    single, large = allocate(Engine(), 1, TWO_GPUS, use_gpu=True), replace(MEASURED, gpu_memory=90_000_000_000)
-    check_gpu_memory(single, replace(large, is_measured=False), [CARD])
+    large = replace(MEASURED, gpu_memory=90_000_000_000)
+    check_gpu_memory(single, replace(large, is_measured=False), [CARD])  # an estimate alone refuses no single actor
     with pytest.raises(ClusterError, match=r"do not fit: lower training.batch"):
         check_gpu_memory(single, large, [CARD])
 
@@ -168,7 +157,9 @@ def test_what_cannot_fit_is_refused_before_ray_starts(open_tiny, monkeypatch):
 
 
 @pytest.mark.ray
-def test_machines_without_nvidia_smi_tell_of_no_gpus(cluster):
+def test_actors_reserve_their_memory_and_machines_without_nvidia_smi_list_no_gpus(cluster):
+    options = actor_options(Placement(2, 1.0, 0.0, "cpu", memory=123))
+    assert options == {"num_cpus": 1.0, "num_gpus": 0.0, "memory": 123}
     pretended = [replace(node, gpus=1.0) for node in cluster.nodes()]
     assert query_gpus(pretended) == query_gpus([]) == ()
     assert all(node.memory > CONTEXT_BYTES for node in pretended)
@@ -195,15 +186,8 @@ def test_actors_that_share_a_gpu_measure_what_nobody_has_measured(cluster, open_
     ray.kill(actor)
 
 
-def test_actors_are_told_the_device_and_the_share_that_they_got(open_tiny):
+@pytest.mark.parametrize(("device", "share", "expected"), [("cuda", 0.25, 0.25), ("cpu", 0.0, None)])
+def test_an_actors_configuration_has_its_device_and_its_share_of_it(open_tiny, device, share, expected):
     federation = open_tiny("fedavg", "engine.device=auto")
-    engine = actor_config(federation, Placement(4, 1.0, 0.25, "cuda"))["engine"]
-    assert (engine["device"], engine["gpus_per_actor"]) == ("cuda", 0.25)
-    engine = actor_config(federation, Placement(4, 1.0, 0.0, "cpu"))["engine"]
-    assert (engine["device"], engine["gpus_per_actor"]) == ("cpu", None)
-
-
-@pytest.mark.ray
-def test_actors_reserve_their_memory(cluster):
-    placement = Placement(2, 1.0, 0.0, "cpu", memory=123)
-    assert actor_options(placement) == {"num_cpus": 1.0, "num_gpus": 0.0, "memory": 123}
+    engine = actor_config(federation, Placement(4, 1.0, share, device))["engine"]
+    assert (engine["device"], engine["gpus_per_actor"]) == (device, expected)

@@ -44,7 +44,12 @@ def fine_tuning(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Config:
 
 @pytest.mark.parametrize(
     ("name", "actors"),
-    [("fine-tuning", 2), pytest.param("fine-tuning", 1, marks=pytest.mark.slow), ("diagnostics", 2)],
+    [
+        ("fine-tuning", 2),
+        pytest.param("fine-tuning", 1, marks=pytest.mark.slow),
+        pytest.param("fine-tuning", 3, marks=pytest.mark.slow),
+        pytest.param("diagnostics", 2, marks=pytest.mark.slow),
+    ],
 )
 def test_results_through_ray_are_those_of_this_process(
     cluster: Cluster, tiny: Tiny, fine_tuning: Config, name: str, actors: int, tmp_path: Path
