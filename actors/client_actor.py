@@ -59,10 +59,9 @@ class ClientActor:
     def update_clients(self, round: int, steps: Sequence[ClientStep], directory: Directory) -> list[Any]:
         """Run clients' steps and store their next states, which never pass through the driver.
 
-        Returns:
-            A list of uploads as numpy, each next state alone in its list if states cannot be mapped, and a list of
-            reports, with a `ClientError` for a step that failed. Uploads are one object, because each object costs a
-            millisecond; states are several, so that each is freed when its next one is stored.
+        Returns a list of uploads as numpy, each next state alone in its list if states cannot be mapped, and a list of
+        reports, with a `ClientError` for a step that failed. Uploads are one object, because each object costs a
+        millisecond; states are several, so that each is freed when its next one is stored.
         """
         uploads: list[Any] = []
         states: list[Any] = []

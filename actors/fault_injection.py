@@ -50,13 +50,15 @@ class LostObject:
         ref: ObjectRef[Any] = ray.get(owner.put.remote())[0]
         ray.kill(owner)
         deadline = time.monotonic() + LOSS_TIMEOUT
-        while not _is_lost(ref):
-            if time.monotonic() > deadline:
-                raise ClusterError(
-                    f"Ray did not notice within {LOSS_TIMEOUT:g} s that an actor is dead: see `ray status`"
-                )
+        while time.monotonic() < deadline:
+            try:
+                ray.get(ref, timeout=LOSS_TIMEOUT)
+            except ObjectLostError:
+                return ref
+            except GetTimeoutError:
+                break
             time.sleep(0.02)
-        return ref
+        raise ClusterError(f"Ray did not notice within {LOSS_TIMEOUT:g} s that an actor is dead: see `ray status`")
 
 
 class _Owner:
@@ -65,13 +67,3 @@ class _Owner:
     def put(self) -> list[ObjectRef[Any]]:
         """Store it."""
         return [ray.put(np.zeros(1))]
-
-
-def _is_lost(ref: ObjectRef[Any]) -> bool:
-    try:
-        ray.get(ref, timeout=LOSS_TIMEOUT)
-    except ObjectLostError:
-        return True
-    except GetTimeoutError:
-        pass
-    return False

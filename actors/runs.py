@@ -32,17 +32,10 @@ def run(
     address: str | None = None,
     faults: Iterable[Fault | RandomFaults] = (),
 ) -> Result:
-    """`rayfed_ssl.run` on Ray, unless `engine.executor=local`.
+    """`rayfed_ssl.run` on Ray, unless `engine.executor=local`; `ClusterError` if Ray does not start or is too small.
 
-    Args:
-        config: What to run.
-        directory: Where the record goes, on a disk that all machines share; None names one under ./runs.
-        observer: Receives the run's events.
-        address: A Ray to join, "host:port" or "auto"; None starts one, unless this process has one already.
-        faults: Faults to inject, as `rayfed_ssl.engine.faults.parse_fault` reads them.
-
-    Raises:
-        ClusterError: Ray does not start, or the actors do not fit on it.
+    `directory` must be on a disk that all machines share. `address` is a Ray to join, "host:port" or "auto"; None starts
+    one, unless this process has one already. `rayfed_ssl.engine.faults.parse_fault` reads `faults`.
     """
     executor = partial(make_executor, address=address, faults=faults)
     return runs.run(config, directory, observer=observer, executor=executor)

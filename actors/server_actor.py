@@ -57,10 +57,8 @@ class ServerActor:
     def downloads(self, cohort: Sequence[int], state: Stored, directory: Directory) -> Generator[Tree, None, None]:
         """Select what each client of a cohort receives.
 
+        Yields each distinct part once, as numpy, and at last the downloads by client id with placeholders for the parts.
         A generator's values belong to the caller and so outlive this actor; what `ray.put` stores would not.
-
-        Yields:
-            Each distinct part once, as numpy, and at last the downloads by client id with placeholders for the parts.
         """
         current = self._read(state, directory)
         with compute_threads(self._config.engine.threads):

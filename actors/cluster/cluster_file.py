@@ -41,15 +41,13 @@ def check_cluster_file(path: Path) -> list[str]:
     try:
         tree = plain_data(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
-        raise ClusterError(
-            f"{path} cannot be read ({getattr(error, 'strerror', error)}): name the file that `ray up` takes"
-        ) from None
+        reason = getattr(error, "strerror", error)
+        raise ClusterError(f"{path} cannot be read ({reason}): name the file that `ray up` takes") from None
     except yaml.YAMLError as error:
         where = getattr(error, "problem_mark", None)
         place = f" in line {where.line + 1}" if where else ""
-        raise ClusterError(
-            f"{path} is not YAML{place} ({getattr(error, 'problem', None) or error}): correct it"
-        ) from None
+        reason = getattr(error, "problem", None) or error
+        raise ClusterError(f"{path} is not YAML{place} ({reason}): correct it") from None
     if not isinstance(tree, dict):
         return [f"{path} must hold settings by name, got {type(tree).__name__}: start from this project's cluster.yaml"]
     problems = list(_schema(tree))

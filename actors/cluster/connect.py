@@ -67,18 +67,14 @@ def start(
 ) -> Cluster:
     """Start Ray on this machine, or join a running one; a Ray that this process has already joined is used as it is.
 
-    A private Ray requires a random token, because it listens on all interfaces.
+    A private Ray requires a random token, because it listens on all interfaces. After a `ClusterError` the program should
+    end: a thread that hangs inside Ray may end it later.
 
     Args:
-        address: "host:port" or "auto", the Ray that this machine is a node of; None takes RAY_ADDRESS if that is set, and
-            else starts Ray here.
+        address: "host:port" or "auto", the Ray that this machine is a node of; None takes RAY_ADDRESS, or starts Ray here.
         num_cpus: Cores that Ray may assign; None takes those of this process.
-        timeout: Seconds to wait at most; None means START_TIMEOUT or JOIN_TIMEOUT. After a failure the program should end:
-            a thread that hangs inside Ray may end it later.
+        timeout: Seconds to wait at most; None means START_TIMEOUT or JOIN_TIMEOUT.
         alternative: What else the user can do if Ray does not start; ends that message.
-
-    Raises:
-        ClusterError: Ray does not start, or does not answer.
     """
     if address is not None and not address.strip():
         raise ClusterError("the address of Ray is empty: give host:port or auto, or leave it out to start Ray here")

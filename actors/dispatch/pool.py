@@ -40,9 +40,6 @@ class _Start:
 class ActorPool:
     """Actors in numbered slots, all alike, that hold nothing between two calls that cannot be computed again.
 
-    Items may be assigned to a slot. An idle actor takes an item of its own slot, and if none is left, the longest of the
-    slot that has the most work.
-
     An actor that died is created again. While others live it waits to be placed for as long as it takes, because a machine
     may replace one that died; meanwhile the others do its work.
 
@@ -80,16 +77,10 @@ class ActorPool:
     ) -> Iterator[Completed | Failed]:
         """Run items, those that take longest first, and yield the result of each when it has one.
 
-        At the deadline, a time of `time.monotonic`, unfinished items fail, and the actors that run them are replaced; items
-        that are done by then count, even if their results are received later.
-
-        Args:
-            items: In any order.
-            submit: Calls an actor with some of them.
-            assigned: Slots by key; an item without one may go to any.
-            call_seconds: Items of known duration share a call up to this sum; 0 gives each its own call.
-            deadline: See above.
-            restore_inputs: Called before an item is repeated whose inputs were lost with a machine.
+        `assigned` are slots by key; an item without one may go to any. Items of known duration share a call up to a sum of
+        `call_seconds`. At the deadline, a time of `time.monotonic`, unfinished items fail, and the actors that run them are
+        replaced; items that are done by then count, even if their results are received later. `restore_inputs` is called
+        before an item is repeated whose inputs were lost with a machine.
         """
         if not self.actors:
             raise _no_actors("none is left")

@@ -1,5 +1,6 @@
 """What crosses processes: trees of numpy arrays in Ray's object store, each stored once, and refs in their place."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
@@ -59,13 +60,11 @@ def pack(messages: Mapping[Key, Any]) -> tuple[list[Tree], dict[Key, Any]]:
 
 def _values_of_tensors(messages: Mapping[Any, Any]) -> dict[int, set[int]]:
     """Collect by tensor the field values that contain it, all by identity."""
-    values: dict[int, set[int]] = {}
-    for message in messages.values():
-        for field in fields(message):
-            value = getattr(message, field.name)
-            for _, leaf in leaves(value):
-                if isinstance(leaf, Tensor):
-                    values.setdefault(id(leaf), set()).add(id(value))
+    values: dict[int, set[int]] = defaultdict(set)
+    for value in (getattr(message, field.name) for message in messages.values() for field in fields(message)):
+        for _, leaf in leaves(value):
+            if isinstance(leaf, Tensor):
+                values[id(leaf)].add(id(value))
     return values
 
 
