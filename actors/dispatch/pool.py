@@ -171,8 +171,11 @@ class ActorPool:
                 text = f"{MAX_MACHINE_DEATHS} machines died under one step ({death_reason(error)})"
                 raise ClusterError(f"{text}: see `ray status`, then resume the run")
             if run.deaths[item.key] >= self._attempts:
+                if isinstance(error, STORE_FULL):
+                    raise store_full_error(error)
                 if not isinstance(error, ACTOR_DEATHS):
-                    raise _objects_unavailable(error, self._attempts)
+                    text = f"the inputs of client steps were lost {self._attempts} times ({first_line(error)})"
+                    raise ClusterError(f"{text}: see `ray status`, then resume the run")
                 text = f"its actor died in {run.deaths[item.key]} of {self._attempts} attempts ({death_reason(error)})"
                 yield Failed(item.key, text, killed_actors=True)
             else:
@@ -233,12 +236,3 @@ class ActorPool:
 
 def _no_actors(reason: str) -> ClusterError:
     return ClusterError(f"all client actors died, and {reason}: see `ray status` and memory, then resume the run")
-
-
-def _objects_unavailable(error: BaseException, attempts: int) -> ClusterError:
-    if isinstance(error, STORE_FULL):
-        return store_full_error(error)
-    return ClusterError(
-        f"the inputs of client steps were lost {attempts} times ({first_line(error)}): see `ray status`, "
-        "then resume the run"
-    )

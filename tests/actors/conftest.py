@@ -63,7 +63,7 @@ def kill() -> Killer:
     return killing
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def lost_ref(cluster: Cluster) -> "ray.ObjectRef[Any]":
     """A ref to an object whose owner is gone."""
     return LostObject().ref

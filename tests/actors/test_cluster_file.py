@@ -68,7 +68,9 @@ SPOILED = {
     "gpu: min_workers is above max_workers": lambda t: gpu(t).update(max_workers=1),
     "provider.use_internal_ip: Ray has no such setting": lambda t: t["provider"].update(use_internal_ip=True),
     "provider.use_internal_ips: must be true": lambda t: t["provider"].update(use_internal_ips=False),
-    "provider.security_group: Ray adds port 22 from the world": lambda t: t["provider"].update(security_group={"a": 1}),
+    "provider.security_group: Ray adds port 22 from the world": lambda t: t["provider"].update(
+        security_group={"GroupName": "g"}
+    ),
     "provider.type: only aws is checked here, got gcp": lambda t: t["provider"].update(type="gcp"),
     "head.node_config.ImageId: is missing": lambda t: head(t).pop("ImageId"),
     "gpu.node_config.SubnetIds: is missing": lambda t: gpu(t)["node_config"].pop("SubnetIds"),
