@@ -14,7 +14,7 @@ from actors.objects.object_store import fetch
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.client_cost import StepCost, measure, one_epoch
 from rayfed_ssl.engine.fault_injection import fill_disk, update_client
-from rayfed_ssl.engine.faults import Fault
+from rayfed_ssl.engine.fault_schedule import Fault
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.gpu_memory import limit_process, release
 from rayfed_ssl.engine.local_executor import client_file

@@ -24,7 +24,7 @@ from actors.objects.object_store import UPLOAD_CACHE_BYTES, UPLOAD_CACHE_SHARE, 
 from actors.placement import plan
 from actors.placement.restartable_actor import RestartableActor, wait_until_ready
 from actors.server_actor import ServerActor
-from rayfed_ssl.engine.faults import FAULT_KINDS, Fault, Faults, RandomFaults
+from rayfed_ssl.engine.fault_schedule import FAULT_KINDS, Fault, Faults, RandomFaults
 from rayfed_ssl.engine.federation import Federation, client_error
 from rayfed_ssl.engine.ledger import total
 from rayfed_ssl.engine.local_executor import late

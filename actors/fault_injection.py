@@ -14,7 +14,7 @@ from ray.exceptions import GetTimeoutError, ObjectLostError, ObjectStoreFullErro
 
 from actors.cluster.health import Health
 from actors.errors import ClusterError
-from rayfed_ssl.engine.faults import Fault, Faults
+from rayfed_ssl.engine.fault_schedule import Fault, Faults
 from rayfed_ssl.errors import ConfigError
 
 LOSS_TIMEOUT = 60.0

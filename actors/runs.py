@@ -35,7 +35,7 @@ def run(
     """`rayfed_ssl.run` on Ray, unless `engine.executor=local`; `ClusterError` if Ray does not start or is too small.
 
     `directory` must be on a disk that all machines share. `address` is a Ray to join, "host:port" or "auto"; None starts
-    one, unless this process has one already. `rayfed_ssl.engine.faults.parse_fault` reads `faults`.
+    one, unless this process has one already. `rayfed_ssl.engine.fault_schedule.parse_fault` reads `faults`.
     """
     executor = partial(make_executor, address=address, faults=faults)
     return runs.run(config, directory, observer=observer, executor=executor)

@@ -13,7 +13,7 @@ from actors.objects.object_store import UPLOAD_CACHE_BYTES, ItemRef, Uploads, pa
 from rayfed_ssl.aggregation import weighted_mean as averaging
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.fault_injection import fill_disk
-from rayfed_ssl.engine.faults import Fault
+from rayfed_ssl.engine.fault_schedule import Fault
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.gpu_memory import release
 from rayfed_ssl.engine.local_executor import server_file

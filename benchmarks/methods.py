@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.measurements import rescore
+from rayfed_ssl.reports.rescoring import rescore
 from rayfed_ssl.reports.summary import Summary, summarize
 
 SIZE = [

@@ -15,7 +15,7 @@ import torch
 import yaml
 
 from rayfed_ssl import Config, ConfigError, replay, resume, run
-from rayfed_ssl.engine.faults import parse_fault
+from rayfed_ssl.engine.fault_schedule import parse_fault
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.round_loop import ClientError

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rayfed_ssl.data.labels import Choice, label_subset
+from rayfed_ssl.data.label_subset import Choice, label_subset
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.seeds import Purpose, derive_seed
 from rayfed_ssl.trees import to_torch

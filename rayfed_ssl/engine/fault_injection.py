@@ -1,4 +1,4 @@
-"""What a fault does to a client's step; `rayfed_ssl.engine.faults` says when."""
+"""What a fault does to a client's step; `rayfed_ssl.engine.fault_schedule` says when."""
 
 import copy
 import errno
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from rayfed_ssl.engine.faults import Fault
+from rayfed_ssl.engine.fault_schedule import Fault
 from rayfed_ssl.engine.federation import ClientResult, Federation
 from rayfed_ssl.trees import leaves, map_leaves
 

@@ -25,10 +25,10 @@ from rayfed_ssl.engine.ledger import BreakEven, LedgerEntry, account
 from rayfed_ssl.engine.round_loop import ClientError, Evaluation, ServerError
 from rayfed_ssl.engine.scoring import check_protocols, held_out_notes, labeled, score
 from rayfed_ssl.engine.task_builder import build_task
+from rayfed_ssl.engine.upload_checks import check_upload
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server
 from rayfed_ssl.seeds import SERVER, Purpose, derive_seed, generator
-from rayfed_ssl.trees import leaves
 
 
 @dataclass(frozen=True)
@@ -245,24 +245,3 @@ def client_error(config: Config, round: int, client_id: int, cause: str) -> Clie
         f"client {client_id} failed in round {round} (seed {training_seed(config, round, client_id)}): {cause}; to run "
         f"this step alone and see where: rayfed-ssl replay RUN --round {round} --client {client_id}"
     )
-
-
-def check_upload(upload: Any, download: Any) -> None:
-    """Raise ValueError for an upload with numbers that are not finite, or weights that do not fit those received."""
-    for name, value in vars(upload).items():
-        for path, leaf in leaves(value):
-            is_float = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
-            # A sum is finite in almost every case, and costs a third of looking at each number.
-            if is_float and not (leaf.sum().isfinite() or leaf.isfinite().all()):
-                raise ValueError(
-                    f"its upload holds numbers that are not finite, in {name}{path}: lower the learning rate"
-                )
-        received = getattr(download, name, None)
-        if isinstance(value, dict) and isinstance(received, dict):
-            for key in value:
-                shapes = [list(getattr(tensor, "shape", ())) for tensor in (value[key], received.get(key, value[key]))]
-                if shapes[0] != shapes[1]:
-                    raise ValueError(
-                        f"its upload does not fit the model: {name}/{key} has shape {shapes[0]}, got {shapes[1]} from the "
-                        "server"
-                    )

@@ -7,7 +7,7 @@ from typing import Any
 
 from rayfed_ssl.config.sections import Engine
 from rayfed_ssl.engine.fault_injection import fill_disk, update_client
-from rayfed_ssl.engine.faults import Fault, Faults, RandomFaults
+from rayfed_ssl.engine.fault_schedule import Fault, Faults, RandomFaults
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.round_loop import ClientError, ClientReport, Dropped, Evaluation, Listener, ServerReport
 from rayfed_ssl.engine.server_init_cache import first_state

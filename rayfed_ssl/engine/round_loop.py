@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from rayfed_ssl.engine.faults import Fault, Faults
+from rayfed_ssl.engine.fault_schedule import Fault, Faults
 from rayfed_ssl.engine.ledger import LedgerEntry
 from rayfed_ssl.method import Metrics
 from rayfed_ssl.storage import checkpoints

@@ -9,9 +9,9 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.image_store import Dataset, ImageSet
 from rayfed_ssl.data.partitions import random_rows
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.evaluation.evaluation_input import Subject
 from rayfed_ssl.evaluation.fine_tuning import accuracy_of
 from rayfed_ssl.evaluation.protocols import Linear, Neighbors, Protocol, Transfer
-from rayfed_ssl.evaluation.subject import Subject
 from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.seeds import Purpose, derive_seed
 from rayfed_ssl.training.task import Task

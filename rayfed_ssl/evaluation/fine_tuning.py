@@ -18,8 +18,8 @@ from torch.nn import functional as F
 
 from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.data.shards import Shard
+from rayfed_ssl.evaluation.evaluation_input import Subject
 from rayfed_ssl.evaluation.features import evaluating
-from rayfed_ssl.evaluation.subject import Subject
 from rayfed_ssl.training.batching import finite
 from rayfed_ssl.training.optimizers import OPTIMIZERS, Descent, Optimizer
 

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from rayfed_ssl.data.datasets import DATASETS, open_dataset
 from rayfed_ssl.data.image_store import Dataset, ImageSet
-from rayfed_ssl.data.labels import Choice, label_subset
+from rayfed_ssl.data.label_subset import Choice, label_subset
 from rayfed_ssl.errors import ConfigError, nearest
+from rayfed_ssl.evaluation.evaluation_input import Subject, scores
 from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.evaluation.fine_tuning import FineTuning
 from rayfed_ssl.evaluation.knn import knn_accuracy
 from rayfed_ssl.evaluation.linear_probe import LinearProbe
-from rayfed_ssl.evaluation.subject import Subject, scores
 from rayfed_ssl.seeds import Purpose, derive_seed, generator
 from rayfed_ssl.training.task import Task
 

@@ -32,8 +32,8 @@ from rayfed_ssl.data.public_data import check_public
 from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Model, Rule, Server, Task, Weights, sent
 from rayfed_ssl.training.batching import finite
 from rayfed_ssl.training.ema import update_momentum
-from rayfed_ssl.training.feature_queue import SampleQueue
 from rayfed_ssl.training.optimizers import Adam
+from rayfed_ssl.training.sample_queue import SampleQueue
 from rayfed_ssl.training.state_parts import OBJECTIVE_STATE
 from rayfed_ssl.trees import frozen, tensor_mean
 

@@ -22,7 +22,7 @@ import yaml
 from filelock import FileLock, Timeout
 
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.engine.faults import Fault
+from rayfed_ssl.engine.fault_schedule import Fault
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.ledger import LedgerEntry
 from rayfed_ssl.engine.round_loop import Dropped, Evaluation, Observer, RoundOutcome

@@ -19,7 +19,7 @@ from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.diagnose import diagnose
 from rayfed_ssl.reports.embedding import embed
 from rayfed_ssl.reports.figures import METHOD_STYLES
-from rayfed_ssl.reports.reproduced import CellResult, ReproductionResults
+from rayfed_ssl.reports.reproduction_results import CellResult, ReproductionResults
 from rayfed_ssl.reports.summary import by_round
 from rayfed_ssl.reproductions.definition import Reproduction
 

@@ -13,7 +13,7 @@ from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.models import Model, build_model
 from rayfed_ssl.models.precision import prepare
 from rayfed_ssl.models.pretrained import Start
-from rayfed_ssl.models.uninitialized import Undrawn
+from rayfed_ssl.models.skip_init import Undrawn
 from rayfed_ssl.seeds import Purpose, derive_seed
 from rayfed_ssl.training.batching import all_finite, batches, finite
 from rayfed_ssl.training.context import Context

@@ -23,7 +23,7 @@ from actors.errors import ActorError, ClusterError
 from actors.executor import RayExecutor
 from actors.fault_injection import fail_driver
 from rayfed_ssl import Observer, runs
-from rayfed_ssl.engine.faults import FAULT_KINDS, Faults, parse_fault
+from rayfed_ssl.engine.fault_schedule import FAULT_KINDS, Faults, parse_fault
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.round_loop import ClientError, QuorumError

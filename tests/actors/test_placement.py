@@ -13,7 +13,7 @@ from actors.placement.plan import actor_config, actor_options, check_fits, check
 from rayfed_ssl.config.schema import Engine
 from rayfed_ssl.engine.client_cost import StepCost, estimate, record, recorded
 from rayfed_ssl.engine.gpu_memory import CONTEXT_BYTES, Gpu
-from tune.cli.capacity import examine
+from tune.cli.doctor_checks import examine
 
 TWO_CORES = [Node("a", cpus=2)]
 TWO_GPUS = [Node("a", cpus=16, gpus=2)]

@@ -20,14 +20,14 @@ from rayfed_ssl.data.image_store import ImageSet
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.round_loop import ServerError
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.evaluation.evaluation_input import Subject
 from rayfed_ssl.evaluation.fine_tuning import FineTuning
 from rayfed_ssl.evaluation.linear_probe import LinearProbe
 from rayfed_ssl.evaluation.protocols import Linear, SemiSupervised, Transfer
 from rayfed_ssl.evaluation.registry import PROTOCOLS, configured, is_score
-from rayfed_ssl.evaluation.subject import Subject
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.reports.diagnose import diagnose
-from rayfed_ssl.reports.measurements import measure_encoders
+from rayfed_ssl.reports.rescoring import measure_encoders
 from rayfed_ssl.runs import resume, run
 from rayfed_ssl.seeds import Purpose, derive_seed
 

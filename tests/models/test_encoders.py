@@ -3,7 +3,7 @@ import torch
 from torch import Tensor, nn
 
 from rayfed_ssl.models import ENCODERS, Encoder, build_encoder
-from rayfed_ssl.models.uninitialized import Undrawn
+from rayfed_ssl.models.skip_init import Undrawn
 from rayfed_ssl.trees import digest
 
 torch.set_num_threads(1)

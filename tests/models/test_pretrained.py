@@ -18,9 +18,9 @@ from rayfed_ssl.records.manifest import StartEntry
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.diagnose import diagnose
 from rayfed_ssl.reports.export import export_encoder
-from rayfed_ssl.reports.html.features import open_federation
+from rayfed_ssl.reports.html.embedding_plots import open_federation
 from rayfed_ssl.reports.html.sources import open_sources
-from rayfed_ssl.reports.measurements import measure_encoders
+from rayfed_ssl.reports.rescoring import measure_encoders
 from rayfed_ssl.runs import resume, run
 from rayfed_ssl.trees import Weights, digest
 

@@ -14,17 +14,17 @@ from matplotlib.figure import Figure
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.reports.diagnose import Diagnostics
 from rayfed_ssl.reports.embedding import tsne
-from rayfed_ssl.reports.html import matrices
+from rayfed_ssl.reports.html import heatmaps as matrices
 from rayfed_ssl.reports.html.bars import client_plot
 from rayfed_ssl.reports.html.curves import diagnostic_plots
-from rayfed_ssl.reports.html.features import SampleFeatures, check_embedding, similarity_plot
+from rayfed_ssl.reports.html.embedding_plots import SampleFeatures, check_embedding, similarity_plot
 from rayfed_ssl.reports.html.figure import FigureWriter, Plot, clean, inline
 from rayfed_ssl.reports.html.groups import labeled_groups
 from rayfed_ssl.reports.html.report import write_report
 from rayfed_ssl.reports.html.reproduction_section import side_by_side
 from rayfed_ssl.reports.html.sources import open_sources
 from rayfed_ssl.reports.html.tables import score_title
-from rayfed_ssl.reports.reproduced import ReproductionResults
+from rayfed_ssl.reports.reproduction_results import ReproductionResults
 
 DIAGNOSTICS = {
     "round": 2,
@@ -123,7 +123,7 @@ def test_mean_cosines_of_classes_leave_out_a_sample_with_itself():
 
 
 def test_an_embedding_has_a_name_and_is_installed(monkeypatch):
-    monkeypatch.setattr("rayfed_ssl.reports.html.features.find_spec", lambda name: None)
+    monkeypatch.setattr("rayfed_ssl.reports.html.embedding_plots.find_spec", lambda name: None)
     check_embedding("tsne")
     with pytest.raises(ConfigError, match="pip install 'rayfed-ssl\\[umap\\]'"):
         check_embedding("umap")

@@ -9,8 +9,8 @@ import yaml
 
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.embedding import embed
-from rayfed_ssl.reports.reproduced import CellResult, ReproductionResults, measured
 from rayfed_ssl.reports.reproduction_figures import clients, draw_reproduction, mean_by_round
+from rayfed_ssl.reports.reproduction_results import CellResult, ReproductionResults, measured
 from rayfed_ssl.reproductions.definition import Reproduction, load_reproduction
 from rayfed_ssl.runs import run
 

@@ -11,7 +11,7 @@ import yaml
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.registry import is_score
-from rayfed_ssl.reports.reproduced import CellResult, ReproductionResults, describe, kendall
+from rayfed_ssl.reports.reproduction_results import CellResult, ReproductionResults, describe, kendall
 from rayfed_ssl.reproductions.comparable import unlike
 from rayfed_ssl.reproductions.definition import (
     Cell,

@@ -11,7 +11,7 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.gpu_memory import Gpu
 from rayfed_ssl.formats import size
 from rayfed_ssl.storage.checkpoints import ROUNDS_ON_DISK
-from tune.cli.capacity import proposal
+from tune.cli.doctor_checks import proposal
 
 CARD = Gpu(0, "NVIDIA H100", 80_000_000_000, 79_000_000_000)
 

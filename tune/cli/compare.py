@@ -11,7 +11,7 @@ from tune.cli.options import AsJson
 from tune.terminal import print_json, print_table
 
 if TYPE_CHECKING:
-    from rayfed_ssl.reports.seeds import SeedGroup
+    from rayfed_ssl.reports.seed_groups import SeedGroup
     from rayfed_ssl.reports.summary import Summary
 
 
@@ -26,7 +26,7 @@ def compare(
 ) -> None:
     """Compare runs: accuracy against bytes and rounds."""
     from rayfed_ssl.records.run_record import RunRecord
-    from rayfed_ssl.reports import seeds
+    from rayfed_ssl.reports import seed_groups as seeds
     from rayfed_ssl.reports.figures import draw_comparison
     from rayfed_ssl.reports.summary import summarize
     from tune.cli.run_summary import remarks

@@ -25,7 +25,7 @@ def doctor(
             fail("\n".join(problems), 1)
         typer.echo(f"{cluster} is ready for `ray up`")
         return
-    from tune.cli.capacity import examine
+    from tune.cli.doctor_checks import examine
 
     if not examine(load_config(arguments), measured=measure, address=address):
         raise typer.Exit(1)

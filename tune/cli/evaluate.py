@@ -12,7 +12,7 @@ from tune.terminal import print_json, print_table
 
 if TYPE_CHECKING:
     from rayfed_ssl.engine.round_loop import Evaluation
-    from rayfed_ssl.reports.measurements import Measurement
+    from rayfed_ssl.reports.rescoring import Measurement
 
 
 def evaluate(
@@ -43,7 +43,7 @@ def evaluate(
     """
     from dataclasses import asdict
 
-    from rayfed_ssl.reports.measurements import TABLE, measure_encoders, rescore, run_of
+    from rayfed_ssl.reports.rescoring import TABLE, measure_encoders, rescore, run_of
 
     overrides = settings or []
     if not protocol:

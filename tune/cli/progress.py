@@ -10,7 +10,7 @@ import rich.progress
 from rich.console import Console
 
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.engine.faults import Fault
+from rayfed_ssl.engine.fault_schedule import Fault
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.ledger import total
 from rayfed_ssl.engine.round_loop import ClientReport, Dropped, Evaluation, Observer, RoundOutcome

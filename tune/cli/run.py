@@ -26,7 +26,7 @@ def run(
 ) -> None:
     """Run a federation: rayfed-ssl run [RECIPE] [KEY=VALUE]..."""
     from actors.runs import make_executor
-    from rayfed_ssl.engine.faults import parse_faults
+    from rayfed_ssl.engine.fault_schedule import parse_faults
     from rayfed_ssl.engine.federation import Federation
     from rayfed_ssl.records.run_record import RunRecord
     from rayfed_ssl.runs import default_directory
@@ -58,7 +58,7 @@ def resume(
 ) -> None:
     """Resume an interrupted run; its results are bitwise those of an uninterrupted one."""
     from actors.runs import make_executor
-    from rayfed_ssl.engine.faults import parse_faults
+    from rayfed_ssl.engine.fault_schedule import parse_faults
     from rayfed_ssl.records.run_record import RunRecord
     from rayfed_ssl.runs import resume as resume_run
     from tune.cli.progress import RunProgress

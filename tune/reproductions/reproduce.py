@@ -10,7 +10,7 @@ import typer
 
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.reproduced import CellResult, ReproductionResults, measured
+from rayfed_ssl.reports.reproduction_results import CellResult, ReproductionResults, measured
 from rayfed_ssl.reproductions.comparable import unlike
 from rayfed_ssl.reproductions.definition import Cell, Reproduction, load_reproduction
 from tune.reproductions.needed_data import absent, by_column, one_dataset

@@ -7,7 +7,7 @@ from typing import Any
 from rayfed_ssl.formats import MeanStd
 from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.html.tables import MISSING, flatten, yaml_text
-from rayfed_ssl.reports.seeds import SeedGroup, group_by_setting
+from rayfed_ssl.reports.seed_groups import SeedGroup, group_by_setting
 
 LABEL_LIMIT = 44
 """Characters of a label; more does not fit beside a figure on a phone."""

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.reports.html.comparison import comparison_sections
-from rayfed_ssl.reports.html.features import check_embedding
+from rayfed_ssl.reports.html.embedding_plots import check_embedding
 from rayfed_ssl.reports.html.figure import FigureWriter
 from rayfed_ssl.reports.html.groups import labeled_groups
 from rayfed_ssl.reports.html.page import Page, PageSection

@@ -7,7 +7,7 @@ from rayfed_ssl.reports.html.figure import FigureWriter, RenderedFigure
 from rayfed_ssl.reports.html.page import PageSection
 from rayfed_ssl.reports.html.sources import ReportedReproduction
 from rayfed_ssl.reports.html.tables import MISSING, PageCell, PageTable
-from rayfed_ssl.reports.reproduced import Agreement, CellResult, ReproductionResults
+from rayfed_ssl.reports.reproduction_results import Agreement, CellResult, ReproductionResults
 
 
 def reproduction_section(

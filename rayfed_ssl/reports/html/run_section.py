@@ -7,7 +7,9 @@ from rayfed_ssl import formats
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.scoring import held_out_notes
 from rayfed_ssl.errors import CheckpointError
-from rayfed_ssl.reports.html import bars, curves, features, matrices
+from rayfed_ssl.reports.html import bars, curves
+from rayfed_ssl.reports.html import embedding_plots as features
+from rayfed_ssl.reports.html import heatmaps as matrices
 from rayfed_ssl.reports.html.figure import FigureWriter, Plot
 from rayfed_ssl.reports.html.groups import LabeledGroup
 from rayfed_ssl.reports.html.page import Card, PageSection

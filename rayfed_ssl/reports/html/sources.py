@@ -13,8 +13,8 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.metric_rows import Row
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.diagnose import FILE, Diagnostics
-from rayfed_ssl.reports.measurements import read_measurements
-from rayfed_ssl.reports.reproduced import ReproductionResults
+from rayfed_ssl.reports.reproduction_results import ReproductionResults
+from rayfed_ssl.reports.rescoring import read_measurements
 from rayfed_ssl.reports.summary import Summary, summarize
 from rayfed_ssl.reports.sweep_results import SweepResults
 

@@ -9,7 +9,7 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.methods import FLESD, flesd
 from rayfed_ssl.testing.trial import play, state_digests
-from rayfed_ssl.training.feature_queue import SampleQueue
+from rayfed_ssl.training.sample_queue import SampleQueue
 
 Tiny = Callable[..., Config]
 

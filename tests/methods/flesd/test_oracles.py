@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from rayfed_ssl.methods import FLESD, flesd
 from rayfed_ssl.models import Model
-from rayfed_ssl.training.feature_queue import SampleQueue
+from rayfed_ssl.training.sample_queue import SampleQueue
 from tests import naive
 
 EXACT = {"rtol": 1e-12, "atol": 1e-15}

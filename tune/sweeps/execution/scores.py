@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rayfed_ssl.engine.ledger import Direction
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.reproduced import taken
+from rayfed_ssl.reports.reproduction_results import taken
 from tune.sweeps.definition.schema import BYTES
 
 

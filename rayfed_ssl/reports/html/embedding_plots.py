@@ -17,7 +17,7 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.reports.embedding import extract_test_features, tsne, umap
 from rayfed_ssl.reports.export import last_encoder
 from rayfed_ssl.reports.html.figure import HEIGHT, SERIES, Plot, clean, new_axes
-from rayfed_ssl.reports.html.matrices import heatmap
+from rayfed_ssl.reports.html.heatmaps import heatmap
 from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.html.tables import PageTable
 from rayfed_ssl.reports.partition_figure import count_samples, partition_figure, public_rows

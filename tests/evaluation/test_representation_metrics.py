@@ -20,7 +20,7 @@ from rayfed_ssl.evaluation.representation_metrics import (
     relation_distance,
     uniformity,
 )
-from tests.evaluation import naive_diagnostics as naive
+from tests.evaluation import naive_representation_metrics as naive
 from tests.methods.fedfoa.naive import frobenius, gram_schmidt, minus, with_zeros
 
 EXACT = 1e-12  # both sides in float64, sums of a few dozen terms

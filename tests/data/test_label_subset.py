@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayfed_ssl.data.labels import even_counts, label_subset
+from rayfed_ssl.data.label_subset import even_counts, label_subset
 
 
 def classes(*sizes: int) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rayfed_ssl import ConfigError, Observer
-from rayfed_ssl.engine.faults import FAULT_KINDS, Fault, Faults, RandomFaults, parse_fault
+from rayfed_ssl.engine.fault_schedule import FAULT_KINDS, Fault, Faults, RandomFaults, parse_fault
 from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.round_loop import ClientError, QuorumError
 from rayfed_ssl.records.replay import replay

@@ -10,7 +10,7 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.formats import MeanStd
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.seeds import by_seed
+from rayfed_ssl.reports.seed_groups import by_seed
 from rayfed_ssl.reports.summary import Summary
 from tests.conftest import TinyConfig
 

@@ -1,4 +1,4 @@
-"""A queue of representations, first in, first out, that remembers which sample each came from (MoCo, FLESD)."""
+"""FLESD's queue of representations, first in, first out, with the sample of each; MoCo's is in `objectives/moco.py`."""
 
 from dataclasses import dataclass
 

@@ -1,6 +1,6 @@
 """Images per second of one augmented view on one CPU thread, ours in batches against torchvision's image by image.
 
-Run it on a quiet machine: python benchmarks/views.py [--seconds 2]
+Run it on a quiet machine: python benchmarks/augmentation_speed.py [--seconds 2]
 """
 
 import argparse

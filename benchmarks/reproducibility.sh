@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The promise, from outside: one seed gives one hash, in process, with 1, 2 and 3 actors, and after kill -9 and resume.
-#   benchmarks/bits.sh [KEY=VALUE]...      (settings of recipe digits)
+#   benchmarks/reproducibility.sh [KEY=VALUE]...      (settings of recipe digits)
 set -u
 out=$(mktemp -d)
 hash() { python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["rounds"][-1]["state_sha256"])' "$out/$1/run.json"; }

@@ -2,7 +2,7 @@
 
 The paper's sizes are 500 samples and 256 projections. On one CPU thread CPU seconds are counted.
 
-    python benchmarks/relation.py --batch 500 --width 256 --others 3
+    python benchmarks/fedfoa_cost.py --batch 500 --width 256 --others 3
 """
 
 import argparse
