@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rayfed_ssl import runs
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.engine.faults import Fault, RandomFaults
+from rayfed_ssl.engine.fault_schedule import Fault, RandomFaults
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.round_loop import Executor, Observer
