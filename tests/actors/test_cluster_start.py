@@ -98,7 +98,7 @@ def test_a_dead_raylet_is_reported_with_the_last_error_of_its_log(tmp_path, rayl
 
 
 def test_processes_that_are_older_are_not_watched(tmp_path, raylet):
-    raylet("sleep 600; :").kill()
+    raylet("sleep 600; :")
     health = Health(tmp_path)
     health.find_processes()
     assert health.vital == {}

@@ -86,7 +86,7 @@ DEATH = {"killed": [{"pid": 7, "round": 2}]}
 
 
 @pytest.mark.parametrize(
-    ("killed", "told"),
+    ("killed", "expected"),
     [
         ({"seconds": [1.0], "failed": [0, 0], "weights": "a", **DEATH}, "0 0, exit 0, same hash, a death in round 2"),
         ({"seconds": [1.0], "failed": [0, 5], "weights": "b", **DEATH}, "0 5, exit 0, other hash, a death in round 2"),
@@ -95,40 +95,42 @@ DEATH = {"killed": [{"pid": 7, "round": 2}]}
         ({"code": 1, "killed": []}, "run lost, exit 1, nobody seen to die"),
     ],
 )
-def test_a_death_is_told_by_failed_clients_exit_code_and_hash(
-    table: ModuleType, killed: dict[str, Any], told: str
+def test_a_death_is_reported_with_failed_clients_exit_code_and_hash(
+    table: ModuleType, killed: dict[str, Any], expected: str
 ) -> None:
     whole = row("B6", "undisturbed", "pfl", seconds=[1.0], failed=[0, 0], weights="a")
-    assert table.summarize([whole, row("B6", "killed", "pfl", **killed)])["B6: failed clients by round"]["pfl"] == told
+    assert (
+        table.summarize([whole, row("B6", "killed", "pfl", **killed)])["B6: failed clients by round"]["pfl"] == expected
+    )
 
 
-def test_repeats_that_end_differently_are_all_told(table: ModuleType) -> None:
+def test_repeats_that_end_differently_are_all_reported(table: ModuleType) -> None:
     rows = [
         row("B6", name, "pfl", repeat, seconds=[1.0], failed=[0], weights="ab"[name == "killed" and repeat == 2])
         for repeat in range(3)
         for name in ("undisturbed", "killed")
     ]
-    told = table.summarize(rows)["B6: failed clients by round"]["pfl"]
-    assert told == (
+    text = table.summarize(rows)["B6: failed clients by round"]["pfl"]
+    assert text == (
         "2 of 3: 0, exit 0, same hash, nobody seen to die; 1 of 3: 0, exit 0, other hash, nobody seen to die"
     )
 
 
-def test_exits_are_told_with_their_spread_and_hangs(table: ModuleType) -> None:
+def test_exits_are_reported_with_their_spread_and_hangs(table: ModuleType) -> None:
     rows = [row("B8", "no Ray", "flower", repeat, exit_seconds=2.0 + repeat) for repeat in range(3)]
     hung = row("B8", "no Ray", "flower", 3) | {"code": None, "exit_seconds": 60.0}
-    told = table.summarize([*rows, hung])["B8: seconds to exit, exit code"]["flower"]
-    assert told == "hung (over 60 s); 3 (2 to 4) s, 0"
+    text = table.summarize([*rows, hung])["B8: seconds to exit, exit code"]["flower"]
+    assert text == "hung (over 60 s); 3 (2 to 4) s, 0"
 
 
 def test_a_system_that_gives_nothing_does_not_end_the_suite(peers: Callable[[str], ModuleType], tmp_path: Path) -> None:
     nothing = peers("launch").Environments(Path("/bin/false"), tmp_path)
     fields = peers("cases").resumed(str(tmp_path))
-    found = peers("faults").kill_and_resume("rayfed-ssl", fields, nothing)
-    assert (found["code"], found["same"], found["rounds_repeated"]) == (1, None, None)
+    result = peers("faults").kill_and_resume("rayfed-ssl", fields, nothing)
+    assert (result["code"], result["same"], result["rounds_repeated"]) == (1, None, None)
 
 
-def test_who_is_killed_is_written_down_with_the_round(peers: Callable[[str], ModuleType]) -> None:
+def test_a_killed_process_is_recorded_with_its_round(peers: Callable[[str], ModuleType]) -> None:
     work, measuring, file = peers("work"), peers("meter"), io.StringIO()
     meter = measuring.Meter(work.Case(bench="B6", name="killed", data=""), "plain", file)
     meter.start_round()
