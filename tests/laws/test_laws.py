@@ -39,6 +39,7 @@ def test_an_objectives_steps_obey_their_laws(objective: Objective):
     check_steps(toy_config(objective=objective))
 
 
+@pytest.mark.slow
 def test_only_the_cohort_trains(variant_config: Callable[[str], Config], tmp_path: Path):
     """The fraction C trains in each round, drawn from all clients; only who trains changes its state."""
     config = variant_config("fedema-some-of-the-clients")

@@ -151,12 +151,16 @@ SAME_SHARDS = ("public=fraction:0.3", "method.dictionary_size=8", "method.align_
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (("fedca", *SAME_SHARDS), ("fedca", *SAME_SHARDS, "method.beta=1e-9", "method.dictionary=false")),
-        (("fcl", *MOCO), ("fcl", *MOCO, "method.neighborhood=0")),
-        (("fcl", *MOCO), ("fedavg", *MOCO)),
+        pytest.param(
+            ("fedca", *SAME_SHARDS),
+            ("fedca", *SAME_SHARDS, "method.beta=1e-9", "method.dictionary=false"),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(("fcl", *MOCO), ("fcl", *MOCO, "method.neighborhood=0"), marks=pytest.mark.slow),
+        pytest.param(("fcl", *MOCO), ("fedavg", *MOCO), marks=pytest.mark.slow),
         (("fedmd",), ("fedmd", "method.digest_epochs=2")),
         (("fedema",), ("fedavg",)),
-        (("fedfoa", "method.base=fedavg", "method.warm_up=0"), ("fedavg",)),
+        pytest.param(("fedfoa", "method.base=fedavg", "method.warm_up=0"), ("fedavg",), marks=pytest.mark.slow),
         (("ldawa",), ("fedprox",)),
     ],
     ids=lambda words: "-".join(words[:1] + words[-1:]) if isinstance(words, tuple) else None,

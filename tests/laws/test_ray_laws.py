@@ -8,21 +8,14 @@ import pytest
 from actors.cluster.connect import start
 from actors.executor import RayExecutor
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.methods import METHODS
 from rayfed_ssl.testing.trial import Trace, simulate
 from tests.actors.conftest import killing
 from tests.laws.variants import VARIANTS
 
 pytestmark = pytest.mark.ray
 
-ON_RAY = [
-    *{info.method: name for name, info in reversed(METHODS.items())}.values(),
-    "flesd-mixed-models",
-]
-"""Every method once, and a variant in which clients have states of two kinds that travel."""
-
-IN_ONE_ACTOR = ["fedca", "fedema", "orchestra", "flesd-mixed-models"]
-"""Methods whose clients keep something of their own, which they must not find changed by others in their process."""
+KINDS = ["fedprox", "fedca", "fedema", "flesd-mixed-models"]
+"""A variant for each kind of state: weights alone, public data, what clients keep, and several architectures."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -47,7 +40,7 @@ def check_same(trace: Trace, local: Trace) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", IN_ONE_ACTOR)
+@pytest.mark.parametrize("variant", KINDS)
 def test_one_actor_gives_the_bits_of_this_process(
     variant_config: Callable[[str], Config], variant: str, tmp_path: Path
 ):
@@ -66,7 +59,7 @@ def test_two_actors_give_the_bits_of_this_process(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", ON_RAY)
+@pytest.mark.parametrize("variant", KINDS)
 def test_three_actors_of_which_one_is_killed_give_the_bits_of_this_process(
     tiny: Callable[..., Config], variant: str, tmp_path: Path
 ):

@@ -9,6 +9,8 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.testing.trial import Round, play
 from rayfed_ssl.trees import digest
 
+pytestmark = pytest.mark.slow
+
 Tiny = Callable[..., Config]
 
 MOCO = ("objective=moco", "objective.queue_size=50")

@@ -20,6 +20,7 @@ def uploaded(rounds: list[Round]) -> list[dict[int, str]]:
     return [{k: digest(upload.weights) for k, upload in round.uploads.items()} for round in rounds]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("models", ["null", "[vgg9]"])
 def test_feddf_without_distillation_is_fedavg_where_there_is_one_architecture(tiny: Tiny, models: str):
     settings = (f"clients.models={models}", *(() if models == "null" else ("model.encoder=vgg9",)))

@@ -41,6 +41,7 @@ def parameters(weights: Weights, *parts: str) -> Weights:
     return {name: value for name, value in select(weights, parts).items() if value.is_floating_point()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [LONG, (*LONG, "clients.number=4", "clients.fraction=0.67"), ("rounds=3",)])
 def test_fedema_without_a_share_is_fedbyol(tiny: Tiny, settings: tuple[str, ...]):
     ours, theirs = played(tiny("fedema", "method.scale=0", *settings)), played(tiny("fedavg", *settings))

@@ -2,10 +2,14 @@
 
 from collections.abc import Callable
 
+import pytest
+
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.testing.trial import Round, play, state_digests
 from rayfed_ssl.trees import digest
+
+pytestmark = pytest.mark.slow
 
 Tiny = Callable[..., Config]
 
