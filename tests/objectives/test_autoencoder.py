@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.models.decoder import Decoder
 from rayfed_ssl.objectives import AutoEncoder
 from rayfed_ssl.training.state_parts import part_of
@@ -55,13 +54,3 @@ def test_every_encoder_gets_a_decoder(open_tiny: Open, encoder: str):
     task = open_tiny("fedavg", *AUTOENCODER, f"model.encoder={encoder}").task
     weights = task.blank(encoder).state_dict()
     assert weights["decoder.linear.weight"].shape[1] == task.blank(encoder).projection_dim
-
-
-def test_a_projection_width_has_no_meaning(open_tiny: Open):
-    with pytest.raises(ConfigError, match=r"model.projection_dim has no meaning for objective=autoencoder"):
-        open_tiny("fedavg", "objective=autoencoder", "model.projection_dim=8")
-
-
-def test_a_decoder_without_channels_is_refused():
-    with pytest.raises(ValueError, match=r"objective.width must be at least 1, got 0"):
-        AutoEncoder(width=0)

@@ -7,6 +7,17 @@ import pytest
 import torch
 
 from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.objectives import (
+    BYOL,
+    AutoEncoder,
+    DeepCluster,
+    MoCo,
+    Objective,
+    OrchestraObjective,
+    SimSiam,
+    SwAV,
+)
 from tests.objectives.local_rounds import digits, first_batch, resumed, seeded, started, undisturbed
 from tests.objectives.small_shards import KINDS, check_finite, shard, train
 
@@ -67,3 +78,48 @@ def test_the_loss_falls(open_tiny: Open, name: str):
     task = replace(federation.task, epochs=10, batch=20)
     metrics = task.fit(task.model(task.initial_weights()), digits(federation, 60), seeded(0))
     assert metrics["loss"] < 0.9 * metrics["loss_first"]
+
+
+NAN = float("nan")
+
+IMPOSSIBLE: dict[type[Objective], dict[str, list[float]]] = {
+    MoCo: {"temperature": [0.0, NAN], "momentum": [1.01, -0.1], "queue_size": [0], "key_groups": [0]},
+    BYOL: {"momentum": [1.01, NAN], "hidden": [0]},
+    SimSiam: {"hidden": [0], "predictor_hidden": [0]},
+    SwAV: {
+        "temperature": [0.0],
+        "epsilon": [-1.0],
+        "prototypes": [1],
+        **{name: [-1] for name in ("freeze_epochs", "queue_size", "queue_epoch")},
+        "sinkhorn_iterations": [0],
+    },
+    DeepCluster: {"temperature": [0.0], "clusters": [1], "iterations": [0]},
+    OrchestraObjective: {
+        "temperature": [0.0],
+        "momentum": [1.5],
+        "clusters": [1],
+        "local_clusters": [0],
+        "memory": [31],
+    },
+    AutoEncoder: {"width": [0]},
+}
+
+
+@pytest.mark.parametrize(
+    ("objective", "field", "value"),
+    [
+        (kind, field, value)
+        for kind, fields in IMPOSSIBLE.items()
+        for field, values in fields.items()
+        for value in values
+    ],
+)
+def test_impossible_settings_are_named(objective: type[Objective], field: str, value: float):
+    with pytest.raises(ValueError, match=rf"objective\.{field} must .*got {value}"):
+        objective(**{field: value})
+
+
+@pytest.mark.parametrize("name", ["rotation", "autoencoder"])
+def test_a_projection_width_has_no_meaning(open_tiny: Open, name: str):
+    with pytest.raises(ConfigError, match=rf"model\.projection_dim has no meaning for objective={name}"):
+        open_tiny("fedavg", f"objective={name}", "model.projection_dim=8")

@@ -162,19 +162,3 @@ def test_projectors_by_version(federation: Federation, projector: str, layers: l
 
 def test_the_default_is_the_two_layer_head_of_fcl():
     assert MoCo().head == Head("fcl", 128)
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("temperature", 0.0),
-        ("temperature", float("nan")),
-        ("momentum", 1.01),
-        ("momentum", -0.1),
-        ("queue_size", 0),
-        ("key_groups", 0),
-    ],
-)
-def test_bad_settings_are_named(field: str, value: float):
-    with pytest.raises(ValueError, match=rf"objective\.{field} must be .*, got {value}"):
-        MoCo(**{field: value})

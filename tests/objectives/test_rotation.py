@@ -2,10 +2,7 @@
 
 from collections.abc import Callable
 
-import pytest
-
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.training.state_parts import part_of
 from tests.objectives.small_shards import shard, train
 
@@ -18,8 +15,3 @@ def test_the_projector_tells_four_classes_and_nothing_is_remembered(open_tiny: O
     trained, _ = train(federation.task, shard(federation, "two samples"))
     assert {part_of(name) for name in trained} == {"encoder", "projector", "batch_norm"}
     assert trained["projector.weight"].shape == (4, 256)
-
-
-def test_a_projection_width_has_no_meaning(open_tiny: Open):
-    with pytest.raises(ConfigError, match=r"model.projection_dim has no meaning for objective=rotation"):
-        open_tiny("fedavg", "objective=rotation", "model.projection_dim=8")
