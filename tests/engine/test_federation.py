@@ -141,7 +141,7 @@ MISTAKES = {
     ),
     "too many clients": ("clients.number=200", "cannot divide 105 samples among 200 clients"),  # 45 are public
     "device": ("engine.device=tpu", "engine.device must be auto, cpu, cuda or cuda:N"),
-    "image too small": ("data.size=4", "cnn needs at least 1 channel and 8 pixels"),
+    "image too small": ("data.size=4", "encoder cnn needs 8 pixels a side, got 4"),
     "stem": ("model.stem=cifar", "encoder cnn has one set of first layers"),
 }
 
