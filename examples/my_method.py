@@ -2,7 +2,7 @@
 
 Hsu, Qi, Brown: Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification, 2019.
 
-    rayfed-ssl run method=examples.my_method:FedAvgM method.momentum=0.9
+    rayfed-ssl run method=examples.my_method:FedAvgM method.momentum=0.9 public=null
     python -m examples.my_method          # checks it against the laws
 
 Symbols: w global weights; w' mean of the clients' weights; v velocity; beta momentum.

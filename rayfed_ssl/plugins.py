@@ -65,7 +65,7 @@ def _load(kind: str, path: str) -> Callable[..., Any]:
             f"{kind}={path} cannot be imported: there is no module {error.name!r}; install it, or run in the directory "
             f"that holds it, got {os.getcwd()}"
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"{kind}={path} cannot be imported: {type(error).__name__}: {error}") from error
     try:
         target = reduce(getattr, attribute.split("."), module)

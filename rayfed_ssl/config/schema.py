@@ -110,7 +110,11 @@ def validate(tree: Mapping[str, Any]) -> Config:
         prepared["rounds"] = info.rounds
     try:
         # JSON's strict types are YAML's: lists stand for tuples and strings for paths, but no truth for a number.
-        config = Config.model_validate_json(json.dumps(prepared, default=plain))
+        text = json.dumps(prepared, default=plain)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"the configuration is no plain data: {error}") from None
+    try:
+        config = Config.model_validate_json(text)
     except ValidationError as error:
         raise ConfigError("\n".join(explain(error, Config, dotted=True))) from None
     _check_consistency(config)

@@ -127,14 +127,18 @@ def partition(name: str, labels: np.ndarray, num_clients: int, seed: int, **fiel
     given = {"labels": labels, "num_clients": num_clients, "seed": seed, "generator": _rng(name, seed)}
     parameters = inspect.signature(function).parameters
     shards = function(**{key: value for key, value in given.items() if key in parameters}, **fields)
-    rows = np.concatenate([np.asarray(shard, np.int64) for shard in shards] or [np.empty(0, np.int64)])
+    try:
+        shards = [np.asarray(shard, np.int64) for shard in shards]
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"partition {name} must give a list of row numbers for each client: {error}") from error
+    rows = np.concatenate(shards or [np.empty(0, np.int64)])
     if len(rows) and not 0 <= rows.min() <= rows.max() < len(labels):
         raise ValueError(
             f"partition {name} must give rows from 0 to {len(labels) - 1}, got {rows.min()} to {rows.max()}"
         )
     if len(np.unique(rows)) < len(rows):
         raise ValueError(f"partition {name} gives {len(rows) - len(np.unique(rows))} rows to more than one client")
-    return _sorted_shards([np.asarray(shard, np.int64) for shard in shards])
+    return _sorted_shards(shards)
 
 
 def random_rows(num_samples: int, count: int | None, seed: int) -> Rows:

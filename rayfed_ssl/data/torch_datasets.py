@@ -100,6 +100,8 @@ def keep(
 
 def _split(name: str, dataset: Any) -> Split:
     """Read the labels; images are read once more when they are decoded, so that they need not fit into memory."""
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise ValueError(f"dataset {name} must be a torch Dataset with a length, got {type(dataset).__name__}")
 
     def read(rows: np.ndarray) -> Iterator[tuple[str, Picture]]:
         for row in rows:

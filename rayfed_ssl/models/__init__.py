@@ -61,7 +61,10 @@ def _outside(name: str, factory: Callable[..., nn.Module], *, channels: int, siz
     """Build an encoder from outside with those keywords that it has; a pass of two blank images gives its width."""
     keywords = {"channels": channels, "size": size}.items()
     parameters = inspect.signature(factory).parameters
-    module = factory(**{key: value for key, value in keywords if key in parameters})
+    try:
+        module = factory(**{key: value for key, value in keywords if key in parameters})
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"encoder {name} cannot be built from channels and size: {error}") from error
     if not isinstance(module, nn.Module):
         raise ValueError(f"encoder {name} must give a torch.nn.Module, got {type(module).__name__}")
     module.eval()

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import yaml
 from filelock import FileLock
 
+from rayfed_ssl.config.recipes import plain_data
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.augmentation import Views
 from rayfed_ssl.data.datasets import open_dataset
@@ -195,7 +196,7 @@ def _split(protocols: Sequence[str], settings: Sequence[str]) -> tuple[dict[str,
             raise ConfigError(f"no protocol here has a setting {key!r}{nearest(key, names)}")
         for name in takers:
             try:
-                by_protocol[name][rest or key] = yaml.safe_load(text)
+                by_protocol[name][rest or key] = plain_data(text)
             except yaml.YAMLError:
                 by_protocol[name][rest or key] = text
     return by_protocol, overrides

@@ -7,10 +7,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel
 
-from rayfed_ssl.config.recipes import apply_override, read_recipe
+from rayfed_ssl.config.recipes import apply_override, plain_data, read_recipe
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.config.strict import parse
 from rayfed_ssl.errors import ConfigError, nearest
@@ -132,7 +131,7 @@ def read_reproduction(name: str) -> ReproductionFile:
     if Path(name).suffix in (".yaml", ".yml"):
         tree = read_recipe(name)
     elif name in reproduction_names():
-        tree = yaml.safe_load(resources.files("rayfed_ssl.reproductions").joinpath(f"{name}.yaml").read_text())
+        tree = plain_data(resources.files("rayfed_ssl.reproductions").joinpath(f"{name}.yaml").read_text())
     else:
         raise ConfigError(f"there is no reproduction {name!r}{nearest(name, reproduction_names())}")
     return parse(ReproductionFile, tree, name)

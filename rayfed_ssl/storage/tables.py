@@ -57,6 +57,18 @@ class GrowingTable:
         Raises:
             DamagedTableError: A file is missing or damaged, or has other columns.
         """
+        while True:
+            merged = self._merged()
+            try:
+                table = self._concatenated(skip_damaged)
+            except DamagedTableError:
+                if self._merged() == merged:
+                    raise
+            else:
+                if self._merged() == merged:  # else a writer merged the files meanwhile
+                    return table
+
+    def _concatenated(self, skip_damaged: bool) -> pa.Table:
         tables = [self._schema.empty_table()]
         for file in (self._path, *self._parts()):
             try:

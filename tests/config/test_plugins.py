@@ -181,6 +181,9 @@ UNFIT = {
     "model.encoder=outside_module:maps": "outside_module:maps must give features [N, d], got [2, 4, 6, 6] of 2 images",
     "model.encoder=outside_module:NotOne": "encoder outside_module:NotOne must give a torch.nn.Module, got NotOne",
     "data={name: 'outside_module:Normalized'}": "floats from 0 to 1, got float32 from",
+    "data={name: 'outside_module:NotOne'}": "must be a torch Dataset with a length, got NotOne",
+    "model.encoder=math:sqrt": "encoder math:sqrt cannot be built from channels and size",
+    "partition=os:listdir": "partition os:listdir must give a list of row numbers for each client",
     "data=nowhere": "unknown dataset 'nowhere'",
     "model.encoder=nowhere": "unknown encoder 'nowhere'",
     "model.encoder=nowhere:net": "encoder=nowhere:net cannot be imported: there is no module 'nowhere'",
@@ -211,6 +214,7 @@ REFUSED = {
     "objective=outside_module:Halved": "objective=outside_module:Halved must be a subclass of Objective",
     "method={name: 'outside_module:Halved', dampng: 1}": "has no field 'dampng': did you mean 'damping'?",
     "method={name: 'outside_module:Halved', damping: much}": "method.damping: input should be a valid number, got 'much'",
+    "method=leaving_module:X": "method=leaving_module:X cannot be imported: SystemExit: 0",
     "method=broken_module:X": "method=broken_module:X cannot be imported: ZeroDivisionError: division",
 }
 
@@ -218,6 +222,7 @@ REFUSED = {
 @pytest.mark.parametrize("override", REFUSED)
 def test_what_is_no_method_is_refused_in_one_line(tiny: TinyConfig, tmp_path: Path, override: str):
     (tmp_path / "broken_module.py").write_text("1 / 0")
+    (tmp_path / "leaving_module.py").write_text("raise SystemExit(0)")
     with pytest.raises(ConfigError, match=REFUSED[override]) as caught:
         tiny("fedavg", override)
     assert len(str(caught.value).splitlines()) == 1

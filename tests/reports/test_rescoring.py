@@ -54,7 +54,7 @@ def test_a_run_its_file_and_its_export_are_one_encoder(finished: Path, tmp_path:
 
 def test_what_was_measured_is_appended_with_its_settings(finished: Path):
     before = read_measurements(finished)
-    measure_encoders(finished, ["linear-fedca", "knn"], ["linear-fedca.epochs=2", "lr=0.01"])
+    measure_encoders(finished, ["linear-fedca", "knn"], ["linear-fedca.epochs=2", "lr=1e-2"])
     rows = read_measurements(finished)[len(before) :]
     assert read_measurements(finished)[: len(before)] == before
     assert [row["name"] for row in rows] == ["linear-fedca", "linear-fedca_best", "knn"]

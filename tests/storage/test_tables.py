@@ -90,6 +90,14 @@ def test_a_damaged_file_is_named_and_truncating_leaves_it_out(grown: GrowingTabl
     assert opened(tmp_path).rows == left
 
 
+def test_a_reader_counts_each_row_once_while_a_writer_merges(
+    grown: GrowingTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    reader = opened(tmp_path)
+    monkeypatch.setattr(reader, "_parts", lambda list_parts=reader._parts: [list_parts(), grown.merge()][0])
+    assert reader.rows == rows(0, 1, 2, 3)
+
+
 def test_a_flipped_bit_is_no_row(grown: GrowingTable, tmp_path: Path):
     grown.merge()
     file = tmp_path / "t.parquet"

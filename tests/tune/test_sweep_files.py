@@ -95,6 +95,12 @@ def test_the_best_epoch_of_a_protocol_is_measured_with_it():
         config_of(load_sweep(SMALL | {"maximize": f"{transfer}_best"}), {"rounds": 1}, 0)
 
 
+def test_a_small_number_is_the_value_that_a_trial_runs():
+    sweep = load_sweep({"recipe": "digits", "space": {"training.optimizer.weight_decay": [1e-5, 0.001]}})
+    config = config_of(sweep, {"training.optimizer.weight_decay": 1e-5}, seed=0)
+    assert config.training.optimizer.weight_decay == 1e-5
+
+
 @pytest.mark.parametrize(
     ("space", "override", "says"),
     [

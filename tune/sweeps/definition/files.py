@@ -32,7 +32,7 @@ def read_sweep(name: str) -> dict[str, Any]:
         return read_recipe(name)
     if name not in sweep_names():
         raise ConfigError(f"there is no sweep {name!r}{nearest(name, sweep_names())}: see `rayfed-ssl list sweeps`")
-    tree = yaml.safe_load(resources.files("tune.sweeps.shipped").joinpath(f"{name}.yaml").read_text())
+    tree = plain_data(resources.files("tune.sweeps.shipped").joinpath(f"{name}.yaml").read_text())
     assert isinstance(tree, dict)
     return tree
 

@@ -8,8 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from rayfed_ssl.config.recipes import SCALAR_MEANS, apply_override, read_recipe
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.config.sections import BITS, Engine
@@ -138,7 +136,7 @@ def _refuse_canceled(sweep: Sweep, tree: Mapping[str, Any], point: Point) -> Non
         node: Any = tree
         for part in key.split("."):
             node = node.get(part, MISSING) if isinstance(node, Mapping) else MISSING
-        if not _holds(node, yaml.safe_load(json.dumps(value, default=str)), key):
+        if not _holds(node, json.loads(json.dumps(value, default=str)), key):
             cause = ", ".join(sweep.overrides) or "see set and space"
             got = "is not set" if node is MISSING else f"has come to {node!r}"
             raise ConfigError(

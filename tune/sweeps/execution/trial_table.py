@@ -82,7 +82,7 @@ class TrialTable:
 
     def _progress(self, directory: Path, take: str | None) -> Row:
         """Read a run, unless its files are those of the last call: scores come after a round's other numbers."""
-        files = sorted(file for file in directory.glob("*") if file.is_file())
+        files = sorted(file for file in directory.glob("[!.]*") if file.is_file())  # no temporary files of its writer
         written = [(file.name, stat.st_mtime_ns, stat.st_size) for file in files if (stat := file.stat())]
         if directory not in self._read or self._read[directory][0] != written:
             self._read[directory] = written, read_progress(directory, take)
