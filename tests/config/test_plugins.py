@@ -1,6 +1,8 @@
 """Methods, objectives and partitions from outside the package: found by name, checked, listed and run like built-in ones."""
 
+import json
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint, EntryPoints
@@ -11,7 +13,6 @@ import pytest
 import torch
 import yaml
 
-import actors
 from rayfed_ssl import plugins
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
@@ -201,8 +202,13 @@ def test_what_is_no_encoder_or_dataset_is_refused_in_one_line(tiny: TinyConfig, 
 @pytest.mark.ray
 def test_actors_import_all_of_it_from_the_working_directory(tiny: TinyConfig, tmp_path: Path):
     chosen = (METHOD, OBJECTIVE, PARTITION, ENCODER, DATASET)
-    through_ray = actors.run(tiny("fedavg", *chosen, "engine.executor=ray"), tmp_path / "ray")
-    assert through_ray.state_sha256 == run(tiny("fedavg", *chosen), tmp_path / "local").state_sha256
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump(tiny("fedavg", *chosen, "engine.executor=ray").dump()))
+    # A process of its own: the session's Ray was started in another directory.
+    command = [sys.executable, "-m", "tune.cli", "run", str(recipe), "--out", str(tmp_path / "ray"), "-q"]
+    subprocess.run(command, check=True, timeout=200)
+    through_ray = json.loads((tmp_path / "ray" / "run.json").read_text())["rounds"][-1]["state_sha256"]
+    assert through_ray == run(tiny("fedavg", *chosen), tmp_path / "local").state_sha256
 
 
 REFUSED = {
