@@ -10,10 +10,20 @@ import yaml
 from rayfed_ssl.errors import ConfigError, nearest
 
 
+def shipped_names(package: str) -> list[str]:
+    """Name the YAML files that lie in a package."""
+    files = resources.files(package).iterdir()
+    return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
+
+
+def shipped_text(package: str, name: str) -> str:
+    """Read a YAML file that lies in a package."""
+    return resources.files(package).joinpath(f"{name}.yaml").read_text()
+
+
 def recipe_names() -> list[str]:
     """Name the recipes that come with the package."""
-    folder = resources.files("rayfed_ssl.recipes")
-    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+    return shipped_names("rayfed_ssl.recipes")
 
 
 class _Loader(yaml.SafeLoader):
@@ -50,7 +60,7 @@ def read_recipe(source: str | Path) -> dict[str, Any]:
     if path.suffix not in (".yaml", ".yml"):
         if str(source) not in recipe_names():
             raise ConfigError(f"there is no recipe {str(source)!r}{nearest(str(source), recipe_names())}")
-        text = resources.files("rayfed_ssl.recipes").joinpath(f"{source}.yaml").read_text()
+        text = shipped_text("rayfed_ssl.recipes", str(source))
     elif path.is_file():
         try:
             text = path.read_text()

@@ -3,13 +3,12 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
-from rayfed_ssl.config.recipes import apply_override, plain_data, read_recipe
+from rayfed_ssl.config.recipes import apply_override, plain_data, read_recipe, shipped_names, shipped_text
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.config.strict import parse
 from rayfed_ssl.errors import ConfigError, nearest
@@ -118,8 +117,7 @@ class Reproduction:
 
 def reproduction_names() -> list[str]:
     """Name the reproductions that come with the package."""
-    folder = resources.files("rayfed_ssl.reproductions")
-    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+    return shipped_names("rayfed_ssl.reproductions")
 
 
 def read_reproduction(name: str) -> ReproductionFile:
@@ -131,7 +129,7 @@ def read_reproduction(name: str) -> ReproductionFile:
     if Path(name).suffix in (".yaml", ".yml"):
         tree = read_recipe(name)
     elif name in reproduction_names():
-        tree = plain_data(resources.files("rayfed_ssl.reproductions").joinpath(f"{name}.yaml").read_text())
+        tree = plain_data(shipped_text("rayfed_ssl.reproductions", name))
     else:
         raise ConfigError(f"there is no reproduction {name!r}{nearest(name, reproduction_names())}")
     return parse(ReproductionFile, tree, name)

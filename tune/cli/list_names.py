@@ -70,12 +70,9 @@ def _describe_views(views: "Views") -> str:
 
 
 def _recipes() -> dict[str, str]:
-    from importlib import resources
+    from rayfed_ssl.config.recipes import recipe_names, shipped_text
 
-    from rayfed_ssl.config.recipes import recipe_names
-
-    folder = resources.files("rayfed_ssl.recipes")
-    comments = {name: folder.joinpath(f"{name}.yaml").read_text().splitlines()[0] for name in recipe_names()}
+    comments = {name: shipped_text("rayfed_ssl.recipes", name).splitlines()[0] for name in recipe_names()}
     return {name: comment.lstrip("# ").rstrip(".") for name, comment in comments.items()}
 
 

@@ -1,13 +1,12 @@
 """Reading sweep files: those that come with the package, a user's own, and the settings on the command line."""
 
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from rayfed_ssl.config.recipes import plain_data, read_recipe
+from rayfed_ssl.config.recipes import plain_data, read_recipe, shipped_names, shipped_text
 from rayfed_ssl.config.strict import parse
 from rayfed_ssl.errors import ConfigError, nearest
 from tune.sweeps.definition.schema import Sweep, SweepFile
@@ -18,8 +17,7 @@ OWN_KEYS = ("trials", "seeds", "generation", "selection", "search")
 
 def sweep_names() -> list[str]:
     """Name the sweeps that come with the package."""
-    folder = resources.files("tune.sweeps.shipped")
-    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+    return shipped_names("tune.sweeps.shipped")
 
 
 def read_sweep(name: str) -> dict[str, Any]:
@@ -32,7 +30,7 @@ def read_sweep(name: str) -> dict[str, Any]:
         return read_recipe(name)
     if name not in sweep_names():
         raise ConfigError(f"there is no sweep {name!r}{nearest(name, sweep_names())}: see `rayfed-ssl list sweeps`")
-    tree = plain_data(resources.files("tune.sweeps.shipped").joinpath(f"{name}.yaml").read_text())
+    tree = plain_data(shipped_text("tune.sweeps.shipped", name))
     assert isinstance(tree, dict)
     return tree
 
