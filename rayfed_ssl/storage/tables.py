@@ -60,7 +60,7 @@ class GrowingTable:
         while True:
             merged = self._merged()
             try:
-                table = self._concatenated(skip_damaged)
+                table = self._concatenated(merged, skip_damaged)
             except DamagedTableError:
                 if self._merged() == merged:
                     raise
@@ -68,9 +68,9 @@ class GrowingTable:
                 if self._merged() == merged:  # else a writer merged the files meanwhile
                     return table
 
-    def _concatenated(self, skip_damaged: bool) -> pa.Table:
+    def _concatenated(self, merged: int, skip_damaged: bool) -> pa.Table:
         tables = [self._schema.empty_table()]
-        for file in (self._path, *self._parts()):
+        for file in (self._path, *self._parts(merged)):
             try:
                 tables.append(_read(file, self._schema))
             except DamagedTableError:
@@ -78,9 +78,8 @@ class GrowingTable:
                     raise
         return pa.concat_tables(tables)
 
-    def _parts(self) -> list[Path]:
-        """List the small files that are not merged yet, in order."""
-        merged = self._merged()
+    def _parts(self, merged: int) -> list[Path]:
+        """List the small files after the last that the merged one contains, in order."""
         files = sorted((self._path.parent / TABLES).glob(f"{self._path.stem}-*.parquet"))
         return [file for file in files if _number(file) > merged]
 
@@ -97,7 +96,8 @@ class GrowingTable:
             OSError: No space or no permission; the message says what to do.
         """
         if self._last is None:
-            self._last = max(map(_number, self._parts()), default=self._merged())
+            merged = self._merged()
+            self._last = max(map(_number, self._parts(merged)), default=merged)
         file = self._path.parent / TABLES / f"{self._path.stem}-{self._last + 1:06d}.parquet"
         try:
             file.parent.mkdir(exist_ok=True)
@@ -108,15 +108,14 @@ class GrowingTable:
 
     def merge(self) -> None:
         """Join the small files into the merged one."""
-        if parts := self._parts():
+        if parts := self._parts(self._merged()):
             self._replace(self.read(), _number(parts[-1]))
 
     def truncate(self, last: int) -> None:
         """Remove the rows of later rounds, and whatever is damaged."""
-        table, parts = self.read(skip_damaged=True), self._parts()
-        self._replace(
-            table.filter(pc.less_equal(table["round"], last)), max(map(_number, parts), default=self._merged())
-        )
+        table, merged = self.read(skip_damaged=True), self._merged()
+        number = max(map(_number, self._parts(merged)), default=merged)
+        self._replace(table.filter(pc.less_equal(table["round"], last)), number)
 
     def create(self, rows: Sequence[Row] = ()) -> None:
         """Make the table."""

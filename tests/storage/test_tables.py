@@ -94,7 +94,9 @@ def test_a_reader_counts_each_row_once_while_a_writer_merges(
     grown: GrowingTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     reader = opened(tmp_path)
-    monkeypatch.setattr(reader, "_parts", lambda list_parts=reader._parts: [list_parts(), grown.merge()][0])
+    monkeypatch.setattr(
+        reader, "_parts", lambda merged, list_parts=reader._parts: [list_parts(merged), grown.merge()][0]
+    )
     assert reader.rows == rows(0, 1, 2, 3)
 
 
