@@ -132,14 +132,14 @@ def resume(
 
     Args:
         directory: The run record.
-        overrides: Changes of `engine.*`, which change no bit where they leave device, precision and threads alone.
+        overrides: Changes of `engine.*`; device, precision and threads stay, because they change bits.
         observer: As in `run`.
         executor: Where steps run.
         round: Resume from this committed round instead of the last.
         until: Stop after this round, as in `run`.
 
     Raises:
-        ConfigError: There is no such run, or another process is running it.
+        ConfigError: There is no such run, another process is running it, or it would not give the same bits here.
         CheckpointError: It has no usable checkpoint.
     """
     observer = observer or Observer()
@@ -147,6 +147,7 @@ def resume(
         record = RunRecord.open(Path(directory), tables=False)  # again: another process may have written it until now
         federation = Federation.open(record.config(*overrides))
         record.check(federation, draws=True)
+        record.check_bits(federation)
         federation.check_ready()
         configured_trackers(federation.config)
         if any(override.partition("=")[0].strip() == "engine.checkpoints" for override in overrides):

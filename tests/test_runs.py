@@ -19,6 +19,7 @@ from rayfed_ssl.engine.fault_schedule import parse_fault
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.round_loop import ClientError
+from rayfed_ssl.models import precision
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.runs import Result
 from rayfed_ssl.storage.checkpoints import CheckpointError
@@ -264,6 +265,30 @@ def test_only_how_a_run_is_computed_may_change_on_resume(whole: Result):
     with pytest.raises(ConfigError, match=r"got rounds=5: only engine\.\* and evaluation\.\* may change"):
         whole.record.config("rounds=5")
     assert whole.record.config("engine.actors=7").engine.actors == 7
+
+
+@pytest.mark.parametrize(
+    ("override", "began"),
+    [
+        ("engine.precision=bf16", "engine.precision=fp32"),
+        ("engine.channels_last=false", "engine.channels_last=true"),
+        ("engine.threads=2", "engine.threads=1"),
+    ],
+)
+def test_a_run_is_not_resumed_to_other_bits(copy: Path, override: str, began: str):
+    message = (
+        f"this run began with {began}, got {override}, which gives other results: resume it with {began}, or start"
+    )
+    with pytest.raises(ConfigError, match=f"^{message} a new run$"):
+        resume(copy, override, round=1)
+
+
+def test_an_automatic_precision_must_be_what_it_was(whole: Result, copy: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(precision, "cpu_flags", lambda: frozenset({"amx_bf16"}))
+    with pytest.raises(ConfigError, match=r"began with engine\.precision=fp32, got engine\.precision=bf16"):
+        resume(copy, "engine.precision=auto", round=1)
+    monkeypatch.setattr(precision, "cpu_flags", frozenset)
+    assert facts(resume(copy, "engine.precision=auto", round=1).directory) == facts(whole.directory)
 
 
 def test_a_replayed_step_gives_the_bits_that_were_uploaded(tiny: Tiny, tmp_path: Path):

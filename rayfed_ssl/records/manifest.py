@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rayfed_ssl.config.schema import Config
+from rayfed_ssl.config.sections import BITS, Engine
 from rayfed_ssl.engine.federation import Federation, training_seed
 from rayfed_ssl.engine.ledger import BreakEven
 from rayfed_ssl.engine.round_loop import Dropped
@@ -16,6 +17,7 @@ from rayfed_ssl.engine.server_init_cache import start_of
 from rayfed_ssl.environment import environment
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.seeds import SERVER
+from rayfed_ssl.training.task import Task
 
 
 class _Model(BaseModel):
@@ -67,6 +69,11 @@ class PrecisionEntry(_Model):
     channels_last: bool
     compile: bool
     reason: str
+
+    @classmethod
+    def of(cls, task: Task) -> "PrecisionEntry":
+        """Describe how a task computes on this machine."""
+        return cls(device=str(task.device), **asdict(task.precision))
 
 
 class HardwareEntry(_Model):
@@ -146,6 +153,19 @@ def settings_sha256(config: Config) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
+def bits_settings(precision: PrecisionEntry, engine: Engine) -> dict[str, str]:
+    """Write down what `BITS` names, with what "auto" and null stand for on the machine that the entry describes."""
+    values = {
+        "device": precision.device.partition(":")[0],
+        "precision": precision.dtype,
+        "channels_last": precision.channels_last,
+        "compile": precision.compile,
+        "threads": engine.threads,
+        "server_threads": engine.server_threads,
+    }
+    return {name: f"engine.{name}={str(values[name]).lower()}" for name in BITS}
+
+
 def start_entry(federation: Federation) -> StartEntry | None:
     """Name the file that a run's first weights come from."""
     start = start_of(federation)
@@ -174,7 +194,7 @@ def describe(federation: Federation) -> RunManifest:
             shards={client_id: len(rows) for client_id, rows in federation.shards.items()},
         ),
         start=start_entry(federation),
-        precision=PrecisionEntry(device=str(task.device), **asdict(task.precision)),
+        precision=PrecisionEntry.of(task),
         seeds={"run": config.seed, "server_round_1": training_seed(config, 1, SERVER)},
         break_even=federation.break_even(),
         versions=facts["versions"],
