@@ -1,5 +1,6 @@
 """Parts of a state: what is averaged, what stays, what starts anew."""
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -22,10 +23,7 @@ MOCO = ("objective={name: moco, queue_size: 40}", "rounds=2")
 def test_the_first_component_of_a_name_is_its_part():
     names = ["encoder.bn1.weight", "encoder.bn1.running_mean", "predictor.1.num_batches_tracked", "queue.rows"]
     assert [part_of(name) for name in names] == ["encoder", "batch_norm", "batch_norm", "queue"]
-
-
-def test_a_targets_statistics_belong_to_the_target():
-    assert part_of("target.encoder.bn1.running_mean") == "target"
+    assert part_of("target.encoder.bn1.running_mean") == "target"  # its own statistics
 
 
 def test_selecting_every_part_gives_everything_once():
@@ -42,13 +40,6 @@ def test_what_is_not_said_is_left_to_the_objective():
     assert rules["encoder"] == rules["projector"] == rules["target"] == "averaged"
     assert with_rule(rules, "local") == {"batch_norm"}
     assert with_rule(rules, "reset", "local") == {"batch_norm", "queue"}
-
-
-def test_a_rule_for_a_part_that_is_not_there_is_refused(open_tiny: Open):
-    with pytest.raises(
-        ConfigError, match=r"parts\.target=averaged has no meaning here: the objective has only encoder"
-    ):
-        open_tiny("fedavg", "method.parts.target=averaged")
 
 
 def test_every_entry_of_a_state_has_a_rule(open_tiny: Open):
@@ -78,17 +69,11 @@ def test_an_averaged_target_goes_up_and_comes_down_again(open_tiny: Open):
     assert not targets & set(first.downloads[0].weights)
 
 
-def test_a_reset_part_is_remembered_by_nobody(open_tiny: Open):
-    (first, _) = play(open_tiny("fedavg", *MOCO))
-    for result in first.results.values():
-        assert {part_of(name) for name in result.state.kept} == {"queue"}
-        assert "target" not in {part_of(name) for name in result.upload.weights}
-
-
 @pytest.mark.slow
-def test_a_kept_part_decides_the_next_round(open_tiny: Open):
-    """The second step is another one when the queue that the first left is forgotten."""
-    federation = open_tiny("fedavg", *MOCO)
+@pytest.mark.parametrize("objective", [MOCO, BYOL], ids=["queue", "target"])
+def test_a_kept_part_decides_the_next_round(open_tiny: Open, objective: tuple[str, ...]):
+    """The second step is another one when the queue or the target that the first left is forgotten."""
+    federation = open_tiny("fedavg", *objective)
     (first, second) = play(federation)
     forgetful = federation.update_client(2, 0, second.downloads[0], None)
     assert digest(forgetful.upload) != digest(second.results[0].upload)
@@ -109,16 +94,28 @@ def test_local_statistics_without_batch_norm_still_give_one_global_encoder(open_
         assert set(federation.method.encoders(played.server, states)) == expected
 
 
-@pytest.mark.parametrize("part", ["encoder", "projector"])
-def test_what_stays_local_is_not_sent_as_a_slow_copy(open_tiny: Open, part: str):
-    with pytest.raises(ConfigError, match=r"parts\.target=averaged would send what shall stay local"):
-        open_tiny("fedavg", *BYOL, f"method.parts.{part}=local", "method.parts.target=averaged")
-    with pytest.raises(ConfigError, match=r"parts\.target=averaged would send what shall stay local"):
-        open_tiny("fcl", *MOCO, f"method.parts.{part}=local")
+WOULD_BE_SENT = "parts.target=averaged would send what shall stay local"
 
 
-def test_a_method_that_averages_nothing_is_refused(open_tiny: Open):
-    with pytest.raises(
-        ConfigError, match=r"no part is averaged, got method\.parts with only local ones: take method=local"
-    ):
-        open_tiny("fedavg", "method.parts.encoder=local", "method.parts.projector=local")
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["fedavg", *BYOL, "method.parts.encoder=local", "method.parts.target=averaged"], WOULD_BE_SENT),
+        (["fedavg", *BYOL, "method.parts.projector=local", "method.parts.target=averaged"], WOULD_BE_SENT),
+        (["fcl", *MOCO, "method.parts.encoder=local"], WOULD_BE_SENT),
+        (["fcl", *MOCO, "method.parts.projector=local"], WOULD_BE_SENT),
+        (
+            ["fedavg", "method.parts.target=averaged"],
+            "parts.target=averaged has no meaning here: the objective has only encoder",
+        ),
+        (
+            ["fedavg", "method.parts.encoder=local", "method.parts.projector=local"],
+            "no part is averaged, got method.parts with only local ones: take method=local",
+        ),
+    ],
+)
+def test_rules_without_effect_and_rules_that_send_what_is_local_are_refused(
+    open_tiny: Open, settings: list[str], message: str
+):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        open_tiny(*settings)
