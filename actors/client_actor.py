@@ -11,6 +11,7 @@ from actors.cluster.version_check import Versions, check_versions, hardware
 from actors.fault_injection import fail_actor
 from actors.objects.client_states import StateRef, is_mapped
 from actors.objects.object_store import fetch
+from rayfed_ssl import plugins
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.client_cost import StepCost, measure, one_epoch
 from rayfed_ssl.engine.fault_injection import fill_disk, update_client
@@ -38,10 +39,11 @@ class ClientStep:
 class ClientActor:
     """Runs steps of any client: all that a step needs is in its arguments or follows from the configuration.
 
-    `config` is the run's configuration as plain data, and `versions` are the driver's.
+    `config` is the run's configuration as plain data, `versions` and `working_directory` are the driver's.
     """
 
-    def __init__(self, config: dict[str, Any], versions: Versions | None = None) -> None:
+    def __init__(self, config: dict[str, Any], versions: Versions | None = None, working_directory: str = "") -> None:
+        plugins.import_from(working_directory)
         self._versions = versions or {}
         self._config = Config.load(config)
         torch.set_num_threads(self._config.engine.threads)

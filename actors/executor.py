@@ -1,5 +1,6 @@
 """The executor on Ray: client actors, a server actor, and a driver that holds refs and never a state or an upload."""
 
+import os
 import time
 import warnings
 from collections import Counter
@@ -90,27 +91,26 @@ class RayExecutor:
         nodes = self._cluster.nodes()
         self.placement = plan.place(self._federation, nodes)
         gpus = plan.query_gpus(nodes) if self.placement.gpus else ()
-        config, versions = plan.actor_config(self._federation, self.placement), local_versions()
+        arguments = plan.actor_config(self._federation, self.placement), local_versions(), os.getcwd()
         attempts, check = self._engine.attempts, self._health.check
         cache_bytes = min(UPLOAD_CACHE_BYTES, int(UPLOAD_CACHE_SHARE * min(node.store for node in nodes)))
 
         def create_server() -> Any:
             strategy = plan.server_strategy(self._cluster.nodes())  # the machine of the last one may be dead
             server = ray.remote(num_cpus=0, scheduling_strategy=strategy, **NO_RESTARTS)(ServerActor)
-            return server.remote(config, versions, cache_bytes)
+            return server.remote(*arguments, cache_bytes)
 
         self._server = RestartableActor(create_server, attempts, check)
         self._exit_stack.callback(self._server.close)
         client = ray.remote(**plan.actor_options(self.placement), **NO_RESTARTS)(ClientActor)
-        self._pool = ActorPool(lambda: client.remote(config, versions), self.placement.num_actors, attempts, check)
+        self._pool = ActorPool(lambda: client.remote(*arguments), self.placement.num_actors, attempts, check)
         self._exit_stack.callback(self._pool.close)
         self._assigned = assign_clients(self._sizes, self.placement.num_actors)
         self._states = StateRefs(int(STATES_SHARE * sum(node.store for node in nodes)))
         hardware = wait_until_ready([self._server.actor, *self._pool.actors.values()], check)
         if warning := hardware_warning(hardware):
             warnings.warn(warning, RuntimeWarning, stacklevel=2)
-        first = next(iter(self._pool.actors.values()))
-        plan.check_shared_gpus(self.placement, self._federation, first, gpus, self._health.get)
+        plan.check_shared_gpus(self.placement, self._federation, self._pool.actors[0], gpus, self._health.get)
 
     def init_server(self, directory: Directory) -> Stored:
         """Make and store the server's state before round 1."""

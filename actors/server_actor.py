@@ -10,6 +10,7 @@ from actors.cluster.version_check import Versions, check_versions, hardware
 from actors.fault_injection import fail_actor
 from actors.objects.client_states import ClientStates, StateRef
 from actors.objects.object_store import UPLOAD_CACHE_BYTES, ItemRef, Uploads, pack
+from rayfed_ssl import plugins
 from rayfed_ssl.aggregation import weighted_mean as averaging
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.fault_injection import fill_disk
@@ -29,12 +30,17 @@ from rayfed_ssl.trees import Tree, to_numpy
 class ServerActor:
     """Runs the server's steps. Every call names the state that it starts from, so a new actor can take over at once.
 
-    At most `cache_bytes` of uploads are in memory at a time.
+    Arguments are as in `ClientActor`. At most `cache_bytes` of uploads are in memory at a time.
     """
 
     def __init__(
-        self, config: dict[str, Any], versions: Versions | None = None, cache_bytes: int = UPLOAD_CACHE_BYTES
+        self,
+        config: dict[str, Any],
+        versions: Versions | None = None,
+        working_directory: str = "",
+        cache_bytes: int = UPLOAD_CACHE_BYTES,
     ) -> None:
+        plugins.import_from(working_directory)
         self._versions = versions or {}
         self._config = Config.load(config)
         torch.set_num_threads(self._config.engine.server_threads)

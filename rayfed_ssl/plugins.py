@@ -1,7 +1,7 @@
 """Names of methods, objectives, encoders, partitions and datasets: built in, of an installed package, or `module:name`.
 
 An installed package offers names through entry points of the groups `rayfed_ssl.methods` and so on. `module:name` needs no
-installation: the working directory can be imported from, and Ray adds the driver's to its workers.
+installation: the working directory can be imported from, in actors the driver's too.
 """
 
 import os
@@ -40,6 +40,12 @@ def name_of(kind: str, target: Any, built_in: Mapping[str, Any]) -> str:
     return next((point.name for point in _installed(kind) if point.value == path), path)
 
 
+def import_from(directory: str) -> None:
+    """Let `module:name` be a module in a directory."""
+    if directory not in sys.path:
+        sys.path.append(directory)
+
+
 def summary(target: Any) -> str:
     """Take the first line of a docstring."""
     return (target.__doc__ or "").strip().partition("\n")[0].rstrip(".")
@@ -56,8 +62,7 @@ def _installed(kind: str) -> EntryPoints:
 
 def _load(kind: str, path: str) -> Callable[..., Any]:
     module_name, _, attribute = path.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
+    import_from(os.getcwd())
     try:
         module = import_module(module_name)
     except ModuleNotFoundError as error:

@@ -1,8 +1,6 @@
 """Methods, objectives and partitions from outside the package: found by name, checked, listed and run like built-in ones."""
 
-import json
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint, EntryPoints
@@ -13,6 +11,8 @@ import pytest
 import torch
 import yaml
 
+from actors.cluster.connect import start
+from actors.executor import RayExecutor
 from rayfed_ssl import plugins
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
@@ -198,17 +198,22 @@ def test_what_is_no_encoder_or_dataset_is_refused_in_one_line(tiny: TinyConfig, 
     assert len(str(caught.value).splitlines()) == 1
 
 
+@pytest.fixture
+def ray_elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A Ray that this process started in another directory."""
+    with monkeypatch.context() as patch:
+        patch.chdir("/")
+        cluster = start("local", num_cpus=2)
+    yield
+    cluster.stop()
+
+
 @pytest.mark.slow
 @pytest.mark.ray
-def test_actors_import_all_of_it_from_the_working_directory(tiny: TinyConfig, tmp_path: Path):
+def test_actors_import_all_of_it_from_the_working_directory(ray_elsewhere: None, tiny: TinyConfig, tmp_path: Path):
     chosen = (METHOD, OBJECTIVE, PARTITION, ENCODER, DATASET)
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(yaml.safe_dump(tiny("fedavg", *chosen, "engine.executor=ray").dump()))
-    # A process of its own: the session's Ray was started in another directory.
-    command = [sys.executable, "-m", "tune.cli", "run", str(recipe), "--out", str(tmp_path / "ray"), "-q"]
-    subprocess.run(command, check=True, timeout=200)
-    through_ray = json.loads((tmp_path / "ray" / "run.json").read_text())["rounds"][-1]["state_sha256"]
-    assert through_ray == run(tiny("fedavg", *chosen), tmp_path / "local").state_sha256
+    through_ray = run(tiny("fedavg", *chosen), tmp_path / "ray", executor=RayExecutor)
+    assert through_ray.state_sha256 == run(tiny("fedavg", *chosen), tmp_path / "local").state_sha256
 
 
 REFUSED = {
