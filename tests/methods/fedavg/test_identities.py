@@ -1,50 +1,33 @@
 """Settings at which FedAvg is another method, bit for bit."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rayfed_ssl.aggregation.weighted_mean import weighted_mean
-from rayfed_ssl.config.schema import Config
-from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.testing.trial import play, state_digests
+from rayfed_ssl.testing.trial import state_digests
 from rayfed_ssl.trees import digest
-
-Tiny = Callable[..., Config]
-
-
-def played(config: Config):
-    return play(Federation.open(config))
+from tests.methods.conftest import Played
 
 
 @pytest.mark.parametrize("batch_norm", ["averaged", "local"])
-def test_fedavg_of_one_client_is_local_training(tiny: Tiny, batch_norm: str):
+def test_fedavg_of_one_client_is_local_training(played: Played, batch_norm: str):
     """On one pooled shard; both begin each round with a fresh optimizer."""
-    averaged = played(tiny("fedavg", "partition=pooled", "rounds=3", f"method.parts.batch_norm={batch_norm}"))
-    alone = played(tiny("local", "partition=pooled", "rounds=3"))
+    averaged = played("fedavg", "partition=pooled", "rounds=3", f"method.parts.batch_norm={batch_norm}")
+    alone = played("local", "partition=pooled", "rounds=3")
     for average, own in zip(averaged, alone, strict=True):
         result = average.results[0]
         weights = average.server.weights | (result.state.kept if batch_norm == "local" else {})
         assert digest(weights) == digest(own.results[0].state.weights)
 
 
-def test_fedavg_of_equal_shards_is_uniform(tiny: Tiny):
+def test_fedavg_of_equal_shards_is_uniform(played: Played):
     """Shards of 32 samples: products with a power of two are exact, so both means round the same sums."""
     settings = ("data.train_limit=96", "partition=iid")
-    weighted, uniform = (played(tiny("fedavg", *settings, f"method.weighting={w}")) for w in ("samples", "uniform"))
+    weighted, uniform = (played("fedavg", *settings, f"method.weighting={w}") for w in ("samples", "uniform"))
     assert [upload.num_samples for upload in weighted[0].uploads.values()] == [32, 32, 32]
     assert state_digests(weighted) == state_digests(uniform)
-
-
-def test_fedavg_of_all_clients_with_one_upload_is_that_upload(tiny: Tiny):
-    federation = Federation.open(tiny("fedavg"))
-    (first, _) = play(federation)
-    for client_id, upload in first.uploads.items():
-        after = federation.update_server(1, first.server_before, {client_id: upload}).state
-        assert digest(after.weights) == digest(upload.weights)
 
 
 finite = st.floats(allow_nan=False, allow_infinity=False, width=32)
@@ -67,6 +50,5 @@ def test_the_mean_of_equal_trees_is_that_tree(values: list[float], times: int):
     assert digest(weighted_mean([(1.0, tree)] * times)) == digest(tree)
 
 
-def test_clients_that_all_have_the_global_architecture_do_not_differ(tiny: Tiny):
-    named = played(tiny("flesd", "clients.models=[cnn, cnn]"))
-    assert state_digests(named) == state_digests(played(tiny("flesd")))
+def test_clients_that_all_have_the_global_architecture_do_not_differ(played: Played):
+    assert state_digests(played("flesd", "clients.models=[cnn, cnn]")) == state_digests(played("flesd"))

@@ -1,26 +1,10 @@
 """Settings at which FedFoA is another method, bit for bit."""
 
-from collections.abc import Callable
-
 import pytest
 
-from rayfed_ssl.config.schema import Config
-from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.testing.trial import Round, play
+from rayfed_ssl.testing.trial import Round
 from rayfed_ssl.trees import digest
-
-Tiny = Callable[..., Config]
-
-BYOL = ("objective=byol", "objective.hidden=32")
-
-
-def played(config: Config) -> list[Round]:
-    return play(Federation.open(config))
-
-
-def uploads(rounds: list[Round]) -> list[str]:
-    return [digest(round.uploads) for round in rounds]
-
+from tests.methods.conftest import BYOL, MOCO, Played
 
 BASES = {
     "local": (),
@@ -38,7 +22,7 @@ BASES = {
     ),
     "ldawa": ("method.base.warm_up=1",),
     "fedca": ("public=fraction:0.3", "method.base.dictionary_size=40", "method.base.align_epochs=2"),
-    "fcl": ("objective={name: moco, queue_size: 50}", "method.base.features=24"),
+    "fcl": (*MOCO, "method.base.features=24"),
     "fedmd-mixed-models": ("public=fraction:0.3", "method.base.digest_batch=16", "clients.models=[cnn, vgg9, cnn]"),
     "feddf-mixed-models": (
         "public=fraction:0.3",
@@ -53,10 +37,6 @@ BASES = {
 }
 
 
-def base_of(settings: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(setting.replace("method.base.", "method.") for setting in settings)
-
-
 def check_same_as_base(ours: list[Round], theirs: list[Round]) -> None:
     for one, other in zip(ours, theirs, strict=True):
         assert digest(one.server.base) == digest(other.server)
@@ -67,27 +47,27 @@ def check_same_as_base(ours: list[Round], theirs: list[Round]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("base", BASES)
-def test_fedfoa_without_strength_is_its_base(tiny: Tiny, base: str):
+def test_fedfoa_without_strength_is_its_base(played: Played, base: str):
     name, settings = base.removesuffix("-mixed-models"), BASES[base]
-    nothing = ("method.strength=0", "method.warm_up=0")
-    ours = played(tiny("fedfoa", f"method.base={name}", *nothing, *settings))
-    check_same_as_base(ours, played(tiny(name, *base_of(settings))))
+    ours = played("fedfoa", f"method.base={name}", "method.strength=0", "method.warm_up=0", *settings)
+    theirs = played(name, *(setting.replace("method.base.", "method.") for setting in settings))
+    check_same_as_base(ours, theirs)
 
 
-def test_fedfoa_that_only_warms_up_is_its_base(tiny: Tiny):
-    ours = played(tiny("fedfoa", "method.base=fedavg", "method.strength=100", "method.warm_up=2"))
-    check_same_as_base(ours, played(tiny("fedavg")))
+def test_fedfoa_that_only_warms_up_is_its_base(played: Played):
+    ours = played("fedfoa", "method.base=fedavg", "method.strength=100", "method.warm_up=2")
+    check_same_as_base(ours, played("fedavg"))
 
 
 @pytest.mark.slow
-def test_fedfoa_of_one_client_is_its_base(tiny: Tiny):
+def test_fedfoa_of_one_client_is_its_base(played: Played):
     settings = ("partition=pooled", "rounds=3")
-    ours = played(tiny("fedfoa", "method.base=fedavg", "method.strength=100", "method.warm_up=0", *settings))
-    check_same_as_base(ours, played(tiny("fedavg", *settings)))
+    ours = played("fedfoa", "method.base=fedavg", "method.strength=100", "method.warm_up=0", *settings)
+    check_same_as_base(ours, played("fedavg", *settings))
 
 
-def test_fedfoa_acts_from_the_round_after_the_warm_up_on(tiny: Tiny):
-    ours = played(tiny("fedfoa", "method.base=fedavg", "method.strength=1", "method.warm_up=1", "rounds=3"))
-    theirs = played(tiny("fedavg", "rounds=3"))
+def test_fedfoa_acts_from_the_round_after_the_warm_up_on(played: Played):
+    ours = played("fedfoa", "method.base=fedavg", "method.strength=1", "method.warm_up=1", "rounds=3")
+    theirs = played("fedavg", "rounds=3")
     assert digest(ours[0].server.base) == digest(theirs[0].server)
     assert digest(ours[1].server.base) != digest(theirs[1].server)

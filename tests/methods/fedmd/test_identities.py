@@ -1,21 +1,16 @@
 """Settings at which FedMD is another method, bit for bit."""
 
-from collections.abc import Callable
-
-from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.testing.trial import play
 from rayfed_ssl.trees import digest
+from tests.methods.conftest import Open, Tiny
 
-Tiny = Callable[..., Config]
 
-
-def test_fedmd_begins_as_local_training(tiny: Tiny):
+def test_fedmd_begins_as_local_training(tiny: Tiny, open_tiny: Open):
     """Before there is a consensus; on the same shards."""
     settings = ("clients.models=[cnn, vgg9, cnn]",)
-    federation = Federation.open(tiny("fedmd", *settings))
+    federation = open_tiny("fedmd", *settings)
     (agreed,) = play(federation, 1)
     (alone,) = play(Federation(tiny("local", *settings), federation.dataset, federation.shards), 1)
-    assert {k: digest(r.state.weights) for k, r in agreed.results.items()} == {
-        k: digest(r.state.weights) for k, r in alone.results.items()
-    }
+    for client_id, result in agreed.results.items():
+        assert digest(result.state.weights) == digest(alone.results[client_id].state.weights)
