@@ -218,6 +218,14 @@ def test_a_mistake_is_one_line_and_exit_code_2(cli, recipes, damaged, finished, 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_sweep_records_the_command_with_its_directory(cli: Cli, tmp_path: Path):
+    directory = tmp_path / "my sweep"
+    result = cli("sweep", "digits", "seeds=2", "--out", directory, "--address", "nowhere")
+    assert result.exit_code == 3  # no such Ray: the sweep has begun and runs nothing
+    command = json.loads((directory / "sweep.json").read_text())["command"]
+    assert command == f"rayfed-ssl sweep digits seeds=2 --out '{directory}'"
+
+
 def test_a_file_in_the_way_is_one_line_and_exit_code_1(cli: Cli, finished: Finished, tmp_path: Path):
     (tmp_path / "file").write_text("")
     result = cli("compare", finished["flesd"][0], "--figure", tmp_path / "file" / "figure.png")

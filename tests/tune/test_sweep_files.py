@@ -230,6 +230,7 @@ def test_what_a_user_changes_counts_before_the_sweep_is_checked():
     [
         ({"maximize": "linaer"}, (), "there is no score 'linaer': did you mean 'linear'"),
         ({"maximize": [], "minimize": "loss"}, (), "there is no score 'loss'"),
+        ({"maximize": []}, (), "mine: there is no goal to choose by: name a score"),
         ({"take": "client-40"}, (), "but clients are client-0 to client-"),
         ({"space": {"engine.actors": [1, 2]}}, (), "engine.actors changes how a run is computed"),
         ({}, ("clients.numbr=3",), "mine: no trial can be run: unknown key 'clients.numbr'"),

@@ -66,7 +66,8 @@ def sweep(
     from tune.sweeps.execution.runner import default_directory
 
     directory = out or default_directory(source)
-    command = shlex.join(["rayfed-ssl", "sweep", *arguments, *(["--begin", str(begin)] if begin else [])])
+    options = [word for name, path in (("--begin", begin), ("--out", out)) if path for word in (name, str(path))]
+    command = shlex.join(["rayfed-ssl", "sweep", *arguments, *options])
     SweepDirectory.create(directory, source, overrides, inherited, command, origin_of(begin, inherited))
     _run(directory, concurrency, address, quiet, as_json)
 

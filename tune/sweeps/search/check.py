@@ -27,6 +27,8 @@ def check_sweep(sweep: Sweep) -> None:
         ConfigError: A score is not there, a parameter changes no result, or no point can be run; then the message is what is
             wrong with the first one.
     """
+    if not sweep.goals:
+        raise ConfigError(f"{sweep.name}: there is no goal to choose by: name a score, as in maximize: linear")
     asked = [goal.score for goal in sweep.goals] + ([] if sweep.stop is None else [sweep.stop_goal.score])
     for score in asked:
         if not is_score(score) and score not in (*DIAGNOSTICS, *BYTES):
