@@ -120,8 +120,8 @@ def test_a_grid_is_drawn_by_us_and_by_optuna_without_a_word(grid, tmp_path):
         shutil.copy(grid.path / "study.journal", tmp_path)
         names, undrawn = draw_sweep(grid.sweep, trials_of(grid), tmp_path)
     stems = ["curve-linear", "history", "importances", "parallel-coordinates", "slices"]
-    assert names == tuple(f"figures/{stem}.{ending}" for stem in stems for ending in ("png", "svg"))
-    assert undrawn == ()
+    assert names == [f"figures/{stem}.{ending}" for stem in stems for ending in ("png", "svg")]
+    assert undrawn == []
     assert sorted(names) == sorted(f"figures/{path.name}" for path in (tmp_path / "figures").iterdir())
     assert all((tmp_path / name).stat().st_size > 5000 for name in names)
     assert dict(matplotlib.rcParams) == before
@@ -137,7 +137,7 @@ def test_two_goals_have_figures_of_each_and_of_both_but_no_history(swept_front):
 def test_a_figure_that_cannot_be_drawn_is_told_and_the_others_are_there(grid, tmp_path):
     (tmp_path / "study.journal").write_bytes(b"")
     names, undrawn = draw_sweep(grid.sweep, trials_of(grid), tmp_path)
-    assert names == ("figures/curve-linear.png", "figures/curve-linear.svg")
+    assert names == ["figures/curve-linear.png", "figures/curve-linear.svg"]
     assert undrawn[0].startswith("The figure history could not be drawn: ")
 
 

@@ -62,9 +62,9 @@ def test_numbers_are_those_of_the_runs(grid):
 
 def test_impossible_trials_are_failures_with_their_reason(grid):
     directory, made = grid
-    assert [line.split(":")[0] for line in made.failures] == [
-        "trial 4 (rounds=4, system=FedAvg)",
-        "trial 5 (rounds=4, system=FedProx)",
+    assert [trial.label for trial in made.trials if trial.state == "failed"] == [
+        "rounds=4, system=FedAvg",
+        "rounds=4, system=FedProx",
     ]
     text = (directory.path / "table.md").read_text()
     assert "| 4 | failed | failed |" in text
@@ -81,7 +81,7 @@ def test_the_best_recipe_is_the_trial_without_what_the_sweep_added(grid):
     assert (ours["engine"].pop("executor"), recipe["engine"].pop("executor")) == ("local", "ray")
     assert recipe == ours
     comment = (directory.path / "best.yaml").read_text().partition("rounds:")[0]
-    assert f"trial {made.best.number}, rounds={made.best.point['rounds']}, system=" in comment
+    assert f"trial {made.best.trial}, rounds={made.best.point['rounds']}, system=" in comment
     assert f"(seeds 0, 1), chosen by {HELD_OUT} held-out training samples." in comment
     assert "is measured on the test set" in comment
 
@@ -133,7 +133,7 @@ def test_an_interrupted_sweep_has_results_that_say_so(swept_part, tmp_path):
     directory = SweepDirectory.open(shutil.copytree(swept_part.path, tmp_path / "part"))
     made = write_results(directory)
     assert made.best is not None
-    assert made.best.number == 0
+    assert made.best.trial == 0
     assert "Not finished: 1 of 6 trials have ended." in made.remarks
     assert "| 1 | **" in (directory.path / "table.md").read_text()
     assert json.loads((directory.path / "results.json").read_text())["finished"] is None
@@ -142,7 +142,7 @@ def test_an_interrupted_sweep_has_results_that_say_so(swept_part, tmp_path):
 def test_a_sweep_of_which_nothing_has_run_has_empty_tables(tmp_path):
     directory = begin(tmp_path, FRONT)
     made = write_results(directory)
-    assert (made.best, made.front, made.figures, made.undrawn) == (None, (), (), ())
+    assert (made.best, made.front, made.figures) == (None, [], [])
     assert "0 trials, 0 different runs." in made.remarks
     assert not (directory.path / "best.yaml").exists()
 

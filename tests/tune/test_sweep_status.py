@@ -62,7 +62,7 @@ def test_a_damaged_record_keeps_nobody_from_looking(swept_part, tmp_path):
     for record, text in zip(records, ("{", "[]", '{"rounds": 3}'), strict=True):
         record.write_text(text)
     assert status_of(copy).other_runs == {}
-    assert summarize_sweep(SweepDirectory.open(copy)).held_out == ()
+    assert summarize_sweep(SweepDirectory.open(copy)).held_out == []
 
 
 def test_a_sweep_that_has_just_begun_has_a_status(tmp_path):

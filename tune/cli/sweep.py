@@ -116,5 +116,5 @@ def _run(directory: Path, concurrency: int | None, address: str | None, quiet: b
             run_sweep(opened, concurrency=concurrency, address=address, say=say, on_ray_death=on_ray_death)
     result = write_results(opened)
     print_results(result, directory, as_json)
-    if result.failures:
+    if result.states["failed"]:
         raise typer.Exit(1)

@@ -1,18 +1,17 @@
 """The best configurations of a sweep as recipe files, ready for `rayfed-ssl run best.yaml`."""
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from rayfed_ssl.reports.sweep_results import TrialResult
+from rayfed_ssl.reports.sweep_results import SweepResults, TrialResult
 from rayfed_ssl.storage.filesystem import write_atomically
 from tune.sweeps.definition.schema import Sweep
 from tune.sweeps.definition.space import Point
 from tune.sweeps.definition.trial_configs import settings_of
-from tune.sweeps.results.remarks import BEST
+from tune.sweeps.results.remarks import BEST, chosen_by
 from tune.sweeps.results.trial_results import scores_text
 
 _OWN_FILES = re.compile(r"best\.yaml|pareto-\d+\.yaml")
@@ -24,32 +23,28 @@ def recipe_of(sweep: Sweep, point: Point, seed: int) -> dict[str, Any]:
     return settings_of(sweep.model_copy(update={"selection": "test"}), point, seed)
 
 
-def write_recipes(
-    directory: Path, sweep: Sweep, best: TrialResult | None, front: Sequence[TrialResult], chosen_by: str
-) -> dict[int, str]:
-    """Write the recipe of the best trial and of those on the Pareto front; earlier recipes are removed.
-
-    Returns:
-        File names on the front by number of the trial.
-    """
-    files: dict[str, TrialResult] = {} if best is None else {BEST: best}
-    files |= {f"pareto-{trial.number}.yaml": trial for trial in front}
+def write_recipes(directory: Path, sweep: Sweep, results: SweepResults) -> None:
+    """Write the recipe of the best trial and of those on the Pareto front; earlier recipes are removed."""
+    trials = {trial.number: trial for trial in results.trials}
+    files = {name: trials[int(number)] for number, name in results.recipes.items()}
+    files |= {} if results.best is None else {BEST: trials[results.best.trial]}
     for path in directory.glob("*.yaml"):
         if _OWN_FILES.fullmatch(path.name) and path.name not in files:
             path.unlink()
     for name, trial in files.items():
         tree = recipe_of(sweep, trial.point, trial.seeds[0])
-        text = _comment(sweep, trial, chosen_by, name) + yaml.safe_dump(tree, sort_keys=False, width=120)
+        text = _comment(sweep, trial, chosen_by(sweep, results.held_out), name) + yaml.safe_dump(
+            tree, sort_keys=False, width=120
+        )
         write_atomically(directory / name, text.encode())
-    return {trial.number: name for name, trial in files.items() if name != BEST}
 
 
-def _comment(sweep: Sweep, trial: TrialResult, chosen_by: str, name: str) -> str:
+def _comment(sweep: Sweep, trial: TrialResult, chosen: str, name: str) -> str:
     kind = f"The best trial by {sweep.goals[0].score}" if name == BEST else "A trial on the Pareto front"
     seeds = f"seeds {', '.join(map(str, trial.seeds))}" if len(trial.seeds) > 1 else f"seed {trial.seeds[0]}"
     lines = [
         f"{kind} of the sweep {sweep.name} ({sweep.heading}): trial {trial.number}, {trial.label}.",
-        f"Its scores there: {scores_text(trial, sweep.goals)} ({seeds}), {chosen_by}.",
+        f"Its scores there: {scores_text(trial)} ({seeds}), {chosen}.",
     ]
     if sweep.selection == "validation":
         lines.append("This run trains on the held-out samples as well, and is measured on the test set.")

@@ -42,7 +42,7 @@ Drawing = tuple[str, Callable[[], Figure]]
 """A file's name without its ending, and what draws the figure."""
 
 
-def draw_sweep(sweep: Sweep, trials: Sequence[TrialResult], directory: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def draw_sweep(sweep: Sweep, trials: Sequence[TrialResult], directory: Path) -> tuple[list[str], list[str]]:
     """Draw what has a meaning for these trials into the sweep's directory.
 
     Returns:
@@ -57,7 +57,7 @@ def draw_sweep(sweep: Sweep, trials: Sequence[TrialResult], directory: Path) -> 
             names += _save(draw, directory / FOLDER, stem)
         except Exception as error:  # results of hours must not be lost for the picture of them
             undrawn.append(f"The figure {stem} could not be drawn: {' '.join(f'{error!r}'.split())}")
-    return tuple(names), tuple(undrawn)
+    return names, undrawn
 
 
 def _own_drawings(sweep: Sweep, trials: Sequence[TrialResult]) -> Iterator[Drawing]:

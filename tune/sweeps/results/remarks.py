@@ -28,7 +28,7 @@ def remarks_of(sweep: Sweep, trials: Sequence[TrialResult], held_out: Sequence[i
     """Collect the remarks on a sweep's trials; `held_out` as for `chosen_by`, `finished` if all trials have ended."""
     lines, best = [_seeds_text(sweep)], best_of(trials, sweep.goals)
     if best is not None:
-        scores = scores_text(best, sweep.goals)
+        scores = scores_text(best)
         lines.append(
             f"Best by {sweep.goals[0].score}: trial {best.number} ({best.label}): {scores}; its recipe is {BEST}."
         )

@@ -135,7 +135,7 @@ def status_of(path: Path) -> SweepStatus:
 
 def _best(trial: TrialResult, sweep: Sweep) -> dict[str, Any]:
     values = {score: value.mean for score, value in trial.values.items()}
-    text = f"trial {trial.number} ({trial.label}): {scores_text(trial, sweep.goals)}"
+    text = f"trial {trial.number} ({trial.label}): {scores_text(trial)}"
     return {"trial": trial.number, "point": dict(trial.point), "values": values, "text": text}
 
 

@@ -15,13 +15,9 @@ from tune.sweeps.execution.trial_table import Row, read_rows
 STATES = ("complete", "stopped", "failed", "waiting")
 
 
-def scores_text(trial: TrialResult, goals: Sequence[Goal]) -> str:
+def scores_text(trial: TrialResult) -> str:
     """Write a trial's values: "linear 71.20 ± 0.31%, bytes 1.23 MB"."""
-    return ", ".join(
-        f"{goal.score} {trial.values[goal.score].over_seeds().text(unit_of(goal.score))}"
-        for goal in goals
-        if goal.score in trial.values
-    )
+    return ", ".join(f"{score} {value.over_seeds().text(unit_of(score))}" for score, value in trial.values.items())
 
 
 def read_results(directory: SweepDirectory, sweep: Sweep) -> tuple[TrialResult, ...]:
@@ -85,7 +81,9 @@ def cost(trial: TrialResult, goal: Goal) -> float:
 
 
 def front_of(trials: Iterable[TrialResult], goals: Sequence[Goal]) -> tuple[TrialResult, ...]:
-    """Find the Pareto front, the best by the first goal first; of equal trials the first stays."""
+    """Find the Pareto front of several goals, the best by the first goal first; of equal trials the first stays."""
+    if len(goals) < 2:
+        return ()
     scored = [trial for trial in trials if all(goal.score in trial.values for goal in goals)]
     costs = {trial.number: tuple(cost(trial, goal) for goal in goals) for trial in scored}
 
