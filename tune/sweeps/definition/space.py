@@ -12,7 +12,6 @@ A parameter is written as
 """
 
 import json
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice, product
@@ -94,13 +93,13 @@ class Variants(StrictModel):
 Finite = Annotated[float, Field(allow_inf_nan=False, gt=-(2.0**63), lt=2.0**63)]
 
 
+Ends = Annotated[tuple[Finite, Finite], Field(strict=False)]
+
+
 class Range(StrictModel):
     """A number between two others, both included."""
 
-    @property
-    @abstractmethod
-    def ends(self) -> tuple[float, float]:
-        """Low and high."""
+    ends: Ends
 
     @property
     def is_log(self) -> bool:
@@ -124,23 +123,13 @@ class Range(StrictModel):
 class Uniform(Range):
     """A number, evenly."""
 
-    uniform: Annotated[tuple[Finite, Finite], Field(strict=False)]
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        """Low and high."""
-        return self.uniform
+    ends: Ends = Field(alias="uniform")
 
 
 class Log(Range):
     """A number, evenly over orders of magnitude."""
 
-    log: Annotated[tuple[Finite, Finite], Field(strict=False)]
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        """Low and high."""
-        return self.log
+    ends: Ends = Field(alias="log")
 
     @property
     def is_log(self) -> bool:
@@ -151,14 +140,9 @@ class Log(Range):
 class Integer(Range):
     """A whole number, in steps or evenly over orders of magnitude."""
 
-    integer: Annotated[tuple[int, int], Field(strict=False)]
+    ends: Annotated[tuple[int, int], Field(strict=False, alias="integer")]
     log: bool = False
     step: int = Field(1, ge=1)
-
-    @property
-    def ends(self) -> tuple[int, int]:
-        """Low and high."""
-        return self.integer
 
     @property
     def is_log(self) -> bool:
@@ -169,13 +153,13 @@ class Integer(Range):
     def _check_step(self) -> "Integer":
         if self.log and self.step != 1:
             raise ValueError("integer takes log or step, got both")
-        if self.step > self.integer[1] - self.integer[0]:
+        if self.step > self.ends[1] - self.ends[0]:
             raise ValueError(f"a step is at most the distance of both ends, got {self.step}")
         return self
 
     def suggest(self, name: str, trial: "Trial") -> Value:
         """Ask a sampler."""
-        return trial.suggest_int(name, *self.integer, step=self.step, log=self.log)
+        return trial.suggest_int(name, *self.ends, step=self.step, log=self.log)
 
 
 KINDS = {"values": Choice, "variants": Variants, "uniform": Uniform, "integer": Integer, "log": Log}
