@@ -46,14 +46,12 @@ def print_diagnosis(diagnosis: Mapping[str, Any]) -> None:
 
 
 def _print_encoders(encoders: Mapping[str, Mapping[str, Any]]) -> None:
-
     columns = ("architecture", "width", "feature_std", "effective_rank", "alignment", "uniformity")
     rows = [[name, *(_number(values.get(column)) for column in columns)] for name, values in encoders.items()]
     print_table(("encoder", *(column.replace("_", " ") for column in columns)), rows)
 
 
 def _print_matrix(matrix: Mapping[str, Any]) -> None:
-
     names, values = matrix["encoders"], matrix["values"]
     if len(names) <= MOST_ENCODERS:
         print_table(("", *names), ([name, *map(_number, row)] for name, row in zip(names, values, strict=True)))

@@ -68,7 +68,7 @@ def evaluate(
 
 def _print_evaluations(evaluations: "Sequence[Evaluation]") -> None:
     from rayfed_ssl.formats import percent
-    from tune.cli.scores import base_scores, print_protocols
+    from tune.cli.run_summary import base_scores, print_protocols
 
     scores = {evaluation.encoder: evaluation.metrics for evaluation in evaluations}
     names = base_scores(scores)
@@ -84,7 +84,7 @@ def _print_measurements(measurements: "Sequence[Measurement]") -> None:
     """Print a row for each protocol and encoder, with mean and minimum over clients."""
     from rayfed_ssl.evaluation.registry import BEST
     from rayfed_ssl.formats import percent
-    from tune.cli.scores import with_client_summary
+    from tune.cli.run_summary import with_client_summary
 
     rows = []
     for protocol in dict.fromkeys(item.protocol for item in measurements):

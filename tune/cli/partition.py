@@ -1,15 +1,12 @@
 """`rayfed-ssl partition`: samples by client and class."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from tune.cli.options import RecipeAndSettings, load_config
 from tune.terminal import print_table
-
-if TYPE_CHECKING:
-    from rayfed_ssl.engine.federation import Federation
 
 MOST_CLASSES = 20
 """Classes that the table has columns for; with more, it counts them only."""
@@ -20,18 +17,13 @@ def partition(
     out: Annotated[Path, typer.Option(help="Figure to write (.png, .svg or .pdf).")] = Path("partition.png"),
 ) -> None:
     """Show how the training samples are divided among clients, as a table and as a figure."""
+    import numpy as np
+
     from rayfed_ssl.engine.federation import Federation
     from rayfed_ssl.reports.figures import draw_partition
 
     federation = Federation.open(load_config(arguments))
     figure = draw_partition(federation, out)
-    _print_partition(federation)
-    typer.echo(f"figure: {figure}")
-
-
-def _print_partition(federation: "Federation") -> None:
-    import numpy as np
-
     labels, classes = federation.dataset.train.labels, federation.dataset.train.classes
     columns = classes if len(classes) <= MOST_CLASSES else ()
     rows = []
@@ -42,3 +34,4 @@ def _print_partition(federation: "Federation") -> None:
     print_table(("client", "samples", "classes", *columns), rows)
     if federation.num_public:
         typer.echo(f"public: {federation.num_public:,} samples from {federation.config.public}")
+    typer.echo(f"figure: {figure}")
