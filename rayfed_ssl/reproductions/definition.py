@@ -21,14 +21,8 @@ THEN = "then."
 def second_config(first: Config, then: Then, start: Path | None, overrides: Sequence[str] = ()) -> Config:
     """Resolve a second run, on the data, shards and architecture of the first.
 
-    Args:
-        first: The first run.
-        then: The second.
-        start: Directory of the first run; None for random weights.
-        overrides: The user's settings; those that start with "then." apply.
-
-    Raises:
-        ConfigError: The settings do not fit together.
+    It starts from the first run's directory `start`, or for None from random weights. Of the user's settings those apply
+    that start with "then.".
     """
     tree, dump = read_recipe(then.recipe), first.dump()
     tree |= {key: dump[key] for key in ("seed", "data", "partition", "engine")}
@@ -45,13 +39,9 @@ class Cell:
     """One number of a table, or one bar, curve or picture of a figure.
 
     Attributes:
-        row: Name of the system.
-        column: Name of the dataset, split or measure.
-        recipe: What is run first.
-        settings: What is changed in it, in this order.
+        settings: What is changed in the recipe, in this order.
         score: Which score of the last run is shown.
         take: Of which encoder; None takes the global one, or the mean.
-        published: The paper's number.
         then: The second run.
     """
 
@@ -65,11 +55,7 @@ class Cell:
     then: Then | None
 
     def config(self, seed: int, *overrides: str) -> Config:
-        """Resolve the first run.
-
-        Raises:
-            ConfigError: The settings do not fit together.
-        """
+        """Resolve the first run."""
         tree = read_recipe(self.recipe)
         for key, value in self.settings.items():
             apply_override(tree, f"{key}={json.dumps(value, default=str)}")
@@ -82,14 +68,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A table or figure at one size.
-
-    Attributes:
-        file: Its file.
-        notes: Those of the file and of the size.
-        rows: Names in the paper's order.
-        columns: By name, in the paper's order.
-    """
+    """A table or figure at one size, in the paper's order; `notes` are those of the file and of the size."""
 
     name: str
     file: ReproductionFile
@@ -100,11 +79,7 @@ class Reproduction:
     cells: tuple[Cell, ...]
 
     def only(self, rows: Sequence[str] | None, columns: Sequence[str] | None) -> "Reproduction":
-        """Select some rows and columns, in the paper's order.
-
-        Raises:
-            ConfigError: One of them is not there.
-        """
+        """Select some rows and columns; None selects all."""
         for kind, asked, names in (("row", rows, self.rows), ("column", columns, self.columns)):
             for name in asked or ():
                 if name not in names:
@@ -121,11 +96,7 @@ def reproduction_names() -> list[str]:
 
 
 def read_reproduction(name: str) -> ReproductionFile:
-    """Read a reproduction's file, one of the package's by name or another by its path.
-
-    Raises:
-        ConfigError: There is none, or it is no reproduction.
-    """
+    """Read a reproduction's file, one of the package's by name or another by its path."""
     if Path(name).suffix in (".yaml", ".yml"):
         tree = read_recipe(name)
     elif name in reproduction_names():
@@ -136,11 +107,7 @@ def read_reproduction(name: str) -> ReproductionFile:
 
 
 def load_reproduction(name: str, size: str) -> Reproduction:
-    """Read a table or figure at one size, "cpu" or "paper".
-
-    Raises:
-        ConfigError: There is no such reproduction or size, or the file does not fit together.
-    """
+    """Read a table or figure at one size, "cpu" or "paper"."""
     file = read_reproduction(name)
     if size not in file.sizes:
         raise ConfigError(f"{name} has no size {size!r}{nearest(size, file.sizes)}")

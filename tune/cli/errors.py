@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 import typer
 
@@ -40,7 +41,7 @@ def describe(error: OSError) -> str:
     return f"{error.strerror or error}: {error.filename or 'no file named'}"
 
 
-def fail(message: str, code: int) -> None:
+def fail(message: str, code: int) -> NoReturn:
     """Print a message, each line as an error, and exit."""
     for line in message.splitlines():
         typer.echo(f"error: {line}", err=True)

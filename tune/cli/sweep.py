@@ -54,7 +54,6 @@ def sweep(
         return
     if not arguments or "=" in arguments[0]:
         fail("name a sweep: one of `rayfed-ssl list sweeps`, or a YAML file of your own", 2)
-        return
     source, overrides = arguments[0], arguments[1:]
     from tune.sweeps.results.inherited_settings import inherited_settings, origin_of
 
@@ -63,9 +62,8 @@ def sweep(
         _print_size(source, overrides, inherited, as_json)
         return
     from tune.sweeps.execution.directory import SweepDirectory
-    from tune.sweeps.execution.runner import default_directory
 
-    directory = out or default_directory(source)
+    directory = out or Path("runs") / f"sweep-{Path(source).stem}"
     options = [word for name, path in (("--begin", begin), ("--out", out)) if path for word in (name, str(path))]
     command = shlex.join(["rayfed-ssl", "sweep", *arguments, *options])
     SweepDirectory.create(directory, source, overrides, inherited, command, origin_of(begin, inherited))

@@ -14,11 +14,7 @@ Dataset = tuple[str, Path | None, bool]
 
 
 def one_dataset(reproduction: Reproduction, settings: Sequence[str]) -> None:
-    """Refuse to put columns of several datasets on one.
-
-    Raises:
-        ConfigError: The settings name a dataset, and the columns have several.
-    """
+    """Refuse settings that put columns of several datasets on one."""
     if not any(text.startswith(("data.name=", "data.path=", "data=")) for text in settings):
         return
     names = sorted({cell.config(0).data.name for cell in reproduction.cells})

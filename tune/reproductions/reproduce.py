@@ -28,13 +28,9 @@ class ReproductionRequest:
 
     Attributes:
         name: A reproduction's name or file.
-        size: "cpu" or "paper".
-        seeds: One run of each cell for each seed.
-        rows: Only these; None for all.
-        columns: Only these; None for all.
+        rows: Only these, as `columns`; None for all.
         settings: Changes of all cells, "key=value".
         jobs: Parallel runs; 1 runs them in this process, one after the other.
-        address: A Ray cluster to run them on.
         out: Where everything goes; None names a directory under ./runs.
     """
 
@@ -75,9 +71,6 @@ class ReproductionRequest:
 
         Returns:
             The reproduction, the columns and cells that are left out with the reason, and the sweep over its cells.
-
-        Raises:
-            ConfigError: Names or settings do not fit, or the data of no column are there.
         """
         if self.jobs < 1:
             raise ConfigError(f"--jobs is the number of parallel runs, at least 1, got {self.jobs}")
@@ -97,7 +90,7 @@ class ReproductionRequest:
 
     def _sweep_of(self, reproduction: Reproduction) -> SweepDirectory:
         """Write the sweep: a variant for each cell, and no goal, as cells have scores of their own."""
-        variants = {_point_name(cell): _variant(cell) for cell in reproduction.cells}
+        variants = {f"{cell.row} | {cell.column}": _variant(cell) for cell in reproduction.cells}
         file: dict[str, Any] = {
             "title": f"{reproduction.file.title}, {reproduction.size} size",
             "set": {"engine.executor": "local" if self.on_tune else "ray"},
@@ -109,26 +102,13 @@ class ReproductionRequest:
         return SweepDirectory.of(self.directory, reproduction.name, file, self.settings, self.command)
 
 
-def _point_name(cell: Cell) -> str:
-    return f"{cell.row} | {cell.column}"
-
-
 def _variant(cell: Cell) -> dict[str, Any]:
     variant = {"recipe": cell.recipe, "set": dict(cell.settings)}
     return variant if cell.then is None else variant | {"then": cell.then.model_dump(by_alias=True)}
 
 
 def reproduce(request: ReproductionRequest, say: Say) -> ReproductionResults:
-    """Run what is missing, and write table, figure and `reproduction.json`.
-
-    Args:
-        request: What to reproduce.
-        say: Is called with each line of progress.
-
-    Raises:
-        ConfigError: Names, settings or data do not fit.
-        KeyboardInterrupt: The user stopped it; the same call resumes it.
-    """
+    """Run what is missing, and write table, figure and `reproduction.json`; after Ctrl-C the same call resumes it."""
     reproduction, skipped, directory = request.resolve()
     _refuse_other(request, reproduction)
     for column, reason in skipped.items():

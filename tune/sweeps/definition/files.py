@@ -21,11 +21,7 @@ def sweep_names() -> list[str]:
 
 
 def read_sweep(name: str) -> dict[str, Any]:
-    """Read a sweep's file, one of the package's by name or another by its path, as plain data.
-
-    Raises:
-        ConfigError: There is none.
-    """
+    """Read a sweep's file, one of the package's by name or another by its path, as plain data."""
     if Path(name).suffix in (".yaml", ".yml"):
         return read_recipe(name)
     if name not in sweep_names():
@@ -41,7 +37,7 @@ def load_sweep(source: str | Mapping[str, Any], *overrides: str, name: str | Non
     Args:
         source: What to read.
         overrides: A user's settings, "key=value": of the sweep itself, or of all trials.
-        name: What it is called where it is plain data.
+        name: What plain data are called.
 
     Raises:
         ConfigError: There is no such sweep, or it does not fit together; the message names the key.

@@ -203,11 +203,7 @@ class Space:
         return {name: parameter.suggest(name, trial) for name, parameter in self.parameters.items()}
 
     def grid(self) -> list[dict[str, Value]]:
-        """List all points, the last parameter running fastest.
-
-        Raises:
-            ConfigError: A parameter is a range, or there are too many points.
-        """
+        """List all points, the last parameter running fastest."""
         axes = []
         for name, parameter in self.parameters.items():
             if isinstance(parameter, Range):

@@ -21,12 +21,7 @@ from tune.sweeps.definition.space import Point
 
 @dataclass(frozen=True, eq=False)
 class TrialRun:
-    """A run that a trial needs.
-
-    Attributes:
-        config: What it runs, without the encoder of `first`.
-        first: The run whose encoder it starts from.
-    """
+    """A run that a trial needs; it starts from the encoder of `first`, which its configuration does not name."""
 
     config: Config
     first: "TrialRun | None" = None
@@ -55,11 +50,7 @@ def run_name(config: Config, first: str | None = None) -> str:
 
 
 def run_of(sweep: Sweep, point: Point, seed: int) -> TrialRun:
-    """Resolve the run that gives a trial's result, with the run that it starts from.
-
-    Raises:
-        ConfigError: The settings do not fit together.
-    """
+    """Resolve the run that gives a trial's result, with the run that it starts from."""
     first = config_of(sweep, point, seed)
     then = next((variant.then for variant in reversed(list(sweep.space.variants(point))) if variant.then), None)
     if then is None:
@@ -69,11 +60,7 @@ def run_of(sweep: Sweep, point: Point, seed: int) -> TrialRun:
 
 
 def config_of(sweep: Sweep, point: Point, seed: int) -> Config:
-    """Resolve what a trial runs first.
-
-    Raises:
-        ConfigError: The settings do not fit together.
-    """
+    """Resolve what a trial runs first."""
     tree = settings_of(sweep, point, seed)
     if "executor" not in _section(tree, "engine"):
         apply_override(tree, "engine.executor=local")
@@ -81,11 +68,7 @@ def config_of(sweep: Sweep, point: Point, seed: int) -> Config:
 
 
 def settings_of(sweep: Sweep, point: Point, seed: int) -> dict[str, Any]:
-    """Collect a trial's settings as a recipe has them, with what the sweep measures, but not where they are computed.
-
-    Raises:
-        ConfigError: There is no recipe.
-    """
+    """Collect a trial's settings as a recipe has them, with what the sweep measures, but not where they are computed."""
     variants = list(sweep.space.variants(point))
     recipe = next((variant.recipe for variant in reversed(variants) if variant.recipe), sweep.recipe)
     if recipe is None:
@@ -127,11 +110,7 @@ def _find_from(base: Path, tree: dict[str, Any]) -> None:
 
 
 def _refuse_canceled(sweep: Sweep, tree: Mapping[str, Any], point: Point) -> None:
-    """Refuse settings that undo a point's values, so that no trial is shown under values that it did not have.
-
-    Raises:
-        ConfigError: A later setting has replaced or removed one.
-    """
+    """Refuse settings that undo a point's values, so that no trial is shown under values that it did not have."""
     for key, value in sweep.space.settings(point).items():
         node: Any = tree
         for part in key.split("."):

@@ -22,8 +22,6 @@ class SweepRecord(StrictModel):
     """`sweep.json`: what was asked for, with which versions, and how far it is.
 
     Attributes:
-        file: The sweep's file.
-        overrides: The user's settings.
         inherited: Settings from another sweep, and `inherited_from` a line that says where they come from.
         directory: Directory that relative paths start from.
         finished: When all trials had ended.
@@ -63,11 +61,7 @@ class SweepDirectory:
 
     @property
     def sweep(self) -> Sweep:
-        """What was asked for.
-
-        Raises:
-            ConfigError: This version reads its file differently.
-        """
+        """What was asked for; a ConfigError if this version reads its file differently."""
         record = self.record
         sweep = load_sweep(record.file, *record.overrides, name=record.name)
         settings = sweep.settings | record.inherited
@@ -75,11 +69,7 @@ class SweepDirectory:
 
     @classmethod
     def open(cls, path: Path) -> "SweepDirectory":
-        """Read a sweep's directory.
-
-        Raises:
-            ConfigError: There is none, or it is damaged.
-        """
+        """Read a sweep's directory."""
         file = path / "sweep.json"
         if not file.is_file():
             raise ConfigError(f"{path} holds no sweep: there is no sweep.json in it")
@@ -99,15 +89,7 @@ class SweepDirectory:
         command: str,
         inherited_from: str = "",
     ) -> "SweepDirectory":
-        """Start a sweep's directory.
-
-        Args:
-            path: Where; new or empty.
-            source: The sweep's name or file.
-            overrides: The user's settings.
-            inherited: Settings from another sweep.
-            command: The command line.
-            inherited_from: Where those come from, for a reader.
+        """Start the directory of a sweep, by its name or file.
 
         Raises:
             ConfigError: It is not empty, the file does not fit together, or no trial of it could give a value.
@@ -127,11 +109,7 @@ class SweepDirectory:
     def of(
         cls, path: Path, name: str, file: dict[str, Any], overrides: Sequence[str], command: str
     ) -> "SweepDirectory":
-        """Describe a sweep that starts now; writes nothing.
-
-        Raises:
-            ConfigError: The file cannot be written as JSON.
-        """
+        """Describe a sweep that starts now; writes nothing."""
         from rayfed_ssl.environment import environment
 
         try:
@@ -184,11 +162,7 @@ class SweepDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from running this sweep.
-
-        Raises:
-            ConfigError: Another one runs it.
-        """
+        """Keep other processes from running this sweep."""
         try:
             lock = FileLock(self.path / "lock").acquire(blocking=False)
         except Timeout:

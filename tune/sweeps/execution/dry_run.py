@@ -16,9 +16,7 @@ class SweepSize:
     """How much a sweep runs.
 
     Attributes:
-        name: The sweep's.
         trials: How many; the points of a search that has not started are drawn at random.
-        seeds: Which.
         runs: How many different ones.
         rounds: Of all runs.
         upper_bound: Whether early stopping may make that less.
@@ -44,11 +42,7 @@ class SweepSize:
 
 
 def size_of(sweep: Sweep) -> SweepSize:
-    """Count trials, runs and rounds.
-
-    Raises:
-        ConfigError: The sweep does not fit together, or no trial of it can be run.
-    """
+    """Count trials, runs and rounds."""
     check_sweep(sweep)
     method = sweep.search if sweep.search.name == "grid" else SearchMethod(name="random")
     search = Search(sweep.model_copy(update={"search": method, "stop": None}))

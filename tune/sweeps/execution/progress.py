@@ -5,8 +5,7 @@ from collections.abc import Callable
 
 from tune.sweeps.definition.schema import Sweep
 from tune.sweeps.definition.space import point_text
-from tune.sweeps.execution.segments import SegmentEnd
-from tune.sweeps.search.search import Trial
+from tune.sweeps.search.search import Outcome, Segment, Trial
 
 
 class SweepProgress:
@@ -17,10 +16,9 @@ class SweepProgress:
         self._started = time.perf_counter()
         self._num_ended = self._num_run = self._num_on_disk = 0
 
-    def segment_ended(self, end: SegmentEnd, total: int) -> None:
+    def segment_ended(self, segment: Segment, outcome: Outcome, on_disk: bool, total: int) -> None:
         """A run reached a rung or its end, or failed; `total` is the sweep's number of trials."""
-        segment, outcome = end.segment, end.outcome
-        if end.on_disk:
+        if on_disk:
             self._num_on_disk += 1
             return
         if self._num_on_disk and not self._num_run:

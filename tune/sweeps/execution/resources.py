@@ -32,11 +32,7 @@ class TrialResources:
     _placed: dict[str, tuple[Config, Bundles]] = field(default_factory=dict)
 
     def placed(self, config: Config) -> tuple[Config, Bundles]:
-        """Say what a trial reserves, and its configuration with the number of actors that fit.
-
-        Raises:
-            ConfigError: It cannot be run, or takes more than the machines have.
-        """
+        """Say what a trial reserves, and its configuration with the number of actors that fit."""
         key = config.model_dump_json()
         if key not in self._placed:
             self._placed[key] = self._place(config)
@@ -65,7 +61,7 @@ class TrialResources:
         config = federation.config.model_copy(update={"engine": engine})
         memory = (
             ACTOR_BYTES + placement.cost.memory
-        )  # the process that drives the rounds, and the server, which may train
+        )  # the process that drives the rounds, and its server, which may train
         return config, [
             self._beside(memory, each, placement.num_actors),
             *(dict(each) for _ in range(placement.num_actors)),

@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rayfed_ssl.environment import environment
@@ -23,7 +22,7 @@ from rayfed_ssl.errors import ConfigError
 from tune.sweeps.execution.directory import SweepDirectory
 from tune.sweeps.execution.progress import SweepProgress
 from tune.sweeps.execution.segments import DataCheck, SegmentQueue, run_here
-from tune.sweeps.execution.trial_table import TrialTable
+from tune.sweeps.execution.trial_table import TrialTable, write_rows
 from tune.sweeps.search.search import Search
 
 if TYPE_CHECKING:
@@ -46,11 +45,7 @@ class Recorder:
         self._failures = 0
 
     def update(self) -> None:
-        """Write the trials as they are now.
-
-        Raises:
-            ConfigError: Other points were chosen than before the sweep was interrupted.
-        """
+        """Write the trials as they are now; refuse other points than were chosen before an interruption."""
         record, trials = self._directory.record, self._search.trials
         points, runs = [dict(trial.point) for trial in trials], [trial.names for trial in trials]
         for number, (old, new) in enumerate(zip(self._before, zip(points, runs, strict=True), strict=False)):
@@ -60,7 +55,7 @@ class Recorder:
             self._failures = len(record.failures)
             record.points, record.runs = points, runs
             self._directory.save()
-        self._table.write(self._search, self._directory.path / "trials.parquet")
+        write_rows(self._table.rows(self._search), self._directory.path / "trials.parquet")
 
     def _refuse(self, number: int, old: Any, new: Any) -> None:
         now, then = environment()["versions"], self._directory.record.versions
@@ -79,11 +74,6 @@ class Recorder:
             self._directory.save()
 
 
-def default_directory(source: str) -> Path:
-    """Name a sweep's directory after it, under ./runs."""
-    return Path("runs") / f"sweep-{Path(source).stem}"
-
-
 def run_sweep(
     directory: SweepDirectory,
     *,
@@ -98,13 +88,9 @@ def run_sweep(
         directory: What to run.
         concurrency: Parallel trials at most; None means as many as fit on the machines.
         address: A Ray to join; None starts one here.
-        say: Is called with each line of progress.
+        say: Prints a line of progress.
         on_ray_death: Is called, in a thread of its own, when a Ray that was started here has died, and must end this
             process, whose main thread may wait for Ray for ever. None checks nothing.
-
-    Raises:
-        ConfigError: It cannot be run, or another process runs it.
-        ClusterError: Ray does not start.
     """
     from actors.cluster.connect import start
     from tune.sweeps.execution.resources import TrialResources
@@ -128,11 +114,7 @@ def run_sweep(
 
 
 def run_sweep_here(directory: SweepDirectory, say: Say = lambda line: None) -> Search:
-    """Run a sweep to its end in this process, one run after the other, from wherever it is.
-
-    Raises:
-        ConfigError: It cannot be run, or another process runs it.
-    """
+    """Run a sweep to its end in this process, one run after the other, from wherever it is."""
     with directory.locked(), open_queue(directory, say) as queue:
         run_here(queue)
     return queue.search
@@ -149,7 +131,7 @@ def open_queue(directory: SweepDirectory, say: Say = lambda line: None) -> Itera
         directory.runs,
         directory.forget_last_failures(),
         confirm=DataCheck().confirm,
-        on_end=lambda end: progress.segment_ended(end, search.total),
+        on_end=lambda segment, outcome, on_disk: progress.segment_ended(segment, outcome, on_disk, search.total),
         on_change=recorder.update,
     )
     if search.finished:

@@ -12,10 +12,10 @@ from tune.sweeps.definition.schema import BYTES
 def scores_after(
     directory: Path, names: Iterable[str], take: str | None, round: int, *, whole: bool = False
 ) -> dict[str, float] | None:
-    """Read what a run had come to after a round.
+    """Read what a run had come to after a round; it may have reached later ones.
 
     Args:
-        directory: The run, which may have reached later rounds.
+        directory: The run.
         names: Scores, or bytes.
         take: Of which encoder; None takes the global one, or the clients' mean.
         round: Which.

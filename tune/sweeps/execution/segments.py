@@ -24,12 +24,7 @@ DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
 
 
 def run_segment(config: Config, directory: Path, until: int) -> str | None:
-    """Run a segment, from where the run is; returns why it failed, or None.
-
-    Args:
-        config: What the run is.
-        directory: Where its record goes.
-        until: After which round to stop.
+    """Run until after a round, from where the run is; returns why it failed, or None.
 
     Raises:
         OSError: The disk is full or broken, which is no result of this trial.
@@ -75,11 +70,7 @@ def _placement(config: Config) -> Iterator[str]:
 
 
 def outcome_of(config: Config, directory: Path, until: int, scores: tuple[str, ...], take: str | None) -> Outcome:
-    """Run a segment and read its scores.
-
-    Raises:
-        OSError: As `run_segment`.
-    """
+    """Run a segment and read its scores; raises an OSError as `run_segment`."""
     failure = run_segment(config, directory, until)
     if failure is not None:
         return Outcome(failure=failure)
@@ -94,11 +85,7 @@ class DataCheck:
     _fingerprints: dict[str, str | None] = field(default_factory=dict)
 
     def confirm(self, directory: Path, config: Config) -> None:
-        """Refuse a run that was made of other data; where they are not on this machine, nothing is compared.
-
-        Raises:
-            ConfigError: The fingerprints differ.
-        """
+        """Refuse a run that was made of other data; where they are not on this machine, nothing is compared."""
         now = self._fingerprint(config)
         then = RunRecord.open(directory).manifest.data.fingerprint
         if now is not None and then != now:
@@ -118,15 +105,6 @@ class DataCheck:
         return self._fingerprints[key]
 
 
-@dataclass
-class SegmentEnd:
-    """A segment that has ended; `on_disk` says whether an earlier call had run it."""
-
-    segment: Segment
-    outcome: Outcome
-    on_disk: bool = False
-
-
 @dataclass(eq=False)
 class SegmentQueue:
     """The segments of a search that have to be run: those on disk are answered at once, equal ones run once.
@@ -138,8 +116,7 @@ class SegmentQueue:
             answered with them again; others are tried once more.
         check: Refuses what the machines cannot run, with a `ConfigError`.
         confirm: Refuses to take a run for the result of a configuration, with a `ConfigError`, which ends the sweep.
-        on_end: Is called with each that ended.
-        on_change: Is called when the search has changed.
+        on_end: Is called with each segment that ended, its outcome, and whether an earlier call had run it.
     """
 
     search: Search
@@ -147,7 +124,7 @@ class SegmentQueue:
     failures: dict[str, str] = field(default_factory=dict)
     check: Callable[[Config], object] = lambda config: None
     confirm: Callable[[Path, Config], None] = lambda directory, config: None
-    on_end: Callable[[SegmentEnd], None] = lambda end: None
+    on_end: Callable[[Segment, Outcome, bool], None] = lambda segment, outcome, on_disk: None
     on_change: Callable[[], None] = lambda: None
     _running: dict[str, list[Segment]] = field(default_factory=dict)
     _returned: list[Segment] = field(default_factory=list)
@@ -215,7 +192,7 @@ class SegmentQueue:
             self._answer(segment, answer)
 
     def _answer(self, segment: Segment, outcome: Outcome, on_disk: bool = False) -> None:
-        self.on_end(SegmentEnd(segment, outcome, on_disk))
+        self.on_end(segment, outcome, on_disk)
         self.search.done(segment, outcome)
         self.on_change()
 

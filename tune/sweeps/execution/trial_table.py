@@ -58,14 +58,10 @@ def read_rows(path: Path) -> list[Row]:
 
 @dataclass
 class TrialTable:
-    """Writes the rows of a search; runs that have not changed since they were read are not read again."""
+    """Makes the rows of a search; runs that have not changed since they were read are not read again."""
 
     runs: Path
     _read: dict[Path, tuple[object, Row]] = field(default_factory=dict)
-
-    def write(self, search: "Search", path: Path) -> None:
-        """Write all trials of a search as they are now."""
-        write_rows(self.rows(search), path)
 
     def rows(self, search: "Search") -> list[Row]:
         """Describe all trials of a search."""

@@ -47,15 +47,7 @@ def trainable(config: dict[str, Any]) -> None:
 
 
 class SegmentSearcher(Searcher):
-    """Hands segments to Tune's controller.
-
-    Args:
-        queue: Where they come from.
-        resources: What each of them reserves.
-
-    Attributes:
-        error: An error outside the trials; nothing more is handed out then.
-    """
+    """Hands segments to Tune's controller, until there is an `error` outside the trials."""
 
     def __init__(self, queue: SegmentQueue, resources: TrialResources) -> None:
         super().__init__()
@@ -137,7 +129,7 @@ def run_on_tune(
     """Run all segments of a search; what runs when this process ends is lost up to its last round.
 
     Args:
-        queue: Which.
+        queue: The segments.
         resources: What each reserves.
         directory: Where Tune keeps its own files.
         concurrency: Trials at a time at most; None means as many as the machines hold.

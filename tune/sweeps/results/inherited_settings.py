@@ -15,17 +15,10 @@ from tune.sweeps.results.trial_results import best_of, read_results
 
 
 def inherited_settings(source: str, begin: Path | None) -> dict[str, Any]:
-    """Read the settings that a sweep inherits.
-
-    Args:
-        source: The sweep's name or file.
-        begin: Directory of the finished sweep that its `begin` names; None where it has none.
+    """Read the settings that a sweep, by name or file, inherits from the finished one in the directory `begin`.
 
     Returns:
         Values by key of the configuration; empty where the sweep inherits nothing.
-
-    Raises:
-        ConfigError: The directory is missing, not needed or another sweep's, or no complete trial in it matches.
     """
     sweep = load_sweep(source)
     wanted = sweep.begin

@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -21,12 +21,9 @@ from tune.sweeps.results.trial_results import STATES, best_of, read_results, sco
 
 @dataclass(frozen=True)
 class TrialStatus:
-    """A trial that has started and not ended.
+    """A trial that has started and not ended, of so many `rounds`.
 
     Attributes:
-        trial: Its number.
-        point: Its values.
-        rounds: Of a whole run.
         reached: The last round of each seed's run, by seed as a string; null where that has not started.
     """
 
@@ -49,8 +46,6 @@ class SweepStatus:
     """How far a sweep is.
 
     Attributes:
-        name: The sweep's.
-        title: What it shows.
         running: Whether a process of this machine runs it; null where that cannot be found out.
         finished: When it ended.
         trials: How many it has in all.
@@ -90,11 +85,7 @@ class SweepStatus:
 
 
 def print_status(path: Path, as_json: bool) -> None:
-    """Print how far a sweep is, for people or as JSON.
-
-    Raises:
-        ConfigError: There is no sweep, or its files are damaged.
-    """
+    """Print how far a sweep is, for people or as JSON."""
     status = status_of(path)
     if as_json:
         typer.echo(json.dumps(asdict(status), indent=2))
@@ -115,6 +106,7 @@ def status_of(path: Path) -> SweepStatus:
     runs = {run for trial in trials for run in trial.runs}
     rounds = _rounds(directory.runs)
     running, finished = directory.is_running(), record.finished
+    end = datetime.now(UTC) if finished is None else datetime.fromisoformat(finished)
     best = best_of(trials, sweep.goals)
     resume = record.command if not sweep.goals else f"rayfed-ssl sweep --resume {shlex.quote(str(path))}"
     return SweepStatus(
@@ -124,11 +116,11 @@ def status_of(path: Path) -> SweepStatus:
         finished=finished,
         trials=sweep.num_trials,
         states=_states(sweep, trials),
-        started_trials=tuple(_trial_status(trial, rounds) for trial in trials if _has_started(trial, rounds)),
+        started_trials=tuple(_started(trials, rounds)),
         other_runs={name: round for name, round in rounds.items() if name not in runs},
         best=None if best is None else _best(best, sweep),
         seconds=sum({run: seconds for trial in trials for run, seconds in trial.seconds.items()}.values()),
-        age=_age(record.started, finished),
+        age=(end - datetime.fromisoformat(record.started)).total_seconds(),
         resume=None if finished or running else resume,
     )
 
@@ -155,15 +147,8 @@ def _rounds(runs: Path) -> dict[str, int]:
     return last
 
 
-def _has_started(trial: TrialResult, rounds: Mapping[str, int]) -> bool:
-    return trial.state == "waiting" and any(run in rounds for run in trial.runs)
-
-
-def _trial_status(trial: TrialResult, rounds: Mapping[str, int]) -> TrialStatus:
-    reached = {str(seed): rounds.get(run) for seed, run in zip(trial.seeds, trial.runs, strict=True)}
-    return TrialStatus(trial.number, trial.point, trial.rounds, reached)
-
-
-def _age(started: str, finished: str | None) -> float:
-    end = datetime.now(UTC) if finished is None else datetime.fromisoformat(finished)
-    return (end - datetime.fromisoformat(started)).total_seconds()
+def _started(trials: Iterable[TrialResult], rounds: Mapping[str, int]) -> Iterator[TrialStatus]:
+    for trial in trials:
+        if trial.state == "waiting" and any(run in rounds for run in trial.runs):
+            reached = {str(seed): rounds.get(run) for seed, run in zip(trial.seeds, trial.runs, strict=True)}
+            yield TrialStatus(trial.number, trial.point, trial.rounds, reached)

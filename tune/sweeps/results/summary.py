@@ -23,11 +23,7 @@ from tune.terminal import print_json, print_table
 
 
 def summarize_sweep(directory: SweepDirectory) -> SweepResults:
-    """Read the results of a sweep so far, without figures.
-
-    Raises:
-        ConfigError: Its table is damaged.
-    """
+    """Read the results of a sweep so far, without figures."""
     sweep, record = directory.sweep, directory.record
     trials = read_results(directory, sweep)
     best, front = best_of(trials, sweep.goals), front_of(trials, sweep.goals)
@@ -75,11 +71,7 @@ def _search_of(sweep: Sweep) -> SearchResult:
 
 
 def write_results(directory: SweepDirectory) -> SweepResults:
-    """Write tables, recipes and figures of a sweep, as far as it is; the same rows give the same files.
-
-    Raises:
-        ConfigError: Its table is damaged.
-    """
+    """Write tables, recipes and figures of a sweep, as far as it is; the same rows give the same files."""
     results = summarize_sweep(directory)
     write_recipes(directory.path, directory.sweep, results)
     _write(results, directory.path)  # before figures, which may fail

@@ -21,11 +21,7 @@ def scores_text(trial: TrialResult) -> str:
 
 
 def read_results(directory: SweepDirectory, sweep: Sweep) -> tuple[TrialResult, ...]:
-    """Read the trials that a sweep has so far.
-
-    Raises:
-        ConfigError: Its table is damaged.
-    """
+    """Read the trials that a sweep has so far."""
     table = directory.path / "trials.parquet"
     return results_of(sweep, read_rows(table) if table.is_file() else [])
 

@@ -21,12 +21,7 @@ MAX_ATTEMPTS = 64
 
 
 def check_sweep(sweep: Sweep) -> None:
-    """Refuse a sweep of which no trial could give a value.
-
-    Raises:
-        ConfigError: A score is not there, a parameter changes no result, or no point can be run; then the message is what is
-            wrong with the first one.
-    """
+    """Refuse a sweep of which no trial could give a value."""
     if not sweep.goals:
         raise ConfigError(f"{sweep.name}: there is no goal to choose by: name a score, as in maximize: linear")
     asked = [goal.score for goal in sweep.goals] + ([] if sweep.stop is None else [sweep.stop_goal.score])
@@ -56,7 +51,7 @@ def check_sweep(sweep: Sweep) -> None:
 
 
 def _first_possible(sweep: Sweep) -> Config:
-    """Resolve the first point that can be run, and open its data."""
+    """Resolve the first point that can be run, and open its data; else say what is wrong with the first one."""
     refused: list[str] = []
     for point in islice(_points(sweep), MAX_ATTEMPTS):
         try:
@@ -80,11 +75,7 @@ def _points(sweep: Sweep) -> Iterator[Point]:
 
 
 def _try_sampler(sweep: Sweep) -> None:
-    """Let a sampler choose among invented results, so that it refuses its settings now and not after hours.
-
-    Raises:
-        ConfigError: It cannot work with them.
-    """
+    """Let a sampler choose among invented results, so that it refuses its settings now and not after hours."""
     study = make_study(sweep, None)
     if sweep.search.name == "grid":
         return

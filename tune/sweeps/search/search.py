@@ -28,9 +28,7 @@ class Segment:
     """A part of a run: to the next rung, at which it may be stopped, or to its end.
 
     Attributes:
-        trial: Number of the trial.
-        seed: The run's.
-        run: Which; equal runs of several trials are one.
+        run: Equal runs of several trials are one.
         until: After which round it ends.
         scores: What is read of the run then.
     """
@@ -60,10 +58,7 @@ class Trial:
     """A point and its state.
 
     Attributes:
-        number: From 0.
-        point: Its values.
         runs: Those that give its result, by seed; empty where the settings are impossible.
-        state: How it ended, or that it has not.
         reason: Why it failed or was stopped, in one line.
         failures: Why runs failed, by seed.
         values: Of the goals, means over seeds; of a complete trial alone.
@@ -110,8 +105,7 @@ class Search:
         on_trial_end: Is called with each trial that has ended.
 
     Attributes:
-        study: Optuna's study; its trials have the same numbers.
-        trials: All that were asked for, by number.
+        study: Its trials have the same numbers.
     """
 
     def __init__(
@@ -168,9 +162,9 @@ class Search:
 
     def _advance(self, generation: "Generation") -> None:
         """Judge trials that are at a rung, and queue the next segments; the last rung ends the generation."""
-        while generation.is_at_rung and not generation.has_ended:
+        while generation.alive and not generation.missing:
             self._queue.extend(generation.advance())
-        if generation.has_ended:
+        if not generation.alive:
             self._generations.remove(generation)
             for trial in generation.trials:
                 self._record(trial)
@@ -188,44 +182,39 @@ class Search:
 
 
 class Generation:
-    """Trials that were chosen together and reach rungs together, in the order of their numbers."""
+    """Trials that were chosen together and reach rungs together, in the order of their numbers.
+
+    Attributes:
+        missing: Trial and seed of each segment to this rung that has not ended.
+    """
 
     def __init__(self, sweep: Sweep, trials: Sequence[Trial]) -> None:
         self.trials = list(trials)
         self.numbers = {trial.number for trial in trials}
         self._sweep = sweep
         self._level = -1
-        self._missing: set[tuple[int, int]] = set()
+        self.missing: set[tuple[int, int]] = set()
         self._outcomes: dict[tuple[int, int], Outcome] = {}
 
     @property
-    def _alive(self) -> list[Trial]:
+    def alive(self) -> list[Trial]:
+        """The trials that continue."""
         return [trial for trial in self.trials if trial.state == "waiting"]
-
-    @property
-    def is_at_rung(self) -> bool:
-        """Whether all segments to this rung have ended."""
-        return not self._missing
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether no trial continues."""
-        return not self._alive
 
     def deliver(self, segment: Segment, outcome: Outcome) -> None:
         """Take an outcome."""
-        self._missing.remove((segment.trial, segment.seed))
+        self.missing.remove((segment.trial, segment.seed))
         self._outcomes[segment.trial, segment.seed] = outcome
 
     def advance(self) -> list[Segment]:
         """Judge the trials at this rung in the order of their numbers, and give the others' segments to the next one."""
         if self._level >= 0:
-            for trial in self._alive:
+            for trial in self.alive:
                 self._judge(trial)
         self._level += 1
         self._outcomes = {}
-        segments = [self._segment(trial, seed, run) for trial in self._alive for seed, run in trial.runs.items()]
-        self._missing = {(segment.trial, segment.seed) for segment in segments}
+        segments = [self._segment(trial, seed, run) for trial in self.alive for seed, run in trial.runs.items()]
+        self.missing = {(segment.trial, segment.seed) for segment in segments}
         return segments
 
     def _until(self, trial: Trial) -> int:

@@ -15,11 +15,7 @@ from tune.sweeps.definition.schema import Asha, Median, Sweep
 
 
 def make_study(sweep: Sweep, journal: Path | None) -> optuna.Study:
-    """Create Optuna's study, with its storage in a new file `journal` or, for None, in memory.
-
-    Raises:
-        ConfigError: The sampler has no such setting.
-    """
+    """Create Optuna's study, with its storage in a new file `journal` or, for None, in memory."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     storage = None
     if journal is not None:
