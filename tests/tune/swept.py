@@ -57,13 +57,20 @@ FRONT = {
 """Two goals and a range."""
 
 
-def begin(folder: Path, tree: Mapping[str, Any], name: str = "tiny") -> SweepDirectory:
-    """Begin a sweep of the tiny recipe in `folder / name`."""
+def write(folder: Path, tree: Mapping[str, Any], name: str = "tiny") -> str:
+    """Write a sweep file over the tiny recipe; returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
     recipe, file = folder / "recipe.yaml", folder / f"{name}.yaml"
     recipe.write_text(yaml.safe_dump(TINY))
     file.write_text(yaml.safe_dump({**tree, "recipe": str(recipe)}, sort_keys=False))
-    return SweepDirectory.create(folder / name, str(file), [], {}, f"rayfed-ssl sweep {name}.yaml")
+    return str(file)
+
+
+def begin(folder: Path, tree: Mapping[str, Any], name: str = "tiny", overrides: Sequence[str] = ()) -> SweepDirectory:
+    """Begin a sweep of the tiny recipe in `folder / name`."""
+    return SweepDirectory.create(
+        folder / name, write(folder, tree, name), overrides, {}, f"rayfed-ssl sweep {name}.yaml"
+    )
 
 
 def go_on(directory: SweepDirectory, segments: int | None = None) -> None:

@@ -4,21 +4,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from rayfed_ssl.errors import ConfigError
-from tests.conftest import tiny_tree
+from tests.tune.swept import write
 from tune.sweeps.definition.files import load_sweep
 from tune.sweeps.definition.schema import Sweep
 from tune.sweeps.execution.dry_run import size_of
 
-SYSTEMS = {"FLESD": {}, "FedAvg": {"set": {"method": {"name": "fedavg"}, "public": None}}}
+SYSTEMS = {"FedAvg": {}, "FedProx": {"set": {"method.name": "fedprox"}}}
 
 
 def small(folder: Path, **tree: Any) -> Sweep:
-    recipe = folder / "tiny.yaml"
-    recipe.write_text(yaml.safe_dump(tiny_tree("flesd")))
-    return load_sweep({"recipe": str(recipe)} | tree, name="small")
+    return load_sweep(write(folder, tree, "small"))
 
 
 def test_trials_runs_and_rounds_are_counted_and_equal_runs_once(tmp_path):

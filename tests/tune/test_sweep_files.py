@@ -90,9 +90,13 @@ def test_the_best_epoch_of_a_protocol_is_measured_with_it():
     assert config_of(load_sweep(SMALL | {"maximize": "linear-moco_best"}), {"rounds": 2}, 0).evaluation.protocols == (
         "linear-moco",
     )
+
+
+@pytest.mark.parametrize("ending", ["", "_best"])
+def test_another_datasets_test_set_chooses_nothing_either(ending):
     transfer = next(name for name, kind in PROTOCOLS.items() if isinstance(kind, Transfer))
     with pytest.raises(ConfigError, match="must not choose: set selection: test"):
-        config_of(load_sweep(SMALL | {"maximize": f"{transfer}_best"}), {"rounds": 1}, 0)
+        config_of(load_sweep(SMALL | {"maximize": transfer + ending}), {"rounds": 1}, 0)
 
 
 def test_a_small_number_is_the_value_that_a_trial_runs():
@@ -125,12 +129,6 @@ def test_sections_that_are_varied_may_get_more_fields():
     configs = [config_of(sweep, point, 0) for point in sweep.space.grid()]
     assert [config.system for config in configs] == ["fedavg", "fedprox"]
     assert {config.partition.min_share for config in configs} == {2}
-
-
-def test_another_datasets_test_set_chooses_nothing_either():
-    goal = {"maximize": next(name for name, kind in PROTOCOLS.items() if isinstance(kind, Transfer))}
-    with pytest.raises(ConfigError, match="must not choose: set selection: test"):
-        config_of(load_sweep(SMALL | goal), {"rounds": 1}, 0)
 
 
 def test_a_user_changes_the_sweep_itself_by_its_own_words():
@@ -180,9 +178,7 @@ def test_rungs_end_before_the_last_round():
         ({"begin": {"sweep": "other"}}, "begin.take is missing"),
         ({"space": {"seed": [1, 2]}}, "a seed is a repeat and no parameter: set seeds"),
         ({"set": {"seed": 9}}, "set seeds"),
-        ({"notes": 5}, "notes: input should be a valid tuple, got 5"),
         ({"stop": {"rule": "asha", "score": "diag_cka"}}, "has no known direction"),
-        ({"search": {"name": "random", "seed": None}, "trials": 2}, "search.seed: input should be a valid integer"),
         ({"take": "mena"}, "take: string should match pattern"),
         ({"stop": {"rule": "asha", "score": "linear"}}, "stop.score is one of every round"),
         ({"stop": {"rule": "asha", "grace": True}}, "stop.asha.grace: input should be a valid integer, got True"),
@@ -191,8 +187,6 @@ def test_rungs_end_before_the_last_round():
             {"space": {"rounds": [1], "a": {"variants": {"x": {"set": {"rounds": 1}}}}}},
             "space.a.x sets rounds, which is varied as well",
         ),
-        ({"recipe": 5}, "recipe: input should be a valid string, got 5"),
-        ({"space": {"a": {"variants": {"x": {"then": {}}}}}}, "then.recipe is missing"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(change, says):

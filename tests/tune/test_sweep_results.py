@@ -4,7 +4,6 @@ import json
 import shutil
 
 import pytest
-import yaml
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.records.run_record import RunRecord
@@ -165,14 +164,6 @@ def test_the_report_reads_what_is_written(grid, front):
     sources = open_sources([directory.path])
     assert (len(sources.runs), sources.left_out) == (8, [])
     assert {run.label for run in sources.runs} == {trial.label for trial in made.trials if trial.runs}
-
-
-def test_a_recipe_is_yaml_with_a_comment_of_one_line_each(front):
-    directory, _ = front
-    for file in directory.path.glob("*.yaml"):
-        lines = file.read_text().splitlines()
-        assert lines[0].startswith("# ")
-        assert yaml.safe_load(file.read_text())["evaluation"]["linear"] == {"epochs": 2}
 
 
 def test_encoders_that_may_have_seen_the_held_out_samples_are_named(tmp_path):
