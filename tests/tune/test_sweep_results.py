@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from rayfed_ssl.config.schema import Config
+from rayfed_ssl.records.manifest import StartEntry, describe
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.html.sources import open_sources
 from rayfed_ssl.reports.sweep_results import SweepResults
@@ -166,21 +167,24 @@ def test_the_report_reads_what_is_written(grid, front):
     assert {run.label for run in sources.runs} == {trial.label for trial in made.trials if trial.runs}
 
 
-def test_encoders_that_may_have_seen_the_held_out_samples_are_named(tmp_path):
-    def summary(name, fingerprint, start=None):
-        file = None if start is None else {"file": str(tmp_path / start / "checkpoints" / "2" / "encoder.pt")}
-        content = {"data": {"fingerprint": fingerprint}, "start": file}
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "run.json").write_text(json.dumps(content))
-        return content
+def test_encoders_that_may_have_seen_the_held_out_samples_are_named(open_tiny, tmp_path):
+    usual = describe(open_tiny("fedavg"))
 
-    summary("same", "a"), summary("other", "b"), summary("from-other", "a", "other")
-    assert leak_warnings([summary("first", "a", "same")]) == []
+    def run(name, fingerprint, start=None):
+        file = str(tmp_path / str(start) / "checkpoints" / "2" / "encoder.pt")
+        data = usual.data.model_copy(update={"fingerprint": fingerprint})
+        manifest = usual.model_copy(update={"data": data, "start": start and StartEntry(file=file, sha256="")})
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text(manifest.text())
+        return manifest
+
+    run("same", "a"), run("other", "b"), run("from-other", "a", "other")
+    assert leak_warnings([run("first", "a", "same")]) == []
     for name, start in (("second", "other"), ("third", "from-other")):  # directly, or over another run
-        (warning,) = leak_warnings([summary(name, "a", start)])
+        (warning,) = leak_warnings([run(name, "a", start)])
         assert warning.startswith(str(tmp_path / "other"))
         assert "was not trained with the same samples held out" in warning
-    (warning,) = leak_warnings([summary("fourth", "a", "nowhere")])
+    (warning,) = leak_warnings([run("fourth", "a", "nowhere")])
     assert "does not say what it was trained on; it may have" in warning
 
 

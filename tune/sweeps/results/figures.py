@@ -22,6 +22,7 @@ from rayfed_ssl.reports.sweep_results import TrialResult
 from rayfed_ssl.storage.filesystem import write_atomically
 from tune.sweeps.definition.schema import BYTES, Goal, Sweep
 from tune.sweeps.definition.space import Range, value_text
+from tune.sweeps.results.optuna_figures import Drawing, optuna_drawings
 from tune.sweeps.results.table import SEED, Entry, Key, best_entry, is_continuous, key_of, keys_of, places_of
 from tune.sweeps.results.trial_results import front_of, heading, unit_of
 
@@ -38,9 +39,6 @@ WIDE_RANGE = 8
 ACROSS = 4
 """Panels beside each other."""
 
-Drawing = tuple[str, Callable[[], Figure]]
-"""A file's name without its ending, and what draws the figure."""
-
 
 def draw_sweep(sweep: Sweep, trials: Sequence[TrialResult], directory: Path) -> tuple[list[str], list[str]]:
     """Draw what has a meaning for these trials into the sweep's directory.
@@ -48,8 +46,6 @@ def draw_sweep(sweep: Sweep, trials: Sequence[TrialResult], directory: Path) -> 
     Returns:
         Names of the files, relative to the directory, and a line for each figure that could not be drawn.
     """
-    from tune.sweeps.results.optuna_figures import optuna_drawings
-
     drawings = [*_own_drawings(sweep, trials), *optuna_drawings(sweep, trials, directory / "study.journal")]
     names, undrawn = list[str](), list[str]()
     for stem, draw in drawings:

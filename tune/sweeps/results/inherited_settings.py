@@ -10,7 +10,7 @@ from tune.sweeps.definition.files import load_sweep
 from tune.sweeps.definition.schema import Inheritance
 from tune.sweeps.definition.space import point_text
 from tune.sweeps.execution.directory import SweepDirectory
-from tune.sweeps.results.remarks import chosen_by, held_out_samples, read_summaries
+from tune.sweeps.results.remarks import chosen_by, held_out_samples, read_manifests
 from tune.sweeps.results.trial_results import best_of, read_results
 
 
@@ -46,7 +46,7 @@ def origin_of(begin: Path | None, settings: Mapping[str, Any]) -> str:
         return ""
     other = SweepDirectory.open(begin)
     sweep = other.sweep
-    held_out = held_out_samples(read_summaries(begin, read_results(other, sweep)))
+    held_out = held_out_samples(read_manifests(begin, read_results(other, sweep)))
     return f"{point_text(settings)}: from the sweep {sweep.name} in {begin}, {chosen_by(sweep, held_out)}."
 
 

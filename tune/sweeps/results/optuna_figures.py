@@ -17,6 +17,7 @@ MIN_TRIALS = 4
 """Complete trials from which on importances are computed."""
 
 Drawing = tuple[str, Callable[[], Figure]]
+"""A file's name without its ending, and what draws the figure."""
 
 
 def optuna_drawings(sweep: Sweep, trials: Sequence[TrialResult], journal: Path) -> Iterator[Drawing]:

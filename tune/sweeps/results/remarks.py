@@ -1,19 +1,16 @@
 """What a reader of a sweep's table has to know beside its numbers, a line each, from its trials and the runs' records."""
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.records.manifest import RunManifest
 from rayfed_ssl.reports.sweep_results import TrialResult
 from tune.sweeps.definition.schema import Sweep
 from tune.sweeps.results.trial_results import best_of, scores_text, unit_of
 
 BEST = "best.yaml"
-
-RunSummary = Mapping[str, Any]
-"""run.json."""
 
 
 def chosen_by(sweep: Sweep, held_out: Sequence[int]) -> str:
@@ -61,64 +58,52 @@ def _counts(trials: Sequence[TrialResult]) -> str:
     return counted + (f": {shared} of {len(runs)} are those of other trials of equal settings." if shared else ".")
 
 
-def read_summaries(directory: Path, trials: Sequence[TrialResult]) -> list[RunSummary]:
-    """Read the records of a sweep's runs that are there and whole, each once."""
+def read_manifests(directory: Path, trials: Sequence[TrialResult]) -> list[RunManifest]:
+    """Read run.json of a sweep's runs, where it is there and whole, each once."""
     runs = dict.fromkeys(run for trial in trials for run in trial.runs)
-    return [summary for run in runs if (summary := _read(directory / run)) is not None]
+    return [manifest for run in runs if (manifest := _read(directory / run)) is not None]
 
 
-def _read(run: Path) -> RunSummary | None:
-    with suppress(OSError, ValueError):  # not started, or damaged, which resuming reports
-        summary = json.loads((run / "run.json").read_text())
-        return summary if isinstance(summary, dict) else None
+def _read(run: Path) -> RunManifest | None:
+    with suppress(ConfigError):  # not started, or damaged, which resuming reports
+        return RunManifest.read(run / "run.json")
     return None
 
 
-def held_out_samples(summaries: Sequence[RunSummary]) -> tuple[int, ...]:
+def held_out_samples(manifests: Sequence[RunManifest]) -> tuple[int, ...]:
     """Count the samples that the runs were scored on, one number for each dataset."""
-    counts = set()
-    for summary in summaries:
-        with suppress(LookupError, TypeError, ValueError):
-            counts.add(int(summary["data"]["test"]))
-    return tuple(sorted(counts))
+    return tuple(sorted({manifest.data.test for manifest in manifests}))
 
 
-def leak_warnings(summaries: Sequence[RunSummary]) -> list[str]:
+def leak_warnings(manifests: Sequence[RunManifest]) -> list[str]:
     """Warn of encoders that runs start from, directly or not, that may have been trained on the held-out samples."""
     warnings: dict[str, str] = {}
-    for summary in summaries:
-        with suppress(LookupError, TypeError):
-            fingerprint = summary["data"]["fingerprint"]
-            for file, theirs in _starts(summary):
-                if theirs is None:
-                    warnings[file] = f"{file} does not say what it was trained on"
-                elif theirs != fingerprint:
-                    warnings[file] = (
-                        f"{file} was not trained with the same samples held out: data, data.validation or seed differ"
-                    )
+    for manifest in manifests:
+        for file, theirs in _starts(manifest):
+            if theirs is None:
+                warnings[file] = f"{file} does not say what it was trained on"
+            elif theirs != manifest.data.fingerprint:
+                warnings[file] = (
+                    f"{file} was not trained with the same samples held out: data, data.validation or seed differ"
+                )
     return [f"{warning}; it may have seen the samples that settings are chosen by." for warning in warnings.values()]
 
 
-def _starts(summary: RunSummary) -> Iterator[tuple[str, str | None]]:
+def _starts(manifest: RunManifest | None) -> Iterator[tuple[str, str | None]]:
     """Follow what a run started from: each file, and the fingerprint of what it was trained on."""
     seen: set[str] = set()
-    while summary.get("start") is not None and (file := summary["start"]["file"]) not in seen:
+    while manifest is not None and manifest.start is not None and (file := manifest.start.file) not in seen:
         seen.add(file)
-        made = next((read for parent in list(Path(file).parents)[:3] if (read := _read(parent)) is not None), None)
-        yield file, None if made is None else made["data"]["fingerprint"]
-        summary = {} if made is None else made
+        manifest = next((read for parent in list(Path(file).parents)[:3] if (read := _read(parent)) is not None), None)
+        yield file, None if manifest is None else manifest.data.fingerprint
 
 
-def version_warnings(summaries: Sequence[RunSummary]) -> list[str]:
+def version_warnings(manifests: Sequence[RunManifest]) -> list[str]:
     """Say which packages had several versions while the runs were made."""
     versions: dict[str, set[str]] = {}
-    for summary in summaries:
-        with suppress(LookupError, TypeError, AttributeError):
-            for package, version in summary["versions"].items():
-                versions.setdefault(package, set()).add(str(version))
+    for manifest in manifests:
+        for package, version in manifest.versions.items():
+            versions.setdefault(package, set()).add(str(version))
     several = [f"{package} {' and '.join(sorted(each))}" for package, each in versions.items() if len(each) > 1]
-    return (
-        [f"The runs were made with several versions, whose results may differ: {', '.join(several)}."]
-        if several
-        else []
-    )
+    line = f"The runs were made with several versions, whose results may differ: {', '.join(several)}."
+    return [line] if several else []

@@ -13,7 +13,7 @@ from tune.sweeps.results.remarks import (
     BEST,
     held_out_samples,
     leak_warnings,
-    read_summaries,
+    read_manifests,
     remarks_of,
     version_warnings,
 )
@@ -27,7 +27,7 @@ def summarize_sweep(directory: SweepDirectory) -> SweepResults:
     sweep, record = directory.sweep, directory.record
     trials = read_results(directory, sweep)
     best, front = best_of(trials, sweep.goals), front_of(trials, sweep.goals)
-    runs = read_summaries(directory.path, trials)
+    runs = read_manifests(directory.path, trials)
     validated = sweep.selection == "validation"
     held_out = held_out_samples(runs) if validated else ()
     remarks = remarks_of(sweep, trials, held_out, record.finished is not None)
