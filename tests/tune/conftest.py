@@ -13,6 +13,8 @@ from tune.cli.app import app
 from tune.sweeps.execution.directory import SweepDirectory
 
 Cli = Callable[..., Result]
+Recipes = dict[str, Path]
+Finished = dict[str, tuple[Path, Result]]
 
 
 @pytest.fixture(scope="session")
@@ -23,7 +25,7 @@ def cli() -> Cli:
 
 
 @pytest.fixture(scope="session")
-def recipes(tiny: Callable[..., Config], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def recipes(tiny: Callable[..., Config], tmp_path_factory: pytest.TempPathFactory) -> Recipes:
     """Tiny recipes as files."""
     folder = tmp_path_factory.mktemp("recipes")
     paths = {name: folder / f"{name}.yaml" for name in ("flesd", "fedavg", "local")}
@@ -33,9 +35,7 @@ def recipes(tiny: Callable[..., Config], tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture(scope="session")
-def finished(
-    cli: Cli, recipes: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, tuple[Path, Result]]:
+def finished(cli: Cli, recipes: Recipes, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """Runs that the command line has made, with what it said."""
     folder, runs = tmp_path_factory.mktemp("runs"), {}
     for name in ("flesd", "local"):

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 
 from rayfed_ssl.config.recipes import recipe_names
 from rayfed_ssl.data.augmentation import VIEWS
@@ -16,10 +15,7 @@ from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models import ENCODERS
 from rayfed_ssl.objectives import OBJECTIVES
 from rayfed_ssl.records.run_record import RunRecord
-from tests.tune.conftest import Cli
-
-Finished = dict[str, tuple[Path, Result]]
-Recipes = dict[str, Path]
+from tests.tune.conftest import Cli, Finished, Recipes
 
 
 def test_a_run_prints_its_scores_bytes_and_where_its_record_is(finished: Finished):

@@ -1,16 +1,12 @@
 """`rayfed-ssl diagnose` on the command line."""
 
 import json
-from pathlib import Path
 
 import pytest
-from click.testing import Result
 
 from rayfed_ssl.reports.diagnose import FILE
-from tests.tune.conftest import Cli
+from tests.tune.conftest import Cli, Finished
 from tune.cli.diagnose import print_diagnosis
-
-Finished = dict[str, tuple[Path, Result]]
 
 
 def test_tables_are_printed_and_the_file_is_named(cli: Cli, finished: Finished):

@@ -5,13 +5,9 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 
 from rayfed_ssl.reports.rescoring import read_measurements
-from tests.tune.conftest import Cli
-
-Finished = dict[str, tuple[Path, Result]]
-Recipes = dict[str, Path]
+from tests.tune.conftest import Cli, Finished, Recipes
 
 
 def test_protocols_are_run_printed_and_appended(cli: Cli, finished: Finished):

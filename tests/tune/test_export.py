@@ -2,12 +2,8 @@
 
 from pathlib import Path
 
-from click.testing import Result
-
 from rayfed_ssl.export.encoder_file import read_export
-from tests.tune.conftest import Cli
-
-Finished = dict[str, tuple[Path, Result]]
+from tests.tune.conftest import Cli, Finished
 
 
 def test_export_prints_what_is_written(cli: Cli, finished: Finished, tmp_path: Path):

@@ -2,22 +2,19 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from click.testing import Result
 
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.run_record import RunRecord
+from tests.tune.conftest import Cli
 from tune.reproductions.reproduce import ReproductionRequest, reproduce
 from tune.sweeps.definition.trial_configs import run_of
 from tune.sweeps.execution.segments import run_segment
-
-Cli = Callable[..., Result]
 
 SMALL = {
     "data": {"name": "digits", "train_limit": 60, "test_limit": 30},

@@ -139,11 +139,7 @@ class SweepDirectory:
         write_atomically(self.path / "sweep.json", (self.record.model_dump_json(indent=1) + "\n").encode())
 
     def forget_last_failures(self) -> dict[str, str]:
-        """Drop the failures of the last generation, which no later point follows from, so that they are tried again.
-
-        Returns:
-            The others, by run and round, to be added to.
-        """
+        """Drop the failures of the last generation, which no later point follows from, and give the others."""
         record = self.record
         earlier = record.runs[: max(0, (len(record.points) - 1) // self.sweep.generation) * self.sweep.generation]
         names = {name for runs in earlier for name in runs}

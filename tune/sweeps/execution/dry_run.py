@@ -18,7 +18,6 @@ class SweepSize:
     Attributes:
         trials: How many; the points of a search that has not started are drawn at random.
         runs: How many different ones.
-        rounds: Of all runs.
         upper_bound: Whether early stopping may make that less.
         impossible: Trial -> why its settings cannot be run.
     """

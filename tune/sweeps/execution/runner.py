@@ -66,13 +66,6 @@ class Recorder:
             "started with, or start a new one; its runs are kept"
         )
 
-    def finish(self) -> None:
-        """Mark the sweep as finished."""
-        self.update()
-        if self._directory.record.finished is None:
-            self._directory.record.finished = datetime.now(UTC).isoformat(timespec="seconds")
-            self._directory.save()
-
 
 def run_sweep(
     directory: SweepDirectory,
@@ -135,7 +128,10 @@ def open_queue(directory: SweepDirectory, say: Say = lambda line: None) -> Itera
         on_change=recorder.update,
     )
     if search.finished:
-        recorder.finish()
+        recorder.update()
+        if directory.record.finished is None:
+            directory.record.finished = datetime.now(UTC).isoformat(timespec="seconds")
+            directory.save()
 
 
 @contextmanager

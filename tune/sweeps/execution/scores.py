@@ -18,7 +18,7 @@ def scores_after(
         directory: The run.
         names: Scores, or bytes.
         take: Of which encoder; None takes the global one, or the clients' mean.
-        round: Which.
+        round: The round.
         whole: Whether the run must be finished, scores included.
 
     Returns:

@@ -42,11 +42,7 @@ def write_rows(rows: Sequence[Row], path: Path) -> None:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Read the table.
-
-    Raises:
-        ConfigError: There is none, or it is damaged.
-    """
+    """Read the table; a ConfigError if there is none, or it is damaged."""
     try:
         rows: list[Row] = pq.read_table(path).to_pylist()
         if rows and not set(rows[0]) >= COLUMNS:

@@ -47,7 +47,6 @@ class SweepStatus:
 
     Attributes:
         running: Whether a process of this machine runs it; null where that cannot be found out.
-        finished: When it ended.
         trials: How many it has in all.
         states: State -> number of trials; those that are not chosen yet are waiting.
         started_trials: Trials that have started and not ended.
@@ -95,11 +94,7 @@ def print_status(path: Path, as_json: bool) -> None:
 
 
 def status_of(path: Path) -> SweepStatus:
-    """Read how far a sweep is.
-
-    Raises:
-        ConfigError: There is no sweep, or its files are damaged.
-    """
+    """Read how far a sweep is."""
     directory = SweepDirectory.open(path)
     sweep, record = directory.sweep, directory.record
     trials = read_results(directory, sweep)
