@@ -133,15 +133,13 @@ class Inheritance(StrictModel):
     take: Annotated[tuple[str, ...], Field(strict=False)]
 
 
-def _seeds(entry: Any) -> Any:
-    return tuple(range(entry)) if isinstance(entry, int) and not isinstance(entry, bool) else entry
-
-
 SCORES = Annotated[
     tuple[str, ...], Field(strict=False), BeforeValidator(lambda entry: (entry,) if isinstance(entry, str) else entry)
 ]
 SEED_LIST = Annotated[
-    tuple[Annotated[int, Field(ge=0, lt=2**63)], ...], Field(strict=False, min_length=1), BeforeValidator(_seeds)
+    tuple[Annotated[int, Field(ge=0, lt=2**63)], ...],
+    Field(strict=False, min_length=1),
+    BeforeValidator(lambda entry: tuple(range(entry)) if type(entry) is int else entry),
 ]
 
 

@@ -91,10 +91,6 @@ class Trial:
         """Names of the runs' directories, in the order of seeds."""
         return [run.name for run in self.runs.values()]
 
-    def fail(self, reason: str) -> None:
-        """End without a result."""
-        self.state, self.reason = "failed", reason
-
 
 class Search:
     """Gives segments to be run, takes their outcomes, and chooses what to try next.
@@ -151,7 +147,7 @@ class Search:
         try:
             trial.runs = {seed: run_of(self.sweep, trial.point, seed) for seed in self.sweep.seeds}
         except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
-            trial.fail("; ".join(str(error).splitlines()) or type(error).__name__)
+            trial.state, trial.reason = "failed", "; ".join(str(error).splitlines()) or type(error).__name__
         return trial
 
     def done(self, segment: Segment, outcome: Outcome) -> None:
@@ -237,7 +233,7 @@ class Generation:
         if trial.failures:
             alike = len({outcome.failure for outcome in outcomes.values()}) == 1
             reasons = [reason if alike else f"seed {seed}: {reason}" for seed, reason in trial.failures.items()]
-            trial.fail("; ".join(dict.fromkeys(reasons)))
+            trial.state, trial.reason = "failed", "; ".join(dict.fromkeys(reasons))
             return
         if trial.has_first_run and self._level == 0:
             return
