@@ -1,9 +1,11 @@
 """Weighted means of weights: one order of summation, whoever computes them and however many threads it takes."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,7 +16,7 @@ from rayfed_ssl.trees import Weights
 PIECE = 1 << 17
 """Numbers that are summed at once: a piece of the sum and of a summand in float64 stay in the processors' caches."""
 
-SMALL = 1 << 14
+SMALL = 1 << 16
 """Fewer numbers take less time than the calls that add them: such tensors are joined."""
 
 MAX_WAITING = 8
@@ -25,6 +27,9 @@ MAX_WAITING_BYTES = 1 << 28
 
 THREADS = min(4, os.cpu_count() or 1)
 """Threads that sum; clients wait for the server then, so their cores are free. All is elementwise: no bit depends on it."""
+
+JOBS_PER_THREAD = 2
+"""Pieces from which another thread saves more time than it takes."""
 
 _waiting_bytes = MAX_WAITING_BYTES
 
@@ -59,17 +64,16 @@ class _Block:
     total: Tensor
     joined: Tensor
 
-    def add(self, terms: Sequence[tuple[float, Weights]], is_begun: bool) -> None:
-        """Add factor times weights, in the order given, or begin with the first."""
-        for start in range(0, len(self.total), PIECE):
-            total = self.total[start : start + PIECE]
-            scaled = torch.empty_like(total)
-            for number, (factor, weights) in enumerate(terms):
-                values = self._values(weights)[start : start + PIECE]
-                if is_begun or number:
-                    total.add_(scaled.copy_(values).mul_(factor))
-                else:
-                    total.copy_(values).mul_(factor)
+    def add(self, terms: Sequence[tuple[float, Weights]], is_begun: bool, start: int) -> None:
+        """Add factor times weights to the piece at `start`, in the order given, or begin with the first."""
+        total = self.total[start : start + PIECE]
+        scaled = torch.empty_like(total)
+        for number, (factor, weights) in enumerate(terms):
+            values = self._values(weights)[start : start + PIECE]
+            if is_begun or number:
+                total.add_(scaled.copy_(values).mul_(factor))
+            else:
+                total.copy_(values).mul_(factor)
 
     def _values(self, weights: Weights) -> Tensor:
         if len(self.names) == 1:
@@ -117,21 +121,22 @@ class WeightedMean:
         if self._form is None or self._total <= 0:
             raise ValueError("there is nothing to average: no client sent weights with a positive factor")
         self._add_up()
-        mean: Weights = {}
-        with compute_threads(THREADS):
-            for block in self._blocks:
-                for name, part in zip(block.names, block.total.split(block.sizes), strict=True):
-                    dtype, shape, device = self._form[name]
-                    mean[name] = torch.empty(shape, dtype=dtype, device=device)
-                    _divide(part, self._total, mean[name].view(-1))
-        return {name: mean[name] for name in self._form}
+        mean = {
+            name: torch.empty(shape, dtype=dtype, device=device) for name, (dtype, shape, device) in self._form.items()
+        }
+        _side_by_side([partial(_divide, block, self._total, mean) for block in self._blocks])
+        return mean
 
     def _add_up(self) -> None:
         assert self._form is not None, "something was added"
         is_begun, self._blocks = bool(self._blocks), self._blocks or _blocks(self._form)
-        with compute_threads(THREADS):
-            for block in self._blocks:
-                block.add(self._waiting, is_begun)
+        _side_by_side(
+            [
+                partial(block.add, self._waiting, is_begun, start)
+                for block in self._blocks
+                for start in range(0, len(block.total), PIECE)
+            ]
+        )
         self._waiting, self._bytes_left = [], _waiting_bytes
 
 
@@ -160,11 +165,25 @@ def _blocks(form: Form) -> list[_Block]:
     return blocks
 
 
-def _divide(total: Tensor, by: float, mean: Tensor) -> None:
-    """Turn a sum into a mean of the summands' type, rounded to the nearest."""
-    for part, values in zip(total.split(PIECE), mean.split(PIECE), strict=True):
-        part.div_(by)
-        values.copy_(part if values.dtype.is_floating_point else part.round_())
+def _divide(block: _Block, by: float, mean: Weights) -> None:
+    """Turn a block's sums into means of the summands' type, rounded to the nearest."""
+    for name, total in zip(block.names, block.total.split(block.sizes), strict=True):
+        for part, values in zip(total.split(PIECE), mean[name].view(-1).split(PIECE), strict=True):
+            part.div_(by)
+            values.copy_(part if values.dtype.is_floating_point else part.round_())
+
+
+def _side_by_side(jobs: Sequence[Callable[[], None]]) -> None:
+    """Run jobs in threads that wait without computing, unlike torch's own, which take the cores of other processes."""
+    threads = min(THREADS, len(jobs) // JOBS_PER_THREAD)
+    with compute_threads(1):
+        if threads < 2:
+            for job in jobs:
+                job()
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                for done in [pool.submit(job) for job in jobs]:
+                    done.result()
 
 
 def weighted_mean(weighted: Iterable[tuple[float, Weights]]) -> Weights:
