@@ -6,7 +6,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.config.sections import BITS, Engine
@@ -118,6 +118,7 @@ class RunManifest(_Model):
     checkpoints: str | None
     faults: list[dict[str, int | float | str | None]]
     rounds: list[RoundEntry]
+    _earlier: list[str] = PrivateAttr(default_factory=list)  # the lines of all rounds but the last, which still grows
 
     @classmethod
     def read(cls, file: Path) -> "RunManifest":
@@ -143,7 +144,9 @@ class RunManifest(_Model):
         head = self.model_copy(update={"rounds": []}).model_dump_json(indent=1)
         if not self.rounds:
             return head
-        rounds = ",\n  ".join(entry.model_dump_json() for entry in self.rounds)
+        del self._earlier[len(self.rounds) - 1 :]  # after `RunRecord.truncate`
+        self._earlier += [entry.model_dump_json() for entry in self.rounds[len(self._earlier) : -1]]
+        rounds = ",\n  ".join([*self._earlier, self.rounds[-1].model_dump_json()])
         return head.replace('\n "rounds": []', f'\n "rounds": [\n  {rounds}\n ]')
 
 
