@@ -7,12 +7,12 @@
 Symbols: N labeled samples, d feature width, K classes, B batch. Batch-norm uses each batch's statistics, as in SwAV's code.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -38,28 +38,17 @@ class FineTuning:
 
     head: Literal["mlp", "linear"] = "mlp"
     optimizer: Literal["adam", "sgd"] = "adam"
-    lr: float = 1e-3
-    head_lr: float | None = None
+    lr: Annotated[float, Field(gt=0)] = 1e-3
+    head_lr: Annotated[float | None, Field(gt=0)] = None
     momentum: float = 0.9
     weight_decay: float = 0.0
-    batch: int = 128
-    epochs: int = 100
+    batch: Annotated[int, Field(ge=2)] = 128
+    epochs: Annotated[int, Field(ge=1)] = 100
     milestones: tuple[int, ...] = ()
-    decay: float = 0.1
+    decay: Annotated[float, Field(gt=0)] = 0.1
     augment: bool = True
 
     def __post_init__(self) -> None:
-        rates = (self.lr, self._head_lr, self.decay)
-        if min(rates) <= 0 or self.batch < 2 or self.epochs < 1:
-            raise ValueError(
-                "fine-tuning needs lr, head_lr and decay above 0, batch of at least 2 and epochs of at least 1, got "
-                f"{self.lr}, {self.head_lr}, {self.decay}, {self.batch}, {self.epochs}"
-            )
-        if not all(map(math.isfinite, (*rates, self.momentum, self.weight_decay))):
-            raise ValueError(
-                "fine-tuning needs finite lr, head_lr, decay, momentum and weight_decay, got "
-                f"{(*rates, self.momentum, self.weight_decay)}"
-            )
         if self.optimizer == "adam" and self.momentum != FineTuning.momentum:
             raise ValueError("momentum has no meaning for fine-tuning with adam: remove it or take optimizer=sgd")
 

@@ -29,8 +29,6 @@ def knn_accuracy(
     `train` is [N, d], `test` [M, d], labels int64 in 0..K-1. A tie goes to the lowest label.
     """
     check_labeled(train, train_labels, test, test_labels, num_classes=num_classes)
-    if neighbors < 1 or temperature <= 0:
-        raise ValueError(f"neighbors and temperature must be above 0, got {neighbors} and {temperature}")
     bank = F.normalize(train, dim=1)
     correct = 0
     for features, labels in zip(F.normalize(test, dim=1).split(CHUNK), test_labels.split(CHUNK), strict=True):

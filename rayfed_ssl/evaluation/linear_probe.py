@@ -6,12 +6,12 @@ The gradient is written out instead of autograd: 60 epochs on 10,000 x 512 take 
 Symbols: N training samples, M test samples, d feature width, K classes, B batch.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -48,28 +48,18 @@ class LinearProbe:
     """
 
     optimizer: Literal["sgd", "adam"] = "sgd"
-    lr: float = 0.03
+    lr: Annotated[float, Field(gt=0)] = 0.03
     momentum: float = 0.9
     weight_decay: float = 0.0
-    batch: int = 256
-    epochs: int = 60
+    batch: Annotated[int, Field(ge=1)] = 256
+    epochs: Annotated[int, Field(ge=1)] = 60
     milestones: tuple[int, ...] = (30, 50)
-    decay: float = 0.1
+    decay: Annotated[float, Field(gt=0)] = 0.1
     init_std: float = 0.01
     standardize: bool = False
     shuffle: bool = True
 
     def __post_init__(self) -> None:
-        rates = (self.lr, self.decay, self.momentum, self.weight_decay, self.init_std)
-        if min(self.lr, self.decay) <= 0 or min(self.batch, self.epochs) < 1:
-            raise ValueError(
-                "the linear probe needs lr and decay above 0, batch and epochs of at least 1, got "
-                f"{self.lr}, {self.decay}, {self.batch}, {self.epochs}"
-            )
-        if not all(map(math.isfinite, rates)):
-            raise ValueError(
-                f"the linear probe needs finite lr, decay, momentum, weight_decay and init_std, got {rates}"
-            )
         if self.optimizer == "adam" and self.momentum != LinearProbe.momentum:
             raise ValueError("momentum has no meaning for a linear probe with adam: remove it or take optimizer=sgd")
 

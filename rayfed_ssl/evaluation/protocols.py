@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import torch
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from torch import Tensor
 
 from rayfed_ssl.data.datasets import DATASETS, open_dataset
@@ -95,8 +95,8 @@ def _owners(protocol: Protocol) -> Iterator[tuple[str, tuple[str | None, Any]]]:
 class Neighbors(Protocol):
     """Vote of the nearest training samples, weighted exp(cosine / temperature)."""
 
-    neighbors: int = 200
-    temperature: float = 0.1
+    neighbors: Annotated[int, Field(ge=1)] = 200
+    temperature: Annotated[float, Field(gt=0)] = 0.1
 
     def measure(self, subject: Subject) -> Mapping[str, float]:
         """Compute the accuracy as "knn"; there are no epochs, so there is no best one."""

@@ -94,13 +94,9 @@ def test_what_is_no_feature_matrix_is_refused() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"train_labels": torch.tensor([0, 1, 2])}, r"train needs .* got \[4, 3\] and \[3\]"),
-        ({"test": torch.zeros(0, 3), "test_labels": torch.zeros(0, dtype=torch.int64)}, "test needs .* at least 1"),
-        ({"train_labels": torch.tensor([2, 2, 2, 2])}, "all 4 training labels are 2"),
         ({"train_labels": torch.tensor([0, 1, 3, 0])}, r"train labels must lie in 0\.\.2, got 0\.\.3"),
         ({"test_labels": torch.tensor([-1, 0])}, r"test labels must lie in 0\.\.2, got -1\.\.0"),
         ({"test": torch.full((2, 3), float("nan"))}, "test features are not finite: the encoder diverged"),
-        ({"test": torch.zeros(2, 5)}, "differ in width: 3 and 5"),
     ],
 )
 def test_inputs_that_do_not_fit_are_refused(change: dict[str, Tensor], message: str) -> None:

@@ -158,14 +158,7 @@ def test_one_test_sample_and_classes_without_samples_are_allowed() -> None:
     assert fit(SHORT, num_classes=9).last > 0.5
 
 
-def test_single_class_bad_settings_and_divergence_are_refused() -> None:
-    train, ones = blobs(6, 1)[0], torch.ones(6, dtype=torch.int64)
-    with pytest.raises(ValueError, match="all 6 training labels are 1: an accuracy needs at least two classes"):
-        LinearProbe().fit(train, ones, train, ones, num_classes=3, generator=seeded())
-    with pytest.raises(
-        ValueError, match=r"lr and decay above 0, batch and epochs of at least 1, got 0\.03, 0\.1, 256, 0"
-    ):
-        LinearProbe(epochs=0)
+def test_divergence_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^the linear probe diverged at learning rate 1e\+30: lower it$"):
         fit(replace(SHORT, lr=1e30, weight_decay=1.0))
 
