@@ -12,12 +12,7 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.ledger import Direction
 from rayfed_ssl.engine.local_executor import LocalExecutor
-from rayfed_ssl.engine.round_loop import (
-    Executor,
-    Observer,
-    RunPlan,
-    run_rounds,
-)
+from rayfed_ssl.engine.round_loop import Executor, Observer, RunPlan, run_rounds
 from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.records.resume_point import state_to_resume
 from rayfed_ssl.records.run_record import RunRecord

@@ -7,15 +7,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from rayfed_ssl.config.choices import (
-    METHOD,
-    OBJECTIVE,
-    MethodField,
-    ObjectiveField,
-    PartitionField,
-    Section,
-    plain,
-)
+from rayfed_ssl.config.choices import METHOD, OBJECTIVE, MethodField, ObjectiveField, PartitionField, Section, plain
 from rayfed_ssl.config.recipes import SCALAR_MEANS, apply_override, read_recipe
 from rayfed_ssl.config.sections import Clients, Data, Engine, Evaluation, ModelChoice, Training
 from rayfed_ssl.config.strict import explain
@@ -185,6 +177,3 @@ def _check_method(config: Config) -> None:
         )
     if objective.needs_labels and method.needs_public:
         raise ConfigError(f"{name} compares representations: a supervised objective has none, take objective=simclr")
-
-
-__all__ = ["Config", "ConfigError", "Engine", "validate"]

@@ -189,9 +189,6 @@ def read_export(path: Path | str) -> Export:
 def load_encoder(path: Path | str, device: torch.device | str = "cpu") -> LoadedEncoder:
     """Load an exported encoder as a module in evaluation mode, float32, laid out in memory as evaluation does.
 
-        encoder = load_encoder("encoder.safetensors")
-        features = encoder(encoder.normalize(images))  # uint8 [N, C, S, S] to float32 [N, feature_dim]
-
     Raises:
         ConfigError: As in `read_export`, or weights that do not fit the architecture.
     """

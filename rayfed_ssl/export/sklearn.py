@@ -1,12 +1,4 @@
-"""Exported encoders as steps of scikit-learn pipelines.
-
-    from rayfed_ssl.export.sklearn import EncoderTransformer
-
-    pipeline = make_pipeline(EncoderTransformer("encoder.safetensors"), StandardScaler(), LogisticRegression())
-    pipeline.fit(images, labels)
-
-Images are uint8 arrays.
-"""
+"""Exported encoders as steps of scikit-learn pipelines."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +13,7 @@ from rayfed_ssl.models.precision import choose_precision
 
 
 class EncoderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Turns images into the features of an exported encoder; fitting learns nothing.
+    """Turns uint8 images into the features of an exported encoder; fitting learns nothing.
 
     Features are float32 and have the bits that evaluation computes in float32 with the same batch and threads. A pickled
     transformer holds the path, not the weights.

@@ -1,7 +1,7 @@
 """Trees in safetensors files: named tensors, and their structure as JSON in the header.
 
 Nothing that is loaded is executed, and any safetensors library reads the tensors. Files are written from the tensors'
-own memory; the library's `save` would copy them three times.
+own memory, into directories and buckets alike; the library's `save`, which a bucket needs, takes twice their bytes.
 """
 
 import dataclasses
