@@ -24,7 +24,7 @@ from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.runs import Result
 from rayfed_ssl.storage.checkpoints import CheckpointError
 from rayfed_ssl.testing.trial import play
-from rayfed_ssl.trees import digest
+from rayfed_ssl.trees import digest, nbytes
 from tests.stopping import Stop, StopAt
 
 Tiny = Callable[..., Config]
@@ -81,14 +81,10 @@ def test_every_round_has_its_metrics_and_scores(whole: Result):
 
 
 def test_the_ledger_adds_up(whole: Result):
-    weights = sum(row["bytes"] for row in whole.record.ledger)
+    weights = nbytes(whole.encoder("client-0").weights)
     assert whole.bytes("up") == 0
-    assert whole.bytes("down") == whole.bytes() == weights == 3 * len_of_weights(whole)
+    assert whole.bytes("down") == whole.bytes() == 3 * weights
     assert {row["round"] for row in whole.record.ledger} == {1}  # later, clients go on from their own models
-
-
-def len_of_weights(result: Result) -> int:
-    return sum(value.nbytes for value in result.encoder("client-0").weights.values())
 
 
 def test_the_final_encoders_are_those_of_the_last_round(whole: Result):
@@ -109,6 +105,21 @@ def test_the_written_configuration_repeats_the_run(whole: Result, tmp_path: Path
 def copy(whole: Result, tmp_path: Path) -> Path:
     """A copy of the undisturbed run, to be damaged."""
     return Path(shutil.copytree(whole.directory, tmp_path / "run"))
+
+
+@pytest.fixture(scope="module")
+def unscored(whole: Result, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run, stopped before its last round is scored."""
+    directory = tmp_path_factory.mktemp("runs") / "unscored"
+    with pytest.raises(Stop):
+        run(whole.record.config(), directory, observer=StopAt("on_evaluations", 2))
+    return directory
+
+
+@pytest.fixture
+def stopped(unscored: Path, tmp_path: Path) -> Path:
+    """A copy of the stopped run, to be damaged."""
+    return Path(shutil.copytree(unscored, tmp_path / "run"))
 
 
 HOOKS = ["on_round", "on_client", "on_server", "on_round_end", "on_evaluations", "on_evaluated"]
@@ -294,20 +305,12 @@ def test_an_automatic_precision_must_be_what_it_was(whole: Result, copy: Path, m
 def test_a_replayed_step_gives_the_bits_that_were_uploaded(tiny: Tiny, tmp_path: Path):
     config = tiny("fedavg", "method.parts.batch_norm=local")
     result = run(config, tmp_path / "run")
+    losses = {r["participant"]: r["value"] for r in result.record.metrics if (r["round"], r["name"]) == (2, "loss")}
     last = play(Federation.open(config))[-1]
     for client_id, upload in last.uploads.items():
         again = replay(result.directory, 2, client_id)
         assert digest(again.upload) == digest(upload)
-        assert again.metrics["loss"] == metric(result, 2, client_id, "loss")
-
-
-def metric(result: Result, round: int, client_id: int, name: str) -> float:
-    (value,) = [
-        row["value"]
-        for row in result.record.metrics
-        if (row["round"], row["participant"], row["name"]) == (round, f"client-{client_id}", name)
-    ]
-    return float(value)
+        assert again.metrics["loss"] == losses[f"client-{client_id}"]
 
 
 def test_a_step_that_failed_fails_again_when_it_is_replayed(tiny: Tiny, tmp_path: Path):
@@ -363,15 +366,13 @@ def test_states_of_another_run_are_refused(tiny, tmp_path):
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda file: file.write_bytes(b"PAR1")], ids=["missing", "damaged"])
-def test_a_round_whose_rows_are_lost_is_computed_again(whole: Result, tmp_path: Path, damage: Any):
-    with pytest.raises(Stop):
-        run(whole.record.config(), tmp_path / "run", observer=StopAt("on_evaluations", 2))
-    damage(tmp_path / "run" / "tables" / "metrics-000003.parquet")
+def test_a_round_whose_rows_are_lost_is_computed_again(whole: Result, stopped: Path, damage: Any):
+    damage(stopped / "tables" / "metrics-000003.parquet")
     with pytest.raises(ConfigError, match=r"is damaged \(.*\): `rayfed-ssl resume` computes"):
-        RunRecord.open(tmp_path / "run")
+        RunRecord.open(stopped)
     with pytest.warns(RuntimeWarning, match="resuming from round 1, .* the record is whole up to round 1"):
-        resume(tmp_path / "run")
-    assert facts(tmp_path / "run") == facts(whole.directory)
+        resume(stopped)
+    assert facts(stopped) == facts(whole.directory)
 
 
 def test_a_lost_table_is_written_again_where_the_first_checkpoint_is_kept(tiny: Tiny, tmp_path: Path):
@@ -402,10 +403,8 @@ def test_a_round_that_run_json_lost_is_computed_again(whole: Result, copy: Path)
     assert facts(copy) == facts(whole.directory)
 
 
-def test_a_damaged_state_of_the_last_round_is_computed_again(whole: Result, tmp_path: Path):
-    with pytest.raises(Stop):
-        run(whole.record.config(), tmp_path / "run", observer=StopAt("on_evaluations", 2))
-    (tmp_path / "run" / "checkpoints" / "client-000001-000002.safetensors").write_bytes(b"")
+def test_a_damaged_state_of_the_last_round_is_computed_again(whole: Result, stopped: Path):
+    (stopped / "checkpoints" / "client-000001-000002.safetensors").write_bytes(b"")
     with pytest.warns(RuntimeWarning, match=r"resuming from round 1, .*client-000001-000002\.safetensors is damaged"):
-        resume(tmp_path / "run")
-    assert facts(tmp_path / "run") == facts(whole.directory)
+        resume(stopped)
+    assert facts(stopped) == facts(whole.directory)

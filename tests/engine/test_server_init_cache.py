@@ -22,7 +22,6 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Method
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.records.manifest import settings_sha256
-from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.trees import digest
 
 Tiny = Callable[..., Config]
@@ -165,17 +164,6 @@ def test_a_damaged_state_is_made_anew(begin, tmp_path: Path):
     assert begin() == (0, expected)
 
 
-def test_what_is_read_is_what_was_kept(begin, tmp_path: Path):
-    """A start with another content and the digest of that is believed: it was not trained again behind our back."""
-    begin()
-    (path,) = cached(tmp_path)
-    state = checkpoints.read_file(path)
-    state.aligned.features.zero_()
-    stored = checkpoints.store(state, path.parent, path.stem)
-    path.with_suffix(".json").write_text(json.dumps({"sha256": stored.sha256}))
-    assert begin() == (0, digest(state))
-
-
 def test_a_start_says_what_it_was_made_from_and_leaves_no_draft(begin, tmp_path: Path):
     begin()
     (path,) = cached(tmp_path)
@@ -225,15 +213,9 @@ PROCESS = """
 import sys
 import torch
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.server_init_cache import first_state
 from rayfed_ssl.trees import digest
-
-class Counting(Federation):
-    begun = 0
-    def init_server(self):
-        self.begun += 1
-        return super().init_server()
+from tests.engine.test_server_init_cache import Counting
 
 torch.set_num_threads(1)
 federation = Counting.open(Config.load(sys.argv[1]))
