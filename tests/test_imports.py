@@ -12,6 +12,7 @@ import pytest
 import rayfed_ssl
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
+from tests.conftest import tiny_tree
 
 ALL_OF_IT = """
 import importlib, pkgutil, sys
@@ -22,18 +23,7 @@ for name in names:
     importlib.import_module(name)
 """
 
-TINY = {
-    "rounds": 1,
-    "method": {"name": "fedavg"},
-    "objective": {"name": "byol", "hidden": 32},
-    "data": {"name": "digits", "train_limit": 60, "test_limit": 30},
-    "partition": {"name": "iid"},
-    "clients": {"number": 2},
-    "model": {"encoder": "cnn", "projection_dim": 16},
-    "training": {"epochs": 1, "batch": 16},
-    "evaluation": {"linear": {"epochs": 1}},
-    "engine": {"trackers": [], "device": "cpu"},
-}
+TINY = tiny_tree("fedavg") | {"rounds": 1, "objective": {"name": "byol", "hidden": 32}}
 
 A_CLIENT = f"""
 import torch

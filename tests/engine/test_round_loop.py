@@ -85,7 +85,6 @@ def test_a_score_that_is_on_record_is_not_made_again(open_tiny: Open, tmp_path: 
 
 def test_an_executor_that_has_forgotten_everything_reads_it_from_disk(open_tiny: Open, tmp_path: Path):
     federation = open_tiny("local")
-    plan = RunPlan(2, federation.cohort, 0, tmp_path)
 
     class Forgetful(LocalExecutor):
         """Loses its memory before every step."""

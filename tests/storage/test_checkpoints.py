@@ -95,10 +95,7 @@ def test_a_missing_file_is_named(tmp_path: Path):
 
 
 STRANGE = {
-    "foreign": (
-        {"class": "os:system", "fields": {}},
-        "states of rayfed_ssl and .* only, got os:system",
-    ),
+    "foreign": ({"class": "os:system", "fields": {}}, "states of rayfed_ssl and .* only, got os:system"),
     "foreign with our prefix": ({"class": "rayfed_ssl_evil:X", "fields": {}}, "states of rayfed_ssl and"),
     "function": ({"class": "rayfed_ssl.trees:digest", "fields": {}}, "dataclasses only"),
     "imported class": ({"class": "rayfed_ssl.storage.checkpoints:LocalDirectory", "fields": {}}, "dataclasses only"),
