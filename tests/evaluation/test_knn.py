@@ -55,21 +55,6 @@ def test_votes_are_the_definitions_up_to_one_factor_a_sample() -> None:
     torch.testing.assert_close(got * similarity[:, :1].mul(10).exp(), expected, rtol=1e-12, atol=0)
 
 
-def test_one_hot_features_are_classified_perfectly() -> None:
-    labels = torch.arange(60) % 4
-    features = torch.eye(4)[labels]
-    assert knn_accuracy(features, labels, features[:11], labels[:11], num_classes=4, neighbors=10) == 1.0
-
-
-def test_noise_is_classified_by_chance() -> None:
-    generator = torch.Generator().manual_seed(0)
-    train, test = torch.randn(2000, 16, generator=generator), torch.randn(2000, 16, generator=generator)
-    train_labels = torch.randint(4, (2000,), generator=generator)
-    test_labels = torch.randint(4, (2000,), generator=generator)
-    accuracy = knn_accuracy(train, train_labels, test, test_labels, num_classes=4)
-    assert accuracy == pytest.approx(0.25, abs=0.04)  # four standard deviations of 2,000 coin tosses
-
-
 def test_length_low_temperatures_and_too_many_neighbors_do_not_matter() -> None:
     train, train_labels = blobs(30, spread=1.5, seed=1)
     test, test_labels = blobs(50, spread=1.5, seed=2)
