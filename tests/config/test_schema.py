@@ -41,7 +41,7 @@ MISTAKES = {
     "method.temperature=-1": "method.temperature must be above 0, got -1.0",
     "method.momentum=1.5": "method.momentum must lie between 0 and 1, got 1.5",
     "method.keep=2 method.upload=similarities": "method.keep is a fraction of at most 1, got 2",
-    "evaluation.linear.lr=-1": "evaluation.linear: the linear probe needs lr and decay above 0",
+    "evaluation.linear.lr=-1": "evaluation.linear.lr: input should be greater than 0, got -1",
     "rounds": "an override looks like key=value, got 'rounds'",
     "=3": "an override looks like key=value, got '=3'",
     "seed.x=3": "cannot set seed.x: seed holds 0, which has no fields",
