@@ -4,8 +4,6 @@ import torch
 from rayfed_ssl.models import build_model, precision
 from rayfed_ssl.models.precision import Precision, autocast, choose_precision, prepare
 
-torch.set_num_threads(1)
-
 
 def pretend(monkeypatch: pytest.MonkeyPatch, *flags: str) -> None:
     monkeypatch.setattr(precision, "cpu_flags", lambda: frozenset(flags))
