@@ -12,18 +12,13 @@ from torchvision.transforms.v2 import functional as tv
 from rayfed_ssl.data import augmentation as views
 from rayfed_ssl.data.augmentation import PROBE_VIEW, VIEWS, ViewRecipe, augment, normalize, rotate_quarter_turns
 from rayfed_ssl.data.color import blend_, blur, jitter_, jitter_factors, shift_hue_, solarize
-
-torch.set_num_threads(1)
+from tests.tensors import seeded
 
 ROUNDING = {"rtol": 0, "atol": 2e-6}  # a handful of float32 roundings of values up to 1
 CHAINED = {"rtol": 0, "atol": 2e-5}  # the same through several steps, or through positions of up to 60 pixels
 KS_BOUND = 2.23  # times sqrt(1/n + 1/m): a two-sample Kolmogorov-Smirnov distance exceeds it once in 10^4
 Z_BOUND = 6.0  # standard errors: exceeded once in 5e8 comparisons, of which there are some 10^4
 RAW = ViewRecipe(mean=(0.0,), std=(1.0,))
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def pixels(*shape: int) -> Tensor:

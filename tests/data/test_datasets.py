@@ -14,6 +14,7 @@ import pytest
 
 from rayfed_ssl.data.datasets import DATASETS, open_dataset
 from tests.data.pictures import RNG, channels_first, pictures, png, save, write_folder
+from tests.data.processes import run_together
 
 
 def write_cifar(root, name, monkeypatch):
@@ -147,16 +148,8 @@ sys.stdin.readline()
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="what is mapped is read from Linux's /proc")
 def test_processes_that_open_at_once_decode_once_and_map_one_file(tmp_path):
     write_folder(tmp_path / "pictures", LAYOUT)
-    command = [sys.executable, "-c", PROCESS, tmp_path / "pictures", tmp_path / "stores"]
-    pipe = subprocess.PIPE
-    children = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(3)]
-    assert [child.stdout.readline() for child in children] == ["ready\n"] * 3
-    for child in children:
-        child.stdin.write("\n")
-        child.stdin.flush()
-    answers = [child.stdout.readline().split() for child in children]
-    for child in children:
-        child.communicate("\n", timeout=300)
+    ready, answers = run_together(PROCESS, tmp_path / "pictures", tmp_path / "stores")
+    assert ready == ["ready\n"] * 3
     assert sorted(int(decoded) for decoded, *_ in answers) == [0, 0, 2]  # train and test, by one of them
     assert {len(answer) for answer in answers} == {3}
     assert len({(path, inode) for _, path, inode in answers}) == 1

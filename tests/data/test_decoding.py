@@ -103,17 +103,13 @@ def test_parquet_directories_that_are_none_or_several_are_errors(tmp_path, opene
         opened("parquet", path=tmp_path / "torn")
 
 
-def test_files_of_any_name_beside_a_test_file_are_trained_on(tmp_path, opened):
-    parquet(tmp_path / "photos.parquet", [png(p) for p in pictures(3, 4, 4)], [0, 1, 0])
+def test_files_of_any_name_beside_a_test_file_are_trained_on_and_it_is_not(tmp_path, opened):
     parquet(tmp_path / "test.parquet", [png(p) for p in pictures(2, 4, 4)], [1, 1])
-    dataset = opened("parquet", path=tmp_path)
-    assert (dataset.train.labels.tolist(), dataset.test.labels.tolist()) == ([0, 1, 0], [1, 1])
-
-
-def test_a_test_file_alone_is_not_trained_on(tmp_path, opened):
-    parquet(tmp_path / "test.parquet", [png(pictures(1, 4, 4)[0])], [0])
     with pytest.raises(ValueError, match=r"no training file \(train\*\.parquet\)"):
         opened("parquet", path=tmp_path)
+    parquet(tmp_path / "photos.parquet", [png(p) for p in pictures(3, 4, 4)], [0, 1, 0])
+    dataset = opened("parquet", path=tmp_path)
+    assert (dataset.train.labels.tolist(), dataset.test.labels.tolist()) == ([0, 1, 0], [1, 1])
 
 
 def test_pictures_of_unequal_size_need_a_size_and_are_cut_from_the_center(tmp_path, opened):
@@ -149,12 +145,9 @@ def test_gray_pictures_stay_gray_unless_one_is_colored(tmp_path, opened):
     save(tmp_path / "a/red.png", png(np.full((5, 5, 3), (255, 0, 0), np.uint8)))
     assert opened("folder", path=tmp_path, test_fraction=0.5).train.shape == (3, 5, 5)
     assert opened("folder", path=tmp_path, test_fraction=0.5, channels=1).train.shape == (1, 5, 5)
-
-
-def test_a_colored_test_picture_colors_the_training_pictures_too(tmp_path, opened):
-    save(tmp_path / "train/a/1.png", png(pictures(1, 5, 5)[0]))
-    save(tmp_path / "test/a/1.png", png(pictures(1, 5, 5, 3)[0]))
-    assert opened("folder", path=tmp_path).train.shape == (3, 5, 5)
+    save(tmp_path / "splits/train/a/1.png", png(gray))
+    save(tmp_path / "splits/test/a/1.png", png(pictures(1, 5, 5, 3)[0]))
+    assert opened("folder", path=tmp_path / "splits").train.shape == (3, 5, 5)  # a colored test picture colors both
 
 
 @pytest.mark.filterwarnings("error")

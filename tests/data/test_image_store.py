@@ -1,6 +1,4 @@
 import pickle  # noqa: TID251  # Ray pickles what it sends: the test is about that
-import subprocess
-import sys
 import threading
 import timeit
 from pathlib import Path
@@ -10,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from rayfed_ssl.data.image_store import Block, ImageSet, open_store, write_store
+from tests.data.processes import run_together
 
 CLASSES = ("ant", "bee", "cow")
 
@@ -177,30 +176,6 @@ sys.stdin.readline()
 """
 
 
-def grow(path, how, copies=3):
-    """Let some processes read every pixel; returns by how much their memory grows in all, and their other answers."""
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROCESS, str(path), how],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=Path(__file__).parents[2],
-        )
-        for _ in range(copies)
-    ]
-    sums = [int(child.stdout.readline()) for child in children]
-    answers = []
-    # All have read everything and none has ended: only now are pages shared by all.
-    for child in children:
-        child.stdin.write("\n")
-        child.stdin.flush()
-        answers.append(child.stdout.readline().split())
-    for child in children:
-        child.communicate("\n", timeout=300)
-    return sum(int(growth) for growth, _ in answers), sums, {pandas for _, pandas in answers}
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(
     not Path("/proc/self/smaps_rollup").exists(), reason="proportional memory is read from Linux's /proc"
@@ -211,10 +186,11 @@ def test_three_processes_share_one_physical_copy_opened_in_milliseconds(tmp_path
         tmp_path / "s.arrow", blocks(21_000, shape=shape, step=7000), blocks(500, shape=shape, step=500)
     ).train
     assert min(timeit.repeat(lambda: open_store(large.path), number=1, repeat=20)) < 0.005
-    growth, sums, pandas = grow(large.path, "map")
-    assert set(sums) == {int(large.images.sum(dtype=np.int64))}
-    assert pandas == {"False"}
+    sums, answers = run_together(PROCESS, large.path, "map")
+    assert {int(total) for total in sums} == {int(large.images.sum(dtype=np.int64))}
+    assert {pandas for _, pandas in answers} == {"False"}
     size = large.images.nbytes
     # The pages count once, by a third in each; 0.25 is for what the interpreters grow by otherwise.
-    assert growth < 1.25 * size
-    assert grow(large.path, "copy")[0] > 2.9 * size
+    assert sum(int(growth) for growth, _ in answers) < 1.25 * size
+    _, copied = run_together(PROCESS, large.path, "copy")
+    assert sum(int(growth) for growth, _ in copied) > 2.9 * size
