@@ -185,6 +185,7 @@ UNFIT = {
     "data={name: 'outside_module:NotOne'}": "must be a torch Dataset with a length, got NotOne",
     "model.encoder=math:sqrt": "encoder math:sqrt cannot be built from channels and size",
     "partition=os:listdir": "partition os:listdir must give a list of row numbers for each client",
+    "partition=outside_module:overlapping": "overlapping gives 300 rows to more than one client",
     "data=nowhere": "unknown dataset 'nowhere'",
     "model.encoder=nowhere": "unknown encoder 'nowhere'",
     "model.encoder=nowhere:net": "encoder=nowhere:net cannot be imported: there is no module 'nowhere'",
@@ -192,7 +193,7 @@ UNFIT = {
 
 
 @pytest.mark.parametrize("override", UNFIT)
-def test_what_is_no_encoder_or_dataset_is_refused_in_one_line(tiny: TinyConfig, override: str):
+def test_what_does_not_fit_is_refused_in_one_line(tiny: TinyConfig, override: str):
     with pytest.raises(ConfigError, match=re.escape(UNFIT[override])) as caught:
         Federation.open(tiny("fedavg", override))
     assert len(str(caught.value).splitlines()) == 1
@@ -237,8 +238,3 @@ def test_what_is_no_method_is_refused_in_one_line(tiny: TinyConfig, tmp_path: Pa
     with pytest.raises(ConfigError, match=REFUSED[override]) as caught:
         tiny("fedavg", override)
     assert len(str(caught.value).splitlines()) == 1
-
-
-def test_a_partition_gives_each_sample_once(tiny: TinyConfig):
-    with pytest.raises(ConfigError, match="overlapping gives 300 rows to more than one client"):
-        Federation.open(tiny("fedavg", "partition=outside_module:overlapping"))
