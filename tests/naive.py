@@ -13,6 +13,15 @@ def dot(first: Sequence[float], second: Sequence[float]) -> float:
     return math.fsum(a * b for a, b in zip(first, second, strict=True))
 
 
+def unit(vector: Sequence[float]) -> list[float]:
+    length = math.sqrt(dot(vector, vector))
+    return [value / length for value in vector]
+
+
+def cosine(first: Sequence[float], second: Sequence[float]) -> float:
+    return dot(first, second) / math.sqrt(dot(first, first) * dot(second, second))
+
+
 def info_nce(anchors: Matrix, partners: Matrix, tau: float) -> float:
     """FLESD Eq. 3: x+ is the other view, x- are the other samples' other views, M_neg = B - 1."""
     losses = []
@@ -27,12 +36,9 @@ def nt_xent(first: Matrix, second: Matrix, tau: float) -> float:
     """SimCLR Eq. 1 over views z_1..z_2N in which 2k-1 and 2k are partners."""
     views = [row for pair in zip(first, second, strict=True) for row in pair]
 
-    def sim(i: int, j: int) -> float:
-        return dot(views[i], views[j]) / math.sqrt(dot(views[i], views[i]) * dot(views[j], views[j]))
-
     def loss(i: int, j: int) -> float:
-        others = math.fsum(math.exp(sim(i, k) / tau) for k in range(len(views)) if k != i)
-        return -math.log(math.exp(sim(i, j) / tau) / others)
+        others = math.fsum(math.exp(cosine(views[i], views[k]) / tau) for k in range(len(views)) if k != i)
+        return -math.log(math.exp(cosine(views[i], views[j]) / tau) / others)
 
     pairs = range(len(first))
     return math.fsum(loss(2 * k, 2 * k + 1) + loss(2 * k + 1, 2 * k) for k in pairs) / len(views)

@@ -8,7 +8,7 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.method import Client
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.task import Task
-from tests.drawn import seeded
+from tests.tensors import seeded
 
 
 def client_of(task: Task, data: Shard | None = None, public: Shard | None = None, round: int = 2) -> Client:
@@ -21,10 +21,15 @@ def shard_of(federation: Federation, client_id: int, num: int | None = None) -> 
     return Shard.of(federation.dataset.train.images, federation.shards[client_id][:num], "cpu")
 
 
-def linear(seed: int = 3, dim: int = 5) -> Model:
+def pixels(num: int, seed: int = 1) -> Tensor:
+    """Draw images of the size of digits."""
+    return torch.randint(0, 256, (num, 1, 8, 8), dtype=torch.uint8, generator=seeded(seed))
+
+
+def linear(seed: int = 3, dim: int = 5, heads: dict[str, nn.Module] | None = None) -> Model:
     """Linear on pixels: nothing hides a mistake, and no dead unit has a gradient of rounding errors."""
     torch.manual_seed(seed)
-    return Model(nn.Flatten(), nn.Linear(64, dim), dim)
+    return Model(nn.Flatten(), nn.Linear(64, dim), dim, heads)
 
 
 def projected(model: Model, views: Tensor) -> Tensor:

@@ -3,14 +3,9 @@
 import math
 from collections.abc import Sequence
 
-from tests.naive import Matrix, cross_entropy, dot
+from tests.naive import Matrix, cross_entropy, dot, unit
 
 Rows = list[list[float]]
-
-
-def unit(vector: Sequence[float]) -> list[float]:
-    length = math.sqrt(dot(vector, vector))
-    return [value / length for value in vector]
 
 
 def softmax(values: Sequence[float]) -> list[float]:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from tests.naive import Matrix, dot
+from tests.naive import Matrix, cosine, dot
 
 
 def query_loss(query: Sequence[float], key: Sequence[float], negatives: Matrix, tau: float) -> float:
@@ -16,10 +16,6 @@ def contrast(queries: Matrix, keys: Matrix, negatives: Matrix, tau: float) -> fl
     """FCL Eq. 6: the mean over the batch."""
     losses = [query_loss(query, key, negatives, tau) for query, key in zip(queries, keys, strict=True)]
     return math.fsum(losses) / len(losses)
-
-
-def cosine(first: Sequence[float], second: Sequence[float]) -> float:
-    return dot(first, second) / math.sqrt(dot(first, first) * dot(second, second))
 
 
 def neighbors(query: Sequence[float], candidates: Matrix, count: int) -> list[int]:

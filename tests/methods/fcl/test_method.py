@@ -1,31 +1,24 @@
 """What FCL sends, keeps and refuses."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 import torch
 
-from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.instahide import encrypt
-from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.method import Client
 from rayfed_ssl.methods import FCL, fedavg
 from rayfed_ssl.testing.trial import Round, play
 from rayfed_ssl.trees import digest
-
-Tiny = Callable[..., Config]
-Open = Callable[..., Federation]
-
-MOCO = ("objective=moco", "objective.queue_size=50")
+from tests.methods.conftest import MOCO, Open
+from tests.methods.steps import client_of, shard_of
+from tests.tensors import seeded
 
 
 @pytest.fixture(scope="module")
-def federation(tiny: Tiny) -> Federation:
-    return Federation.open(tiny("fcl", *MOCO, "rounds=3"))
+def federation(open_tiny: Open) -> Federation:
+    return open_tiny("fcl", *MOCO, "rounds=3")
 
 
 @pytest.fixture(scope="module")
@@ -82,11 +75,9 @@ def test_the_target_is_averaged_and_the_queue_stays(rounds: list[Round]):
 def test_features_are_those_of_encrypted_images_by_the_momentum_model(federation: Federation, rounds: list[Round]):
     """Drawn again by hand: which images, then a second view of each, then the keys, batch by batch."""
     task, weights = federation.task, rounds[0].uploads[0].weights
-    data = Shard.of(federation.dataset.train.images, federation.shards[0], "cpu")
-    small = replace(task, batch=10)
-    client = Client(0, 1, data, None, small, *[torch.Generator().manual_seed(7)] * 2)
-    found = FCL(features=24, mixed=3).encode_encrypted(weights, client)
-    generator, rows = torch.Generator().manual_seed(7), []
+    data = shard_of(federation, 0)
+    found = FCL(features=24, mixed=3).encode_encrypted(weights, client_of(replace(task, batch=10), data))
+    generator, rows = seeded(), []
     model = task.model({name[7:]: value for name, value in weights.items() if name.startswith("target.")})
     chosen = torch.randperm(len(data), generator=generator)[:24]
     for index in (chosen[:12], chosen[12:]):  # no batch is smaller than a batch: batch-norm needs more than one image
@@ -96,22 +87,17 @@ def test_features_are_those_of_encrypted_images_by_the_momentum_model(federation
     torch.testing.assert_close(found, torch.cat(rows), rtol=1e-5, atol=1e-6)  # one division in another order
 
 
-def test_encrypting_changes_what_is_sent(tiny: Tiny, federation: Federation, rounds: list[Round]):
-    task, weights = federation.task, rounds[0].uploads[0].weights
-    data = Shard.of(federation.dataset.train.images, federation.shards[0], "cpu")
-    sent = []
-    for mixed in (2, 4):
-        client = Client(0, 1, data, None, task, *[torch.Generator().manual_seed(7)] * 2)
-        sent.append(FCL(features=24, mixed=mixed).encode_encrypted(weights, client))
-    assert not torch.allclose(*sent, atol=1e-3)
+def test_encrypting_changes_what_is_sent(federation: Federation, rounds: list[Round]):
+    weights, data = rounds[0].uploads[0].weights, shard_of(federation, 0)
+    less, more = (
+        FCL(features=24, mixed=mixed).encode_encrypted(weights, client_of(federation.task, data)) for mixed in (2, 4)
+    )
+    assert not torch.allclose(less, more, atol=1e-3)
 
 
 @pytest.mark.parametrize("num", [2, 3, 5])
 def test_a_client_smaller_than_a_batch_sends_what_it_has(federation: Federation, rounds: list[Round], num: int):
-    rows = federation.shards[0][:num]
-    data = Shard.of(federation.dataset.train.images, rows, "cpu")
-    task = replace(federation.task, batch=2)
-    client = Client(0, 2, data, None, task, *[torch.Generator().manual_seed(7)] * 2)
+    client = client_of(replace(federation.task, batch=2), shard_of(federation, 0, num))
     download = federation.method.download(rounds[0].server, 0)
     upload, _, metrics = federation.method.update_client(download, rounds[0].results[0].state, client)
     assert len(upload.features) == num
@@ -140,23 +126,3 @@ def test_a_local_target_encodes_for_its_client(open_tiny: Open):
             assert isinstance(result.state, fedavg.ClientState)
             assert any(name.startswith("target.") for name in result.state.kept)
             assert not any(name.startswith("target.") for name in result.upload.weights)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (("objective=simclr",), "set objective=moco"),
-        ((*MOCO, "method.fusion=false"), "method.fusion=true or method.neighborhood=0"),
-        ((*MOCO, "method.features=1"), "method.features must be at least 2, got 1"),
-        ((*MOCO, "method.mixed=1"), "method.mixed must be at least 2, got 1"),
-        ((*MOCO, "method.neighbors=0"), "method.neighbors must be at least 1, got 0"),
-        ((*MOCO, "method.neighbors=50"), "must be below objective.queue_size=50"),
-        ((*MOCO, "method.neighborhood=-1"), "method.neighborhood must be at least 0, got -1"),
-        ((*MOCO, "method.neighborhood_temperature=0"), "method.neighborhood_temperature must be above 0, got 0"),
-        ((*MOCO, "method.parts.target=reset"), "method.parts.target=reset: remove it"),
-        ((*MOCO, "public=fraction:0.3"), "uses no public data"),
-    ],
-)
-def test_what_cannot_work_is_refused(tiny: Tiny, overrides: tuple[str, ...], message: str):
-    with pytest.raises(ConfigError, match=message):
-        Federation.open(tiny("fcl", *overrides))

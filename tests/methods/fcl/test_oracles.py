@@ -1,28 +1,17 @@
 """FCL's equations 1 to 11 against naive loops."""
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
 
-from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.method import Client
 from rayfed_ssl.methods import FCL, fcl
-from rayfed_ssl.models import Model
 from rayfed_ssl.objectives.moco import KeyQueue, MoCoState, queue_contrast
 from rayfed_ssl.training.objective import Batch
+from tests.methods.conftest import Open
 from tests.methods.fcl import naive as naive_fcl
-
-EXACT = 1e-12
-"""float64 keeps 16 digits; sums of a dozen output and exponents of up to 20 lose two or three."""
-
-
-def unit_rows(num: int, dim: int, seed: int) -> Tensor:
-    rows = torch.randn(num, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return F.normalize(rows, dim=1)
+from tests.methods.steps import client_of, linear, pixels, projected_to_unit
+from tests.tensors import EXACT, seeded, unit_rows
 
 
 @pytest.mark.parametrize("temperature", [0.05, 0.1, 1.0])
@@ -81,7 +70,7 @@ def test_equal_candidates_have_the_largest_entropy():
 
 def test_candidates_are_drawn_from_both_banks_and_are_as_many_as_the_local_one_holds():
     local, remote = torch.arange(6.0).view(6, 1), torch.arange(6.0, 16.0).view(10, 1)
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     draws = [fcl.draw_candidates(local, remote, generator).flatten().tolist() for _ in range(400)]
     assert all(len(set(draw)) == 6 for draw in draws)
     counts = [sum(value in draw for draw in draws) for value in range(16)]
@@ -91,7 +80,7 @@ def test_candidates_are_drawn_from_both_banks_and_are_as_many_as_the_local_one_h
 
 def test_without_remote_features_the_candidates_are_the_local_bank():
     local = torch.arange(6.0).view(6, 1)
-    drawn = fcl.draw_candidates(local, local[:0], torch.Generator().manual_seed(0))
+    drawn = fcl.draw_candidates(local, local[:0], seeded())
     assert sorted(drawn.flatten().tolist()) == local.flatten().tolist()
 
 
@@ -115,42 +104,28 @@ def test_the_contrast_with_fused_features_is_eq_3_and_6(num_remote: int, negativ
     assert found == pytest.approx(expected, rel=EXACT)
 
 
-def linear(seed: int) -> Model:
-    torch.manual_seed(seed)
-    return Model(nn.Flatten(), nn.Linear(64, 5), 5)
-
-
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize(("negatives", "strength"), [("both", 0.0), ("both", 0.7), ("remote", 0.7)])
-def test_a_steps_loss_is_eq_12(open_tiny: Callable[..., Federation], negatives: str, strength: float, symmetric: bool):
+def test_a_steps_loss_is_eq_12(open_tiny: Open, negatives: str, strength: float, symmetric: bool):
     """The views are drawn first, then the candidates; when symmetric, losses of both directions are summed."""
     moco = f"objective={{name: moco, queue_size: 6, temperature: 0.5, symmetric: {str(symmetric).lower()}}}"
     task = open_tiny("fcl", "training.views=orchestra", moco).task
-    images = torch.randint(0, 256, (4, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-    model, target = linear(1), linear(2)
+    images, model, target = pixels(4), linear(1), linear(2)
     local, remote = unit_rows(6, 5, 1).float(), unit_rows(7, 5, 2).float()
     method = FCL(negatives=negatives, neighborhood=strength, neighbors=2, neighborhood_temperature=0.3)
-    client = Client(0, 2, None, None, task, *[torch.Generator().manual_seed(2)] * 2)
-    output = method.loss(
-        client, remote, model, MoCoState(target, KeyQueue(local.clone())), Batch(images, torch.arange(4), None, 0)
-    )
-    generator = torch.Generator().manual_seed(2)
+    state, batch = MoCoState(target, KeyQueue(local.clone())), Batch(images, torch.arange(4), None, 0)
+    output = method.loss(client_of(task), remote, model, state, batch)
+    generator = seeded()
     views = [task.augment(images, view, generator) for view in (task.views.first, task.views.second)]
     drawn = torch.randperm(13, generator=generator)[:6]
     candidates = torch.cat([remote, local])[drawn].double().tolist()
     fused = remote if negatives == "remote" else torch.cat([local, remote])
     expected = 0.0
     for query_view, key_view in ((0, 1), (1, 0)) if symmetric else ((0, 1),):
-        queries, keys = unit_outputs(model, views[query_view]), unit_outputs(target, views[key_view])
+        queries, keys = projected_to_unit(model, views[query_view]), projected_to_unit(target, views[key_view])
         expected += naive_fcl.contrast(queries, keys, fused.double().tolist(), 0.5)
         expected += strength * naive_fcl.neighborhood(queries, candidates, 2, 0.3)
     # The forward pass is float32: 7 digits, divided by temperatures.
     assert float(output.loss.detach()) == pytest.approx(expected, rel=1e-5)
     assert set(output.updates) == {"keys"}
     assert len(output.updates["keys"]) == (8 if symmetric else 4)
-
-
-def unit_outputs(model: Model, views: Tensor) -> list[list[float]]:
-    weight, bias = (parameter.detach().double() for parameter in model.projector.parameters())
-    rows = views.flatten(1).double() @ weight.T + bias
-    return (rows / rows.square().sum(1, keepdim=True).sqrt()).tolist()

@@ -1,24 +1,22 @@
 """FedAvg's mean against float64."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
 
-from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.methods import FedAvg, fedavg
 from tests import naive
+from tests.methods.conftest import Open
+from tests.tensors import seeded
 
 ONE_ROUNDING = 2.0**-24
-
 """Relative error of one rounding to float32, the only one that the mean makes after its float64 sum."""
 
 SIZES = {1: 7, 4: 31, 9: 2}
 
 
 def uploads() -> dict[int, fedavg.Upload]:
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     return {
         client_id: fedavg.Upload(
             {
@@ -46,14 +44,14 @@ def test_fedavg_is_eq_1_of_flesd(weighting: str, factors: list[int]):
     assert int(after.weights["bn.num_batches_tracked"]) == round(steps)
 
 
-def test_clients_upload_as_many_samples_as_they_hold(open_tiny: Callable[..., Federation]):
+def test_clients_upload_as_many_samples_as_they_hold(open_tiny: Open):
     federation = open_tiny("fedavg")
     download = federation.method.download(federation.init_server(), 0)
     for client_id, rows in federation.shards.items():
         assert federation.update_client(1, client_id, download, None).upload.num_samples == len(rows)
 
 
-def test_local_batch_norm_keeps_running_statistics_and_only_those_at_home(open_tiny: Callable[..., Federation]):
+def test_local_batch_norm_keeps_running_statistics_and_only_those_at_home(open_tiny: Open):
     federation = open_tiny("fedavg", "method.parts.batch_norm=local")
     state = federation.init_server()
     result = federation.update_client(1, 0, federation.method.download(state, 0), None)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from tests.naive import Matrix, cross_entropy, dot
+from tests.naive import Matrix, cross_entropy, dot, unit
 
 
 def contrast(first: Matrix, second: Matrix, dictionary: Matrix, t: float) -> float:
@@ -18,8 +18,7 @@ def ensembled(rounds: Sequence[Sequence[float]], alpha: float) -> tuple[list[flo
     for z in rounds:
         z_bar = [alpha * old + (1 - alpha) * new for old, new in zip(z_bar, z, strict=True)]
     corrected = [value / (1 - alpha ** len(rounds)) for value in z_bar]
-    norm = math.sqrt(math.fsum(value**2 for value in corrected))
-    return z_bar, [value / norm for value in corrected]
+    return z_bar, unit(corrected)
 
 
 def alignment(h_u: Matrix, z_u: Matrix, h_align: Matrix, z_align: Matrix) -> float:

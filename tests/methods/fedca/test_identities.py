@@ -6,9 +6,9 @@ import torch
 from rayfed_ssl.methods import FedCA
 from rayfed_ssl.training.objective import Batch
 from rayfed_ssl.trees import digest
-from tests.drawn import pixels, seeded
 from tests.methods.conftest import Open, Played
-from tests.methods.steps import client_of
+from tests.methods.steps import client_of, pixels
+from tests.tensors import seeded
 
 
 @pytest.mark.parametrize("batch_norm", ["averaged", "local"])

@@ -1,30 +1,24 @@
 """What FedCA sends, keeps and refuses."""
 
-from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 import torch
 from torch import nn
 
-from rayfed_ssl.config.schema import Config
-from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.ledger import account
-from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.method import Client
-from rayfed_ssl.methods import FedCA, fedca
+from rayfed_ssl.methods import fedca
 from rayfed_ssl.testing.trial import Round, play
 from rayfed_ssl.trees import digest
-
-Tiny = Callable[..., Config]
-Open = Callable[..., Federation]
+from tests.methods.conftest import Open
+from tests.methods.steps import client_of, shard_of
+from tests.tensors import seeded
 
 
 @pytest.fixture(scope="module")
-def federation(tiny: Tiny) -> Federation:
-    return Federation.open(tiny("fedca", "rounds=3", "method.dictionary_size=34"))
+def federation(open_tiny: Open) -> Federation:
+    return open_tiny("fedca", "rounds=3", "method.dictionary_size=34")
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +74,8 @@ def test_ensembles_go_on_from_round_to_round(federation: Federation, rounds: lis
         ensembled = None
         for round in rounds:
             upload = round.uploads[client_id]
-            data = federation_data(federation, client_id)
-            z = federation.task.represent(federation.task.model(upload.weights), data)[1].clone()
+            model = federation.task.model(upload.weights)
+            z = federation.task.represent(model, shard_of(federation, client_id))[1]
             ensembled = z / 2 if ensembled is None else ensembled / 2 + z / 2
             # The same numbers by another order of float32 operations.
             torch.testing.assert_close(round.results[client_id].state.ensembled, ensembled, rtol=1e-5, atol=1e-6)
@@ -90,18 +84,12 @@ def test_ensembles_go_on_from_round_to_round(federation: Federation, rounds: lis
             assert float(distances.max()) < 1e-4
 
 
-def federation_data(federation: Federation, client_id: int) -> Shard:
-    return Shard.of(federation.dataset.train.images, federation.shards[client_id], "cpu")
-
-
 def test_without_ensembling_nothing_is_remembered_of_projections(open_tiny: Open):
     federation = open_tiny("fedca", "method.ensembling=0", "method.beta=0", "public=null")
     (first, _) = play(federation)
     for client_id, result in first.results.items():
         assert result.state.ensembled is result.state.aligned is None
-        z = federation.task.project(
-            federation.task.model(result.upload.weights), federation_data(federation, client_id)
-        )
+        z = federation.task.project(federation.task.model(result.upload.weights), shard_of(federation, client_id))
         distances = torch.cdist(result.upload.dictionary.double(), z.double()).amin(dim=1)
         assert float(distances.max()) < 1e-5
 
@@ -132,18 +120,17 @@ def test_aligning_leaves_no_trace_in_running_statistics(federation: Federation):
     model = federation.task.model(federation.task.initial_weights())
     before = {name: value.clone() for name, value in model.named_buffers()}
     with fedca.unrecorded(model):
-        batched = model(torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(1)))[1]
+        batched = model(torch.randn(4, 1, 8, 8, generator=seeded()))[1]
     assert all(torch.equal(value, before[name]) for name, value in model.named_buffers())
     assert model.training
-    recorded = model(torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(1)))[1]
+    recorded = model(torch.randn(4, 1, 8, 8, generator=seeded()))[1]
     assert torch.equal(batched, recorded)  # batch statistics were used all the same
     assert any(not torch.equal(value, before[name]) for name, value in model.named_buffers())
 
 
 def test_the_alignment_of_a_step_records_nothing(federation: Federation, rounds: list[Round]):
     public, task = federation._server_public, federation.task
-    client = Client(0, 1, public, public, task, *[torch.Generator().manual_seed(1)] * 2)
-    model = task.model(task.initial_weights())
+    model, client = task.model(task.initial_weights()), client_of(task, public, public)
     before = {name: value.clone() for name, value in model.named_buffers()}
     federation.method.alignment(client, rounds[0].server_before.aligned)(model, torch.zeros(1)).backward()
     assert all(torch.equal(value, before[name]) for name, value in model.named_buffers())
@@ -157,44 +144,14 @@ def test_layers_without_running_statistics_stay_so():
     assert [layer.track_running_stats for layer in model] == [False, True]
 
 
-def test_alignment_draws_local_models_to_the_alignment_model(tiny: Tiny):
+def test_alignment_draws_local_models_to_the_alignment_model(open_tiny: Open):
     """On public samples, and the more the stronger it is."""
     distances = []
     for beta in ("0.0001", "1"):
-        federation = Federation.open(tiny("fedca", f"method.beta={beta}", "training.epochs=4"))
+        federation = open_tiny("fedca", f"method.beta={beta}", "training.epochs=4")
         (first,) = play(federation, 1)
         aligned, task = first.server_before.aligned, federation.task
         model = task.model(first.uploads[0].weights)
         h, z = task.represent(model, federation._server_public)
         distances.append(float(fedca.alignment_loss(h, z, (aligned.features, aligned.projections))))
     assert distances[1] < distances[0] / 2
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (("method.ensembling=1",), "method.ensembling must be at least 0 and below 1, got 1"),
-        (("method.beta=-1",), "method.beta must be at least 0, got -1"),
-        (("method.dictionary_size=0",), "method.dictionary_size must be at least 1, got 0"),
-        (("method.align_epochs=0",), "method.align_epochs must be at least 1, got 0"),
-        (("objective.form=ntxent",), "set objective=simclr and objective.form=infonce"),
-        (("objective=moco",), "set objective=simclr and objective.form=infonce"),
-        (("public=null",), "public data"),
-        (("method.beta=0",), "uses no public data"),
-        (("clients.models=[cnn, vgg9]",), "averages weights"),
-    ],
-)
-def test_what_cannot_work_is_refused(tiny: Tiny, overrides: tuple[str, ...], message: str):
-    with pytest.raises(ConfigError, match=message):
-        Federation.open(tiny("fedca", *overrides))
-
-
-def test_public_data_are_needed_for_the_alignment_alone():
-    assert FedCA().needs_public
-    assert not FedCA(beta=0).needs_public
-
-
-def test_one_public_sample_is_refused(federation: Federation):
-    with pytest.raises(ValueError, match="at least 2 public samples, got 1"):
-        federation.method.check(federation.task, 1)
-    replace(federation.method, beta=0.0).check(federation.task, 0)

@@ -1,32 +1,18 @@
 """FedCA's equations 4 to 13 against naive loops."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 
 from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.data.shards import Shard
-from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.method import Client
 from rayfed_ssl.methods import FedCA, fedca
-from rayfed_ssl.models import Model
 from rayfed_ssl.objectives.simclr import info_nce
 from rayfed_ssl.training.objective import Batch
+from tests.methods.conftest import Open
 from tests.methods.fedca import naive as naive_fedca
-
-EXACT = 1e-12
-"""float64 keeps 16 digits; sums of a few dozen terms lose two."""
-
-
-def rows(num: int, dim: int, seed: int) -> Tensor:
-    return torch.randn(num, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def unit_rows(num: int, dim: int, seed: int) -> Tensor:
-    return F.normalize(rows(num, dim, seed), dim=1)
+from tests.methods.steps import client_of, linear, pixels, projected, projected_to_unit
+from tests.tensors import EXACT, rows, seeded, unit_rows
 
 
 @pytest.mark.parametrize("temperature", [0.1, 0.5, 2.0])
@@ -87,54 +73,29 @@ def test_five_clients_share_1024_rows_as_the_papers_would():
     assert [fedca.share_of(1024, position, 5) for position in range(5)] == [205, 205, 205, 205, 204]
 
 
-def linear() -> Model:
-    """Linear on raw pixels: features are pixels, and nothing hides a mistake."""
-    torch.manual_seed(3)
-    return Model(nn.Flatten(), nn.Linear(64, 5), 5)
-
-
-def pixels(num: int, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(0, 256, (num, 1, 8, 8), dtype=torch.uint8, generator=generator)
-
-
-def projected(model: Model, images: Tensor) -> Tensor:
-    """In float64, with the weights that the model has in float32."""
-    return images.flatten(1).double() @ model.projector.weight.detach().double().T + model.projector.bias.double()
-
-
-def test_a_step_contrasts_two_views_with_the_dictionary(open_tiny: Callable[..., Federation]):
+def test_a_step_contrasts_two_views_with_the_dictionary(open_tiny: Open):
     task = open_tiny("fedca", "training.views=orchestra", "objective.temperature=0.5").task
     assert task.views.first != task.views.second
     images, dictionary, model = pixels(6, 1), unit_rows(7, 5, 3).float(), linear()
-    client = Client(0, 2, None, None, task, *[torch.Generator().manual_seed(2)] * 2)
-    terms = FedCA().contrast(client, dictionary, model, nn.Module(), Batch(images, torch.arange(6), None, 0))
-    generator = torch.Generator().manual_seed(2)
-    recipes = (task.views.first, task.views.second)
-    views = [projected(model, task.augment(images, recipe, generator)).detach() for recipe in recipes]
-    first, second = ([naive_unit(row) for row in view.tolist()] for view in views)
+    batch = Batch(images, torch.arange(6), None, 0)
+    terms = FedCA().contrast(client_of(task), dictionary, model, nn.Module(), batch)
+    generator = seeded()
+    views = [task.augment(images, recipe, generator) for recipe in (task.views.first, task.views.second)]
+    first, second = (projected_to_unit(model, view) for view in views)
     expected = naive_fedca.contrast(first, second, dictionary.double().tolist(), 0.5)
     # The forward pass is float32: 7 digits, divided by a temperature of 1/2.
     assert float(terms.loss.detach()) == pytest.approx(expected, rel=1e-5)
-    torch.testing.assert_close(terms.projections.detach().double(), views[0], rtol=1e-5, atol=1e-5)
-
-
-def naive_unit(row: list[float]) -> list[float]:
-    norm = sum(value**2 for value in row) ** 0.5
-    return [value / norm for value in row]
+    torch.testing.assert_close(terms.projections.detach().double(), projected(model, views[0]), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("num_public", "batch", "sub"), [(9, 4, 4), (3, 32, 3)])
-def test_a_step_aligns_on_a_random_batch_of_public_samples(
-    open_tiny: Callable[..., Federation], num_public: int, batch: int, sub: int
-):
+def test_a_step_aligns_on_a_random_batch_of_public_samples(open_tiny: Open, num_public: int, batch: int, sub: int):
     """beta times the sum over D_sub, |D_sub| = min(N, P), another one each step."""
     task = open_tiny("fedca", f"training.batch={batch}").task
     public, model = Shard(pixels(num_public, 1), torch.arange(num_public)), linear()
     aligned = fedca.Aligned(rows(num_public, 64, 4).float(), rows(num_public, 5, 5).float())
-    client = Client(0, 1, public, public, task, *[torch.Generator().manual_seed(2)] * 2)
-    term = FedCA(beta=0.25).alignment(client, aligned)
-    generator, drawn = torch.Generator().manual_seed(2), []
+    term = FedCA(beta=0.25).alignment(client_of(task, public, public), aligned)
+    generator, drawn = seeded(), []
     for _ in range(3):
         index = torch.randperm(num_public, generator=generator)[:sub]
         drawn.append(sorted(index.tolist()))

@@ -3,12 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from tests.naive import Matrix
-
-
-def unit(row: Sequence[float]) -> list[float]:
-    norm = math.sqrt(math.fsum(value**2 for value in row))
-    return [value / norm for value in row]
+from tests.naive import Matrix, cosine, unit
 
 
 def mean_matrix(matrices: Sequence[Matrix]) -> list[list[float]]:
@@ -36,8 +31,5 @@ def squared_error(projections: Matrix, target: Matrix) -> float:
 
 
 def cosine_distance(projections: Matrix, target: Matrix) -> float:
-    distances = [
-        1 - math.fsum(a * b for a, b in zip(unit(row), unit(other), strict=True))
-        for row, other in zip(projections, target, strict=True)
-    ]
+    distances = [1 - cosine(row, other) for row, other in zip(projections, target, strict=True)]
     return math.fsum(distances) / len(distances)

@@ -1,34 +1,27 @@
 """What FedMD and FedDF send, keep and refuse, for clients of one and of four architectures."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
 from rayfed_ssl.aggregation.weighted_mean import weighted_mean
-from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.ledger import account
-from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.testing.trial import Round, play
 from rayfed_ssl.trees import digest
-
-Tiny = Callable[..., Config]
-Open = Callable[..., Federation]
+from tests.methods.conftest import BYOL, Open
 
 FOUR = (
     "clients.models=[resnet18, vgg9, alexnet, cnn]",
     "clients.number=4",
-    "objective=byol",
-    "objective.hidden=32",
+    *BYOL,
     "training.batch=64",
 )
 ARCHITECTURES = {0: "resnet18", 1: "vgg9", 2: "alexnet", 3: "cnn"}
 
 
 @pytest.fixture(scope="module")
-def agreeing(tiny: Tiny) -> Federation:
-    return Federation.open(tiny("fedmd", *FOUR))
+def agreeing(open_tiny: Open) -> Federation:
+    return open_tiny("fedmd", *FOUR)
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +30,8 @@ def agreed(agreeing: Federation) -> list[Round]:
 
 
 @pytest.fixture(scope="module")
-def distilling(tiny: Tiny) -> Federation:
-    return Federation.open(tiny("feddf", *FOUR))
+def distilling(open_tiny: Open) -> Federation:
+    return open_tiny("feddf", *FOUR)
 
 
 @pytest.fixture(scope="module")
@@ -155,30 +148,3 @@ def test_feddf_of_one_architecture_shows_a_global_encoder(open_tiny: Open):
     federation = open_tiny("feddf", "clients.models=[vgg9]")
     encoders = federation.method.encoders(federation.init_server(), {})
     assert {name: encoder.architecture for name, encoder in encoders.items()} == {"global": "vgg9"}
-
-
-@pytest.mark.parametrize(
-    ("name", "overrides", "message"),
-    [
-        ("fedmd", ("method.digest_epochs=0",), "method.digest_epochs must be at least 1, got 0"),
-        ("fedmd", ("method.digest_batch=1",), "method.digest_batch must be at least 2, got 1"),
-        ("fedmd", ("public=null",), "public data"),
-        ("feddf", ("public=null",), "public data"),
-        ("feddf", ("method.distil_epochs=-1",), "method.distil_epochs must be at least 0, got -1"),
-        ("feddf", ("method.distil_batch=1",), "method.distil_batch must be at least 2, got 1"),
-        ("feddf", ("method.distil_lr=0",), "method.distil_lr must be above 0, got 0"),
-        ("feddf", ("method.parts.batch_norm=local",), "with whole models, got method.parts.batch_norm=local"),
-        ("feddf", ("method.parts.projector=local",), "with whole models, got method.parts.projector=local"),
-        ("feddf", ("method.parts.predictor=local",), "has no meaning here"),
-    ],
-)
-def test_what_cannot_work_is_refused(tiny: Tiny, name: str, overrides: tuple[str, ...], message: str):
-    with pytest.raises(ConfigError, match=message):
-        Federation.open(tiny(name, *overrides))
-
-
-@pytest.mark.parametrize("name", ["fedmd", "feddf"])
-def test_one_public_sample_is_refused(open_tiny: Open, name: str):
-    federation = open_tiny(name)
-    with pytest.raises(ValueError, match=f"{name} needs at least 2 public samples, got 1"):
-        federation.method.check(federation.task, 1)

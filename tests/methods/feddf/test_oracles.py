@@ -1,34 +1,22 @@
 """FedMD and FedDF at the level of features: equations against naive loops, distillation against a second one."""
 
-import copy
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.data.shards import Shard
-from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.method import Client, Server
+from rayfed_ssl.method import Server
 from rayfed_ssl.methods import FedDF, FedMD, feddf, fedmd
-from rayfed_ssl.models import Model
-from rayfed_ssl.objectives import SimCLR
-from rayfed_ssl.training.objective import Head
 from rayfed_ssl.trees import frozen
+from tests.methods.conftest import Open
 from tests.methods.feddf import naive
-
-Open = Callable[..., Federation]
-
-EXACT = 1e-12
-"""float64 keeps 16 digits; sums of a few dozen terms lose two."""
+from tests.methods.steps import client_of, linear
+from tests.tensors import EXACT, rows, seeded
 
 SHAPES = [(1, 3), (4, 3), (3, 5)]
-
-
-def rows(num: int, dim: int, seed: int) -> Tensor:
-    return torch.randn(num, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 @pytest.mark.parametrize("num_clients", [1, 2, 3])
@@ -88,22 +76,16 @@ def test_dead_and_equal_projections_give_finite_gradients(projections: Tensor):
         assert bool(gradient.isfinite().all())
 
 
-def linear() -> Model:
-    """No batch-norm and no dead unit, so float32 steps can be compared."""
-    torch.manual_seed(3)
-    return Model(nn.Flatten(), nn.Linear(64, 6), 6)
-
-
 @pytest.mark.parametrize("distance", ["mse", "cosine"])
 def test_feddf_distils_step_by_step(open_tiny: Open, distance: str):
     federation = open_tiny("feddf")
     task, public = federation.task, federation._server_public
     taught = torch.nn.functional.normalize(rows(len(public), 6, 9).float())
     method = FedDF(distil_epochs=2, distil_batch=16, distance=distance)
-    student, expected = linear(), linear()
-    metrics = method.distil(student, taught, Server(1, public, task, torch.Generator().manual_seed(1)))
+    student, expected = linear(dim=6), linear(dim=6)
+    metrics = method.distil(student, taught, Server(1, public, task, seeded()))
     optimizer = torch.optim.Adam(expected.parameters(), lr=1e-3)
-    generator, epochs = torch.Generator().manual_seed(1), []
+    generator, epochs = seeded(), []
     for _ in range(2):
         losses = []
         for index in torch.randperm(len(public), generator=generator).split(16):
@@ -121,7 +103,7 @@ def test_feddf_distils_step_by_step(open_tiny: Open, distance: str):
     assert [metrics["loss_first"], metrics["loss"]] == pytest.approx(epochs, rel=1e-5)  # float32
     for found, other in zip(student.parameters(), expected.parameters(), strict=True):
         torch.testing.assert_close(found, other, rtol=1e-4, atol=2e-5)  # six steps of 1e-3 by Adam
-    assert (student.projector.weight - linear().projector.weight).abs().mean() > 1e-3
+    assert (student.projector.weight - linear(dim=6).projector.weight).abs().mean() > 1e-3
 
 
 def test_fedmd_digests_the_consensus_of_the_public_samples_and_nothing_else(open_tiny: Open):
@@ -131,12 +113,11 @@ def test_fedmd_digests_the_consensus_of_the_public_samples_and_nothing_else(open
     weights = task.initial_weights()
     agreed = torch.nn.functional.normalize(rows(len(public), 24, 9).float())
     private = Shard(torch.zeros_like(public.images), public.rows)
-    client = Client(1, 2, private, public, task, *[torch.Generator().manual_seed(1)] * 2)
-    fitted, metrics = FedMD(digest_batch=16).digest(weights, agreed, client)
+    fitted, metrics = FedMD(digest_batch=16).digest(weights, agreed, client_of(task, private, public))
     expected = task.model(weights)
     optimizer = torch.optim.SGD(expected.parameters(), lr=0.5)
     first = []
-    for index in torch.randperm(len(public), generator=torch.Generator().manual_seed(1)).split(16):
+    for index in torch.randperm(len(public), generator=seeded()).split(16):
         z = expected(normalize(public.batch(index), task.views.first))[1]
         loss = (z / z.norm(dim=1, keepdim=True) - agreed[index]).abs().mean()
         optimizer.zero_grad()
@@ -156,24 +137,6 @@ def test_a_students_memory_is_not_touched_by_digesting(open_tiny: Open):
     federation = open_tiny("fedmd")
     public = federation._server_public
     weights = federation.task.initial_weights() | {"target.slow": torch.ones(3)}
-    client = Client(1, 2, public, public, federation.task, *[torch.Generator().manual_seed(1)] * 2)
-    fitted, _ = FedMD().digest(copy.deepcopy(weights), torch.zeros(len(public), 24), client)
+    client = client_of(federation.task, public, public)
+    fitted, _ = FedMD().digest(weights, torch.zeros(len(public), 24), client)
     assert set(weights) - set(fitted) == {"target.slow"}
-
-
-class Headless(SimCLR):
-    """An objective whose projections are the features."""
-
-    @property
-    def head(self) -> Head:
-        return Head("none")
-
-
-@pytest.mark.parametrize("name", ["fedmd", "feddf"])
-def test_projections_of_different_widths_are_refused(open_tiny: Open, name: str):
-    federation = open_tiny(name)
-    task = replace(federation.task, client_encoders=("cnn", "vgg9"), projection_dim=None)
-    federation.method.check(task, 45)
-    headless = replace(task, objective=Headless())
-    with pytest.raises(ValueError, match=f"{name} compares clients. projections.*cnn has 256, vgg9 has 512"):
-        federation.method.check(headless, 45)

@@ -1,26 +1,21 @@
 """What a FedEMA client takes up again, and what FedEMA refuses."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Empty
 from rayfed_ssl.methods import FedAvg, FedEMA, fedavg, fedema
 from rayfed_ssl.methods.fedu import encoder_divergence
 from rayfed_ssl.testing.trial import Round, play
 from rayfed_ssl.trees import digest
-
-Tiny = Callable[..., Config]
-BYOL = ("objective=byol", "objective.hidden=32")
+from tests.methods.conftest import BYOL, Open
 
 
 @pytest.fixture(scope="module")
-def federation(tiny: Tiny) -> Federation:
-    return Federation.open(tiny("fedema", *BYOL))
+def federation(open_tiny: Open) -> Federation:
+    return open_tiny("fedema", *BYOL)
 
 
 @pytest.fixture(scope="module")
@@ -110,22 +105,3 @@ def test_after_a_pause_a_selective_client_starts_as_a_new_one_but_keeps_its_scal
     assert digest(paused.upload) == digest(new.upload)
     assert digest(paused.state.averaging) == digest(new.state.averaging)
     assert paused.state.scale == state.scale != new.state.scale
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"tau": -0.1}, r"method.tau must lie between 0 and 1, got -0.1"),
-        ({"tau": 1.1}, r"method.tau must lie between 0 and 1, got 1.1"),
-        ({"scale": -1.0}, r"method.scale must be at least 0, got -1.0"),
-        ({"scale": 1.0, "tau": 0.8}, r"method.tau=0.8 has no meaning with method.scale=1.0: remove one of them"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(fields: dict[str, float], message: str):
-    with pytest.raises(ValueError, match=message):
-        FedEMA(**fields)
-
-
-def test_an_encoder_that_is_not_sent_is_refused(tiny: Tiny):
-    with pytest.raises(ConfigError, match=r"FedEMA decides about the encoder itself, got method.parts.encoder=local"):
-        Federation.open(tiny("fedema", "method.parts.encoder=local"))

@@ -9,9 +9,7 @@ from rayfed_ssl.methods.fedu import convolutions, encoder_divergence
 from rayfed_ssl.models import ENCODERS, build_model
 from rayfed_ssl.trees import Weights, digest
 from tests.methods.fedu import naive
-
-EXACT = 1e-12
-"""float64 keeps 16 digits; sums of a few dozen terms lose two."""
+from tests.tensors import EXACT
 
 SHAPES = {
     "encoder.conv1.weight": (3, 2, 3, 3),

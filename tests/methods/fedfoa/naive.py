@@ -3,11 +3,7 @@
 import math
 from collections.abc import Sequence
 
-Matrix = Sequence[Sequence[float]]
-
-
-def dot(first: Sequence[float], second: Sequence[float]) -> float:
-    return math.fsum(a * b for a, b in zip(first, second, strict=True))
+from tests.naive import Matrix, dot
 
 
 def columns(matrix: Matrix) -> list[list[float]]:

@@ -1,28 +1,21 @@
 """FedFoA's bank and warm-up, what it takes over from its base, and what it refuses or says."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-
 import pytest
 import torch
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.ledger import account
-from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.methods import FLESD, FedAvg, FedEMA, FedFoA, FedU, LocalOnly
 from rayfed_ssl.methods.fedfoa import from_triangle
-from rayfed_ssl.objectives import Head, SimCLR
 from rayfed_ssl.testing.trial import Round, play
 from rayfed_ssl.trees import digest
-
-Tiny = Callable[..., Config]
-BYOL = ("objective=byol", "objective.hidden=32")
+from tests.methods.conftest import Open, Played, Tiny
 
 
 @pytest.fixture(scope="module")
-def federation(tiny: Tiny) -> Federation:
-    return Federation.open(tiny("fedfoa", "clients.number=4", "clients.fraction=0.67", "rounds=6", "method.warm_up=2"))
+def federation(open_tiny: Open) -> Federation:
+    return open_tiny("fedfoa", "clients.number=4", "clients.fraction=0.67", "rounds=6", "method.warm_up=2")
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +53,8 @@ def test_a_matrix_is_upper_triangular_with_a_diagonal_that_is_not_negative(round
         assert not relation.tril(-1).any()
 
 
-def test_bytes_are_those_of_the_triangle_and_of_the_base(tiny: Tiny):
-    federation = Federation.open(tiny("fedfoa", "method.base=fedavg", "method.warm_up=0"))
-    second = play(federation, 2)[1]
+def test_bytes_are_those_of_the_triangle_and_of_the_base(played: Played):
+    second = played("fedfoa", "method.base=fedavg", "method.warm_up=0")[1]
     up = {entry.field: (entry.kind, entry.bytes) for entry in account(second.uploads[0], 2, 0, "up")}
     assert up["relation"] == ("relation matrix", 4 * 24 * 25 // 2)
     assert up["base.weights"][0] == "weights"
@@ -99,54 +91,3 @@ def test_a_base_is_named_and_set_up_in_the_configuration(tiny: Tiny):
     config = tiny("fedfoa", "method={name: fedfoa, base: {name: fedavg, weighting: uniform}, strength: 0.1}")
     assert config.method == FedFoA(base=FedAvg(weighting="uniform"), strength=0.1)
     assert Config.load(config.dump()) == config
-
-
-def test_clients_of_different_architectures_need_a_base_that_can(tiny: Tiny):
-    with pytest.raises(ConfigError, match="all clients need one architecture"):
-        tiny("fedfoa", "method.base=fedavg", "clients.models=[cnn, vgg9]")
-
-
-def test_the_bases_own_refusals_stand(tiny: Tiny):
-    with pytest.raises(ConfigError, match="FedU needs an objective with a predictor"):
-        Federation.open(tiny("fedfoa", "method.base=fedu"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class WithoutProjector(SimCLR):
-    """SimCLR on features, which are as wide as the encoder makes them."""
-
-    @property
-    def head(self) -> Head:
-        return Head("none")
-
-
-def test_projections_of_different_widths_are_refused(tiny: Tiny):
-    task = Federation.open(tiny("fedfoa", "clients.models=[cnn, vgg9]", "model.projection_dim=null")).task
-    assert FedFoA().check(task, 0)
-    with pytest.raises(ValueError, match=r"one width, but cnn has 256, vgg9 has 512: set model.projection_dim"):
-        FedFoA().check(replace(task, objective=WithoutProjector()), 0)
-
-
-def test_the_price_of_wide_projections_is_told(tiny: Tiny):
-    notes = Federation.open(tiny("fedfoa", *BYOL, "model.projection_dim=null")).notes
-    assert any("every step takes an SVD of 2048 x 2048 for each other client" in note for note in notes)
-
-
-def test_a_term_that_never_acts_and_batches_too_small_are_told(tiny: Tiny):
-    notes = Federation.open(tiny("fedfoa", "method.warm_up=2", "training.batch=16")).notes
-    assert any("FedFoA's term never acts: all 2 rounds are warm-up" in note for note in notes)
-    assert any("a batch of 16 cannot tell the correlations of 24 projections" in note for note in notes)
-    assert not Federation.open(tiny("fedfoa")).notes
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"strength": -1.0}, r"method.strength must be at least 0, got -1.0"),
-        ({"warm_up": -1}, r"method.warm_up must be at least 0, got -1"),
-        ({"base": FedFoA()}, r"method.base must be another method, got fedfoa"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(fields: dict[str, object], message: str):
-    with pytest.raises(ValueError, match=message):
-        FedFoA(**fields)

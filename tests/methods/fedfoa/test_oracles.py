@@ -17,19 +17,14 @@ from rayfed_ssl.methods.fedfoa import (
 )
 from rayfed_ssl.models import Model
 from tests.methods.fedfoa import naive
-
-EXACT = 1e-12
-"""float64 keeps 16 digits; a factorization of a few columns loses two or three."""
+from tests.naive import unit
+from tests.tensors import EXACT, rows
 
 SHAPES = [(7, 3), (5, 4), (4, 4), (3, 5), (1, 3), (2, 1)]
 
 
-def features(num: int, dim: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(num, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
-
-
 def relation_of(num: int, dim: int, seed: int) -> Tensor:
-    return factorize(filled(features(num, dim, seed)))[1]
+    return factorize(filled(rows(num, dim, seed)))[1]
 
 
 def no_model() -> Model:
@@ -42,7 +37,7 @@ def close(first: Tensor, second: list[list[float]]) -> None:
 
 @pytest.mark.parametrize(("num", "dim"), SHAPES)
 def test_the_factors_are_gram_schmidts(num: int, dim: int):
-    values = features(num, dim, 1)
+    values = rows(num, dim, 1)
     basis, relation = factorize(filled(values))
     expected_basis, expected_relation = naive.gram_schmidt(values.tolist())
     close(basis[:num, : min(num, dim)], expected_basis)
@@ -58,13 +53,13 @@ def test_the_diagonal_of_the_relation_matrix_is_not_negative():
 
 def test_equal_second_moments_give_equal_relation_matrices():
     """R^T R = Z^T Z, so turning all samples at once changes nothing: R tells about features, not about samples."""
-    values, turn = features(6, 3, 1), torch.linalg.qr(features(6, 6, 2)).Q
+    values, turn = rows(6, 3, 1), torch.linalg.qr(rows(6, 6, 2)).Q
     torch.testing.assert_close(factorize(turn @ values)[1], factorize(values)[1], rtol=EXACT, atol=EXACT)
 
 
 @pytest.mark.parametrize(("num", "dim"), SHAPES)
 def test_the_best_basis_is_found_by_turning_pairs_of_rows(num: int, dim: int):
-    values, other = features(num, dim, 1), relation_of(dim + 2, dim, 2)
+    values, other = rows(num, dim, 1), relation_of(dim + 2, dim, 2)
     ours = best_basis(*factorize(filled(values)), other)
     theirs = torch.tensor(naive.best_basis(values.tolist(), other.tolist()), dtype=torch.float64)
     # The angle is where a derivative vanishes, so rounding errors enter through their roots. Rows of zeros are free.
@@ -75,22 +70,22 @@ def test_the_best_basis_is_found_by_turning_pairs_of_rows(num: int, dim: int):
 
 @pytest.mark.parametrize(("num", "dim"), SHAPES)
 def test_the_best_basis_is_orthonormal(num: int, dim: int):
-    basis = best_basis(*factorize(filled(features(num, dim, 1))), relation_of(dim + 2, dim, 2))
+    basis = best_basis(*factorize(filled(rows(num, dim, 1))), relation_of(dim + 2, dim, 2))
     torch.testing.assert_close(basis.T @ basis, torch.eye(dim, dtype=torch.float64), rtol=0, atol=EXACT)
 
 
 def test_no_basis_is_better_than_the_best():
-    values, other = features(6, 3, 1), relation_of(7, 3, 2)
+    values, other = rows(6, 3, 1), relation_of(7, 3, 2)
     least = float(recreation_error(values, best_basis(*factorize(values), other), other))
     for seed in range(200):
-        basis = torch.linalg.qr(features(6, 3, seed)).Q
+        basis = torch.linalg.qr(rows(6, 3, seed)).Q
         assert float(recreation_error(values, basis, other)) > least
 
 
 @pytest.mark.parametrize(("num", "dim"), [(6, 3), (4, 4), (3, 5)])
 def test_the_least_error_is_that_of_the_nuclear_norm(num: int, dim: int):
     """||Z||^2 + ||R||^2 - 2 ||R Z^T||_*, from the lemma's last line."""
-    values, other = features(num, dim, 1), relation_of(9, dim, 2)
+    values, other = rows(num, dim, 1), relation_of(9, dim, 2)
     error = recreation_error(filled(values), best_basis(*factorize(filled(values)), other), other)
     nuclear = torch.linalg.svdvals(other @ values.T).sum()
     expected = (values.square().sum() + other.square().sum() - 2 * nuclear).sqrt()
@@ -98,7 +93,7 @@ def test_the_least_error_is_that_of_the_nuclear_norm(num: int, dim: int):
 
 
 def test_ones_own_relation_matrix_is_understood():
-    values = features(6, 3, 1)
+    values = rows(6, 3, 1)
     basis, relation = factorize(values)
     assert float(recreation_error(values, best_basis(basis, relation, relation), relation)) < EXACT
 
@@ -106,7 +101,7 @@ def test_ones_own_relation_matrix_is_understood():
 @pytest.mark.parametrize(("num", "dim"), [(6, 3), (4, 4), (3, 5)])
 def test_holding_the_best_basis_constant_does_not_change_the_gradient(num: int, dim: int):
     """The envelope theorem, against central differences of the least error that the loops find."""
-    values, other = features(num, dim, 1).requires_grad_(), relation_of(dim + 2, dim, 2)
+    values, other = rows(num, dim, 1).requires_grad_(), relation_of(dim + 2, dim, 2)
     basis = best_basis(*factorize(filled(values.detach())), other)
     recreation_error(filled(values), basis, other).backward()
     assert values.grad is not None
@@ -123,7 +118,7 @@ def test_holding_the_best_basis_constant_does_not_change_the_gradient(num: int, 
 
 
 def test_only_clients_of_a_higher_trace_are_listened_to():
-    values = features(6, 3, 1)
+    values = rows(6, 3, 1)
     own = factorize(values)[1]
     others = [own * 0.5, own, relation_of(60, 3, 2), relation_of(50, 3, 3), relation_of(2, 3, 4)]
     expected = naive.regularization(values.tolist(), [other.tolist() for other in others], 0.25)
@@ -133,20 +128,16 @@ def test_only_clients_of_a_higher_trace_are_listened_to():
 
 
 def test_normalized_features_are_rows_of_unit_length():
-    values = features(6, 3, 1) * torch.tensor([[5.0], [0.1], [1.0], [2.0], [7.0], [0.3]], dtype=torch.float64)
-    rows = [[x / math.sqrt(naive_sum(row)) for x in row] for row in values.tolist()]
+    values = rows(6, 3, 1) * torch.tensor([[5.0], [0.1], [1.0], [2.0], [7.0], [0.3]], dtype=torch.float64)
+    units = [unit(row) for row in values.tolist()]
     others = [relation_of(60, 3, 2), relation_of(50, 3, 3)]
-    expected = naive.regularization(rows, [other.tolist() for other in others], 0.25)
+    expected = naive.regularization(units, [other.tolist() for other in others], 0.25)
     assert expected > 0
     assert float(Understanding(others, 0.25, normalize=True)(no_model(), values)) == pytest.approx(expected, rel=EXACT)
 
 
-def naive_sum(row: list[float]) -> float:
-    return math.fsum(x * x for x in row)
-
-
 def test_an_equal_trace_is_not_higher():
-    values = features(6, 3, 1)
+    values = rows(6, 3, 1)
     own = factorize(values)[1]
     assert float(Understanding([own], 1.0)(no_model(), values)) == 0
 
@@ -154,7 +145,7 @@ def test_an_equal_trace_is_not_higher():
 def test_the_round_average_is_eq_12_over_batches_of_different_sizes():
     understanding, relations = Understanding([], 0.01), []
     for seed, num in enumerate((6, 5, 2)):
-        values = features(num, 3, seed)
+        values = rows(num, 3, seed)
         understanding(no_model(), values)
         relations.append(naive.gram_schmidt(values.tolist())[1])
     packed = understanding.mean()
@@ -169,7 +160,7 @@ def test_a_round_without_steps_has_no_average():
 
 @pytest.mark.parametrize("width", [1, 2, 5, 24])
 def test_a_triangle_is_unpacked_to_what_was_packed(width: int):
-    relation = features(width, width, 1).triu().float()
+    relation = rows(width, width, 1).triu().float()
     packed = triangle(relation)
     assert packed.nbytes == 4 * width * (width + 1) // 2
     assert torch.equal(from_triangle(packed), relation)
@@ -177,7 +168,7 @@ def test_a_triangle_is_unpacked_to_what_was_packed(width: int):
 
 def test_descent_on_the_term_ends_in_the_others_relation_matrix():
     """Where a client understands another, both have the same correlations: l_A = 0 means Z^T Z = R^T R."""
-    values, other = features(8, 3, 1), relation_of(30, 3, 2)
+    values, other = rows(8, 3, 1), relation_of(30, 3, 2)
     for _ in range(400):
         values = values.detach().requires_grad_()
         error = recreation_error(values, best_basis(*factorize(values.detach()), other), other)
@@ -192,8 +183,8 @@ def test_descent_on_the_term_ends_in_the_others_relation_matrix():
 def test_single_precision_is_enough(spread: int):
     """Features whose singular values span `spread` powers of ten and some more, in float32 against float64."""
     scales = torch.logspace(0, -spread, 64, dtype=torch.float64)
-    values = features(120, 64, 1) @ torch.diag(scales) @ torch.linalg.qr(features(64, 64, 3)).Q
-    other = factorize(features(150, 64, 2))[1]
+    values = rows(120, 64, 1) @ torch.diag(scales) @ torch.linalg.qr(rows(64, 64, 3)).Q
+    other = factorize(rows(150, 64, 2))[1]
     results = []
     for dtype in (torch.float64, torch.float32):
         own = values.to(dtype).detach().requires_grad_()
@@ -208,19 +199,19 @@ def test_single_precision_is_enough(spread: int):
 
 DEGENERATE = {
     "zeros": torch.zeros(6, 4),
-    "one sample": features(1, 4, 1, torch.float32),
-    "equal samples": features(1, 4, 1, torch.float32).expand(6, 4).contiguous(),
-    "a duplicate": features(5, 4, 1, torch.float32)[[0, 1, 2, 3, 4, 4]],
-    "equal columns": features(6, 1, 1, torch.float32).expand(6, 4).contiguous(),
-    "fewer samples than columns": features(3, 4, 1, torch.float32),
-    "tiny": features(6, 4, 1, torch.float32) * 1e-30,
-    "huge": features(6, 4, 1, torch.float32) * 1e15,
+    "one sample": rows(1, 4, 1),
+    "equal samples": rows(1, 4, 1).expand(6, 4),
+    "a duplicate": rows(5, 4, 1)[[0, 1, 2, 3, 4, 4]],
+    "equal columns": rows(6, 1, 1).expand(6, 4),
+    "fewer samples than columns": rows(3, 4, 1),
+    "tiny": rows(6, 4, 1) * 1e-30,
+    "huge": rows(6, 4, 1) * 1e15,
 }
 
 
 @pytest.mark.parametrize("name", DEGENERATE)
 def test_degenerate_features_have_a_finite_term_and_gradient(name: str):
-    values = DEGENERATE[name].clone().requires_grad_()
+    values = DEGENERATE[name].float().clone(memory_format=torch.contiguous_format).requires_grad_()
     others = [relation_of(9, 4, 2).float() * 1e16, torch.eye(4) * 1e16, torch.zeros(4, 4)]
     understanding = Understanding(others, 0.01)
     term = understanding(no_model(), values)

@@ -1,21 +1,20 @@
 """FedProx's term against float64."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
-from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.engine.federation import Federation, training_seed
 from rayfed_ssl.methods import FedProx
 from rayfed_ssl.methods.fedprox import proximal_term
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.objective import Batch
 from rayfed_ssl.training.optimizers import SGD
-
-"""Relative error of one rounding to float32, the only one that the mean makes after its float64 sum."""
+from tests.methods.conftest import Open
+from tests.methods.steps import shard_of
+from tests.tensors import seeded
 
 
 def small_model(seed: int) -> Model:
@@ -38,7 +37,7 @@ def test_the_proximal_term_and_its_gradient(mu: float):
 
 
 @pytest.mark.parametrize(("convention", "strength"), [("flesd", 0.3), ("original", 0.15)])
-def test_conventions_differ_by_a_factor_of_two(open_tiny: Callable[..., Federation], convention: str, strength: float):
+def test_conventions_differ_by_a_factor_of_two(open_tiny: Open, convention: str, strength: float):
     """One step of plain SGD from w^t has no proximal gradient; the second has 2 strength (w_1 - w^t)."""
     federation = open_tiny("fedprox", "training.epochs=1", "training.batch=16", "partition=pooled")
     task = replace(federation.task, optimizer=SGD(lr=0.05, weight_decay=0.0, momentum=0.0))
@@ -57,8 +56,7 @@ def two_steps_of_sgd(
     federation: Federation, start: dict[str, torch.Tensor], strength: float
 ) -> dict[str, torch.Tensor]:
     task = federation.task
-    shard = Shard.of(federation.dataset.train.images, federation.shards[0], "cpu")
-    generator = torch.Generator().manual_seed(training_seed(federation.config, 1, 0))
+    shard, generator = shard_of(federation, 0), seeded(training_seed(federation.config, 1, 0))
     model = task.model(start)
     order = torch.randperm(32, generator=generator)
     for batch in (order[:16], order[16:]):
@@ -71,7 +69,7 @@ def two_steps_of_sgd(
     return {name: value.detach().contiguous() for name, value in model.state_dict().items()}
 
 
-def test_a_stronger_term_keeps_clients_nearer(open_tiny: Callable[..., Federation]):
+def test_a_stronger_term_keeps_clients_nearer(open_tiny: Open):
     distances = []
     for mu in (0.0, 0.1, 10.0):
         federation = open_tiny("fedprox", f"method.mu={mu}", "training.epochs=3")
@@ -84,8 +82,3 @@ def test_a_stronger_term_keeps_clients_nearer(open_tiny: Callable[..., Federatio
         ]
         distances.append(float(torch.stack(squares).sum()))
     assert distances[0] > distances[1] > distances[2]
-
-
-def test_a_negative_mu_is_refused():
-    with pytest.raises(ValueError, match=r"method\.mu must be at least 0, got -1"):
-        FedProx(mu=-1)

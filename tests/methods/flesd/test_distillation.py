@@ -1,22 +1,20 @@
 """FLESD's whole distillation against a second one, written step by step from the facts about paper and code."""
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
 from rayfed_ssl.data.shards import Shard
-from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.method import Server
 from rayfed_ssl.methods import FLESD, flesd
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.task import Task
-
-Open = Callable[..., Federation]
+from tests.methods.conftest import Open
+from tests.methods.steps import linear
+from tests.tensors import seeded, unit_rows
 
 NUM_PUBLIC = 45
 """Not a multiple of a batch of 8: five batches an epoch, five samples left out."""
@@ -30,22 +28,18 @@ def task(open_tiny: Open) -> Task:
 
 @pytest.fixture
 def public(open_tiny: Open) -> Shard:
-    federation = open_tiny("flesd")
-    assert federation.public is not None
-    assert len(federation.public) == NUM_PUBLIC
-    return Shard.of(federation.public.images.images, federation.public.rows, "cpu")
+    samples = open_tiny("flesd")._server_public
+    assert len(samples) == NUM_PUBLIC
+    return samples
 
 
 @pytest.fixture
 def ensembled() -> Tensor:
-    rows = F.normalize(torch.randn(NUM_PUBLIC, 4, generator=torch.Generator().manual_seed(9)), dim=1)
-    return flesd.ensemble([flesd.sharpen(flesd.similarity(rows), 0.2)])
+    return flesd.ensemble([flesd.sharpen(flesd.similarity(unit_rows(NUM_PUBLIC, 4, 9).float()), 0.2)])
 
 
 def model() -> Model:
-    """Linear: no dead unit, whose gradient would be rounding and whose Adam step would be of full size."""
-    torch.manual_seed(3)
-    return Model(nn.Flatten(), nn.Linear(64, 6), 6)
+    return linear(dim=6)
 
 
 def naive_distil(method: FLESD, ensembled: Tensor, public: Shard, task: Task, generator: torch.Generator, size: int):
@@ -105,9 +99,9 @@ CASES = {
 def test_distillation_goes_step_by_step_as_the_papers(name: str, task: Task, public: Shard, ensembled: Tensor):
     method = replace(CASES[name], distil_epochs=3)
     student, momentum = model(), model()
-    metrics = method.distil(student, momentum, ensembled, Server(1, public, task, torch.Generator().manual_seed(1)))
+    metrics = method.distil(student, momentum, ensembled, Server(1, public, task, seeded()))
     expected_student, expected_momentum, epochs = naive_distil(
-        method, ensembled, public, task, torch.Generator().manual_seed(1), method.queue_size
+        method, ensembled, public, task, seeded(), method.queue_size
     )
     assert metrics["distil_steps"] == sum(len(losses) for losses in epochs)
     # float32, and some ten steps of 1e-3 by Adam, each off by its relative rounding.
@@ -139,8 +133,8 @@ def test_the_number_of_steps(
 ):
     method = FLESD(queue_size=queue, distil_batch=batch, distil_epochs=epochs, refill=refill)
     some = Shard(public.images, public.rows[:num_public])
-    ensembled = torch.rand(num_public, num_public, generator=torch.Generator().manual_seed(1)) + 0.1
-    metrics = method.distil(model(), model(), ensembled, Server(1, some, task, torch.Generator().manual_seed(1)))
+    ensembled = torch.rand(num_public, num_public, generator=seeded()) + 0.1
+    metrics = method.distil(model(), model(), ensembled, Server(1, some, task, seeded()))
     assert metrics["distil_steps"] == steps
 
 
@@ -148,8 +142,8 @@ def test_steps_that_refill_the_queue_teach_the_student_nothing(task: Task, publi
     """With one epoch and a queue of all batches but one there is exactly one step, and Adam's first is of size lr."""
     method = FLESD(queue_size=32, distil_batch=8, distil_epochs=1, distil_weight_decay=0.0)
     student = model()
-    ensembled = torch.rand(NUM_PUBLIC, NUM_PUBLIC, generator=torch.Generator().manual_seed(1)) + 0.1
-    method.distil(student, model(), ensembled, Server(1, public, task, torch.Generator().manual_seed(1)))
+    ensembled = torch.rand(NUM_PUBLIC, NUM_PUBLIC, generator=seeded()) + 0.1
+    method.distil(student, model(), ensembled, Server(1, public, task, seeded()))
     moved = (student.projector.weight - model().projector.weight).abs().detach()
     # |m / (sqrt(v) + 1e-8)| is 1 but for gradients as small as 1e-8; weights of size 0.1 round at 1e-8.
     assert float(moved.max()) == pytest.approx(1e-3, rel=1e-3)

@@ -8,8 +8,8 @@ import torch
 from rayfed_ssl.methods import FLESD, flesd
 from rayfed_ssl.testing.trial import state_digests
 from rayfed_ssl.training.sample_queue import SampleQueue
-from tests.drawn import unit_rows
 from tests.methods.conftest import Open, Played
+from tests.tensors import unit_rows
 
 
 @pytest.mark.parametrize("number", [1, 4])

@@ -6,12 +6,12 @@ import math
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from rayfed_ssl.methods import FLESD, flesd
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.sample_queue import SampleQueue
 from tests import naive
+from tests.tensors import seeded, unit_rows
 
 EXACT = {"rtol": 1e-12, "atol": 1e-15}
 """float64 keeps 16 digits; sums of a dozen terms and exponents of up to 20 lose two or three. Absolute: for zeros."""
@@ -22,11 +22,6 @@ NUM_PUBLIC, DIMS = 7, (3, 5, 4)
 ANCHORS = torch.tensor([4, 0, 6, 2, 4])
 QUERIES = torch.tensor([6, 1, 4])
 """The fourth sample is an anchor twice; the sixth and the fourth are query and anchor."""
-
-
-def unit_rows(num: int, dim: int, seed: int) -> Tensor:
-    rows = torch.randn(num, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return F.normalize(rows, dim=1)
 
 
 def similarities() -> list[Tensor]:
@@ -156,7 +151,7 @@ def test_eq_10_over_parameters_and_not_over_running_statistics(zeta: float):
 
 
 def test_the_queue_replaces_its_oldest_rows():
-    queue = SampleQueue.random(6, 3, torch.Generator().manual_seed(0))
+    queue = SampleQueue.random(6, 3, seeded())
     norms = queue.representations.norm(dim=1)
     torch.testing.assert_close(norms, torch.ones(6), rtol=1e-6, atol=0)  # float32
     naive_rows, naive_samples = queue.representations.tolist(), [0] * 6

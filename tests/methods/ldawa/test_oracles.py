@@ -8,9 +8,7 @@ import torch
 from rayfed_ssl.methods.ldawa import LayerwiseMean, angle
 from rayfed_ssl.trees import Weights, digest
 from tests.methods.ldawa import naive
-
-EXACT = 1e-12
-"""float64 keeps 16 digits; sums of a few dozen terms lose two."""
+from tests.tensors import EXACT
 
 SHAPES = {"conv": (3, 2, 3, 3), "bias": (4,), "fc": (2, 5), "var": (4,)}
 

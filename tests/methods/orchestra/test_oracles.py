@@ -1,32 +1,18 @@
 """Orchestra's losses and clusterings against naive loops."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.methods.orchestra import Orchestra, agreement_loss, balanced_assignments, cluster_locally
-from rayfed_ssl.models import Model
 from rayfed_ssl.objectives.moco import KeyQueue
 from rayfed_ssl.objectives.orchestra import OrchestraObjective, OrchestraState, assignment_consistency
 from rayfed_ssl.training.objective import Batch
 from tests import naive
+from tests.methods.conftest import Open
+from tests.methods.steps import linear, pixels, projected, projected_to_unit
+from tests.tensors import EXACT, seeded, unit_rows
 from tests.training import naive_clustering as clustering
-
-EXACT = 1e-12
-"""float64 keeps 16 digits; sums of a few dozen output lose two."""
-
-
-def unit_rows(num: int, dim: int, seed: int) -> Tensor:
-    rows = torch.randn(num, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return F.normalize(rows, dim=1)
-
-
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.mark.parametrize("temperature", [0.1, 1.0])
@@ -113,20 +99,12 @@ def test_global_clustering_descends_with_momentum_and_decay_on_the_sphere():
     assert set(metrics) == {"clustering_loss_first", "clustering_loss"}
 
 
-def linear(seed: int) -> Model:
-    torch.manual_seed(seed)
-    return Model(nn.Flatten(), nn.Linear(64, 5), 5, {"degree": nn.Linear(5, 4)})
-
-
-def project(model: Model, views: Tensor) -> Tensor:
-    return views.flatten(1).double() @ model.projector.weight.double().T + model.projector.bias.double()
-
-
-def test_a_step_adds_consistency_and_the_rotation_of_a_third_view(open_tiny: Callable[..., Federation]):
+def test_a_step_adds_consistency_and_the_rotation_of_a_third_view(open_tiny: Open):
     task = open_tiny("fedavg", "training.views=orchestra").task
     assert task.views.first != task.views.second
-    images = torch.randint(0, 256, (6, 1, 8, 8), dtype=torch.uint8, generator=seeded(1))
-    online, target, centroids = linear(3), linear(4), unit_rows(3, 5, 6).float()
+    images, target, centroids = pixels(6), linear(4), unit_rows(3, 5, 6).float()
+    head = nn.Linear(5, 4)
+    online = linear(3, heads={"degree": head})
     state = OrchestraState(target, centroids, KeyQueue(torch.zeros(8, 5)))
     batch = Batch(images, torch.arange(6), None, 0)
     objective = OrchestraObjective(clusters=3)
@@ -138,10 +116,8 @@ def test_a_step_adds_consistency_and_the_rotation_of_a_third_view(open_tiny: Cal
     turns = torch.randint(4, (6,), generator=generator)
     assert len(set(turns.tolist())) > 2
     rotated = torch.stack([view.rot90(int(turn), (1, 2)) for view, turn in zip(third, turns, strict=True)])
-    seen = [clustering.unit(row) for row in project(target, first).tolist()]
-    told = [clustering.unit(row) for row in project(online, second).tolist()]
-    head = online.part("degree")
-    scores = project(online, rotated) @ head.weight.double().T + head.bias.double()
+    seen, told = projected_to_unit(target, first), projected_to_unit(online, second)
+    scores = projected(online, rotated) @ head.weight.double().T + head.bias.double()
     expected = clustering.orchestra_clustering(seen, told, centroids.double().tolist(), 0.1)
     expected += naive.cross_entropy(scores.tolist(), turns.tolist())
     # The forward pass is float32: 7 digits, of which sums over 64 pixels and T = 1/10 take two.

@@ -1,0 +1,126 @@
+"""What methods refuse at start-up, and what they say about a run that they begin."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.methods import FedFoA
+from rayfed_ssl.objectives import Head, SimCLR
+from tests.methods.conftest import BYOL, MOCO, Open
+
+REFUSED = [
+    ("fedprox", ["method.mu=-1"], "method.mu must be at least 0, got -1"),
+    ("fcl", ["objective=simclr"], "set objective=moco"),
+    ("fcl", [*MOCO, "method.fusion=false"], "method.fusion=true or method.neighborhood=0"),
+    ("fcl", [*MOCO, "method.features=1"], "method.features must be at least 2, got 1"),
+    ("fcl", [*MOCO, "method.mixed=1"], "method.mixed must be at least 2, got 1"),
+    ("fcl", [*MOCO, "method.neighbors=0"], "method.neighbors must be at least 1, got 0"),
+    ("fcl", [*MOCO, "method.neighbors=50"], "must be below objective.queue_size=50"),
+    ("fcl", [*MOCO, "method.neighborhood=-1"], "method.neighborhood must be at least 0, got -1"),
+    ("fcl", [*MOCO, "method.neighborhood_temperature=0"], "method.neighborhood_temperature must be above 0, got 0"),
+    ("fcl", [*MOCO, "method.parts.target=reset"], "method.parts.target=reset: remove it"),
+    ("fcl", [*MOCO, "public=fraction:0.3"], "uses no public data"),
+    ("fedca", ["method.ensembling=1"], "method.ensembling must be at least 0 and below 1, got 1"),
+    ("fedca", ["method.beta=-1"], "method.beta must be at least 0, got -1"),
+    ("fedca", ["method.dictionary_size=0"], "method.dictionary_size must be at least 1, got 0"),
+    ("fedca", ["method.align_epochs=0"], "method.align_epochs must be at least 1, got 0"),
+    ("fedca", ["objective.form=ntxent"], "set objective=simclr and objective.form=infonce"),
+    ("fedca", ["objective=moco"], "set objective=simclr and objective.form=infonce"),
+    ("fedca", ["public=null"], "public data"),
+    ("fedca", ["method.beta=0"], "uses no public data"),
+    ("fedca", ["clients.models=[cnn, vgg9]"], "averages weights"),
+    ("fedmd", ["method.digest_epochs=0"], "method.digest_epochs must be at least 1, got 0"),
+    ("fedmd", ["method.digest_batch=1"], "method.digest_batch must be at least 2, got 1"),
+    ("fedmd", ["public=null"], "public data"),
+    ("feddf", ["public=null"], "public data"),
+    ("feddf", ["method.distil_epochs=-1"], "method.distil_epochs must be at least 0, got -1"),
+    ("feddf", ["method.distil_batch=1"], "method.distil_batch must be at least 2, got 1"),
+    ("feddf", ["method.distil_lr=0"], "method.distil_lr must be above 0, got 0"),
+    ("feddf", ["method.parts.batch_norm=local"], "with whole models, got method.parts.batch_norm=local"),
+    ("feddf", ["method.parts.projector=local"], "with whole models, got method.parts.projector=local"),
+    ("feddf", ["method.parts.predictor=local"], "has no meaning here"),
+    ("fedu", [], r"FedU needs an objective with a predictor, .*: set objective=byol"),
+    ("fedu", [*BYOL, "method.parts.predictor=local"], "decides about the predictor itself, got method.parts.predictor"),
+    ("fedu", ["method.threshold=-1"], "method.threshold must be at least 0, got -1"),
+    ("fedema", ["method.tau=-0.1"], "method.tau must lie between 0 and 1, got -0.1"),
+    ("fedema", ["method.tau=1.1"], "method.tau must lie between 0 and 1, got 1.1"),
+    ("fedema", ["method.scale=-1.0"], "method.scale must be at least 0, got -1.0"),
+    ("fedema", ["method.scale=1.0", "method.tau=0.8"], "method.tau=0.8 has no meaning with method.scale=1.0: remove"),
+    ("fedema", ["method.parts.encoder=local"], "decides about the encoder itself, got method.parts.encoder=local"),
+    ("ldawa", ["method.warm_up=-1"], "method.warm_up must be at least 0, got -1"),
+    ("orchestra", ["objective=simclr"], "an objective of its own, got SimCLR: set objective=orchestra"),
+    ("orchestra", ["rounds=1"], "first round trains nothing, got rounds=1: set rounds to 2 or more"),
+    ("orchestra", ["method.local_iterations=0"], "method.local_iterations must be above 0, got 0"),
+    ("orchestra", ["method.sharpness=0"], "method.sharpness must be above 0, got 0"),
+    ("orchestra", ["method.global_steps=0"], "method.global_steps must be above 0, got 0"),
+    ("orchestra", ["method.global_lr=0"], "method.global_lr must be above 0, got 0"),
+    ("fedfoa", ["method.strength=-1.0"], "method.strength must be at least 0, got -1.0"),
+    ("fedfoa", ["method.warm_up=-1"], "method.warm_up must be at least 0, got -1"),
+    ("fedfoa", ["method.base=fedfoa"], "method.base must be another method, got fedfoa"),
+    ("fedfoa", ["method.base=fedu"], "FedU needs an objective with a predictor"),
+    ("fedfoa", ["method.base=fedavg", "clients.models=[cnn, vgg9]"], "all clients need one architecture"),
+]
+
+
+@pytest.mark.parametrize(("name", "overrides", "message"), REFUSED)
+def test_what_cannot_work_is_refused(open_tiny: Open, name: str, overrides: list[str], message: str):
+    with pytest.raises(ConfigError, match=message):
+        open_tiny(name, *overrides)
+
+
+@pytest.mark.parametrize("name", ["fedmd", "feddf", "fedca"])
+def test_one_public_sample_is_refused(open_tiny: Open, name: str):
+    federation = open_tiny(name)
+    with pytest.raises(ValueError, match=f"{name} .* at least 2 public samples, got 1"):
+        federation.method.check(federation.task, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Headless(SimCLR):
+    """SimCLR on features, which are as wide as the encoder makes them."""
+
+    @property
+    def head(self) -> Head:
+        return Head("none")
+
+
+@pytest.mark.parametrize("name", ["fedmd", "feddf", "fedfoa"])
+def test_projections_of_different_widths_are_refused(open_tiny: Open, name: str):
+    federation = open_tiny(name)
+    task = replace(federation.task, client_encoders=("cnn", "vgg9"), projection_dim=None)
+    federation.method.check(task, 45)
+    with pytest.raises(ValueError, match=r"cnn has 256, vgg9 has 512: set model.projection_dim"):
+        federation.method.check(replace(task, objective=Headless()), 45)
+
+
+NOTES = [
+    ("ldawa", ["method.warm_up=3"], "L-DAWA is FedAvg here: all 2 rounds are warm-up, lower method.warm_up"),
+    ("orchestra", [], "Orchestra's first round only builds clusters: 1 of 2 rounds train"),
+    ("fedfoa", ["method.warm_up=2"], "FedFoA's term never acts: all 2 rounds are warm-up"),
+    ("fedfoa", ["training.batch=16"], "a batch of 16 cannot tell the correlations of 24 projections"),
+    ("fedfoa", [*BYOL, "model.projection_dim=null"], "takes an SVD of 2048 x 2048 for each other client"),
+]
+
+
+@pytest.mark.parametrize(("name", "overrides", "note"), NOTES)
+def test_what_a_method_says_about_a_run(open_tiny: Open, name: str, overrides: list[str], note: str):
+    assert any(note in sentence for sentence in open_tiny(name, *overrides).notes)
+
+
+@pytest.mark.parametrize("name", ["ldawa", "fedfoa"])
+def test_there_is_nothing_to_say_about_a_sound_run(open_tiny: Open, name: str):
+    assert not open_tiny(name).notes
+
+
+def test_fedca_needs_public_data_for_the_alignment_alone(open_tiny: Open):
+    federation = open_tiny("fedca")
+    without = replace(federation.method, beta=0.0)
+    assert federation.method.needs_public
+    assert not without.needs_public
+    without.check(federation.task, 0)
+
+
+def test_fedfoas_base_must_be_another_method():
+    with pytest.raises(ValueError, match=r"method.base must be another method, got fedfoa"):
+        FedFoA(base=FedFoA())
