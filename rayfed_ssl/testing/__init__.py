@@ -60,11 +60,7 @@ def check_method(method: Method, objective: Objective | None = None, *, settings
 
 
 def check_laws(trial: Trial) -> None:
-    """Check every law of methods on a run of one's own.
-
-    Raises:
-        LawViolation: A law is broken; the message says which, and how.
-    """
+    """Check every law of methods on a run of one's own, as `check_method` does on the toy."""
     for name, law in LAWS.items():
         try:
             law(trial)

@@ -13,11 +13,7 @@ from rayfed_ssl.trees import digest, frozen
 
 
 def check_steps(config: Config) -> None:
-    """Check that a loss is a finite, differentiable function of its inputs that writes nothing but running statistics.
-
-    Raises:
-        LawViolation: The message says what is wrong.
-    """
+    """Check that a loss is a finite, differentiable function of its inputs that writes nothing but running statistics."""
     federation = Trial(config).federation
     task, objective, data = federation.task, federation.task.objective, federation.dataset.train
     labels = data.labels if objective.needs_labels else None

@@ -2,23 +2,23 @@
 
 import random
 import tempfile
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import ClientResult, Federation
 from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.round_loop import Executor, Observer, RoundOutcome, RunPlan, run_rounds
 from rayfed_ssl.environment import compute_threads
-from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server
+from rayfed_ssl.method import Client, Method, Server
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.checkpoints import RunState, Stored
 from rayfed_ssl.trees import digest, leaves, map_leaves
@@ -88,7 +88,7 @@ class Trace(Observer):
         return {outcome.state.round: outcome.state.sha256 for outcome in self.outcomes}
 
     def on_round_end(self, outcome: RoundOutcome) -> None:
-        """Note the outcome."""
+        """Append the outcome."""
         self.outcomes.append(outcome)
 
 
@@ -107,7 +107,11 @@ def simulate(
     return trace
 
 
-class WatchedMethod(Method):
+STEPS = ("init_server", "init_client", "download", "update_client", "update_server", "encoders")
+"""The functions of a method that are its steps."""
+
+
+class WatchedMethod:
     """A method that notes which of its steps write to their inputs, to the method or to global generators.
 
     Attributes:
@@ -124,48 +128,26 @@ class WatchedMethod(Method):
         self.moved: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._method, name)
+        value = getattr(self._method, name)
+        return partial(self._watched, name, value) if name in STEPS else value
 
-    def init_server(self, server: Server) -> Any:
-        """Watch the server's first step."""
-        return self._watched("the server's first step", self._method.init_server, server)
-
-    def init_client(self, client: Client) -> Any:
-        """Watch a client's first step."""
-        return self._watched(f"client {client.id}'s first step", self._method.init_client, client)
-
-    def download(self, state: Any, client_id: int) -> Any:
-        """Watch a selection."""
-        return self._watched(f"the download of client {client_id}", self._method.download, state, client_id)
-
-    def update_client(self, download: Any, state: Any, client: Client) -> tuple[Any, Any, Metrics]:
-        """Watch a client's step."""
-        where = f"the step of client {client.id} in round {client.round}"
-        step: tuple[Any, Any, Metrics] = self._watched(where, self._method.update_client, download, state, client)
-        return step
-
-    def update_server(self, state: Any, uploads: Mapping[int, Any], server: Server) -> tuple[Any, Metrics]:
-        """Watch an aggregation."""
-        where = f"the server's step of round {server.round}"
-        step: tuple[Any, Metrics] = self._watched(where, self._method.update_server, state, uploads, server)
-        return step
-
-    def encoders(self, state: Any, clients: Mapping[int, Any]) -> dict[str, Encoder]:
-        """Watch the choice of encoders."""
-        encoders: dict[str, Encoder] = self._watched("the choice of encoders", self._method.encoders, state, clients)
-        return encoders
-
-    def _watched(self, where: str, step: Callable[..., Any], *inputs: Any) -> Any:
+    def _watched(self, name: str, step: Callable[..., Any], *inputs: Any) -> Any:
         def facts() -> dict[str, str]:
             trees = [value for value in inputs if not isinstance(value, Client | Server)]
             return {"its input": digest(trees), "the method": repr(vars(self._method)), "images": digest(self._images)}
 
+        where = " ".join([name, *(_place(value) for value in inputs if isinstance(value, Client | Server))])
         before, generators = facts(), global_generators(self._draws)
         result = step(*inputs)
-        self.written += [f"{where} writes to {name}" for name, value in facts().items() if value != before[name]]
+        self.written += [f"{where} writes to {fact}" for fact, value in facts().items() if value != before[fact]]
         if global_generators(self._draws) != generators:
             self.moved.append(where)
         return result
+
+
+def _place(where: Client | Server) -> str:
+    client = f"of client {where.id} " if isinstance(where, Client) else ""
+    return f"{client}in round {where.round}"
 
 
 def global_generators(without_torch: bool) -> str:
@@ -175,7 +157,7 @@ def global_generators(without_torch: bool) -> str:
 
 
 class LazyUploads(Mapping[int, Any]):
-    """Many uploads, each read from its bytes when it is asked for; counts how many are in use at once.
+    """Many uploads, each copied when it is asked for; counts how many copies are in use at once.
 
     Attributes:
         reads: Ids in the order in which they were read.
@@ -184,28 +166,18 @@ class LazyUploads(Mapping[int, Any]):
 
     def __init__(self, uploads: Sequence[Any], number: int, held_fields: Sequence[str]) -> None:
         self._uploads, self._number, self._held = uploads, number, set(held_fields)
-        self._arrays: dict[int, list[weakref.ref[np.ndarray]]] = {}
+        self._storages: list[list[StorageWeakRef]] = []
         self.reads: list[int] = []
         self.most = 0
 
     def __getitem__(self, client_id: int) -> Any:
         self.reads.append(client_id)
-        arrays: dict[int, np.ndarray] = {}
-
-        def read(leaf: Any) -> Any:
-            if not isinstance(leaf, Tensor):
-                return leaf
-            array = leaf.numpy().copy()
-            tensor = torch.from_numpy(array)  # the array lives as long as any tensor on its memory
-            arrays[id(tensor)] = array
-            return tensor
-
-        upload = map_leaves(read, self._uploads[client_id % len(self._uploads)])
+        stored = self._uploads[client_id % len(self._uploads)]
+        upload = map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, stored)
         counted = [leaf for path, leaf in leaves(upload) if not self._held & set(path.split("/"))]
-        self._arrays[client_id] = [weakref.ref(arrays[id(leaf)]) for leaf in counted if isinstance(leaf, Tensor)]
-        arrays.clear()
-        in_use = [refs for refs in self._arrays.values() if any(ref() is not None for ref in refs)]
-        self.most = max(self.most, len(in_use))
+        # A storage lives as long as any tensor on its memory.
+        self._storages.append([StorageWeakRef(t.untyped_storage()) for t in counted if isinstance(t, Tensor)])
+        self.most = max(self.most, sum(not all(ref.expired() for ref in refs) for refs in self._storages))
         return upload
 
     def __iter__(self) -> Iterator[int]:
@@ -236,7 +208,7 @@ class Trial:
         """The whole run, its steps watched, and the rounds."""
         federation = open_afresh(self.config)
         method = WatchedMethod(federation.method, federation)
-        federation.method = method
+        federation.method = cast(Method, method)
         played = play(federation)
         method.encoders(played[-1].server, self.states(played))
         return method, played

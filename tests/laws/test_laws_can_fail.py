@@ -177,7 +177,7 @@ class Collapses(FedAvgM):
 
 MISTAKES: list[tuple[str, type[Method], str]] = [
     ("inputs_are_not_written", WritesItsDownload, "round 1 writes to its input"),
-    ("inputs_are_not_written", WritesUploads, "the server's step of round 1 writes to its input"),
+    ("inputs_are_not_written", WritesUploads, "update_server in round 1 writes to its input"),
     ("inputs_are_not_written", KeepsStateOnItself, "writes to the method"),
     ("randomness_is_the_engines", UsesPythonsRandomness, "moved a global generator"),
     ("randomness_is_the_engines", UsesNumpysRandomness, "moved a global generator"),
@@ -216,7 +216,7 @@ def test_the_example_obeys_every_law():
 
 
 def test_a_violation_names_the_law():
-    with pytest.raises(LawViolation, match=r"^inputs are not written: inputs are read-only: the step of client 0"):
+    with pytest.raises(LawViolation, match=r"^inputs are not written: inputs are read-only: update_client of client 0"):
         check_method(WritesItsDownload())
 
 
