@@ -8,12 +8,12 @@ from rayfed_ssl.aggregation.compression import fill_rows, keep_largest, pack, sy
 from rayfed_ssl.methods import FLESD, flesd
 from rayfed_ssl.methods.flesd import Upload
 from rayfed_ssl.trees import digest, nbytes
+from tests.tensors import rows, unit_rows
 
 
-def values(rows: int = 5, columns: int = 7) -> Tensor:
+def values() -> Tensor:
     """Rows of different magnitudes, one of zeros."""
-    matrix = torch.randn(rows, columns, generator=torch.Generator().manual_seed(0))
-    return matrix * torch.tensor([1.0, 1e-3, 0.0, 300.0, 0.1])[:rows, None]
+    return rows(5, 7, 0).float() * torch.tensor([1.0, 1e-3, 0.0, 300.0, 0.1])[:, None]
 
 
 def test_fp32_is_exact():
@@ -48,8 +48,7 @@ def test_bytes_of_a_format(format: str, size: int):
 
 
 def symmetric_matrix(num: int) -> Tensor:
-    rows = torch.randn(num, 3, generator=torch.Generator().manual_seed(1))
-    return flesd.similarity(torch.nn.functional.normalize(rows, dim=1))
+    return flesd.similarity(unit_rows(num, 3, 1).float())
 
 
 @pytest.mark.parametrize("num", [1, 2, 6])
@@ -96,7 +95,7 @@ FORMS = {
 
 
 def representations() -> Tensor:
-    return torch.nn.functional.normalize(torch.randn(6, 3, generator=torch.Generator().manual_seed(2)), dim=1)
+    return unit_rows(6, 3, 2).float()
 
 
 @pytest.mark.parametrize("name", FORMS)

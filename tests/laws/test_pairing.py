@@ -1,36 +1,29 @@
 """Comparisons are paired: with one seed, methods see the same shards, cohorts, start, samples and views."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
 
-from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.method import Client, Metrics
 from rayfed_ssl.methods import METHODS, FedAvg
 from rayfed_ssl.testing.trial import play
 from rayfed_ssl.trees import digest
+from tests.methods.conftest import BYOL, MOCO, Open, Tiny
 
-Open = Callable[..., Federation]
-Tiny = Callable[..., Config]
 PUBLIC = {
     **{name: ["public=client:0", "method.distil_batch=8"] for name in ("flesd", "flesd-cc", "feddf")},
     **{name: ["public=client:0"] for name in ("fedmd", "fedca")},
 }
 
-OBJECTIVE = {
-    "fedu": ["objective=byol", "objective.hidden=32"],  # FedU decides about a predictor
-    "fcl": ["objective=moco", "objective.queue_size=50"],
-    "orchestra": ["objective=orchestra", "objective.clusters=6", "objective.local_clusters=4", "objective.memory=16"],
-}
+OBJECTIVE = {"fedu": BYOL, "fcl": MOCO}  # FedU decides about a predictor, FCL about a queue
 
 
 def open_method(open_tiny: Open, name: str, *overrides: str) -> Federation:
-    return open_tiny(name, "clients.number=5", *PUBLIC.get(name, []), *OBJECTIVE.get(name, []), *overrides)
+    return open_tiny(name, "clients.number=5", *PUBLIC.get(name, []), *OBJECTIVE.get(name, ()), *overrides)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -54,11 +47,10 @@ def test_cohorts_are_the_same_for_every_method(open_tiny: Open, name: str):
 def test_everybody_starts_from_the_same_weights(open_tiny: Open, name: str):
     """Whole models under one objective; under any other at least the same encoder."""
     ours = open_method(open_tiny, name).task.initial_weights()
-    own = [] if name == "orchestra" else OBJECTIVE.get(name, [])  # no other method takes Orchestra's objective
-    theirs = open_method(open_tiny, "fedavg", *own).task.initial_weights()
+    theirs = open_method(open_tiny, "fedavg", *OBJECTIVE.get(name, ())).task.initial_weights()
     encoders = [{k: v for k, v in weights.items() if k.startswith("encoder.")} for weights in (ours, theirs)]
     assert digest(encoders[0]) == digest(encoders[1])
-    assert name == "orchestra" or digest(ours) == digest(theirs)
+    assert name == "orchestra" or digest(ours) == digest(theirs)  # no other method takes its objective
 
 
 def test_clients_train_on_the_same_batches_and_views_whatever_the_method(open_tiny: Open):
@@ -108,18 +100,6 @@ def test_a_client_is_shown_its_labels_only_if_its_objective_needs_them(tiny: Tin
         assert result.metrics["labels"] == shown * len(federation.shards[client_id])
 
 
-def test_labels_are_there_only_for_objectives_that_need_them(open_tiny: Open):
-    """Supervised training depends on labels, self-supervised training does not."""
-    for objective, depends in (("simclr", False), ("supervised", True)):
-        federation, other = (
-            open_tiny("fedavg", f"objective={objective}", "model.projection_dim=null") for _ in range(2)
-        )
-        labels = (other.dataset.train.labels + 1) % 10
-        object.__setattr__(other.dataset.train, "labels", labels)
-        digests = [digest(play(f, 1)[0].uploads) for f in (federation, other)]
-        assert (digests[0] != digests[1]) == depends
-
-
 @dataclass(frozen=True)
 class Recording(Shard):
     """A shard that remembers which of its samples were asked for."""
@@ -144,7 +124,7 @@ def batches(federation: Federation) -> list[list[int]]:
     return data.asked[: federation.task.epochs * -(-len(data) // federation.task.batch)]
 
 
-MOCO = ("objective={name: moco, queue_size: 16}",)
+SMALL_MOCO = ("objective={name: moco, queue_size: 16}",)
 SAME_SHARDS = ("public=fraction:0.3", "method.dictionary_size=8", "method.align_epochs=1")
 
 
@@ -156,8 +136,8 @@ SAME_SHARDS = ("public=fraction:0.3", "method.dictionary_size=8", "method.align_
             ("fedca", *SAME_SHARDS, "method.beta=1e-9", "method.dictionary=false"),
             marks=pytest.mark.slow,
         ),
-        pytest.param(("fcl", *MOCO), ("fcl", *MOCO, "method.neighborhood=0"), marks=pytest.mark.slow),
-        pytest.param(("fcl", *MOCO), ("fedavg", *MOCO), marks=pytest.mark.slow),
+        pytest.param(("fcl", *SMALL_MOCO), ("fcl", *SMALL_MOCO, "method.neighborhood=0"), marks=pytest.mark.slow),
+        pytest.param(("fcl", *SMALL_MOCO), ("fedavg", *SMALL_MOCO), marks=pytest.mark.slow),
         (("fedmd",), ("fedmd", "method.digest_epochs=2")),
         (("fedema",), ("fedavg",)),
         pytest.param(("fedfoa", "method.base=fedavg", "method.warm_up=0"), ("fedavg",), marks=pytest.mark.slow),
