@@ -5,8 +5,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psutil
@@ -15,8 +15,6 @@ import ray
 
 from actors.cluster.connect import Cluster, start
 from actors.fault_injection import LostObject
-
-Killer = Callable[..., AbstractContextManager[list[int]]]
 
 
 @pytest.fixture(scope="session")
@@ -55,12 +53,6 @@ def killing(title: str, times: int) -> Iterator[list[int]]:
     finally:
         over.set()
         thread.join()
-
-
-@pytest.fixture
-def kill() -> Killer:
-    """A context in which actors die: kill("ClientActor.update_client", times=1)."""
-    return killing
 
 
 @pytest.fixture(scope="session")

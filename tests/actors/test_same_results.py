@@ -42,23 +42,14 @@ def fine_tuning(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Config:
     return tiny("fedavg", *FINE_TUNING, f"model.start={learned}")
 
 
-@pytest.mark.parametrize(
-    ("name", "actors"),
-    [
-        ("fine-tuning", 2),
-        pytest.param("fine-tuning", 1, marks=pytest.mark.slow),
-        pytest.param("fine-tuning", 3, marks=pytest.mark.slow),
-        pytest.param("diagnostics", 2, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("name", ["fine-tuning", pytest.param("diagnostics", marks=pytest.mark.slow)])
 def test_results_through_ray_are_those_of_this_process(
-    cluster: Cluster, tiny: Tiny, fine_tuning: Config, name: str, actors: int, tmp_path: Path
+    cluster: Cluster, tiny: Tiny, fine_tuning: Config, name: str, tmp_path: Path
 ):
     diagnostics = tiny("fedfoa", "method.base=fedavg", "evaluation.diagnostics=1")
     config = fine_tuning if name == "fine-tuning" else diagnostics
-    engine = config.engine.model_copy(update={"executor": "ray", "actors": actors})
     run(config, tmp_path / "local")
-    run(config.model_copy(update={"engine": engine}), tmp_path / "ray", executor=RayExecutor)
+    run(config, tmp_path / "ray", executor=RayExecutor)
     expected = results(tmp_path / "local")
     assert results(tmp_path / "ray") == expected
     needed = {"semi-swav-10", "transfer-fedca"} if name == "fine-tuning" else {"diag_update_cosine", "diag_alignment"}
