@@ -13,12 +13,9 @@ from typing import Any
 import pytest
 import ray
 import yaml
-from ray.exceptions import ObjectStoreFullError
 
 from actors.cluster.connect import Cluster
 from actors.cluster.health import Health
-from actors.dispatch.pool import ActorPool
-from actors.dispatch.queue import WorkItem
 from actors.errors import ActorError, ClusterError
 from actors.executor import RayExecutor
 from actors.fault_injection import fail_driver
@@ -215,21 +212,6 @@ def test_a_ray_that_the_run_has_not_started_is_not_killed():
     due = Faults(map(parse_fault, ["kill-ray:round=1"]), 1, lambda round: (0,), FAULT_KINDS)
     with pytest.raises(ConfigError, match="works only on a Ray that the run has started"):
         fail_driver(due, 1, Health())
-
-
-def test_an_object_store_that_stays_full_ends_a_pool_at_its_attempts(cluster: Cluster):
-    class Full:
-        def ready(self) -> None:
-            pass
-
-        def do(self) -> None:
-            raise ObjectStoreFullError("no room")
-
-    pool = ActorPool(ray.remote(num_cpus=0)(Full).remote, 1, attempts=3)
-    with pytest.raises(ClusterError, match=r"object store is full, and so is the disk that it spills to \(no room\)"):
-        list(pool.run([WorkItem(0)], lambda actor, jobs: [actor.do.remote()]))
-    assert pool.retries == 2
-    pool.close()
 
 
 def test_a_head_that_does_not_answer_is_reported(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):

@@ -9,7 +9,15 @@ from unittest.mock import patch
 import pytest
 import ray
 from ray.core.generated.common_pb2 import ActorDiedErrorContext
-from ray.exceptions import ActorDiedError, ActorUnavailableError, ActorUnschedulableError, NodeDiedError, RaySystemError
+from ray.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    ActorUnschedulableError,
+    NodeDiedError,
+    ObjectLostError,
+    ObjectStoreFullError,
+    RaySystemError,
+)
 
 from actors.dispatch.calls import ActorCall, Completed, Failed, PoolRun
 from actors.dispatch.pool import MAX_MACHINE_DEATHS, ActorPool
@@ -218,15 +226,24 @@ def test_deaths_of_machines_are_distinguished_from_deaths_of_processes():
         assert is_machine_failure(error), error
 
 
-def test_the_death_of_a_machine_does_not_count_against_an_item():
+@pytest.mark.parametrize(
+    ("error", "allowed", "message"),
+    [
+        (ActorUnavailableError("rpc error", bytes(16)), MAX_MACHINE_DEATHS, "^20 machines died under one step"),
+        (ObjectStoreFullError("no space"), 3, r"^Ray's object store is full, .* spills to \(no space\)"),
+        (ObjectLostError("0" * 56, None, ""), 3, "^the inputs of client steps were lost 3 times"),
+    ],
+    ids=["machines", "full store", "lost inputs"],
+)
+def test_what_is_not_the_fault_of_an_item_ends_the_run_after_some_attempts(error, allowed, message):
     pool = ActorPool(object, 1, attempts=3)
     state = PoolRun(lambda actor, items: [], WorkQueue([], {}, 0.0), lambda: None)
-    call, lost = ActorCall(0, [WorkItem("a")], []), ActorUnavailableError("rpc error", bytes(16))
-    for _ in range(MAX_MACHINE_DEATHS - 1):
-        assert list(pool._repeat(state, call, lost)) == []
-    assert state.deaths["a"] == 0
-    with pytest.raises(ClusterError, match=r"^20 machines died under one step"):
-        list(pool._repeat(state, call, lost))
+    call = ActorCall(0, [WorkItem("a")], [])
+    for _ in range(allowed - 1):
+        assert list(pool._repeat(state, call, error)) == []
+    assert pool.retries == allowed - 1
+    with pytest.raises(ClusterError, match=message):
+        list(pool._repeat(state, call, error))
 
 
 @pytest.fixture
