@@ -15,6 +15,7 @@ from actors.cluster.machine import (
     DISK_NEEDED,
     MIN_STORE,
     SHARED_MEMORY,
+    cores,
     free_memory,
     free_shared_memory,
     object_store_size,
@@ -48,10 +49,9 @@ def free_port() -> Iterator[None]:
 
 def options(directory: Path, num_cpus: int | None) -> dict[str, Any]:
     """Give the arguments of `ray.init` that start a Ray with this directory and number of cores."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
     return {
         "address": "local",
-        "num_cpus": num_cpus or (usable if usable != os.cpu_count() else None),
+        "num_cpus": num_cpus or cores(),
         "include_dashboard": False,
         "_node_ip_address": "127.0.0.1",
         "_temp_dir": str(directory),
