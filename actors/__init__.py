@@ -23,6 +23,8 @@ RAY_ENVIRONMENT = {
     # Freed uploads leave the object store within milliseconds; the default of a second let 3 GB of them pile up.
     "RAY_free_objects_period_milliseconds": "20",
     "RAY_free_objects_batch_size": "1",
+    # Ray's agent measures every process of the machine for a dashboard.
+    "REPORTER_UPDATE_INTERVAL_MS": "3600000",
     # On a busy machine Ray's agents start slowly.
     "RAY_agent_register_timeout_ms": "120000",
     # Ray would print a traceback for each result of a failed call that nobody reads.

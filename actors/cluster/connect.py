@@ -16,7 +16,7 @@ from ray._private import ray_constants
 from actors.cluster.address import check_address, local_nodes, resolve_address, use_token
 from actors.cluster.health import Health
 from actors.cluster.machine import Node
-from actors.cluster.private_ray import free_port, options, session_directory
+from actors.cluster.private_ray import free_port, options, session_directory, stop_unused_processes
 from actors.cluster.stale_sessions import SessionDirectory, remove_stale_sessions
 from actors.errors import ClusterError, first_line
 
@@ -104,6 +104,7 @@ def _start(num_cpus: int | None, timeout: float, alternative: str) -> Cluster:
             f"Ray did not start on this machine ({error}): check space in {directory.path.parent}, memory and `ulimit -u`"
             f"{alternative}"
         ) from None
+    stop_unused_processes()
     return cluster
 
 

@@ -26,6 +26,16 @@ from actors.errors import ClusterError
 PORT = "RAY_GCS_SERVER_PORT"
 """Where Ray reads the port of a head that it starts."""
 
+QUIET = {
+    "enable_metrics_collection": False,
+    "task_events_report_interval_ms": 0,
+    "raylet_report_resources_period_milliseconds": 1000,
+    "raylet_check_gc_period_milliseconds": 1000,
+    "kill_idle_workers_interval_ms": 2000,
+    "gcs_pull_resource_loads_period_milliseconds": 10000,
+}
+"""Reports of a private Ray that nobody reads, and checks of what one run hardly changes: half a percent of two cores."""
+
 
 def starts_private_ray(address: str | None) -> bool:
     """Whether a run with this address starts Ray on this machine, so that its resources are known in advance."""
@@ -55,8 +65,17 @@ def options(directory: Path, num_cpus: int | None) -> dict[str, Any]:
         "include_dashboard": False,
         "_node_ip_address": "127.0.0.1",
         "_temp_dir": str(directory),
+        "_system_config": QUIET,
         **object_store(directory),
     }
+
+
+def stop_unused_processes() -> None:
+    """Stop what a private Ray starts for its dashboard, for logs and for autoscaling: one percent of two cores."""
+    node: Any = ray._private.worker._global_node
+    node.kill_log_monitor(check_alive=False)
+    node.kill_dashboard(check_alive=False)
+    node.kill_monitor(check_alive=False)
 
 
 def object_store(directory: Path) -> dict[str, Any]:
