@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from rayfed_ssl.config.choices import METHOD, OBJECTIVE, MethodField, ObjectiveField, PartitionField, Section, plain
-from rayfed_ssl.config.recipes import SCALAR_MEANS, apply_override, read_recipe
+from rayfed_ssl.config.recipes import SCALAR_MEANS, apply_override, flatten, read_recipe
 from rayfed_ssl.config.sections import Clients, Data, Engine, Evaluation, ModelChoice, Training
 from rayfed_ssl.config.strict import explain
 from rayfed_ssl.data.torch_datasets import keep
@@ -87,6 +87,10 @@ class Config(Section):
     def dump(self) -> dict[str, Any]:
         """Give the configuration back as plain data that `load` reads."""
         return self.model_dump(mode="json")
+
+    def flat(self) -> dict[str, Any]:
+        """Give the configuration back as plain data by dotted key, as overrides name it."""
+        return flatten(self.dump())
 
 
 def validate(tree: Mapping[str, Any]) -> Config:

@@ -7,7 +7,7 @@ it does not have. A module here holds each tracker as its `open_tracker`.
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.errors import ConfigError
@@ -20,13 +20,13 @@ class TrackedRun(NamedTuple):
 
     Attributes:
         directory: Its record.
-        config: Its configuration, as plain data.
+        config: Its configuration.
         round: The committed round that it resumes from, 0 at the start.
         identity: The tracker's `identity` when it followed this run before, or None.
     """
 
     directory: Path
-    config: Mapping[str, Any]
+    config: Config
     round: int
     identity: str | None
 

@@ -2,10 +2,9 @@
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # MLflow reads it on import
 os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
@@ -41,7 +40,7 @@ class MLflow:
             self._client.update_run(self.identity, status=RunStatus.to_string(RunStatus.RUNNING))
         else:
             self.identity = self._client.create_run(self._experiment(), run_name=run.directory.name).info.run_id
-            params = (Param(name, str(value)[:MAX_VALUE]) for name, value in _flatten(run.config))
+            params = (Param(name, str(value)[:MAX_VALUE]) for name, value in run.config.flat().items())
             while batch := list(islice(params, MAX_PARAMS)):
                 self._client.log_batch(self.identity, params=batch)
 
@@ -72,15 +71,6 @@ class MLflow:
         experiment = self._client.get_experiment_by_name(name)
         identity: str = self._client.create_experiment(name) if experiment is None else experiment.experiment_id
         return identity
-
-
-def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Give nested settings dotted names."""
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
 
 
 open_tracker = MLflow

@@ -25,7 +25,7 @@ class TensorBoard:
         purge_step = run.round + 1 if self.continues else None
         self._writer = SummaryWriter(str(folder), purge_step=purge_step)
         if not self.continues:
-            text = f"```yaml\n{yaml.safe_dump(dict(run.config), sort_keys=False)}```"
+            text = f"```yaml\n{yaml.safe_dump(run.config.dump(), sort_keys=False)}```"
             self._writer.add_text("config", text, 0)
             self._writer.flush()
 

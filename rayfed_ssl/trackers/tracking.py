@@ -42,7 +42,8 @@ class Tracking(Observer):
 
     def __init__(self, record: RunRecord, config: Config, round: int, warn: Callable[[str], None]) -> None:
         self._record, self._warn = record, warn
-        self._progress = _read_progress(record.directory / PROGRESS)
+        path = record.directory / PROGRESS
+        self._progress: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
         self._trackers: list[_OpenTracker] = []
         self._total_bytes: Mapping[str, float] = {}
         for name in configured_trackers(config):
@@ -80,7 +81,7 @@ class Tracking(Observer):
 
     def _open(self, name: str, config: Config, round: int) -> None:
         earlier = self._progress.get(name, {})
-        run = TrackedRun(self._record.directory, config.dump(), round, earlier.get("identity"))
+        run = TrackedRun(self._record.directory, config, round, earlier.get("identity"))
         # A tracker's library is imported now and not before.
         tracker = import_module(f"rayfed_ssl.trackers.{name}").open_tracker(run)
         logged: dict[str, int] = dict(earlier.get("logged", {})) if tracker.continues else {}
@@ -118,10 +119,8 @@ class Tracking(Observer):
 
     def _save_progress(self) -> None:
         for open_tracker in self._trackers:
-            self._progress[open_tracker.name] = {
-                "identity": open_tracker.tracker.identity,
-                "logged": open_tracker.logged,
-            }
+            identity = open_tracker.tracker.identity
+            self._progress[open_tracker.name] = {"identity": identity, "logged": open_tracker.logged}
         write_atomically(self._record.directory / PROGRESS, json.dumps(self._progress, indent=1).encode())
 
     def _attempt(self, name: str, action: Callable[[], None]) -> None:
@@ -135,15 +134,6 @@ class Tracking(Observer):
                 f"{name} failed and is no longer used ({type(error).__name__}: {cause}); the record is complete, and "
                 f"`rayfed-ssl resume {self._record.directory} engine.trackers=[{name}]` logs what is missing"
             )
-
-
-def _read_progress(path: Path) -> dict[str, Any]:
-    """Read what trackers have; a missing or damaged file means nothing."""
-    try:
-        content = json.loads(path.read_text())
-        return content if isinstance(content, dict) else {}
-    except (OSError, ValueError):
-        return {}
 
 
 @contextmanager

@@ -24,7 +24,7 @@ class WeightsAndBiases:
             id=run.identity,
             resume=None if run.identity is None else "allow",
             dir=str(run.directory),
-            config=dict(run.config),
+            config=run.config.dump(),
             # W&B would wrap both output streams, which breaks progress lines.
             settings=wandb.Settings(console="off", silent=True),
         )

@@ -6,7 +6,7 @@ from typing import Any
 
 from rayfed_ssl.formats import MeanStd
 from rayfed_ssl.reports.html.sources import ReportedRun
-from rayfed_ssl.reports.html.tables import MISSING, flatten, yaml_text
+from rayfed_ssl.reports.html.tables import MISSING, yaml_text
 from rayfed_ssl.reports.seed_groups import SeedGroup, group_by_setting
 
 LABEL_LIMIT = 44
@@ -43,7 +43,7 @@ def differences(groups: Sequence[LabeledGroup]) -> dict[str, list[str]]:
 
 def _settings(run: ReportedRun) -> dict[str, Any]:
     """Collect what a result depends on: all settings but the seed and how it was computed."""
-    flat = flatten(run.summary.config.dump())
+    flat = run.summary.config.flat()
     return {key: value for key, value in flat.items() if key != "seed" and not key.startswith("engine.")}
 
 

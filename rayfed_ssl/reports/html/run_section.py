@@ -18,7 +18,6 @@ from rayfed_ssl.reports.html.tables import (
     MISSING,
     PageCell,
     PageTable,
-    flatten,
     score_title,
     scores_table,
     yaml_text,
@@ -142,7 +141,7 @@ class RunSections:
 
     def _settings(self) -> PageSection:
         notes = self._run.record.manifest.notes
-        rows = [[key, yaml_text(value)] for key, value in flatten(self._run.summary.config.dump()).items()]
+        rows = [[key, yaml_text(value)] for key, value in self._run.summary.config.flat().items()]
         text = [f"Note: {note}." for note in notes] or ["The run has no notes: it did all that was asked."]
         folded = (
             PageTable.of("Configuration, resolved: config.yaml", ["key", "value"], rows),

@@ -1,6 +1,6 @@
 """Tables and numbers as the report shows them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -103,17 +103,6 @@ def scores_table(summary: Summary) -> PageTable:
         rows.append(["minimum of clients", "", *(PageCell.percent(min(v, default=None)) for v in columns)])
     caption = f"Scores of each encoder after round {summary.rounds}"
     return PageTable.of(caption, ["encoder", "model", *map(score_title, names)], rows)
-
-
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten a configuration to dotted keys, as they are set on the command line."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
 
 
 def yaml_text(value: Any) -> str:
