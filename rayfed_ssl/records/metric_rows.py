@@ -61,12 +61,28 @@ def score_rows(evaluations: Sequence[Evaluation]) -> list[Row]:
     return rows
 
 
-def headline(scores: Mapping[str, Metrics], name: str) -> float | None:
-    """The global encoder's score, or the mean over clients where there is no global one."""
-    if name in scores.get("global", {}):
-        return scores["global"][name]
-    values = [metrics[name] for metrics in scores.values() if name in metrics]
-    return fmean(values) if values else None
+def client_of(participant: str) -> int | None:
+    """Read the client id of a participant's or an encoder's name: 3 of "client-3", None of "global"."""
+    kind, _, number = participant.partition("-")
+    return int(number) if kind == "client" and number.isdecimal() else None
+
+
+def headline(scores: Mapping[str, Metrics], name: str, take: str | None = None) -> float | None:
+    """Choose among encoders' scores as `taken` does."""
+    return taken({encoder: metrics[name] for encoder, metrics in scores.items() if name in metrics}, take)
+
+
+def taken(values: Mapping[str, float], take: str | None) -> float | None:
+    """Choose among encoders' values by name the one that is meant; None where it is not there.
+
+    `take` is an encoder, "mean" or "minimum" of the clients' own; None is the global encoder, or the mean without one.
+    """
+    local = [value for name, value in values.items() if name != "global"]
+    if take == "minimum":
+        return min(local, default=None)
+    if take == "mean" or (take is None and "global" not in values):
+        return fmean(local) if local else None
+    return values.get(take or "global")
 
 
 def lost_round(rounds: Sequence[RoundEntry], metrics: Sequence[Row], ledger: Sequence[Row]) -> int | None:

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
+from rayfed_ssl.config.strict import StrictModel
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.engine.diagnostics import CLIENT_SAMPLES, encoder_diagnostics, holds, sample_images
 from rayfed_ssl.engine.federation import Federation
@@ -24,6 +25,7 @@ from rayfed_ssl.evaluation.representation_metrics import (
     relation_distance,
 )
 from rayfed_ssl.method import Encoder
+from rayfed_ssl.records.metric_rows import client_of
 from rayfed_ssl.records.run_record import RunRecord, encoders_of
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.addresses import Directory
@@ -34,11 +36,7 @@ from rayfed_ssl.training.state_parts import model_weights
 FILE = "diagnostics.json"
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-
-class PairMatrix(_Part):
+class PairMatrix(StrictModel):
     """A number for each pair of encoders, None where two cannot be compared; an open end of the range is None, too."""
 
     title: str
@@ -49,7 +47,7 @@ class PairMatrix(_Part):
     values: list[list[float | None]]
 
 
-class PairAngles(_Part):
+class PairAngles(StrictModel):
     """Quartiles of the angles between features of one image, in degrees, as in FedCA's Figure 4."""
 
     encoders: list[str]
@@ -59,7 +57,7 @@ class PairAngles(_Part):
     upper: float
 
 
-class FalseNegatives(_Part):
+class FalseNegatives(StrictModel):
     """Shares of negatives of the sample's own class, by client, from labels that no client sees.
 
     They are shares of the client's own negatives, of all clients' (FCL, Eq. 4), and of the others' alone (FCL, Eq. 5).
@@ -71,7 +69,7 @@ class FalseNegatives(_Part):
     remote: list[float] | None
 
 
-class Diagnostics(_Part):
+class Diagnostics(StrictModel):
     """What follows from a run's encoders after a committed round, and from its partition.
 
     All numbers are computed on the given number of images of a split, "test" or "held-out" (data.validation). Matrices are
@@ -166,9 +164,13 @@ def compare_encoders(federation: Federation, encoders: Mapping[str, Encoder], ro
 def _matrices(features: Mapping[str, Tensor], relations: Mapping[str, Tensor]) -> dict[str, PairMatrix]:
     grams = {name: centered_gram(rows) for name, rows in features.items()}
     aligned = {name: relations.get(name) for name in features}
+
+    def median_angle(first: Tensor, second: Tensor) -> float:
+        return angles(first, second).median
+
     matrices = {
         "cka": _matrix("linear CKA", "", [0, 1], grams, cka),
-        "angle": _matrix("median angle between features", "degrees", [0, 180], features, _median_angle),
+        "angle": _matrix("median angle between features", "degrees", [0, 180], features, median_angle),
         "relation_distance": _matrix("distance of relation matrices", "", [0, None], aligned, relation_distance),
     }
     return {
@@ -176,10 +178,6 @@ def _matrices(features: Mapping[str, Tensor], relations: Mapping[str, Tensor]) -
         for name, matrix in matrices.items()
         if any(value is not None for i, row in enumerate(matrix.values) for value in row[:i])
     }
-
-
-def _median_angle(first: Tensor, second: Tensor) -> float:
-    return angles(first, second).median
 
 
 def _matrix(
@@ -253,9 +251,3 @@ def _notes(
         yield "relation matrices of projections of different widths have no distance: set model.projection_dim"
     if ratios is None:
         yield "false-negative ratios need labels, which a client's samples do not have"
-
-
-def client_of(encoder: str) -> int | None:
-    """Read the client id of an encoder's name: 3 of "client-3", None of "global"."""
-    kind, _, number = encoder.partition("-")
-    return int(number) if kind == "client" and number.isdecimal() else None

@@ -76,7 +76,9 @@ def _bars(figure: Figure, data: FigureData) -> None:
             x, label = place + (index - (len(rows) - 1) / 2) * width, row if place == 0 else None
             axes.bar(x, cell.mean, 0.9 * width, yerr=cell.std, color=color, alpha=0.7, hatch=hatch, label=label)
             if cell.take == "mean":
-                scores = clients(data.run(cell), cell.score)
+                record = RunRecord.open(data.run(cell))
+                encoders = record.scores(record.last_round).items()
+                scores = [s[cell.score] for name, s in encoders if name != "global" and cell.score in s]
                 axes.plot([x] * len(scores), [100 * score for score in scores], "k.", markersize=4)
             if cell.comparable is not None:
                 axes.plot(x, cell.comparable, "kD", markerfacecolor="none", markersize=7)
@@ -124,9 +126,9 @@ def _losses(figure: Figure, data: FigureData) -> None:
         record = RunRecord.open(data.run(cell))
         epochs = record.config().epochs
         first, last = mean_by_round(record, "loss_first"), mean_by_round(record, "loss")
-        points = [(round - 1) * epochs + 1 for round in first], [round * epochs for round in last]
-        series = sorted([*zip(points[0], first.values(), strict=True), *zip(points[1], last.values(), strict=True)])
-        xs, ys = zip(*series, strict=True)
+        starts = [((round - 1) * epochs + 1, loss) for round, loss in first.items()]
+        ends = [(round * epochs, loss) for round, loss in last.items()]
+        xs, ys = zip(*sorted(starts + ends), strict=True)
         axes.plot(xs, ys, color=color, linestyle="--", marker=marker, markersize=3, label=f"{cell.row}, clients")
         server = mean_by_round(record, "distil_loss")
         if server:
@@ -233,13 +235,3 @@ def _styled(rows: Sequence[str]) -> Iterator[tuple[str, tuple[str, str], str]]:
 def mean_by_round(record: RunRecord, name: str, participant: str | None = None) -> dict[int, float]:
     """Mean of a metric over participants, or of one, by round."""
     return {round: fmean(values) for round, values in by_round(record.metrics, name, participant).items()}
-
-
-def clients(directory: Path, score: str) -> list[float]:
-    """Scores of the clients' own encoders in the last round, by client id."""
-    record = RunRecord.open(directory)
-    last = max(row["round"] for row in record.metrics)
-    scores = {
-        name: values[score] for name, values in record.scores(last).items() if score in values and name != "global"
-    }
-    return [scores[name] for name in sorted(scores, key=lambda name: (len(name), name))]

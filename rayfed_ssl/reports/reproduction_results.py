@@ -1,7 +1,7 @@
 """The results of a reproduction: our numbers beside the published ones, as JSON and as a table in the paper's layout."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean, stdev
@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import Field
 
 from rayfed_ssl.config.strict import StrictModel
+from rayfed_ssl.records.metric_rows import taken
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reproductions.definition import Cell, Reproduction
 from rayfed_ssl.reproductions.schema import Source
@@ -218,32 +219,14 @@ def describe(cell: CellResult) -> str:
 
 
 def measured(cell: Cell, directory: Path, unit: str) -> float | None:
-    """Read a cell's number from a finished run; None if the run has no such score. Unit "percent" multiplies by 100."""
-    points = series(cell, directory, unit)
-    return points[-1][1] if points else None
-
-
-def series(cell: Cell, directory: Path, unit: str) -> list[tuple[int, float]]:
-    """Read a cell's score over the rounds that have it, as (round, value)."""
+    """Read a cell's number after the last round that has it; None if none has. Unit "percent" multiplies by 100."""
     by_round: dict[int, dict[str, float]] = {}
     for row in RunRecord.open(directory).metrics:
         if row["name"] == cell.score:
             by_round.setdefault(row["round"], {})[row["participant"]] = row["value"]
-    factor = 100 if unit == "percent" else 1
-    chosen = ((round, taken(values, cell.take)) for round, values in sorted(by_round.items()))
-    return [(round, factor * value) for round, value in chosen if value is not None]
-
-
-def taken(values: Mapping[str, float], take: str | None) -> float | None:
-    """Choose among encoders' values by name the one that is meant, or their mean or minimum; None where it is not there."""
-    local = [value for name, value in values.items() if name != "global"]
-    if take == "minimum":
-        return min(local, default=None)
-    if take == "mean":
-        return fmean(local) if local else None
-    if take is None and "global" not in values:
-        return fmean(local) if local else None
-    return values.get(take or "global")
+    values = (taken(by_round[round], cell.take) for round in sorted(by_round, reverse=True))
+    last = next((value for value in values if value is not None), None)
+    return 100 * last if last is not None and unit == "percent" else last
 
 
 def kendall(pairs: Sequence[tuple[float, float]]) -> float | None:

@@ -9,7 +9,7 @@ from statistics import fmean
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.ledger import BreakEven
 from rayfed_ssl.method import Metrics
-from rayfed_ssl.records.metric_rows import Row, headline
+from rayfed_ssl.records.metric_rows import Row, client_of, headline
 from rayfed_ssl.records.run_record import RunRecord
 
 
@@ -61,14 +61,12 @@ class Summary:
 
     def architecture(self, encoder: str) -> str:
         """Name an encoder's architecture: "client-3" has that of client 3, every other the global one."""
-        kind, _, number = encoder.partition("-")
-        models = self.config.clients.models
-        return models[int(number) % len(models)] if models and kind == "client" else self.config.model.encoder
+        client, models = client_of(encoder), self.config.clients.models
+        return self.config.model.encoder if client is None or not models else models[client % len(models)]
 
     def minimum(self, score: str) -> float | None:
         """The lowest score over clients' own encoders: FLESD's Min-Local for the method "local"."""
-        values = [metrics[score] for name, metrics in self.scores.items() if score in metrics and name != "global"]
-        return min(values) if values else None
+        return headline(self.scores, score, "minimum")
 
 
 def summarize(record: RunRecord) -> Summary:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean
 
 from rayfed_ssl.evaluation.registry import is_score
-from rayfed_ssl.records.metric_rows import Row
+from rayfed_ssl.records.metric_rows import Row, client_of
 
 Points = dict[int, dict[str, float]]
 """Values by round and series."""
@@ -20,11 +20,10 @@ def points(rows: Iterable[Row]) -> Points:
     series: Points = defaultdict(dict)
     by_clients: dict[tuple[int, str], list[float]] = defaultdict(list)
     for row in rows:
-        kind, _, number = row["participant"].partition("-")
-        if kind == "client" and number.isdecimal():
-            by_clients[row["round"], _series("clients", row["name"])].append(row["value"])
-        else:
+        if client_of(row["participant"]) is None:
             series[row["round"]][_series(row["participant"], row["name"])] = row["value"]
+        else:
+            by_clients[row["round"], _series("clients", row["name"])].append(row["value"])
     for (round, name), values in by_clients.items():
         series[round] |= {f"{name}/mean": fmean(values), f"{name}/min": min(values), f"{name}/max": max(values)}
     return dict(sorted(series.items()))

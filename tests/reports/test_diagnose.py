@@ -12,8 +12,9 @@ import pytest
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Encoder
+from rayfed_ssl.records.metric_rows import client_of
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.diagnose import FILE, Diagnostics, client_of, compare_encoders, diagnose
+from rayfed_ssl.reports.diagnose import FILE, Diagnostics, compare_encoders, diagnose
 from rayfed_ssl.runs import run
 from rayfed_ssl.storage.checkpoints import CheckpointError
 from tests.conftest import TinyConfig

@@ -9,7 +9,7 @@ import yaml
 
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.embedding import embed
-from rayfed_ssl.reports.reproduction_figures import clients, draw_reproduction, mean_by_round
+from rayfed_ssl.reports.reproduction_figures import draw_reproduction, mean_by_round
 from rayfed_ssl.reports.reproduction_results import CellResult, ReproductionResults, measured
 from rayfed_ssl.reproductions.definition import Reproduction, load_reproduction
 from rayfed_ssl.runs import run
@@ -102,12 +102,6 @@ def test_every_kind_of_figure_is_drawn(runs: Path, draw: str, rows: tuple[str, .
 def test_nothing_is_drawn_of_cells_without_numbers(runs: Path):
     result = results(runs, "bars", ("FedSimCLR",), score="transfer-fedca")
     assert draw_reproduction(*result, runs / "nowhere") == []
-
-
-def test_scores_of_clients_are_in_the_order_of_their_ids(runs: Path):
-    record = RunRecord.open(runs / "FedFoA")
-    found = record.scores(2)
-    assert clients(runs / "FedFoA", "knn") == [found["client-0"]["knn"], found["client-1"]["knn"]]
 
 
 def test_a_metric_by_round_is_the_mean_over_those_who_have_it(runs: Path):

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from rayfed_ssl.engine.ledger import Direction
+from rayfed_ssl.records.metric_rows import taken
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.reproduction_results import taken
 from tune.sweeps.definition.schema import BYTES
 
 
