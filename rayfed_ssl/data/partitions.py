@@ -11,7 +11,7 @@ the rows of its samples, sorted, int64. No sample is in two shards.
 
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -139,6 +139,12 @@ def partition(name: str, labels: np.ndarray, num_clients: int, seed: int, **fiel
     if len(np.unique(rows)) < len(rows):
         raise ValueError(f"partition {name} gives {len(rows) - len(np.unique(rows))} rows to more than one client")
     return _sorted_shards(shards)
+
+
+def count_samples(labels: np.ndarray, shards: Iterable[Rows], num_classes: int) -> np.ndarray:
+    """Count each shard's samples of each class, int64 [K, C]; label -1 is not counted."""
+    counts = [np.bincount(labels[rows][labels[rows] >= 0], minlength=num_classes) for rows in shards]
+    return np.stack(counts).astype(np.int64)
 
 
 def random_rows(num_samples: int, count: int | None, seed: int) -> Rows:

@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from rayfed_ssl.config.strict import StrictModel
+from rayfed_ssl.data.partitions import count_samples
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.engine.diagnostics import CLIENT_SAMPLES, encoder_diagnostics, holds, sample_images
 from rayfed_ssl.engine.federation import Federation
@@ -217,8 +218,8 @@ def _pair_angles(features: Mapping[str, Tensor]) -> list[PairAngles]:
 def _false_negatives(federation: Federation) -> FalseNegatives | None:
     """False-negative ratios of the clients that train, or None where a client's samples have no labels."""
     train = federation.dataset.train
-    labels = [train.labels[federation.shards[client_id]] for client_id in federation.client_ids]
-    counts = np.stack([np.bincount(shard[shard >= 0], minlength=train.num_classes) for shard in labels])
+    shards = [federation.shards[client_id] for client_id in federation.client_ids]
+    counts = count_samples(train.labels, shards, train.num_classes)
     if not counts.any(axis=1).all():
         return None
     ratios = false_negatives(torch.from_numpy(counts))

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from rayfed_ssl.data.partitions import count_samples
 from rayfed_ssl.data.public_data import PublicClient, parse_public
 from rayfed_ssl.engine.federation import Federation
 
@@ -17,12 +18,6 @@ _BLUE, _ORANGE = "#0072B2", "#D55E00"  # Okabe and Ito's color-blind safe pair
 _POINTS_PER_INCH = 72.0
 _MAX_INCHES = 14.0
 _FONT_SIZE = 10.0
-
-
-def count_samples(labels: np.ndarray, shards: Mapping[int, np.ndarray], num_classes: int) -> np.ndarray:
-    """Count each client's samples of each class, int64 [K, C], clients in ascending id; label -1 is not counted."""
-    counts = [np.bincount(labels[rows][labels[rows] >= 0], minlength=num_classes) for _, rows in sorted(shards.items())]
-    return np.stack(counts).astype(np.int64)
 
 
 def partition_figure(
@@ -40,7 +35,7 @@ def partition_figure(
     rows = {f"{client_id}": shards[client_id] for client_id in sorted(shards)}
     if public is not None:
         rows = {"public": public, **rows}
-    counts = count_samples(labels, dict(enumerate(rows.values())), len(classes))
+    counts = count_samples(labels, rows.values(), len(classes))
     cell = min(0.5, _MAX_INCHES / max(counts.shape))
     # Placed by hand: a layout engine would shrink the cells but not the circles, which are sized in points.
     below = 0.7 + 0.09 * max(map(len, classes))

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 import numpy as np
 from matplotlib.figure import Figure
 
-from rayfed_ssl.data.partitions import random_rows
+from rayfed_ssl.data.partitions import count_samples, random_rows
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import ConfigError
@@ -20,7 +20,7 @@ from rayfed_ssl.reports.html.figure import HEIGHT, SERIES, Plot, clean, new_axes
 from rayfed_ssl.reports.html.heatmaps import heatmap
 from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.html.tables import PageTable
-from rayfed_ssl.reports.partition_figure import count_samples, partition_figure, public_rows
+from rayfed_ssl.reports.partition_figure import partition_figure, public_rows
 from rayfed_ssl.seeds import Purpose, derive_seed
 
 EMBEDDINGS: dict[str, tuple[str, Callable[[np.ndarray, int], np.ndarray]]] = {
@@ -72,10 +72,11 @@ def partition_plot(federation: Federation) -> Plot:
     """Draw which client holds how many samples of which class."""
     train, public = federation.dataset.train, public_rows(federation)
     classes = tuple(clean(name) for name in train.classes)
-    counts = count_samples(train.labels, federation.shards, len(classes))
+    shards = dict(sorted(federation.shards.items()))
+    counts = count_samples(train.labels, shards.values(), len(classes))
     rows = [
         [f"client {client}", len(shard), *row.tolist()]
-        for (client, shard), row in zip(sorted(federation.shards.items()), counts, strict=True)
+        for (client, shard), row in zip(shards.items(), counts, strict=True)
     ]
     return Plot(
         "partition",
