@@ -84,7 +84,14 @@ def _training(record: RunRecord) -> Figure:
     draw_losses(losses, loss_series(record.metrics))
     losses.set(xlabel="round", ylabel="loss", title="Training")
     losses.legend(fontsize=8)
-    _draw_accuracy(accuracy, summarize(record))
+    summary = summarize(record)
+    moved, probe = [point.bytes / 1e6 for point in summary.curve], summary.headline("linear")
+    knn = [100 * point.knn for point in summary.curve]
+    accuracy.plot(moved, knn, color=GREEN, marker="o", label="kNN, every round")
+    if probe is not None and moved:
+        accuracy.plot(moved[-1:], [100 * probe], color=BLUE, marker="D", linestyle="", label="linear probe, final")
+    accuracy.set(xlabel="MB moved by all clients", ylabel="accuracy (%)", title="Costs")
+    accuracy.legend(fontsize=8)
     figure.suptitle(record.directory.name, fontsize=10)
     return figure
 
@@ -126,13 +133,3 @@ def draw_losses(axes: Axes, series: Sequence[LossSeries]) -> None:
             low, high = [min(losses) for losses in values], [max(losses) for losses in values]
             axes.fill_between(rounds, low, high, color=line.style["color"], alpha=0.15, linewidth=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-
-
-def _draw_accuracy(axes: Axes, summary: Summary) -> None:
-    moved = [point.bytes / 1e6 for point in summary.curve]
-    axes.plot(moved, [100 * point.knn for point in summary.curve], color=GREEN, marker="o", label="kNN, every round")
-    probe = summary.headline("linear")
-    if probe is not None and moved:
-        axes.plot(moved[-1:], [100 * probe], color=BLUE, marker="D", linestyle="", label="linear probe, final")
-    axes.set(xlabel="MB moved by all clients", ylabel="accuracy (%)", title="Costs")
-    axes.legend(fontsize=8)

@@ -8,6 +8,7 @@ import base64
 import html
 import io
 import re
+import shutil
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ INK, MUTED, GRID, PAPER = "#1b2530", "#4d5966", "#d9dee3", "#ffffff"
 PINK, SKY, BLACK = (color for color, _ in METHOD_STYLES[3:])
 AMBER = "#E69F00"
 
-SERIES = (*((color, marker) for color, marker in METHOD_STYLES), (AMBER, "X"))
+SERIES = (*METHOD_STYLES, (AMBER, "X"))
 DASHES = ("-", "--", "-.", ":")
 
 VARIABLES: Mapping[str, str] = {
@@ -140,22 +141,16 @@ class FigureWriter:
         return RenderedFigure(plot.title, inline(svg, name, plot.alt), plot.note, origin, plot.table, wide, files)
 
     def embed(self, path: Path, title: str, alt: str, origin: str) -> RenderedFigure:
-        """Embed an existing SVG file as an image, and copy it with the PNG beside it."""
-        files = self.copy(path, path.with_suffix(".png"))
+        """Embed an existing SVG file as an image, and copy it with the PNG beside it, if there is one."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        files = []
+        for file in filter(Path.is_file, (path, path.with_suffix(".png"))):
+            name = self._name(file.stem + file.suffix) + file.suffix
+            shutil.copyfile(file, self.folder / name)
+            files.append(f"{self.folder.name}/{name}")
         encoded = base64.b64encode(path.read_bytes()).decode()
         picture = f'<img class="paper" alt="{html.escape(alt)}" src="data:image/svg+xml;base64,{encoded}">'
-        return RenderedFigure(title, Markup(picture), "", origin, None, True, files)
-
-    def copy(self, *paths: Path) -> tuple[str, ...]:
-        """Copy files of existing figures; missing ones are left out."""
-        names = []
-        for path in paths:
-            if path.is_file():
-                name = f"{self._name(path.stem + path.suffix)}{path.suffix}"
-                self.folder.mkdir(parents=True, exist_ok=True)
-                (self.folder / name).write_bytes(path.read_bytes())
-                names.append(f"{self.folder.name}/{name}")
-        return tuple(names)
+        return RenderedFigure(title, Markup(picture), "", origin, None, True, tuple(files))
 
     def _name(self, wanted: str) -> str:
         slug = re.sub(r"[^A-Za-z0-9]+", "-", wanted).strip("-").lower()[:80] or "figure"

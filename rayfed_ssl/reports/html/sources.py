@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
+from typing import Generic
 
 from pydantic import ValidationError
 
@@ -34,26 +35,17 @@ class ReportedRun:
     diagnostics: Diagnostics | None = None
     label: str = ""
 
-    @property
-    def directory(self) -> Path:
-        """The run's directory."""
-        return self.record.directory
-
 
 @dataclass(frozen=True)
-class ReportedReproduction:
-    """A reproduction's directory and its `reproduction.json`."""
+class ReportedTable(Generic[Model]):
+    """A reproduction's or a sweep's directory, and what its `reproduction.json` or `results.json` holds."""
 
     directory: Path
-    results: ReproductionResults
+    results: Model
 
 
-@dataclass(frozen=True)
-class ReportedSweep:
-    """A sweep's directory and its `results.json`."""
-
-    directory: Path
-    results: SweepResults
+ReportedReproduction = ReportedTable[ReproductionResults]
+ReportedSweep = ReportedTable[SweepResults]
 
 
 @dataclass
@@ -155,9 +147,10 @@ def open_sources(directories: Sequence[Path]) -> Sources:
         raise ConfigError("\n".join(sources.left_out))
     names = [run.name for run in sources.runs]
     for run in sources.runs:
-        run.label = "; ".join([*_points(run.directory, sources.sweeps), *_cells(run.directory, sources.reproductions)])
+        directory = run.record.directory
+        run.label = "; ".join([*_points(directory, sources.sweeps), *_cells(directory, sources.reproductions)])
         if names.count(run.name) > 1:
-            run.name = f"{run.directory.parent.name}/{run.name}"
+            run.name = f"{directory.parent.name}/{run.name}"
     return sources
 
 

@@ -21,11 +21,6 @@ class PageCell:
     small: tuple[str, ...] = ()
 
     @classmethod
-    def count(cls, value: int | None) -> "PageCell":
-        """Show a whole number."""
-        return cls(MISSING) if value is None else cls(f"{value:,}", value)
-
-    @classmethod
     def percent(cls, share: float | None) -> "PageCell":
         """Show a share in [0, 1] in percent."""
         return cls(formats.percent(share, MISSING), share)
@@ -73,7 +68,7 @@ def _cell(value: object) -> PageCell:
         case PageCell():
             return value
         case int():
-            return PageCell.count(value)
+            return PageCell(f"{value:,}", value)
         case float() | None:
             return PageCell.number(value)
     return PageCell(str(value))
