@@ -1,6 +1,5 @@
 """A report, and a Chromium to open it with; without one these tests are skipped."""
 
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from rayfed_ssl.reports.diagnose import diagnose
 from rayfed_ssl.reports.html import write_report
 from rayfed_ssl.runs import run
 from tests.conftest import TinyConfig
+from tests.reports.fabricated import reproduction_in
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
@@ -25,24 +25,10 @@ def report(tiny: TinyConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(tiny("local", "evaluation.every=1"), table / "cells" / "local")
     diagnose(table / "cells" / "local")
     cells = [
-        {
-            "row": name,
-            "column": "alpha 1",
-            "runs": [f"cells/{name}"],
-            "ours": [40.0 + i],
-            "mean": 40.0 + i,
-            "published": 75.8,
-        }
-        for i, name in enumerate(("flesd", "local"))
+        {"row": name, "column": "alpha 1", "runs": [f"cells/{name}"], "ours": [mean], "mean": mean, "published": 75.8}
+        for name, mean in (("flesd", 40.0), ("local", 41.0))
     ]
-    content = {
-        "title": "A table",
-        "unit": "percent",
-        "rows": ["flesd", "local"],
-        "columns": ["alpha 1"],
-        "cells": cells,
-    }
-    (table / "reproduction.json").write_text(json.dumps(content))
+    reproduction_in(table, {"title": "A table", "rows": ["flesd", "local"], "columns": ["alpha 1"], "cells": cells})
     return write_report([table], folder / "report.html")
 
 

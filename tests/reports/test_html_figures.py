@@ -1,10 +1,7 @@
 """Figures of the report: what is drawn of diagnostics and features, how figures enter the page, the paper's table."""
 
-import json
 import re
-import shutil
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,13 +15,12 @@ from rayfed_ssl.reports.html import heatmaps as matrices
 from rayfed_ssl.reports.html.bars import client_plot
 from rayfed_ssl.reports.html.curves import diagnostic_plots
 from rayfed_ssl.reports.html.embedding_plots import SampleFeatures, check_embedding, similarity_plot
-from rayfed_ssl.reports.html.figure import FigureWriter, Plot, clean, inline
-from rayfed_ssl.reports.html.groups import labeled_groups
-from rayfed_ssl.reports.html.report import write_report
+from rayfed_ssl.reports.html.figure import FigureWriter, Plot, clean
 from rayfed_ssl.reports.html.reproduction_section import side_by_side
 from rayfed_ssl.reports.html.sources import open_sources
 from rayfed_ssl.reports.html.tables import score_title
 from rayfed_ssl.reports.reproduction_results import ReproductionResults
+from tests.reports.fabricated import REPRODUCTION
 
 DIAGNOSTICS = {
     "round": 2,
@@ -46,26 +42,6 @@ DIAGNOSTICS = {
     "angles": [{"encoders": ["client-0", "client-1"], "clients": [0, 1], "lower": 31.0, "median": 36.2, "upper": 41.9}],
     "false_negatives": {"clients": [0, 2], "local": [0.5, 0.25], "fused": [0.25, 0.125], "remote": None},
     "notes": ["a pair differs in width"],
-}
-
-CELL = {"row": "FLESD", "column": "alpha 1", "ours": [50.0, 51.0], "mean": 50.5, "std": 0.7071, "published": 76.2}
-REPRODUCTION = {
-    "format": 1,
-    "title": "A table",
-    "unit": "percent",
-    "size": "cpu",
-    "source": {"paper": "FLESD", "item": "Table 1", "arxiv": "2109.14611"},
-    "seeds": [0, 1],
-    "rows": ["FLESD", "Local"],
-    "columns": ["alpha 1", "skipped"],
-    "skipped": {"skipped": "the dataset is not here"},
-    "cells": [
-        CELL | {"difference": -25.7, "runs": ["cells/flesd"], "failures": {}},
-        {"row": "Local", "column": "alpha 1", "ours": [None], "mean": None, "failures": {"0": "broke"}},
-    ],
-    "agreement": {"cells": 1, "kendall": None},
-    "notes": ["a note"],
-    "figures": [],
 }
 
 
@@ -141,13 +117,13 @@ def toy(title: str) -> Plot:
 
 
 def test_a_figure_takes_the_colors_of_the_page_and_keeps_its_own_in_files(tmp_path):
-    figure = FigureWriter(tmp_path / "figures").render(toy("$\\frac{ <b>&\x07"), "part", "made here")
+    figure = FigureWriter(tmp_path / "figures").render(toy('$\\frac{ "<b>&\x07'), "part", "made here")
     svg = (tmp_path / "figures" / "part-toy.svg").read_text()
     assert "var(--" not in svg
     assert "#0072b2" in svg
     assert "stroke: var(--blue)" in figure.svg
     assert not re.findall(r'style="[^"]*#(?:1b2530|4d5966|0072b2|ffffff)', figure.svg)
-    assert "&lt;b&gt;" in figure.svg
+    assert 'aria-label="A line: $\\frac{ &quot;&lt;b&gt;&amp;' in figure.svg
     assert "<b>" not in figure.svg
     assert "\x07" not in figure.svg
     assert figure.files == ("figures/part-toy.svg", "figures/part-toy.png")
@@ -165,88 +141,12 @@ def test_two_figures_of_one_name_have_files_and_addresses_of_their_own(tmp_path)
     assert references <= addresses[0]
 
 
-def test_an_alternative_is_escaped():
-    svg = '<svg viewBox="0 0 72 36" width="72pt"><g id="a"/></svg>'
-    assert 'aria-label="&lt;x&gt; &quot;y&quot;"' in inline(svg, "n", '<x> "y"')
-
-
 def test_ours_the_papers_and_the_difference_stand_side_by_side():
     table = side_by_side(ReproductionResults.model_validate(REPRODUCTION))
     assert table.columns == ("row", "alpha 1")
     flesd, local = (row[1] for row in table.rows)
     assert (flesd.text, flesd.value, flesd.small) == ("50.5 ± 0.71% (n = 2)", 50.5, ("paper 76.2%", "−25.7"))
     assert (local.text, local.value, local.small) == ("failed", None, ("paper –",))
-
-
-def test_a_reproduction_brings_its_runs_along(sweep, tmp_path):
-    folder = tmp_path / "table"
-    shutil.copytree(sweep / "flesd-0", folder / "cells" / "flesd")
-    (folder / "reproduction.json").write_text(json.dumps(REPRODUCTION))
-    sources = open_sources([folder])
-    assert [(run.name, run.label) for run in sources.runs] == [("flesd", "FLESD")]
-    assert [table.results.title for table in sources.reproductions] == ["A table"]
-    assert open_sources([tmp_path]).reproductions[0].directory == folder
-    (folder / "reproduction.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"reproduction.json is damaged .*: make it anew"):
-        open_sources([folder])
-
-
-def test_a_run_is_called_by_its_places_in_the_papers_table(sweep, tmp_path):
-    folder = tmp_path / "table"
-    shutil.copytree(sweep / "flesd-0", folder / "one")
-    shutil.copytree(sweep / "local-0", folder / "two")
-    places = (("FLESD", "last", "one"), ("FLESD", "best", "one"), ("Min-Local", "last", "two"))
-    cells = [{"row": row, "column": column, "runs": [run], "ours": [50.0]} for row, column, run in places]
-    content = {**REPRODUCTION, "rows": ["FLESD", "Min-Local"], "columns": ["last", "best"], "cells": cells}
-    (folder / "reproduction.json").write_text(json.dumps(content))
-    sources = open_sources([folder])
-    assert [group.label for group in labeled_groups(sources.runs)] == ["FLESD, last and best", "Min-Local, last"]
-    assert [run.label for run in open_sources([folder / "one"]).runs] == [""]
-
-
-def test_a_reproduction_whose_runs_are_gone_is_shown_without_them(tmp_path):
-    folder = tmp_path / "table"
-    folder.mkdir()
-    (folder / "reproduction.json").write_text(json.dumps(REPRODUCTION))
-    lines: list[str] = []
-    page = write_report([folder], tmp_path / "report.html", on_left_out=lines.append).read_text()
-    assert "Reproduction: A table" in page
-    (line,) = lines
-    assert "1 of 1 runs of" in line
-    assert "are missing (such as cells/flesd): its table is shown without them" in line
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("reproduction", REPRODUCTION | {"cells": [{"column": "alpha 1"}]}, r"cells\.0\.row is missing"),
-        ("reproduction", REPRODUCTION | {"cells": [CELL | {"mean": "5"}]}, r"cells\.0\.mean: input should be a valid"),
-        ("reproduction", [], "input should be a valid dictionary"),
-        ("diagnostics", DIAGNOSTICS | {"matrices": None}, r"matrices: input should be a valid dict"),
-        ("diagnostics", DIAGNOSTICS | {"matrices": {"cka": {}}}, r"matrices\.cka\.title is missing"),
-    ],
-)
-def test_a_damaged_file_is_one_line_if_named_and_else_left_out(sweep, tmp_path, name, content, message):
-    folder = tmp_path / "sweep"
-    shutil.copytree(sweep / "local-0", folder / "good")
-    bad = Path(shutil.copytree(sweep / "local-0", folder / "bad"))
-    if name == "reproduction":
-        (bad / "run.json").unlink()
-    (bad / f"{name}.json").write_text(json.dumps(content))
-    with pytest.raises(ConfigError, match=rf"{name}.json is damaged \(.*{message}.*: make it anew$"):
-        open_sources([bad])
-    sources = open_sources([folder])
-    assert [run.name for run in sources.runs] == ["good"]
-    assert [f"{name}.json is damaged" in line for line in sources.left_out] == [True]
-
-
-def test_a_sweep_that_is_the_current_directory_is_not_its_runs_by_name(sweep, tmp_path, monkeypatch):
-    shutil.copytree(sweep / "local-0", tmp_path / "good")
-    shutil.copytree(sweep / "local-0", tmp_path / "bad")
-    (tmp_path / "bad" / "metrics.parquet").write_bytes(b"nothing")
-    monkeypatch.chdir(tmp_path)
-    sources = open_sources([Path(".")])
-    assert ([run.name for run in sources.runs], len(sources.left_out)) == (["good"], 1)
 
 
 def test_range_and_quartiles_of_a_diagnostic_are_bands_of_its_one_figure():

@@ -1,0 +1,110 @@
+"""Files that a report reads, made up: `reproduction.json` and `results.json`, and directories that hold them."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+REPRODUCTION: dict[str, Any] = {
+    "title": "A table",
+    "size": "cpu",
+    "source": {"paper": "FLESD", "item": "Table 1", "arxiv": "2109.14611"},
+    "seeds": [0, 1],
+    "rows": ["FLESD", "Local"],
+    "columns": ["alpha 1", "skipped"],
+    "skipped": {"skipped": "the dataset is not here"},
+    "cells": [
+        {
+            "row": "FLESD",
+            "column": "alpha 1",
+            "published": 76.2,
+            "runs": ["runs/flesd-0"],
+            "ours": [50.0, 51.0],
+            "mean": 50.5,
+            "std": 0.7071,
+            "difference": -25.7,
+        },
+        {"row": "Local", "column": "alpha 1", "ours": [None], "failures": {"0": "broke"}},
+    ],
+}
+
+
+def _trial(number: int, label: str, run: str, state: str, reason: str, values: dict[str, Any]) -> dict[str, Any]:
+    common = {"number": number, "label": label, "state": state, "reason": reason, "seeds": [0, 1], "runs": [run]}
+    return common | {"point": {"system": label}, "reached": 2, "rounds": 2, "bytes": 1_500_000.0, "values": values}
+
+
+VALUES = {
+    "linear": {"mean": 0.75, "std": 0.01, "each": [0.75, 0.75]},
+    "bytes": {"mean": 1_500_000.0, "std": 0.0, "each": [1_500_000.0, 1_500_000.0]},
+}
+
+RESULTS: dict[str, Any] = {
+    "name": "mine",
+    "started": "2026-01-01T00:00:00+00:00",
+    "take": None,
+    "selection": "validation",
+    "seeds": [0, 1],
+    "held_out": [12],
+    "runs": 2,
+    "title": "A <sweep>",
+    "source": "FLESD, Figure 4",
+    "notes": ["A note."],
+    "command": "rayfed-ssl sweep mine.yaml",
+    "finished": None,
+    "goals": [
+        {"score": "linear", "maximize": True, "unit": "percent"},
+        {"score": "bytes", "maximize": False, "unit": "bytes"},
+    ],
+    "search": {"name": "grid", "settings": {}, "trials": 4, "generation": 8, "stop": None},
+    "layout": {"rows": "system", "columns": None, "x": "rounds", "lines": None, "panels": None},
+    "states": {"complete": 1, "stopped": 0, "failed": 1, "waiting": 0},
+    "trials": [
+        _trial(0, "system=FLESD", "runs/flesd-0", "complete", "", VALUES),
+        _trial(1, "system=Local", "runs/local-0", "failed", "its process died", {}),
+    ],
+    "tables": [
+        {
+            "goal": "linear",
+            "title": "linear (%), more is better",
+            "head": ["system", "linear (%)"],
+            "lines": [
+                {"label": "FLESD", "cells": [{"text": "75.00 ± 1.00", "mean": 0.75, "best": True}]},
+                {"label": "Local", "cells": [{"text": "failed"}]},
+            ],
+            "remarks": ["Each cell is the best."],
+        }
+    ],
+    "best": {"trial": 0, "point": {"system": "FLESD"}, "values": {}, "recipe": "best.yaml"},
+    "front": [0],
+    "recipes": {"0": "pareto-0.yaml"},
+    "remarks": [
+        "Settings are chosen by 12 held-out training samples.",
+        "Failed, trial 1 (system=Local): its process died",
+    ],
+    "figures": ["figures/curve-linear.png", "figures/curve-linear.svg", "figures/pareto.svg"],
+}
+
+
+def reproduction_in(folder: Path, content: object = REPRODUCTION) -> Path:
+    """Make a reproduction's directory without runs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "reproduction.json").write_text(json.dumps(content))
+    return folder
+
+
+def sweep_in(folder: Path, content: object = RESULTS) -> Path:
+    """Make a sweep's directory without runs."""
+    (folder / "figures").mkdir(parents=True)
+    (folder / "sweep.json").write_text("{}")
+    (folder / "results.json").write_text(json.dumps(content))
+    (folder / "figures" / "curve-linear.svg").write_text("<svg/>")
+    (folder / "figures" / "curve-linear.png").write_bytes(b"PNG")
+    return folder
+
+
+def with_runs(folder: Path, finished: Path) -> Path:
+    """Copy the finished runs that `REPRODUCTION` and `RESULTS` name into a directory."""
+    for name in ("flesd-0", "local-0"):
+        shutil.copytree(finished / name, folder / "runs" / name)
+    return folder
