@@ -1,9 +1,31 @@
-"""Files that a report reads, made up: `reproduction.json` and `results.json`, and directories that hold them."""
+"""Files that a report reads, made up, and directories that hold them."""
 
 import json
 import shutil
 from pathlib import Path
 from typing import Any
+
+DIAGNOSTICS: dict[str, Any] = {
+    "round": 2,
+    "method": "local",
+    "seed": 0,
+    "samples": 60,
+    "split": "test",
+    "encoders": {"client-0": {"architecture": "cnn", "effective_rank": 3.5}, "client-1": {"effective_rank": None}},
+    "matrices": {
+        "cka": {
+            "title": "linear CKA",
+            "unit": "",
+            "range": [0, 1],
+            "encoders": ["client-0", "client-1"],
+            "clients": [0, 1],
+            "values": [[1.0, None], [None, 1.0]],
+        }
+    },
+    "angles": [{"encoders": ["client-0", "client-1"], "clients": [0, 1], "lower": 31.0, "median": 36.2, "upper": 41.9}],
+    "false_negatives": {"clients": [0, 2], "local": [0.5, 0.25], "fused": [0.25, 0.125], "remote": None},
+    "notes": ["a pair differs in width"],
+}
 
 REPRODUCTION: dict[str, Any] = {
     "title": "A table",

@@ -20,29 +20,7 @@ from rayfed_ssl.reports.html.reproduction_section import side_by_side
 from rayfed_ssl.reports.html.sources import open_sources
 from rayfed_ssl.reports.html.tables import score_title
 from rayfed_ssl.reports.reproduction_results import ReproductionResults
-from tests.reports.fabricated import REPRODUCTION
-
-DIAGNOSTICS = {
-    "round": 2,
-    "method": "local",
-    "seed": 0,
-    "samples": 60,
-    "split": "test",
-    "encoders": {"client-0": {"architecture": "cnn", "effective_rank": 3.5}, "client-1": {"effective_rank": None}},
-    "matrices": {
-        "cka": {
-            "title": "linear CKA",
-            "unit": "",
-            "range": [0, 1],
-            "encoders": ["client-0", "client-1"],
-            "clients": [0, 1],
-            "values": [[1.0, None], [None, 1.0]],
-        }
-    },
-    "angles": [{"encoders": ["client-0", "client-1"], "clients": [0, 1], "lower": 31.0, "median": 36.2, "upper": 41.9}],
-    "false_negatives": {"clients": [0, 2], "local": [0.5, 0.25], "fused": [0.25, 0.125], "remote": None},
-    "notes": ["a pair differs in width"],
-}
+from tests.reports.fabricated import DIAGNOSTICS, REPRODUCTION
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.reports.html import write_report
 from rayfed_ssl.reports.html.groups import labeled_groups
 from rayfed_ssl.reports.html.sources import open_sources
-from tests.reports.fabricated import REPRODUCTION, RESULTS, reproduction_in, sweep_in, with_runs
-from tests.reports.test_html_figures import DIAGNOSTICS
+from tests.reports.fabricated import DIAGNOSTICS, REPRODUCTION, RESULTS, reproduction_in, sweep_in, with_runs
 
 CELL = REPRODUCTION["cells"][0]
 

@@ -7,7 +7,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from shutil import copytree
+from shutil import copyfile, copytree
 from statistics import fmean
 from typing import Any
 
@@ -32,13 +32,22 @@ def plain(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty MLflow database: making its tables takes seconds."""
     pytest.importorskip("mlflow", reason="MLflow is not installed")
     from mlflow.tracking import MlflowClient
 
     path = tmp_path_factory.mktemp("mlflow") / "empty.db"
     MlflowClient(f"sqlite:///{path}").search_experiments()
+    return path
+
+
+@pytest.fixture
+def database(empty_database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The database that MLflow uses."""
+    path = Path(copyfile(empty_database, tmp_path / "mlflow.db"))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}")
+    monkeypatch.chdir(tmp_path)
     return path
 
 
@@ -49,16 +58,13 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.param("mlflow", marks=pytest.mark.slow),
     ]
 )
-def reader(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Reader]:
+def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Reader]:
     """A tracker that keeps everything in local files, and what reads them back."""
     name = request.param
     pytest.importorskip(name, reason=f"{name} is not installed")
     if name == "mlflow":
-        copy = tmp_path / "mlflow.db"
-        copy.write_bytes(request.getfixturevalue("database").read_bytes())
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{copy}")
-        monkeypatch.chdir(tmp_path)
-        return name, lambda _: read_mlflow(copy)
+        database = request.getfixturevalue("database")
+        return name, lambda _: read_mlflow(database)
     monkeypatch.setenv("WANDB_MODE", "offline")
     return name, {"tensorboard": read_tensorboard, "wandb": read_wandb}[name]
 
@@ -247,10 +253,7 @@ def test_mlflow_has_parameters_figures_and_the_final_status(
 ):
     from mlflow.tracking import MlflowClient
 
-    (tmp_path / "mlflow.db").write_bytes(database.read_bytes())
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
-    monkeypatch.chdir(tmp_path)
     config = settings(tiny, "rounds=1", "engine.trackers=mlflow")
     with pytest.raises(KeyboardInterrupt):
         run(config, tmp_path / "run", observer=StopAt("on_client", 1))
