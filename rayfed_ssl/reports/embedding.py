@@ -41,11 +41,8 @@ class Embedding:
 def embed(directory: Path, *, local: bool) -> Embedding:
     """Embed test images by the features of a finished run's encoder, as FedCA's Figure 3 does.
 
-    With `local`, the model that the first client sent in the last round takes the place of the run's encoder.
-
-    Raises:
-        ConfigError: There is no such run, or it has no global encoder.
-        CheckpointError: The round before the last is not on disk.
+    With `local`, the model that the first client sent in the last round takes the place of the run's encoder; the round
+    before the last has to be on disk then.
     """
     record = RunRecord.open(directory)
     config = record.config("engine.executor=local")

@@ -46,12 +46,7 @@ class SavedEncoder(NamedTuple):
 
 
 def last_encoder(record: RunRecord, name: str | None = None) -> SavedEncoder:
-    """Read an encoder after the last committed round; without a name, the global one or else the first.
-
-    Raises:
-        ConfigError: There is no such encoder.
-        CheckpointError: The run's files are damaged.
-    """
+    """Read an encoder after the last committed round; without a name, the global one or else the first."""
 
     def chosen(names: Iterable[str]) -> str:
         names = list(names)

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -50,12 +49,12 @@ def by_seed(summaries: Iterable[Summary]) -> tuple[SeedGroup, ...]:
     Raises:
         ConfigError: Two runs of a setting have one seed, which would count one draw twice.
     """
-    summaries = list(summaries)
-    draws = sorted(((setting(run), run.config.seed, run) for run in summaries), key=lambda draw: draw[:2])
-    for (*draw, before), (*next_draw, after) in pairwise(draws):
-        if draw == next_draw:
+    summaries, draws = list(summaries), dict[tuple[str, int], Summary]()
+    for run in summaries:
+        before = draws.setdefault((setting(run), run.config.seed), run)
+        if before is not run:
             raise ConfigError(
-                f"{before.directory} and {after.directory} are one setting with one seed, {after.config.seed}: name one"
+                f"{before.directory} and {run.directory} are one setting with one seed, {run.config.seed}: name one"
             )
     return tuple(SeedGroup(tuple(runs)) for runs in group_by_setting(summaries, lambda run: run))
 

@@ -40,9 +40,7 @@ def _series(participant: str, name: str) -> str:
 def total_bytes(ledger: Iterable[Row], before: Mapping[str, float] | None = None) -> Points:
     """Add up the bytes that all clients sent and received until the end of each round; round 0 is before the first.
 
-    Args:
-        ledger: Rows of ledger.parquet in ascending rounds.
-        before: Totals of the rounds before.
+    Rows come in ascending rounds; `before` holds the totals of the rounds before them.
     """
     totals = {"bytes/up": 0.0, "bytes/down": 0.0} | dict(before or {})
     by_round: Points = {}

@@ -133,11 +133,7 @@ class Sources:
 
 
 def open_sources(directories: Sequence[Path]) -> Sources:
-    """Open runs, sweeps and reproductions. A table is shown without its runs where these are missing.
-
-    Raises:
-        ConfigError: A directory holds none of them, or a run or a table that was named is damaged.
-    """
+    """Open runs, sweeps and reproductions; one that was named and is damaged, or none, is a ConfigError."""
     sources = Sources([directory.resolve().name for directory in directories])
     for directory in directories:
         sources.add(directory)
