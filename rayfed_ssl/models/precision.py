@@ -5,7 +5,7 @@ Chosen once per run and recorded with it, because another choice gives other bit
 """
 
 import platform
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -72,7 +72,9 @@ def prepare(model: Module, precision: Precision, device: torch.device | str) -> 
 
 
 def autocast(precision: Precision, device: torch.device | str) -> AbstractContextManager[None]:
-    """Enter the number format. For fp32 it switches an outer autocast off."""
+    """Enter the number format. For fp32 it switches an outer autocast off, on devices that have one."""
+    if not torch.amp.is_autocast_available(torch.device(device).type):
+        return nullcontext()
     return torch.autocast(torch.device(device).type, dtype=torch.bfloat16, enabled=precision.dtype == "bf16")
 
 

@@ -90,3 +90,8 @@ def test_layout_changes_features_by_rounding_only_and_bf16_by_its_own() -> None:
     # 8 bits of mantissa are 0.4 % an operation; four layers on.
     assert torch.nn.functional.cosine_similarity(rounded, exact).min() > 0.999
     assert (rounded - exact).abs().max() > 1e-4 * exact.abs().max()  # the layout alone changes the seventh digit
+
+
+def test_a_device_without_autocast_computes_in_fp32() -> None:
+    with autocast(Precision("fp32"), "meta"):
+        assert (torch.ones(2, 3, device="meta") @ torch.ones(3, 2, device="meta")).dtype == torch.float32
