@@ -68,7 +68,6 @@ class Federation:
         self.task = build_task(config, dataset)
         self.shards = dict(shards)
         self.public = public
-        self._public = None if public is None else Shard.of(public.images.images, public.rows, self.task.device)
         check_shards(self.shards)
         sizes = [len(rows) for _, rows in sorted(self.shards.items())]
         self.notes = (
@@ -120,6 +119,12 @@ class Federation:
         return tuple(sorted(self.shards))
 
     @cached_property
+    def _public(self) -> Shard | None:
+        """The public samples as clients see them."""
+        public = self.public
+        return None if public is None else Shard.of(public.images.images, public.rows, self.task.device)
+
+    @cached_property
     def _server_public(self) -> Shard | None:
         """The public samples alone, copied out of the set that holds private ones."""
         if self.public is None:
@@ -130,7 +135,7 @@ class Federation:
     @property
     def num_public(self) -> int:
         """Count the public samples."""
-        return 0 if self._public is None else len(self._public)
+        return 0 if self.public is None else len(self.public.rows)
 
     def cohort(self, round: int) -> tuple[int, ...]:
         """Draw the fraction C of the clients that takes part in a round, at least one; the method has no say in it."""
@@ -191,9 +196,9 @@ class Federation:
 
     def public_entries(self) -> tuple[LedgerEntry, ...]:
         """What clients receive before round 1: the public samples, once (FLESD, section 6)."""
-        if self._public is None:
+        if self.public is None:
             return ()
-        size = self.num_public * int(np.prod(self._public.images.shape[1:]))
+        size = self.num_public * int(np.prod(self.public.images.shape))
         return tuple(
             LedgerEntry(0, client_id, "down", "public images", "public", size) for client_id in self.client_ids
         )
