@@ -176,7 +176,10 @@ def _run(
     with tracked(record, config, 0 if state is None else state.round, observer.on_warning) as tracking:
         observers = _Observers(record, tracking, observer)
         executor.faults.on_fault = observers.on_fault
-        final = run_rounds(plan, executor, observers, state, record.evaluated())
+        try:
+            final = run_rounds(plan, executor, observers, state, record.evaluated())
+        finally:
+            record.checkpoints.discard_spares()
         figures: tuple[Path, ...] = ()
         if final.round < config.rounds:
             record.pause()

@@ -196,8 +196,9 @@ def _is_later(name: str, round: int) -> bool:
 
 
 def discard_after(directory: Directory, round: int) -> None:
-    """Remove the manifests of later rounds, the last first, and temporary files of writers that were killed."""
+    """Remove the manifests of later rounds, the last first, and what writers that were killed left behind."""
     backend = backend_of(directory)
+    backend.discard_spares()
     later = [name for number, name in reversed(manifests(backend).items()) if number > round]
     backend.delete(later + [name for name in backend.names() if name.startswith((".client-", ".server-", ".round-"))])
 

@@ -109,6 +109,9 @@ class Bucket(StorageBackend):
         with ThreadPoolExecutor(PARALLEL_DELETES) as pool:
             list(pool.map(self._delete, names))
 
+    def discard_spares(self) -> None:
+        """Do nothing: a bucket's files are never overwritten."""
+
     def _delete(self, name: str) -> None:
         with suppress(FileNotFoundError), self.explained(name):
             self._opened[0].delete_file(self._path(name))
