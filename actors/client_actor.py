@@ -68,6 +68,7 @@ class ClientActor:
         uploads: list[Any] = []
         states: list[Any] = []
         reports: list[ClientReport | ClientError] = []
+        returns_states = not is_mapped(directory)
         for step, download in zip(steps, fetch([step.download for step in steps]), strict=True):
             try:
                 upload, state, report = self._update_client(round, step, download, directory)
@@ -78,8 +79,9 @@ class ClientActor:
             else:
                 reports.append(report)
             uploads.append(upload)
-            states.append([to_numpy(state)])
-        return [uploads, reports] if is_mapped(directory) else [uploads, *states, reports]
+            if returns_states:
+                states.append([to_numpy(state)])
+        return [uploads, *states, reports]
 
     def _update_client(
         self, round: int, step: ClientStep, download: Any, directory: Directory
