@@ -18,8 +18,9 @@ RAY_ENVIRONMENT = {
     "|has been marked dead|Raylet is terminated",
     # Ray's default of 15 lets any other process on the machine starve the actors.
     "RAY_worker_niceness": "0",
-    # Large arrays on large pages: fewer faults, and up to half the time of a step that changes 60 MB of state.
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+    # Large arrays on large pages of memory that stays with the process: fewer faults, and up to a third of the time of a
+    # step that changes 60 MB of state.
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=1073741824",
     # Freed uploads leave the object store within milliseconds; the default of a second let 3 GB of them pile up.
     "RAY_free_objects_period_milliseconds": "20",
     "RAY_free_objects_batch_size": "1",
