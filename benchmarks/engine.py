@@ -39,7 +39,7 @@ def bare_worker(config: Config, client_ids: list[int], pipe: Connection) -> None
     while (round := pipe.recv()) is not None:
         for client_id in client_ids:
             shard = Shard.of(images, federation.shards[client_id], task.device)
-            task.fit(task.model(weights), shard, generator(task.device, training_seed(config, round, client_id)))
+            task.fit(task.model(weights), shard, generator(training_seed(config, round, client_id)))
         pipe.send(round)
 
 

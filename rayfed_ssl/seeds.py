@@ -33,6 +33,6 @@ def derive_seed(run_seed: int, purpose: Purpose, *, round: int = 0, participant:
     return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
-def generator(device: torch.device | str, seed: int) -> torch.Generator:
-    """Make a generator on the device that starts from the seed."""
-    return torch.Generator(device=device).manual_seed(seed)
+def generator(seed: int) -> torch.Generator:
+    """Make a CPU generator that starts from the seed; all draws of a run are made on the host (see `draws`)."""
+    return torch.Generator().manual_seed(seed)

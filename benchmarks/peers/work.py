@@ -139,7 +139,7 @@ class Work:
         """Take a client's training steps in place."""
         federation, task = self.federation, self.federation.task
         shard = Shard.of(federation.dataset.train.images, federation.shards[client], task.device)
-        draws = generator(task.device, training_seed(federation.config, round, client))
+        draws = generator(training_seed(federation.config, round, client))
         task.fit(model, shard, draws, round=round)
 
     def update(self, weights: Weights, client: int, round: int) -> Weights:

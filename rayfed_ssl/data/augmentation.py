@@ -10,13 +10,15 @@ Symbols: N samples, C channels, H x W pixels, S side of a view.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from functools import partial
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rayfed_ssl.data.color import blur, grayscale, jitter_, jitter_factors, solarize, standardize, unit
+from rayfed_ssl.data.color import Jitter, blur, grayscale, jitter_, jitter_all, plan_jitter, solarize, standardize, unit
+from rayfed_ssl.draws import draw
 
 CHUNK = 1 << 18
 """Values that one pass handles on a CPU: few enough for the allocator to reuse the temporaries."""
@@ -91,8 +93,8 @@ class Views:
 def augment(images: Tensor, recipe: ViewRecipe, generator: torch.Generator, *, size: int | None = None) -> Tensor:
     """Draw one random view of every image: uint8 [N, C, H, W] to normalized float32 [N, C, S, S].
 
-    Saturation, hue and grayscale happen only if C = 3. S is `size`, or the shorter side. The generator, on the images'
-    device, advances equally for every recipe: runs that differ in a probability or a strength see the same boxes.
+    Saturation, hue and grayscale happen only if C = 3. S is `size`, or the shorter side. The CPU generator
+    advances equally for every recipe: runs that differ in a probability or a strength see the same boxes.
     """
     _check(images)
     num, channels, height, width = images.shape
@@ -101,12 +103,12 @@ def augment(images: Tensor, recipe: ViewRecipe, generator: torch.Generator, *, s
         raise ValueError(f"no {side} x {side} view can be cut out of {height} x {width} padded by {padding}")
     if recipe.blur and _blur_kernel(recipe, side) // 2 >= side:
         raise ValueError(f"a blur of {recipe.blur_kernel} pixels does not fit a {side} x {side} view: set blur_kernel")
-    uniforms = torch.rand(num, sum(UNIFORMS.values()), generator=generator, device=images.device)
+    plan = draw(draw_views, recipe, num, (channels, height, width), side, generator=generator, device=images.device)
     views = torch.empty(num, channels, side, side, device=images.device)
     step = CHUNK // (channels * max(side, height) * max(side, width)) if images.device.type == "cpu" else num
     for start in range(0, num, max(1, step)):
         part = slice(start, start + max(1, step))
-        standardize(_render(unit(images[part]), recipe, uniforms[part], side), recipe.mean, recipe.std, views[part])
+        standardize(_render(unit(images[part]), recipe, plan[part], side), recipe.mean, recipe.std, views[part])
     return views
 
 
@@ -119,11 +121,9 @@ def normalize(images: Tensor, recipe: ViewRecipe) -> Tensor:
 
 def rotate_quarter_turns(images: Tensor, turns: Tensor) -> Tensor:
     """Rotate images [N, C, S, S] anticlockwise, exactly, each by its own quarter turns in 0..3, [N]."""
-    rotated = images.clone()
     for quarter in (1, 2, 3):
-        rows = (turns == quarter).nonzero().squeeze(1)
-        rotated.index_copy_(0, rows, images.index_select(0, rows).rot90(quarter, (2, 3)))
-    return rotated
+        images = torch.where((turns >= quarter).view(-1, 1, 1, 1), images.rot90(1, (2, 3)), images)
+    return images
 
 
 def crop_boxes(
@@ -150,21 +150,22 @@ def crop_boxes(
     return torch.cat([corner.floor_(), inner], 1)
 
 
-def resize_weights(boxes: Tensor, positions: Tensor, extent: int, interpolation: str) -> Tensor:
+def resize_weights(start: Tensor, length: Tensor, positions: Tensor, extent: int, interpolation: str) -> Tensor:
     """Weigh the pixels along one axis for each pixel of a view, as antialiased resizing does: [N, S, extent].
 
     The filter is a triangle, or Keys' cubic with a = -1/2 as in PIL; it widens where a box shrinks.
 
     Args:
-        boxes: First pixel and number of pixels of each box, [N, 2].
+        start: First pixel of each box, [N].
+        length: Its number of pixels, [N].
         positions: Which pixel of the resized box each pixel of the view shows, [1, S] or [N, S].
         extent: Pixels of the image.
         interpolation: "bilinear" or "bicubic".
     """
-    starts, lengths = boxes.view(-1, 2, 1, 1).unbind(1)
-    scale = lengths / positions.shape[1]
-    source = torch.arange(extent, device=boxes.device) + 0.5 - starts
-    inside = ((source > 0) & (source < lengths)).to(torch.float32)
+    start, length = start.view(-1, 1, 1), length.view(-1, 1, 1)
+    scale = length / positions.shape[1]
+    source = torch.arange(extent, device=start.device) + 0.5 - start
+    inside = ((source > 0) & (source < length)).to(torch.float32)
     width = scale.clamp(min=1)
     distance = (source / width - (positions.unsqueeze(2) + 0.5) * (scale / width)).abs_()
     if interpolation == "bilinear":
@@ -190,45 +191,105 @@ def rotate(images: Tensor, degrees: Tensor) -> Tensor:
     return rotated
 
 
-def _render(pixels: Tensor, recipe: ViewRecipe, uniforms: Tensor, size: int) -> Tensor:
-    """Run the operations in their order: float32 [N, C, H, W] to [N, C, S, S], both in [0, 1]."""
+class _Plan(NamedTuple):
+    """What happens to each sample, one column each, [N]; chances that came true are 1, else 0."""
+
+    top: Tensor
+    left: Tensor
+    height: Tensor
+    width: Tensor
+    mirrored: Tensor
+    gray: Tensor
+    blurred: Tensor
+    sigma: Tensor
+    solarized: Tensor
+    degrees: Tensor
+
+
+def draw_views(
+    recipe: ViewRecipe, num: int, shape: tuple[int, int, int], size: int, *, generator: torch.Generator
+) -> Tensor:
+    """Draw what happens to each of `num` samples, on the CPU: the columns of a `_Plan` and, if any, of a `Jitter`.
+
+    Args:
+        recipe: Probabilities and ranges.
+        num: N.
+        shape: C, H and W of the images.
+        size: S.
+        generator: Gives the same numbers whatever the recipe.
+
+    Returns:
+        float32 [N, 10], or [N, 22] with color jitter.
+    """
+    uniforms = torch.rand(num, sum(UNIFORMS.values()), generator=generator)
     area, ratio, place, factors, order, rest = uniforms.split(list(UNIFORMS.values()), 1)
     flip, jitter, gray, blurred, sigma, bright, angle = rest.unbind(1)
+    low, high = recipe.blur_sigma
+    plan = [
+        crop_boxes(area, ratio, place, recipe, *shape[1:], size),
+        flip < recipe.flip,
+        gray < recipe.grayscale,
+        blurred < recipe.blur,
+        low + (high - low) * sigma,
+        bright < recipe.solarize,
+        recipe.rotation * (2 * angle - 1),
+    ]
+    if recipe.jitter is not None:
+        chosen = jitter < recipe.jitter_probability
+        plan.extend(plan_jitter(chosen, factors, order.argsort(1), recipe.jitter, colored=shape[0] == 3))
+    return torch.cat([values if values.ndim == 2 else values.unsqueeze(1).to(torch.float32) for values in plan], 1)
+
+
+def _render(pixels: Tensor, recipe: ViewRecipe, plan: Tensor, size: int) -> Tensor:
+    """Run the operations in their order: float32 [N, C, H, W] to [N, C, S, S], both in [0, 1]."""
+    now = _Plan(*plan[:, : len(_Plan._fields)].unbind(1))
     height, width = pixels.shape[2:]
-    boxes = crop_boxes(area, ratio, place, recipe, height, width, size)
     upright = torch.arange(size, device=pixels.device)
-    mirrored = torch.where(flip.unsqueeze(1) < recipe.flip, size - 1 - upright, upright)
-    rows = _axis_weights(boxes[:, ::2], upright.unsqueeze(0), height, recipe)
-    view = resample(pixels, rows, _axis_weights(boxes[:, 1::2], mirrored, width, recipe))
+    mirrored = torch.where(now.mirrored.unsqueeze(1) > 0, size - 1 - upright, upright)
+    rows = _axis_weights(now.top, now.height, upright.unsqueeze(0), height, recipe)
+    view = resample(pixels, rows, _axis_weights(now.left, now.width, mirrored, width, recipe))
     if recipe.interpolation == "bicubic":
         view.clamp_(0, 1)  # the cubic overshoots; 8-bit pipelines clip it too
     if recipe.jitter is not None:
-        rows = (jitter < recipe.jitter_probability).nonzero().squeeze(1)
-        jitter_(view, rows, jitter_factors(factors, recipe.jitter), order.argsort(1))
-    _some(view, gray < recipe.grayscale, lambda part, _: grayscale(part))
-    sigmas = recipe.blur_sigma[0] + (recipe.blur_sigma[1] - recipe.blur_sigma[0]) * sigma
-    _some(view, blurred < recipe.blur, lambda part, rows: blur(part, sigmas[rows], _blur_kernel(recipe, size)))
-    _some(view, bright < recipe.solarize, lambda part, _: solarize(part, recipe.solarize_threshold))
-    return rotate(view, recipe.rotation * (2 * angle - 1)) if recipe.rotation else view
+        view = _jittered(view, plan[:, len(_Plan._fields) :])
+    if recipe.grayscale:
+        view = _some(view, now.gray, grayscale)
+    if recipe.blur:
+        view = _some(view, now.blurred, partial(blur, kernel=_blur_kernel(recipe, size)), now.sigma)
+    if recipe.solarize:
+        view = _some(view, now.solarized, partial(solarize, threshold=recipe.solarize_threshold))
+    return rotate(view, now.degrees) if recipe.rotation else view
 
 
-def _axis_weights(boxes: Tensor, positions: Tensor, extent: int, recipe: ViewRecipe) -> Tensor:
+def _jittered(view: Tensor, columns: Tensor) -> Tensor:
+    chosen, position, turn, *blends = columns.split([1, 1, 1, 3, 3, 3], 1)
+    jitter = Jitter(*(column.squeeze(1) for column in (chosen, position, turn)), *blends)
+    return jitter_(view, jitter) if view.device.type == "cpu" else jitter_all(view, jitter)
+
+
+def _axis_weights(start: Tensor, length: Tensor, positions: Tensor, extent: int, recipe: ViewRecipe) -> Tensor:
     """Compose padding and resizing along one axis, [N, S, extent]; positions as in `resize_weights`."""
     if not (padding := recipe.crop_padding):
-        return resize_weights(boxes, positions, extent, recipe.interpolation)
-    pixels = F.pad(torch.eye(extent, device=boxes.device)[None], (padding, padding), mode=recipe.crop_fill)
-    return resize_weights(boxes, positions, extent + 2 * padding, recipe.interpolation) @ pixels.mT
+        return resize_weights(start, length, positions, extent, recipe.interpolation)
+    pixels = F.pad(torch.eye(extent, device=start.device)[None], (padding, padding), mode=recipe.crop_fill)
+    return resize_weights(start, length, positions, extent + 2 * padding, recipe.interpolation) @ pixels.mT
 
 
 def _blur_kernel(recipe: ViewRecipe, size: int) -> int:
     return recipe.blur_kernel or 2 * (size // 20) + 1
 
 
-def _some(view: Tensor, chosen: Tensor, transform: Callable[[Tensor, Tensor], Tensor]) -> None:
-    """Overwrite the chosen samples by their transforms; the transform gets the samples and their rows."""
+def _some(view: Tensor, chosen: Tensor, transform: Callable[..., Tensor], *settings: Tensor) -> Tensor:
+    """Put the chosen samples' transforms in their places; `settings` are one number per sample, [N].
+
+    A CPU transforms the chosen samples alone. On a GPU all are transformed, so that no shape waits for a draw.
+    """
+    if view.device.type != "cpu":
+        return torch.where(chosen.view(-1, 1, 1, 1) > 0, transform(view, *settings), view)
     rows = chosen.nonzero().squeeze(1)
-    if len(rows):
-        view.index_copy_(0, rows, transform(view.index_select(0, rows), rows))
+    return (
+        view.index_copy_(0, rows, transform(view[rows], *(values[rows] for values in settings))) if len(rows) else view
+    )
 
 
 def _check(images: Tensor) -> None:

@@ -8,6 +8,8 @@ Functions whose name ends in an underscore overwrite their images, as in torch; 
 """
 
 from enum import IntEnum
+from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,14 +41,19 @@ def grayscale(images: Tensor) -> Tensor:
     return luma(images).unsqueeze(1).expand_as(images) if images.shape[1] == 3 else images
 
 
-def blend_(images: Tensor, factors: Tensor, ops: Tensor) -> Tensor:
-    """Apply to each sample its own one of brightness, contrast and saturation, `ops` [N], by its own f, [N]."""
+def blend_(images: Tensor, factors: Tensor, contrast: Tensor, saturation: Tensor) -> Tensor:
+    """Apply to each sample its own one of brightness, contrast and saturation.
+
+    Args:
+        images: Overwritten.
+        factors: f of each sample's operation, [N].
+        contrast: 1 - f where the operation is contrast, else 0, [N].
+        saturation: 1 - f where it is saturation, else 0, [N].
+    """
     target = luma(images)
-    rest = 1 - factors
     # In two steps, because torch splits the mean of a single large image among threads, which changes its rounding.
     mean = target.mean(2).mean(1)
-    contrast = (rest * (ops == Op.CONTRAST) * mean).view(-1, 1, 1)
-    target = target.mul_((rest * (ops == Op.SATURATION)).view(-1, 1, 1)).add_(contrast)
+    target = target.mul_(saturation.view(-1, 1, 1)).add_((contrast * mean).view(-1, 1, 1))
     return images.mul_(factors.view(-1, 1, 1, 1)).add_(target.unsqueeze(1)).clamp_(0, 1)
 
 
@@ -76,41 +83,89 @@ def shift_hue_(images: Tensor, shifts: Tensor) -> Tensor:
     return images
 
 
-def jitter_factors(uniforms: Tensor, strengths: tuple[float, float, float, float]) -> Tensor:
-    """Spread draws in [0, 1) over the ranges of ColorJitter(*strengths): three factors and a turn of the hue, [N, 4]."""
-    *blends, hue = strengths
-    low = uniforms.new_tensor([*(max(0.0, 1 - strength) for strength in blends), -hue])
-    high = uniforms.new_tensor([*(1 + strength for strength in blends), hue])
-    return torch.lerp(low, high, uniforms)
+class Jitter(NamedTuple):
+    """Each sample's color jitter: three blends in its own order, and a turn of its hue before, between or after them.
+
+    Attributes:
+        chosen: Whether the sample is jittered at all, 0 or 1, [N].
+        position: How many blends come before the turn of the hue, 0 to 3, [N].
+        turn: Of the hue, [N].
+        factors: f of each blend, [N, 3].
+        contrast: 1 - f of the blends that are of contrast, else 0, [N, 3].
+        saturation: Likewise of saturation.
+    """
+
+    chosen: Tensor
+    position: Tensor
+    turn: Tensor
+    factors: Tensor
+    contrast: Tensor
+    saturation: Tensor
+
+    def of(self, rows: Tensor) -> "Jitter":
+        """Select samples."""
+        return Jitter(*(values.index_select(0, rows) for values in self))
+
+    def blend_(self, images: Tensor, step: int) -> None:
+        """Apply the blend number `step` to each image."""
+        blend_(images, self.factors[:, step], self.contrast[:, step], self.saturation[:, step])
 
 
-def jitter_(images: Tensor, rows: Tensor, factors: Tensor, order: Tensor) -> Tensor:
-    """Apply the four operations to some samples, each in its own order.
-
-    The samples are sorted by where in their order hue stands. So every step is one blend of all of them, which picks
-    its target per sample, and one turn of the hues of one contiguous block.
+def plan_jitter(
+    chosen: Tensor, uniforms: Tensor, order: Tensor, strengths: tuple[float, float, float, float], colored: bool
+) -> Jitter:
+    """Spread draws over the ranges of torchvision's ColorJitter(*strengths).
 
     Args:
-        images: Overwritten in the given rows.
-        rows: Which samples to jitter, no row twice, [M].
-        factors: What `jitter_factors` gives for all N samples.
+        chosen: Which samples are jittered, bool [N].
+        uniforms: Draws in [0, 1) of brightness, contrast, saturation and hue, [N, 4].
         order: Each sample's operations in turn, a permutation of 0..3, [N, 4].
+        strengths: Of the four operations.
+        colored: Whether there are three channels; otherwise saturation stays.
     """
-    colored = images.shape[1] == 3
-    positions = (order == Op.HUE).to(torch.uint8).argmax(1)[rows]
-    rows = rows[positions.argsort(stable=True)]
-    chosen, factors, order = (values.index_select(0, rows) for values in (images, factors, order))
+    *blends, hue = strengths
+    low = torch.tensor([*(max(0.0, 1 - strength) for strength in blends), -hue])
+    high = torch.tensor([*(1 + strength for strength in blends), hue])
+    factors = torch.lerp(low, high, uniforms)
     if not colored:
         factors[:, Op.SATURATION] = 1
-    counts = positions.bincount(minlength=4).tolist()
-    blocks, turns = chosen.split(counts), factors[:, Op.HUE].split(counts)
-    blends = order[order != Op.HUE].view(-1, 3)
-    for step, (block, turn) in enumerate(zip(blocks, turns, strict=True)):
-        if colored:
+    ops = order[order != Op.HUE].view(-1, 3)
+    by_step = factors.gather(1, ops)
+    rest = 1 - by_step
+    position = (order == Op.HUE).to(torch.float32) @ torch.arange(4.0)
+    contrast, saturation = (rest * (ops == op) for op in (Op.CONTRAST, Op.SATURATION))
+    return Jitter(chosen.to(torch.float32), position, factors[:, Op.HUE], by_step, contrast, saturation)
+
+
+def jitter_(images: Tensor, jitter: Jitter) -> Tensor:
+    """Jitter the chosen samples on a CPU.
+
+    They are sorted by where in their order hue stands. So every step is one blend of all of them, which picks its target
+    per sample, and one turn of the hues of one contiguous block.
+    """
+    rows = jitter.chosen.nonzero().squeeze(1)
+    positions = jitter.position[rows]
+    rows = rows[positions.argsort(stable=True)]
+    some, plan = images.index_select(0, rows), jitter.of(rows)
+    counts = positions.to(torch.int64).bincount(minlength=4).tolist()
+    for step, (block, turn) in enumerate(zip(some.split(counts), plan.turn.split(counts), strict=True)):
+        if images.shape[1] == 3:
             shift_hue_(block, turn)
         if step < 3:
-            blend_(chosen, factors.gather(1, blends[:, step : step + 1]).squeeze(1), blends[:, step])
-    return images.index_copy_(0, rows, chosen)
+            plan.blend_(some, step)
+    return images.index_copy_(0, rows, some)
+
+
+def jitter_all(images: Tensor, jitter: Jitter) -> Tensor:
+    """Jitter the chosen samples, with the bits of `jitter_` but on shapes that no draw decides, as a GPU wants them."""
+    jittered = images.clone()
+    for step in range(4):
+        if images.shape[1] == 3:
+            turned = shift_hue_(jittered.clone(), jitter.turn)
+            jittered = torch.where((jitter.position == step).view(-1, 1, 1, 1), turned, jittered)
+        if step < 3:
+            jitter.blend_(jittered, step)
+    return torch.where(jitter.chosen.view(-1, 1, 1, 1) > 0, jittered, images)
 
 
 def solarize(images: Tensor, threshold: float) -> Tensor:
@@ -137,7 +192,12 @@ def unit(images: Tensor) -> Tensor:
 
 def standardize(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...], out: Tensor) -> Tensor:
     """Write (images - mean) / std to `out`; if there is not one value per channel, their averages count for all."""
-    center, spread = images.new_tensor(mean), images.new_tensor(std)
-    if len(mean) != images.shape[1]:
-        center, spread = center.mean(), spread.mean()
-    return torch.sub(images, center.view(-1, 1, 1), out=out).div_(spread.view(-1, 1, 1))
+    center, spread = (_by_channel(values, images.shape[1], images.device) for values in (mean, std))
+    return torch.sub(images, center, out=out).div_(spread)
+
+
+@cache
+def _by_channel(values: tuple[float, ...], channels: int, device: torch.device) -> Tensor:
+    """Move one value a channel, or the average of all, to the device once: every such copy makes a GPU wait."""
+    each = torch.tensor(values)
+    return (each if len(values) == channels else each.mean()).view(-1, 1, 1).to(device)

@@ -7,8 +7,12 @@ It protects little: Carlini et al. (Is Private Learning Possible with Instance E
 Symbols: x images; k images in a mixture; lambda_1..k their shares; pi_2..k permutations of the images; sigma signs.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor
+
+from rayfed_ssl.draws import draw
 
 LARGEST_SHARE = 0.65
 """c_1: shares are drawn again until none is larger (code)."""
@@ -17,11 +21,10 @@ LARGEST_SHARE = 0.65
 def draw_shares(num: int, mixed: int, generator: torch.Generator) -> Tensor:
     """Draw lambda, [num, k]: absolute normals, scaled to sum to 1, again while the largest is above c_1 (code)."""
     assert mixed * LARGEST_SHARE > 1, "shares of fewer than two images cannot all stay below the largest allowed"
-    device = generator.device
-    shares = torch.zeros(num, mixed, device=device)
-    missing = torch.arange(num, device=device)
+    shares = torch.zeros(num, mixed)
+    missing = torch.arange(num)
     while len(missing):
-        drawn = torch.randn(len(missing), mixed, generator=generator, device=device).abs_()
+        drawn = torch.randn(len(missing), mixed, generator=generator).abs_()
         shares[missing] = drawn / drawn.sum(dim=1, keepdim=True)
         missing = missing[shares[missing].amax(dim=1) > LARGEST_SHARE]
     return shares
@@ -29,9 +32,7 @@ def draw_shares(num: int, mixed: int, generator: torch.Generator) -> Tensor:
 
 def draw_partners(num: int, mixed: int, generator: torch.Generator) -> Tensor:
     """Draw which images are mixed: each with itself and with k - 1 permutations of all, int64 [k, num]."""
-    device = generator.device
-    identity = torch.arange(num, device=device)
-    return torch.stack([identity, *(torch.randperm(num, generator=generator, device=device) for _ in range(mixed - 1))])
+    return torch.stack([torch.arange(num), *(torch.randperm(num, generator=generator) for _ in range(mixed - 1))])
 
 
 def mix(images: Tensor, partners: Tensor, shares: Tensor, signs: Tensor) -> Tensor:
@@ -51,7 +52,7 @@ def mix(images: Tensor, partners: Tensor, shares: Tensor, signs: Tensor) -> Tens
 
 def encrypt(images: Tensor, mixed: int, generator: torch.Generator) -> Tensor:
     """Encrypt normalized images [B, C, H, W] with keys that are drawn and thrown away; mixed is k, in the code 4."""
-    shares = draw_shares(len(images), mixed, generator)
-    partners = draw_partners(len(images), mixed, generator)
-    signs = torch.randint(0, 2, images.shape, generator=generator, device=images.device).mul_(2).sub_(1)
+    drawn = partial(draw, generator=generator, device=images.device)
+    shares, partners = drawn(draw_shares, len(images), mixed), drawn(draw_partners, len(images), mixed)
+    signs = drawn(torch.randint, 0, 2, images.shape).mul_(2).sub_(1)
     return mix(images, partners, shares, signs)

@@ -1,50 +1,117 @@
 """A participant's samples: rows of an image set that all participants of a node share in memory."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from rayfed_ssl.data.label_subset import Choice, label_subset
+from rayfed_ssl.draws import move
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.seeds import Purpose, derive_seed
 from rayfed_ssl.trees import to_torch
 
+CPU = torch.device("cpu")
+
 
 @dataclass(frozen=True)
 class Shard:
-    """Samples of one participant; method code reads them by `batch`, which can reach the shard's own rows only.
+    """Samples of one participant; method code reads them by `batches`, which can reach the shard's own rows only.
 
     Attributes:
         images: uint8 [M, C, H, W]; on the CPU the whole memory-mapped set, shared by all shards, never copied.
-        rows: Which of the M images belong to this shard, int64 [N].
-        labels: Classes of the shard's samples, int64 [N], or None where nobody may see them.
+        rows: Which of the M images belong to this shard, int64 [N]; where the images are.
+        labels: Classes of the shard's samples, int64 [N], on `device`, or None where nobody may see them.
+        device: Where batches are wanted; images may be on the CPU all the same.
     """
 
     images: Tensor
     rows: Tensor
     labels: Tensor | None = None
+    device: torch.device = CPU
 
     @classmethod
     def of(
-        cls, images: np.ndarray, rows: np.ndarray, device: torch.device | str, labels: np.ndarray | None = None
+        cls,
+        images: np.ndarray,
+        rows: np.ndarray,
+        device: torch.device | str,
+        labels: np.ndarray | None = None,
+        *,
+        resident: bool = True,
     ) -> "Shard":
-        """Select rows of an image set; on a GPU the selected pixels move there, once and as uint8."""
+        """Select rows of an image set.
+
+        Args:
+            images: uint8 [M, C, H, W].
+            rows: int64 [N].
+            device: Where batches are wanted.
+            labels: Classes of all M images, or None.
+            resident: Whether a GPU gets the selected pixels once, as uint8; else each batch is copied to it.
+        """
         pixels, index = to_torch(images), torch.from_numpy(np.ascontiguousarray(rows, dtype=np.int64))
-        if torch.device(device).type != "cpu":
-            pixels, index = pixels[index].to(device), torch.arange(len(rows), device=device)
-        chosen = None if labels is None else torch.from_numpy(np.asarray(labels)[rows].astype(np.int64)).to(device)
-        return cls(pixels, index, chosen)
+        device = torch.device(device)
+        if device.type != "cpu" and resident:
+            pixels, index = move(pixels[index], device), torch.arange(len(rows), device=device)
+        chosen = None if labels is None else move(torch.from_numpy(np.asarray(labels)[rows].astype(np.int64)), device)
+        return cls(pixels, index, chosen, device)
 
     def __len__(self) -> int:
         """Count the samples."""
         return len(self.rows)
 
     def batch(self, index: Tensor) -> Tensor:
-        """Gather samples by their position in the shard, uint8 [len(index), C, H, W]."""
-        return self.images.index_select(0, self.rows[index])
+        """Gather samples by their position in the shard, uint8 [len(index), C, H, W] on the shard's device."""
+        if index.device != self.rows.device:
+            index = move(index, self.rows.device) if index.device == CPU else index.cpu()
+        images = self.images.index_select(0, self.rows[index])
+        return images if images.device == self.device else move(images, self.device)
+
+    def batches(self, positions: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Gather batches; all positions move to the device in one transfer.
+
+        Args:
+            positions: Of each batch's samples in the shard, int64 [B] on the CPU.
+
+        Yields:
+            A batch's positions, on the device, and its images, uint8 [B, C, H, W].
+        """
+        on_device = move(torch.cat(list(positions)), self.device).split([len(index) for index in positions])
+        for index, there in zip(positions, on_device, strict=True):
+            yield there, self.batch(index if self.images.device == CPU else there)
+
+    def select(self, index: Tensor) -> "Shard":
+        """Leave the samples at some positions, int64 on the CPU, without their labels."""
+        return replace(self, rows=self.rows[move(index, self.rows.device)], labels=None)
+
+
+class ResidentShards:
+    """Shards whose pixels stay on a GPU while they fit; the least recently used go first.
+
+    Args:
+        limit: Bytes of pixels that stay; a larger shard is read from the CPU batch by batch.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._held: OrderedDict[int, Shard] = OrderedDict()
+
+    def shard(
+        self, client_id: int, images: np.ndarray, rows: np.ndarray, device: torch.device, labels: np.ndarray | None
+    ) -> Shard:
+        """Give a client's shard; arguments as of `Shard.of`."""
+        size = len(rows) * images[0].nbytes
+        if device.type == "cpu" or size > self.limit:
+            return Shard.of(images, rows, device, labels, resident=False)
+        if client_id not in self._held:
+            while sum(held.images.nbytes for held in self._held.values()) + size > self.limit:
+                self._held.popitem(last=False)
+            self._held[client_id] = Shard.of(images, rows, device, labels)
+        self._held.move_to_end(client_id)
+        return self._held[client_id]
 
 
 def labeled_rows(

@@ -103,7 +103,7 @@ def encoder_diagnostics(encoder: Encoder, config: Config, task: Task, dataset: D
         return {}
     model = task.model(encoder.weights, encoder.architecture).encoder
     features = partial(extract_features, model, images, device=task.device, precision=task.precision)
-    random = generator(task.device, derive_seed(config.seed, Purpose.DIAGNOSTICS))
+    random = generator(derive_seed(config.seed, Purpose.DIAGNOSTICS))
     views = [
         features(transform=partial(task.augment, recipe=recipe, generator=random))
         for recipe in (task.views.first, task.views.second)

@@ -18,9 +18,9 @@ from rayfed_ssl.data.datasets import open_dataset
 from rayfed_ssl.data.image_store import Dataset
 from rayfed_ssl.data.partitions import partition
 from rayfed_ssl.data.public_data import PublicSet, parse_public, refuse_own, split_public
-from rayfed_ssl.data.shards import Shard, check_shards, labeled_rows
+from rayfed_ssl.data.shards import ResidentShards, Shard, check_shards, labeled_rows
 from rayfed_ssl.engine.diagnostics import client_diagnostics, encoder_diagnostics
-from rayfed_ssl.engine.gpu_memory import explain
+from rayfed_ssl.engine.gpu_memory import explain, shard_bytes
 from rayfed_ssl.engine.ledger import BreakEven, LedgerEntry, account
 from rayfed_ssl.engine.round_loop import ClientError, Evaluation, ServerError
 from rayfed_ssl.engine.scoring import check_protocols, held_out_notes, labeled, score
@@ -68,6 +68,7 @@ class Federation:
         self.task = build_task(config, dataset)
         self.shards = dict(shards)
         self.public = public
+        self._resident = ResidentShards(shard_bytes(self.task.device, config.engine.gpus_per_actor))
         check_shards(self.shards)
         sizes = [len(rows) for _, rows in sorted(self.shards.items())]
         self.notes = (
@@ -157,9 +158,11 @@ class Federation:
         try:
             with self._seeded(round, client_id) as random:
                 labels = self.dataset.train.labels if self.config.objective.needs_labels else None
-                data = Shard.of(self.dataset.train.images, self.shards[client_id], self.task.device, labels)
+                data = self._resident.shard(
+                    client_id, self.dataset.train.images, self.shards[client_id], self.task.device, labels
+                )
                 method_seed = derive_seed(self.config.seed, Purpose.METHOD, round=round, participant=client_id)
-                draws = generator(self.task.device, method_seed)
+                draws = generator(method_seed)
                 client = Client(client_id, round, data, self._public, self.task, random, draws)
                 previous = self.method.init_client(client) if state is None else state
                 upload, next_state, metrics = self.method.update_client(download, previous, client)
@@ -236,7 +239,7 @@ class Federation:
             seed = derive_seed(self.config.seed, Purpose.DROPOUT, round=round, participant=participant)
             # Seeding all devices would record a stack trace for a CUDA that has not been started, at half a millisecond.
             torch.manual_seed(seed) if devices else torch.default_generator.manual_seed(seed)
-            yield generator(self.task.device, training_seed(self.config, round, participant))
+            yield generator(training_seed(self.config, round, participant))
 
 
 def training_seed(config: Config, round: int, participant: int) -> int:

@@ -73,6 +73,14 @@ def limit_process(share: float | None) -> None:
         torch.cuda.set_per_process_memory_fraction(allowance(total, share) / total)
 
 
+def shard_bytes(device: torch.device, share: float | None) -> int:
+    """Bytes of pixels that this process keeps on a GPU: a quarter of its share, and of what is free; 0 on a CPU."""
+    if device.type != "cuda":
+        return 0
+    free, total = torch.cuda.mem_get_info(device)
+    return min(free, allowance(total, share or 1)) // 4
+
+
 def release() -> None:
     """Return torch's cached GPU memory; without a GPU in use it does nothing."""
     if torch.cuda.is_initialized():

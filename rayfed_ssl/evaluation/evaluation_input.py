@@ -78,17 +78,14 @@ class Subject:
         first = self.task.views.first
         return augment(images, replace(PROBE_VIEW, mean=first.mean, std=first.std), random, size=self.task.size)
 
-    def device_generator(self) -> torch.Generator:
-        """Start the stream of what is drawn on the device."""
-        return generator(self.task.device, derive_seed(self.seed, Purpose.EVALUATION))
-
     @contextmanager
     def seeded(self) -> Iterator[torch.Generator]:
-        """Fix torch's global generator, which dropout and fresh layers draw from, and give one on the device."""
+        """Fix torch's global generator, which dropout and fresh layers draw from, and give one for all other draws."""
+        seed = derive_seed(self.seed, Purpose.EVALUATION)
         devices = [self.task.device] if self.task.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(derive_seed(self.seed, Purpose.EVALUATION))
-            yield self.device_generator()
+            torch.manual_seed(seed)
+            yield generator(seed)
 
 
 def scores(name: str, last: float, best: float) -> Mapping[str, float]:

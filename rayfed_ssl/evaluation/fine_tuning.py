@@ -103,11 +103,8 @@ class FineTuning:
         """Train for one epoch, in place, and give the mean loss."""
         assert data.labels is not None
         total, count = torch.zeros((), device=subject.task.device), 0
-        order = torch.randperm(len(data), generator=random, device=subject.task.device)
-        for index in order.split(self.batch):
-            if len(index) < 2:
-                continue
-            images = data.batch(index)
+        parts = torch.randperm(len(data), generator=random).split(self.batch)
+        for index, images in data.batches([part for part in parts if len(part) > 1]):
             view = subject.crop(images, random) if self.augment else normalize(images, subject.task.views.first)
             with subject.task.autocast():
                 scores = network(view)

@@ -126,9 +126,8 @@ class Linear(Protocol):
     def measure(self, subject: Subject) -> Mapping[str, float]:
         """Train the classifier and test it after every epoch."""
         task = subject.task
-        random = generator("cpu", derive_seed(subject.seed, Purpose.EVALUATION))
-        crop_random = random if task.device.type == "cpu" else subject.device_generator()
-        crop = partial(subject.crop, random=crop_random)
+        random = generator(derive_seed(subject.seed, Purpose.EVALUATION))
+        crop = partial(subject.crop, random=random)
 
         def cropped_features() -> Tensor:
             return extract_features(

@@ -248,15 +248,15 @@ class FLESD(Method):
         public, task, generator = server.public, server.task, server.generator
         assert public is not None, "the engine refuses to start FLESD without public data"
         size = check_public(len(public), self.queue_size, self.distil_batch)
-        queue = SampleQueue.random(size, student.projection_dim, generator)
+        queue = SampleQueue.random(size, student.projection_dim, generator, task.device)
         descent = Adam(lr=self.distil_lr, weight_decay=self.distil_weight_decay).over(student.parameters())
         losses, num_steps = [], 0
         for epoch in range(self.distil_epochs):
             before = queue.filled if self.refill == "epoch" else 0
             total, count = torch.zeros((), device=task.device), 0
-            order = torch.randperm(len(public), generator=generator, device=task.device)
-            for index in order[: len(order) // self.distil_batch * self.distil_batch].split(self.distil_batch):
-                images = public.batch(index)
+            order = torch.randperm(len(public), generator=generator)
+            order = order[: len(order) // self.distil_batch * self.distil_batch]
+            for index, images in public.batches(order.split(self.distil_batch)):
                 with task.autocast():
                     _, projections = student(task.augment(images, task.views.first, generator))
                 queries = F.normalize(projections.float(), dim=1)

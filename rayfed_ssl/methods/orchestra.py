@@ -28,7 +28,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfed_ssl.aggregation.weighted_mean import weighted_mean
-from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Rule, Server, Shard, Task, Weights, sent
+from rayfed_ssl.draws import draw
+from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Rule, Server, Task, Weights, sent
 from rayfed_ssl.methods.fedavg import FedAvg
 from rayfed_ssl.objectives.deepcluster import project_views
 from rayfed_ssl.objectives.orchestra import OrchestraObjective
@@ -90,10 +91,10 @@ def cluster_locally(
     Returns:
         Unit centroids, [num_clusters, p].
     """
-    centroids = rows[torch.randperm(len(rows), generator=generator, device=rows.device)[:num_clusters]]
+    centroids = rows[draw(torch.randperm, len(rows), generator=generator, device=rows.device)[:num_clusters]]
     for _ in range(iterations):
         assignments = balanced_assignments(rows @ centroids.T, sharpness, 10, 0.01).argmax(dim=1)
-        others = rows[torch.randint(len(rows), (num_clusters,), generator=generator, device=rows.device)]
+        others = rows[draw(torch.randint, len(rows), (num_clusters,), generator=generator, device=rows.device)]
         centroids = clustering.mean_directions(rows, assignments, others)
     return centroids
 
@@ -143,8 +144,8 @@ class Orchestra(Method):
         """Start from random weights and random directions."""
         task = server.task
         dim, num = task.blank(task.encoder).projection_dim, _objective(task).clusters
-        directions = torch.randn(num, dim, generator=server.generator, device=server.generator.device)
-        return ServerState(task.encoder, task.initial_weights(), F.normalize(directions, dim=1).cpu())
+        directions = torch.randn(num, dim, generator=server.generator)
+        return ServerState(task.encoder, task.initial_weights(), F.normalize(directions, dim=1))
 
     def download(self, state: ServerState, client_id: int) -> Download:
         """Send online and target network and C to everybody."""
@@ -214,8 +215,7 @@ class Orchestra(Method):
 def first_projections(weights: Weights, client: Client) -> Tensor:
     """Project random samples, as many as the queue holds, by the initial target: unit rows [N, p]."""
     task, data = client.task, client.data
-    chosen = torch.randperm(len(data), generator=client.generator, device=task.device)[: _objective(task).memory]
-    some = Shard(data.images, data.rows[chosen.to(data.rows.device)])
+    some = data.select(torch.randperm(len(data), generator=client.generator)[: _objective(task).memory])
     return project_views(task, task.model(weights), some, task.views.first, client.generator)
 
 

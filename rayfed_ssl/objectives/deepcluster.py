@@ -83,10 +83,11 @@ def project_views(
     """
     copied, num = context.twin(model), len(data)
     rows = torch.empty(num, model.projection_dim, device=context.device)
-    order = torch.randperm(num, generator=generator, device=context.device)
-    for index in order.tensor_split(max(1, num // context.batch)):  # no batch of one, which has no statistics
+    order = torch.randperm(num, generator=generator)
+    parts = order.tensor_split(max(1, num // context.batch))  # no batch of one, which has no statistics
+    for index, images in data.batches(parts):
         with context.autocast():
-            _, projections = copied(context.augment(data.batch(index), recipe, generator))
+            _, projections = copied(context.augment(images, recipe, generator))
         rows[index] = F.normalize(projections, dim=1)
     return rows
 
@@ -153,9 +154,9 @@ class DeepCluster(Objective):
     ) -> StepOutput:
         """Predict the samples' clusters from two views, which pass the network in one batch of 2 B."""
         state = state_as(DeepClusterState, state)
-        views = context.two_views(batch.images, generator)
+        views = context.stacked_views(batch.images, generator)
         with context.autocast():
-            _, projections = model(torch.cat(views))
+            _, projections = model(views)
         unit = F.normalize(projections, dim=1).chunk(2)
         loss = cluster_prediction(unit, state.centroids, state.bank.assignments[batch.index], self.temperature)
         remember = {"rows": unit[0].detach(), "index": batch.index}

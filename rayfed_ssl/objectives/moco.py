@@ -33,6 +33,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfed_ssl.data.shards import Shard
+from rayfed_ssl.draws import draw
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.context import Context
 from rayfed_ssl.training.ema import update_momentum
@@ -57,9 +58,9 @@ class KeyQueue(nn.Module):
         self.register_buffer("filled", torch.zeros((), dtype=torch.int64, device=rows.device))
 
     @classmethod
-    def random(cls, size: int, dim: int, generator: torch.Generator) -> "KeyQueue":
+    def random(cls, size: int, dim: int, generator: torch.Generator, device: torch.device) -> "KeyQueue":
         """Start from random directions (code)."""
-        return cls(F.normalize(torch.randn(size, dim, generator=generator, device=generator.device), dim=1))
+        return cls(F.normalize(draw(torch.randn, size, dim, generator=generator, device=device), dim=1))
 
     def enqueue(self, keys: Tensor) -> None:
         """Replace the oldest rows by keys [N, p], in their order, wrapping around."""
@@ -165,7 +166,9 @@ class MoCo(Objective):
 
     def start(self, context: Context, model: Model, data: Shard, generator: torch.Generator) -> MoCoState:
         """Start the key encoder, theta_k <- theta_q, and a queue of random directions."""
-        return MoCoState(context.twin(model), KeyQueue.random(self.queue_size, model.projection_dim, generator))
+        return MoCoState(
+            context.twin(model), KeyQueue.random(self.queue_size, model.projection_dim, generator, context.device)
+        )
 
     def encode(
         self, context: Context, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator
@@ -191,7 +194,7 @@ class MoCo(Objective):
         if num_groups == 1:
             order = torch.arange(len(view), device=view.device)
         else:
-            order = torch.randperm(len(view), generator=generator, device=view.device)
+            order = draw(torch.randperm, len(view), generator=generator, device=view.device)
         with context.autocast():
             rows = torch.cat([target(view[group])[1] for group in order.tensor_split(num_groups)])
         return F.normalize(rows, dim=1)[order.argsort()]

@@ -25,6 +25,7 @@ from torch.nn import functional as F
 
 from rayfed_ssl.data.augmentation import rotate_quarter_turns
 from rayfed_ssl.data.shards import Shard
+from rayfed_ssl.draws import draw
 from rayfed_ssl.models import Model
 from rayfed_ssl.objectives.moco import KeyQueue
 from rayfed_ssl.training.context import Context
@@ -133,7 +134,9 @@ class OrchestraObjective(Objective):
         """Start the target as the online network, without centroids and with an empty queue."""
         centroids = torch.zeros(self.clusters, model.projection_dim, device=context.device)
         return OrchestraState(
-            context.twin(model), centroids, KeyQueue.random(self.memory, model.projection_dim, generator)
+            context.twin(model),
+            centroids,
+            KeyQueue.random(self.memory, model.projection_dim, generator, context.device),
         )
 
     def loss(
@@ -143,7 +146,7 @@ class OrchestraObjective(Objective):
         state, images = state_as(OrchestraState, state), batch.images
         recipes = (context.views.first, context.views.second, context.views.first)
         first, second, third = (context.augment(images, recipe, generator) for recipe in recipes)
-        turns = torch.randint(4, (len(images),), generator=generator, device=images.device)
+        turns = draw(torch.randint, 4, (len(images),), generator=generator, device=context.device)
         with context.autocast():
             _, online = model(second)
             degrees = model.part("degree")(model(rotate_quarter_turns(third, turns))[1]).float()

@@ -22,7 +22,7 @@ def check_steps(config: Config) -> None:
     batch = Batch(shard.batch(index), index, None if shard.labels is None else shard.labels[index], 0)
 
     model = task.model(task.initial_weights())
-    state = objective.start(task, model, shard, generator("cpu", 1))
+    state = objective.start(task, model, shard, generator(1))
     parts = {part_of(name) for name in model.state_dict()} - {"encoder", "projector", "batch_norm"}
     demand(parts <= set(objective.parts), f"`parts` has no rule for {parts - set(objective.parts)}")
     kept = {name.partition(".")[0] for name in state.state_dict()}
@@ -30,14 +30,14 @@ def check_steps(config: Config) -> None:
     demand(kept <= set(objective.parts), f"`parts` has no rule for {kept - set(objective.parts)}")
     demand(not any(p.requires_grad for p in state.parameters()), "a state needs no gradients: requires_grad_(False)")
 
-    objective.start_epoch(task, model, state, shard, 0, generator("cpu", 2))
+    objective.start_epoch(task, model, state, shard, 0, generator(2))
 
     def facts() -> str:
         weights = frozen(model.state_dict() | state.state_dict())
         return digest({k: v for k, v in weights.items() if not k.endswith(("_mean", "_var", "_tracked"))})
 
     before, generators = facts(), global_generators(False)
-    output = objective.loss(task, model, state, batch, generator("cpu", 3))
+    output = objective.loss(task, model, state, batch, generator(3))
     demand(
         global_generators(False) == generators, "draw from the generator that `loss` is given, not from a global one"
     )

@@ -10,7 +10,7 @@ from rayfed_ssl.training.optimizers import Descent
 
 
 def batches(
-    num_samples: int, wanted: int, generator: torch.Generator, device: torch.device, *, drop_last: bool
+    num_samples: int, wanted: int, generator: torch.Generator, *, drop_last: bool
 ) -> Callable[[], list[Tensor]]:
     """Shuffle samples anew for each epoch.
 
@@ -18,11 +18,10 @@ def batches(
         num_samples: Samples of the client.
         wanted: Samples a step.
         generator: Orders them.
-        device: Where the order is drawn.
         drop_last: Whether a last batch that is smaller is left out.
 
     Returns:
-        Gives an epoch's batches, each as int64 indices [B].
+        Gives an epoch's batches, each as int64 positions [B] on the CPU.
 
     Raises:
         ValueError: There are too few samples.
@@ -35,7 +34,7 @@ def batches(
     batch = min(wanted, num_samples)
 
     def shuffled() -> list[Tensor]:
-        order = torch.randperm(num_samples, generator=generator, device=device)
+        order = torch.randperm(num_samples, generator=generator)
         parts = list(order.split(batch))
         # One sample has no negatives and no batch statistics, so a last batch of one is left out.
         if len(parts) > 1 and (len(parts[-1]) < 2 or (drop_last and len(parts[-1]) < batch)):
@@ -58,8 +57,12 @@ def finite(loss: float, where: str, descent: Descent, what: str = "the loss") ->
 
 
 @torch.no_grad()
+def weight_sums_finite(parameters: Iterable[Tensor]) -> Tensor:
+    """Compute 1 if the sum of every tensor is finite, else 0: then a value may not be, or finite values overflow."""
+    return torch.stack([values.sum() for values in parameters]).isfinite().all().to(torch.float32)
+
+
+@torch.no_grad()
 def all_finite(parameters: Iterable[Tensor]) -> bool:
-    """Whether every value is finite; sums, which cost a tenth, tell in every case but one of finite values that overflow."""
-    held = list(parameters)
-    sums = torch.stack([values.sum() for values in held])
-    return bool(sums.isfinite().all()) or all(bool(values.isfinite().all()) for values in held)
+    """Whether every value is finite; costs ten times as much as `weight_sums_finite`."""
+    return all(bool(values.isfinite().all()) for values in parameters)

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from rayfed_ssl.draws import draw
+
 
 @dataclass
 class SampleQueue:
@@ -22,10 +24,10 @@ class SampleQueue:
     filled: int = 0
 
     @classmethod
-    def random(cls, size: int, dim: int, generator: torch.Generator) -> "SampleQueue":
+    def random(cls, size: int, dim: int, generator: torch.Generator, device: torch.device) -> "SampleQueue":
         """Start from random directions (code)."""
-        rows = torch.randn(size, dim, generator=generator, device=generator.device)
-        return cls(F.normalize(rows, dim=1), torch.zeros(size, dtype=torch.int64, device=generator.device))
+        rows = draw(torch.randn, size, dim, generator=generator, device=device)
+        return cls(F.normalize(rows, dim=1), torch.zeros(size, dtype=torch.int64, device=device))
 
     def enqueue(self, representations: Tensor, samples: Tensor) -> None:
         """Replace the oldest rows; m is a multiple of the batch, so a batch never wraps around."""

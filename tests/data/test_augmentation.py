@@ -11,7 +11,7 @@ from torchvision.transforms.v2 import functional as tv
 
 from rayfed_ssl.data import augmentation as views
 from rayfed_ssl.data.augmentation import PROBE_VIEW, VIEWS, ViewRecipe, augment, normalize, rotate_quarter_turns
-from rayfed_ssl.data.color import blend_, blur, jitter_, jitter_factors, shift_hue_, solarize
+from rayfed_ssl.data.color import blend_, blur, jitter_, jitter_all, plan_jitter, shift_hue_, solarize
 from tests.tensors import seeded
 
 ROUNDING = {"rtol": 0, "atol": 2e-6}  # a handful of float32 roundings of values up to 1
@@ -76,10 +76,10 @@ def test_a_box_that_never_fits_becomes_torchvisions_central_box(height: int, wid
 @pytest.mark.parametrize("size", [7, 32, 60])
 def test_resizing_a_box_is_torchvisions_antialiased_resized_crop(mode: str, box, size: int) -> None:
     image = torch.rand(1, 3, 41, 53, generator=seeded())
-    (top, left, height, width), positions = box, torch.arange(size)[None]
-    rows = views.resize_weights(torch.tensor([[top, height]]), positions, 41, mode)
-    ours = views.resample(image, rows, views.resize_weights(torch.tensor([[left, width]]), positions, 53, mode))
-    interpolation, smaller = pil.InterpolationMode(mode), mode == "bilinear" and max(height, width) <= size
+    (top, left, height, width), positions = torch.tensor(box).view(4, 1), torch.arange(size)[None]
+    rows = views.resize_weights(top, height, positions, 41, mode)
+    ours = views.resample(image, rows, views.resize_weights(left, width, positions, 53, mode))
+    interpolation, smaller = pil.InterpolationMode(mode), mode == "bilinear" and max(box[2:]) <= size
     for antialias in (True, False) if smaller else (True,):
         theirs = tv.resized_crop(image, *box, [size, size], interpolation, antialias=antialias)
         torch.testing.assert_close(ours, theirs, **CHAINED)
@@ -134,8 +134,10 @@ TWO_OPS = [lambda x, f: (x * f).clamp(0, 1), lambda x, f: (x * f + (1 - f) * x.m
 @pytest.mark.parametrize("channels", [3, 1])
 def test_blends_are_torchvisions_with_one_operation_and_factor_per_sample(factor: float, channels: int) -> None:
     images = torch.cat([hard_colors(), hard_colors() ** 2, hard_colors() ** 3])[:, :channels]
+    factors = torch.tensor([factor, 0.5, 1.5])
     for ops in itertools.permutations(range(3)) if channels == 3 else ((0, 1, 1), (1, 0, 0)):
-        ours = blend_(images.clone(), torch.tensor([factor, 0.5, 1.5]), torch.tensor(ops))
+        contrast, saturation = ((1 - factors) * (torch.tensor(ops) == op) for op in (1, 2))
+        ours = blend_(images.clone(), factors, contrast, saturation)
         theirs = [TORCHVISION[op](image, f) for op, image, f in zip(ops, images, (factor, 0.5, 1.5), strict=True)]
         torch.testing.assert_close(ours, torch.stack(theirs), **ROUNDING)
 
@@ -151,12 +153,15 @@ def test_hue_is_torchvisions_on_hard_colors(shift: float) -> None:
 def test_jitter_applies_the_operations_in_each_samples_own_order(channels: int) -> None:
     orders = torch.tensor([*itertools.permutations(range(4))])
     images = torch.rand(24, channels, 6, 7, generator=seeded())
-    factors = jitter_factors(torch.rand(24, 4, generator=seeded(1)), (0.8, 0.8, 0.8, 0.2))
+    uniforms, chosen = torch.rand(24, 4, generator=seeded(1)), torch.arange(24) % 2 == 1
+    jitter = plan_jitter(chosen, uniforms, orders, (0.8, 0.8, 0.8, 0.2), colored=channels == 3)
+    factors = torch.stack([*(0.2 + 1.6 * uniforms[:, :3].T), 0.4 * uniforms[:, 3] - 0.2], 1)
     ops = TORCHVISION if channels == 3 else [*TWO_OPS, *[lambda x, f: x] * 2]
     rows, theirs = torch.arange(23, 0, -2), images.clone()
     for row, op in itertools.product(rows.tolist(), range(4)):
         theirs[row] = ops[orders[row, op]](theirs[row], float(factors[row, orders[row, op]]))
-    torch.testing.assert_close(jitter_(images.clone(), rows, factors, orders), theirs, **CHAINED)
+    torch.testing.assert_close(jitter_(images.clone(), jitter), theirs, **CHAINED)
+    assert torch.equal(jitter_all(images, jitter), jitter_(images.clone(), jitter))
 
 
 def test_jitter_has_torchvisions_ranges_and_random_order() -> None:

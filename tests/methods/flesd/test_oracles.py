@@ -151,7 +151,7 @@ def test_eq_10_over_parameters_and_not_over_running_statistics(zeta: float):
 
 
 def test_the_queue_replaces_its_oldest_rows():
-    queue = SampleQueue.random(6, 3, seeded())
+    queue = SampleQueue.random(6, 3, seeded(), torch.device("cpu"))
     norms = queue.representations.norm(dim=1)
     torch.testing.assert_close(norms, torch.ones(6), rtol=1e-6, atol=0)  # float32
     naive_rows, naive_samples = queue.representations.tolist(), [0] * 6

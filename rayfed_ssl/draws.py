@@ -1,0 +1,140 @@
+"""Random draws: made on the host by CPU generators, whatever the device, and moved to the device.
+
+So a seed gives the same draws on every device, and no draw waits for one. The draws of a training step can be made ahead of
+it and moved in one transfer.
+"""
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+ALIGNMENT = 16
+"""Packed tensors start at multiples of this many bytes, so that each can be viewed under its own type."""
+
+
+def move(values: Tensor, device: torch.device) -> Tensor:
+    """Copy a CPU tensor to the device without waiting for it.
+
+    Raises:
+        RuntimeError: A CUDA graph is being captured, which would repeat these values in every replay.
+    """
+    if device.type == "cpu":
+        return values
+    if device.type != "cuda":
+        return values.to(device, non_blocking=True)
+    if torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("values of the host were moved within a captured step")
+    return values.pin_memory().to(device, non_blocking=True)
+
+
+def draw(function: Callable[..., Tensor], *args: Hashable, generator: torch.Generator, device: torch.device) -> Tensor:
+    """Draw on the host and give the result on the device.
+
+    Args:
+        function: Makes a CPU tensor from `args` and `generator=`, as torch.randn and torch.randperm do.
+        args: Its other arguments; the same in each step of a kind (see `StepDraws`).
+        generator: A CPU generator.
+        device: Where the result is wanted.
+    """
+    request = Request(function, args, generator)
+    steps = _STEPS.get()
+    return move(request.drawn(), device) if steps is None else steps.take(request)
+
+
+class Request(NamedTuple):
+    """One draw."""
+
+    function: Callable[..., Tensor]
+    args: tuple[Hashable, ...]
+    generator: torch.Generator
+
+    def drawn(self) -> Tensor:
+        """Make it, on the CPU."""
+        return self.function(*self.args, generator=self.generator)
+
+
+class StepDraws:
+    """Draws of training steps on a device, made ahead of each step and moved in one transfer.
+
+    A kind of step, such as those of one batch size, makes the same draws in the same order each time. Its first step makes
+    them one by one as they are asked for and records them; `ahead` repeats them for a later one. Generators give the same
+    numbers either way.
+
+    Args:
+        device: Where the draws are wanted.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._kinds: dict[Hashable, _Kind] = {}
+        self._serving: _Kind | None = None
+        self._next = 0
+
+    def ahead(self, kind: Hashable) -> None:
+        """Make the draws of the next step of this kind, unless it is the first."""
+        if kind in self._kinds:
+            self._kinds[kind].fill()
+
+    @contextmanager
+    def serving(self, kind: Hashable) -> Iterator[None]:
+        """Let `draw` take what was drawn ahead for this kind, or record its first step."""
+        known = kind in self._kinds
+        self._serving, self._next = self._kinds.setdefault(kind, _Kind()), 0
+        token = _STEPS.set(self)
+        try:
+            yield
+            if not known:
+                self._kinds[kind].allocate(self._device)
+        except BaseException:
+            self._kinds.pop(kind, None)
+            raise
+        finally:
+            _STEPS.reset(token)
+
+    def take(self, request: Request) -> Tensor:
+        """Give the next draw of the step that runs."""
+        assert self._serving is not None, "draw asks within a step only"
+        if self._serving.buffer is None:
+            values = request.drawn()
+            self._serving.requests.append(request)
+            self._serving.drawn.append(values)
+            return move(values, self._device)
+        assert self._serving.requests[self._next] == request, "steps of one kind make the same draws"
+        self._next += 1
+        return self._serving.views[self._next - 1]
+
+
+@dataclass
+class _Kind:
+    """Draws of one kind of step: what they are, their last values on the host, and one buffer on the device."""
+
+    requests: list[Request] = field(default_factory=list)
+    drawn: list[Tensor] = field(default_factory=list)
+    buffer: Tensor | None = None
+    views: list[Tensor] = field(default_factory=list)
+
+    def allocate(self, device: torch.device) -> None:
+        sizes = [-(-values.nbytes // ALIGNMENT) * ALIGNMENT for values in self.drawn]
+        self.buffer = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
+        self.views = [
+            part[: values.nbytes].view(values.dtype).view(values.shape)
+            for part, values in zip(self.buffer.split(sizes), self.drawn, strict=True)
+        ]
+
+    def fill(self) -> None:
+        assert self.buffer is not None, "a kind is known once its first step is over"
+        packed = torch.empty(len(self.buffer), dtype=torch.uint8, pin_memory=self.buffer.device.type == "cuda")
+        start = 0
+        for request in self.requests:
+            values = request.drawn().contiguous().view(-1).view(torch.uint8)
+            packed[start : start + len(values)] = values
+            start += -(-len(values) // ALIGNMENT) * ALIGNMENT
+        self.buffer.copy_(packed, non_blocking=True)
+
+
+_STEPS: ContextVar[StepDraws | None] = ContextVar("steps", default=None)
