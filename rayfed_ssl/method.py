@@ -16,7 +16,8 @@ import torch
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.state_parts import Rule, all_with, model_weights
-from rayfed_ssl.training.task import Loss, Task, Term
+from rayfed_ssl.training.step import Loss, Term
+from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import Weights
 
 Metrics: TypeAlias = dict[str, float]

@@ -31,11 +31,13 @@ from torch.nn import functional as F
 
 from rayfed_ssl.aggregation.weighted_mean import WeightedMean
 from rayfed_ssl.data.instahide import encrypt
+from rayfed_ssl.draws import draw
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Model, Rule, Server, Task, Weights, sent
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.objectives import moco
 from rayfed_ssl.training.objective import Batch, StepOutput
 from rayfed_ssl.training.state_parts import Parts
+from rayfed_ssl.training.step import capturable
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def fused_negatives(local: Tensor, remote: Tensor, negatives: str) -> Tensor:
 def draw_candidates(local: Tensor, remote: Tensor, generator: torch.Generator) -> Tensor:
     """Q': K different features, drawn uniformly from Q_s, [M, D], and Q_l, [K, D], together (Eq. 7)."""
     union = torch.cat([remote, local])
-    return union[torch.randperm(len(union), generator=generator, device=union.device)[: len(local)]]
+    return union[draw(torch.randperm, len(union), generator=generator, device=union.device)[: len(local)]]
 
 
 def neighborhood_loss(queries: Tensor, candidates: Tensor, neighbors: int, temperature: float) -> Tensor:
@@ -189,7 +191,7 @@ class FCL(Method):
         """Train f_q and f_k on Eq. 12, then encode encrypted images with f_k."""
         averaging = self.averaging
         remote = torch.cat(download.features).to(client.task.device) if download.features else None
-        loss = partial(self.loss, client, remote) if self.fusion else None
+        loss = capturable(partial(self.loss, client, remote)) if self.fusion else None
         upload, next_state, metrics = averaging.train(download.weights, state, client, loss=loss)
         trained = upload.weights | averaging.local_parts(next_state)
         features = self.encode_encrypted(trained, client) if self.fusion else None
@@ -222,10 +224,10 @@ class FCL(Method):
         """
         task = client.task
         momentum_model = task.model(_target(weights), client.architecture)
-        order = torch.randperm(len(client.data), generator=client.generator, device=task.device)[: self.features]
+        order = torch.randperm(len(client.data), generator=client.generator)[: self.features]
         rows = []
-        for index in order.tensor_split(max(1, len(order) // task.batch)):
-            views = task.augment(client.data.batch(index), task.views.second, client.generator)
+        for _, images in client.data.batches(order.tensor_split(max(1, len(order) // task.batch))):
+            views = task.augment(images, task.views.second, client.generator)
             with task.autocast():
                 _, projections = momentum_model(encrypt(views, self.mixed, client.generator))
             rows.append(F.normalize(projections, dim=1))

@@ -33,11 +33,13 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from rayfed_ssl.aggregation.weighted_mean import WeightedMean
+from rayfed_ssl.draws import draw
 from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Model, Rule, Server, Task, Term, Weights, sent
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.objectives.simclr import SimCLR
 from rayfed_ssl.training.objective import Batch, StepOutput
 from rayfed_ssl.training.state_parts import Parts
+from rayfed_ssl.training.step import capturable
 
 
 @dataclass(frozen=True)
@@ -226,7 +228,7 @@ class FedCA(Method):
         aligned = download.aligned or state.aligned
         term = None if aligned is None else self.alignment(client, aligned)
         others = None if download.dictionary is None else download.dictionary.to(client.task.device)
-        loss = None if others is None else partial(self.contrast, client, others)
+        loss = None if others is None else capturable(partial(self.contrast, client, others))
         averaging = self.averaging
         upload, averaged, metrics = averaging.train(download.weights, state.own, client, loss=loss, term=term)
         if not self.dictionary:
@@ -234,7 +236,7 @@ class FedCA(Method):
         model = client.task.model(upload.weights | averaging.local_parts(averaged))
         _, projections = client.task.represent(model, client.data)
         ensembled = ensemble(state.ensembled, projections.cpu(), self.ensembling)
-        chosen = torch.randperm(len(ensembled), generator=client.generator, device=client.task.device).cpu()
+        chosen = torch.randperm(len(ensembled), generator=client.generator)
         rows = normalized(ensembled)[chosen[: self.dictionary_size]]
         remembered = ensembled if self.ensembling else None
         return Upload(upload.weights, upload.num_samples, rows), ClientState(averaged, remembered, aligned), metrics
@@ -243,9 +245,9 @@ class FedCA(Method):
         """Contrast two random views of each image, drawn and encoded as SimCLR does, with the dictionary besides."""
         task, objective = client.task, client.task.objective
         assert isinstance(objective, SimCLR), "check refuses other objectives"
-        views = task.two_views(batch.images, client.generator)
+        views = task.stacked_views(batch.images, client.generator)
         with task.autocast():
-            _, projections = model(torch.cat(views))
+            _, projections = model(views)
         first, second = F.normalize(projections, dim=1).chunk(2)
         return StepOutput(
             dictionary_contrast(first, second, dictionary, objective.temperature), projections.chunk(2)[0]
@@ -257,8 +259,9 @@ class FedCA(Method):
         assert public is not None, "the engine refuses to start FedCA's alignment without public data"
         targets = aligned.features.to(task.device), aligned.projections.to(task.device)
 
+        @capturable
         def term(model: Model, projections: Tensor) -> Tensor:
-            order = torch.randperm(len(public), generator=client.method_generator, device=task.device)
+            order = draw(torch.randperm, len(public), generator=client.method_generator, device=task.device)
             index = order[: task.batch]
             with unrecorded(model), task.autocast():
                 h, z = model(task.plain(public.batch(index)))

@@ -73,9 +73,9 @@ class SimCLR(Objective):
         self, context: Context, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator
     ) -> StepOutput:
         """Contrast two random views of each image."""
-        views = context.two_views(batch.images, generator)
+        views = context.stacked_views(batch.images, generator)
         with context.autocast():
-            _, projections = model(torch.cat(views))
+            _, projections = model(views)
         first, second = F.normalize(projections, dim=1).chunk(2)
         contrast = {"infonce": info_nce, "ntxent": nt_xent}[self.form]
         return StepOutput(contrast(first, second, self.temperature), projections.chunk(2)[0])

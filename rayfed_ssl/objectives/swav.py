@@ -18,7 +18,7 @@ Deviations:
 - The projector is d-d-128 with batch-norm; the code's hidden layer is 2048 wide for a ResNet-50.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -148,16 +148,22 @@ class SwAV(Objective):
         normalize_prototypes(model)
         if not self.queue_size:
             return SwAVState(None)
-        first, second = (KeyQueue.random(self.queue_size, model.projection_dim, generator) for _ in range(2))
+        first, second = (
+            KeyQueue.random(self.queue_size, model.projection_dim, generator, context.device) for _ in range(2)
+        )
         return SwAVState(ViewQueues(first, second))
+
+    def phase(self, epoch: int) -> Hashable:
+        """Whether prototypes are frozen, and whether queues are used."""
+        return epoch < self.freeze_epochs, epoch >= self.queue_epoch
 
     def loss(
         self, context: Context, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator
     ) -> StepOutput:
         """Predict each view's code from the other view; both pass the network in one batch of 2 B."""
-        views = context.two_views(batch.images, generator)
+        views = context.stacked_views(batch.images, generator)
         with context.autocast():
-            _, projections = model(torch.cat(views))
+            _, projections = model(views)
         weights = _prototypes(model)
         if batch.epoch < self.freeze_epochs:
             weights = weights.detach()
@@ -175,11 +181,12 @@ class SwAV(Objective):
     @torch.no_grad()
     def codes(self, scores: Tensor, queue: KeyQueue | None, weights: Tensor) -> Tensor:
         """Compute q of the batch, [B, K], from its scores z.C and, if there is one and it is full, the view's queue."""
-        # Reading the count waits for a GPU, but only in runs with a queue.
-        among = (
-            scores if queue is None or queue.filled < self.queue_size else torch.cat([queue.rows @ weights.T, scores])
-        )
-        return sinkhorn(among, self.epsilon, self.sinkhorn_iterations)[-len(scores) :]
+        if queue is None:
+            return sinkhorn(scores, self.epsilon, self.sinkhorn_iterations)
+        full = (queue.filled >= self.queue_size).expand(self.queue_size)
+        counted = torch.cat([full, full.new_ones(len(scores))])
+        among = torch.cat([queue.rows @ weights.T, scores])
+        return sinkhorn(among, self.epsilon, self.sinkhorn_iterations, counted=counted)[-len(scores) :]
 
     def finish_step(self, context: Context, model: Model, state: nn.Module, output: StepOutput) -> None:
         """Bring prototypes back to unit length and enqueue the projections."""

@@ -16,9 +16,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from rayfed_ssl.draws import draw
+
 
 @torch.no_grad()
-def sinkhorn(scores: Tensor, epsilon: float, iterations: int, tolerance: float = 0.0) -> Tensor:
+def sinkhorn(
+    scores: Tensor, epsilon: float, iterations: int, tolerance: float = 0.0, counted: Tensor | None = None
+) -> Tensor:
     """Spread samples over clusters so that clusters are equally full and scores are high (SwAV, Eq. 3 and 5).
 
     Args:
@@ -27,25 +31,32 @@ def sinkhorn(scores: Tensor, epsilon: float, iterations: int, tolerance: float =
         iterations: How often columns are scaled to sum 1 / K and then rows to sum 1 / N, at most.
         tolerance: Stop once the rows' factors change by less than this share, summed over rows (Orchestra, code); looked at
             in every tenth iteration, from the first on. 0 never stops.
+        counted: Which samples there are, bool [N]; None for all. Rows of others mean nothing.
 
     Returns:
         Q, [N, K]: rows sum to 1 and, after enough iterations, columns to N / K. No gradients.
     """
     logits, (num, clusters) = scores / epsilon, scores.shape
     columns = logits.new_zeros(1, clusters)
-    rows = logits.new_full((num, 1), -math.log(num))
+    share = logits.new_full((num, 1), -math.log(num))
+    if counted is not None:
+        share = torch.where(counted.unsqueeze(1), -counted.sum().log(), float("-inf"))
+    rows, done = share, share.new_zeros((), dtype=torch.bool)
     for iteration in range(iterations):
+        before = columns, rows
         columns = -math.log(clusters) - torch.logsumexp(logits + rows, dim=0, keepdim=True)
-        before, rows = rows, -math.log(num) - torch.logsumexp(logits + columns, dim=1, keepdim=True)
-        if tolerance and iteration % 10 == 0 and float((before - rows).expm1().abs().sum()) < tolerance:
-            break
+        rows = share - torch.logsumexp(logits + columns, dim=1, keepdim=True)
+        if tolerance:  # a GPU goes on without moving, as asking it whether to stop would wait
+            columns, rows = (torch.where(done, *pair) for pair in zip(before, (columns, rows), strict=True))
+            if iteration % 10 == 0:
+                done = done | ((before[1] - rows).expm1().abs().sum() < tolerance)
+                if done.device.type == "cpu" and done:
+                    break
     return F.softmax(logits + columns, dim=1)
 
 
 @torch.no_grad()
-def spherical_k_means(
-    rows: Tensor, k: int, iterations: int = 10, generator: torch.Generator | None = None
-) -> tuple[Tensor, Tensor]:
+def spherical_k_means(rows: Tensor, k: int, iterations: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Cluster unit vectors [N, D] by cosine, starting from k of them that the generator chooses (DeepCluster-v2, code).
 
     Returns:
@@ -56,7 +67,7 @@ def spherical_k_means(
     """
     if not 1 <= k <= len(rows):
         raise ValueError(f"{len(rows)} samples cannot be put into {k} clusters: ask for 1 to {len(rows)}")
-    centroids = rows[torch.randperm(len(rows), generator=generator, device=rows.device)[:k]]
+    centroids = rows[draw(torch.randperm, len(rows), generator=generator, device=rows.device)[:k]]
     for _ in range(iterations):
         centroids = mean_directions(rows, (rows @ centroids.T).argmax(dim=1), centroids)
     return centroids, (rows @ centroids.T).argmax(dim=1)

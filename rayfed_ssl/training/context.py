@@ -54,7 +54,15 @@ class Context(ABC):
 
     def two_views(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw the first and the second view of each image, as `augment` does."""
-        return self.augment(images, self.views.first, generator), self.augment(images, self.views.second, generator)
+        first, second = self.stacked_views(images, generator).chunk(2)
+        return first, second
+
+    def stacked_views(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw all first and then all second views, float [2 B, C, size, size]; in one pass if recipes are equal."""
+        first, second = self.views.first, self.views.second
+        if first == second:
+            return self.augment(images.repeat(2, 1, 1, 1), first, generator)
+        return torch.cat([self.augment(images, recipe, generator) for recipe in (first, second)])
 
     def plain(self, images: Tensor) -> Tensor:
         """Normalize images without augmentation: uint8 [B, C, H, W] to float."""

@@ -1,7 +1,7 @@
 """The protocol of a local objective: what a client minimizes on its own shard, and what it remembers for that."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeVar
 
@@ -115,6 +115,10 @@ class Objective(ABC):
     ) -> None:
         """Change the state, or untrained heads, at the start of each local epoch."""
 
+    def phase(self, epoch: int) -> Hashable:
+        """Name what the loss of a local epoch, counted as in `Batch.epoch`, does; all epochs of a phase do the same."""
+        return None
+
     @abstractmethod
     def loss(
         self, context: Context, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator
@@ -132,7 +136,7 @@ class Objective(ABC):
     def finish_step(  # noqa: B027 - most objectives have nothing to do here
         self, context: Context, model: Model, state: nn.Module, output: StepOutput
     ) -> None:
-        """Change state and heads after the optimizer's step: move a target, enqueue keys."""
+        """Change state and heads after the optimizer's step, in place: move a target, enqueue keys."""
 
 
 Memory = TypeVar("Memory", bound=nn.Module)

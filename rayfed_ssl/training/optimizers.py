@@ -50,18 +50,43 @@ class Optimizer(ABC):
         return Descent(self, parameters)
 
     @abstractmethod
+    def moments(self, values: Tensor) -> tuple[Tensor, ...]:
+        """Make a parameter's moments before its first step."""
+
+    @abstractmethod
     def move(self, lr: float, tracks: "list[Track]") -> None:
-        """Move parameters of one age."""
+        """Move parameters by one step; each track's age counts it already."""
 
 
 @dataclass
 class Track:
-    """A parameter, its values and moments as `_flat` sees them, and the steps that it has done."""
+    """A parameter on its way.
+
+    Attributes:
+        parameter: The parameter.
+        values: Its values, as `_flat` sees them if they are not contiguous.
+        moments: Of the gradients, laid out as the values are.
+        age: Steps done, float32 scalar on the device.
+    """
 
     parameter: Parameter
     values: Tensor
-    moments: tuple[Tensor, ...] = ()
-    age: int = 0
+    moments: tuple[Tensor, ...]
+    age: Tensor
+
+    @classmethod
+    def of(cls, parameter: Parameter, settings: Optimizer) -> "Track":
+        """Start a parameter's way."""
+        values = parameter.detach() if parameter.is_contiguous() else _flat(parameter)
+        return cls(parameter, values, settings.moments(values), torch.zeros((), device=values.device))
+
+    @property
+    def gradient(self) -> Tensor:
+        """The gradient, laid out as the values are: autograd lays it out in memory as it finds its parameter."""
+        gradient = self.parameter.grad
+        assert gradient is not None, "a track is moved where there is a gradient"
+        shape, stride = self.values.shape, self.values.stride()
+        return gradient if gradient.stride() == stride else gradient.as_strided(shape, stride)
 
 
 def _flat(tensor: Tensor) -> Tensor:
@@ -88,15 +113,15 @@ class SGD(Optimizer):
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum must be at least 0 and below 1, got {self.momentum}")
 
+    def moments(self, values: Tensor) -> tuple[Tensor, ...]:
+        """Make a momentum of zeros, so that the first one is the first gradient."""
+        return (torch.zeros_like(values),) if self.momentum else ()
+
     def move(self, lr: float, tracks: list[Track]) -> None:
-        """Move parameters of one age by SGD; the first momentum is the first gradient."""
-        first = bool(self.momentum) and tracks[0].age == 1
-        if first:
-            for track in tracks:
-                track.moments = (torch.empty_like(track.values),)
+        """Move parameters by SGD."""
         torch._fused_sgd_(
             [track.values for track in tracks],
-            _gradients(tracks),
+            [track.gradient for track in tracks],
             [moment for track in tracks for moment in track.moments],
             weight_decay=self.weight_decay,
             momentum=self.momentum,
@@ -104,7 +129,7 @@ class SGD(Optimizer):
             dampening=0,
             nesterov=False,
             maximize=False,
-            is_first_step=first,
+            is_first_step=False,
         )
 
 
@@ -112,19 +137,19 @@ class SGD(Optimizer):
 class Adam(Optimizer):
     """Adam with L2 weight decay, as torch.optim.Adam."""
 
+    def moments(self, values: Tensor) -> tuple[Tensor, ...]:
+        """Make first and second moments of zeros."""
+        return torch.zeros_like(values), torch.zeros_like(values)
+
     def move(self, lr: float, tracks: list[Track]) -> None:
-        """Move parameters of one age by Adam."""
-        if tracks[0].age == 1:
-            for track in tracks:
-                track.moments = (torch.zeros_like(track.values), torch.zeros_like(track.values))
-        age = torch.full((), tracks[0].age, dtype=torch.float32, device=tracks[0].values.device)
+        """Move parameters by Adam."""
         torch._fused_adam_(
             [track.values for track in tracks],
-            _gradients(tracks),
+            [track.gradient for track in tracks],
             [track.moments[0] for track in tracks],
             [track.moments[1] for track in tracks],
             [],
-            [age] * len(tracks),
+            [track.age for track in tracks],
             lr=lr,
             beta1=BETAS[0],
             beta2=BETAS[1],
@@ -149,30 +174,25 @@ class Descent:
     def __init__(self, settings: Optimizer, parameters: Iterable[Parameter]) -> None:
         self.lr = settings.lr
         self._settings = settings
-        self._tracks = [Track(parameter, _flat(parameter)) for parameter in parameters]
+        self._tracks: dict[Parameter, Track | None] = dict.fromkeys(parameters)
 
     def zero_grad(self) -> None:
         """Drop the gradients."""
-        for track in self._tracks:
-            track.parameter.grad = None
+        for parameter in self._tracks:
+            parameter.grad = None
 
     @torch.no_grad()
     def step(self) -> None:
         """Move every parameter that has a gradient; fused kernels do so in one pass over memory."""
-        by_age: dict[int, list[Track]] = {}
-        for track in self._tracks:
-            if track.parameter.grad is not None:
-                by_age.setdefault(track.age, []).append(track)
-        for tracks in by_age.values():
-            for track in tracks:
-                track.age += 1
-            self._settings.move(self.lr, tracks)
+        moving = []
+        for parameter, known in self._tracks.items():
+            if parameter.grad is not None:
+                track = self._tracks[parameter] = known or Track.of(parameter, self._settings)
+                moving.append(track)
+        if moving:
+            torch._foreach_add_([track.age for track in moving], 1)
+            self._settings.move(self.lr, moving)
 
 
 OPTIMIZERS: Mapping[str, type[Optimizer]] = {"adam": Adam, "sgd": SGD}
 """Optimizers by name."""
-
-
-def _gradients(tracks: list[Track]) -> list[Tensor]:
-    """View the gradients as the values are viewed: autograd lays them out in memory as it finds their parameters."""
-    return [_flat(track.parameter.grad) for track in tracks if track.parameter.grad is not None]

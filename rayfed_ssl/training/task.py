@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,18 +15,23 @@ from rayfed_ssl.models.precision import prepare
 from rayfed_ssl.models.pretrained import Start
 from rayfed_ssl.models.skip_init import Undrawn
 from rayfed_ssl.seeds import Purpose, derive_seed
-from rayfed_ssl.training.batching import all_finite, batches, finite
+from rayfed_ssl.training.batching import all_finite, batches, finite, weight_sums_finite
 from rayfed_ssl.training.context import Context
 from rayfed_ssl.training.objective import Batch, Objective, StepOutput
 from rayfed_ssl.training.optimizers import Optimizer
 from rayfed_ssl.training.state_parts import model_weights
+from rayfed_ssl.training.step import (
+    DeviceRunner,
+    Loss,
+    Runner,
+    Term,
+    TrainingStep,
+    capturable,
+    capture_cuda,
+    eager,
+    own_stream,
+)
 from rayfed_ssl.trees import Weights, frozen
-
-Loss: TypeAlias = Callable[[Model, nn.Module, Batch], StepOutput]
-"""What a method may put in the place of the objective's loss: takes model, state and batch."""
-
-Term: TypeAlias = Callable[[Model, Tensor], Tensor]
-"""What a method adds to each step's loss: takes the model and the first view's projections [B, p], gives a scalar."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +46,7 @@ class Task(Context):
         objective: What clients minimize locally.
         optimizer: How clients minimize it; made anew for every local training, as in FLESD's code.
         seed: The run's seed, for the initial weights only.
+        capture: Whether steps on a CUDA device are captured once and replayed, where they can be.
         read_start: Gives the encoder that everybody starts from in place of random weights, which heads have all the same.
     """
 
@@ -51,6 +57,7 @@ class Task(Context):
     objective: Objective
     optimizer: Optimizer
     seed: int
+    capture: bool = False
     read_start: Callable[[], Start] | None = None
 
     @property
@@ -205,39 +212,42 @@ class Task(Context):
         Raises:
             ValueError: Too few samples for one batch, or a loss that is no longer finite.
         """
-        steps = batches(len(data), batch or self.batch, generator, self.device, drop_last=self.drop_last)
+        steps = batches(len(data), batch or self.batch, generator, drop_last=self.drop_last)
         if state is None and loss is None:
             state = self.objective.start(self, model, data, generator)
-        loss_state = nn.Module() if state is None else state
-        forward = loss or partial(self._objective_loss, generator)
         num_epochs = epochs or self.epochs
         descent = (optimizer or self.optimizer).at(round, self.rounds).over(model.parameters())
+        step = TrainingStep(
+            loss or capturable(partial(self._objective_loss, generator)),
+            terms,
+            model,
+            nn.Module() if state is None else state,
+            descent,
+            (lambda output: None) if state is None else partial(self.objective.finish_step, self, model, state),
+            self.device,
+        )
         epoch_losses: list[float] = []
         num_steps = count = 0
-        for epoch in range(num_epochs):
-            if state is not None:
-                self.objective.start_epoch(self, model, state, data, epoch, generator)
-            total, added, count = torch.zeros((), device=self.device), torch.zeros((), device=self.device), 0
-            for index in steps():
-                labels = None if data.labels is None else data.labels[index]
-                batch_of_step = Batch(data.batch(index), index, labels, (round - 1) * num_epochs + epoch)
-                step = forward(model, loss_state, batch_of_step)
-                total, count = total + step.loss.detach() * len(index), count + len(index)
-                value = step.loss
-                for term in terms:
-                    extra = term(model, step.projections)
-                    value, added = value + extra, added + extra.detach() * len(index)
-                descent.zero_grad()
-                value.backward()
-                descent.step()
+        added = 0.0
+        with own_stream(self.device):
+            run: Runner | None = None
+            for epoch in range(num_epochs):
                 if state is not None:
-                    self.objective.finish_step(self, model, state, step)
-                num_steps += 1
-            where = f"epoch {epoch + 1} of {num_epochs}"
-            epoch_losses.append(finite(float(total) / count, where, descent))
-            if terms:
-                finite(float(added) / count, where, descent, "what the method adds to the loss")
-        if not all_finite(model.parameters()):
+                    self.objective.start_epoch(self, model, state, data, epoch, generator)
+                parts, count = steps(), 0
+                run = run or self._runner(step, len(parts) * num_epochs)
+                done_before = (round - 1) * num_epochs + epoch
+                for index, images in data.batches(parts):
+                    labels = None if data.labels is None else data.labels[index]
+                    run(Batch(images, index, labels, done_before), self.objective.phase(done_before))
+                    num_steps, count = num_steps + 1, count + len(index)
+                last = epoch == num_epochs - 1
+                total, added, *healthy = step.read(*([weight_sums_finite(model.parameters())] if last else []))
+                where = f"epoch {epoch + 1} of {num_epochs}"
+                epoch_losses.append(finite(total / count, where, descent))
+                if terms:
+                    finite(added / count, where, descent, "what the method adds to the loss")
+        if not healthy[0] and not all_finite(model.parameters()):
             raise ValueError(f"a weight is not finite after the last step at learning rate {descent.lr:g}: lower it")
         metrics = {
             "loss_first": epoch_losses[0],
@@ -245,7 +255,14 @@ class Task(Context):
             "steps": num_steps,
             "samples": count * num_epochs,
         }
-        return metrics | {"terms": float(added) / count} if terms else metrics
+        return metrics | {"terms": added / count} if terms else metrics
+
+    def _runner(self, step: TrainingStep, num_steps: int) -> Runner:
+        """Choose how steps run on this device."""
+        if self.device.type == "cpu":
+            return eager(step)
+        capture = capture_cuda if self.capture and self.device.type == "cuda" and step.capturable else None
+        return DeviceRunner(step, self.device, capture, num_steps)
 
     def fit_projections(
         self,
@@ -282,9 +299,9 @@ class Task(Context):
         """Compute features [N, d] and projections [N, p] of unaugmented samples in evaluation mode, not normalized."""
         model.eval()
         features, projections = [], []
-        for index in torch.arange(len(data), device=self.device).split(batch):
+        for _, images in data.batches(torch.arange(len(data)).split(batch)):
             with self.autocast():
-                feature, projection = model(self.plain(data.batch(index)))
+                feature, projection = model(self.plain(images))
             features.append(feature)
             projections.append(projection)
         model.train()
