@@ -209,6 +209,8 @@ class Engine(Section):
         precision: "auto", "fp32" or "bf16" (autocast).
         channels_last: Memory layout of images; None lets the device decide.
         compile: Whether torch.compile is used.
+        deterministic: Whether a GPU takes kernels that give the same bits each time; false gives speed instead.
+        capture: Whether a GPU captures training steps in CUDA graphs where it can ("auto") or never ("off"); same bits.
         threads: Compute threads of a client actor.
         server_threads: Compute threads of the server.
         attempts: How often a client whose actor died is tried before it counts as failed.
@@ -231,6 +233,8 @@ class Engine(Section):
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     channels_last: bool | None = None
     compile: bool = False
+    deterministic: bool = True
+    capture: Literal["auto", "off"] = "auto"
     threads: int = Field(1, ge=1, le=256)
     server_threads: int = Field(1, ge=1, le=256)
     attempts: int = Field(3, ge=1)
@@ -242,5 +246,5 @@ class Engine(Section):
     trackers: Annotated[Literal["auto"] | tuple[str, ...], BeforeValidator(_trackers)] = "auto"
 
 
-BITS = ("device", "precision", "channels_last", "compile", "threads", "server_threads")
+BITS = ("device", "precision", "channels_last", "compile", "deterministic", "threads", "server_threads")
 """What of `engine` changes bits."""

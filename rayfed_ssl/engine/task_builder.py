@@ -10,6 +10,7 @@ from rayfed_ssl.config.choices import OBJECTIVE
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.augmentation import VIEWS
 from rayfed_ssl.data.image_store import Dataset
+from rayfed_ssl.engine.determinism import set_up
 from rayfed_ssl.errors import ConfigError, check_name
 from rayfed_ssl.export.saved_encoders import read_start
 from rayfed_ssl.models import encoder_info
@@ -48,6 +49,7 @@ def build_task(config: Config, dataset: Dataset) -> Task:
     if isinstance(objective, Supervised):
         objective = replace(objective, num_classes=dataset.train.num_classes)
     device = _device(engine.device)
+    set_up(device, engine.deterministic)
     task = Task(
         encoder=config.model.encoder,
         client_encoders=config.clients.models or (),
@@ -68,6 +70,7 @@ def build_task(config: Config, dataset: Dataset) -> Task:
             device, engine.precision, channels_last=engine.channels_last, compile=engine.compile
         ),
         seed=config.seed,
+        capture=engine.capture == "auto",
     )
     for name in _architectures(task):
         task.blank(name)  # an encoder that cannot take these images says so now, not in round 1

@@ -163,6 +163,7 @@ def bits_settings(precision: PrecisionEntry, engine: Engine) -> dict[str, str]:
         "precision": precision.dtype,
         "channels_last": precision.channels_last,
         "compile": precision.compile,
+        "deterministic": engine.deterministic,
         "threads": engine.threads,
         "server_threads": engine.server_threads,
     }
