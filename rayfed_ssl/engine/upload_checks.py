@@ -3,26 +3,32 @@
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from rayfed_ssl.trees import leaves
 
 
 def check_upload(upload: Any, download: Any) -> None:
     """Raise ValueError for an upload with numbers that are not finite, or weights that do not fit those received."""
+    _check_finite({f"{name}{path}": leaf for name, value in vars(upload).items() for path, leaf in leaves(value)})
     for name, value in vars(upload).items():
-        for path, leaf in leaves(value):
-            is_float = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
-            # A sum is finite in almost every case, and costs a third of looking at each number.
-            if is_float and not (leaf.sum().isfinite() or leaf.isfinite().all()):
-                raise ValueError(
-                    f"its upload holds numbers that are not finite, in {name}{path}: lower the learning rate"
-                )
         received = getattr(download, name, None)
         if isinstance(value, dict) and isinstance(received, dict):
             for key in value:
-                shapes = [list(getattr(tensor, "shape", ())) for tensor in (value[key], received.get(key, value[key]))]
+                shapes = [getattr(tensor, "shape", ()) for tensor in (value[key], received.get(key, value[key]))]
                 if shapes[0] != shapes[1]:
                     raise ValueError(
-                        f"its upload does not fit the model: {name}/{key} has shape {shapes[0]}, got {shapes[1]} from the "
-                        "server"
+                        f"its upload does not fit the model: {name}/{key} has shape {list(shapes[0])}, got "
+                        f"{list(shapes[1])} from the server"
                     )
+
+
+def _check_finite(upload: dict[str, Any]) -> None:
+    tensors = {name: leaf for name, leaf in upload.items() if isinstance(leaf, Tensor) and leaf.is_floating_point()}
+    # Sums are finite in almost every case. All are looked at together: one by one takes three times as long.
+    sums = [tensor.sum() for tensor in tensors.values()]
+    if not sums or torch.stack([total.to(sums[0].device) for total in sums]).isfinite().all():
+        return
+    for name, tensor in tensors.items():
+        if not tensor.isfinite().all():
+            raise ValueError(f"its upload holds numbers that are not finite, in {name}: lower the learning rate")
