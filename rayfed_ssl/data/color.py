@@ -199,5 +199,5 @@ def standardize(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...],
 @cache
 def _by_channel(values: tuple[float, ...], channels: int, device: torch.device) -> Tensor:
     """Move one value a channel, or the average of all, to the device once: every such copy makes a GPU wait."""
-    each = torch.tensor(values)
+    each = torch.tensor(values, dtype=torch.float32)
     return (each if len(values) == channels else each.mean()).view(-1, 1, 1).to(device)
