@@ -5,19 +5,24 @@
     check_method(MyMethod(beta=0.5))
     check_objective(MyObjective())
 
-Both run on a toy: three clients with 150 digits and a small network, in this process, in some seconds.
+Both run on a toy: three clients with 150 digits and a small network, in this process, in some seconds. Steps are also
+made on a pretend accelerator (`pretend_device`), which leaves nothing behind in the process.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.method import Method
 from rayfed_ssl.methods.fedavg import FedAvg
 from rayfed_ssl.objectives import SimCLR
+from rayfed_ssl.testing.device_laws import DEVICE_LAWS, DeviceTrial
 from rayfed_ssl.testing.method_laws import LAWS, LawViolation
 from rayfed_ssl.testing.objective_laws import check_steps
 from rayfed_ssl.testing.trial import Trial
 from rayfed_ssl.training.objective import Objective
+
+Runs = TypeVar("Runs")
 
 TOY = {
     "rounds": 2,
@@ -56,12 +61,27 @@ def check_method(method: Method, objective: Objective | None = None, *, settings
     Raises:
         LawViolation: A law is broken; the message says which, and how.
     """
-    check_laws(Trial(toy_config(method, objective, settings)))
+    config = toy_config(method, objective, settings)
+    check_laws(Trial(config))
+    check_device_laws(DeviceTrial(config))
 
 
 def check_laws(trial: Trial) -> None:
     """Check every law of methods on a run of one's own, as `check_method` does on the toy."""
-    for name, law in LAWS.items():
+    _check(LAWS, trial)
+
+
+def check_device_laws(trial: DeviceTrial) -> None:
+    """Check every law of accelerators on a run of one's own.
+
+    Raises:
+        LawViolation: A law is broken; the message says which, and how.
+    """
+    _check(DEVICE_LAWS, trial)
+
+
+def _check(laws: Mapping[str, Callable[[Runs], None]], trial: Runs) -> None:
+    for name, law in laws.items():
         try:
             law(trial)
         except LawViolation as violation:
@@ -78,4 +98,15 @@ def check_objective(objective: Objective, *, settings: Sequence[str] = ()) -> No
     check_method(FedAvg(), objective, settings=settings)
 
 
-__all__ = ["LAWS", "LawViolation", "Trial", "check_laws", "check_method", "check_objective", "toy_config"]
+__all__ = [
+    "DEVICE_LAWS",
+    "LAWS",
+    "DeviceTrial",
+    "LawViolation",
+    "Trial",
+    "check_device_laws",
+    "check_laws",
+    "check_method",
+    "check_objective",
+    "toy_config",
+]

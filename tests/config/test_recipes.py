@@ -12,21 +12,7 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.runs import run
 from rayfed_ssl.training.optimizers import SGD
-
-SMALL = (
-    "data={name: digits, train_limit: 240, test_limit: 40}",
-    "model.encoder=cnn",
-    "training={epochs: 1, batch: 16}",
-    "evaluation={every: 0, linear: {epochs: 1}}",
-    "engine={executor: local, device: cpu, precision: fp32}",
-)
-SMALLER: dict[str, tuple[str, ...]] = {
-    "fedca": ("method.align_epochs=1",),
-    "orchestra": ("objective={name: orchestra, clusters: 8, local_clusters: 2, memory: 8}",),
-    "feddc": ("objective.clusters=4",),
-    "fedswav": ("objective.prototypes=4",),
-}
-FLESD = ("method.queue_size=16", "method.distil_batch=8", "method.distil_epochs=1")
+from tests.small_recipes import small
 
 PAPERS = [
     *("flesd", "flesd-cc", "fedavg", "fedprox", "fedca", "fcl", "fedfoa", "fedu", "fedema", "fedmd", "feddf"),
@@ -66,12 +52,6 @@ def test_easyfls_settings_are_the_defaults_of_byol(name: str):
     assert training.optimizer == SGD(lr=0.032, weight_decay=5e-4, schedule="cosine")
     assert (config.rounds, config.epochs, training.batch, training.drop_last) == (100, 5, 128, True)
     assert (config.partition.name, config.partition.classes, config.clients.number) == ("classes_per_client", 2, 5)
-
-
-def small(name: str) -> Config:
-    config = Config.load(name)
-    smaller = FLESD if config.method_name.startswith("flesd") else SMALLER.get(name, ())
-    return Config.load(name, *SMALL, f"rounds={min(config.rounds, 2)}", *smaller)
 
 
 @pytest.mark.slow
