@@ -236,7 +236,7 @@ def draw_views(
     ]
     if recipe.jitter is not None:
         chosen = jitter < recipe.jitter_probability
-        plan.extend(plan_jitter(chosen, factors, order.argsort(1), recipe.jitter, colored=shape[0] == 3))
+        plan.append(plan_jitter(chosen, factors, order.argsort(1), recipe.jitter, colored=shape[0] == 3))
     return torch.cat([values if values.ndim == 2 else values.unsqueeze(1).to(torch.float32) for values in plan], 1)
 
 
@@ -244,14 +244,19 @@ def _render(pixels: Tensor, recipe: ViewRecipe, plan: Tensor, size: int) -> Tens
     """Run the operations in their order: float32 [N, C, H, W] to [N, C, S, S], both in [0, 1]."""
     now = _Plan(*plan[:, : len(_Plan._fields)].unbind(1))
     height, width = pixels.shape[2:]
-    upright = torch.arange(size, device=pixels.device)
+    upright = torch.arange(size, device=pixels.device).expand(len(pixels), size)
     mirrored = torch.where(now.mirrored.unsqueeze(1) > 0, size - 1 - upright, upright)
-    rows = _axis_weights(now.top, now.height, upright.unsqueeze(0), height, recipe)
-    view = resample(pixels, rows, _axis_weights(now.left, now.width, mirrored, width, recipe))
-    if recipe.interpolation == "bicubic":
-        view.clamp_(0, 1)  # the cubic overshoots; 8-bit pipelines clip it too
+    if height == width:  # both sides at once
+        starts, lengths = torch.cat([now.top, now.left]), torch.cat([now.height, now.width])
+        rows, columns = _axis_weights(starts, lengths, torch.cat([upright, mirrored]), height, recipe).chunk(2)
+    else:
+        rows = _axis_weights(now.top, now.height, upright, height, recipe)
+        columns = _axis_weights(now.left, now.width, mirrored, width, recipe)
+    view = resample(pixels, rows, columns)
+    view.clamp_(0, 1)  # the cubic overshoots, and rounding may; 8-bit pipelines clip it too
     if recipe.jitter is not None:
-        view = _jittered(view, plan[:, len(_Plan._fields) :])
+        jitter = Jitter(plan[:, len(_Plan._fields) :])
+        view = jitter_(view, jitter) if view.device.type == "cpu" else jitter_all(view, jitter)
     if recipe.grayscale:
         view = _some(view, now.gray, grayscale)
     if recipe.blur:
@@ -259,12 +264,6 @@ def _render(pixels: Tensor, recipe: ViewRecipe, plan: Tensor, size: int) -> Tens
     if recipe.solarize:
         view = _some(view, now.solarized, partial(solarize, threshold=recipe.solarize_threshold))
     return rotate(view, now.degrees) if recipe.rotation else view
-
-
-def _jittered(view: Tensor, columns: Tensor) -> Tensor:
-    chosen, position, turn, *blends = columns.split([1, 1, 1, 3, 3, 3], 1)
-    jitter = Jitter(*(column.squeeze(1) for column in (chosen, position, turn)), *blends)
-    return jitter_(view, jitter) if view.device.type == "cpu" else jitter_all(view, jitter)
 
 
 def _axis_weights(start: Tensor, length: Tensor, positions: Tensor, extent: int, recipe: ViewRecipe) -> Tensor:

@@ -9,7 +9,6 @@ Functions whose name ends in an underscore overwrite their images, as in torch; 
 
 from enum import IntEnum
 from functools import cache
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,16 +28,17 @@ class Op(IntEnum):
 
 
 def luma(images: Tensor) -> Tensor:
-    """Compute the brightness of each pixel, [N, H, W]; the plain mean where there are not three channels."""
+    """Compute the brightness of each pixel, [N, 1, H, W]; the plain mean where there are not three channels."""
     if images.shape[1] != 3:
-        return images.mean(1)
-    red, green, blue = images.unbind(1)
-    return (red * LUMA[0]).add_(green, alpha=LUMA[1]).add_(blue, alpha=LUMA[2])
+        return images.mean(1, keepdim=True)
+    red, green, blue = images.split(1, 1)
+    brightness: Tensor = (red * LUMA[0]).add_(green, alpha=LUMA[1]).add_(blue, alpha=LUMA[2])
+    return brightness
 
 
 def grayscale(images: Tensor) -> Tensor:
     """Replace the three channels by luma; images of other channel counts come back as they are."""
-    return luma(images).unsqueeze(1).expand_as(images) if images.shape[1] == 3 else images
+    return luma(images).expand_as(images) if images.shape[1] == 3 else images
 
 
 def blend_(images: Tensor, factors: Tensor, contrast: Tensor, saturation: Tensor) -> Tensor:
@@ -46,15 +46,15 @@ def blend_(images: Tensor, factors: Tensor, contrast: Tensor, saturation: Tensor
 
     Args:
         images: Overwritten.
-        factors: f of each sample's operation, [N].
-        contrast: 1 - f where the operation is contrast, else 0, [N].
-        saturation: 1 - f where it is saturation, else 0, [N].
+        factors: f of each sample's operation, [N, 1, 1, 1].
+        contrast: 1 - f where the operation is contrast, else 0, likewise.
+        saturation: 1 - f where it is saturation, else 0, likewise.
     """
     target = luma(images)
     # In two steps, because torch splits the mean of a single large image among threads, which changes its rounding.
-    mean = target.mean(2).mean(1)
-    target = target.mul_(saturation.view(-1, 1, 1)).add_((contrast * mean).view(-1, 1, 1))
-    return images.mul_(factors.view(-1, 1, 1, 1)).add_(target.unsqueeze(1)).clamp_(0, 1)
+    mean = target.mean(3, keepdim=True).mean(2, keepdim=True)
+    target = target.mul_(saturation).add_(contrast * mean)
+    return images.mul_(factors).add_(target).clamp_(0, 1)
 
 
 def shift_hue_(images: Tensor, shifts: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ def shift_hue_(images: Tensor, shifts: Tensor) -> Tensor:
         R = m + c t(h - 3),    G = V - c t(h - 2),    B = V - c t(h - 4),    t(x) = clamp(|x| - 1, 0, 1).
 
     They give |h - 3| = 2 + (R - G - B + m) / c, with the sign of B - G. So `torch.where`, which costs as much as 20
-    other passes on a CPU, is not needed. Shifts are turns in [-0.5, 0.5], [N].
+    other passes on a CPU, is not needed. Shifts are turns in [-0.5, 0.5], [N, 1, 1].
     """
     red, green, blue = images.unbind(1)
     high = torch.maximum(red, green)
@@ -75,7 +75,7 @@ def shift_hue_(images: Tensor, shifts: Tensor) -> Tensor:
     chroma = high - low
     # Gray pixels have no hue: any value will do, as they are mixed from V = m.
     distance = (red - green).sub_(blue).add_(low).div_(chroma.clamp(min=1e-12)).add_(2)
-    hue = distance.copysign_(blue - green).add_(6 * shifts.view(-1, 1, 1))
+    hue = distance.copysign_(blue - green).add_(6 * shifts)
     hue.sub_((hue / 6).round_(), alpha=6)
     torch.lerp(low, high, hue.abs().sub_(1).clamp_(0, 1), out=red)
     torch.lerp(high, low, (hue + 1).abs_().sub_(1).clamp_(0, 1), out=green)
@@ -83,38 +83,34 @@ def shift_hue_(images: Tensor, shifts: Tensor) -> Tensor:
     return images
 
 
-class Jitter(NamedTuple):
+class Jitter:
     """Each sample's color jitter: three blends in its own order, and a turn of its hue before, between or after them.
+
+    Args:
+        columns: What `plan_jitter` makes, [N, 12].
 
     Attributes:
         chosen: Whether the sample is jittered at all, 0 or 1, [N].
         position: How many blends come before the turn of the hue, 0 to 3, [N].
-        turn: Of the hue, [N].
-        factors: f of each blend, [N, 3].
-        contrast: 1 - f of the blends that are of contrast, else 0, [N, 3].
-        saturation: Likewise of saturation.
+        turn: Of the hue, [N, 1, 1].
+        blends: f, 1 - f if of contrast, and 1 - f if of saturation, of the blends in turn, [N, 3, 3].
     """
 
-    chosen: Tensor
-    position: Tensor
-    turn: Tensor
-    factors: Tensor
-    contrast: Tensor
-    saturation: Tensor
+    def __init__(self, columns: Tensor) -> None:
+        self.columns = columns
+        self.chosen, self.position, self.turn = columns[:, :3].unbind(1)
+        self.turn = self.turn.view(-1, 1, 1)
+        self.blends = columns[:, 3:].view(-1, 3, 3)
 
-    def of(self, rows: Tensor) -> "Jitter":
+    def some(self, rows: Tensor) -> "Jitter":
         """Select samples."""
-        return Jitter(*(values.index_select(0, rows) for values in self))
-
-    def blend_(self, images: Tensor, step: int) -> None:
-        """Apply the blend number `step` to each image."""
-        blend_(images, self.factors[:, step], self.contrast[:, step], self.saturation[:, step])
+        return Jitter(self.columns.index_select(0, rows))
 
 
 def plan_jitter(
     chosen: Tensor, uniforms: Tensor, order: Tensor, strengths: tuple[float, float, float, float], colored: bool
-) -> Jitter:
-    """Spread draws over the ranges of torchvision's ColorJitter(*strengths).
+) -> Tensor:
+    """Spread draws over the ranges of torchvision's ColorJitter(*strengths), [N, 12]: the columns of a `Jitter`.
 
     Args:
         chosen: Which samples are jittered, bool [N].
@@ -131,10 +127,10 @@ def plan_jitter(
         factors[:, Op.SATURATION] = 1
     ops = order[order != Op.HUE].view(-1, 3)
     by_step = factors.gather(1, ops)
-    rest = 1 - by_step
+    contrast, saturation = ((1 - by_step) * (ops == op) for op in (Op.CONTRAST, Op.SATURATION))
     position = (order == Op.HUE).to(torch.float32) @ torch.arange(4.0)
-    contrast, saturation = (rest * (ops == op) for op in (Op.CONTRAST, Op.SATURATION))
-    return Jitter(chosen.to(torch.float32), position, factors[:, Op.HUE], by_step, contrast, saturation)
+    alone = [chosen.to(torch.float32), position, factors[:, Op.HUE]]
+    return torch.cat([torch.stack(alone, 1), by_step, contrast, saturation], 1)
 
 
 def jitter_(images: Tensor, jitter: Jitter) -> Tensor:
@@ -146,26 +142,35 @@ def jitter_(images: Tensor, jitter: Jitter) -> Tensor:
     rows = jitter.chosen.nonzero().squeeze(1)
     positions = jitter.position[rows]
     rows = rows[positions.argsort(stable=True)]
-    some, plan = images.index_select(0, rows), jitter.of(rows)
+    jittered, plan = images.index_select(0, rows), jitter.some(rows)
     counts = positions.to(torch.int64).bincount(minlength=4).tolist()
-    for step, (block, turn) in enumerate(zip(some.split(counts), plan.turn.split(counts), strict=True)):
+    for step, (block, turn) in enumerate(zip(jittered.split(counts), plan.turn.split(counts), strict=True)):
         if images.shape[1] == 3:
             shift_hue_(block, turn)
         if step < 3:
-            plan.blend_(some, step)
-    return images.index_copy_(0, rows, some)
+            blend_(jittered, *_by_kind(plan.blends[:, :, step]))
+    return images.index_copy_(0, rows, jittered)
 
 
 def jitter_all(images: Tensor, jitter: Jitter) -> Tensor:
-    """Jitter the chosen samples, with the bits of `jitter_` but on shapes that no draw decides, as a GPU wants them."""
+    """Jitter the chosen samples, with the bits of `jitter_` but on shapes that no draw decides, as a GPU wants them.
+
+    Hue is turned once: before it each sample's first blends are applied, after it the others; the rest change nothing.
+    """
+    first = (_constant((0.0, 1.0, 2.0), images.device) < jitter.position.unsqueeze(1)).unsqueeze(1)
+    nothing = _constant((1.0, 0.0, 0.0), images.device).unsqueeze(1)
+    before, after = torch.where(first, jitter.blends, nothing), torch.where(first, nothing, jitter.blends)
     jittered = images.clone()
-    for step in range(4):
-        if images.shape[1] == 3:
-            turned = shift_hue_(jittered.clone(), jitter.turn)
-            jittered = torch.where((jitter.position == step).view(-1, 1, 1, 1), turned, jittered)
-        if step < 3:
-            jitter.blend_(jittered, step)
+    for blends in (before, after):
+        for step in range(3):
+            blend_(jittered, *_by_kind(blends[:, :, step]))
+        if blends is before and images.shape[1] == 3:
+            shift_hue_(jittered, jitter.turn)
     return torch.where(jitter.chosen.view(-1, 1, 1, 1) > 0, jittered, images)
+
+
+def _by_kind(blends: Tensor) -> tuple[Tensor, ...]:
+    return blends.reshape(-1, 3, 1, 1, 1).unbind(1)
 
 
 def solarize(images: Tensor, threshold: float) -> Tensor:
@@ -201,3 +206,8 @@ def _by_channel(values: tuple[float, ...], channels: int, device: torch.device) 
     """Move one value a channel, or the average of all, to the device once: every such copy makes a GPU wait."""
     each = torch.tensor(values, dtype=torch.float32)
     return (each if len(values) == channels else each.mean()).view(-1, 1, 1).to(device)
+
+
+@cache
+def _constant(values: tuple[float, ...], device: torch.device) -> Tensor:
+    return torch.tensor(values).to(device)

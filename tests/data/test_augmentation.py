@@ -11,7 +11,7 @@ from torchvision.transforms.v2 import functional as tv
 
 from rayfed_ssl.data import augmentation as views
 from rayfed_ssl.data.augmentation import PROBE_VIEW, VIEWS, ViewRecipe, augment, normalize, rotate_quarter_turns
-from rayfed_ssl.data.color import blend_, blur, jitter_, jitter_all, plan_jitter, shift_hue_, solarize
+from rayfed_ssl.data.color import Jitter, blend_, blur, jitter_, jitter_all, plan_jitter, shift_hue_, solarize
 from tests.tensors import seeded
 
 ROUNDING = {"rtol": 0, "atol": 2e-6}  # a handful of float32 roundings of values up to 1
@@ -137,14 +137,14 @@ def test_blends_are_torchvisions_with_one_operation_and_factor_per_sample(factor
     factors = torch.tensor([factor, 0.5, 1.5])
     for ops in itertools.permutations(range(3)) if channels == 3 else ((0, 1, 1), (1, 0, 0)):
         contrast, saturation = ((1 - factors) * (torch.tensor(ops) == op) for op in (1, 2))
-        ours = blend_(images.clone(), factors, contrast, saturation)
+        ours = blend_(images.clone(), *(values.view(-1, 1, 1, 1) for values in (factors, contrast, saturation)))
         theirs = [TORCHVISION[op](image, f) for op, image, f in zip(ops, images, (factor, 0.5, 1.5), strict=True)]
         torch.testing.assert_close(ours, torch.stack(theirs), **ROUNDING)
 
 
 @pytest.mark.parametrize("shift", [-0.5, -0.2, -1 / 6, -0.01, 0.0, 0.05, 0.2, 1 / 3, 0.5])
 def test_hue_is_torchvisions_on_hard_colors(shift: float) -> None:
-    ours = shift_hue_(hard_colors(), torch.tensor([shift]))
+    ours = shift_hue_(hard_colors(), torch.tensor(shift).view(1, 1, 1))
     # Hue is a quotient by the chroma: its rounding, up to 6 * 2^-24 turns, is multiplied by the chroma again.
     torch.testing.assert_close(ours, tv.adjust_hue(hard_colors(), shift), rtol=0, atol=5e-6)
 
@@ -154,7 +154,7 @@ def test_jitter_applies_the_operations_in_each_samples_own_order(channels: int) 
     orders = torch.tensor([*itertools.permutations(range(4))])
     images = torch.rand(24, channels, 6, 7, generator=seeded())
     uniforms, chosen = torch.rand(24, 4, generator=seeded(1)), torch.arange(24) % 2 == 1
-    jitter = plan_jitter(chosen, uniforms, orders, (0.8, 0.8, 0.8, 0.2), colored=channels == 3)
+    jitter = Jitter(plan_jitter(chosen, uniforms, orders, (0.8, 0.8, 0.8, 0.2), colored=channels == 3))
     factors = torch.stack([*(0.2 + 1.6 * uniforms[:, :3].T), 0.4 * uniforms[:, 3] - 0.2], 1)
     ops = TORCHVISION if channels == 3 else [*TWO_OPS, *[lambda x, f: x] * 2]
     rows, theirs = torch.arange(23, 0, -2), images.clone()
