@@ -58,6 +58,7 @@ def test_a_mean_has_the_bits_of_adding_one_summand_after_the_other(number: int):
 def test_neither_threads_nor_how_many_are_added_together_change_a_bit(monkeypatch):
     parts = [(float(seed + 1), drawn(seed)) for seed in range(2 * MAX_WAITING)]
     found = set()
+    monkeypatch.setattr(averaging, "JOBS_PER_THREAD", 1)
     for threads, together, nbytes in ((1, 1, 1), (4, 3, 1 << 28), (2, 100, 2_000_000)):
         monkeypatch.setattr(averaging, "THREADS", threads)
         monkeypatch.setattr(averaging, "MAX_WAITING", together)
