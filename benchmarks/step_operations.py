@@ -3,7 +3,8 @@
 A step is everything from one change of the weights to the next: batch, views, loss, backward pass, optimizer and the
 objective's memory. Counted are
 
-- aten: operations that torch dispatches for a step in bf16 and channels_last, as on a GPU, on the plain CPU;
+- aten: operations that torch dispatches for a step in bf16 and channels_last, as on a GPU, on the plain CPU, which makes
+  the views of a large batch in several passes: with --batch 8 it makes one, as a GPU does;
 - device: operations of the same step in fp32 on the pretend device, and those of them that are no mere views;
 - waits: how often the processor waits for the device, by copies to the CPU and shapes that depend on values;
 - copies: how often it copies to the device.
