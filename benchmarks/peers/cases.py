@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-SYSTEMS = ("plain", "ray", "pfl", "flower", "rayfed-ssl")
+SYSTEMS = ("plain", "ray", "pfl", "blazefl", "flower", "rayfed-ssl")
 """In the order in which they take turns."""
 
 WORKERS: Mapping[str, tuple[str, str]] = {
     "plain": ("ours", "worker_plain"),
     "ray": ("ours", "worker_ray"),
     "pfl": ("pfl", "worker_pfl"),
+    "blazefl": ("blazefl", "worker_blazefl"),
     "flower": ("flower", "worker_flower"),
     "rayfed-ssl": ("ours", "worker_ours"),
 }
@@ -85,4 +86,6 @@ def systems_of(bench: str) -> Sequence[str]:
     """Name the systems that a bench compares."""
     if bench == "B8":
         return ("flower", "rayfed-ssl")
+    if bench in ("B4", "B7"):
+        return ("blazefl", *FEDERATED)  # it has neither processes that may die nor a run to resume
     return SYSTEMS if bench in ("B1", "B2", "B3", "B5") else FEDERATED

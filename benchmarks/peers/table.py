@@ -17,7 +17,14 @@ Row = Mapping[str, Any]
 Summary = dict[str, dict[str, Any]]
 
 OURS = "rayfed-ssl"
-NAMES = {"plain": "plain loop", "ray": "bare Ray", "pfl": "pfl-research", "flower": "Flower", OURS: OURS}
+NAMES = {
+    "plain": "plain loop",
+    "ray": "bare Ray",
+    "pfl": "pfl-research",
+    "blazefl": "BlazeFL",
+    "flower": "Flower",
+    OURS: OURS,
+}
 
 
 def spread(values: Iterable[float | None]) -> dict[str, float] | None:
