@@ -53,8 +53,8 @@ def _means(extent: int, size: int, dtype: torch.dtype, device: torch.device) -> 
     """Weights [size, extent] of the means that adaptive pooling takes along one side."""
     place = torch.arange(extent, device=device)
     part = torch.arange(size, device=device).unsqueeze(1)
-    inside = (place >= part * extent // size) & (place < ((part + 1) * extent + size - 1) // size)
-    return (inside / inside.sum(1, keepdim=True)).to(dtype)
+    inside = ((place >= part * extent // size) & (place < ((part + 1) * extent + size - 1) // size)).to(dtype)
+    return inside / inside.sum(1, keepdim=True)
 
 
 def _side(length: int | tuple[int, ...]) -> int:

@@ -1,0 +1,62 @@
+"""Shards: which samples a batch holds, and which shards stay on a device."""
+
+import numpy as np
+import torch
+
+from rayfed_ssl.data.shards import ResidentShards, Shard
+from rayfed_ssl.testing.pretend_device import DEVICE, PretendDevice
+
+IMAGES = np.arange(12 * 3 * 2 * 2, dtype=np.uint8).reshape(12, 3, 2, 2)
+ROWS = np.array([7, 2, 9, 4, 11])
+
+
+def pixels(positions: list[int]) -> torch.Tensor:
+    return torch.from_numpy(IMAGES[ROWS[positions]])
+
+
+def test_batches_hold_a_shards_own_samples_wherever_it_is() -> None:
+    positions = [torch.tensor([3, 0]), torch.tensor([4]), torch.tensor([1, 2])]
+    with PretendDevice():
+        for shard in (
+            Shard.of(IMAGES, ROWS, "cpu"),
+            Shard.of(IMAGES, ROWS, DEVICE),
+            Shard.of(IMAGES, ROWS, DEVICE, resident=False),
+        ):
+            for wanted, (index, images) in zip(positions, shard.batches(positions), strict=True):
+                assert index.device == images.device == shard.device
+                assert torch.equal(index.cpu(), wanted)
+                assert torch.equal(images.cpu(), pixels(wanted.tolist()))
+            assert torch.equal(shard.batch(torch.tensor([2, 2])).cpu(), pixels([2, 2]))
+            assert torch.equal(shard.select(torch.tensor([4, 1])).batch(torch.tensor([1, 0])).cpu(), pixels([1, 4]))
+
+
+def test_labels_lie_on_the_device() -> None:
+    with PretendDevice():
+        shard = Shard.of(IMAGES, ROWS, DEVICE, np.arange(12), resident=False)
+        assert shard.labels is not None
+        assert shard.labels.device == DEVICE
+        assert shard.labels.tolist() == ROWS.tolist()
+
+
+def test_the_least_recently_used_shard_leaves_the_device() -> None:
+    size = IMAGES[0].nbytes
+    with PretendDevice():
+        held = ResidentShards(8 * size)
+
+        def shard(client_id: int, count: int) -> Shard:
+            return held.shard(client_id, IMAGES, np.arange(count), DEVICE, None)
+
+        first, second = shard(1, 4), shard(2, 4)
+        assert first.images.device == second.images.device == DEVICE
+        assert shard(1, 4) is first
+        third = shard(3, 3)  # in the place of client 2, whose shard was used before client 1's
+        assert third.images.device == DEVICE
+        assert shard(1, 4) is first
+        assert shard(2, 4) is not second
+        assert shard(4, 9).images.device.type == "cpu"  # too large to stay
+
+
+def test_on_a_cpu_no_pixel_is_copied() -> None:
+    held = ResidentShards(10**6)
+    shard = held.shard(0, IMAGES, ROWS, torch.device("cpu"), None)
+    assert shard.images.data_ptr() == IMAGES.ctypes.data
