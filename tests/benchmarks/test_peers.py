@@ -138,5 +138,5 @@ def test_distinct_cohorts_and_hashes_are_counted() -> None:
 def test_the_table_has_a_column_per_system_and_a_line_per_measurement() -> None:
     rows = [row("B1", "1 MB", "plain", repeat, seconds=[0.5 + repeat]) for repeat in range(3)]
     lines = table.markdown(table.summarize(rows)).splitlines()
-    assert lines[0] == "| | plain loop | bare Ray | pfl-research | Flower | rayfed-ssl |"
-    assert lines[2] == "| B1 1 MB: s/round | 1.5 (0.5 to 2.5) |  |  |  |  |"
+    assert lines[0] == "| | plain loop | bare Ray | pfl-research | BlazeFL | Flower | rayfed-ssl |"
+    assert lines[2] == "| B1 1 MB: s/round | 1.5 (0.5 to 2.5) |  |  |  |  |  |"
