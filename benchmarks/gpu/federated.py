@@ -1,0 +1,144 @@
+"""Whole federated runs: the same hash on any number of actors and after a kill, and two cells at full size."""
+
+import multiprocessing
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.meters import peak_memory
+from benchmarks.gpu.setting import Outcome, Row, Setting
+from rayfed_ssl.config.schema import Config
+from rayfed_ssl.engine.fault_schedule import Fault
+from rayfed_ssl.engine.local_executor import LocalExecutor
+from rayfed_ssl.records.run_record import RunRecord
+from rayfed_ssl.reports.summary import summarize
+from rayfed_ssl.runs import Result, resume, run
+
+KILLED_IN = 2
+
+
+def small(setting: Setting, *overrides: str) -> Config:
+    """Configure a federated run of about a minute, whose steps are captured."""
+    return setting.config(
+        "flesd-table1-cifar10",
+        *("method=fedavg", "public=null", "rounds=2", "clients.number=4", "partition=iid"),
+        *("training.total_epochs=8", f"training.batch={setting.size(128, 4)}"),
+        *(f"data.train_limit={setting.size(4_000, 80)}", f"data.test_limit={setting.size(1_000, 80)}"),
+        *("evaluation.every=0", "evaluation.linear.epochs=1"),
+        *overrides,
+    )
+
+
+def hash_in_process(setting: Setting, name: str) -> Outcome:
+    """Run in this process."""
+    return _hashed(f"in-process executor, {name}", partial(run, small(setting)), _empty(setting, f"hash-{name}"))
+
+
+def hash_on_ray(setting: Setting, actors: int) -> Outcome:
+    """Run on so many actors, which share the GPU."""
+    import actors as ray_layer
+
+    config = small(setting, "engine.executor=ray", f"engine.actors={actors}")
+    return _hashed(f"Ray, {actors} actors", partial(ray_layer.run, config), _empty(setting, f"hash-ray-{actors}"))
+
+
+def hash_after_kill(setting: Setting) -> Outcome:
+    """Kill a run in the middle of a round by SIGKILL, resume it, and compare with one that was left alone."""
+    whole = run(small(setting), _empty(setting, "whole"))
+    directory = _empty(setting, "killed")
+    child = multiprocessing.get_context("spawn").Process(target=run_to_kill, args=(small(setting).dump(), directory))
+    child.start()
+    child.join()
+    if child.exitcode != -signal.SIGKILL:
+        raise RuntimeError(f"the run was to be killed in round {KILLED_IN}, but ended with {child.exitcode}")
+    row, resumed = _timed("kill -9, then resume", partial(resume, directory))
+    return Outcome([row | {"equal": resumed.state_sha256 == whole.state_sha256}])
+
+
+def run_to_kill(config: dict[str, Any], directory: Path) -> None:
+    """Run until this process kills itself, after a client of round 2 is done."""
+    faults = [Fault("kill-driver", KILLED_IN)]
+    run(Config.load(config), directory, executor=partial(LocalExecutor, faults=faults))
+
+
+def flesd(setting: Setting, seconds: float) -> Outcome:
+    """FLESD's cell of CIFAR-10: alpha=1, T=2, E=100."""
+    dry = ["training.total_epochs=2", "training.batch=10"]
+    dry += ["method.queue_size=20", "method.distil_epochs=2", "method.distil_batch=10"]
+    config = setting.config("flesd-table1-cifar10", *(dry if setting.dry_run else ()))
+    return _segment(setting, "flesd", config, seconds)
+
+
+def fedema(setting: Setting, seconds: float) -> Outcome:
+    """FedEMA's cell of CIFAR-10: five clients of two classes, T=100, E=5."""
+    config = setting.config(
+        "fedema",
+        *("partition=classes_per_client", "partition.classes=2", "training.views=easyfl", "training.drop_last=true"),
+        *(f"rounds={setting.size(100, 3)}", f"training.epochs={setting.size(5, 1)}"),
+        *(f"training.batch={setting.size(128, 10)}", "training.optimizer.name=sgd", "training.optimizer.lr=0.032"),
+        *("training.optimizer.weight_decay=0.0005", "training.optimizer.schedule=cosine"),
+        *(f"objective.hidden={setting.size(4096, 40)}", "objective.momentum=0.99"),
+        f"model.projection_dim={setting.size(2048, 20)}",
+    )
+    return _segment(setting, "fedema", config, seconds)
+
+
+def _segment(setting: Setting, name: str, config: Config, seconds: float) -> Outcome:
+    """Run whole rounds for so long, one at least, from where the last segment ended."""
+    directory, end, longest = setting.out / "runs" / name, time.monotonic() + seconds, 0.0
+    if directory.exists() and not (directory / "run.json").exists():
+        shutil.rmtree(directory)  # it was cut off before its record began
+    while True:
+        begin, last = time.monotonic(), _last_round(directory)
+        affordable = int((end - begin) / longest) if longest else 1
+        until = min(last + max(1, affordable), config.rounds)
+        result = resume(directory, until=until) if last is not None and directory.exists() else None
+        result = result or run(config, directory, until=until)
+        now = time.monotonic()
+        longest = max(longest, (now - begin) / max(1, until - last))
+        if until == config.rounds or now + longest > end:
+            return Outcome([_cell(result, config, longest, setting.minutes)], until == config.rounds)
+
+
+def _last_round(directory: Path) -> int:
+    return RunRecord.open(directory, tables=False).last_round if directory.exists() else 0
+
+
+def _cell(result: Result, config: Config, longest: float, minutes: float) -> Row:
+    """Describe a run that may not be done; its seconds are those of rounds, evaluation not included."""
+    summary = summarize(result.record)
+    done = f"{summary.rounds} of {config.rounds} rounds in {summary.seconds:.0f} s, the longest {longest:.0f} s"
+    notes = [done]
+    if longest > 60 * minutes:
+        notes.append(f"a round takes longer than {minutes:g} minutes")
+    for name in ("linear", "knn"):
+        accuracy = summary.headline(name)
+        notes += [] if accuracy is None else [f"{name} accuracy {100 * accuracy:.2f} %"]
+    return {
+        "case": f"{config.system}, {config.model.encoder}, batch {config.training.batch}",
+        "rate": 3600 * summary.rounds / summary.seconds,
+        "unit": "rounds/h",
+        "memory": peak_memory(),
+        "note": "; ".join(notes),
+    }
+
+
+def _empty(setting: Setting, name: str) -> Path:
+    directory = setting.out / "runs" / name
+    shutil.rmtree(directory, ignore_errors=True)
+    return directory
+
+
+def _hashed(case: str, work: Callable[[Path], Result], directory: Path) -> Outcome:
+    return Outcome([_timed(case, partial(work, directory))[0]])
+
+
+def _timed(case: str, work: Callable[[], Result]) -> tuple[Row, Result]:
+    start = time.perf_counter()
+    result = work()
+    note = f"state_sha256 {result.state_sha256[:16]}, {time.perf_counter() - start:.1f} s"
+    return {"case": case, "sha256": result.state_sha256, "memory": peak_memory(), "note": note}, result
