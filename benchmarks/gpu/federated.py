@@ -96,8 +96,7 @@ def _segment(setting: Setting, name: str, config: Config, seconds: float) -> Out
         begin, last = time.monotonic(), _last_round(directory)
         affordable = int((end - begin) / longest) if longest else 1
         until = min(last + max(1, affordable), config.rounds)
-        result = resume(directory, until=until) if last is not None and directory.exists() else None
-        result = result or run(config, directory, until=until)
+        result = resume(directory, until=until) if directory.exists() else run(config, directory, until=until)
         now = time.monotonic()
         longest = max(longest, (now - begin) / max(1, until - last))
         if until == config.rounds or now + longest > end:

@@ -90,7 +90,8 @@ def steps(setting: Setting, objective: str, batch: int, *, deterministic: bool =
             rate = measured.row["rate"]
             peak = peak_flops(format)
             share = None if peak is None else rate * eager.flops / peak
-            rows.append({"case": f"{name}, {mode}{suffix}", "unit": "pairs/s", "share": share, **measured.row})
+            about = {"case": f"{name}, {mode}{suffix}", "unit": "pairs/s", "flops": eager.flops, "share": share}
+            rows.append(about | measured.row)
     return Outcome(rows)
 
 

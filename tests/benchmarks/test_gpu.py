@@ -1,0 +1,99 @@
+"""The measurement of a GPU, in its dry run on the CPU."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.gpu import __main__ as command
+from benchmarks.gpu import meters, synthetic
+from benchmarks.gpu.results import Results
+from rayfed_ssl.data.image_store import open_store
+
+
+@pytest.mark.slow
+def test_a_dry_run_writes_json_and_a_table_and_skips_what_is_done(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--dry-run", "--pieces", "views,kill", "--out", str(tmp_path)]
+    assert command.main(arguments) == 0
+    first = capfd.readouterr()
+    assert "views/all ..." in first.err
+    units = json.loads((tmp_path / "results.json").read_text())["units"]
+    assert [unit["state"] for unit in units.values()] == ["done", "done"]
+    assert len(units["views/all"]["rows"]) == 6
+    assert all(row["equal"] for row in units["views/all"]["rows"] if "captured" in row["case"])
+    assert units["kill/resume"]["rows"][0]["equal"]
+    table = (tmp_path / "results.md").read_text()
+    assert first.out == table
+    assert command.main(arguments) == 0
+    second = capfd.readouterr()
+    assert (second.out, second.err) == (table, "")
+
+
+def test_a_unit_that_fails_is_reported_and_tried_again(tmp_path: Path) -> None:
+    results = Results(tmp_path, {"device": "A"})
+    results.begin("views/all")
+    results.end("views/all", "failed", 1.0, error="no memory")
+    assert not results.is_done("views/all")
+    assert "| views | all |  |  |  |  |  |  | failed; no memory |" in results.write_table()
+
+
+def test_a_unit_that_did_not_end_was_cut_off(tmp_path: Path) -> None:
+    Results(tmp_path, {"device": "A"}).begin("flesd/cell")
+    again = Results(tmp_path, {"device": "A"})
+    again.begin("flesd/cell")
+    again.end("flesd/cell", "done", 1.0, [{"case": "resnet18", "rate": 2.0, "unit": "rounds/h"}])
+    table = again.write_table()
+    assert "| flesd | resnet18 | 2 rounds/h |" in table
+    assert "cut off 1 times" in table
+
+
+def test_hashes_are_compared_over_all_units(tmp_path: Path) -> None:
+    results = Results(tmp_path, {"device": "A"})
+    for key, sha256 in (("hashes/process-first", "aa"), ("hashes/process-second", "aa")):
+        results.begin(key)
+        results.end(key, "done", 1.0, [{"case": key, "sha256": sha256}])
+    assert results.write_table().count("| yes |") == 2
+    results.begin("hashes/ray-1")
+    results.end("hashes/ray-1", "done", 1.0, [{"case": "Ray", "sha256": "bb"}])
+    assert results.write_table().count("| NO |") == 3
+
+
+def test_results_of_another_machine_are_refused(tmp_path: Path) -> None:
+    Results(tmp_path, {"device": "A"}).begin("views/all")
+    with pytest.raises(SystemExit, match="choose another --out"):
+        Results(tmp_path, {"device": "B"})
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+def test_without_a_gpu_one_line_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().out.splitlines() == [
+        "no CUDA device here: run it where there is one, or take --dry-run to try the pieces on the CPU"
+    ]
+    assert not (tmp_path / "out").exists()
+
+
+def test_every_piece_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--list"]) == 0
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert names == ["views", "steps", "determinism", "hashes", "kill", "flesd", "fedema"]
+
+
+def test_utilization_leaves_out_what_is_no_number() -> None:
+    assert meters.mean_of("90\n100\n[N/A]\n") == 95
+    assert meters.mean_of("[N/A]\n") is None
+
+
+def test_synthetic_images_are_told_apart_by_their_nearest_neighbor(tmp_path: Path) -> None:
+    synthetic.write(tmp_path / "a.arrow", 400, 100)
+    store = open_store(tmp_path / "a.arrow")
+    assert store.train.shape == (3, 32, 32)
+    train, test = (part.images.reshape(len(part.images), -1).astype(np.float64) for part in (store.train, store.test))
+    nearest = ((test[:, None] - train[None]) ** 2).sum(2).argmin(1)
+    assert (store.train.labels[nearest] == store.test.labels).mean() > 0.3
+    synthetic.write(tmp_path / "b.arrow", 400, 100)
+    assert open_store(tmp_path / "b.arrow").fingerprint == store.fingerprint
