@@ -51,7 +51,8 @@ def measure(setting: Setting, key: str, seconds: float, answer: Path) -> Outcome
     """Run a unit in a process of its own.
 
     Raises:
-        RuntimeError: It failed, or it was stopped as its time was up.
+        RuntimeError: It failed.
+        TimeoutError: It was stopped as its time was up.
     """
     piece = PIECES[key.partition("/")[0]]
     log = setting.out / "logs" / f"{key.replace('/', '-')}.log"
@@ -67,7 +68,7 @@ def measure(setting: Setting, key: str, seconds: float, answer: Path) -> Outcome
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            raise RuntimeError(f"stopped after {seconds:.0f} s, as the call's minutes were up") from None
+            raise TimeoutError(f"stopped after {seconds:.0f} s, as the call's minutes were up") from None
     if code:
         last = log.read_text().strip().splitlines()[-1:]
         raise RuntimeError(f"exit code {code}: {' '.join(last)} (see {log})")
@@ -116,6 +117,8 @@ def _measure_missing(setting: Setting, results: Results, pieces: list[str], end:
         results.begin(key)
         try:
             outcome = measure(setting, key, end - start, setting.out / "answer.json")
+        except TimeoutError as error:
+            results.end(key, "unfinished", time.monotonic() - start, error=str(error))
         except RuntimeError as error:
             results.end(key, "failed", time.monotonic() - start, error=str(error))
             failed = True

@@ -1,5 +1,6 @@
 """What is measured beside time: FLOPs, the share of the GPU's peak, its memory and its utilization."""
 
+import gc
 import shutil
 import subprocess
 import tempfile
@@ -48,6 +49,7 @@ def peak_flops(format: str) -> float | None:
 def start_memory() -> None:
     """Forget the peak of the GPU's memory so far."""
     if torch.cuda.is_initialized():
+        gc.collect()  # captured steps and their memory are in reference cycles
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
 

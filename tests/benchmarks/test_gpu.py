@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from benchmarks.gpu import __main__ as command
-from benchmarks.gpu import meters, synthetic
+from benchmarks.gpu import federated, meters, synthetic
 from benchmarks.gpu.results import Results
+from benchmarks.gpu.setting import Setting
 from rayfed_ssl.data.image_store import open_store
 
 
@@ -33,12 +34,29 @@ def test_a_dry_run_writes_json_and_a_table_and_skips_what_is_done(
     assert (second.out, second.err) == (table, "")
 
 
+@pytest.mark.slow
+def test_a_cell_runs_in_segments_of_whole_rounds(tmp_path: Path) -> None:
+    setting = Setting(tmp_path, None, dry_run=True, minutes=9)
+    setting.prepare()
+    outcomes = [federated.fedema(setting, seconds=0) for _ in range(3)]
+    assert [outcome.finished for outcome in outcomes] == [False, False, True]
+    notes = [outcome.rows[0]["note"] for outcome in outcomes]
+    assert [note[:11] for note in notes] == ["1 of 3 roun", "2 of 3 roun", "3 of 3 roun"]
+    assert "linear accuracy" in notes[2]
+
+
 def test_a_unit_that_fails_is_reported_and_tried_again(tmp_path: Path) -> None:
     results = Results(tmp_path, {"device": "A"})
     results.begin("views/all")
     results.end("views/all", "failed", 1.0, error="no memory")
     assert not results.is_done("views/all")
     assert "| views | all |  |  |  |  |  |  | failed; no memory |" in results.write_table()
+
+
+def test_a_unit_is_stopped_when_its_time_is_up(tmp_path: Path) -> None:
+    setting = Setting(tmp_path, None, dry_run=True, minutes=9)
+    with pytest.raises(TimeoutError, match="stopped after 0 s"):
+        command.measure(setting, "views/all", 0.01, tmp_path / "answer.json")
 
 
 def test_a_unit_that_did_not_end_was_cut_off(tmp_path: Path) -> None:
