@@ -42,8 +42,10 @@ def hash_on_ray(setting: Setting, actors: int) -> Outcome:
     """Run on so many actors, which share the GPU."""
     import actors as ray_layer
 
-    config = small(setting, "engine.executor=ray", f"engine.actors={actors}")
-    return _hashed(f"Ray, {actors} actors", partial(ray_layer.run, config), _empty(setting, f"hash-ray-{actors}"))
+    config = small(setting, "engine.executor=ray", f"engine.actors={actors}", "engine.cpus_per_actor=0.1")
+    return _hashed(
+        f"Ray, engine.actors={actors}", partial(ray_layer.run, config), _empty(setting, f"hash-ray-{actors}")
+    )
 
 
 def hash_after_kill(setting: Setting) -> Outcome:

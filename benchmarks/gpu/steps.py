@@ -120,7 +120,7 @@ def _train(federation: Federation, num_samples: int, capture: bool) -> _Measured
     num_steps = metrics["steps"] / EPOCHS
     notes = [str(entry.message) for entry in caught if "captured" in str(entry.message)]
     if capture:
-        notes.append(f"{task.runners[0].num_captured} kinds of step captured")
+        notes.append(f"captured kinds of step: {task.runners[0].num_captured}")
     row: Row = {
         "rate": num_steps * task.batch / seconds,
         "milliseconds": 1e3 * seconds / num_steps,
@@ -175,6 +175,6 @@ def _draw_views(task: Task, images: Tensor, number: int, capture: bool) -> tuple
         "milliseconds": 1e3 * seconds,
         "memory": peak_memory(),
         "utilization": utilization.stop(),
-        "note": f"{runner.num_captured} captured" if capture else "",
+        "note": f"captured kinds of step: {runner.num_captured}" if capture else "",
     }
     return row, held.cpu()
