@@ -29,7 +29,7 @@ stopped=false driver=""
 trap 'stopped=true; [ -z "$driver" ] || kill -TERM "$driver" || true' TERM # from here on: the machines may join late
 
 # The settings of a Ray that rayfed-ssl starts itself; a machine that is gone is noticed within 5 seconds.
-export RAY_USAGE_STATS_ENABLED=0 RAY_worker_niceness=0 GLIBC_TUNABLES=glibc.malloc.hugetlb=1
+export RAY_USAGE_STATS_ENABLED=0 RAY_worker_niceness=0 GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=1073741824
 export RAY_free_objects_period_milliseconds=20 RAY_free_objects_batch_size=1
 export RAY_health_check_initial_delay_ms=1000 RAY_health_check_period_ms=1000
 export RAY_health_check_timeout_ms=2000 RAY_health_check_failure_threshold=3
