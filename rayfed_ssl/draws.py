@@ -1,4 +1,4 @@
-"""Random draws: made on the host by CPU generators, whatever the device, and moved to the device.
+"""Random draws: made on the host by CPU generators, whatever the device, and moved to the device; all but dropout's.
 
 So a seed gives the same draws on every device, and no draw waits for one. The draws of a training step can be made ahead of
 it and moved in one transfer.
@@ -88,10 +88,13 @@ class StepDraws:
         token = _STEPS.set(self)
         try:
             yield
-            if not known:
-                self._kinds[kind].allocate(self._device)
+            if known:
+                assert self._next == len(self._serving.requests), "steps of one kind make the same draws"
+            else:
+                self._serving.allocate(self._device)
         except BaseException:
-            self._kinds.pop(kind, None)
+            if not known:  # otherwise what was drawn ahead is there for another try
+                self._kinds.pop(kind, None)
             raise
         finally:
             _STEPS.reset(token)
@@ -104,7 +107,7 @@ class StepDraws:
             self._serving.requests.append(request)
             self._serving.drawn.append(values)
             return move(values, self._device)
-        assert self._serving.requests[self._next] == request, "steps of one kind make the same draws"
+        assert self._serving.requests[self._next : self._next + 1] == [request], "steps of one kind make the same draws"
         self._next += 1
         return self._serving.views[self._next - 1]
 

@@ -34,16 +34,20 @@ def test_draws_made_ahead_are_those_made_one_by_one() -> None:
     assert all(torch.equal(a.get_state(), b.get_state()) for a, b in zip(plain, ahead, strict=True))
 
 
-def test_a_step_that_draws_otherwise_than_its_kind_is_noticed() -> None:
+@pytest.mark.parametrize("nums", [(5,), (), (4, 4)])
+def test_a_step_that_draws_otherwise_than_its_kind_is_noticed(nums: tuple[int, ...]) -> None:
     draws, generator = StepDraws(CPU), seeded()
-    for num in (4, 5):
-        draws.ahead("kind")
+    with draws.serving("kind"):
+        draw(torch.randperm, 4, generator=generator, device=CPU)
+    draws.ahead("kind")
+
+    def step() -> None:
         with draws.serving("kind"):
-            if num == 4:
+            for num in nums:
                 draw(torch.randperm, num, generator=generator, device=CPU)
-                continue
-            with pytest.raises(AssertionError, match="the same draws"):
-                draw(torch.randperm, num, generator=generator, device=CPU)
+
+    with pytest.raises(AssertionError, match="the same draws"):
+        step()
 
 
 def test_a_first_step_that_fails_is_not_taken_for_its_kind() -> None:

@@ -210,7 +210,7 @@ class Engine(Section):
         channels_last: Memory layout of images; None lets the device decide.
         compile: Whether torch.compile is used.
         deterministic: Whether a GPU takes kernels that give the same bits each time; false gives speed instead.
-        capture: Whether a GPU captures training steps in CUDA graphs where it can ("auto") or never ("off"); same bits.
+        capture: Whether a GPU captures training steps in CUDA graphs where it can ("auto") or "never"; same bits.
         threads: Compute threads of a client actor.
         server_threads: Compute threads of the server.
         attempts: How often a client whose actor died is tried before it counts as failed.
@@ -234,7 +234,7 @@ class Engine(Section):
     channels_last: bool | None = None
     compile: bool = False
     deterministic: bool = True
-    capture: Literal["auto", "off"] = "auto"
+    capture: Literal["auto", "never"] = "auto"
     threads: int = Field(1, ge=1, le=256)
     server_threads: int = Field(1, ge=1, le=256)
     attempts: int = Field(3, ge=1)

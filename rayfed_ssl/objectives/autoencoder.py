@@ -33,6 +33,7 @@ class AutoEncoder(Objective):
         width: Channels of the decoder's first map; every doubling halves them, down to 16.
     """
 
+    capturable: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Rule]] = {"decoder": "averaged"}
     fixed_head: ClassVar[bool] = True
     width: int = 128

@@ -59,6 +59,7 @@ class BYOL(Objective):
         hidden: Width of the hidden layers of projector and predictor; None takes 4096.
     """
 
+    capturable: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Rule]] = {"predictor": "averaged", "target": "local"}
     momentum: float = 0.99
     projector: Literal["mlp", "linear"] = "mlp"

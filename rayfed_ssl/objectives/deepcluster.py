@@ -102,6 +102,7 @@ class DeepCluster(Objective):
         iterations: Of spherical k-means (code).
     """
 
+    capturable: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Rule]] = {"bank": "reset", "centroids": "reset"}
     clusters: int = 128
     temperature: float = 0.1

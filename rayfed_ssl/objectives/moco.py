@@ -130,6 +130,7 @@ class MoCo(Objective):
         key_groups: Random groups in which keys are encoded; above 1 it stands for shuffle-BN.
     """
 
+    capturable: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Rule]] = {"target": "reset", "queue": "local"}
     temperature: float = 0.1
     queue_size: int = 4096

@@ -72,6 +72,7 @@ class OrchestraObjective(Objective):
         momentum: zeta (code).
     """
 
+    capturable: ClassVar[bool] = True
     belongs_to: ClassVar[str | None] = "orchestra"
     parts: ClassVar[Mapping[str, Rule]] = {
         "degree": "averaged",

@@ -54,6 +54,7 @@ class Rotation(Objective):
         augmentation: What precedes the rotation: shift and mirror ("rotnet") or the run's first view ("views").
     """
 
+    capturable: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Rule]] = {}
     fixed_head: ClassVar[bool] = True
     augmentation: Literal["rotnet", "views"] = "rotnet"

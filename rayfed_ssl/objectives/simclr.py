@@ -13,7 +13,7 @@ not say. The loss is float32 whatever the precision of the forward pass.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +57,7 @@ class SimCLR(Objective):
         form: "infonce" (FLESD, FedCA) or "ntxent" (SimCLR).
     """
 
+    capturable: ClassVar[bool] = True
     temperature: float = 0.4
     form: Literal["infonce", "ntxent"] = "infonce"
 

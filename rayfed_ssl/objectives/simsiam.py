@@ -42,6 +42,7 @@ class SimSiam(Objective):
         output_norm: Whether batch-norm without scale and shift follows the projector's last layer (paper; EasyFL: no).
     """
 
+    capturable: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Rule]] = {"predictor": "averaged"}
     hidden: int = 2048
     predictor_hidden: int = 512

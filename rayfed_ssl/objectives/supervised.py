@@ -25,6 +25,7 @@ class Supervised(Objective):
         num_classes: Width of the classifier; the engine fills it in from the dataset.
     """
 
+    capturable: ClassVar[bool] = True
     needs_labels: ClassVar[bool] = True
     classifies: ClassVar[bool] = True
     fixed_head: ClassVar[bool] = True

@@ -86,6 +86,7 @@ class SwAV(Objective):
         queue_epoch: Local epochs since the run began before the queue is used (code).
     """
 
+    capturable: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Rule]] = {"prototypes": "averaged", "queue": "local"}
     prototypes: int = 32
     temperature: float = 0.1

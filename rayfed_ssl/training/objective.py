@@ -74,6 +74,8 @@ class Objective(ABC):
         parts: Rules of its heads and memories by part; encoder, projector and batch-norm are averaged.
         fixed_head: Whether the head's width follows from the objective, so that `model.projection_dim` means nothing.
         belongs_to: The only method that can train on it, or None.
+        capturable: Whether a CUDA graph may replay its steps: `loss` and `finish_step` read and write tensors in place and
+            nothing else, and what depends on the epoch is named by `phase`.
     """
 
     needs_labels: ClassVar[bool] = False
@@ -81,6 +83,7 @@ class Objective(ABC):
     parts: ClassVar[Mapping[str, Rule]] = {}
     fixed_head: ClassVar[bool] = False
     belongs_to: ClassVar[str | None] = None
+    capturable: ClassVar[bool] = False
 
     @property
     @abstractmethod

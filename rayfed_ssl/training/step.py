@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from typing import Protocol, TypeAlias, TypeVar
 
 import torch
@@ -30,6 +31,9 @@ EAGER_STEPS = 3
 
 MIN_REPLAYS = 16
 """Replays from which a capture is worth its time, about that of ten steps."""
+
+CAPTURE_FAILURES: list[str] = []
+"""Why captures failed in this process, which after one captures no more."""
 
 Marked = TypeVar("Marked", bound=Callable[..., object])
 
@@ -147,7 +151,8 @@ class DeviceRunner:
         self._left -= 1
 
     def _is_due(self, kind: Hashable) -> bool:
-        return self._seen[kind] >= EAGER_STEPS and self._left >= MIN_REPLAYS
+        share = self._seen[kind] / max(1, self._seen.total())
+        return self._seen[kind] >= EAGER_STEPS and share * self._left >= MIN_REPLAYS
 
     def _record(self, capture: Capture, kind: Hashable, batch: Batch) -> None:
         labels = None if batch.labels is None else batch.labels.clone()
@@ -161,7 +166,9 @@ class DeviceRunner:
             self._captured[kind] = held, capture(run)
         except RuntimeError as error:
             self._capture = None
-            warnings.warn(f"steps are not captured: {str(error).splitlines()[0]}", stacklevel=2)
+            self._captured.clear()  # their workspaces may be gone with the failed graph's
+            CAPTURE_FAILURES.append(str(error).splitlines()[0])
+            warnings.warn(f"steps are not captured: {CAPTURE_FAILURES[-1]}", stacklevel=2)
 
 
 def _copy(batch: Batch, held: Batch) -> None:
@@ -186,8 +193,16 @@ def own_stream(device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
-    stream, outer = torch.cuda.Stream(device), torch.cuda.current_stream(device)
+    stream, outer = _stream(device), torch.cuda.current_stream(device)
     stream.wait_stream(outer)
-    with torch.cuda.stream(stream):
-        yield
-    outer.wait_stream(stream)
+    try:
+        with torch.cuda.stream(stream):
+            yield
+    finally:
+        outer.wait_stream(stream)
+
+
+@cache
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """One for all local trainings: memory and workspaces of libraries are kept by stream."""
+    return torch.cuda.Stream(device)

@@ -21,6 +21,7 @@ from rayfed_ssl.training.objective import Batch, Objective, StepOutput
 from rayfed_ssl.training.optimizers import Optimizer
 from rayfed_ssl.training.state_parts import model_weights
 from rayfed_ssl.training.step import (
+    CAPTURE_FAILURES,
     DeviceRunner,
     Loss,
     Runner,
@@ -218,7 +219,7 @@ class Task(Context):
         num_epochs = epochs or self.epochs
         descent = (optimizer or self.optimizer).at(round, self.rounds).over(model.parameters())
         step = TrainingStep(
-            loss or capturable(partial(self._objective_loss, generator)),
+            loss or self._objective_loss(generator),
             terms,
             model,
             nn.Module() if state is None else state,
@@ -261,7 +262,8 @@ class Task(Context):
         """Choose how steps run on this device."""
         if self.device.type == "cpu":
             return eager(step)
-        capture = capture_cuda if self.capture and self.device.type == "cuda" and step.capturable else None
+        wanted = self.capture and self.device.type == "cuda" and step.capturable
+        capture = capture_cuda if wanted and not CAPTURE_FAILURES else None
         return DeviceRunner(step, self.device, capture, num_steps)
 
     def fit_projections(
@@ -291,8 +293,11 @@ class Task(Context):
 
         return self.fit(model, data, generator, loss=loss, **options)
 
-    def _objective_loss(self, generator: torch.Generator, model: Model, state: nn.Module, batch: Batch) -> StepOutput:
-        return self.objective.loss(self, model, state, batch, generator)
+    def _objective_loss(self, generator: torch.Generator) -> Loss:
+        def loss(model: Model, state: nn.Module, batch: Batch) -> StepOutput:
+            return self.objective.loss(self, model, state, batch, generator)
+
+        return capturable(loss) if self.objective.capturable else loss
 
     @torch.inference_mode()
     def represent(self, model: Model, data: Shard, batch: int = 128) -> tuple[Tensor, Tensor]:

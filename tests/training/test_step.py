@@ -1,16 +1,31 @@
 """How an accelerator runs steps: ahead of time and from captured work, with the bits of steps that run as they come."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.training import task as task_module
-from rayfed_ssl.training.step import MIN_REPLAYS, Capture, DeviceRunner, Replay, TrainingStep, capturable
+from rayfed_ssl.models import Model
+from rayfed_ssl.testing.pretend_device import DEVICE, PretendDevice
+from rayfed_ssl.training.step import (
+    CAPTURE_FAILURES,
+    MIN_REPLAYS,
+    Capture,
+    DeviceRunner,
+    Replay,
+    TrainingStep,
+    capturable,
+)
 from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import digest
+from tests.tensors import seeded
 
 Open = Callable[..., Federation]
 
@@ -24,33 +39,76 @@ SETTINGS = {
 }
 
 
-def again(run: Callable[[], None]) -> Replay:
-    """Stand for a graph: nothing runs while it is captured, and a replay runs all of it on the same tensors."""
-    return run
+class Tape(TorchDispatchMode):
+    """Records operations with the tensors that they read and wrote."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations: list[tuple[Any, Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        self.operations.append((function, args, kwargs or {}, result))
+        return result
+
+    @torch.no_grad()
+    def replay(self) -> None:
+        """Run them again, without Python: each writes its result to where its first result is."""
+        for function, args, kwargs, result in self.operations:
+            if torch.Tag.inplace_view in function.tags or function.is_view:
+                continue
+            fresh = function(*args, **kwargs)
+            for old, new in zip(tree_leaves(result), tree_leaves(fresh), strict=True):
+                if isinstance(old, torch.Tensor) and old is not new:
+                    old.copy_(new)
 
 
-def train(task: Task, shard: Shard, patch: pytest.MonkeyPatch, capture: Capture | None) -> tuple[str, DeviceRunner]:
-    """Train as on an accelerator; gives the digest of model and state, and what ran the steps."""
+def taped(run: Callable[[], None]) -> Replay:
+    """Stand for a CUDA graph: what runs again are operations on the same tensors, not the function.
+
+    A graph does not run while it is captured; here it does, so the first replay has been done.
+    """
+    with Tape() as tape:
+        run()
+    done = iter([True])
+    return lambda: next(done, False) or tape.replay()
+
+
+def result(task: Task, images: np.ndarray) -> str:
+    """Train on the task's device; gives the digest of model, state and losses."""
+    shard = Shard.of(images, np.arange(len(images)), task.device)
+    weights, metrics = task.train(task.initial_weights(), task.encoder, shard, seeded(3), round=1)
+    return digest({**weights, "loss": metrics["loss"], "first": metrics["loss_first"]})
+
+
+def on_device(
+    task: Task, images: np.ndarray, patch: pytest.MonkeyPatch, capture: Capture | None
+) -> tuple[str, DeviceRunner]:
+    """Train on the pretend device; gives the digest and what ran the steps."""
     runners = []
 
     def runner(self: Task, step: TrainingStep, num_steps: int) -> DeviceRunner:
         runners.append(DeviceRunner(step, self.device, capture if step.capturable else None, num_steps))
         return runners[0]
 
-    patch.setattr(task_module.Task, "_runner", runner)
-    weights, metrics = task.train(
-        task.initial_weights(), task.encoder, shard, torch.Generator().manual_seed(3), round=1
-    )
-    return digest({**weights, "loss": metrics["loss"], "first": metrics["loss_first"]}), runners[0]
+    patch.setattr(Task, "_runner", runner)
+    with PretendDevice():
+        return result(replace(task, device=DEVICE), images), runners[0]
+
+
+@pytest.fixture(autouse=True)
+def no_failure_is_remembered() -> Iterator[None]:
+    yield
+    CAPTURE_FAILURES.clear()
 
 
 @pytest.fixture
-def small(open_tiny: Open) -> Callable[..., tuple[Task, Shard]]:
+def small(open_tiny: Open) -> Callable[..., tuple[Task, np.ndarray]]:
     """A task of an objective and 42 digits: in each epoch ten batches of 4 and a last one of 2."""
 
-    def make(*overrides: str) -> tuple[Task, Shard]:
+    def make(*overrides: str) -> tuple[Task, np.ndarray]:
         federation = open_tiny("fedavg", "training.batch=4", "training.epochs=4", *overrides)
-        return federation.task, Shard.of(federation.dataset.train.images, torch.arange(42).numpy(), "cpu")
+        return federation.task, federation.dataset.train.images[:42]
 
     return make
 
@@ -59,37 +117,39 @@ def small(open_tiny: Open) -> Callable[..., tuple[Task, Shard]]:
 def test_steps_ahead_and_captured_have_the_bits_of_eager_ones(
     name: str, small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task, shard = small(f"objective={name}", *SETTINGS[name])
-    weights, metrics = task.train(
-        task.initial_weights(), task.encoder, shard, torch.Generator().manual_seed(3), round=1
-    )
-    eager = digest({**weights, "loss": metrics["loss"], "first": metrics["loss_first"]})
-    ahead, runner = train(task, shard, monkeypatch, None)
+    task, images = small(f"objective={name}", *SETTINGS[name])
+    eager = result(task, images)
+    ahead, runner = on_device(task, images, monkeypatch, None)
     assert ahead == eager
     assert runner.num_captured == 0
-    captured, runner = train(task, shard, monkeypatch, again)
+    captured, runner = on_device(task, images, monkeypatch, taped)
     assert captured == eager
     assert runner.num_captured > 0
 
 
 def test_a_phase_of_the_objective_is_captured_anew(small, monkeypatch: pytest.MonkeyPatch) -> None:
-    frozen, shard = small("objective=swav", "objective.freeze_epochs=1", "objective.prototypes=6")
-    assert train(frozen, shard, monkeypatch, again)[1].num_captured == 2
-    never, shard = small("objective=swav", "objective.freeze_epochs=0", "objective.prototypes=6")
-    assert train(never, shard, monkeypatch, again)[1].num_captured == 1
+    frozen, images = small("objective=swav", "objective.freeze_epochs=1", "objective.prototypes=6", "training.epochs=8")
+    assert on_device(frozen, images, monkeypatch, taped)[1].num_captured == 2
+    never, images = small("objective=swav", "objective.freeze_epochs=0", "objective.prototypes=6")
+    assert on_device(never, images, monkeypatch, taped)[1].num_captured == 1
 
 
 def test_a_capture_that_fails_costs_no_bit_and_says_why(small, monkeypatch: pytest.MonkeyPatch) -> None:
-    task, shard = small()
-    expected, _ = train(task, shard, monkeypatch, None)
+    task, images = small()
+    expected, _ = on_device(task, images, monkeypatch, None)
 
     def refuse(run: Callable[[], None]) -> Replay:
+        with monkeypatch.context() as patch:
+            patch.setattr(Model, "forward", lambda self, images: 1 // 0)
+            with pytest.raises(ZeroDivisionError):
+                run()  # up to the forward pass, so that views have been drawn
         raise RuntimeError("operation not permitted when stream is capturing\nand more")
 
     with pytest.warns(UserWarning, match="steps are not captured: operation not permitted when stream is capturing$"):
-        failed, runner = train(task, shard, monkeypatch, refuse)
+        failed, runner = on_device(task, images, monkeypatch, refuse)
     assert failed == expected
     assert runner.num_captured == 0
+    assert CAPTURE_FAILURES == ["operation not permitted when stream is capturing"]
 
 
 def test_a_loss_or_a_term_is_captured_if_it_is_marked(small) -> None:
@@ -108,6 +168,6 @@ def test_a_loss_or_a_term_is_captured_if_it_is_marked(small) -> None:
 
 
 def test_short_trainings_are_not_captured(small, monkeypatch: pytest.MonkeyPatch) -> None:
-    task, shard = small("training.epochs=1")
-    assert len(shard) // 4 < MIN_REPLAYS
-    assert train(task, shard, monkeypatch, again)[1].num_captured == 0
+    task, images = small("training.epochs=1")
+    assert len(images) // 4 < MIN_REPLAYS
+    assert on_device(task, images, monkeypatch, taped)[1].num_captured == 0
