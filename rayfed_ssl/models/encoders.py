@@ -11,7 +11,7 @@ from typing import Literal
 
 from torch import nn
 
-from rayfed_ssl.models.pooling import AdaptiveAvgPool2d, MaxPool2d
+from rayfed_ssl.models.pooling import AdaptiveAvgPool2d
 from rayfed_ssl.models.resnet import Depth, resnet_layers
 
 Stem = Literal["auto", "cifar", "imagenet"]
@@ -64,7 +64,7 @@ def cnn(*, channels: int, size: int) -> Encoder:
     for number, before, width in ((2, 32, 64), (3, 64, 128), (4, 128, 256)):
         layers[f"conv{number}"] = nn.Conv2d(before, width, 3, padding=1, bias=False)
         if number < 4:
-            layers[f"pool{number}"] = MaxPool2d(2)
+            layers[f"pool{number}"] = nn.MaxPool2d(2)
         layers[f"bn{number}"] = nn.BatchNorm2d(width)
         layers[f"relu{number}"] = nn.ReLU(inplace=True)
     layers["avgpool"] = nn.AdaptiveAvgPool2d(1)
@@ -85,7 +85,7 @@ def cnn5(*, channels: int, size: int) -> Encoder:
         layers[f"bn{number}"] = nn.BatchNorm2d(width)
         layers[f"relu{number}"] = nn.ReLU(inplace=True)
         if number in pooled:
-            layers[f"pool{number}"] = MaxPool2d(2)
+            layers[f"pool{number}"] = nn.MaxPool2d(2)
     layers["avgpool"] = AdaptiveAvgPool2d(2)
     layers["flatten"] = nn.Flatten()
     return Encoder(2048, layers)
@@ -103,7 +103,7 @@ def vgg9(*, channels: int, size: int) -> Encoder:
         layers[f"conv{number}"] = nn.Conv2d(before, width, 3, padding=1)
         layers[f"relu{number}"] = nn.ReLU(inplace=True)
         if number % 2 == 0:
-            layers[f"pool{number}"] = MaxPool2d(2)
+            layers[f"pool{number}"] = nn.MaxPool2d(2)
         if number == 4:
             layers["dropout4"] = nn.Dropout2d(0.05)
     layers["avgpool"] = AdaptiveAvgPool2d(4)
@@ -123,15 +123,15 @@ def alexnet(*, channels: int, size: int) -> Encoder:
     layers: OrderedDict[str, nn.Module] = OrderedDict(
         conv1=nn.Conv2d(channels, 64, 11, stride=4, padding=5),
         relu1=nn.ReLU(inplace=True),
-        pool1=MaxPool2d(2),
+        pool1=nn.MaxPool2d(2),
         conv2=nn.Conv2d(64, 192, 5, padding=2),
         relu2=nn.ReLU(inplace=True),
-        pool2=MaxPool2d(2, ceil_mode=True),
+        pool2=nn.MaxPool2d(2, ceil_mode=True),
     )
     for number, before, width in ((3, 192, 384), (4, 384, 256), (5, 256, 256)):
         layers[f"conv{number}"] = nn.Conv2d(before, width, 3, padding=1)
         layers[f"relu{number}"] = nn.ReLU(inplace=True)
-    layers["pool5"] = MaxPool2d(2, ceil_mode=True)
+    layers["pool5"] = nn.MaxPool2d(2, ceil_mode=True)
     layers["avgpool"] = nn.AdaptiveAvgPool2d(1)
     layers["flatten"] = nn.Flatten()
     return Encoder(256, layers)

@@ -8,8 +8,6 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from rayfed_ssl.models.pooling import MaxPool2d
-
 Depth = Literal[18, 34, 50]
 
 BLOCKS: dict[Depth, tuple[int, int, int, int]] = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3)}
@@ -80,7 +78,7 @@ def resnet_layers(depth: Depth) -> "OrderedDict[str, nn.Module]":
         conv1=nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False),
         bn1=nn.BatchNorm2d(64),
         relu=nn.ReLU(inplace=True),
-        maxpool=MaxPool2d(3, stride=2, padding=1),
+        maxpool=nn.MaxPool2d(3, stride=2, padding=1),
     )
     before = 64
     for number, count in enumerate(BLOCKS[depth], start=1):
