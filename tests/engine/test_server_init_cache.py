@@ -22,6 +22,7 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Method
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.records.manifest import settings_sha256
+from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.trees import digest
 
 Tiny = Callable[..., Config]
@@ -249,3 +250,14 @@ def test_only_fedca_trains_before_the_first_round():
     """Of others, `init_server` draws weights at most; who adds one that trains says so with `costly_start`."""
     assert {name for name, info in METHODS.items() if info.method.costly_start is not False} == {"fedca"}
     assert Method.costly_start is False
+
+
+def test_what_is_read_is_what_was_kept(begin, tmp_path: Path):
+    """A start with another content and the digest of that is read and not trained again."""
+    begin()
+    (path,) = cached(tmp_path)
+    state = checkpoints.read_file(path)
+    state.aligned.features.zero_()
+    stored = checkpoints.store(state, path.parent, path.stem)
+    path.with_suffix(".json").write_text(json.dumps({"sha256": stored.sha256}))
+    assert begin() == (0, digest(state))
