@@ -127,7 +127,7 @@ def resume(
 
     Args:
         directory: The run record.
-        overrides: Changes of `engine.*`; device, precision and threads stay, because they change bits.
+        overrides: Changes of `engine.*` that change no bits; device, precision, layout, compile, determinism and threads do.
         observer: As in `run`.
         executor: Where steps run.
         round: Resume from this committed round instead of the last.

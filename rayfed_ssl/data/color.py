@@ -158,7 +158,7 @@ def jitter_all(images: Tensor, jitter: Jitter) -> Tensor:
     Hue is turned once: before it each sample's first blends are applied, after it the others; the rest change nothing.
     """
     first = (_constant((0.0, 1.0, 2.0), images.device) < jitter.position.unsqueeze(1)).unsqueeze(1)
-    nothing = _constant((1.0, 0.0, 0.0), images.device).unsqueeze(1)
+    nothing = _constant(((1.0,), (0.0,), (0.0,)), images.device)
     before, after = torch.where(first, jitter.blends, nothing), torch.where(first, nothing, jitter.blends)
     jittered = images.clone()
     for blends in (before, after):
@@ -202,6 +202,7 @@ def standardize(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...],
 
 
 @cache
+@torch.inference_mode(False)  # also if evaluation asks first
 def _by_channel(values: tuple[float, ...], channels: int, device: torch.device) -> Tensor:
     """Move one value a channel, or the average of all, to the device once: every such copy makes a GPU wait."""
     each = torch.tensor(values, dtype=torch.float32)
@@ -209,5 +210,6 @@ def _by_channel(values: tuple[float, ...], channels: int, device: torch.device) 
 
 
 @cache
-def _constant(values: tuple[float, ...], device: torch.device) -> Tensor:
+@torch.inference_mode(False)
+def _constant(values: tuple[object, ...], device: torch.device) -> Tensor:
     return torch.tensor(values).to(device)

@@ -1,8 +1,9 @@
 """A participant's samples: rows of an image set that all participants of a node share in memory."""
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -92,12 +93,18 @@ class ResidentShards:
     """Shards whose pixels stay on a GPU while they fit; the least recently used go first.
 
     Args:
-        limit: Bytes of pixels that stay; a larger shard is read from the CPU batch by batch.
+        limit: Gives the bytes of pixels that stay, asked once a GPU is in use; a larger shard is read from the CPU batch by
+            batch.
     """
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
+    def __init__(self, limit: Callable[[], int]) -> None:
+        self._ask = limit
         self._held: OrderedDict[int, Shard] = OrderedDict()
+
+    @cached_property
+    def limit(self) -> int:
+        """Bytes of pixels that stay."""
+        return self._ask()
 
     def shard(
         self, client_id: int, images: np.ndarray, rows: np.ndarray, device: torch.device, labels: np.ndarray | None

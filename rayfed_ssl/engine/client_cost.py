@@ -98,8 +98,8 @@ def activation_bytes(task: Task, architecture: str, batch: int) -> int:
 def measure(federation: Federation, gpu_free: int | None = None) -> StepCost:
     """Run the largest client's step twice, without and with a state, and measure the peak.
 
-    `gpu_free`, the GPU's free bytes before this process touched it, tells the size of CUDA's context. One local epoch is
-    enough: more take no more memory.
+    `gpu_free`, the GPU's free bytes before this process touched it, tells the size of CUDA's context. It is one local epoch,
+    so on a GPU a step that is captured later, in a longer training, takes its graph's memory besides.
     """
     client_id, _ = largest_client(federation)
     download = federation.method.download(first_state(federation), client_id)

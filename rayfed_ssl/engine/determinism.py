@@ -14,7 +14,7 @@ def set_up(device: torch.device, deterministic: bool) -> None:
 
     Args:
         device: Where the process computes.
-        deterministic: Whether to take deterministic kernels and full float32, or the fastest kernels and TF32.
+        deterministic: Whether to take deterministic kernels and full float32, or the fastest kernels and TF32 convolutions.
     """
     if device.type != "cuda":
         return
@@ -23,6 +23,7 @@ def set_up(device: torch.device, deterministic: bool) -> None:
     torch.use_deterministic_algorithms(deterministic)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # costs a write each
     torch.backends.cudnn.benchmark = not deterministic
-    format_of_products = "ieee" if deterministic else "tf32"
-    torch.backends.cuda.matmul.fp32_precision = format_of_products
-    torch.backends.cudnn.conv.fp32_precision = format_of_products  # type: ignore[attr-defined]
+    # Convolutions alone: losses multiply unit vectors by a temperature's inverse, which TF32's three digits do not survive.
+    # Through the older of two interfaces: after the newer one torch.compile, which reads the older one, fails.
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = not deterministic

@@ -68,7 +68,7 @@ class Federation:
         self.task = build_task(config, dataset)
         self.shards = dict(shards)
         self.public = public
-        self._resident = ResidentShards(shard_bytes(self.task.device, config.engine.gpus_per_actor))
+        self._resident = ResidentShards(partial(shard_bytes, self.task.device, config.engine.gpus_per_actor))
         check_shards(self.shards)
         sizes = [len(rows) for _, rows in sorted(self.shards.items())]
         self.notes = (

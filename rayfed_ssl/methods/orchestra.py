@@ -180,11 +180,10 @@ class Orchestra(Method):
             local = [upload.local_centroids for upload in uploads.values()]
         if not local:
             raise ValueError("Orchestra has nothing to cluster: no client of this round sent an upload")
-        device = server.task.device
-        centroids, metrics = self.cluster_globally(
-            torch.cat(local).to(device), state.centroids.to(device), _objective(server.task).temperature
-        )
-        return replace(state, centroids=centroids.cpu(), clustered=True), metrics
+        # On the CPU: thousands of iterations on small matrices, each of which may be the last.
+        temperature = _objective(server.task).temperature
+        centroids, metrics = self.cluster_globally(torch.cat(local), state.centroids, temperature)
+        return replace(state, centroids=centroids, clustered=True), metrics
 
     def cluster_globally(self, local: Tensor, centroids: Tensor, temperature: float) -> tuple[Tensor, Metrics]:
         """Move C until predicted assignments of local centroids are balanced (code: 100 of Sinkhorn's iterations).

@@ -163,7 +163,7 @@ def bits_settings(precision: PrecisionEntry, engine: Engine) -> dict[str, str]:
         "precision": precision.dtype,
         "channels_last": precision.channels_last,
         "compile": precision.compile,
-        "deterministic": engine.deterministic,
+        "deterministic": engine.deterministic or not precision.device.startswith("cuda"),
         "threads": engine.threads,
         "server_threads": engine.server_threads,
     }

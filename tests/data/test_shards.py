@@ -41,7 +41,7 @@ def test_labels_lie_on_the_device() -> None:
 def test_the_least_recently_used_shard_leaves_the_device() -> None:
     size = IMAGES[0].nbytes
     with PretendDevice():
-        held = ResidentShards(8 * size)
+        held = ResidentShards(lambda: 8 * size)
 
         def shard(client_id: int, count: int) -> Shard:
             return held.shard(client_id, IMAGES, np.arange(count), DEVICE, None)
@@ -57,6 +57,6 @@ def test_the_least_recently_used_shard_leaves_the_device() -> None:
 
 
 def test_on_a_cpu_no_pixel_is_copied() -> None:
-    held = ResidentShards(10**6)
+    held = ResidentShards(lambda: 10**6)
     shard = held.shard(0, IMAGES, ROWS, torch.device("cpu"), None)
     assert shard.images.data_ptr() == IMAGES.ctypes.data
