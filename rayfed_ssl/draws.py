@@ -103,10 +103,7 @@ class StepDraws:
         """Give the next draw of the step that runs."""
         assert self._serving is not None, "draw asks within a step only"
         if self._serving.buffer is None:
-            values = request.drawn()
-            self._serving.requests.append(request)
-            self._serving.drawn.append(values)
-            return move(values, self._device)
+            return move(self._serving.first(request), self._device)
         assert self._serving.requests[self._next : self._next + 1] == [request], "steps of one kind make the same draws"
         self._next += 1
         return self._serving.views[self._next - 1]
@@ -114,29 +111,34 @@ class StepDraws:
 
 @dataclass
 class _Kind:
-    """Draws of one kind of step: what they are, their last values on the host, and one buffer on the device."""
+    """Draws of one kind of step: what they are, and one buffer on the device with a view of each."""
 
     requests: list[Request] = field(default_factory=list)
-    drawn: list[Tensor] = field(default_factory=list)
+    forms: list[tuple[torch.dtype, torch.Size, int]] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
     buffer: Tensor | None = None
     views: list[Tensor] = field(default_factory=list)
 
+    def first(self, request: Request) -> Tensor:
+        values = request.drawn()
+        self.requests.append(request)
+        self.forms.append((values.dtype, values.shape, values.nbytes))
+        self.sizes.append(-(-values.nbytes // ALIGNMENT) * ALIGNMENT)
+        return values
+
     def allocate(self, device: torch.device) -> None:
-        sizes = [-(-values.nbytes // ALIGNMENT) * ALIGNMENT for values in self.drawn]
-        self.buffer = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
+        self.buffer = torch.empty(sum(self.sizes), dtype=torch.uint8, device=device)
         self.views = [
-            part[: values.nbytes].view(values.dtype).view(values.shape)
-            for part, values in zip(self.buffer.split(sizes), self.drawn, strict=True)
+            part[:nbytes].view(dtype).view(shape)
+            for part, (dtype, shape, nbytes) in zip(self.buffer.split(self.sizes), self.forms, strict=True)
         ]
 
     def fill(self) -> None:
         assert self.buffer is not None, "a kind is known once its first step is over"
         packed = torch.empty(len(self.buffer), dtype=torch.uint8, pin_memory=self.buffer.device.type == "cuda")
-        start = 0
-        for request in self.requests:
+        for request, part in zip(self.requests, packed.split(self.sizes), strict=True):
             values = request.drawn().contiguous().view(-1).view(torch.uint8)
-            packed[start : start + len(values)] = values
-            start += -(-len(values) // ALIGNMENT) * ALIGNMENT
+            part[: len(values)] = values
         self.buffer.copy_(packed, non_blocking=True)
 
 

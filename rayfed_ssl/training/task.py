@@ -238,9 +238,10 @@ class Task(Context):
                 parts, count = steps(), 0
                 run = run or self._runner(step, len(parts) * num_epochs)
                 done_before = (round - 1) * num_epochs + epoch
+                phase = self.objective.phase(done_before)
                 for index, images in data.batches(parts):
                     labels = None if data.labels is None else data.labels[index]
-                    run(Batch(images, index, labels, done_before), self.objective.phase(done_before))
+                    run(Batch(images, index, labels, done_before), phase)
                     num_steps, count = num_steps + 1, count + len(index)
                 last = epoch == num_epochs - 1
                 total, added, *healthy = step.read(*([weight_sums_finite(model.parameters())] if last else []))
