@@ -73,6 +73,8 @@ class ModelChoice(Section):
         encoder: One of `rayfed-ssl list models`, or `module:factory` of an nn.Module that gives features [N, d].
         stem: A ResNet's first layers: "cifar" (3x3, no pooling), "imagenet", or by image size.
         projection_dim: Width of the projections; None takes the objective's own.
+        image_size: Side in pixels of what it sees: views are cut out of larger images, and plain ones are cropped in the
+            center. None takes that of the images.
         start: A finished run, one of its encoders/*.safetensors or an exported encoder, whose encoder everybody starts
             from; None starts from random weights.
     """
@@ -80,6 +82,7 @@ class ModelChoice(Section):
     encoder: str = "cnn"
     stem: Literal["auto", "cifar", "imagenet"] = "auto"
     projection_dim: int | None = Field(None, ge=1, le=65536)
+    image_size: int | None = Field(None, ge=4)
     start: Annotated[Path, AfterValidator(_absolute)] | None = None
 
 

@@ -112,9 +112,15 @@ def augment(images: Tensor, recipe: ViewRecipe, generator: torch.Generator, *, s
     return views
 
 
-def normalize(images: Tensor, recipe: ViewRecipe) -> Tensor:
-    """Normalize images without augmenting or resizing them: uint8 [N, C, H, W] to float32 [N, C, H, W]."""
+def normalize(images: Tensor, recipe: ViewRecipe, *, size: int | None = None) -> Tensor:
+    """Normalize images without augmenting or resizing them: uint8 [N, C, H, W] to float32 of the same shape.
+
+    With a size, at most H and W, it is the central square of that side (CenterCrop): [N, C, size, size].
+    """
     _check(images)
+    if size is not None:
+        top, left = (round((extent - size) / 2) for extent in images.shape[2:])
+        images = images[:, :, top : top + size, left : left + size]
     pixels = unit(images)
     return standardize(pixels, recipe.mean, recipe.std, pixels)
 

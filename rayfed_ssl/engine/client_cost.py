@@ -82,7 +82,7 @@ def estimate(federation: Federation, device: str) -> StepCost:
     )
     if device != "cuda":
         return StepCost(STEP_BYTES + peak)
-    return StepCost(STEP_BYTES, peak + samples * task.channels * task.size**2 + CONTEXT_BYTES)
+    return StepCost(STEP_BYTES, peak + samples * federation.dataset.train.images[0].nbytes + CONTEXT_BYTES)
 
 
 def activation_bytes(task: Task, architecture: str, batch: int) -> int:
@@ -198,7 +198,7 @@ def _file(federation: Federation, device: str) -> Path:
         *(settings[key] for key in ("method", "objective", "model", "clients", "training")),
         {key: settings["engine"][key] for key in ENGINE},
         [device, machine["versions"], machine["hardware"]],
-        *(federation.task.size, federation.num_public, largest_client(federation)[1]),
+        *(federation.dataset.train.shape, federation.num_public, largest_client(federation)[1]),
     ]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
     return platformdirs.user_cache_path("rayfed-ssl") / "steps" / f"{digest[:24]}.json"

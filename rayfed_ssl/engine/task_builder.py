@@ -38,6 +38,11 @@ def build_task(config: Config, dataset: Dataset) -> Task:
     channels, height, width = dataset.train.shape
     if height != width:
         raise ConfigError(f"images must be square, got {height}x{width} pixels: set data.size")
+    size = config.model.image_size or height
+    if size > height:
+        raise ConfigError(
+            f"model.image_size={size} is more than the images' {height} pixels: raise data.size or leave it out"
+        )
     for name in (config.model.encoder, *(config.clients.models or ())):
         encoder_info(name)
     objective, engine = config.objective, config.engine
@@ -54,7 +59,7 @@ def build_task(config: Config, dataset: Dataset) -> Task:
         stem=config.model.stem,
         projection_dim=config.model.projection_dim,
         channels=channels,
-        size=height,
+        size=size,
         views=VIEWS[views_of(config, dataset)],
         objective=objective,
         optimizer=config.training.optimizer,

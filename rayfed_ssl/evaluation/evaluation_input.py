@@ -70,7 +70,7 @@ class Subject:
 
     def extract(self, module: nn.Module, images: np.ndarray) -> Tensor:
         """Compute what a module makes of unaugmented images, in evaluation mode, [N, d] on the CPU."""
-        transform = partial(normalize, recipe=self.task.views.first)
+        transform = partial(normalize, recipe=self.task.views.first, size=self.task.size)
         return extract_features(module, images, transform, device=self.task.device, precision=self.task.precision)
 
     def crop(self, images: Tensor, random: torch.Generator) -> Tensor:

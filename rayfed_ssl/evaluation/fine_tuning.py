@@ -16,7 +16,6 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.evaluation.evaluation_input import Subject
 from rayfed_ssl.evaluation.features import evaluating
@@ -106,7 +105,7 @@ class FineTuning:
         total, count = torch.zeros((), device=subject.task.device), 0
         parts = torch.randperm(len(data), generator=random).split(self.batch)
         for index, images in data.batches([part for part in parts if len(part) > 1]):
-            view = subject.crop(images, random) if self.augment else normalize(images, subject.task.views.first)
+            view = subject.crop(images, random) if self.augment else subject.task.plain(images)
             with subject.task.autocast():
                 scores = network(view)
             loss = F.cross_entropy(scores.float(), data.labels[index])

@@ -70,9 +70,10 @@ def last_encoder(record: RunRecord, name: str | None = None) -> SavedEncoder:
 
 def _describe(record: RunRecord, saved: SavedEncoder) -> Info:
     config, data = record.config(), record.manifest.data
-    channels, size, _ = data.shape
+    channels, stored, _ = data.shape
+    size = config.model.image_size or stored
     info = encoder_info(saved.encoder.architecture)
-    views = VIEWS[config.training.views or default_views(config.data.name, size)].first
+    views = VIEWS[config.training.views or default_views(config.data.name, stored)].first
     return Info(
         architecture=saved.encoder.architecture,
         stem=stem_for(size, config.model.stem) if info.has_stem else "auto",

@@ -27,7 +27,7 @@ def second_config(first: Config, then: Then, start: Path | None, overrides: Sequ
     tree, dump = read_recipe(then.recipe), first.dump()
     tree |= {key: dump[key] for key in ("seed", "data", "partition", "engine")}
     tree["clients"] = tree.get("clients", {}) | {key: dump["clients"][key] for key in ("number", "models")}
-    tree["model"] = {key: dump["model"][key] for key in ("encoder", "stem")}
+    tree["model"] = {key: dump["model"][key] for key in ("encoder", "stem", "image_size")}
     tree["model"] |= {} if start is None else {"start": str(start)}
     for key, value in then.settings.items():
         apply_override(tree, f"{key}={json.dumps(value, default=str)}")

@@ -18,7 +18,7 @@ class Context(ABC):
 
     Attributes:
         channels: C of the images.
-        size: Side of the square views in pixels.
+        size: Side of the square views in pixels, at most that of the images.
         views: Recipes of a sample's two views.
         rounds: T, for schedules.
         fraction: C, the part of the clients that takes part in a round.
@@ -65,5 +65,5 @@ class Context(ABC):
         return torch.cat([self.augment(images, recipe, generator) for recipe in (first, second)])
 
     def plain(self, images: Tensor) -> Tensor:
-        """Normalize images without augmentation: uint8 [B, C, H, W] to float."""
-        return normalize(images, self.views.first)
+        """Normalize images without augmentation, or their centers: uint8 [B, C, H, W] to float [B, C, size, size]."""
+        return normalize(images, self.views.first, size=self.size)

@@ -12,6 +12,7 @@ from torchvision.transforms.v2 import functional as tv
 from rayfed_ssl.data import augmentation as views
 from rayfed_ssl.data.augmentation import PROBE_VIEW, VIEWS, ViewRecipe, augment, normalize, rotate_quarter_turns
 from rayfed_ssl.data.color import Jitter, blend_, blur, jitter_, jitter_all, plan_jitter, shift_hue_, solarize
+from rayfed_ssl.data.decoding import to_pixels
 from tests.tensors import seeded
 
 ROUNDING = {"rtol": 0, "atol": 2e-6}  # a handful of float32 roundings of values up to 1
@@ -291,6 +292,22 @@ def test_views_are_normalized_by_channel_or_by_the_average_of_the_channels() -> 
         theirs = (images / 255 - torch.tensor(mean).view(-1, 1, 1)) / torch.tensor(std).view(-1, 1, 1)
         torch.testing.assert_close(normalize(images, recipe), theirs, rtol=1e-6, atol=2e-6)
         assert torch.equal(augment(images, recipe, seeded()), normalize(images, recipe))
+
+
+def test_the_center_of_a_stored_square_is_resize_256_and_center_crop_224() -> None:
+    # Sides whose resized lengths are whole and even: then both center on the same point.
+    picture = tv.to_pil_image(photographs(1, 375)[0, :, :300])
+    theirs = pil.Compose([pil.Resize(256), pil.CenterCrop(224), pil.PILToTensor()])(picture) / 255
+    stored = to_pixels(pil.PILToTensor()(picture).numpy(), size=256, channels=3)
+    ours = normalize(torch.from_numpy(stored.copy())[None], RAW, size=224)
+    assert ours.shape == (1, 3, 224, 224)
+    torch.testing.assert_close(ours[0], theirs, rtol=0, atol=1.01 / 255)  # PIL rounds to 8 bits after each axis
+
+
+def test_a_center_is_taken_where_torchvision_takes_it() -> None:
+    images = pixels(2, 3, 9, 12)
+    for size in (9, 8, 4):
+        assert torch.equal(normalize(images, RAW, size=size), tv.center_crop(images, [size, size]) / 255)
 
 
 WIDE_BLUR = replace(RAW, blur=1.0, blur_kernel=13)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from rayfed_ssl.config.schema import Config
+from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.data.image_store import Dataset, ImageSet
 from rayfed_ssl.engine.federation import Federation, check_upload
 from rayfed_ssl.engine.round_loop import ClientError, ServerError
@@ -238,6 +239,30 @@ def test_no_private_image_can_be_reached_from_the_server(open_tiny: Open):
     public = {image.tobytes() for image in federation.public.images.images[federation.public.rows]}
     reachable = {image.tobytes() for image in server.public.images.numpy()}
     assert reachable <= public
+
+
+def test_a_model_may_see_less_than_the_images_hold(open_tiny: Open):
+    federation = open_tiny("fedavg", "data.size=12", "model.image_size=8")
+    images = torch.from_numpy(federation.dataset.train.images[:3].copy())
+    assert images.shape[2:] == (12, 12)
+    center = normalize(images[:, :, 2:10, 2:10], federation.task.views.first)
+    assert federation.task.plain(images).equal(center)
+    assert federation.task.two_views(images, torch.Generator())[1].shape == (3, 1, 8, 8)
+    state = federation.init_server()
+    assert federation.update_client(1, 0, federation.method.download(state, 0), None).metrics["loss"] > 0
+    encoder = federation.method.encoders(state, {})["global"]
+    scores = federation.evaluate(encoder, "global", 2, True).metrics
+    train, test = (
+        replace(part, images=part.images[:, :, 2:10, 2:10])
+        for part in (federation.dataset.train, federation.dataset.test)
+    )
+    federation.dataset = replace(federation.dataset, train=train, test=test)
+    assert federation.evaluate(encoder, "global", 2, True).metrics == scores
+
+
+def test_a_model_that_sees_more_than_the_images_hold_is_refused(open_tiny: Open):
+    with pytest.raises(ConfigError, match=r"model.image_size=9 is more than the images' 8 pixels: raise data.size"):
+        open_tiny("fedavg", "model.image_size=9")
 
 
 def test_views_follow_the_dataset_and_its_size():

@@ -100,6 +100,8 @@ def test_flesds_table_has_the_papers_settings():
     assert paper("flesd-table1", "FedAvg", "ImageNet-100 α=1").model.encoder == "resnet50"
     assert paper("flesd-table1", "FedAvg", "ImageNet-100 α=1").objective.temperature == 0.2
     assert paper("flesd-table1", "FedAvg", "ImageNet-100 α=1").training.batch == 128
+    large = paper("flesd-table1", "FLESD", "ImageNet-100 α=0.01")
+    assert (large.data.size, large.model.image_size) == (256, 224)
     assert paper("flesd-table1", "FedAvg", "Tiny-ImageNet α=1").training.batch == 256
     assert paper("flesd-table1", "FedAvg", "CIFAR10 α=1").method.weighting == "uniform"
 
