@@ -250,7 +250,7 @@ def _open_exported(path: Path, overrides: Sequence[str]) -> Subjects:
         "training": {"epochs": 1},
     }
     config = Config.load(tree, *overrides)
-    if (config.data.size, config.data.channels) != (info.size, info.channels):
+    if (config.model.image_size or config.data.size, config.data.channels) != (info.size, info.channels):
         raise ConfigError(
             f"{path} takes images of {info.size} pixels and {info.channels} channels: leave both as they are"
         )

@@ -97,6 +97,19 @@ def test_an_exported_encoder_keeps_its_images(finished: Path, tmp_path: Path):
         measure_encoders(exported, ["knn"], round=1)
 
 
+def test_an_exported_encoder_that_sees_the_center_is_scored_on_it(tiny: Tiny, tmp_path: Path):
+    cropped = ["data.size=12", "model.image_size=8"]
+    directory = run(tiny("fedavg", "rounds=1", *cropped), tmp_path / "run").directory
+    exported = tmp_path / "encoder.safetensors"
+    assert export_encoder(directory, exported).info.size == 8
+    limits = ["data.train_limit=150", "data.test_limit=60"]
+    of_run, of_export, whole = (
+        measure_encoders(path, ["knn"], words)[0].scores
+        for path, words in ((directory, []), (exported, [*limits, *cropped]), (exported, limits))
+    )
+    assert of_run == of_export != whole
+
+
 @pytest.mark.parametrize("changed", ["missing", "of another shape", "too many"])
 def test_a_file_that_does_not_hold_the_whole_encoder_is_refused(finished: Path, tmp_path: Path, changed: str):
     path = tmp_path / "encoder.safetensors"
