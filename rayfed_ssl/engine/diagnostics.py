@@ -16,7 +16,6 @@ from torch import Tensor
 
 from rayfed_ssl.aggregation.compression import Packed, unpack
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.data.image_store import Dataset
 from rayfed_ssl.data.partitions import random_rows
 from rayfed_ssl.evaluation.features import extract_features
@@ -108,7 +107,7 @@ def encoder_diagnostics(encoder: Encoder, config: Config, task: Task, dataset: D
         features(transform=partial(task.augment, recipe=recipe, generator=random))
         for recipe in (task.views.first, task.views.second)
     ]
-    plain = features(transform=partial(normalize, recipe=task.views.first))
+    plain = features(transform=task.plain)
     if not all(bool(rows.isfinite().all()) for rows in (plain, *views)):
         raise ValueError("its features are not finite: the encoder diverged, lower its learning rate")
     return {
@@ -200,8 +199,7 @@ class Comparison:
         task = self._task
         if sent.weights is not None and len(self._images) and holds(sent.weights, "encoder", architecture, task):
             model = task.model(sent.weights, architecture).encoder
-            transform = partial(normalize, recipe=task.views.first)
-            return extract_features(model, self._images, transform, device=task.device, precision=task.precision)
+            return extract_features(model, self._images, task.plain, device=task.device, precision=task.precision)
         return None if sent.representations is None else sent.representations[self._public]
 
 

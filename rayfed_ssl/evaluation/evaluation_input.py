@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rayfed_ssl.data.augmentation import PROBE_VIEW, augment, normalize
+from rayfed_ssl.data.augmentation import PROBE_VIEW, augment
 from rayfed_ssl.data.image_store import ImageSet
 from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.models import Model
@@ -70,8 +70,8 @@ class Subject:
 
     def extract(self, module: nn.Module, images: np.ndarray) -> Tensor:
         """Compute what a module makes of unaugmented images, in evaluation mode, [N, d] on the CPU."""
-        transform = partial(normalize, recipe=self.task.views.first, size=self.task.size)
-        return extract_features(module, images, transform, device=self.task.device, precision=self.task.precision)
+        task = self.task
+        return extract_features(module, images, task.plain, device=task.device, precision=task.precision)
 
     def crop(self, images: Tensor, random: torch.Generator) -> Tensor:
         """Draw a crop and a flip of each uint8 image, normalized as the encoder is used to: [B, C, S, S]."""

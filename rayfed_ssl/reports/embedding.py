@@ -4,13 +4,11 @@ One thread computes, as sums over threads may differ in their last bits.
 """
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.data.partitions import random_rows
 from rayfed_ssl.engine.diagnostics import model_content
 from rayfed_ssl.engine.federation import Federation
@@ -66,9 +64,8 @@ def extract_test_features(federation: Federation, encoder: Encoder, rows: np.nda
     """Compute features of rows of the test set, float32 [N, d]."""
     task = federation.task
     model = task.model(encoder.weights, encoder.architecture).encoder
-    transform = partial(normalize, recipe=task.views.first)
     images = federation.dataset.test.images[rows]
-    return extract_features(model, images, transform, device=task.device, precision=task.precision).numpy()
+    return extract_features(model, images, task.plain, device=task.device, precision=task.precision).numpy()
 
 
 def tsne(features: np.ndarray, seed: int) -> np.ndarray:

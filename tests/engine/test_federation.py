@@ -10,6 +10,7 @@ import torch
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.data.image_store import Dataset, ImageSet
+from rayfed_ssl.engine.diagnostics import encoder_diagnostics
 from rayfed_ssl.engine.federation import Federation, check_upload
 from rayfed_ssl.engine.round_loop import ClientError, ServerError
 from rayfed_ssl.engine.scoring import labeled
@@ -17,6 +18,7 @@ from rayfed_ssl.engine.task_builder import default_views
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Encoder, Server
 from rayfed_ssl.methods import fedavg
+from rayfed_ssl.reports.embedding import extract_test_features
 from rayfed_ssl.trees import digest, to_numpy
 
 Tiny = Callable[..., Config]
@@ -251,13 +253,21 @@ def test_a_model_may_see_less_than_the_images_hold(open_tiny: Open):
     state = federation.init_server()
     assert federation.update_client(1, 0, federation.method.download(state, 0), None).metrics["loss"] > 0
     encoder = federation.method.encoders(state, {})["global"]
-    scores = federation.evaluate(encoder, "global", 2, True).metrics
+    scores, rows = federation.evaluate(encoder, "global", 2, True).metrics, np.arange(20)
+
+    def plain_features() -> tuple[list[float], float]:
+        config, task, dataset = federation.config, federation.task, federation.dataset
+        deviation = encoder_diagnostics(encoder, config, task, dataset)["diag_feature_std"]
+        return extract_test_features(federation, encoder, rows).tolist(), deviation
+
+    features = plain_features()
     train, test = (
         replace(part, images=part.images[:, :, 2:10, 2:10])
         for part in (federation.dataset.train, federation.dataset.test)
     )
     federation.dataset = replace(federation.dataset, train=train, test=test)
     assert federation.evaluate(encoder, "global", 2, True).metrics == scores
+    assert plain_features() == features
 
 
 def test_a_model_that_sees_more_than_the_images_hold_is_refused(open_tiny: Open):
