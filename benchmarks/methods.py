@@ -1,4 +1,4 @@
-"""Every method of the four papers in small, on real photographs: tables of accuracy, losses, bytes and seconds.
+"""Every method in small, on real photographs: tables of accuracy, losses, bytes and seconds.
 
     uv run python benchmarks/methods.py --data ../shared/data/cifar10 --out runs/methods [--tables all ...] [--seeds 0 1]
 
@@ -78,6 +78,9 @@ TABLES: dict[str, tuple[Rows, Mapping[str, Sequence[str]]]] = {
             "L-DAWA": ["ldawa"],
             "FedX": ["fedx"],
             "FedU2": ["fedu2"],
+            "FedAlignUniform": ["fedalignuniform"],
+            "SSD": ["ssd"],
+            "FedSC": ["fedsc"],
         },
         SPLITS,
     ),
