@@ -2,10 +2,14 @@
 
 import json
 import shutil
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
@@ -94,7 +98,7 @@ def test_the_table_is_written_in_the_papers_layout(made):
     assert "|  | IID | Non-IID |" in lines
     assert [line.split(" | ")[0] for line in lines if line.startswith(("| p", "| F"))] == ["| pooled", "| FedSimCLR"]
     assert any("order alone" in line for line in lines)
-    assert plain["command"] == f"rayfed-ssl reproduce {request.name} --size cpu --out {request.out} --seed 0 --seed 1"
+    assert plain["command"] == f"rayfed-ssl reproduce {request.name} --size cpu --seed 0 --seed 1 --out {request.out}"
     assert plain["agreement"]["cells"] == 3
 
 
@@ -240,6 +244,27 @@ def test_what_changes_bits_makes_another_run_and_what_does_not_makes_none(made):
     ]
     assert names[0] == names[1]
     assert len({name for (name,) in names}) == 3
+
+
+@pytest.mark.slow
+def test_the_death_of_ray_ends_the_command_with_one_line(tmp_path: Path, request: pytest.FixtureRequest):
+    arguments = [write(tmp_path), "rounds=1000", "--row", "FedSimCLR", "--jobs", "2", "--out", str(tmp_path / "out")]
+    program = [sys.executable, "-m", "tune.cli", "reproduce", *arguments]
+    process = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    request.addfinalizer(process.kill)
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "out").glob("runs/*/run.json")):
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    (raylet,) = (child for child in psutil.Process(process.pid).children(recursive=True) if child.name() == "raylet")
+    raylet.kill()
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 3, said
+    (error,) = (line for line in said.splitlines() if line.startswith("error: "))
+    assert error.startswith("error: Ray's raylet on this machine died")
+    assert "; resume with: rayfed-ssl reproduce " in error
+    assert "Traceback" not in said
 
 
 def test_a_table_is_there_even_if_its_figure_cannot_be_drawn(made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

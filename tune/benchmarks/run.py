@@ -1,8 +1,6 @@
 """`rayfed-ssl benchmark`: tune each system, then compare all of them."""
 
 import json
-import shlex
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,34 +11,23 @@ from tune.benchmarks.definition import BenchmarkFile, comparison_sweep, load_ben
 from tune.benchmarks.results import write_benchmark
 from tune.sweeps.definition.trial_configs import config_of
 from tune.sweeps.execution.directory import SweepDirectory
-from tune.sweeps.execution.runner import run_sweep, run_sweep_here
+from tune.sweeps.execution.request import Say, SweepRequest
 from tune.sweeps.results.summary import write_results
 from tune.sweeps.results.trial_results import best_of, read_results
 from tune.sweeps.search.check import check_sweep
 
-Say = Callable[[str], None]
-
 
 @dataclass(frozen=True)
-class BenchmarkRequest:
+class BenchmarkRequest(SweepRequest):
     """What a user asks for.
 
     Attributes:
-        name: A benchmark's name or file.
         seeds: How many seeds, or None for the file's number.
         systems: Run only these; None for all.
-        settings: Changes of all runs, "key=value".
-        jobs: Parallel runs; 1 runs them in this process, one after the other.
-        out: Where everything goes; None names a directory under ./runs.
     """
 
-    name: str
     seeds: int | None = None
     systems: tuple[str, ...] | None = None
-    settings: tuple[str, ...] = ()
-    jobs: int = 1
-    address: str | None = None
-    out: Path | None = None
 
     @property
     def directory(self) -> Path:
@@ -59,10 +46,7 @@ class BenchmarkRequest:
         """The command line that asks for it."""
         options = ["--seeds", str(self.seeds)] if self.seeds is not None else []
         options += [option for system in self.systems or () for option in ("--system", system)]
-        options += ["--out", str(self.out)] if self.out is not None else []
-        options += ["--jobs", str(self.jobs)] * (self.jobs > 1)
-        options += ["--address", self.address] if self.address is not None else []
-        return shlex.join(["rayfed-ssl", "benchmark", self.name, *options, *self.settings])
+        return self.command_line("benchmark", options)
 
 
 def run_benchmark(request: BenchmarkRequest, say: Say, on_ray_death: Say | None = None) -> BenchmarkResults:
@@ -142,12 +126,7 @@ class _Runner:
         if sweep.is_complete() and _is_written(sweep):
             return
         sweep.save()
-        request = self.request
-        if request.jobs > 1 or request.address is not None:
-            jobs, address = request.jobs, request.address
-            run_sweep(sweep, concurrency=jobs, address=address, say=self.say, on_ray_death=self.on_ray_death)
-        else:
-            run_sweep_here(sweep, self.say)
+        self.request.run(sweep, self.say, self.on_ray_death)
         write_results(sweep)
 
 

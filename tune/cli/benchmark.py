@@ -27,7 +27,7 @@ def benchmark(
     from tune.benchmarks.run import BenchmarkRequest, run_benchmark
 
     request = BenchmarkRequest(
-        name, seeds, tuple(system) if system else None, tuple(settings or ()), jobs, address, out
+        name, tuple(settings or ()), jobs, address, out, seeds=seeds, systems=tuple(system) if system else None
     )
     hint = f"finished rounds are kept; resume with: {request.command}"
 

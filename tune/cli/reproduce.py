@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tune.cli.errors import resumable
+from tune.cli.errors import exit_on_ray_death, resumable
 from tune.cli.options import Address, AsJson, Quiet
 from tune.terminal import print_table
 
@@ -29,14 +29,14 @@ def reproduce(
     from tune.reproductions.reproduce import reproduce as run_cells
 
     rows, columns = (tuple(names) if names else None for names in (row, column))
-    request = ReproductionRequest(
-        name, size, tuple(seed or (0,)), rows, columns, tuple(settings or ()), jobs, address, out
-    )
+    changes, seeds = tuple(settings or ()), tuple(seed or (0,))
+    request = ReproductionRequest(name, changes, jobs, address, out, size=size, seeds=seeds, rows=rows, columns=columns)
     if dry_run:
         print_table(*list_runs(request))
         return
-    with resumable(lambda: f"resume with: {request.command}"):
-        result = run_cells(request, lambda line: None if quiet else typer.echo(line, err=True))
+    hint = f"resume with: {request.command}"
+    with resumable(lambda: hint):
+        result = run_cells(request, lambda line: None if quiet else typer.echo(line, err=True), exit_on_ray_death(hint))
     print_result(result, request.directory, as_json)
     if result.failures:
         raise typer.Exit(1)

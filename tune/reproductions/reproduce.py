@@ -1,7 +1,5 @@
 """`rayfed-ssl reproduce`: a paper's table or figure as a sweep with a variant for each cell."""
 
-import shlex
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,34 +13,23 @@ from rayfed_ssl.reproductions.comparable import unlike
 from rayfed_ssl.reproductions.definition import Cell, Reproduction, load_reproduction
 from tune.reproductions.needed_data import absent, by_column, one_dataset
 from tune.sweeps.execution.directory import SweepDirectory
-from tune.sweeps.execution.runner import run_sweep, run_sweep_here
+from tune.sweeps.execution.request import Say, SweepRequest
 from tune.sweeps.search.search import Search, Trial
 from tune.terminal import print_json, print_table
 
-Say = Callable[[str], None]
-
 
 @dataclass(frozen=True)
-class ReproductionRequest:
+class ReproductionRequest(SweepRequest):
     """What a user asks for.
 
     Attributes:
-        name: A reproduction's name or file.
         rows: Only these, as `columns`; None for all.
-        settings: Changes of all cells, "key=value".
-        jobs: Parallel runs; 1 runs them in this process, one after the other.
-        out: Where everything goes; None names a directory under ./runs.
     """
 
-    name: str
     size: str = "cpu"
     seeds: tuple[int, ...] = (0,)
     rows: tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None
-    settings: tuple[str, ...] = ()
-    jobs: int = 1
-    address: str | None = None
-    out: Path | None = None
 
     @property
     def directory(self) -> Path:
@@ -50,21 +37,13 @@ class ReproductionRequest:
         return self.out or Path("runs") / f"{Path(self.name).stem}-{self.size}"
 
     @property
-    def on_tune(self) -> bool:
-        """Whether runs are trials on Ray Tune."""
-        return self.jobs > 1 or self.address is not None
-
-    @property
     def command(self) -> str:
         """The command line that asks for it."""
         options = ["--size", self.size]
-        options += ["--out", str(self.out)] * (self.out is not None)
         options += [option for seed in self.seeds for option in ("--seed", str(seed))] * (self.seeds != (0,))
         options += [option for row in self.rows or () for option in ("--row", row)]
         options += [option for column in self.columns or () for option in ("--column", column)]
-        options += ["--jobs", str(self.jobs)] * (self.jobs > 1)
-        options += ["--address", self.address] if self.address is not None else []
-        return shlex.join(["rayfed-ssl", "reproduce", self.name, *options, *self.settings])
+        return self.command_line("reproduce", options)
 
     def resolve(self) -> tuple[Reproduction, dict[str, str], SweepDirectory]:
         """Read the file and resolve all cells whose data are there.
@@ -107,7 +86,7 @@ def _variant(cell: Cell) -> dict[str, Any]:
     return variant if cell.then is None else variant | {"then": cell.then.model_dump(by_alias=True)}
 
 
-def reproduce(request: ReproductionRequest, say: Say) -> ReproductionResults:
+def reproduce(request: ReproductionRequest, say: Say, on_ray_death: Say | None = None) -> ReproductionResults:
     """Run what is missing, and write table, figure and `reproduction.json`; after Ctrl-C the same call resumes it."""
     reproduction, skipped, directory = request.resolve()
     _refuse_other(request, reproduction)
@@ -115,10 +94,7 @@ def reproduce(request: ReproductionRequest, say: Say) -> ReproductionResults:
         say(f"left out, {column}: {reason}")
     differing = unlike(request.name, reproduction, request.settings)
     directory.save()
-    if request.on_tune:
-        search = run_sweep(directory, concurrency=request.jobs, address=request.address, say=say)
-    else:
-        search = run_sweep_here(directory, say)
+    search = request.run(directory, say, on_ray_death)
     cells = [
         _result(cell, trial, directory.runs, reproduction.file.unit, differing.get((cell.row, cell.column)))
         for cell, trial in zip(reproduction.cells, search.trials, strict=True)
