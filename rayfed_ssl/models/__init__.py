@@ -40,6 +40,7 @@ def _resnet(depth: Depth, feature_dim: int) -> EncoderInfo:
 
 ENCODERS: Mapping[str, EncoderInfo] = {
     "cnn": EncoderInfo("four convolutions, made for CPUs", 256, encoders.cnn),
+    "resnet8": EncoderInfo("ResNet of three blocks, made for CPUs", 256, encoders.resnet8),
     "resnet18": _resnet(18, 512),
     "resnet34": _resnet(34, 512),
     "resnet50": _resnet(50, 2048),

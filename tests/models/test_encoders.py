@@ -52,6 +52,11 @@ def test_every_encoder_learns_from_small_images(name: str, channels: int, size: 
         ("vgg9", 32, 3_491_530 - 5_130),
         ("alexnet", 32, 2_472_266 - 2_570),
         ("cnn", 32, 4 * 4 * 3 * 32 + 9 * (32 * 64 + 64 * 128 + 128 * 256) + 2 * (32 + 64 + 128 + 256)),
+        (
+            "resnet8",
+            32,
+            4 * 4 * 3 * 32 + 2 * 32 + sum(9 * (w * w // 2 + w * w) + w * w // 2 + 6 * w for w in (64, 128, 256)),
+        ),
     ],
 )
 def test_parameters_are_as_many_as_the_source_has(name: str, size: int, count: int) -> None:
@@ -59,9 +64,10 @@ def test_parameters_are_as_many_as_the_source_has(name: str, size: int, count: i
         assert parameters(build_encoder(name, channels=3, size=size)) == count
 
 
+@pytest.mark.parametrize("name", ["cnn", "resnet8"])
 @pytest.mark.parametrize(("size", "side"), [(8, 8), (15, 15), (16, 8), (32, 16)])
-def test_cnn_halves_the_resolution_at_once_from_16_pixels_on(size: int, side: int) -> None:
-    encoder = build_encoder("cnn", channels=1, size=size)
+def test_small_encoders_halve_the_resolution_at_once_from_16_pixels_on(name: str, size: int, side: int) -> None:
+    encoder = build_encoder(name, channels=1, size=size)
     assert encoder.get_submodule("conv1")(torch.zeros(1, 1, size, size)).shape == (1, 32, side, side)
 
 
@@ -147,7 +153,7 @@ def test_cnn5_has_five_convolutions_and_no_linear_layer() -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("resnet81", {}, "unknown encoder 'resnet81': did you mean 'resnet18'"),
+        ("resnet19", {}, "unknown encoder 'resnet19': did you mean 'resnet18'"),
         ("transformer-xl", {}, "choose from alexnet, cnn, cnn5, resnet18"),
         ("cnn", {"stem": "cifar"}, "only ResNets have two"),
         *((name, {"size": 7}, f"encoder {name} needs 8 pixels a side, got 7: enlarge") for name in ENCODERS),

@@ -55,7 +55,7 @@ def test_what_has_not_moved_has_no_divergence():
 
 
 @pytest.mark.parametrize(
-    ("encoder", "number"), [("cnn", 4), ("cnn5", 5), ("vgg9", 6), ("alexnet", 5), ("resnet18", 17)]
+    ("encoder", "number"), [("cnn", 4), ("cnn5", 5), ("vgg9", 6), ("alexnet", 5), ("resnet18", 17), ("resnet8", 7)]
 )
 def test_convolutions_of_an_encoder_are_found_without_shortcuts(encoder: str, number: int):
     with torch.device("meta"):
