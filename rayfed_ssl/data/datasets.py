@@ -212,6 +212,7 @@ def _find_folder(path: Path, download: bool) -> Source:
             f"no pictures in class directories of {root} ({', '.join(PICTURE_SUFFIXES)}): set data.path to a directory "
             "with train/<class>/ and test/<class>/, or with <class>/"
         )
+    _check_nesting(root, classes, [file.parent for _, file in train])
     test: list[tuple[str, Path]] = []
     for name in _TEST_NAMES if root != path else ():
         samples = by_class(path / name)
@@ -229,6 +230,16 @@ def _find_folder(path: Path, download: bool) -> Source:
 
     files = tuple(file for _, file in train + test)
     return Source(files, lambda: (split(train), split(test) if test else None, classes), has_test=bool(test))
+
+
+def _check_nesting(root: Path, classes: Sequence[str], parents: Sequence[Path]) -> None:
+    """Refuse a directory that holds nothing but the directory with the classes, which would be one class itself."""
+    inner = Path(os.path.commonpath(parents))
+    if len(classes) == 1 and inner not in parents:
+        raise ValueError(
+            f"all pictures of {root} lie in {inner.relative_to(root)}, which has directories of its own, so that there would "
+            f"be one class: did you mean data.path={inner}?"
+        )
 
 
 def _vision(

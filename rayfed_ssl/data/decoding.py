@@ -27,6 +27,9 @@ Picture = np.ndarray | bytes | Path
 
 OnBad = Literal["error", "skip"]
 
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+"""What pictures are opened as: of other kinds, Pillow would start Ghostscript for one."""
+
 _WINDOW = 256
 _GRAY_MODES = ("1", "L", "LA")
 _NO_PIXELS = np.empty((0, 1, 1, 1), np.uint8)
@@ -118,7 +121,7 @@ def to_pixels(picture: Picture, *, size: int | None, channels: int) -> np.ndarra
     """Turn one picture into uint8 [C, H, W].
 
     With a size, the largest centered square is resized with PIL's antialiased bilinear filter. Palettes become colors and
-    transparency is dropped. An EXIF rotation is not applied, as in torchvision's ImageFolder.
+    transparency is dropped. An encoded picture is turned as its EXIF orientation says.
     """
     if isinstance(picture, np.ndarray):
         if len(picture) == channels and (size is None or picture.shape[1:] == (size, size)):
@@ -127,6 +130,8 @@ def to_pixels(picture: Picture, *, size: int | None, channels: int) -> np.ndarra
     else:
         image = _open(picture)
     with image:
+        if not isinstance(picture, np.ndarray):
+            ImageOps.exif_transpose(image, in_place=True)
         converted = _in_channels(image, channels)
         if size is not None:
             converted = ImageOps.fit(converted, (size, size), Image.Resampling.BILINEAR)
@@ -150,7 +155,7 @@ def _is_gray(picture: Picture) -> bool:
 
 
 def _open(picture: bytes | Path) -> Image.Image:
-    return Image.open(BytesIO(picture) if isinstance(picture, bytes) else picture)
+    return Image.open(BytesIO(picture) if isinstance(picture, bytes) else picture, formats=FORMATS)
 
 
 def _in_channels(image: Image.Image, channels: int) -> Image.Image:
@@ -170,7 +175,8 @@ def _decoded(item: tuple[str, Picture], *, size: int | None, channels: int) -> n
     try:
         return to_pixels(picture, size=size, channels=channels)
     except Exception as error:  # PIL's plug-ins raise whatever their parsers meet, as SyntaxError or struct.error
-        return f"{name} ({'not a picture' if isinstance(error, UnidentifiedImageError) else error})"
+        other_kind = f"not a picture of the kinds {', '.join(FORMATS)}"
+        return f"{name} ({other_kind if isinstance(error, UnidentifiedImageError) else error})"
 
 
 def _side(shape: tuple[int, ...]) -> str:

@@ -154,6 +154,12 @@ class Federation:
         """Count the public samples."""
         return 0 if self.public is None else len(self.public.rows)
 
+    @property
+    def num_left_out(self) -> int:
+        """Count the training samples that neither a client nor the public set has."""
+        public = self.num_public if self.public is not None and self.public.images is self.dataset.train else 0
+        return len(self.dataset.train) - public - sum(map(len, self.shards.values()))
+
     def cohort(self, round: int) -> tuple[int, ...]:
         """Draw the fraction C of the clients that takes part in a round, at least one; the method has no say in it."""
         count = max(1, int(self.config.clients.fraction * len(self.client_ids) + 0.5))

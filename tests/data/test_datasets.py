@@ -334,3 +334,17 @@ def test_a_cache_that_cannot_be_written_is_named_with_what_to_do(tmp_path):
         ValueError, match=r"decoded data cannot be kept in .*file.* name another directory in XDG_CACHE_HOME"
     ):
         open_dataset("digits", cache=tmp_path / "file" / "stores")
+
+
+@pytest.mark.parametrize("depth", ["photos", "photos/raw"])
+def test_a_directory_around_the_one_with_the_classes_asks_for_that_one(depth, tmp_path, opened):
+    write_folder(tmp_path, [f"{depth}/{name}/{i}.png" for name in ("cat", "dog") for i in range(4)])
+    with pytest.raises(ValueError, match=rf"did you mean data\.path={re.escape(str(tmp_path / depth))}\?"):
+        opened("folder", path=tmp_path)
+    assert opened("folder", path=tmp_path / depth).train.classes == ("cat", "dog")
+
+
+@pytest.mark.parametrize("layout", ["photos/{}.png", "photos/images/{}.png"])
+def test_one_class_is_a_dataset(layout, tmp_path, opened):
+    write_folder(tmp_path, [layout.format(i) for i in range(5)])
+    assert opened("folder", path=tmp_path).train.classes == ("photos",)

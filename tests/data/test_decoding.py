@@ -1,3 +1,4 @@
+import io
 import json
 import re
 from pathlib import Path
@@ -164,6 +165,38 @@ def test_palettes_transparency_and_cmyk_become_colors(tmp_path, opened):
     dataset = opened("folder", path=tmp_path, test_fraction=0.2)
     for picture in np.concatenate([dataset.train.images, dataset.test.images]):
         assert np.array_equal(picture, color.transpose(2, 0, 1))
+
+
+def exif(orientation):
+    tags = Image.Exif()
+    tags[0x0112] = orientation
+    return tags
+
+
+def test_pictures_are_turned_as_their_exif_orientation_says(tmp_path, opened):
+    upright = pictures(1, 4, 6, 3)[0]
+    turned = {1: upright, 3: upright[::-1, ::-1], 6: np.rot90(upright, 1), 8: np.rot90(upright, -1)}
+    for orientation, stored in turned.items():
+        file = tmp_path / "a" / f"{orientation}.png"
+        file.parent.mkdir(exist_ok=True)
+        Image.fromarray(np.ascontiguousarray(stored)).save(file, exif=exif(orientation))
+    dataset = opened("folder", path=tmp_path, test_fraction=0.25)
+    for picture in np.concatenate([dataset.train.images, dataset.test.images]):
+        assert np.array_equal(picture, upright.transpose(2, 0, 1))
+
+
+def test_a_file_of_another_kind_is_named_and_starts_no_program(tmp_path, opened, monkeypatch):
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *_, **__: pytest.fail("Ghostscript was started"))
+    write_folder(tmp_path, [f"a/{i}.png" for i in range(4)])
+    postscript = io.BytesIO()
+    Image.fromarray(pictures(1, 7, 6, 3)[0]).save(postscript, "EPS")
+    for name in ("x.png", "y.png"):
+        save(tmp_path / "a" / name, postscript.getvalue())
+    kinds = "JPEG, PNG, WEBP, BMP, GIF, TIFF, PPM"
+    with pytest.raises(
+        ValueError, match=rf"unreadable: \S+[xy]\.png \(not a picture of the kinds {kinds}\).*data\.on_bad=skip"
+    ):
+        opened("folder", path=tmp_path)
 
 
 @pytest.fixture

@@ -131,6 +131,17 @@ def test_partition_prints_and_draws_samples_by_client_and_class(cli: Cli, recipe
         assert sum(count != "0" for count in counts) == int(classes)
 
 
+def test_samples_that_no_client_gets_are_counted(cli: Cli, recipes: Recipes, tmp_path: Path):
+    words = (recipes["local"], "rounds=1", "training.epochs=1")
+    table = cli("partition", *words, "--out", tmp_path / "shards.png").stdout
+    held = sum(int(line.split()[1]) for line in table.splitlines() if line[:1].isdigit())
+    assert held < 150
+    assert f"\nleft out: {150 - held} of 150 training samples\n" in table
+    head = cli("run", *words, "--out", tmp_path / "run").stderr
+    assert f" samples, {150 - held} left out\n" in head
+    assert "left out" not in cli("partition", *words, "partition=iid", "--out", tmp_path / "iid.png").stdout
+
+
 LISTS = {
     "methods": METHODS,
     "objectives": OBJECTIVES,

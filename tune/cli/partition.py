@@ -32,6 +32,8 @@ def partition(
         cells = (client_id, len(samples), np.count_nonzero(counts), *(counts if columns else ()))
         rows.append([str(cell) for cell in cells])
     print_table(("client", "samples", "classes", *columns), rows)
+    if left_out := federation.num_left_out:
+        typer.echo(f"left out: {left_out:,} of {len(labels):,} training samples")
     typer.echo(f"skew: {federation.skew.text}")
     if federation.num_public:
         typer.echo(f"public: {federation.num_public:,} samples from {federation.config.public}")

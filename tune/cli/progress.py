@@ -76,7 +76,8 @@ class RunProgress(Observer):
         models = ", ".join(dict.fromkeys((task.encoder, *task.client_encoders)))
         public = f", {federation.num_public:,} public samples" if federation.num_public else ""
         self._print(f"{config.system} on {federation.dataset.name}, seed {config.seed} -> {directory}", style="bold")
-        self._print(f"  {len(sizes)} clients with {min(sizes):,} to {max(sizes):,} samples{public}")
+        left_out = f", {federation.num_left_out:,} left out" if federation.num_left_out else ""
+        self._print(f"  {len(sizes)} clients with {min(sizes):,} to {max(sizes):,} samples{public}{left_out}")
         self._print(f"  {partition_text(config)}: {federation.skew.text}")
         self._print(
             f"  {models} at {task.size}x{task.size}, {task.device} {task.precision.dtype}, {config.rounds} rounds of "
