@@ -237,8 +237,8 @@ def _check_nesting(root: Path, classes: Sequence[str], parents: Sequence[Path]) 
     inner = Path(os.path.commonpath(parents))
     if len(classes) == 1 and inner not in parents:
         raise ValueError(
-            f"all pictures of {root} lie in {inner.relative_to(root)}, which has directories of its own, so that there would "
-            f"be one class: did you mean data.path={inner}?"
+            f"all pictures of {root} lie in directories of {inner.relative_to(root)}, and would be one class: did you mean "
+            f"data.path={inner}?"
         )
 
 
