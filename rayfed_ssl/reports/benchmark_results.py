@@ -1,19 +1,16 @@
-"""A benchmark's table: means over seeds, paired differences from the baseline, ranks, costs and figures."""
+"""A benchmark's table: means over seeds, paired differences from the baseline, ranks and costs."""
 
 from collections.abc import Sequence
-from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from rayfed_ssl.config.strict import StrictModel
-from rayfed_ssl.formats import MeanStd, duration, size
+from rayfed_ssl.formats import MeanStd
 
 CONFIDENCE = 0.95
 
-FIGURES = {"accuracy-over-bytes": "Accuracy over bytes", "knn-over-rounds": "kNN over rounds"}
-"""Titles of the figures by their files' names."""
+RANDOM = "Random encoder"
+"""The row of what the baseline's runs start from."""
 
 
 class RunEntry(StrictModel):
@@ -22,8 +19,8 @@ class RunEntry(StrictModel):
     Attributes:
         run: Its directory, from the benchmark's.
         scores: In [0, 1], by name.
-        rounds: After which kNN was scored.
-        knn: kNN accuracies in [0, 1] after these rounds.
+        epochs: Local epochs after which kNN was scored, 0 for the start.
+        knn: kNN accuracies in [0, 1] after these epochs.
     """
 
     seed: int
@@ -32,7 +29,7 @@ class RunEntry(StrictModel):
     bytes: int
     seconds: float
     state_sha256: str | None
-    rounds: list[int]
+    epochs: list[int]
     knn: list[float]
 
 
@@ -82,11 +79,20 @@ class Row(StrictModel):
         values = [run.scores[score] for run in self.runs if score in run.scores]
         return MeanStd.of(values) if values else None
 
+    def knn_curve(self) -> dict[int, float]:
+        """Average the kNN accuracies in [0, 1] over seeds by local epochs."""
+        values: dict[int, list[float]] = {}
+        for run in self.runs:
+            for epochs, knn in zip(run.epochs, run.knn, strict=True):
+                values.setdefault(epochs, []).append(knn)
+        return {epochs: fmean(values[epochs]) for epochs in sorted(values)}
+
 
 class BenchmarkResults(StrictModel):
     """`benchmark.json`.
 
     Attributes:
+        commands: What makes a system's rows, by system.
         chosen: What the searches chose, by system and key.
         failures: Why runs failed, by system and split.
     """
@@ -96,6 +102,7 @@ class BenchmarkResults(StrictModel):
     score: str
     baseline: str
     notes: list[str]
+    commands: dict[str, str]
     chosen: dict[str, dict[str, Any]]
     rows: list[Row]
     failures: dict[str, str]
@@ -108,8 +115,8 @@ class BenchmarkResults(StrictModel):
             f"{self.score} (%)",
             f"minus {self.baseline} [95 %]",
             "kNN (%)",
-            "bytes",
-            "time",
+            "MB",
+            "seconds",
             "seeds",
         ]
         rows = sorted((row for row in self.rows if row.split == split), key=lambda row: (row.rank or 10**6, row.system))
@@ -123,10 +130,27 @@ class BenchmarkResults(StrictModel):
             "-" if score is None else score.text(symbol=False),
             "-" if row.difference is None else row.difference.text,
             "-" if knn is None else knn.text(symbol=False),
-            size(fmean(run.bytes for run in row.runs)) if row.runs else "-",
-            duration(fmean(run.seconds for run in row.runs)) if row.runs else "-",
+            f"{fmean(run.bytes for run in row.runs) / 1e6:.2f}" if row.runs else "-",
+            f"{fmean(run.seconds for run in row.runs):.0f}" if row.runs else "-",
             str(len(row.runs)),
         ]
+
+    def spread(self, split: str) -> str:
+        """Compare the spread between systems with that between the seeds of a system, for the score and kNN."""
+        parts = []
+        for score in dict.fromkeys((self.score, "knn")):
+            means = [row.mean(score) for row in self.rows if row.split == split and row.system != RANDOM]
+            between = [mean.mean for mean in means if mean is not None]
+            within = [mean.std**2 for mean in means if mean is not None and mean.std is not None]
+            if len(between) > 1:
+                seeds = f"{100 * fmean(within) ** 0.5:.2f} between seeds" if within else "one seed of each"
+                parts.append(f"{score} {100 * stdev(between):.2f} between systems, {seeds}")
+        if not parts:
+            return ""
+        return (
+            f"Standard deviation in points: {'; '.join(parts)} (between systems: of their means; between seeds: root of the "
+            "systems' mean variance; without the random encoder)."
+        )
 
     @property
     def splits(self) -> list[str]:
@@ -139,11 +163,13 @@ class BenchmarkResults(StrictModel):
         text += [f"- Failed, {name}: {why}" for name, why in self.failures.items()] + [""] * bool(self.failures)
         for split in self.splits:
             head, lines = self.table(split)
-            text += [f"## {split}", "", *_markdown(head, lines), ""]
+            text += [f"## {split}", "", *_markdown(head, lines), "", self.spread(split), ""]
         settings = [
             [name, ", ".join(f"{key}={value}" for key, value in point.items())] for name, point in self.chosen.items()
         ]
         text += ["## What the searches chose", "", *_markdown(["system", "settings"], settings), ""]
+        commands = [[name, f"`{command}`"] for name, command in self.commands.items()]
+        text += ["## What makes each row", "", *_markdown(["system", "command"], commands), ""]
         digests = [
             [row.split, row.system, str(run.seed), run.run, run.state_sha256 or "-"]
             for row in self.rows
@@ -175,40 +201,3 @@ def compared(rows: Sequence[Row], baseline: str, score: str) -> list[Row]:
             difference = Difference.of(pairs) if pairs and row.system != baseline else None
             compared.append(row.model_copy(update={"difference": difference, "rank": ranks.get(row.system)}))
     return compared
-
-
-def draw_benchmark(results: BenchmarkResults, directory: Path) -> None:
-    """Draw accuracy over bytes and kNN over rounds, a panel for each split, as PNG and SVG."""
-    for name, draw in zip(FIGURES, (_draw_bytes, _draw_curves), strict=True):
-        figure = Figure(figsize=(6.4 * len(results.splits), 5), layout="constrained")
-        panels = figure.subplots(1, len(results.splits), squeeze=False)[0]
-        for axes, split in zip(panels, results.splits, strict=True):
-            draw(axes, results, split)
-            axes.set_title(split)
-            axes.grid(alpha=0.3)
-        for suffix in ("png", "svg"):
-            figure.savefig(directory / f"{name}.{suffix}", dpi=144)
-
-
-def _draw_bytes(axes: Any, results: BenchmarkResults, split: str) -> None:
-    for row in results.rows:
-        mean = row.mean(results.score)
-        if row.split == split and mean is not None:
-            bytes = fmean(run.bytes for run in row.runs) / 1e6
-            axes.errorbar(bytes, 100 * mean.mean, yerr=100 * (mean.std or 0), marker="o", color="tab:blue", capsize=2)
-            axes.annotate(row.system, (bytes, 100 * mean.mean), xytext=(5, 3), textcoords="offset points", fontsize=7)
-    axes.set_xscale("symlog", linthresh=1)
-    axes.set(xlabel="MB moved in all", ylabel=f"{results.score} (%)")
-
-
-def _draw_curves(axes: Any, results: BenchmarkResults, split: str) -> None:
-    for row in results.rows:
-        rounds: dict[int, list[float]] = {}
-        for run in row.runs:
-            for round, knn in zip(run.rounds, run.knn, strict=True):
-                rounds.setdefault(round, []).append(100 * knn)
-        if row.split == split and len(rounds) > 1:
-            axes.plot(list(rounds), [fmean(values) for values in rounds.values()], label=row.system, linewidth=1)
-    axes.set(xlabel="round", ylabel="kNN (%)")
-    if axes.lines:
-        axes.legend(fontsize=6, ncols=2)

@@ -1,6 +1,7 @@
 """A benchmark in small: two systems are tuned, compared on two splits and two seeds, stopped and resumed."""
 
 import json
+import shlex
 import shutil
 from dataclasses import replace
 from functools import reduce
@@ -107,6 +108,64 @@ def test_the_random_encoder_is_what_the_baseline_starts_from(made: tuple[Benchma
             assert run.bytes == 0
 
 
+def test_a_row_has_the_command_that_makes_it(made: tuple[BenchmarkRequest, BenchmarkResults], cli: Cli) -> None:
+    _, results = made
+    assert set(results.commands) == {"FedSimCLR", "Random encoder", "FedProx", "alone"}
+    assert results.commands["Random encoder"] == results.commands["FedSimCLR"]
+    words = shlex.split(results.commands["alone"])
+    assert words[:2] == ["rayfed-ssl", "benchmark"]
+    again = cli(*words[1:], "--json")
+    assert again.exit_code == 0, again.output
+    now = BenchmarkResults.model_validate_json(again.stdout)
+    assert [row for row in now.rows if row.system == "alone"] == [row for row in results.rows if row.system == "alone"]
+
+
+def test_curves_begin_at_the_start(made: tuple[BenchmarkRequest, BenchmarkResults]) -> None:
+    request, results = made
+    for row in (row for row in results.rows if row.system == "alone"):
+        starts = [RunRecord.open(request.directory / run.run).manifest.starts["cnn"]["knn"] for run in row.runs]
+        assert list(row.knn_curve()) == [0, 1, 2]
+        assert row.knn_curve()[0] == fmean(starts)
+
+
+def entry(seed: int, linear: float, knn: float = 0.5) -> RunEntry:
+    scores = {"linear": linear, "knn": knn}
+    costs: dict[str, Any] = {"bytes": 1_500_000, "seconds": 12.0, "state_sha256": None, "epochs": [], "knn": []}
+    return RunEntry.model_validate({"seed": seed, "run": "r", "scores": scores} | costs)
+
+
+def fabricated(rows: list[Row]) -> BenchmarkResults:
+    texts = {"title": "T", "command": "c", "score": "linear", "baseline": "A"}
+    return BenchmarkResults(**texts, notes=[], commands={}, chosen={}, rows=rows, failures={})
+
+
+def test_the_spread_between_systems_stands_beside_that_between_seeds() -> None:
+    rows = [
+        Row(split="IID", system="A", runs=[entry(0, 0.50), entry(1, 0.52)]),
+        Row(split="IID", system="B", runs=[entry(0, 0.60), entry(1, 0.64)]),
+        Row(split="IID", system="Random encoder", runs=[entry(0, 0.10), entry(1, 0.10)]),
+        Row(split="other", system="A", runs=[entry(0, 0.50)]),
+        Row(split="other", system="B", runs=[entry(0, 0.60)]),
+        Row(split="alone", system="A", runs=[entry(0, 0.50)]),
+    ]
+    results = fabricated(rows)
+    between = 100 * stdev([0.51, 0.62])
+    within = 100 * ((stdev([0.50, 0.52]) ** 2 + stdev([0.60, 0.64]) ** 2) / 2) ** 0.5
+    assert f"linear {between:.2f} between systems, {within:.2f} between seeds; knn 0.00" in results.spread("IID")
+    assert "linear 7.07 between systems, one seed of each" in results.spread("other")
+    assert results.spread("alone") == ""
+    assert results.spread("IID") in results.markdown()
+
+
+def test_a_table_has_both_scores_megabytes_and_seconds() -> None:
+    rows = compared([Row(split="IID", system="A", runs=[entry(0, 0.5, 0.4), entry(1, 0.6, 0.5)])], "A", "linear")
+    head, (line,) = fabricated(rows).table("IID")
+    cells = dict(zip(head, line, strict=True))
+    assert cells["linear (%)"] == "55.00 ± 7.07"
+    assert cells["kNN (%)"] == "45.00 ± 7.07"
+    assert (cells["rank"], cells["MB"], cells["seconds"], cells["seeds"]) == ("1", "1.50", "12", "2")
+
+
 def test_one_seed_has_no_interval() -> None:
     assert Difference.of([(0.5, 0.4)]).text == "+10.00"
 
@@ -135,7 +194,7 @@ def test_the_report_shows_it(made: tuple[BenchmarkRequest, BenchmarkResults], tm
     means = [mean for row in made[1].rows if (mean := row.mean("linear")) is not None]
     assert len(means) == 8
     assert all(mean.text(symbol=False) in page for mean in means)
-    assert "kNN over rounds" in page
+    assert "kNN over local epochs, skewed" in page
 
 
 def test_a_part_adds_to_what_is_there(made: tuple[BenchmarkRequest, BenchmarkResults]) -> None:
@@ -151,7 +210,7 @@ def test_a_missing_run_costs_its_seed_alone(made: tuple[BenchmarkRequest, Benchm
     shutil.copytree(request.directory, out)
     (lost,) = [row.runs[1].run for row in results.rows if (row.split, row.system) == ("IID", "alone")]
     shutil.rmtree(out / lost)
-    rows = write_benchmark(out, load_benchmark(request.name), "again").rows
+    rows = write_benchmark(out, load_benchmark(request.name), "again", request.command_of).rows
     (row,) = [row for row in rows if (row.split, row.system) == ("IID", "alone")]
     assert [run.seed for run in row.runs] == [0]
     assert row.difference is not None
@@ -159,12 +218,8 @@ def test_a_missing_run_costs_its_seed_alone(made: tuple[BenchmarkRequest, Benchm
 
 
 def test_equal_means_share_a_rank() -> None:
-    entry = {"seed": 0, "run": "r", "bytes": 0, "seconds": 0.0, "state_sha256": None, "rounds": [], "knn": []}
     scores = {"A": 0.5, "B": 0.5, "C": 0.4}
-    rows = [
-        Row(split="IID", system=name, runs=[RunEntry.model_validate(entry | {"scores": {"linear": score}})])
-        for name, score in scores.items()
-    ]
+    rows = [Row(split="IID", system=name, runs=[entry(0, score)]) for name, score in scores.items()]
     assert [row.rank for row in compared(rows, "A", "linear")] == [1, 1, 3]
 
 

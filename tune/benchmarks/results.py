@@ -1,22 +1,30 @@
 """Collecting a benchmark's results from all runs that are in its directory."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.benchmark_results import BenchmarkResults, Row, RunEntry, compared, draw_benchmark
+from rayfed_ssl.reports.benchmark_figures import draw_benchmark
+from rayfed_ssl.reports.benchmark_results import RANDOM, BenchmarkResults, Row, RunEntry, compared
 from rayfed_ssl.reports.summary import Summary, summarize
 from rayfed_ssl.storage.filesystem import write_atomically
 from tune.benchmarks.definition import BenchmarkFile, slug
 from tune.sweeps.execution.directory import SweepDirectory
 from tune.sweeps.results.trial_results import best_of, read_results
 
-RANDOM = "Random encoder"
 
+def write_benchmark(
+    directory: Path, file: BenchmarkFile, command: str, command_of: Callable[[str, int], str]
+) -> BenchmarkResults:
+    """Write benchmark.json, benchmark.md and figures from the runs that have ended, whichever command ran them.
 
-def write_benchmark(directory: Path, file: BenchmarkFile, command: str) -> BenchmarkResults:
-    """Write benchmark.json, benchmark.md and figures from the runs that have ended, whichever command ran them."""
+    Args:
+        directory: The benchmark's.
+        file: Its definition.
+        command: What was asked for.
+        command_of: Gives the command that runs a system with a number of seeds.
+    """
     failures: dict[str, str] = {}
     rows = list(_rows(directory, file, failures))
     results = BenchmarkResults(
@@ -25,6 +33,7 @@ def write_benchmark(directory: Path, file: BenchmarkFile, command: str) -> Bench
         score=file.score,
         baseline=file.baseline,
         notes=list(file.notes),
+        commands=_commands(rows, file, command_of),
         chosen=_chosen(directory, file, failures),
         rows=compared(rows, file.baseline, file.score),
         failures=failures,
@@ -33,6 +42,16 @@ def write_benchmark(directory: Path, file: BenchmarkFile, command: str) -> Bench
     write_atomically(directory / "benchmark.md", results.markdown().encode())
     draw_benchmark(results, directory)
     return results
+
+
+def _commands(rows: list[Row], file: BenchmarkFile, command_of: Callable[[str, int], str]) -> dict[str, str]:
+    """Write the command that makes each row, the baseline's for what its runs start from."""
+    seeds: dict[str, int] = {}
+    for row in rows:
+        seeds[row.system] = max([seeds.get(row.system, 1), *(run.seed + 1 for run in row.runs)])
+    return {
+        system: command_of(file.baseline if system == RANDOM else system, number) for system, number in seeds.items()
+    }
 
 
 def _sweeps(directory: Path, file: BenchmarkFile) -> Iterator[tuple[str, SweepDirectory]]:
@@ -75,6 +94,7 @@ def _ended(run: Path) -> Summary | None:
 
 
 def _entry(run: Summary, directory: Path) -> RunEntry:
+    start = [knn for knn in [run.start("knn")] if knn is not None]
     return RunEntry(
         seed=run.config.seed,
         run=str(run.directory.relative_to(directory.resolve())),
@@ -82,15 +102,15 @@ def _entry(run: Summary, directory: Path) -> RunEntry:
         bytes=run.bytes_up + run.bytes_down,
         seconds=run.seconds,
         state_sha256=run.state_sha256,
-        rounds=[point.round for point in run.curve],
-        knn=[point.knn for point in run.curve],
+        epochs=[0] * len(start) + [point.round * run.config.epochs for point in run.curve],
+        knn=[*start, *(point.knn for point in run.curve)],
     )
 
 
 def _start(run: Summary, directory: Path) -> RunEntry:
     """Describe what a run starts from as a run that did nothing."""
     scores = {name: score for name in _names(run) if (score := run.start(name)) is not None}
-    changes = {"scores": scores, "bytes": 0, "seconds": 0.0, "state_sha256": None, "rounds": [], "knn": []}
+    changes = {"scores": scores, "bytes": 0, "seconds": 0.0, "state_sha256": None, "epochs": [], "knn": []}
     return _entry(run, directory).model_copy(update=changes)
 
 

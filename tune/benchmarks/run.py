@@ -1,7 +1,7 @@
 """`rayfed-ssl benchmark`: tune each system, then compare all of them."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,10 @@ class BenchmarkRequest(SweepRequest):
                 raise ConfigError(f"{self.name} has no system {name!r}{nearest(name, file.systems)}")
         return tuple(name for name in file.systems if self.systems is None or name in self.systems)
 
+    def command_of(self, system: str, seeds: int) -> str:
+        """The command line that asks for one system."""
+        return replace(self, systems=(system,), seeds=seeds).command
+
     @property
     def command(self) -> str:
         """The command line that asks for it."""
@@ -62,7 +66,7 @@ def run_benchmark(request: BenchmarkRequest, say: Say, on_ray_death: Say | None 
         runner.check(name)
     for name in names:
         runner.compare(name, runner.search(name) if file.systems[name].tune else {})
-    return write_benchmark(request.directory, file, request.command)
+    return write_benchmark(request.directory, file, request.command, request.command_of)
 
 
 @dataclass

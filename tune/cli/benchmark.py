@@ -41,6 +41,7 @@ def benchmark(
         for split in results.splits:
             typer.echo(split)
             print_table(*results.table(split))
+            typer.echo(results.spread(split))
         for file in ("benchmark.json", "benchmark.md"):
             typer.echo(f"record: {request.directory / file}")
         typer.echo(f"figure: {request.directory / 'accuracy-over-bytes.png'}")

@@ -1,7 +1,10 @@
-"""A benchmark's tables, figures and what its searches chose, from `benchmark.json`."""
+"""A benchmark's tables, figures, commands and what its searches chose, from `benchmark.json`."""
 
-from rayfed_ssl.reports.benchmark_results import FIGURES, BenchmarkResults
-from rayfed_ssl.reports.html.figure import FigureWriter
+from functools import partial
+
+from rayfed_ssl.reports.benchmark_figures import FIGURES, benchmark_figure
+from rayfed_ssl.reports.benchmark_results import BenchmarkResults
+from rayfed_ssl.reports.html.figure import FigureWriter, Plot
 from rayfed_ssl.reports.html.page import PageSection
 from rayfed_ssl.reports.html.sources import ReportedBenchmark
 from rayfed_ssl.reports.html.tables import MISSING, PageCell, PageTable, yaml_text
@@ -10,12 +13,15 @@ from rayfed_ssl.reports.html.tables import MISSING, PageCell, PageTable, yaml_te
 def benchmark_section(benchmark: ReportedBenchmark, writer: FigureWriter, command: str, key: str) -> PageSection:
     """Make the section of a benchmark."""
     results = benchmark.results
-    origin = f"{results.command} · {command}"
-    alt = "The numbers are in the tables of this section."
-    figures = [
-        writer.embed(path, title, f"{title}. {alt}", origin)
+    plots = [
+        Plot(
+            f"{name}-{split}",
+            f"{title}, {split}",
+            f"{title}, {split}. The numbers are in the tables of this section.",
+            partial(benchmark_figure, results, name, [split]),
+        )
+        for split in results.splits
         for name, title in FIGURES.items()
-        if (path := benchmark.directory / f"{name}.svg").is_file()
     ]
     chosen = [
         [name, yaml_text([f"{key}={value}" for key, value in point.items()])] for name, point in results.chosen.items()
@@ -25,14 +31,16 @@ def benchmark_section(benchmark: ReportedBenchmark, writer: FigureWriter, comman
         for row in results.rows
         for run in row.runs
     ]
+    spreads = [f"{split}: {spread}" for split in results.splits if (spread := results.spread(split))]
     return PageSection(
         key,
         f"Benchmark: {results.title}",
-        text=(*results.notes, *(f"Failed, {name}: {why}" for name, why in results.failures.items())),
-        figures=tuple(figures),
+        text=(*results.notes, *(f"Failed, {name}: {why}" for name, why in results.failures.items()), *spreads),
+        figures=tuple(writer.render(plot, key, f"{results.command} · {command}") for plot in plots),
         tables=tuple(_table(results, split) for split in results.splits),
         folded=(
             PageTable.of("What the searches chose", ["system", "settings"], chosen),
+            PageTable.of("What makes each row", ["system", "command"], list(map(list, results.commands.items()))),
             PageTable.of("Runs", ["split", "system", "seed", "run", "state_sha256"], runs),
         ),
     )
