@@ -47,7 +47,7 @@ class DataEntry(_Model):
     """The dataset: image shape [C, H, W], numbers of samples, and of samples by client.
 
     Attributes:
-        shards_sha256: Digest of which samples each client has; None, like the skew, in records from before they were kept.
+        shards_sha256: Digest of which samples each client has.
     """
 
     name: str
@@ -58,8 +58,8 @@ class DataEntry(_Model):
     test: int
     public: int
     shards: dict[int, int]
-    shards_sha256: str | None = None
-    skew: Skew | None = None
+    shards_sha256: str
+    skew: Skew
 
     def check(self, federation: Federation) -> None:
         """Raise ConfigError if a federation has other data, or divides them otherwise."""
@@ -69,7 +69,7 @@ class DataEntry(_Model):
                 f"the data of {federation.dataset.name} changed since this run began (fingerprint {now[:12]} instead of "
                 f"{began[:12]}): restore them, or start a new run"
             )
-        if self.shards_sha256 not in (None, shards_sha256(federation)):
+        if self.shards_sha256 != shards_sha256(federation):
             raise ConfigError(
                 f"partition={federation.config.partition.name} gives clients other samples than when this run began: "
                 "restore its file or the version of numpy, or start a new run"
@@ -141,8 +141,8 @@ class RunManifest(_Model):
     hardware: HardwareEntry
     checkpoints: str | None
     faults: list[dict[str, int | float | str | None]]
-    starts: dict[str, dict[str, float]] = {}
-    warnings: list[RunWarning] = []
+    starts: dict[str, dict[str, float]]
+    warnings: list[RunWarning]
     rounds: list[RoundEntry]
     _earlier: list[str] = PrivateAttr(default_factory=list)  # the lines of all rounds but the last, which still grows
 
@@ -241,5 +241,7 @@ def describe(federation: Federation) -> RunManifest:
         hardware=HardwareEntry(**facts["hardware"]),
         checkpoints=None,
         faults=[],
+        starts={},
+        warnings=[],
         rounds=[],
     )

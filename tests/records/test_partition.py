@@ -50,20 +50,9 @@ def test_the_record_says_how_skewed_the_clients_are(open_tiny: Callable[..., Fed
         sum(abs((labels[rows] == label).mean() - (everyone == label).mean()) for label in range(10)) / 2
         for rows in shards.values()
     ]
-    assert manifest.data.skew is not None
     assert manifest.data.skew.label_distance == pytest.approx(sum(distances) / 3, rel=1e-12)
     (tmp_path / "run.json").write_text(manifest.text())
     assert RunManifest.read(tmp_path / "run.json").data == manifest.data
-
-
-def test_a_record_from_before_skew_was_measured_is_read(open_tiny: Callable[..., Federation], tmp_path: Path):
-    federation = open_tiny("fedavg")
-    tree = json.loads(describe(federation).text())
-    del tree["data"]["skew"], tree["data"]["shards_sha256"]
-    (tmp_path / "run.json").write_text(json.dumps(tree))
-    entry = RunManifest.read(tmp_path / "run.json").data
-    assert (entry.skew, entry.shards_sha256) == (None, None)
-    entry.check(federation)
 
 
 def test_a_run_does_not_go_on_with_another_file(config: Config, split: Path, tmp_path: Path):

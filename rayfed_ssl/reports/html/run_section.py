@@ -91,11 +91,9 @@ class RunSections:
             federation = features.open_federation(self._run)
         except (ValueError, OSError) as error:
             reason = f"This needs the run's data, which cannot be read here: {error}."
-            shards = self._run.record.manifest.data.shards
-            sizes = ", ".join(f"client {client}: {samples:,}" for client, samples in shards.items())
-            text = [reason, f"Samples by client, from the run's record: {sizes}."]
-            if (skew := self._run.record.manifest.data.skew) is not None:
-                text.append(f"Skew: {skew.text}.")
+            data = self._run.record.manifest.data
+            sizes = ", ".join(f"client {client}: {samples:,}" for client, samples in data.shards.items())
+            text = [reason, f"Samples by client, from the run's record: {sizes}.", f"Skew: {data.skew.text}."]
             return self._section("partition", "Partition", text), self._section("features", "Test features", [reason])
         partition = self._section("partition", "Partition", plots=[features.partition_plot(federation)])
         return partition, self._section("features", "Test features", *self._features(federation))
