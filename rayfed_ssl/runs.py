@@ -155,14 +155,7 @@ def resume(
             last = 0 if state is None else state.round
             checkpoints.discard_after(record.checkpoints, last)
             record.truncate(last, federation.public_entries())
-            if any(_changes_probe(override) for override in overrides):
-                record.manifest.starts = {}
             return _run(federation, record, state, observer, running, until)
-
-
-def _changes_probe(override: str) -> bool:
-    """Whether a setting decides how starts are scored."""
-    return override.strip().startswith(("evaluation.knn", "evaluation.linear", "evaluation.train_limit"))
 
 
 def _run(
@@ -185,8 +178,8 @@ def _run(
     )
     with tracked(record, config, 0 if state is None else state.round, observer.on_warning) as tracking:
         observers = _Observers(record, tracking, observer, _watch(federation, record, observer))
-        if not record.manifest.starts:
-            observers.on_start_scored(start_scores(federation, executor, observer.on_warning))
+        # After every resume too: it may bring other settings of the probes. What is scored already lies beside the data.
+        observers.on_start_scored(start_scores(federation, executor, observer.on_warning))
         executor.faults.on_fault = observers.on_fault
         try:
             final = run_rounds(plan, executor, observers, state, record.evaluated())
@@ -212,7 +205,7 @@ def _run(
 
 def _watch(federation: Federation, record: RunRecord, observer: Observer) -> RunWatch:
     """Follow a run, from where its record ends, for what the user should know before it is over."""
-    task, manifest = federation.task, record.manifest
+    task = federation.task
 
     def architecture(participant: str) -> str:
         client = client_of(participant)
@@ -223,17 +216,16 @@ def _watch(federation: Federation, record: RunRecord, observer: Observer) -> Run
         observer.on_warning(warning.message)
 
     batch = min(task.batch, *(len(rows) for rows in federation.shards.values()))
-    losses = losses_by_round(record.metrics) if manifest.rounds else {}
+    losses = losses_by_round(record.metrics) if record.manifest.rounds else {}
     return RunWatch(
         federation.config.rounds,
-        manifest.starts,
         architecture,
         task.objective.chance_loss(batch),
         scaled_probes(federation.config.evaluation),
         len(federation.dataset.test),
         warn,
         losses,
-        manifest.warnings,
+        record.manifest.warnings,
     )
 
 

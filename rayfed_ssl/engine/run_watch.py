@@ -74,7 +74,6 @@ class RunWatch(Observer):
 
     Args:
         rounds: T.
-        starts: What was measured of each architecture before round 1.
         architecture: Names the encoder of a participant.
         chance: The loss of representations that tell no sample from another; None if the objective has none.
         scaled: Names of the linear probes that scale features.
@@ -87,7 +86,6 @@ class RunWatch(Observer):
     def __init__(
         self,
         rounds: int,
-        starts: Mapping[str, Metrics],
         architecture: Callable[[str], str],
         chance: float | None,
         scaled: Collection[str],
@@ -98,7 +96,8 @@ class RunWatch(Observer):
     ) -> None:
         self._rounds, self._chance, self._warn = rounds, chance, warn
         self._scaled, self._samples = scaled, samples
-        self._starts, self._architecture = dict(starts), architecture
+        self._starts: Mapping[str, Metrics] = {}
+        self._architecture = architecture
         self._losses = dict(losses or {})
         self._given = {warning.kind for warning in given}
 

@@ -26,8 +26,8 @@ def outcome(round: int, *clients: dict[str, float]) -> RoundOutcome:
 def watch(*rounds: Sequence[dict[str, float]], of: int = 4, std: float = 0.17, **options: Any) -> list[RunWarning]:
     """Warnings of a run with these rounds, each a list of clients' numbers."""
     given: list[RunWarning] = []
-    starts = {"cnn": {"diag_feature_std": std}}
-    follower = RunWatch(of, starts, lambda name: "cnn", options.pop("chance", None), (), 1000, given.append, **options)
+    follower = RunWatch(of, lambda name: "cnn", options.pop("chance", None), (), 1000, given.append, **options)
+    follower.on_start_scored({"cnn": {"diag_feature_std": std}})
     for number, clients in enumerate(rounds, 1 + len(options.get("losses", {}))):
         follower.on_round_end(outcome(number, *clients))
     return given
@@ -62,7 +62,7 @@ def test_an_encoder_that_starts_with_narrow_features_is_no_collapse_until_they_n
 )
 def test_scored_encoders_are_looked_at(metrics: dict[str, float], kinds: list[str]) -> None:
     given: list[RunWarning] = []
-    follower = RunWatch(4, {}, lambda name: "cnn", None, (), 1000, given.append)
+    follower = RunWatch(4, lambda name: "cnn", None, (), 1000, given.append)
     for _ in range(2):
         follower.on_evaluated([Evaluation(3, "global", metrics, 1.0)])
     assert [(warning.kind, warning.round) for warning in given] == [(kind, 3) for kind in kinds]

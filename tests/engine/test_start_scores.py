@@ -13,7 +13,7 @@ from rayfed_ssl.engine import start_scores as module
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.round_loop import Observer
 from rayfed_ssl.engine.start_scores import DIRECTORY, score_start
-from rayfed_ssl.method import Encoder
+from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.records.run_record import RunRecord
 
 Open = Callable[..., Federation]
@@ -93,13 +93,20 @@ def test_an_encoder_that_cannot_be_scored_is_one_warning_and_the_run_goes_on(
     assert Told.messages == [f"the cnn that the run starts from is not scored: {error}"]
 
 
-def test_a_probe_that_changes_on_resuming_scores_the_start_anew(tiny: Callable[..., Config], tmp_path: Path) -> None:
-    run(tiny("fedavg", "rounds=2", "evaluation.linear.epochs=1"), tmp_path / "run", until=1)
-    first = RunRecord.open(tmp_path / "run").manifest.starts["cnn"]
-    resume(tmp_path / "run", "evaluation.knn.neighbors=3", "evaluation.linear.epochs=3")
-    second = RunRecord.open(tmp_path / "run").manifest.starts["cnn"]
+def test_starts_are_those_of_the_settings_that_the_run_is_resumed_with(
+    tiny: Callable[..., Config], tmp_path: Path
+) -> None:
+    def starts() -> Metrics:
+        return RunRecord.open(tmp_path / "run").manifest.starts["cnn"]
+
+    run(tiny("fedavg", "rounds=3", "evaluation.linear.epochs=1"), tmp_path / "run", until=1)
+    first = starts()
+    resume(tmp_path / "run", "evaluation.knn.neighbors=3", "evaluation.linear.epochs=3", until=2)
+    second = starts()
     assert (first["knn"], first["linear_pseudo_r2"]) != (second["knn"], second["linear_pseudo_r2"])
     assert first["diag_feature_std"] == second["diag_feature_std"]
+    resume(tmp_path / "run")
+    assert starts() == first
 
 
 def test_a_score_that_is_not_finite_is_left_out(open_tiny: Open, monkeypatch: pytest.MonkeyPatch) -> None:
