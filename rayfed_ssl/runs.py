@@ -17,7 +17,7 @@ from rayfed_ssl.engine.run_watch import RunWarning, RunWatch, scaled_probes
 from rayfed_ssl.engine.start_scores import start_scores
 from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.records.metric_rows import client_of, losses_by_round
-from rayfed_ssl.records.resume_point import state_to_resume
+from rayfed_ssl.records.resume_point import check_bits, state_to_resume
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.checkpoints import RunState
@@ -145,7 +145,7 @@ def resume(
         record = RunRecord.open(Path(directory), tables=False)  # again: another process may have written it until now
         federation = Federation.open(record.config(*overrides))
         record.check(federation, draws=True)
-        record.check_bits(federation)
+        check_bits(record, federation)
         federation.check_ready()
         configured_trackers(federation.config)
         if any(override.partition("=")[0].strip() == "engine.checkpoints" for override in overrides):

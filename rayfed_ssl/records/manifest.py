@@ -9,7 +9,6 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.config.sections import BITS, Engine
 from rayfed_ssl.data.partitions import Skew
 from rayfed_ssl.engine.federation import Federation, training_seed
 from rayfed_ssl.engine.ledger import BreakEven
@@ -188,20 +187,6 @@ def shards_sha256(federation: Federation) -> str:
     for client_id, rows in sorted(federation.shards.items()):
         digest.update(f"{client_id}:{len(rows)}:".encode() + rows.astype("<i8").tobytes())
     return digest.hexdigest()
-
-
-def bits_settings(precision: PrecisionEntry, engine: Engine) -> dict[str, str]:
-    """Write down what `BITS` names, with what "auto" and null stand for on the machine that the entry describes."""
-    values = {
-        "device": precision.device.partition(":")[0],
-        "precision": precision.dtype,
-        "channels_last": precision.channels_last,
-        "compile": precision.compile,
-        "deterministic": engine.deterministic or not precision.device.startswith("cuda"),
-        "threads": engine.threads,
-        "server_threads": engine.server_threads,
-    }
-    return {name: f"engine.{name}={str(values[name]).lower()}" for name in BITS}
 
 
 def start_entry(federation: Federation) -> StartEntry | None:

@@ -1,8 +1,11 @@
-"""Where a run resumes: the last round whose states and rows are whole."""
+"""Where a run resumes, the last round whose states and rows are whole, and whether it gives the same bits there."""
 
 from collections.abc import Callable
 
-from rayfed_ssl.errors import CheckpointError
+from rayfed_ssl.config.sections import BITS, Engine
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.errors import CheckpointError, ConfigError
+from rayfed_ssl.records.manifest import PrecisionEntry
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.addresses import Directory, backend_of
@@ -88,3 +91,33 @@ def whole_state(directory: Directory, round: int, last_recorded: int) -> RunStat
         for stored in state.states:
             checkpoints.read(stored, directory)
     return state
+
+
+def check_bits(record: RunRecord, federation: Federation) -> None:
+    """Refuse another device, precision or number of threads than a run began with, with other bits as result.
+
+    Raises:
+        ConfigError: They differ.
+    """
+    began = _bits_settings(record.manifest.precision, record.config().engine)
+    now = _bits_settings(PrecisionEntry.of(federation.task), federation.config.engine)
+    if different := [name for name in began if began[name] != now[name]]:
+        before, after = (" ".join(settings[name] for name in different) for settings in (began, now))
+        raise ConfigError(
+            f"this run began with {before}, got {after}, which gives other results: resume it with {before}, or start a "
+            "new run"
+        )
+
+
+def _bits_settings(precision: PrecisionEntry, engine: Engine) -> dict[str, str]:
+    """Write down what `BITS` names, with what "auto" and null stand for on the machine that the entry describes."""
+    values = {
+        "device": precision.device.partition(":")[0],
+        "precision": precision.dtype,
+        "channels_last": precision.channels_last,
+        "compile": precision.compile,
+        "deterministic": engine.deterministic or not precision.device.startswith("cuda"),
+        "threads": engine.threads,
+        "server_threads": engine.server_threads,
+    }
+    return {name: f"engine.{name}={str(values[name]).lower()}" for name in BITS}

@@ -31,11 +31,9 @@ from rayfed_ssl.errors import BusyError, ConfigError
 from rayfed_ssl.evaluation.registry import is_score
 from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.records.manifest import (
-    PrecisionEntry,
     RoundEntry,
     RowCounts,
     RunManifest,
-    bits_settings,
     describe,
     settings_sha256,
     start_entry,
@@ -182,21 +180,6 @@ class RunRecord(Observer):
                 f"model.start={federation.config.model.start} changed since this run began: restore it, or start a new run"
             )
         self.manifest.data.check(federation)
-
-    def check_bits(self, federation: Federation) -> None:
-        """Refuse another device, precision or number of threads than the run began with, with other bits as result.
-
-        Raises:
-            ConfigError: They differ.
-        """
-        began = bits_settings(self.manifest.precision, self.config().engine)
-        now = bits_settings(PrecisionEntry.of(federation.task), federation.config.engine)
-        if different := [name for name in began if began[name] != now[name]]:
-            before, after = (" ".join(settings[name] for name in different) for settings in (began, now))
-            raise ConfigError(
-                f"this run began with {before}, got {after}, which gives other results: resume it with {before}, or start a "
-                "new run"
-            )
 
     def dropped(self) -> list[tuple[int, Dropped]]:
         """List the clients that are missing from rounds that they belonged to, with the round."""
