@@ -15,7 +15,8 @@ from PIL import Image
 from torchvision import transforms
 from torchvision.transforms import v2
 
-from rayfed_ssl.data.augmentation import VIEWS, augment
+from rayfed_ssl.data.augmentation import augment
+from rayfed_ssl.data.view_recipes import VIEWS
 
 
 def torchvision_view(images: list[Any], *, tensors: bool) -> list[Any]:

@@ -26,8 +26,8 @@ from torch import nn
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rayfed_ssl.data.augmentation import VIEWS
 from rayfed_ssl.data.shards import Shard
+from rayfed_ssl.data.view_recipes import VIEWS
 from rayfed_ssl.models import Model
 from rayfed_ssl.models.precision import Precision
 from rayfed_ssl.objectives import OBJECTIVES

@@ -9,15 +9,15 @@ Symbols: N samples, C channels, H x W pixels, S side of a view.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from rayfed_ssl.data.color import Jitter, blur, grayscale, jitter_, jitter_all, plan_jitter, solarize, standardize, unit
+from rayfed_ssl.data.view_recipes import ViewRecipe
 from rayfed_ssl.draws import draw
 
 CHUNK = 1 << 18
@@ -25,69 +25,6 @@ CHUNK = 1 << 18
 
 UNIFORMS = {"area": 10, "ratio": 10, "place": 2, "factors": 4, "order": 4, "rest": 7}
 """What a view draws, whatever its recipe does with it; 10 is how often RandomResizedCrop tries to fit a box."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ViewRecipe:
-    """One random view, its operations in the order in which they happen; a default switches one off or is torchvision's.
-
-    Attributes:
-        crop_scale: Share of the area that a random box covers before it is resized (RandomResizedCrop), or None.
-        crop_ratio: Range of the box's width over height, log-uniform; torchvision's.
-        interpolation: Filter of the resizing, antialiased like PIL's. Orchestra and solo-learn: bicubic.
-        crop_padding: Pixels added on every side before a view is cut out unresized (RandomCrop); FedX: 4.
-        crop_fill: What the padding shows. FedX mirrors CIFAR; black is torchvision's default.
-        flip: Probability of mirroring left and right.
-        jitter: Strengths of brightness, contrast, saturation and hue in random order (ColorJitter), or None.
-        jitter_probability: Probability of these four together; SimCLR's.
-        grayscale: Probability of dropping the colors.
-        blur: Probability of a Gaussian blur.
-        blur_sigma: Range of its standard deviation in pixels; SimCLR's.
-        blur_kernel: Its odd width in pixels, or None for SimCLR's tenth of the side: 3 at 32, 7 at 64, 23 at 224.
-        solarize: Probability of inverting bright pixels; BYOL's.
-        solarize_threshold: From which value in [0, 1] pixels are bright; PIL's 128 of 255.
-        rotation: Largest angle in degrees to either side; bilinear (torchvision: nearest), black corners.
-        mean: What is subtracted from each channel at the end, in units of white. If C is not its length: the average.
-        std: What each channel is then divided by, likewise.
-    """
-
-    crop_scale: tuple[float, float] | None = None
-    crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
-    crop_padding: int = 0
-    crop_fill: Literal["reflect", "constant"] = "reflect"
-    flip: float = 0.0
-    jitter: tuple[float, float, float, float] | None = None
-    jitter_probability: float = 0.8
-    grayscale: float = 0.0
-    blur: float = 0.0
-    blur_sigma: tuple[float, float] = (0.1, 2.0)
-    blur_kernel: int | None = None
-    solarize: float = 0.0
-    solarize_threshold: float = 0.5
-    rotation: float = 0.0
-    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
-    std: tuple[float, ...] = (0.5, 0.5, 0.5)
-
-    def __post_init__(self) -> None:
-        for name in ("flip", "jitter_probability", "grayscale", "blur", "solarize"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be a probability in [0, 1], got {getattr(self, name)}")
-        low, high = self.crop_scale or (1, 1)
-        if not 0 < low <= high <= 1 or (self.crop_scale and self.crop_padding):
-            raise ValueError(f"crop_scale must lie in (0, 1] and excludes crop_padding, got {self}")
-        if self.blur_kernel is not None and self.blur_kernel % 2 == 0:
-            raise ValueError(f"blur_kernel must be odd, got {self.blur_kernel}")
-        if len(self.mean) != len(self.std) or not min(self.std, default=0) > 0:
-            raise ValueError(f"mean and std need one value a channel, std above 0, got {self.mean} and {self.std}")
-
-
-@dataclass(frozen=True)
-class Views:
-    """The recipes of a sample's two views."""
-
-    first: ViewRecipe
-    second: ViewRecipe
 
 
 def augment(images: Tensor, recipe: ViewRecipe, generator: torch.Generator, *, size: int | None = None) -> Tensor:
@@ -300,44 +237,3 @@ def _some(view: Tensor, chosen: Tensor, transform: Callable[..., Tensor], *setti
 def _check(images: Tensor) -> None:
     if images.dtype != torch.uint8 or images.ndim != 4 or 0 in images.shape[1:]:
         raise ValueError(f"views are made of uint8 images [N, C, H, W], got {images.dtype} {list(images.shape)}")
-
-
-_SIMCLR = ViewRecipe(crop_scale=(0.08, 1), flip=0.5, jitter=(0.8, 0.8, 0.8, 0.2), grayscale=0.2, mean=(0,), std=(1,))
-_MOCO = replace(_SIMCLR, jitter=(0.4, 0.4, 0.4, 0.1))
-_FLESD = replace(_SIMCLR, crop_scale=(0.2, 1), mean=(0.5,), std=(0.5,))
-_FLESD_LARGE = replace(_FLESD, jitter=(0.8, 0.8, 0.8, 0.4), grayscale=0.5, blur=0.5, blur_kernel=13)
-_SOLO = replace(_SIMCLR, interpolation="bicubic", blur=0.5, blur_kernel=13)
-_SUPERVISED = ViewRecipe(crop_padding=4, crop_fill="constant", flip=0.5)
-_ORCHESTRA = replace(_FLESD, crop_scale=(0.5, 1), interpolation="bicubic", jitter=(0.4, 0.4, 0.2, 0.1), blur_kernel=3)
-_FEDX = ViewRecipe(crop_padding=4, flip=0.5, mean=(0.4914, 0.4824, 0.4467), std=(0.2471, 0.2435, 0.2616))
-_DIGITS = ViewRecipe(crop_scale=(0.5, 1), jitter=(0.4, 0.4, 0, 0), rotation=10, mean=(0.305,), std=(0.376,))
-_CIFAR = (0.4914, 0.4822, 0.4465)
-
-VIEWS: dict[str, Views] = {
-    "orchestra": Views(replace(_ORCHESTRA, blur=0.5), replace(_ORCHESTRA, blur=0.1, solarize=0.2)),
-    **{
-        name: Views(recipe, recipe)
-        for name, recipe in {
-            "flesd-cifar": _FLESD,
-            "flesd-supervised": _SUPERVISED,
-            "flesd-imagenet": replace(_FLESD_LARGE, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
-            "easyfl": _SIMCLR,
-            "moco-v1": _MOCO,
-            "fedsc": replace(_MOCO, crop_scale=(0.2, 1)),
-            "moco-cifar": replace(_MOCO, mean=_CIFAR, std=(0.2023, 0.1994, 0.2010)),
-            "simclr-cifar": replace(_SOLO, mean=_CIFAR, std=(0.2470, 0.2435, 0.2616)),
-            "fedca": replace(_SIMCLR, blur=0.5),
-            "fedx-cifar": _FEDX,
-            "digits": _DIGITS,
-        }.items()
-    },
-}
-"""The two views of each paper's public code: FLESD, EasyFL (easyfl, moco-v1), MoCo's demo, Orchestra, solo-learn, FedX,
-FedSC.
-
-Blur is 13 pixels wide where the code blurs with PIL, which does not cut the kernel off. Two recipes are assumptions:
-fedca, whose paper names SimCLR's operations but no strength, and digits, for 8 x 8 digits, which mirroring would spoil.
-"""
-
-PROBE_VIEW = ViewRecipe(crop_scale=(0.08, 1), flip=0.5)
-"""Views that train a linear probe: give it the mean and std of the recipe that trained the encoder."""

@@ -8,8 +8,8 @@ import torch
 
 from rayfed_ssl.config.choices import OBJECTIVE
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.data.augmentation import VIEWS
 from rayfed_ssl.data.image_store import Dataset
+from rayfed_ssl.data.view_recipes import VIEWS
 from rayfed_ssl.engine.determinism import set_up
 from rayfed_ssl.errors import ConfigError, check_name
 from rayfed_ssl.export.saved_encoders import read_start

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rayfed_ssl.data.augmentation import PROBE_VIEW, augment
+from rayfed_ssl.data.augmentation import augment
 from rayfed_ssl.data.image_store import ImageSet
+from rayfed_ssl.data.view_recipes import PROBE_VIEW
 from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.models import Model
 from rayfed_ssl.seeds import Purpose, derive_seed, generator

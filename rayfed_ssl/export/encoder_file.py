@@ -18,7 +18,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from rayfed_ssl.data.augmentation import ViewRecipe, normalize
+from rayfed_ssl.data.augmentation import normalize
+from rayfed_ssl.data.view_recipes import ViewRecipe
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.models import build_encoder, encoder_info, encoders

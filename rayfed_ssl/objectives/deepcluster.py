@@ -25,8 +25,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rayfed_ssl.data.augmentation import ViewRecipe
 from rayfed_ssl.data.shards import Shard
+from rayfed_ssl.data.view_recipes import ViewRecipe
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.clustering import spherical_k_means
 from rayfed_ssl.training.context import Context

@@ -24,7 +24,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rayfed_ssl.data.augmentation import ViewRecipe, rotate_quarter_turns
+from rayfed_ssl.data.augmentation import rotate_quarter_turns
+from rayfed_ssl.data.view_recipes import ViewRecipe
 from rayfed_ssl.draws import draw
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.context import Context

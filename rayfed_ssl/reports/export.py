@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 import rayfed_ssl
-from rayfed_ssl.data.augmentation import VIEWS
+from rayfed_ssl.data.view_recipes import VIEWS
 from rayfed_ssl.engine.task_builder import default_views
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.export.encoder_file import BODY, Export, Info, write_export

@@ -14,9 +14,9 @@ from filelock import FileLock
 
 from rayfed_ssl.config.recipes import plain_data
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.data.augmentation import Views
 from rayfed_ssl.data.datasets import open_dataset
 from rayfed_ssl.data.image_store import Dataset
+from rayfed_ssl.data.view_recipes import Views
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.round_loop import Evaluation
 from rayfed_ssl.engine.scoring import check_protocols, measure, subject_of

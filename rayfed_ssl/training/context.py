@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rayfed_ssl.data.augmentation import ViewRecipe, Views, augment, normalize
+from rayfed_ssl.data.augmentation import augment, normalize
+from rayfed_ssl.data.view_recipes import ViewRecipe, Views
 from rayfed_ssl.models import Model
 from rayfed_ssl.models.precision import Precision, autocast
 

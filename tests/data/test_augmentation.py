@@ -10,9 +10,10 @@ from torchvision import transforms as pil
 from torchvision.transforms.v2 import functional as tv
 
 from rayfed_ssl.data import augmentation as views
-from rayfed_ssl.data.augmentation import PROBE_VIEW, VIEWS, ViewRecipe, augment, normalize, rotate_quarter_turns
+from rayfed_ssl.data.augmentation import augment, normalize, rotate_quarter_turns
 from rayfed_ssl.data.color import Jitter, blend_, blur, jitter_, jitter_all, plan_jitter, shift_hue_, solarize
 from rayfed_ssl.data.decoding import to_pixels
+from rayfed_ssl.data.view_recipes import PROBE_VIEW, VIEWS, ViewRecipe
 from tests.tensors import seeded
 
 ROUNDING = {"rtol": 0, "atol": 2e-6}  # a handful of float32 roundings of values up to 1

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.data.augmentation import PROBE_VIEW, augment, normalize
+from rayfed_ssl.data.augmentation import augment, normalize
 from rayfed_ssl.data.image_store import ImageSet
+from rayfed_ssl.data.view_recipes import PROBE_VIEW
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.evaluation_input import Subject

@@ -12,8 +12,9 @@ from torch import Tensor
 from examples.my_method import FedAvgM, ServerState
 from rayfed_ssl.config.recipes import recipe_names
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.data.augmentation import VIEWS, augment
+from rayfed_ssl.data.augmentation import augment
 from rayfed_ssl.data.shards import ResidentShards, Shard
+from rayfed_ssl.data.view_recipes import VIEWS
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.method import Client, Method, Metrics, Server

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rayfed_ssl.config.recipes import recipe_names
-from rayfed_ssl.data.augmentation import VIEWS
 from rayfed_ssl.data.datasets import DATASETS
+from rayfed_ssl.data.view_recipes import VIEWS
 from rayfed_ssl.evaluation.registry import PROTOCOLS
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models import ENCODERS

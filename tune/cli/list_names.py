@@ -9,7 +9,7 @@ import typer
 from tune.terminal import print_table
 
 if TYPE_CHECKING:
-    from rayfed_ssl.data.augmentation import Views
+    from rayfed_ssl.data.view_recipes import Views
     from tune.sweeps.definition.schema import Sweep
 
 
@@ -34,8 +34,8 @@ def _configurable(kind: str) -> dict[str, str]:
     """Describe what a key of the configuration can name, installed plug-ins included."""
     from rayfed_ssl import plugins
     from rayfed_ssl.config.choices import METHOD, OBJECTIVE, PARTITION
-    from rayfed_ssl.data.augmentation import VIEWS
     from rayfed_ssl.data.datasets import DATASETS, dataset_info
+    from rayfed_ssl.data.view_recipes import VIEWS
     from rayfed_ssl.evaluation.registry import PROTOCOLS
     from rayfed_ssl.methods import METHODS
     from rayfed_ssl.models import ENCODERS, encoder_info
