@@ -3,23 +3,18 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfed_ssl.data.shards import Shard
-from rayfed_ssl.models import Model, build_model
-from rayfed_ssl.models.precision import prepare
-from rayfed_ssl.models.pretrained import Start
-from rayfed_ssl.models.skip_init import Undrawn
-from rayfed_ssl.seeds import Purpose, derive_seed
+from rayfed_ssl.models import Model
 from rayfed_ssl.training.batching import all_finite, batches, finite, norm, num_batches, spread, weight_sums_finite
-from rayfed_ssl.training.context import Context
-from rayfed_ssl.training.objective import Batch, Objective, StepOutput
+from rayfed_ssl.training.model_factory import ModelFactory
+from rayfed_ssl.training.objective import Batch, StepOutput
 from rayfed_ssl.training.optimizers import Optimizer
-from rayfed_ssl.training.state_parts import model_weights
 from rayfed_ssl.training.step import (
     CAPTURE_FAILURES,
     Loss,
@@ -39,115 +34,16 @@ HEALTH_SAMPLES = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task(Context):
+class Task(ModelFactory):
     """The learning task that all participants share.
 
     Attributes:
-        encoder: Architecture of the global model.
-        client_encoders: Architectures by client id, cyclically, or () when all have the global one.
-        stem: First layers of a ResNet: for small or for large images.
-        projection_dim: Width of the projections, or None for the head's own.
-        objective: What clients minimize locally.
-        optimizer: How clients minimize it; made anew for every local training, as in FLESD's code.
-        seed: The run's seed, for the initial weights only.
+        optimizer: How clients minimize the objective; made anew for every local training, as in FLESD's code.
         capture: Whether steps on a CUDA device are captured once and replayed, where they can be.
-        read_start: Gives the encoder that everybody starts from in place of random weights, which heads have all the same.
     """
 
-    encoder: str
-    client_encoders: tuple[str, ...] = ()
-    stem: Literal["auto", "cifar", "imagenet"] = "auto"
-    projection_dim: int | None = None
-    objective: Objective
     optimizer: Optimizer
-    seed: int
     capture: bool = False
-    read_start: Callable[[], Start] | None = None
-
-    @property
-    def start(self) -> Start | None:
-        """The encoder that weights start from, read where weights are drawn and nowhere else.
-
-        Raises:
-            ConfigError: It is not there, or does not fit.
-        """
-        return None if self.read_start is None else self.read_start()
-
-    @property
-    def heterogeneous(self) -> bool:
-        """Whether some client's architecture differs from the global one."""
-        return any(name != self.encoder for name in self.client_encoders)
-
-    def architecture(self, client_id: int) -> str:
-        """Name the encoder of a client."""
-        return self.client_encoders[client_id % len(self.client_encoders)] if self.client_encoders else self.encoder
-
-    def initial_weights(self, architecture: str | None = None) -> Weights:
-        """Draw the weights that everybody starts from, one architecture, one draw; an encoder to start from is laid over."""
-        drawn, start = self._random_weights(architecture or self.encoder), self.start
-        return drawn if start is None else drawn | start.weights
-
-    def _random_weights(self, architecture: str) -> Weights:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derive_seed(self.seed, Purpose.INITIAL_MODEL))
-            return frozen(self._build(architecture).state_dict())
-
-    def model(self, weights: Weights, architecture: str | None = None) -> Model:
-        """Make a model in training mode, on the device, that holds a copy of the weights.
-
-        An objective's state among the weights is not looked at; trained parts that are missing start as everybody's do.
-        """
-        name = architecture or self.encoder
-        model = self.blank(name)
-        held = model_weights(weights)
-        if len(held) < len(model.state_dict()):
-            encoder = {key for key in model.state_dict() if key.startswith("encoder.")}
-            fresh = self._random_weights if encoder <= held.keys() else self.initial_weights
-            held = fresh(name) | held  # heads alone need no start, which may be gone by now
-        model.load_state_dict(held)
-        return prepare(model, self.precision, self.device).train()
-
-    def twin(self, model: Model) -> Model:
-        """Copy a model's encoder and projector, in training mode and without gradients."""
-        body = self.blank(model.architecture)
-        twin = Model(body.encoder, body.projector, body.projection_dim, architecture=model.architecture)
-        held = {name: value for name, value in model.state_dict().items() if name in twin.state_dict()}
-        twin.load_state_dict(held)
-        return prepare(twin, self.precision, self.device).train().requires_grad_(False)
-
-    def shared_width(self, method: str) -> int:
-        """Find the width that projections of all clients' architectures have in common.
-
-        Args:
-            method: The method that needs it, for the message.
-
-        Raises:
-            ValueError: Widths differ.
-        """
-        widths = {name: self.blank(name).projection_dim for name in self.client_encoders or (self.encoder,)}
-        if len(set(widths.values())) > 1:
-            listed = ", ".join(f"{name} has {width}" for name, width in widths.items())
-            advice = "take another objective" if self.objective.fixed_head else "set model.projection_dim"
-            raise ValueError(f"{method} compares clients' projections, so they need one width, but {listed}: {advice}")
-        return max(widths.values())
-
-    def blank(self, architecture: str) -> Model:
-        """Make a model whose weights hold nothing yet: none are drawn that would be thrown away."""
-        with Undrawn():
-            return self._build(architecture)
-
-    def _build(self, encoder: str) -> Model:
-        head = self.objective.head
-        return build_model(
-            encoder,
-            head=head.name,
-            projection_dim=self.projection_dim or head.dim,
-            hidden=head.hidden,
-            more_heads=partial(self.objective.heads, self),
-            channels=self.channels,
-            size=self.size,
-            stem=self.stem,
-        )
 
     def train(
         self,
