@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.config.sections import BITS, Engine
 from rayfed_ssl.records.manifest import settings_sha256
@@ -27,6 +29,20 @@ def test_other_indices_in_the_same_file_make_another_run(tiny: Tiny, tmp_path: P
         names.append(run_name(config))
     file.unlink()
     assert len({*names, run_name(config)}) == 3
+
+
+def test_other_code_of_a_partition_from_outside_makes_another_run(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    module, names = tmp_path / "outside_split.py", []
+    for first in ("0", "1"):
+        module.write_text(f"def halves(labels, seed, first: int = 0):\n    return [[{first}, 2], [3, 5]]\n")
+        config = tiny("fedavg", "partition=outside_split:halves")
+        assert run_name(config) == run_name(config)
+        names += [run_name(config), run_name(tiny("fedavg", "partition={name: 'outside_split:halves', first: 1}"))]
+    assert len(set(names)) == 4
+    assert run_name(tiny("fedavg", "partition=os:listdir"))  # no file to look at: the run says what is wrong with it
 
 
 def test_what_the_server_shares_makes_no_other_run(tiny: Tiny):

@@ -1,6 +1,7 @@
 """From a point of a sweep's space to the runs that a trial makes, and the names of their directories."""
 
 import hashlib
+import inspect
 import json
 from collections.abc import Mapping
 from contextlib import suppress
@@ -9,9 +10,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from rayfed_ssl.config.choices import PARTITION
 from rayfed_ssl.config.recipes import SCALAR_MEANS, apply_override, read_recipe
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.config.sections import BITS, Engine
+from rayfed_ssl.data.partitions import PARTITIONS
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.protocols import Transfer
 from rayfed_ssl.evaluation.registry import BEST, PROTOCOLS
@@ -45,14 +48,21 @@ def run_name(config: Config, first: str | None = None) -> str:
     usual, engine = Engine().model_dump(mode="json"), config.dump()["engine"]
     if settings["data"]["validation"] is None:
         del settings["data"]["validation"]  # runs of earlier versions, which had no such key, keep their names
-    if config.partition.name == "file":
-        with suppress(OSError):  # the run says what is wrong with its file
-            settings["partition"]["sha256"] = hashlib.sha256(
-                Path(settings["partition"]["path"]).read_bytes()
-            ).hexdigest()
+    with suppress(OSError, TypeError):  # the run says what is wrong with its file; a function may have none
+        if file := _partition_file(config):
+            settings["partition"]["sha256"] = hashlib.sha256(file.read_bytes()).hexdigest()
     settings |= {f"engine.{key}": engine[key] for key in BITS if engine[key] != usual[key]}
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:10]
     return f"{config.system}-s{config.seed}-{digest}"
+
+
+def _partition_file(config: Config) -> Path | None:
+    """Find the file whose contents decide a partition: the indices, or the module of a function from outside."""
+    name = config.partition.name
+    if name == "file":
+        return Path(config.partition.path)
+    source = None if name in PARTITIONS else inspect.getsourcefile(inspect.unwrap(PARTITION.target(name)))
+    return Path(source) if source else None
 
 
 def run_of(sweep: Sweep, point: Point, seed: int) -> TrialRun:
