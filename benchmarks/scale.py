@@ -30,14 +30,16 @@ COMMON = [
     "clients.fraction=0.05",
     "training.epochs=2",
     "training.batch=32",
+    "training.views=flesd-cifar",
     "evaluation.every=0",
     "evaluation.train_limit=4000",
     "evaluation.linear.standardize=true",
     "engine.trackers=[]",
 ]
+SGD = "{name: sgd, lr: 0.05, weight_decay: 0.0005}"
 RUNS = {
-    "fedema": ["fedema", "clients.number=300"],
-    "fedavg": ["fedsimclr", "clients.number=1000", "partition=iid"],
+    "fedema": ["fedema", "clients.number=300", "model.projection_dim=64", f"training.optimizer={SGD}"],
+    "fedavg": ["fedsimclr", "clients.number=1000", "partition=iid", "training.optimizer=adam"],
 }
 
 

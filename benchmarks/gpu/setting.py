@@ -76,6 +76,7 @@ class Setting:
             data = ["data.name=parquet", f"data.path={self.data}"]
         if self.dry_run:
             data += ["data.train_limit=500", "data.test_limit=100"]
+        data += ["training.views=flesd-cifar"]
         engine = ["engine.executor=local", f"engine.device={self.device}", "engine.trackers=[]"]
         return Config.load(recipe, *data, f"model.encoder={self.encoder}", *engine, *overrides)
 

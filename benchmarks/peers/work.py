@@ -95,6 +95,8 @@ class Case:
             f"rounds={self.rounds}",
             f"training.epochs={self.epochs}",
             f"training.batch={self.batch}",
+            "training.views=flesd-cifar",
+            "training.optimizer=adam",
             f"seed={self.seed}",
             f"engine.actors={self.actors}",
             f"engine.cpus_per_actor={min(1.0, (os.cpu_count() or 1) / self.actors)}",

@@ -103,7 +103,7 @@ def views_of(config: Config, dataset: Dataset) -> str:
 
 
 def default_views(dataset: str, size: int) -> str:
-    """Name the views of a dataset: FLESD's by image size, and milder ones for the tiny digits."""
+    """Name the views of a dataset: Orchestra's mild ones up to 64 pixels, FLESD's above, and others for the tiny digits."""
     if dataset == "digits":
         return "digits"
-    return "flesd-cifar" if size < 64 else "flesd-imagenet"
+    return "orchestra" if size <= 64 else "flesd-imagenet"

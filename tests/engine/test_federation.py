@@ -277,8 +277,8 @@ def test_a_model_that_sees_more_than_the_images_hold_is_refused(open_tiny: Open)
 
 def test_views_follow_the_dataset_and_its_size():
     assert default_views("digits", 8) == "digits"
-    assert default_views("cifar10", 32) == "flesd-cifar"
-    assert default_views("folder", 64) == default_views("folder", 224) == "flesd-imagenet"
+    assert default_views("cifar10", 32) == default_views("folder", 64) == "orchestra"
+    assert default_views("folder", 65) == default_views("folder", 224) == "flesd-imagenet"
 
 
 def test_the_configuration_of_a_federation_names_its_views(tiny: Tiny, open_tiny: Open):
