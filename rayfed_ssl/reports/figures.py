@@ -20,7 +20,7 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.metric_rows import Row
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.partition_figure import partition_figure, public_rows
-from rayfed_ssl.reports.summary import Summary, by_round, partition_text, summarize
+from rayfed_ssl.reports.summary import by_round, partition_text, summarize
 
 BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
 
@@ -40,29 +40,11 @@ def draw_run(record: RunRecord) -> list[Path]:
 
 def draw_partition(federation: Federation, out: Path) -> Path:
     """Draw which client holds how many samples of which class; raises ConfigError for an unknown suffix."""
-    return _save(_partition(federation), out)
+    return save_figure(_partition(federation), out)
 
 
-def draw_comparison(summaries: Sequence[Summary], out: Path) -> Path:
-    """Draw accuracy over bytes, a point a run, a color and a marker a method; raises ConfigError without scores."""
-    scored = [(summary, score) for summary in summaries if (score := summary.headline("linear")) is not None]
-    if not scored:
-        raise ConfigError("none of these runs has a linear probe's score: let one come to its end")
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
-    axes = figure.add_subplot()
-    styles = dict(zip(sorted({summary.name for summary, _ in scored}), cycle(METHOD_STYLES), strict=False))
-    for name, (color, marker) in styles.items():
-        points = [(s.bytes_up / s.num_clients / 1e6, 100 * score) for s, score in scored if s.name == name]
-        axes.plot(*zip(*points, strict=True), color=color, marker=marker, linestyle="", markersize=8, label=name)
-    axes.set_xscale("symlog", linthresh=0.1)
-    axes.set(xlabel="MB that a client sends in all", ylabel="linear probe (%)")
-    axes.set_xlim(left=-0.02)
-    axes.grid(alpha=0.3)
-    axes.legend(title="method", loc="center left", bbox_to_anchor=(1, 0.5))
-    return _save(figure, out)
-
-
-def _save(figure: Figure, out: Path) -> Path:
+def save_figure(figure: Figure, out: Path) -> Path:
+    """Write a figure; raises ConfigError for an unknown suffix."""
     if out.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise ConfigError(f"a picture's name ends in .png, .svg or .pdf, got {out}")
     out.parent.mkdir(parents=True, exist_ok=True)

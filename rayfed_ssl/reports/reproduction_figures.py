@@ -57,7 +57,8 @@ def draw_reproduction(reproduction: Reproduction, results: ReproductionResults, 
         return []
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     DRAWERS[file.draw](figure, data)
-    figure.suptitle(f"{file.source.paper}, {file.source.item} ({reproduction.size} size)", fontsize=10)
+    size = ", ".join([f"{reproduction.size} size", *(f"with {data}" for data in results.other_data)])
+    figure.suptitle(f"{file.source.paper}, {file.source.item} ({size})", fontsize=10)
     names = [f"{reproduction.name}.{ending}" for ending in ("png", "svg")]
     for name in names:
         figure.savefig(directory / name, dpi=144)

@@ -105,6 +105,8 @@ class ReproductionResults(StrictModel):
     """`reproduction.json`: a table's rows and columns, and a cell for each place that was tried.
 
     Attributes:
+        title: With the datasets that stand in for the table's, as in `other_data`.
+        other_data: Such datasets, "digits for cifar10" each.
         settings: The user's changes, "key=value" each.
         rows: Names in the paper's order, as are `columns`; those that were asked for.
         skipped: Column, or "row, column" for a cell alone -> why it was not run.
@@ -114,6 +116,7 @@ class ReproductionResults(StrictModel):
     format: Literal[1] = 1
     name: str = ""
     title: str = ""
+    other_data: list[str] = Field([])
     kind: str = "table"
     unit: str = "percent"
     source: Source | None = None
@@ -138,6 +141,7 @@ class ReproductionResults(StrictModel):
         settings: Sequence[str] = (),
         skipped: dict[str, str] | None = None,
         command: str = "",
+        other_data: Sequence[str] = (),
     ) -> "ReproductionResults":
         """Collect the results of a reproduction, yet without a figure."""
         file, notes = reproduction.file, [*reproduction.notes, *training_notes(reproduction, settings)]
@@ -148,7 +152,8 @@ class ReproductionResults(StrictModel):
             notes.append(f"{note}: {'; '.join(kinds)}.")
         return cls(
             name=reproduction.name,
-            title=file.title,
+            title=", ".join([file.title, *(f"with {data}" for data in other_data)]),
+            other_data=list(other_data),
             kind=file.kind,
             unit=file.unit,
             source=file.source,
@@ -200,7 +205,8 @@ class ReproductionResults(StrictModel):
         """The table as Markdown."""
         head, lines = self.table()
         source = "" if self.source is None else f"{self.source.paper}, {self.source.item} (arXiv {self.source.arxiv})"
-        text = [f"# {source}, {self.size} size", "", f"{self.title}. Seeds {', '.join(map(str, self.seeds))}.", ""]
+        size = ", ".join([f"{self.size} size", *(f"with {data}" for data in self.other_data)])
+        text = [f"# {source}, {size}", "", f"{self.title}. Seeds {', '.join(map(str, self.seeds))}.", ""]
         text += [f"    {self.command}", "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
         text += [f"| {' | '.join(line)} |" for line in lines]
         return "\n".join([*text, "", *(f"- {line}" for line in self.remarks()), ""])

@@ -1,7 +1,7 @@
 """What a run achieved and what it cost, from its record."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -69,6 +69,22 @@ class Summary:
         client, models = client_of(encoder), self.config.clients.models
         return self.config.model.encoder if client is None or not models else models[client % len(models)]
 
+    @property
+    def objective(self) -> str:
+        """The objective's name."""
+        return str(self.config.dump()["objective"]["name"])
+
+    @property
+    def models(self) -> str:
+        """The encoders' names: the clients' own ones, where they have some, else the global one."""
+        return ", ".join(dict.fromkeys(self.config.clients.models or (self.config.model.encoder,)))
+
+    @property
+    def dataset(self) -> str:
+        """The dataset's name, with that of its files: "parquet cifar10"."""
+        data = self.config.data
+        return data.name if data.path is None else f"{data.name} {data.path.name}"
+
     def start(self, score: str) -> float | None:
         """The score before round 1 of the encoders that `headline` is of; None where it is not known."""
         starts = {name: self.starts.get(self.architecture(name), {}) for name in self.scores}
@@ -124,6 +140,18 @@ def summarize(record: RunRecord) -> Summary:
         starts=record.manifest.starts,
         warnings=tuple(warning.message for warning in record.manifest.warnings),
     )
+
+
+def data_differences(summaries: Sequence[Summary]) -> str | None:
+    """Say in what the data of runs differ, so that their accuracies do not compare; None where they are the same."""
+    keys = ("size", "channels", "train_limit", "test_limit", "validation")
+    values = {f"data.{key}": [str(getattr(s.config.data, key)) for s in summaries] for key in keys}
+    if len({summary.fingerprint for summary in summaries}) > 1:
+        values["dataset"] = [summary.dataset for summary in summaries]
+        if not any(len(set(each)) > 1 for each in values.values()):
+            values["fingerprint"] = [summary.fingerprint[:12] for summary in summaries]
+    differing = [f"{key} {' and '.join(dict.fromkeys(each))}" for key, each in values.items() if len(set(each)) > 1]
+    return f"the runs differ in data ({', '.join(differing)}): their accuracies do not compare" if differing else None
 
 
 def _position(gains: Mapping[str, float]) -> str:

@@ -13,22 +13,38 @@ def unlike(name: str, reproduction: Reproduction, settings: Sequence[str]) -> di
     A published number is of the dataset and score of the cell at the paper's size, unless the file has `published_score`.
     Files that the user's settings name (parquet, folder) are taken for the dataset that they stand in for.
     """
-    published = {}
-    if "paper" in reproduction.file.sizes:
-        published = {(cell.row, cell.column): cell for cell in load_reproduction(name, "paper").cells}
+    published = _published(name, reproduction)
     differing = {}
     for cell in reproduction.cells:
         if cell.published is None:
             continue
         theirs = published.get((cell.row, cell.column), cell)
-        at_size = _datasets(cell, ())
-        given = _datasets(cell, settings) if settings else at_size
-        at_paper = at_size if theirs == cell else _datasets(theirs, ())
-        terms = [(_standing_for(*names), names[2]) for names in zip(given, at_size, at_paper, strict=True)]
-        terms.append((_kind(cell.score), _kind(reproduction.file.published_score or theirs.score)))
-        if reasons := [f"{ours} for {paper}" for ours, paper in terms if ours != paper]:
+        ours, paper = _kind(cell.score), _kind(reproduction.file.published_score or theirs.score)
+        if reasons := _other_data(cell, theirs, settings) + [f"{ours} for {paper}"] * (ours != paper):
             differing[cell.row, cell.column] = ", ".join(reasons)
     return differing
+
+
+def other_data(name: str, reproduction: Reproduction, settings: Sequence[str]) -> tuple[str, ...]:
+    """Say which datasets stand in for the table's, over all cells: "digits for cifar10"."""
+    published = _published(name, reproduction)
+    reasons = (_other_data(cell, published.get((cell.row, cell.column), cell), settings) for cell in reproduction.cells)
+    return tuple(dict.fromkeys(reason for of_cell in reasons for reason in of_cell))
+
+
+def _published(name: str, reproduction: Reproduction) -> dict[tuple[str, str], Cell]:
+    """Give the cells at the paper's size."""
+    if "paper" not in reproduction.file.sizes:
+        return {}
+    return {(cell.row, cell.column): cell for cell in load_reproduction(name, "paper").cells}
+
+
+def _other_data(cell: Cell, theirs: Cell, settings: Sequence[str]) -> list[str]:
+    at_size = _datasets(cell, ())
+    given = _datasets(cell, settings) if settings else at_size
+    at_paper = at_size if theirs == cell else _datasets(theirs, ())
+    terms = [(_standing_for(*names), names[2]) for names in zip(given, at_size, at_paper, strict=True)]
+    return [f"{ours} for {paper}" for ours, paper in terms if ours != paper]
 
 
 def _datasets(cell: Cell, settings: Sequence[str]) -> tuple[str | None, str | None]:

@@ -18,7 +18,7 @@ from rayfed_ssl.reports.reproduction_results import (
     kendall,
     training_notes,
 )
-from rayfed_ssl.reproductions.comparable import unlike
+from rayfed_ssl.reproductions.comparable import other_data, unlike
 from rayfed_ssl.reproductions.definition import (
     Cell,
     Reproduction,
@@ -477,6 +477,18 @@ def test_agreement_is_of_cells_that_have_both_numbers(tmp_path: Path):
 )
 def test_numbers_of_another_dataset_or_score_are_known(name: str, settings: tuple[str, ...], expected: set[str]):
     assert set(unlike(name, load(name, "cpu"), settings).values()) == expected
+
+
+def test_a_table_on_other_data_says_so_in_its_title():
+    for settings, expected in (
+        (("data.name=digits",), "with digits for cifar10"),
+        (("data.name=parquet", "data.path=/x"), ""),
+    ):
+        shown = load("fedca-table1", "cpu")
+        other = other_data("fedca-table1", shown, settings)
+        results = ReproductionResults.of(shown, [result(10.0, 1.0)], other_data=other)
+        assert results.title == ", ".join(filter(None, [shown.file.title, expected]))
+        assert results.markdown().splitlines()[0].endswith(", ".join(filter(None, ["cpu size", expected])))
 
 
 def test_papers_sizes_are_of_what_was_published_but_for_the_monitors_curves():

@@ -27,8 +27,8 @@ def compare(
     """Compare runs: accuracy against bytes and rounds."""
     from rayfed_ssl.records.run_record import RunRecord
     from rayfed_ssl.reports import seed_groups as seeds
-    from rayfed_ssl.reports.figures import draw_comparison
-    from rayfed_ssl.reports.summary import summarize
+    from rayfed_ssl.reports.comparison_figure import draw_comparison
+    from rayfed_ssl.reports.summary import data_differences, summarize
     from tune.cli.run_summary import remarks
 
     summaries = [summarize(RunRecord.open(directory)) for directory in directories]
@@ -42,23 +42,27 @@ def compare(
             _print_runs(summaries)
         for line in remarks(summaries):
             typer.echo(line)
+        if note := data_differences(summaries):
+            typer.echo(f"note: {note}")
     if figure is not None:
         typer.echo(f"figure: {draw_comparison(summaries, figure)}", err=as_json)
 
 
 def _print_runs(summaries: "Sequence[Summary]") -> None:
-    from rayfed_ssl.formats import percent, points, size
+    from rayfed_ssl.formats import percent, size
     from rayfed_ssl.reports.summary import partition_text
 
     rows = [
         {
             "run": summary.directory.name + ("" if summary.finished else " (unfinished)"),
             "method": summary.name,
+            "objective": summary.objective,
+            "model": summary.models,
+            "dataset": summary.dataset,
             "split": partition_text(summary.config),
             "seed": str(summary.config.seed),
             "rounds": f"{summary.rounds}x{summary.config.epochs}",
             "linear": percent(summary.headline("linear")),
-            "over start": points(summary.gain("linear")),
             "minimum": percent(summary.minimum("linear")) if len(summary.scores) > 1 else "",
             "kNN": percent(summary.headline("knn")),
             "up": size(summary.bytes_up),
@@ -84,6 +88,9 @@ def _print_groups(groups: "Sequence[SeedGroup]") -> None:
     rows = [
         {
             "method": group.runs[0].name,
+            "objective": group.runs[0].objective,
+            "model": group.runs[0].models,
+            "dataset": group.runs[0].dataset,
             "split": partition_text(group.runs[0].config),
             "rounds": f"{group.runs[0].rounds}x{group.runs[0].config.epochs}",
             "score": score,

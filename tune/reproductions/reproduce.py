@@ -9,7 +9,7 @@ import typer
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.reproduction_results import CellResult, ReproductionResults, measured
-from rayfed_ssl.reproductions.comparable import unlike
+from rayfed_ssl.reproductions.comparable import other_data, unlike
 from rayfed_ssl.reproductions.definition import Cell, Reproduction, load_reproduction
 from tune.reproductions.needed_data import absent, by_column, one_dataset
 from tune.sweeps.execution.directory import SweepDirectory
@@ -99,7 +99,10 @@ def reproduce(request: ReproductionRequest, say: Say, on_ray_death: Say | None =
         _result(cell, trial, directory.runs, reproduction.file.unit, differing.get((cell.row, cell.column)))
         for cell, trial in zip(reproduction.cells, search.trials, strict=True)
     ]
-    results = ReproductionResults.of(reproduction, cells, request.seeds, request.settings, skipped, request.command)
+    other = other_data(request.name, reproduction, request.settings)
+    results = ReproductionResults.of(
+        reproduction, cells, request.seeds, request.settings, skipped, request.command, other
+    )
     results.write(request.directory)  # before the figure, which may fail
     if reproduction.file.kind == "figure":
         from rayfed_ssl.reports.reproduction_figures import draw_reproduction
@@ -165,6 +168,7 @@ def print_result(results: ReproductionResults, directory: Path, as_json: bool) -
     if as_json:
         print_json(results.model_dump(mode="json"))
         return
+    typer.echo(results.title)
     print_table(*results.table())
     lines = [*results.remarks(), f"record: {directory / 'reproduction.json'}, {directory / 'table.md'}"]
     for line in [*lines, *(f"figure: {directory / name}" for name in results.figures)]:

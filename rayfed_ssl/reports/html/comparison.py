@@ -10,6 +10,7 @@ from rayfed_ssl.reports.html.groups import LabeledGroup, differences
 from rayfed_ssl.reports.html.page import Card, PageSection
 from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.html.tables import MISSING, PageCell, PageTable, score_title
+from rayfed_ssl.reports.summary import data_differences
 
 MAX_UNFOLDED = 12
 """Differing settings in a table that is open; a longer one opens on demand."""
@@ -23,10 +24,12 @@ def comparison_sections(groups: Sequence[LabeledGroup], writer: FigureWriter, co
     accuracy = tuple(writer.render(plot, "comparison", origin) for plot in curves.accuracy_plots(groups))
     traffic = writer.render(bars.traffic_plot(groups), "comparison", origin)
     held_out = any(run.summary.config.data.validation is not None for run in runs)
-    text = (
+    text: tuple[str, ...] = (
         "A row is a setting; seeds are averaged: mean ± standard deviation (n − 1) and n. “Last epoch” is the result; “best "
         f"epoch” is chosen on the test set{' or the held-out samples that a run is measured on' * held_out}.",
     )
+    if note := data_differences([run.summary for run in runs]):
+        text += (f"Note: {note}.",)
     no_accuracy = () if accuracy else ("No accuracy is on record yet.",)
     return (
         PageSection("headline", "Headline", cards=_cards(groups), text=text, tables=(scores_table(groups),)),
@@ -94,6 +97,9 @@ def _runs(runs: Sequence[ReportedRun]) -> PageTable:
         [
             run.name,
             run.summary.name,
+            run.summary.objective,
+            run.summary.models,
+            run.summary.dataset,
             run.summary.config.seed,
             "yes" if run.summary.finished else f"no, round {run.summary.rounds} of {run.summary.config.rounds}",
             PageCell.percent(run.summary.headline("linear")),
@@ -106,5 +112,18 @@ def _runs(runs: Sequence[ReportedRun]) -> PageTable:
         for run in runs
     ]
     probe = ["linear probe, last epoch", "points over its start"]
-    columns = ["run", "method", "seed", "finished", *probe, "kNN", "up", "time of rounds", "state"]
+    columns = [
+        "run",
+        "method",
+        "objective",
+        "model",
+        "dataset",
+        "seed",
+        "finished",
+        *probe,
+        "kNN",
+        "up",
+        "time of rounds",
+        "state",
+    ]
     return PageTable.of("Each run", columns, rows)

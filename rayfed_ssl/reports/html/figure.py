@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 
 from rayfed_ssl.reports.figures import BLUE, GREEN, METHOD_STYLES, ORANGE
 from rayfed_ssl.reports.html.tables import PageTable
+from rayfed_ssl.reports.labels import SHAPES
 
 INK, MUTED, GRID, PAPER = "#1b2530", "#4d5966", "#d9dee3", "#ffffff"
 PINK, SKY, BLACK = (color for color, _ in METHOD_STYLES[3:])
@@ -89,7 +90,7 @@ def legend_below(figure: Figure, axes: Axes) -> None:
 
 def line_style(index: int) -> dict[str, Any]:
     """Choose color, marker and dash of a series; together they never repeat."""
-    color, marker = SERIES[index % len(SERIES)]
+    color, marker = SERIES[index % len(SERIES)][0], SHAPES[index % len(SHAPES)]
     return {"color": color, "marker": marker, "linestyle": DASHES[index // len(SERIES) % len(DASHES)]}
 
 

@@ -1,0 +1,54 @@
+"""What `compare` draws and notes: a mark and a label for each system, nothing clipped, and differing data."""
+
+from dataclasses import replace
+
+import pytest
+
+from rayfed_ssl.records.run_record import RunRecord
+from rayfed_ssl.reports.comparison_figure import comparison_figure, system_names
+from rayfed_ssl.reports.summary import data_differences, summarize
+
+
+@pytest.fixture(scope="module")
+def summaries(sweep):
+    return [summarize(RunRecord.open(sweep / name)) for name in ("flesd-0", "flesd-1", "local-0")]
+
+
+def changed(summary, section, **values):
+    part = getattr(summary.config, section).model_copy(update=values)
+    return replace(summary, config=summary.config.model_copy(update={section: part}))
+
+
+def test_each_system_has_its_own_mark_and_one_label(summaries):
+    other = changed(summaries[0], "model", encoder="resnet18")
+    figure = comparison_figure([*summaries, other])
+    axes = figure.axes[0]
+    names = ["flesd, cnn", "local, cnn", "flesd, resnet18"]
+    assert sorted(text.get_text() for text in axes.texts) == sorted(names)
+    assert [len(line.get_xdata()) for line in axes.lines] == [2, 1, 1]
+    assert len({(line.get_marker(), line.get_color()) for line in axes.lines}) == 3
+
+
+def test_no_mark_is_clipped(summaries):
+    figure = comparison_figure(summaries)
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    for line in axes.lines:
+        places = axes.transAxes.inverted().transform(axes.transData.transform(line.get_xydata()))
+        assert (places > 0.03).all()
+        assert (places < 0.97).all()
+
+
+def test_systems_of_one_kind_are_named_by_their_methods(summaries):
+    assert system_names(summaries) == ["flesd", "flesd", "local"]
+
+
+def test_runs_on_other_data_are_noted(summaries):
+    first, second, _ = summaries
+    assert data_differences(summaries) is None
+    assert data_differences([first, replace(second, fingerprint="0" * 64)]) == (
+        f"the runs differ in data (fingerprint {first.fingerprint[:12]} and 000000000000): their accuracies do not compare"
+    )
+    resized = replace(changed(second, "data", name="cifar10", size=16), fingerprint="0" * 64)
+    note = data_differences([first, resized])
+    assert f"data.size {first.config.data.size} and 16, dataset digits and cifar10" in note
