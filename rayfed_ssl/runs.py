@@ -1,12 +1,16 @@
 """Run and resume a federation from Python; the command line calls the same functions."""
 
-from collections.abc import Callable
-from contextlib import closing
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
@@ -15,10 +19,14 @@ from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.round_loop import Executor, Observer, RunPlan, run_rounds
 from rayfed_ssl.engine.run_watch import RunWarning, RunWatch, scaled_probes
 from rayfed_ssl.engine.start_scores import start_scores
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.export.encoder_file import LoadedEncoder, as_module
 from rayfed_ssl.method import Encoder, Metrics
-from rayfed_ssl.records.metric_rows import client_of, losses_by_round
+from rayfed_ssl.records.metric_rows import METRICS, client_of, losses_by_round
 from rayfed_ssl.records.resume_point import check_bits, state_to_resume
 from rayfed_ssl.records.run_record import RunRecord
+from rayfed_ssl.reports.export import export_of, last_encoder
+from rayfed_ssl.reports.progress import RunProgress
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.checkpoints import RunState
 from rayfed_ssl.trackers import configured_trackers
@@ -60,10 +68,32 @@ class Result:
         """Bytes that clients sent or received, in one direction or in both."""
         return sum(row["bytes"] for row in self.record.ledger if direction in (None, row["direction"]))
 
-    def encoder(self, name: str = "global") -> Encoder:
-        """A final encoder's architecture and weights."""
-        encoder: Encoder = checkpoints.read_file(self.directory / "encoders" / f"{name}.safetensors")
-        return encoder
+    def encoder(self, name: str = "global") -> LoadedEncoder:
+        """An encoder after the last round as a torch module in evaluation mode, on the CPU in float32.
+
+        It takes normalized images: `module(module.normalize(images))` gives features [N, d] of uint8 images [N, C, S, S].
+
+        Raises:
+            ConfigError: There is no encoder of this name.
+        """
+        return as_module(export_of(self.record, name))
+
+    def encoder_weights(self, name: str = "global") -> Encoder:
+        """An encoder's architecture after the last round, and its weights as plain tensors, with those of its heads."""
+        return last_encoder(self.record, name).encoder
+
+    @property
+    def metrics(self) -> pa.Table:
+        """All metrics: round, participant ("global", "client-0", "server", "run"), name and value."""
+        return pa.Table.from_pylist(self.record.metrics, schema=METRICS)
+
+    def metrics_frame(self) -> Any:
+        """`metrics` as a pandas data frame; ConfigError where pandas is not installed."""
+        if find_spec("pandas") is None:
+            raise ConfigError(
+                "this needs pandas, which is not installed: pip install pandas, or take `metrics` (Arrow)"
+            )
+        return self.metrics.to_pandas()
 
 
 class _Observers(Observer):
@@ -98,7 +128,7 @@ def run(
     Args:
         config: The configuration.
         directory: Where the record is written; None names one under ./runs.
-        observer: Is called at every step of the run.
+        observer: Is called at every step of the run; None prints progress in a terminal and in notebooks, else nothing.
         executor: Where steps run; `actors.RayExecutor` for Ray. It changes no bit of the result.
         federation: The federation, if the caller has opened it already.
         until: Stop after this round, to be resumed to the same bits; None runs to the end.
@@ -112,10 +142,10 @@ def run(
     target = Path(directory) if directory else default_directory(config)
     RunRecord.refuse_used(target)
     configured_trackers(federation.config)
-    with closing(executor(federation)) as running:  # before the record: a Ray that fails to start leaves no empty run
-        record = RunRecord.create(target, federation)
+    with _observed(observer, federation, target) as observing, closing(executor(federation)) as running:
+        record = RunRecord.create(target, federation)  # now: a Ray that fails to start leaves no empty run
         with record.locked():
-            return _run(federation, record, None, observer or Observer(), running, until)
+            return _run(federation, record, None, observing, running, until)
 
 
 def resume(
@@ -140,7 +170,6 @@ def resume(
         ConfigError: There is no such run, another process is running it, or it would not give the same bits here.
         CheckpointError: It has no usable checkpoint.
     """
-    observer = observer or Observer()
     with RunRecord.open(Path(directory), tables=False).locked():
         record = RunRecord.open(Path(directory), tables=False)  # again: another process may have written it until now
         federation = Federation.open(record.config(*overrides))
@@ -150,12 +179,27 @@ def resume(
         configured_trackers(federation.config)
         if any(override.partition("=")[0].strip() == "engine.checkpoints" for override in overrides):
             record.find_states(federation.config.engine.checkpoints, round)
-        state = state_to_resume(record, round, observer.on_warning)
-        with closing(executor(federation)) as running:
-            last = 0 if state is None else state.round
-            checkpoints.discard_after(record.checkpoints, last)
-            record.truncate(last, federation.public_entries())
-            return _run(federation, record, state, observer, running, until)
+        with _observed(observer, federation, Path(directory), record) as observing:
+            state = state_to_resume(record, round, observing.on_warning)
+            with closing(executor(federation)) as running:
+                last = 0 if state is None else state.round
+                checkpoints.discard_after(record.checkpoints, last)
+                record.truncate(last, federation.public_entries())
+                return _run(federation, record, state, observing, running, until)
+
+
+@contextmanager
+def _observed(
+    observer: Observer | None, federation: Federation, directory: Path, record: RunRecord | None = None
+) -> Iterator[Observer]:
+    """Give the caller's observer; without one, progress where somebody sees it, else one that does nothing."""
+    if observer is not None or not (sys.stderr.isatty() or "ipykernel" in sys.modules):
+        yield observer or Observer()
+        return
+    with RunProgress(federation.config, record=record) as progress:
+        progress.introduce(federation, directory)
+        yield progress
+    progress.close()
 
 
 def _run(

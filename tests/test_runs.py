@@ -7,18 +7,21 @@ import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
 
-from rayfed_ssl import Config, ConfigError, replay, resume, run
+from rayfed_ssl import Config, ConfigError, replay, resume, run, runs
+from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.engine.fault_schedule import parse_fault
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.local_executor import LocalExecutor
-from rayfed_ssl.engine.round_loop import ClientError
+from rayfed_ssl.engine.round_loop import ClientError, Observer
 from rayfed_ssl.models import precision
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.runs import Result
@@ -81,7 +84,7 @@ def test_every_round_has_its_metrics_and_scores(whole: Result):
 
 
 def test_the_ledger_adds_up(whole: Result):
-    weights = nbytes(whole.encoder("client-0").weights)
+    weights = nbytes(whole.encoder_weights("client-0").weights)
     assert whole.bytes("up") == 0
     assert whole.bytes("down") == whole.bytes() == 3 * weights
     assert {row["round"] for row in whole.record.ledger} == {1}  # later, clients go on from their own models
@@ -90,10 +93,51 @@ def test_the_ledger_adds_up(whole: Result):
 def test_the_final_encoders_are_those_of_the_last_round(whole: Result):
     again = Federation.open(whole.record.config())
     for client_id in (0, 1, 2):
-        encoder = whole.encoder(f"client-{client_id}")
+        encoder = whole.encoder_weights(f"client-{client_id}")
         assert encoder.architecture == "cnn"
         again.task.model(encoder.weights, encoder.architecture)
-    assert len({digest(whole.encoder(f"client-{k}")) for k in (0, 1, 2)}) == 3
+    assert len({digest(whole.encoder_weights(f"client-{k}")) for k in (0, 1, 2)}) == 3
+
+
+def test_an_encoder_is_a_module_that_gives_the_features_of_evaluation(whole: Result):
+    federation = Federation.open(whole.record.config("engine.device=cpu", "engine.precision=fp32"))
+    module = whole.encoder("client-1")
+    assert isinstance(module, torch.nn.Module)
+    assert not any(part.training for part in module.modules())
+    images = torch.as_tensor(federation.dataset.test.images[:16])
+    weights = whole.encoder_weights("client-1")
+    own = federation.task.model(weights.weights, weights.architecture).eval()
+    with torch.inference_mode():
+        expected, _ = federation.task.represent(own, Shard.of(images.numpy(), np.arange(16), federation.task.device))
+        assert torch.equal(module(module.normalize(images)), expected)
+    with pytest.raises(ConfigError, match="has no encoder 'client-9'"):
+        whole.encoder("client-9")
+
+
+def test_metrics_are_an_arrow_table_and_a_frame(whole: Result, monkeypatch: pytest.MonkeyPatch):
+    assert whole.metrics.column_names == ["round", "participant", "name", "value"]
+    assert whole.metrics.to_pylist() == whole.record.metrics
+    if find_spec("pandas") is not None:
+        assert whole.metrics_frame().to_dict("records") == whole.record.metrics
+    monkeypatch.setattr(runs, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="needs pandas, which is not installed: pip install pandas"):
+        whole.metrics_frame()
+
+
+def test_progress_is_shown_where_somebody_sees_it(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    config = tiny("local", "rounds=1")
+    run(config, tmp_path / "pipe")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    run(config, str(tmp_path / "terminal"), until=0)
+    resume(str(tmp_path / "terminal"))
+    shown = capsys.readouterr().err
+    assert shown.count("3 clients with") == 2
+    assert "round 1/1: 3 clients, loss" in shown
+    run(config, tmp_path / "quiet", observer=Observer())
+    assert capsys.readouterr().err == ""
 
 
 def test_the_written_configuration_repeats_the_run(whole: Result, tmp_path: Path):
@@ -154,7 +198,7 @@ def test_resuming_from_an_earlier_round_gives_the_same_and_survives_an_interrupt
     assert not (copy / "encoders").exists()
     result = resume(copy)
     assert facts(copy) == facts(whole.directory)
-    assert digest(result.encoder("client-0")) == digest(whole.encoder("client-0"))
+    assert digest(result.encoder_weights("client-0")) == digest(whole.encoder_weights("client-0"))
 
 
 @pytest.fixture(scope="module")

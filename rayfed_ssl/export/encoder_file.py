@@ -203,6 +203,15 @@ def load_encoder(path: Path | str, device: torch.device | str = "cpu") -> Loaded
         ConfigError: As in `read_export`, or weights that do not fit the architecture.
     """
     export = read_export(path)
+    try:
+        return as_module(export, device)
+    except RuntimeError:
+        architecture = export.info.architecture
+        raise ConfigError(f"the weights in {path} do not fit {architecture}: export the encoder again") from None
+
+
+def as_module(export: Export, device: torch.device | str = "cpu") -> LoadedEncoder:
+    """Make an encoder a module, as `load_encoder` gives it; RuntimeError for weights that do not fit the architecture."""
     info = export.info
     with torch.device("meta"):
         body = build_encoder(info.architecture, channels=info.channels, size=info.size, stem=info.stem)  # type: ignore[arg-type]
@@ -210,8 +219,5 @@ def load_encoder(path: Path | str, device: torch.device | str = "cpu") -> Loaded
         layer.__class__ = TORCHS.get(type(layer), type(layer))
     module = LoadedEncoder(info, body)
     module.to_empty(device="cpu")
-    try:
-        module.load_state_dict(export.weights)
-    except RuntimeError:
-        raise ConfigError(f"the weights in {path} do not fit {info.architecture}: export the encoder again") from None
+    module.load_state_dict(export.weights)
     return prepare(module, choose_precision(device, "fp32"), device).eval()

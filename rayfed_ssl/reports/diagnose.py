@@ -90,7 +90,7 @@ class Diagnostics(StrictModel):
 
 
 def diagnose(
-    directory: Path, round: int | None = None, on_unwritten: Callable[[OSError], None] | None = None
+    directory: Path | str, round: int | None = None, on_unwritten: Callable[[OSError], None] | None = None
 ) -> Diagnostics:
     """Compare a run's encoders after a round (default: the last) and write RUN/diagnostics.json.
 
@@ -100,6 +100,7 @@ def diagnose(
         ConfigError: There is no such run, or an encoder in it has diverged.
         CheckpointError: The round is not on disk, or damaged.
     """
+    directory = Path(directory)
     record = RunRecord.open(directory)
     federation = Federation.open(record.config("engine.executor=local"))
     record.check(federation)

@@ -19,21 +19,27 @@ from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.training.state_parts import model_weights
 
 
-def export_encoder(directory: Path, out: Path, *, encoder: str = "global", with_heads: bool = False) -> Export:
+def export_encoder(
+    directory: Path | str, out: Path | str, *, encoder: str = "global", with_heads: bool = False
+) -> Export:
     """Write an encoder of a run, after its last committed round, into a file of its own, with its heads on request.
 
     Raises:
         ConfigError: There is no such run or encoder, or the file's name does not end in .safetensors.
         CheckpointError: The run's files are damaged.
     """
-    record = RunRecord.open(directory)
+    export = export_of(RunRecord.open(Path(directory)), encoder, with_heads=with_heads)
+    write_export(export, Path(out))
+    return export
+
+
+def export_of(record: RunRecord, encoder: str = "global", *, with_heads: bool = False) -> Export:
+    """Describe an encoder of a run after its last committed round; errors as in `export_encoder`."""
     saved = last_encoder(record, encoder)
     weights = model_weights(saved.encoder.weights)
     body = {name.removeprefix(BODY): value for name, value in weights.items() if name.startswith(BODY)}
     heads = {name: value for name, value in weights.items() if not name.startswith(BODY)} if with_heads else {}
-    export = Export(_describe(record, saved), body, heads)
-    write_export(export, out)
-    return export
+    return Export(_describe(record, saved), body, heads)
 
 
 class SavedEncoder(NamedTuple):

@@ -155,7 +155,7 @@ DATASET = "data={name: 'outside_module:Colored'}"
 
 def test_an_encoder_and_a_dataset_from_outside_are_trained_and_exported(tiny: TinyConfig, tmp_path: Path):
     result = run(tiny("fedavg", ENCODER, DATASET), tmp_path / "run")
-    assert result.encoder("global").weights["encoder.body.2.weight"].shape == (5, 12)
+    assert result.encoder_weights("global").weights["encoder.body.2.weight"].shape == (5, 12)
     assert set(result.scores["global"]) >= {"knn", "linear"}
     export_encoder(tmp_path / "run", tmp_path / "encoder.safetensors")
     assert load_encoder(tmp_path / "encoder.safetensors")(torch.rand(2, 3, 8, 8)).shape == (2, 5)

@@ -61,7 +61,7 @@ def test_a_recipe_runs_to_its_end(name: str, tmp_path: Path):
     assert result.scores
     for scores in result.scores.values():
         assert 0 <= scores["linear"] <= 1
-    weights = result.encoder(next(iter(result.scores))).weights
+    weights = result.encoder_weights(next(iter(result.scores))).weights
     assert all(bool(torch.as_tensor(value).isfinite().all()) for value in weights.values())
 
 

@@ -101,7 +101,7 @@ def test_an_export_describes_its_run(finished: Result, tmp_path: Path):
 def test_features_have_the_bits_of_evaluation(finished: Result, tmp_path: Path):
     export_encoder(finished.directory, tmp_path / "e.safetensors")
     federation = Federation.open(finished.record.config())
-    own, task = finished.encoder(), federation.task
+    own, task = finished.encoder_weights(), federation.task
     features = partial(extract_features, device="cpu", precision=choose_precision("cpu", "fp32"))
     images = federation.dataset.test.images
     expected = features(
@@ -131,7 +131,7 @@ def test_each_client_s_own_encoder_can_be_exported(mixed: Result, tmp_path: Path
     for name, architecture in (("client-0", "cnn"), ("client-1", "alexnet")):
         export = export_encoder(mixed.directory, tmp_path / f"{name}.safetensors", encoder=name)
         assert (export.info.encoder, export.info.architecture) == (name, architecture)
-        weights = mixed.encoder(name).weights
+        weights = mixed.encoder_weights(name).weights
         assert {f"encoder.{key}" for key in export.weights} == {key for key in weights if key.startswith("encoder.")}
         assert all(torch.equal(value, weights[f"encoder.{key}"]) for key, value in export.weights.items())
 
@@ -142,7 +142,7 @@ def test_heads_are_exported_only_on_request(finished: Result, tmp_path: Path):
     assert (plain.heads, digest(plain.weights)) == ({}, digest(both.weights))
     assert {name.partition(".")[0] for name in both.heads} == {"projector"}
     again = read_export(tmp_path / "both.safetensors")
-    assert digest(again.encoder.weights) == digest(finished.encoder().weights)
+    assert digest(again.encoder.weights) == digest(finished.encoder_weights().weights)
     images = torch.from_numpy(random_images(3, 1, 8))
     first, second = (load_encoder(tmp_path / f"{name}.safetensors") for name in ("plain", "both"))
     assert torch.equal(first(first.normalize(images)), second(second.normalize(images)))

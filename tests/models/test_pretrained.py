@@ -179,7 +179,7 @@ def test_federated_fine_tuning_with_one_client_is_plain_fine_tuning(
     federation = Federation.open(config)
     assert len(federation.shards[0]) == 75  # 16, 16, 16, 16, 11
     expected = plain_fine_tuning(federation, learned)
-    got = result.encoder("global").weights
+    got = result.encoder_weights("global").weights
     assert set(got) == set(expected)
     assert all(torch.equal(torch.as_tensor(got[name]), expected[name]) for name in expected)
 
@@ -188,7 +188,7 @@ def test_the_classifier_that_clients_train_is_scored(tiny: Tiny, learned: Path, 
     config = tiny("fedavg", *SUPERVISED, f"model.start={learned}", "evaluation.every=1")
     result = run(config, tmp_path / "run")
     federation = Federation.open(config)
-    model = federation.task.model(result.encoder("global").weights).eval()
+    model = federation.task.model(result.encoder_weights("global").weights).eval()
     test = federation.dataset.test
     with torch.no_grad():
         predicted = model(normalize(torch.tensor(test.images), federation.task.views.first))[1].argmax(1)

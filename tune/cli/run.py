@@ -29,9 +29,9 @@ def run(
     from rayfed_ssl.engine.fault_schedule import parse_faults
     from rayfed_ssl.engine.federation import Federation
     from rayfed_ssl.records.run_record import RunRecord
+    from rayfed_ssl.reports.progress import RunProgress
     from rayfed_ssl.runs import default_directory
     from rayfed_ssl.runs import run as run_federation
-    from tune.cli.progress import RunProgress
 
     config, faults = load_config(arguments), parse_faults(inject)
     directory = out or default_directory(config)
@@ -60,8 +60,8 @@ def resume(
     from actors.runs import make_executor
     from rayfed_ssl.engine.fault_schedule import parse_faults
     from rayfed_ssl.records.run_record import RunRecord
+    from rayfed_ssl.reports.progress import RunProgress
     from rayfed_ssl.runs import resume as resume_run
-    from tune.cli.progress import RunProgress
 
     faults, overrides = parse_faults(inject), settings or []
     record = RunRecord.open(directory, tables=False)

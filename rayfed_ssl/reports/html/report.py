@@ -26,8 +26,8 @@ MAX_RUNS_IN_FULL = 6
 
 
 def write_report(
-    directories: Sequence[Path],
-    out: Path = Path("report.html"),
+    directories: Sequence[Path | str],
+    out: Path | str = "report.html",
     *,
     embedding: str = "tsne",
     on_left_out: Callable[[str], None] | None = None,
@@ -41,9 +41,10 @@ def write_report(
         ConfigError: There is nothing to report on, a run that was named is damaged, or the file's name is none.
     """
     check_embedding(embedding)
+    out = Path(out)
     if out.suffix.lower() not in (".html", ".htm") or out.is_dir():
         raise ConfigError(f"the report is an HTML file, got --out {out}: name a file that ends in .html")
-    sources = open_sources(directories)
+    sources = open_sources([Path(directory) for directory in directories])
     for line in sources.left_out:
         if on_left_out is not None:
             on_left_out(line)

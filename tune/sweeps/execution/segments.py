@@ -11,6 +11,7 @@ from pathlib import Path
 from actors.runs import make_executor
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.datasets import open_dataset
+from rayfed_ssl.engine.round_loop import Observer
 from rayfed_ssl.errors import BusyError, ConfigError
 from rayfed_ssl.records.run_record import RunRecord
 from tune.sweeps.execution.scores import scores_after, why_none
@@ -37,10 +38,10 @@ def run_segment(config: Config, directory: Path, until: int) -> str | None:
             try:
                 if (directory / "run.json").is_file():
                     # Where it runs may have changed since it began: the number of actors, for one.
-                    resume(directory, *_placement(config), executor=make_executor, until=until)
+                    resume(directory, *_placement(config), observer=Observer(), executor=make_executor, until=until)
                 else:
                     shutil.rmtree(directory, ignore_errors=True)  # stopped before its record began
-                    run(config, directory, executor=make_executor, until=until)
+                    run(config, directory, observer=Observer(), executor=make_executor, until=until)
                 return None
             except BusyError:  # the process of an earlier attempt may still be ending
                 if time.monotonic() > deadline:

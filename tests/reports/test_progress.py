@@ -14,8 +14,8 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.round_loop import Dropped
 from rayfed_ssl.formats import size
 from rayfed_ssl.records.run_record import RunRecord
+from rayfed_ssl.reports.progress import RunProgress
 from rayfed_ssl.reports.summary import summarize
-from tune.cli.progress import RunProgress
 from tune.cli.run_summary import print_run
 
 Tiny = Callable[..., Config]
