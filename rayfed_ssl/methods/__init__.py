@@ -63,6 +63,7 @@ METHODS: dict[str, MethodInfo] = {
     "orchestra": MethodInfo(Orchestra, "average weights, and cluster clients' clusters (Lubana et al. 2022)"),
     "local": MethodInfo(LocalOnly, "no federation: lower bound per client, upper bound with partition=pooled"),
 }
+"""Methods by the name under which they can be run."""
 
 __all__ = [
     "FCL",

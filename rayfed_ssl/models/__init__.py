@@ -48,6 +48,7 @@ ENCODERS: Mapping[str, EncoderInfo] = {
     "vgg9": EncoderInfo("VGG-9 without batch-norm", 512, encoders.vgg9),
     "alexnet": EncoderInfo("AlexNet for small images, without batch-norm", 256, encoders.alexnet),
 }
+"""Encoders by name."""
 
 
 def encoder_info(name: str) -> EncoderInfo:

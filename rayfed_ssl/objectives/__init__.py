@@ -30,6 +30,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "fedx": FedXObjective,
     "supervised": Supervised,
 }
+"""Objectives by name."""
 
 __all__ = [
     "BYOL",

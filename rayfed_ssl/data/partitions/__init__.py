@@ -66,6 +66,7 @@ PARTITIONS: dict[str, Callable[..., Sequence[np.ndarray]]] = {
     "file": from_file,
     "pooled": pooled,
 }
+"""Partitions by name."""
 
 GIVEN = ("labels", "num_clients", "seed", "generator")
 """Parameters that a partition gets from the run; all others are its fields."""

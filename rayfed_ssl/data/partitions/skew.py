@@ -17,7 +17,7 @@ class Skew:
         label_entropy: Entropy of a client's labels in nats, mean over clients, each of the same weight.
         global_entropy: Entropy of the labels of all clients' samples together, in nats: ln C for C equal classes.
         label_distance: Total variation distance of a client's label distribution p_k to that of all clients' samples p,
-            sum_c |p_k(c) - p(c)| / 2, mean over clients: 0 for IID labels, below 1.
+            `sum_c |p_k(c) - p(c)| / 2`, mean over clients: 0 for IID labels, below 1.
     """
 
     size_gini: float
