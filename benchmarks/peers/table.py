@@ -1,4 +1,4 @@
-"""From results to numbers and to the table of the README.
+"""From results to numbers and to the table of docs/peers.md.
 
 python -m benchmarks.peers.table RESULTS.jsonl
 """
