@@ -17,7 +17,7 @@ from torch import Tensor
 
 Tree: TypeAlias = Any
 Weights: TypeAlias = dict[str, Tensor]
-
+"""Tensors by name: a state dict, or a part of one."""
 
 ARRAYS = (Tensor, np.ndarray)
 

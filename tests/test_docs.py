@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import typer
 import yaml
+from typer.testing import CliRunner
 
 from rayfed_ssl import Config
 from rayfed_ssl.config.recipes import apply_override
@@ -52,7 +53,7 @@ OTHER_PROGRAMS = {"bash", "chmod", "docker", "helm", "kubectl", "pip", "ray", "s
 EXECUTED = ("first-run", "own-photographs", "own-method", "own-encoder", "report", "ledger", "bits")
 """Pages whose blocks are run one after the other, in the slow tier; tests/export runs those of export.md."""
 
-SMALL = ("rounds=1", "training={epochs: 1, batch: 32}", "data.train_limit=400", "evaluation.linear.epochs=2")
+SMALL = ("rounds=1", "training={epochs: 1, batch: 32}", "data.train_limit=800", "evaluation.linear.epochs=2")
 
 PUBLIC = (
     *("actors", "rayfed_ssl", "rayfed_ssl.method", "rayfed_ssl.methods", "rayfed_ssl.objectives", "rayfed_ssl.models"),
@@ -222,15 +223,18 @@ def test_the_blocks_of_a_page_run(name: str, workspace: Path):
 
 
 def call(arguments: list[str], page: str) -> None:
-    """Run the program; a federation in small and, but for the page on bits, in its own process."""
+    """Run the program, federations in small; in this process, but for the page on bits, which kills actors."""
     if arguments[0] == "run":
-        local = () if page == "bits" else ("engine.executor=local",)
-        arguments = [*arguments, *SMALL, *local]
+        arguments = [*arguments, *SMALL]
     arguments = [path for word in arguments for path in (sorted(glob(word)) if "*" in word else [word])]
-    done = subprocess.run(
-        [sys.executable, "-m", "tune.cli", *arguments], capture_output=True, text=True, check=False, timeout=280
-    )
-    assert done.returncode == 0, (arguments, done.stdout + done.stderr)
+    if page == "bits":
+        command = [sys.executable, "-m", "tune.cli", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
+        assert done.returncode == 0, (arguments, done.stdout + done.stderr)
+    else:
+        local = ["engine.executor=local"] * (arguments[0] == "run")
+        result = CliRunner().invoke(app, [*arguments, *local])
+        assert result.exit_code == 0, (arguments, result.output)
 
 
 @pytest.mark.parametrize("module", PUBLIC)

@@ -12,9 +12,8 @@ import torch
 from IPython.display import Image
 from sklearn.datasets import load_digits
 
-from rayfed_ssl import Config, load_encoder, run
+from rayfed_ssl import Config, run
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.reports.export import export_encoder
 from rayfed_ssl.reports.figures import draw_partition
 
 # %%
@@ -51,12 +50,11 @@ print({name: round(value, 3) for name, value in result.scores["global"].items()}
 # %% [markdown]
 # ## Use the encoder
 #
-# The exported file is plain safetensors; `load_encoder` gives an `nn.Module` with the normalization that it was
-# trained with.
+# `result.encoder()` is a torch module with the normalization that it was trained with; `rayfed-ssl export runs/photographs
+# encoder.safetensors` writes it to a file for other programs.
 
 # %%
-export_encoder(result.directory, Path("encoder.safetensors"))
-encoder = load_encoder("encoder.safetensors")
+encoder = result.encoder()
 images = torch.tensor(federation.dataset.test.images[:8])
 with torch.inference_mode():
     features = encoder(encoder.normalize(images))

@@ -87,7 +87,7 @@ class LDAWA(Averaging):
 
     Attributes:
         warm_up: First rounds that are FedAvg's, `weighting` too; the code's condition makes them 3.
-        renormalize: Divide by the sum of `|delta|` instead of K, so that layers do not shrink.
+        renormalize: Divide by the sum of delta's magnitudes instead of K, so that layers do not shrink.
     """
 
     warm_up: int = 3
