@@ -231,13 +231,13 @@ def test_a_tables_notes_say_what_each_row_trains_with_as_it_is_run(tmp_path: Pat
         "y": {"then": {"recipe": "federated-finetune"}, "set": {"training.views": "easyfl"}},
     }
     shown = load_reproduction(small_file(tmp_path, rows=rows, columns=columns, published={}), "cpu")
-    simclr = "simclr (temperature 0.3, form infonce, encode together, projector mlp), Adam at 0.001, batches of 64"
+    simclr = "simclr (temperature 0.3, form infonce, encode together, projector mlp), AdamW at 0.001, batches of 32"
     rotation = "rotation (augmentation rotnet, turns all), SGD at 0.1, batches of 64"
     assert training_notes(shown.only(["a", "b"], None), ["objective.temperature=0.3"]) == [
         f"Training of a, b: {simclr}, views the dataset's; or {simclr}, views easyfl."
     ]
     assert training_notes(shown.only(["c", "alone"], ["y"]), ["then.training.batch=16"]) == [
-        "Training of alone: supervised, Adam at 0.001, batches of 16, views the dataset's.",
+        "Training of alone: supervised, AdamW at 0.001, batches of 16, views the dataset's.",
         f"Training of c: {rotation}, views easyfl.",
     ]
 
