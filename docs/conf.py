@@ -54,6 +54,8 @@ napoleon_custom_sections = [("Class attributes", "params_style")]
 default_role = "code"  # docstrings write names as `name`
 
 html_theme = "furo"
+html_static_path = ["_static"]
+html_js_files = ["accessible.js"]
 html_title = f"{project} {version}"
 html_copy_source = False
 html_show_sphinx = False

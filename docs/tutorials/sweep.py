@@ -34,8 +34,6 @@ def rayfed_ssl(*words: str) -> str:
     return subprocess.run(["rayfed-ssl", *words], check=True, capture_output=True, text=True).stdout
 
 
-print(rayfed_ssl("sweep", "rounds.yaml", "--dry-run"))
-
 # %% [markdown]
 # The settings are chosen on held-out training samples (`data.validation`), so that no label of the test set
 # decides anything. Trials run side by side on Ray; the table does not depend on how many.
