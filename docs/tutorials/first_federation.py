@@ -13,7 +13,7 @@ from rayfed_ssl import Config, run
 from rayfed_ssl.reports.figures import draw_run
 from rayfed_ssl.reports.html import write_report
 
-config = Config.load("fedsimclr", "rounds=3", "training.epochs=1", "partition.alpha=0.3", "evaluation.every=1")
+config = Config.load("fedsimclr", "rounds=3", "training.epochs=2", "partition.alpha=0.3", "evaluation.every=1")
 print(config.system, config.rounds, "rounds of", config.epochs, "epochs,", config.clients.number, "clients")
 
 # %% [markdown]

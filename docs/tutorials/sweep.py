@@ -8,7 +8,7 @@
 import subprocess
 from pathlib import Path
 
-from IPython.display import Image, Markdown
+from IPython.display import Image
 
 Path("rounds.yaml").write_text("""
 title: Accuracy against bytes, over rounds and methods
@@ -45,16 +45,9 @@ print(rayfed_ssl("sweep", "rounds.yaml", "--out", "runs/sweep"))
 # ## What it leaves
 
 # %%
-Markdown(Path("runs/sweep/table.md").read_text())
-
-# %%
-figures = sorted(Path("runs/sweep").glob("figures/*.png"))
-print([figure.name for figure in figures])
-Image("runs/sweep/figures/pareto.png")
+print(sorted(file.name for file in Path("runs/sweep").iterdir() if file.is_file()))
+Image("runs/sweep/figures/trade-off.png")
 
 # %% [markdown]
 # Each point of the front is a recipe, ready to run on all training samples and to be measured on the test set
 # once: `rayfed-ssl run runs/sweep/pareto-0.yaml`, for example.
-
-# %%
-print(sorted(file.name for file in Path("runs/sweep").glob("pareto-*.yaml")))
