@@ -16,6 +16,7 @@ from rayfed_ssl.export.saved_encoders import read_start
 from rayfed_ssl.models import encoder_info
 from rayfed_ssl.models.precision import choose_precision
 from rayfed_ssl.models.pretrained import Start
+from rayfed_ssl.models.vit import VisionTransformer
 from rayfed_ssl.objectives import Supervised
 from rayfed_ssl.training.task import Task
 
@@ -76,7 +77,12 @@ def build_task(config: Config, dataset: Dataset) -> Task:
         capture=engine.capture == "auto",
     )
     for name in _architectures(task):
-        task.blank(name)  # an encoder that cannot take these images says so now, not in round 1
+        blank = task.blank(name)  # an encoder that cannot take these images says so now, not in round 1
+        if objective.needs_patches and not isinstance(blank.encoder, VisionTransformer):
+            raise ConfigError(
+                f"objective={OBJECTIVE.name_of(objective)} hides patches from a vision transformer, got encoder {name}: "
+                "take model.encoder=vit-tiny, vit-small or vit-micro"
+            )
     if config.model.start is None:
         return task
     return replace(task, read_start=cache(partial(_fitting_start, config.model.start, task)))

@@ -14,6 +14,7 @@ from rayfed_ssl.models import encoders
 from rayfed_ssl.models.encoders import MIN_SIZE, Encoder, Stem
 from rayfed_ssl.models.heads import HEADS, Model, build_head, head_width
 from rayfed_ssl.models.resnet import Depth
+from rayfed_ssl.models.vit import SHAPES, vit
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,10 @@ def _resnet(depth: Depth, feature_dim: int) -> EncoderInfo:
     return EncoderInfo(description, feature_dim, partial(encoders.resnet, depth), has_stem=True)
 
 
+def _vit(name: str, description: str) -> EncoderInfo:
+    return EncoderInfo(description, SHAPES[name].width, partial(vit, name))
+
+
 ENCODERS: Mapping[str, EncoderInfo] = {
     "cnn": EncoderInfo("four convolutions, made for CPUs", 256, encoders.cnn),
     "resnet8": EncoderInfo("ResNet of three blocks, made for CPUs", 256, encoders.resnet8),
@@ -47,6 +52,9 @@ ENCODERS: Mapping[str, EncoderInfo] = {
     "cnn5": EncoderInfo("FedCA's 5-layer CNN; its layers are our guess", 2048, encoders.cnn5),
     "vgg9": EncoderInfo("VGG-9 without batch-norm", 512, encoders.vgg9),
     "alexnet": EncoderInfo("AlexNet for small images, without batch-norm", 256, encoders.alexnet),
+    "vit-micro": _vit("micro", "vision transformer of four blocks, made for CPUs"),
+    "vit-tiny": _vit("tiny", "ViT-Tiny; patches of 4 pixels at 32, 16 at 224"),
+    "vit-small": _vit("small", "ViT-Small; patches of 4 pixels at 32, 16 at 224"),
 }
 """Encoders by name."""
 

@@ -1,7 +1,8 @@
 """Heads: what stands between an encoder's features and a loss, and the model that joins the two.
 
 Sources: FLESD's code; SimCLR (Chen et al. 2020); EasyFL's code for BYOL, FedU and FedEMA; FCL's text, which names no
-hidden width: d as in MoCo v2; FedFoA's calibration layer; Orchestra's code; SimSiam as in lightly and solo-learn for CIFAR.
+hidden width: d as in MoCo v2; FedFoA's calibration layer; Orchestra's code; SimSiam as in lightly and solo-learn for CIFAR;
+DINO's code.
 
 Symbols: N samples, d the encoder's feature width, p the width of the projections.
 """
@@ -9,9 +10,12 @@ Symbols: N samples, d the encoder's feature width, p the width of the projection
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from rayfed_ssl.models.batch_norm import BatchNorm1d
+from rayfed_ssl.models.vit import draw_linear
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,12 +23,13 @@ class HeadSpec:
     """A multi-layer perceptron on features.
 
     Attributes:
-        num_layers: Linear layers: 0 (identity), 1 or 2.
+        num_layers: Linear layers: 0 (identity), 1, 2, or 3 with GELU in between.
         hidden: Width of the hidden layer; None is the input's.
         out: Default width of the output; None is the input's.
         batch_norm: Whether batch-norm stands between the hidden layer and its ReLU.
         hidden_bias: Whether the hidden layer has a bias; batch-norm makes it redundant.
         out_norm: Whether batch-norm without scale and shift follows the last layer.
+        bottleneck: Width that is brought to unit length before `Prototypes`; only of heads with 3 layers.
     """
 
     num_layers: int = 2
@@ -33,6 +38,7 @@ class HeadSpec:
     batch_norm: bool = False
     hidden_bias: bool = True
     out_norm: bool = False
+    bottleneck: int = 256
 
 
 HEADS: Mapping[str, HeadSpec] = {
@@ -44,8 +50,21 @@ HEADS: Mapping[str, HeadSpec] = {
     "linear": HeadSpec(num_layers=1, out=256),
     "orchestra": HeadSpec(hidden=512, out=512, batch_norm=True, out_norm=True),
     "simsiam": HeadSpec(hidden=2048, out=2048, batch_norm=True, out_norm=True),
+    "dino": HeadSpec(num_layers=3, hidden=2048, out=65536),
     "none": HeadSpec(num_layers=0, out=None),
 }
+
+
+class Prototypes(nn.Linear):
+    """Cosines of rows [N, p] with K directions, [N, K]; in float32, as softmaxes at a low temperature want them."""
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__(in_features, out_features, bias=False)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Compare directions."""
+        with torch.autocast(rows.device.type, enabled=False):
+            return F.linear(F.normalize(rows.float(), dim=1), F.normalize(self.weight, dim=1))
 
 
 def head_width(spec: HeadSpec, in_features: int, out: int | None = None) -> int:
@@ -68,6 +87,11 @@ def build_head(name: str, in_features: int, *, out: int | None = None, hidden: i
     if spec.num_layers == 1:
         return nn.Linear(in_features, width)
     inner = hidden or spec.hidden or in_features
+    if spec.num_layers == 3:
+        layers = [nn.Linear(in_features, inner), nn.GELU(), nn.Linear(inner, inner), nn.GELU()]
+        return nn.Sequential(*layers, nn.Linear(inner, spec.bottleneck), Prototypes(spec.bottleneck, width)).apply(
+            draw_linear
+        )
     norm = [BatchNorm1d(inner)] if spec.batch_norm else []
     last = [BatchNorm1d(width, affine=False)] if spec.out_norm else []
     first = nn.Linear(in_features, inner, bias=spec.hidden_bias)

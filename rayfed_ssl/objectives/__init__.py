@@ -4,7 +4,9 @@ from rayfed_ssl.objectives.align_uniform import AlignUniform
 from rayfed_ssl.objectives.autoencoder import AutoEncoder
 from rayfed_ssl.objectives.byol import BYOL
 from rayfed_ssl.objectives.deepcluster import DeepCluster
+from rayfed_ssl.objectives.dino import DINO
 from rayfed_ssl.objectives.fedx import FedXObjective
+from rayfed_ssl.objectives.mae import MAE
 from rayfed_ssl.objectives.moco import MoCo
 from rayfed_ssl.objectives.orchestra import OrchestraObjective
 from rayfed_ssl.objectives.rotation import Rotation
@@ -24,6 +26,8 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "deepcluster": DeepCluster,
     "rotation": Rotation,
     "autoencoder": AutoEncoder,
+    "mae": MAE,
+    "dino": DINO,
     "align-uniform": AlignUniform,
     "spectral": Spectral,
     "orchestra": OrchestraObjective,
@@ -34,6 +38,8 @@ OBJECTIVES: dict[str, type[Objective]] = {
 
 __all__ = [
     "BYOL",
+    "DINO",
+    "MAE",
     "OBJECTIVES",
     "AlignUniform",
     "AutoEncoder",

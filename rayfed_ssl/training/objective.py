@@ -73,6 +73,7 @@ class Objective(ABC):
         classifies: Whether the projections are scores of the dataset's classes, so that they have an accuracy.
         parts: Rules of its heads and memories by part; encoder, projector and batch-norm are averaged.
         fixed_head: Whether the head's width follows from the objective, so that `model.projection_dim` means nothing.
+        needs_patches: Whether it hides patches from the encoder, which only our vision transformers allow.
         belongs_to: The only method that can train on it, or None.
         capturable: Whether a CUDA graph may replay its steps: `loss` and `finish_step` read and write tensors in place and
             nothing else, and what depends on the epoch is named by `phase`.
@@ -82,6 +83,7 @@ class Objective(ABC):
     classifies: ClassVar[bool] = False
     parts: ClassVar[Mapping[str, Rule]] = {}
     fixed_head: ClassVar[bool] = False
+    needs_patches: ClassVar[bool] = False
     belongs_to: ClassVar[str | None] = None
     capturable: ClassVar[bool] = False
 

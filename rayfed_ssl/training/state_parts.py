@@ -21,7 +21,7 @@ Rule: TypeAlias = Literal["averaged", "received", "local", "reset", "mixed"]
 - mixed: averaged, but the client mixes what it receives with its own, or chooses between the two (FedEMA, FedU).
 """
 
-OBJECTIVE_STATE = frozenset({"target", "queue", "bank", "centroids"})
+OBJECTIVE_STATE = frozenset({"target", "queue", "bank", "centroids", "center"})
 """Parts that gradients do not train; their batch-norm statistics belong to them."""
 
 _STATISTICS = frozenset({"running_mean", "running_var", "num_batches_tracked"})
@@ -52,8 +52,8 @@ class Parts:
         projector: Averaged by default; "local" makes it personal.
         predictor: BYOL's and SimSiam's.
         prototypes: SwAV's.
-        decoder: The autoencoder's.
-        target: BYOL's and MoCo's slow encoder.
+        decoder: The autoencoder's and MAE's.
+        target: BYOL's, DINO's and MoCo's slow encoder.
         queue: MoCo's keys.
         batch_norm: Running statistics; "local" keeps them on the client, so evaluation sees one encoder per client.
     """

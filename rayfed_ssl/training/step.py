@@ -95,7 +95,7 @@ class TrainingStep:
         """Why the step cannot be captured; empty where it can."""
         if not all(getattr(part, "capturable", False) for part in (self._forward, *self._terms)):
             return "not every loss and term of objective and method is marked as capturable"
-        if any(isinstance(layer, _DropoutNd) for layer in self._model.modules()):
+        if any(isinstance(layer, _DropoutNd) and layer.p > 0 for layer in self._model.modules()):
             return "the model has dropout, which draws on the device"
         return ""
 

@@ -18,7 +18,7 @@ PAPERS = [
     *("flesd", "flesd-cc", "fedavg", "fedprox", "fedca", "fcl", "fedfoa", "fedu", "fedema", "fedmd", "feddf"),
     *("orchestra", "ldawa", "fedx", "fedu2", "fedbyol", "fedsimclr", "fedmoco", "fedsimsiam", "fedae", "fedpr"),
     *("fedrot", "fedswav", "feddc", "simclr-centralized", "moco-centralized", "byol-local", "fedavg-supervised"),
-    *("fedfoa-fedbyol", "fedfoa-fedu", "fedfoa-fedema", "fedalignuniform", "ssd", "fedsc"),
+    *("fedfoa-fedbyol", "fedfoa-fedu", "fedfoa-fedema", "fedalignuniform", "ssd", "fedsc", "fedmae", "feddino"),
 ]
 
 
@@ -40,7 +40,7 @@ DIGITS_ONLY = ("digits", "flesd", "flesd-table1-cifar10", "flesd-table1-cifar10-
 def test_a_recipes_comment_gives_the_full_size(name: str):
     config = Config.load(name, *full_size(name))
     assert config.data.name == "cifar10"
-    assert config.model.encoder in ("resnet18", "resnet34", "resnet50", "cnn5")
+    assert config.model.encoder in ("resnet18", "resnet34", "resnet50", "cnn5", "vit-tiny")
     assert config.rounds * config.epochs >= 100
 
 

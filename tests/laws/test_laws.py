@@ -8,6 +8,8 @@ import pytest
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.objectives import (
     BYOL,
+    DINO,
+    MAE,
     AlignUniform,
     AutoEncoder,
     DeepCluster,
@@ -44,6 +46,7 @@ OBJECTIVES = [
     DeepCluster(clusters=6),
     Rotation(),
     AutoEncoder(width=16),
+    DINO(hidden=48),
     Supervised(num_classes=10),
 ]
 
@@ -51,6 +54,10 @@ OBJECTIVES = [
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda objective: type(objective).__name__)
 def test_an_objectives_steps_obey_their_laws(objective: Objective):
     check_steps(toy_config(objective=objective))
+
+
+def test_the_steps_of_a_masked_autoencoder_obey_the_laws_of_objectives():
+    check_steps(toy_config(objective=MAE(width=32, depth=1), settings=["model.encoder=vit-micro"]))
 
 
 @pytest.mark.slow

@@ -121,6 +121,19 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "model.projection_dim=null",
     ),
     "fedavg-autoencoder": ("fedavg", "objective=autoencoder", "model.projection_dim=null"),
+    "fedavg-mae": (
+        "fedavg",
+        "objective={name: mae, width: 32, depth: 1}",
+        "model={encoder: vit-micro, projection_dim: null}",
+    ),
+    "fedavg-dino": (
+        "fedavg",
+        "objective={name: dino, hidden: 48, momentum: 0.9}",
+        "model.encoder=vit-micro",
+        "clients.number=5",
+        "clients.fraction=0.5",
+        "rounds=3",
+    ),
     "orchestra-some-of-the-clients": (
         "orchestra",
         "clients.number=5",

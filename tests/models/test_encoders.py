@@ -1,3 +1,4 @@
+import math
 from typing import Any
 
 import pytest
@@ -6,6 +7,7 @@ from torch import nn
 
 from rayfed_ssl.models import ENCODERS, Encoder, build_encoder
 from rayfed_ssl.models.skip_init import Undrawn
+from rayfed_ssl.models.vit import Block, patch_size, positions
 from rayfed_ssl.trees import digest
 
 SIZES = (8, 28, 32, 64, 84, 224)
@@ -51,6 +53,9 @@ def test_every_encoder_learns_from_small_images(name: str, channels: int, size: 
         ("resnet18", 224, 11_689_512 - 513_000),
         ("vgg9", 32, 3_491_530 - 5_130),
         ("alexnet", 32, 2_472_266 - 2_570),
+        # timm's ViTs for 32 pixels in patches of 4 have a class token and its position besides, of one width each.
+        ("vit-tiny", 32, 5_360_832 - 2 * 192),
+        ("vit-small", 32, 21_338_496 - 2 * 384),
         ("cnn", 32, 4 * 4 * 3 * 32 + 9 * (32 * 64 + 64 * 128 + 128 * 256) + 2 * (32 + 64 + 128 + 256)),
         (
             "resnet8",
@@ -136,6 +141,62 @@ def test_an_encoder_is_its_source_at_32_pixels(name: str) -> None:
     encoder = build_encoder(name, channels=3, size=32).eval()
     images = torch.randn(2, 3, 32, 32)
     assert torch.equal(encoder(images), load(SOURCES[name], encoder)(images))
+
+
+@pytest.mark.parametrize(
+    ("size", "patch"), [(8, 2), (15, 3), (24, 3), (28, 4), (32, 4), (64, 8), (84, 12), (96, 12), (224, 16)]
+)
+def test_the_patch_of_a_vit_follows_the_image(size: int, patch: int) -> None:
+    assert patch_size(size) == patch
+    encoder = build_encoder("vit-micro", channels=1, size=size)
+    assert encoder.get_submodule("patches")(torch.zeros(2, 1, size, size)).shape == (2, (size // patch) ** 2, 128)
+
+
+def test_a_side_that_no_patch_divides_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"no patch of 2 to 16 pixels divides images of 37 pixels a side: set data.size"
+    ):
+        build_encoder("vit-tiny", channels=3, size=37)
+
+
+def test_positions_are_maes() -> None:
+    """Entry by entry, from the definition: the column's waves, then the row's; sines, then cosines."""
+    side, width = 3, 8
+    ours = positions(side, width)[0]
+    for row in range(side):
+        for column in range(side):
+            expected = [
+                wave(place / 10000 ** (i / 2))
+                for place in (column, row)
+                for wave in (math.sin, math.cos)
+                for i in (0, 1)
+            ]
+            assert ours[row * side + column].tolist() == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_vits_blocks_are_torchs() -> None:
+    """Against nn.TransformerEncoderLayer with the same weights, in float64."""
+    torch.manual_seed(0)
+    block = Block(12, 3).double()
+    layer = nn.TransformerEncoderLayer(
+        12, 3, 48, dropout=0, activation="gelu", layer_norm_eps=1e-6, batch_first=True, norm_first=True
+    ).double()
+    names = {
+        "norm1": "norm1",
+        "norm2": "norm2",
+        "attention.qkv": "self_attn.in_proj_",
+        "attention.project": "self_attn.out_proj",
+        "mlp.0": "linear1",
+        "mlp.2": "linear2",
+    }
+    state = {
+        f"{theirs}{'' if theirs.endswith('_') else '.'}{kind}": block.get_submodule(ours).get_parameter(kind)
+        for ours, theirs in names.items()
+        for kind in ("weight", "bias")
+    }
+    layer.load_state_dict(state)
+    tokens = torch.randn(2, 5, 12, dtype=torch.float64)
+    torch.testing.assert_close(block(tokens), layer(tokens), rtol=1e-12, atol=1e-12)
 
 
 def test_vgg9_keeps_its_dropout() -> None:

@@ -28,6 +28,8 @@ SETTINGS = {
     "deepcluster": ("objective.clusters=6",),
     "rotation": ("model.projection_dim=null",),
     "autoencoder": ("model.projection_dim=null",),
+    "mae": ("model.encoder=vit-micro", "model.projection_dim=null", "objective.width=32", "objective.depth=1"),
+    "dino": ("objective.hidden=48",),
 }
 
 

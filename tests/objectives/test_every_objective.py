@@ -10,6 +10,8 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Empty
 from rayfed_ssl.objectives import (
     BYOL,
+    DINO,
+    MAE,
     AlignUniform,
     AutoEncoder,
     DeepCluster,
@@ -35,15 +37,22 @@ from tests.objectives.small_shards import KINDS, check_finite, shard
 from tests.tensors import seeded
 
 everywhere = pytest.mark.parametrize("name", SETTINGS)
-with_target = pytest.mark.parametrize("name", ["byol", "moco"])
+with_target = pytest.mark.parametrize("name", ["byol", "dino", "moco"])
 
-TRAINED = {"byol": {"predictor"}, "simsiam": {"predictor"}, "swav": {"prototypes"}, "autoencoder": {"decoder"}}
+TRAINED = {
+    "byol": {"predictor"},
+    "simsiam": {"predictor"},
+    "swav": {"prototypes"},
+    "autoencoder": {"decoder"},
+    "mae": {"decoder"},
+}
 """What an objective trains and averages beside encoder and projector."""
 
 REMEMBERED = {
     "byol": {"target": "local"},
     "moco": {"target": "reset", "queue": "local"},
     "swav": {"queue": "local"},
+    "dino": {"target": "local", "center": "local"},
     "deepcluster": {"bank": "reset", "centroids": "reset"},
 }
 """The rules of what an objective remembers without training it."""
@@ -55,8 +64,9 @@ def test_what_is_trained_travels_and_what_is_local_stays(open_objective: Open, n
     trained, remembered = TRAINED.get(name, set()), REMEMBERED.get(name, {})
     assert federation.task.objective.parts == dict.fromkeys(trained, "averaged") | remembered
     model, state = started(federation.task, digits(federation, 4))
-    projector = set() if name == "autoencoder" else {"projector"}
-    assert parts_of(model.state_dict()) == {"encoder", "batch_norm"} | projector | trained
+    projector = set() if name in ("autoencoder", "mae") else {"projector"}
+    statistics = set() if name == "mae" else {"batch_norm"}
+    assert parts_of(model.state_dict()) == {"encoder"} | statistics | projector | trained
     assert parts_of(state.state_dict()) == set(remembered)
     download = federation.method.download(federation.init_server(), 0)
     result = federation.update_client(1, 0, download, None)
@@ -121,7 +131,7 @@ def test_losses_and_projections_are_float32(open_objective: Open, name: str, pre
     assert output.projections.requires_grad
 
 
-@pytest.mark.parametrize("name", ["byol", "moco", "simsiam"])
+@pytest.mark.parametrize("name", ["byol", "dino", "moco", "simsiam"])
 def test_a_resumed_client_equals_an_undisturbed_one(open_objective: Open, name: str):
     federation = open_objective(name)
     data = digits(federation, 41)
@@ -198,6 +208,14 @@ IMPOSSIBLE: dict[type[Objective], dict[str, list[float]]] = {
         "memory": [31],
     },
     AutoEncoder: {"width": [0]},
+    MAE: {"mask_ratio": [0.0, 1.0, NAN], "width": [0, 40], "depth": [0]},
+    DINO: {
+        "momentum": [1.01, NAN],
+        "center_momentum": [-0.1],
+        "student_temperature": [0.0],
+        "teacher_temperature": [NAN],
+        "hidden": [0],
+    },
     Spectral: {"mu": [0.0, NAN]},
     AlignUniform: {"beta": [-1.0, NAN], "t": [0.0, NAN]},
 }
@@ -222,7 +240,7 @@ def test_a_hidden_width_without_hidden_layers_is_refused():
         BYOL(projector="linear", predictor="linear", hidden=48)
 
 
-@pytest.mark.parametrize("name", ["rotation", "autoencoder"])
+@pytest.mark.parametrize("name", ["rotation", "autoencoder", "mae"])
 def test_a_projection_width_has_no_meaning(open_objective: Open, name: str):
     with pytest.raises(ConfigError, match=rf"model\.projection_dim has no meaning for objective={name}"):
         open_objective(name, "model.projection_dim=8")

@@ -1,0 +1,146 @@
+"""MAE: rebuild the hidden patches of an image from the few that are visible.
+
+He, Chen, Xie, Li, Dollár, Girshick: Masked Autoencoders Are Scalable Vision Learners, CVPR 2022. "Code" below is
+facebookresearch/mae. Federated before by SSL-FL (Yan et al., 2023) and FedMAR (2026), which average encoder and decoder.
+
+Symbols: x normalized images [B, C, S, S]; p pixels a side of a patch; P patches an image, V of them visible; d width of the
+encoder; y pixels of patches, [B, P, p p C].
+
+Deviations:
+- The encoder has no class token; projections are its mean over the visible patches.
+- Positions are learned, of encoder and decoder, and start as the code's fixed ones.
+- Images are cropped and mirrored as the run's first view says (the code: a fifth of the area or more, mirrored half the
+  time); the digits', which are never mirrored, are rotated a little.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from rayfed_ssl.data.augmentation import ViewRecipe
+from rayfed_ssl.draws import draw
+from rayfed_ssl.models import Model
+from rayfed_ssl.models.vit import VisionTransformer, blocks, draw_linear, patch_size, positions
+from rayfed_ssl.training.context import Context
+from rayfed_ssl.training.objective import Batch, Head, Objective, StepOutput
+from rayfed_ssl.training.state_parts import Rule
+
+HEAD_WIDTH = 32
+"""Of the decoder's attention: 512 in 16 heads (code)."""
+
+
+def patchify(images: Tensor, side: int) -> Tensor:
+    """Cut images [B, C, S, S] into patches, row by row, [B, P, p p C], channels last in each (code)."""
+    patches = images.unfold(2, side, side).unfold(3, side, side)  # [B, C, rows, columns, p, p]
+    return patches.permute(0, 2, 3, 4, 5, 1).flatten(3).flatten(1, 2)
+
+
+def standardized(patches: Tensor) -> Tensor:
+    """Bring each patch [.., n] to mean 0 and deviation 1: (y - mean) / sqrt(var + 1e-6), var with n - 1 (code)."""
+    variance, mean = torch.var_mean(patches, -1, keepdim=True)
+    return (patches - mean) / (variance + 1e-6).sqrt()
+
+
+def masked_error(rebuilt: Tensor, targets: Tensor, hidden: Tensor) -> Tensor:
+    """Mean squared error over the pixels of hidden patches: predictions and targets [B, P, n], hidden 0 or 1 [B, P]."""
+    return ((rebuilt - targets).square().mean(2) * hidden).sum() / hidden.sum()
+
+
+def shuffled(noise: Tensor) -> Tensor:
+    """Order each image's patches by its noise [B, P]; the first V are visible. int64 [B, P]."""
+    return noise.argsort(dim=1, stable=True)
+
+
+def cropped(views: ViewRecipe) -> ViewRecipe:
+    """Keep of a view its crop, mirroring and rotation: MAE changes no colors (section 4, data augmentation)."""
+    return replace(views, jitter=None, grayscale=0.0, blur=0.0, solarize=0.0)
+
+
+class MaskedDecoder(nn.Module):
+    """Latents of visible patches [B, V, d] to pixels of all patches [B, P, n]."""
+
+    def __init__(self, feature_dim: int, *, patches: int, pixels: int, width: int, depth: int) -> None:
+        super().__init__()
+        self.embed = nn.Linear(feature_dim, width)
+        self.mask_token = nn.Parameter(torch.empty(1, 1, width))
+        self.positions = nn.Parameter(positions(int(patches**0.5), width))
+        self.blocks = blocks(width, depth, width // HEAD_WIDTH)
+        self.norm = nn.LayerNorm(width, eps=1e-6)
+        self.pixels = nn.Linear(width, pixels)
+        nn.init.normal_(self.mask_token, std=0.02)
+        for layer in (self.embed, self.pixels):
+            draw_linear(layer)
+
+    def forward(self, latents: Tensor, order: Tensor) -> Tensor:
+        """Fill in the mask token for hidden patches, and put all where `order` [B, P] took them from."""
+        tokens = self.embed(latents)
+        hidden = self.mask_token.to(tokens.dtype).expand(len(order), order.shape[1] - latents.shape[1], -1)
+        places = order.argsort(dim=1, stable=True)
+        tokens = torch.cat([tokens, hidden], 1).gather(1, places.unsqueeze(2).expand(-1, -1, tokens.shape[2]))
+        pixels: Tensor = self.pixels(self.norm(self.blocks(tokens + self.positions)))
+        return pixels.float()
+
+
+@dataclass(frozen=True, kw_only=True)
+class MAE(Objective):
+    """Masked autoencoding of patches.
+
+    Attributes:
+        mask_ratio: Share of the patches that is hidden (Figure 5).
+        width: Of the decoder's tokens, a multiple of 32 (Table 1b).
+        depth: Blocks of the decoder (Table 1a).
+        standardize: Whether each patch's pixels are rebuilt at mean 0 and deviation 1 (Table 1d).
+    """
+
+    capturable: ClassVar[bool] = True
+    parts: ClassVar[Mapping[str, Rule]] = {"decoder": "averaged"}
+    fixed_head: ClassVar[bool] = True
+    needs_patches: ClassVar[bool] = True
+    mask_ratio: float = 0.75
+    width: int = 512
+    depth: int = 8
+    standardize: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.mask_ratio < 1:
+            raise ValueError(f"objective.mask_ratio must be above 0 and below 1, got {self.mask_ratio}")
+        if self.width < 1 or self.width % HEAD_WIDTH:
+            raise ValueError(f"objective.width must be a multiple of {HEAD_WIDTH}, got {self.width}")
+        if self.depth < 1:
+            raise ValueError(f"objective.depth must be at least 1, got {self.depth}")
+
+    @property
+    def head(self) -> Head:
+        """None: projections are the mean over visible patches."""
+        return Head("none")
+
+    def heads(self, context: Context, feature_dim: int, projection_dim: int) -> dict[str, nn.Module]:
+        """The decoder."""
+        side = patch_size(context.size)
+        patches, pixels = (context.size // side) ** 2, context.channels * side**2
+        decoder = MaskedDecoder(feature_dim, patches=patches, pixels=pixels, width=self.width, depth=self.depth)
+        return {"decoder": decoder}
+
+    def loss(
+        self, context: Context, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator
+    ) -> StepOutput:
+        """Hide patches at random, encode the others, and compare what the decoder gives for the hidden ones (section 3)."""
+        encoder = model.encoder
+        assert isinstance(encoder, VisionTransformer), "needs_patches"
+        images = context.augment(batch.images, cropped(context.views.first), generator)
+        targets = patchify(images, patch_size(context.size))
+        num, total = targets.shape[:2]
+        visible = max(1, int(total * (1 - self.mask_ratio)))
+        order = shuffled(draw(torch.rand, num, total, generator=generator, device=images.device))
+        with context.autocast():
+            tokens = encoder.patches(images)
+            seen = tokens.gather(1, order[:, :visible].unsqueeze(2).expand(-1, -1, tokens.shape[2]))
+            latents = encoder.pool.norm(encoder.blocks(seen))
+            rebuilt = model.part("decoder")(latents, order)
+        hidden = torch.ones_like(order, dtype=torch.float32).scatter_(1, order[:, :visible], 0.0)
+        if self.standardize:
+            targets = standardized(targets)
+        return StepOutput(masked_error(rebuilt, targets, hidden), latents.float().mean(1))
