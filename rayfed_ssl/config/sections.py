@@ -9,6 +9,7 @@ from rayfed_ssl.config.choices import OptimizerField, Section
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.evaluation.linear_probe import LinearProbe
 from rayfed_ssl.evaluation.registry import Protocol, configured
+from rayfed_ssl.models.libraries import is_library
 from rayfed_ssl.training.optimizers import Adam
 
 
@@ -70,13 +71,15 @@ class ModelChoice(Section):
     """The global model.
 
     Attributes:
-        encoder: One of `rayfed-ssl list models`, or `module:factory` of an nn.Module that gives features [N, d].
+        encoder: One of `rayfed-ssl list models`, `torchvision:NAME`, `timm:NAME`, or `module:factory` of an nn.Module that
+            gives features [N, d].
         stem: A ResNet's first layers: "cifar" (3x3, no pooling), "imagenet", or by image size.
         projection_dim: Width of the projections; None takes the objective's own.
         image_size: Side in pixels of what it sees: views are cut out of larger images, and plain ones are cropped in the
             center. None takes that of the images.
-        start: A finished run, one of its encoders/*.safetensors or an exported encoder, whose encoder everybody starts
-            from; None starts from random weights.
+        start: A finished run, one of its encoders/*.safetensors, an exported encoder or a safetensors file with the names
+            of the encoder's layers, from which everybody starts; None starts from random weights.
+        pretrained: Whether everybody starts from the weights that torchvision or timm publish, which are fetched once.
     """
 
     encoder: str = "cnn"
@@ -84,6 +87,23 @@ class ModelChoice(Section):
     projection_dim: int | None = Field(None, ge=1, le=65536)
     image_size: int | None = Field(None, ge=4)
     start: Annotated[Path, AfterValidator(_absolute)] | None = None
+    pretrained: bool = False
+
+    @property
+    def is_random(self) -> bool:
+        """Whether first weights are drawn."""
+        return self.start is None and not self.pretrained
+
+    @model_validator(mode="after")
+    def _check_start(self) -> "ModelChoice":
+        if self.pretrained and self.start is not None:
+            raise ConfigError("model.pretrained=true and model.start name two starts: set one of them")
+        if self.pretrained and not is_library(self.encoder):
+            raise ConfigError(
+                f"model.pretrained=true takes weights that torchvision or timm publish, got model.encoder={self.encoder}: "
+                "take torchvision:NAME or timm:NAME, or set model.start"
+            )
+        return self
 
 
 class Training(Section):

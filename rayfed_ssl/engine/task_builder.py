@@ -15,10 +15,11 @@ from rayfed_ssl.errors import ConfigError, check_name
 from rayfed_ssl.export.saved_encoders import read_start
 from rayfed_ssl.models import encoder_info
 from rayfed_ssl.models.precision import choose_precision
-from rayfed_ssl.models.pretrained import Start
+from rayfed_ssl.models.pretrained import Start, published
 from rayfed_ssl.models.vit import VisionTransformer
 from rayfed_ssl.objectives import Supervised
 from rayfed_ssl.training.task import Task
+from rayfed_ssl.trees import Weights
 
 
 def _device(name: str) -> torch.device:
@@ -83,7 +84,7 @@ def build_task(config: Config, dataset: Dataset) -> Task:
                 f"objective={OBJECTIVE.name_of(objective)} hides patches from a vision transformer, got encoder {name}: "
                 "take model.encoder=vit-tiny, vit-small or vit-micro"
             )
-    if config.model.start is None:
+    if config.model.is_random:
         return task
     return replace(task, read_start=cache(partial(_fitting_start, config.model.start, task)))
 
@@ -92,12 +93,18 @@ def _architectures(task: Task) -> list[str]:
     return sorted({task.encoder, *task.client_encoders})
 
 
-def _fitting_start(path: Path, task: Task) -> Start:
-    """Read what the run starts from, and refuse what it cannot start from."""
-    start = read_start(path)
+def _fitting_start(path: Path | None, task: Task) -> Start:
+    """Read what the run starts from, or fetch what a library has published, and refuse what it cannot start from."""
+
+    def weights(name: str) -> Weights:
+        return {f"encoder.{key}": value for key, value in task.blank(name).encoder.state_dict().items()}
+
+    if path is None:
+        start = published(task.encoder, channels=task.channels, size=task.size)
+    else:
+        start = read_start(path, task.encoder, weights(task.encoder))
     for name in _architectures(task):
-        state = task.blank(name).encoder.state_dict()
-        start.check(name, {f"encoder.{key}": value for key, value in state.items()})
+        start.check(name, weights(name))
     return start
 
 

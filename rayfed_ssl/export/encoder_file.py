@@ -161,6 +161,12 @@ def is_export(path: Path) -> bool:
     return "rayfed-ssl-encoder" in _read(path)[0].get("format", "")
 
 
+def foreign_tensors(path: Path) -> Weights | None:
+    """Read a safetensors file that neither a run nor `rayfed-ssl export` has written; None if one of them has."""
+    metadata, tensors = _read(path)
+    return None if "structure" in metadata or "rayfed-ssl-encoder" in metadata.get("format", "") else tensors
+
+
 def _read(path: Path) -> tuple[dict[str, str], Weights]:
     try:
         with safe_open(path, framework="pt") as file:

@@ -4,11 +4,12 @@ import hashlib
 from pathlib import Path
 
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.export.encoder_file import is_export, read_export
+from rayfed_ssl.export.encoder_file import foreign_tensors, is_export, read_export
 from rayfed_ssl.method import Encoder
-from rayfed_ssl.models.pretrained import Start
+from rayfed_ssl.models.pretrained import Start, named_as_layers
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.training.state_parts import model_weights
+from rayfed_ssl.trees import Weights
 
 
 def encoder_file(path: Path) -> Path:
@@ -50,9 +51,18 @@ def read_encoder(path: Path) -> Encoder:
     return tree
 
 
-def read_start(path: Path) -> Start:
-    """Read the encoder that a run starts from; errors as in `encoder_file` and `read_encoder`."""
+def read_start(path: Path, architecture: str = "", expected: Weights | None = None) -> Start:
+    """Read the encoder that a run starts from; errors as in `encoder_file` and `read_encoder`.
+
+    Args:
+        path: As `encoder_file` takes it.
+        architecture: The encoder that the run trains, for a file that another program has written.
+        expected: Its weights, named "encoder.…"; None refuses such a file.
+    """
     file = encoder_file(path)
+    sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
+    if expected is not None and (tensors := foreign_tensors(file)) is not None:
+        return named_as_layers(tensors, architecture, expected, file, sha256)
     encoder = read_encoder(file)
     body = {name: value for name, value in model_weights(encoder.weights).items() if name.startswith("encoder.")}
-    return Start(encoder.architecture, body, file, hashlib.sha256(file.read_bytes()).hexdigest())
+    return Start(encoder.architecture, body, file, sha256)

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from rayfed_ssl import plugins
-from rayfed_ssl.models import encoders
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.models import encoders, libraries
 from rayfed_ssl.models.encoders import MIN_SIZE, Encoder, Stem
 from rayfed_ssl.models.heads import HEADS, Model, build_head, head_width
 from rayfed_ssl.models.resnet import Depth
@@ -61,6 +62,11 @@ ENCODERS: Mapping[str, EncoderInfo] = {
 
 def encoder_info(name: str) -> EncoderInfo:
     """Find an encoder by name, also one from outside: a function or class that gives an `nn.Module`."""
+    if libraries.is_library(name):
+        libraries.check(name)
+        return EncoderInfo(
+            f"of {name.partition(':')[0]}", None, partial(_outside, name, partial(libraries.build, name))
+        )
     target = plugins.find("encoder", name, ENCODERS)
     if isinstance(target, EncoderInfo):
         return target
@@ -73,7 +79,9 @@ def _outside(name: str, factory: Callable[..., nn.Module], *, channels: int, siz
     parameters = inspect.signature(factory).parameters
     try:
         module = factory(**{key: value for key, value in keywords if key in parameters})
-    except (TypeError, ValueError) as error:
+    except ConfigError:
+        raise
+    except (AssertionError, TypeError, ValueError) as error:
         raise ValueError(f"encoder {name} cannot be built from channels and size: {error}") from error
     if not isinstance(module, nn.Module):
         raise ValueError(f"encoder {name} must give a torch.nn.Module, got {type(module).__name__}")
@@ -81,7 +89,7 @@ def _outside(name: str, factory: Callable[..., nn.Module], *, channels: int, siz
     try:
         with torch.no_grad():
             features = module(torch.zeros(2, channels, size, size))
-    except (RuntimeError, ValueError, TypeError) as error:
+    except (AssertionError, RuntimeError, ValueError, TypeError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"encoder {name} does not take images [N, {channels}, {size}, {size}]: {reason}") from error
     shape = list(getattr(features, "shape", ()))

@@ -177,7 +177,8 @@ class RunRecord(Observer):
             )
         if draws and self.manifest.start != start_entry(federation):
             raise ConfigError(
-                f"model.start={federation.config.model.start} changed since this run began: restore it, or start a new run"
+                f"model.start={federation.config.model.start or federation.config.model.encoder} changed since this run "
+                "began: restore it, or start a new run"
             )
         self.manifest.data.check(federation)
 

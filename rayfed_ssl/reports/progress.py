@@ -35,7 +35,7 @@ class RunProgress(Observer):
     def __init__(
         self, config: Config, *, quiet: bool = False, record: RunRecord | None = None, console: Console | None = None
     ) -> None:
-        self._rounds, self._is_random = config.rounds, config.model.start is None
+        self._rounds, self._is_random = config.rounds, config.model.is_random
         self._record = record
         self._console = console or Console(stderr=True, quiet=quiet, highlight=False)
         self._start = time.perf_counter()

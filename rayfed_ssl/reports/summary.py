@@ -97,7 +97,7 @@ class Summary:
 
     def start_line(self) -> str | None:
         """Say what the run started from and where it is now; None where nothing was scored."""
-        kind = "random start" if self.config.model.start is None else "start"
+        kind = "random start" if self.config.model.is_random else "start"
         names = {"knn": "kNN", "linear": "linear"}
         starts = {title: share for name, title in names.items() if (share := self.start(name)) is not None}
         if not starts:
