@@ -94,7 +94,7 @@ def page() -> str:
         "| `model.encoder` | `my_module:my_encoder` | gives an `nn.Module`, images [N, C, S, S] to features [N, d]; gets "
         "`channels` and `size` if it has such parameters |",
         "| `partition` | `my_module:my_partition` | gives a list of row indices per client; gets those of `labels`, "
-        "`num_clients`, `seed` and `generator` that it has, all other parameters are fields |",
+        "`num_clients`, `seed`, `generator` and `groups` that it has, all other parameters are fields |",
         "| `data.name` | `my_module:MyDataset` | gives a torch `Dataset` of images (PIL, or tensors [C, H, W]) with or "
         "without labels; gets those of `root` (`data.path`), `train` or `split`, and `download` that it has |",
         "",

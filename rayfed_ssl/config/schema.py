@@ -69,6 +69,12 @@ class Config(Section):
         return self.training.epochs or int(self.training.total_epochs or 0) // self.rounds
 
     @property
+    def data_settings(self) -> dict[str, Any]:
+        """What `open_dataset` takes beside the name."""
+        group = getattr(self.partition, "column", None) if self.partition.name == "column" else None
+        return self.data.model_dump(exclude={"name"}) | {"group": group}
+
+    @property
     def method_name(self) -> str:
         """The method's name in `list methods`: of two names of one class, the one that stands for this many rounds."""
         names = {info.rounds: name for name, info in METHODS.items() if info.method is type(self.method)}

@@ -17,8 +17,11 @@ class Data(Section):
     """The dataset.
 
     Attributes:
-        name: One of `rayfed-ssl list datasets`, or `module:Class` of a torch Dataset that gives images.
-        path: Directory of the files, where the dataset needs one or they do not lie in the default place.
+        name: One of `rayfed-ssl list datasets`, `torchvision:Class`, or `module:Class` of a torch Dataset that gives images.
+        path: Directory of the files, where the dataset needs one or they do not lie in the default place; for hub also
+            owner/name.
+        image: Column of the pictures of parquet or hub; None finds it.
+        label: Column of the classes of parquet or hub; None finds it.
         size: Side in pixels to which images are resized; None keeps the dataset's own.
         channels: 1 or 3; None keeps the dataset's own.
         train_limit: Use this many training samples, a random subset.
@@ -33,6 +36,8 @@ class Data(Section):
 
     name: str
     path: Path | None = None
+    image: str | None = None
+    label: str | None = None
     size: int | None = Field(None, ge=4)
     channels: Literal[1, 3] | None = None
     train_limit: int | None = Field(None, ge=2)

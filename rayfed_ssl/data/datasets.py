@@ -4,6 +4,7 @@ The store's key holds the files' names, sizes and modification times and every s
 leaves contents out, because reading them would cost what the store saves.
 """
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -19,11 +20,13 @@ import numpy as np
 import platformdirs
 
 from rayfed_ssl import plugins
-from rayfed_ssl.data.decoding import OnBad, Source, Split, all_gray, decode, read_parquet
+from rayfed_ssl.data.decoding import OnBad, Source, Split, all_gray, decode
 from rayfed_ssl.data.folders import PICTURE_SUFFIXES, by_class
+from rayfed_ssl.data.hub import find_hub
 from rayfed_ssl.data.image_store import FORMAT, Dataset, alone, open_store, write_store
 from rayfed_ssl.data.partitions import random_rows, stratified_split
-from rayfed_ssl.data.torch_datasets import find_torch, find_torchvision
+from rayfed_ssl.data.tables import NO_COLUMNS, Columns, read_parquet
+from rayfed_ssl.data.torch_datasets import find_torch, find_torchvision, find_vision
 
 _SPLIT = re.compile(r"(train|test|validation|valid|val)(?![a-z])", re.IGNORECASE)
 _TEST_NAMES = ("test", "validation", "valid", "val")
@@ -39,13 +42,17 @@ class DatasetInfo:
         size: Native side in pixels; None where it depends on the pictures.
         channels: Native channels, likewise.
         needs_path: Whether data.path is required.
+        has_columns: Whether it is a table whose columns can be named; `find` takes them as a third argument.
+        is_remote: Whether data.path may be a name that is no directory.
     """
 
     description: str
-    find: Callable[[Path, bool], Source]
+    find: Callable[..., Source]
     size: int | None = None
     channels: int | None = None
     needs_path: bool = False
+    has_columns: bool = False
+    is_remote: bool = False
 
 
 def open_dataset(
@@ -62,14 +69,19 @@ def open_dataset(
     cache: Path | None = None,
     download: bool = False,
     on_bad: OnBad = "error",
+    image: str | None = None,
+    label: str | None = None,
+    group: str | None = None,
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> Dataset:
     """Open a dataset; decodes it on the first call with these settings, and takes milliseconds afterwards.
 
-    The settings are those of `rayfed_ssl.config.sections.Data`. Stores lie in `cache`. While decoding, `on_progress` gets
+    The settings are those of `rayfed_ssl.config.sections.Data`, and `group` is a column that is stored with the training
+    samples. Stores lie in `cache`. While decoding, `on_progress` gets
     the split's name, the pictures done and their total.
     """
-    info, source = _find(name, path, download)
+    columns = Columns(image, label, group)
+    info, source = _find(name, path, download, columns)
     # Asking for the native format is not asking for another store.
     size, channels = None if size == info.size else size, None if channels == info.channels else channels
     settings: dict[str, Any] = {"name": name, "size": size, "channels": channels, "on_bad": on_bad}
@@ -77,6 +89,7 @@ def open_dataset(
     settings |= {} if source.has_test else {"test_fraction": test_fraction}
     settings |= {} if validation is None else {"validation": validation}
     settings |= {"seed": seed} if not source.has_test or train_limit or test_limit or validation else {}
+    settings |= {key: value for key, value in dataclasses.asdict(columns).items() if value is not None}
     directory = cache or platformdirs.user_cache_path("rayfed-ssl") / "stores"
     store = directory / f"{plugins.short(name)}-{_key(_root(path), source.files, settings)}.arrow"
     with suppress(ValueError):
@@ -106,6 +119,9 @@ def open_dataset(
 
 def dataset_info(name: str) -> DatasetInfo:
     """Find a dataset by name, also one from outside: a class or function that gives a torch `Dataset` of images."""
+    library, _, class_name = name.partition(":")
+    if library == "torchvision" and class_name:
+        return DatasetInfo("of torchvision", partial(find_vision, class_name), needs_path=True)
     target = plugins.find("dataset", name, DATASETS)
     if isinstance(target, DatasetInfo):
         return target
@@ -145,13 +161,18 @@ def _root(path: Path | None) -> Path:
     return (path or platformdirs.user_cache_path("rayfed-ssl") / "datasets").resolve()
 
 
-def _find(name: str, path: Path | None, download: bool) -> tuple[DatasetInfo, Source]:
+def _find(name: str, path: Path | None, download: bool, columns: Columns = NO_COLUMNS) -> tuple[DatasetInfo, Source]:
     info = dataset_info(name)
     if info.needs_path and path is None:
         raise ValueError(f"dataset {name} has no default place: set data.path to its directory")
-    if path is not None and not path.exists() and not download:
+    if path is not None and not path.exists() and not (download or info.is_remote):
         raise ValueError(f"data.path {path} does not exist: set it to the directory of {name}")
-    return info, info.find(_root(path), download)
+    if columns != NO_COLUMNS and not info.has_columns:
+        tables = ", ".join(other for other, about in DATASETS.items() if about.has_columns)
+        named = ", ".join(value for value in dataclasses.astuple(columns) if value is not None)
+        raise ValueError(f"dataset {name} has no columns, got {named}: take {tables}, or another partition")
+    place = path if info.is_remote and path is not None else _root(path)
+    return info, info.find(place, download, columns) if info.has_columns else info.find(place, download)
 
 
 def _key(root: Path, files: Sequence[Path], settings: dict[str, Any]) -> str:
@@ -182,7 +203,7 @@ def _find_store(path: Path, download: bool) -> Source:
     return Source((path,), lambda: (train, test, stored.train.classes), has_test=True)
 
 
-def _find_parquet(path: Path, download: bool) -> Source:
+def _find_parquet(path: Path, download: bool, columns: Columns = NO_COLUMNS) -> Source:
     """Find Parquet files by their split's name, in the directory or one or two levels below it."""
     levels = [[path]] if path.is_file() else [sorted(path.glob(level + "*.parquet")) for level in ("", "*/", "*/*/")]
     files = next(filter(None, levels), [])
@@ -199,7 +220,7 @@ def _find_parquet(path: Path, download: bool) -> Source:
         examples = ", ".join(str(file.relative_to(path)) for file in files[:4])
         problem = "several datasets" if len(roots) > 1 else "no training file (train*.parquet)"
         raise ValueError(f"{problem} in {path}, which has {examples}: set data.path to the directory of one dataset")
-    return Source((*train, *test), partial(read_parquet, train, test), has_test=bool(test))
+    return Source((*train, *test), partial(read_parquet, train, test, columns), has_test=bool(test))
 
 
 def _find_folder(path: Path, download: bool) -> Source:
@@ -262,7 +283,16 @@ DATASETS: dict[str, DatasetInfo] = {
     "stl10-unlabeled": _vision(
         "stl10, and 100,000 photographs with label -1 to train on", *_STL10, "train+unlabeled", "test"
     ),
-    "parquet": DatasetInfo("Parquet files in Hugging Face's image layout", _find_parquet, needs_path=True),
+    "parquet": DatasetInfo(
+        "Parquet files in Hugging Face's image layout", _find_parquet, needs_path=True, has_columns=True
+    ),
+    "hub": DatasetInfo(
+        "a Hugging Face dataset: what save_to_disk wrote, or owner/name",
+        partial(find_hub, test_names=_TEST_NAMES),
+        needs_path=True,
+        has_columns=True,
+        is_remote=True,
+    ),
     "folder": DatasetInfo("pictures in one directory per class", _find_folder, needs_path=True),
     "store": DatasetInfo("a torch Dataset that Python has given, as `keep` stored it", _find_store, needs_path=True),
 }

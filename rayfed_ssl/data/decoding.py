@@ -5,19 +5,16 @@ threads need neither a second import of the caller's script nor copies of the pi
 """
 
 import itertools
-import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from rayfed_ssl.data.image_store import Block
@@ -42,10 +39,12 @@ class Split:
     Attributes:
         labels: Classes, int64 [N]; -1 for a sample without a label.
         read: Yields the pictures of ascending rows, each with a name for messages.
+        groups: What each sample belongs to, integers or strings [N]; None where no column was asked for.
     """
 
     labels: np.ndarray
     read: Callable[[np.ndarray], Iterator[tuple[str, Picture]]]
+    groups: np.ndarray | None = None
 
     @classmethod
     def of_pixels(cls, pixels: np.ndarray, labels: np.ndarray) -> "Split":
@@ -59,7 +58,8 @@ class Split:
 
     def select(self, rows: np.ndarray) -> "Split":
         """Keep the given ascending rows."""
-        return Split(self.labels[rows], lambda chosen: self.read(rows[chosen]))
+        groups = None if self.groups is None else self.groups[rows]
+        return Split(self.labels[rows], lambda chosen: self.read(rows[chosen]), groups)
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,7 @@ def decode(
         while window := list(itertools.islice(pictures, _WINDOW)):
             results = list(pool.map(convert, window))
             labels = split.labels[done : done + len(window)]
+            groups = None if split.groups is None else split.groups[done : done + len(window)]
             done += len(window)
             failures = tuple(result for result in results if isinstance(result, str))
             bad.extend(failures)
@@ -109,7 +110,8 @@ def decode(
                         "each will be fitted (center crop, then bilinear resize)"
                     )
             readable = [not isinstance(result, str) for result in results]
-            yield Block(np.stack(pixels) if pixels else _NO_PIXELS, labels[readable], failures)
+            kept = None if groups is None else groups[readable]
+            yield Block(np.stack(pixels) if pixels else _NO_PIXELS, labels[readable], failures, kept)
             if on_progress:
                 on_progress(done, total)
     if bad and on_bad == "error":
@@ -132,7 +134,7 @@ def to_pixels(picture: Picture, *, size: int | None, channels: int) -> np.ndarra
     with image:
         if not isinstance(picture, np.ndarray):
             ImageOps.exif_transpose(image, in_place=True)
-        converted = _in_channels(image, channels)
+        converted = in_channels(image, channels)
         if size is not None:
             converted = ImageOps.fit(converted, (size, size), Image.Resampling.BILINEAR)
         pixels = np.asarray(converted)
@@ -158,7 +160,8 @@ def _open(picture: bytes | Path) -> Image.Image:
     return Image.open(BytesIO(picture) if isinstance(picture, bytes) else picture, formats=FORMATS)
 
 
-def _in_channels(image: Image.Image, channels: int) -> Image.Image:
+def in_channels(image: Image.Image, channels: int) -> Image.Image:
+    """Convert a picture to 8 bits and 1 or 3 channels; ValueError for pixels of neither 8 nor 16 bits."""
     if image.mode.startswith("I;16"):
         # PIL's own conversion clips 16-bit values at 255 instead of scaling them.
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
@@ -181,87 +184,3 @@ def _decoded(item: tuple[str, Picture], *, size: int | None, channels: int) -> n
 
 def _side(shape: tuple[int, ...]) -> str:
     return f"{shape[2]}x{shape[1]}"
-
-
-def read_parquet(train: Sequence[Path], test: Sequence[Path]) -> tuple[Split, Split | None, tuple[str, ...]]:
-    """Read the labels of Parquet files in Hugging Face's image layout, and prepare their pictures.
-
-    The picture column is a struct with a field `bytes`, or plain binary. Class names come from the schema's
-    `huggingface` metadata, else from string labels, else they are the numbers. A missing label becomes -1.
-    """
-    schema = _schema(train[0])
-    pictures, label = _picture_column(schema, train[0]), _label_column(schema, train[0])
-    raw = [[value for file in files for value in _column(file, label)] for files in (train, test)]
-    features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
-    labels, names = _number_classes(raw, features.get(label, {}).get("names"), train[0])
-    splits = [
-        Split(values, partial(_stream_parquet, files, pictures))
-        for values, files in zip(labels, (train, test), strict=True)
-    ]
-    return splits[0], splits[1] if test else None, tuple(names)
-
-
-def _number_classes(raw: list[list[Any]], names: list[str] | None, file: Path) -> tuple[list[np.ndarray], list[str]]:
-    labels = {value for values in raw for value in values} - {None}
-    if labels and isinstance(next(iter(labels)), str):
-        names = sorted(labels)
-        code = {name: number for number, name in enumerate(names)}
-        raw = [[None if value is None else code[value] for value in values] for values in raw]
-        labels = set(code.values())
-    names = names or [str(number) for number in range(max(labels, default=-1) + 1)]
-    if labels and not -1 <= min(labels) <= max(labels) < len(names):
-        raise ValueError(f"labels of {file} run from {min(labels)} to {max(labels)}, but it names {len(names)} classes")
-    return [np.array([-1 if value is None else value for value in values], np.int64) for values in raw], names
-
-
-def _stream_parquet(files: Sequence[Path], column: str, rows: np.ndarray) -> Iterator[tuple[str, Picture]]:
-    start = 0
-    for file in files:
-        for batch in pq.ParquetFile(file).iter_batches(batch_size=1024, columns=[column]):
-            values = batch.column(0)
-            for row in rows[np.searchsorted(rows, start) : np.searchsorted(rows, start + len(values))] - start:
-                value = values[row].as_py()
-                if isinstance(value, dict):
-                    # Hugging Face leaves bytes empty where a picture lies beside the Parquet file.
-                    value = value["bytes"] or (file.parent / value["path"] if value.get("path") else None)
-                yield f"{file.name} row {start + row}", value or b""
-            start += len(values)
-
-
-def _schema(file: Path) -> pa.Schema:
-    try:
-        return pq.read_schema(file)
-    except (OSError, pa.ArrowException) as error:
-        raise ValueError(f"{file} is not a readable Parquet file: {error}") from error
-
-
-def _column(file: Path, name: str) -> list[Any]:
-    if name not in _schema(file).names:
-        raise ValueError(f"{file} has no column {name!r}, unlike the files beside it: use files of one dataset")
-    values: list[Any] = pq.ParquetFile(file).read(columns=[name]).column(0).to_pylist()
-    return values
-
-
-def _picture_column(schema: pa.Schema, file: Path) -> str:
-    structs = [f.name for f in schema if pa.types.is_struct(f.type) and f.type.get_field_index("bytes") >= 0]
-    plain = [f.name for f in schema if pa.types.is_binary(f.type) or pa.types.is_large_binary(f.type)]
-    return _choose(structs or plain, ("img", "image"), "picture column (struct with bytes, or binary)", schema, file)
-
-
-def _label_column(schema: pa.Schema, file: Path) -> str:
-    numbers = [f.name for f in schema if pa.types.is_integer(f.type)]
-    names = [f.name for f in schema if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)]
-    usual = [name for name in ("label", "labels", "fine_label", "target", "class") if name in numbers + names]
-    return _choose(usual[:1] or numbers, (), "label column (integer or string)", schema, file)
-
-
-def _choose(candidates: list[str], preferred: tuple[str, ...], what: str, schema: pa.Schema, file: Path) -> str:
-    for name in preferred:
-        if name in candidates:
-            return name
-    if len(candidates) != 1:
-        raise ValueError(
-            f"{file} needs one {what}, but {len(candidates)} of its columns ({', '.join(schema.names)}) could be it: "
-            f"name one {preferred[0] if preferred else 'label'}"
-        )
-    return candidates[0]

@@ -1,7 +1,8 @@
 """The store: decoded pixels in one Arrow file, memory-mapped so that a machine holds one physical copy of them.
 
 The file is Arrow IPC, uncompressed: a compressed one is unpacked into the private memory of every process. It holds two
-record batches, train then test, with the columns `image` (fixed-size binary, C*H*W bytes) and `label` (int64). Opening
+record batches, train then test, with the columns `image` (fixed-size binary, C*H*W bytes) and `label` (int64), and `group`
+(int64) where samples belong to something that divides them. Opening
 reads the footer only: a file that is cut short or is no store is noticed, a bit flipped among pixels is not.
 """
 
@@ -36,6 +37,8 @@ class ImageSet:
         classes: Names of the classes.
         path: The store; None for a set in memory.
         split: Which part of the store this is: train or test.
+        groups: Which of `group_names` each training sample belongs to, int64 [N]; None where no column was asked for.
+        group_names: Values of the column, ascending.
     """
 
     images: np.ndarray
@@ -43,6 +46,8 @@ class ImageSet:
     classes: tuple[str, ...]
     path: Path | None = None
     split: str = "train"
+    groups: np.ndarray | None = None
+    group_names: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -84,17 +89,19 @@ class Dataset:
 
 
 class Block(NamedTuple):
-    """Some consecutive samples on their way into a store: uint8 [n, C, H, W], int64 [n], and the names of skipped ones."""
+    """Consecutive samples on their way into a store: uint8 [n, C, H, W], int64 [n], names of skipped ones, groups [n]."""
 
     pixels: np.ndarray
     labels: np.ndarray
     skipped: tuple[str, ...] = ()
+    groups: np.ndarray | None = None
 
 
 class _Spooled(NamedTuple):
     pixels: np.ndarray
     labels: np.ndarray
     skipped: list[str]
+    groups: np.ndarray | None
 
 
 def open_store(path: Path) -> Dataset:
@@ -142,6 +149,10 @@ def write_store(
             "skipped": splits[0].skipped + splits[1].skipped,
             "fingerprint": digest.hexdigest(),
         }
+        if (groups := splits[0].groups) is not None:
+            values, codes = np.unique(groups, return_inverse=True)
+            header["groups"] = [str(value) for value in values]
+            splits = splits[0]._replace(groups=codes.astype(np.int64)), splits[1]
         temporary = _write_arrow(path, header, splits)
         try:
             open_store(path)
@@ -155,6 +166,7 @@ def _spool(blocks: Iterable[Block], file: IO[bytes], digest: "hashlib._Hash", sp
     """Append a split's pixels to an anonymous file, so that no split has to fit into memory."""
     labels: list[np.ndarray] = []
     skipped: list[str] = []
+    groups: list[np.ndarray] = []
     shape: tuple[int, ...] = ()
     for block in blocks:
         shape = block.pixels.shape[1:] if len(block.labels) else shape
@@ -163,17 +175,20 @@ def _spool(blocks: Iterable[Block], file: IO[bytes], digest: "hashlib._Hash", sp
         file.write(pixels.data)
         labels.append(block.labels)
         skipped.extend(block.skipped)
+        groups.extend([] if block.groups is None else [block.groups])
     targets = np.concatenate([np.empty(0, np.int64), *labels]).astype(np.int64)
     if not len(targets):
         raise ValueError(f"the {split} split has no pictures: it needs at least one")
     digest.update(targets.data)
     file.flush()
-    return _Spooled(np.memmap(file, np.uint8, "r", shape=(len(targets), *shape)), targets, skipped)
+    pixels = np.memmap(file, np.uint8, "r", shape=(len(targets), *shape))
+    return _Spooled(pixels, targets, skipped, np.concatenate(groups) if groups else None)
 
 
 def _write_arrow(path: Path, header: dict[str, Any], splits: tuple[_Spooled, ...]) -> Path:
     width = int(np.prod(header["shape"]))
-    schema = pa.schema({"image": pa.binary(width), "label": pa.int64()}, metadata={_KEY: json.dumps(header).encode()})
+    fields = {"image": pa.binary(width), "label": pa.int64()} | ({"group": pa.int64()} if "groups" in header else {})
+    schema = pa.schema(fields, metadata={_KEY: json.dumps(header).encode()})
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -184,6 +199,9 @@ def _write_arrow(path: Path, header: dict[str, Any], splits: tuple[_Spooled, ...
                         pa.Array.from_buffers(schema.types[0], len(split.labels), [None, pa.py_buffer(split.pixels)]),
                         pa.Array.from_buffers(schema.types[1], len(split.labels), [None, pa.py_buffer(split.labels)]),
                     ]
+                    if "groups" in header:
+                        codes = np.full(len(split.labels), -1) if split.groups is None else split.groups
+                        columns.append(pa.Array.from_buffers(pa.int64(), len(codes), [None, pa.py_buffer(codes)]))
                     writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
             # Without this a power cut can leave a complete name on empty pages, which opening would not notice.
             os.fsync(file.fileno())
@@ -194,11 +212,14 @@ def _write_arrow(path: Path, header: dict[str, Any], splits: tuple[_Spooled, ...
 
 
 def _image_set(batch: Any, header: dict[str, Any], path: Path, split: str) -> ImageSet:
-    images, labels = (
+    names = tuple(header.get("groups", ()))
+    kinds = ((np.uint8, np.prod(header["shape"])), *[(np.int64, 1)] * (2 if names else 1))
+    images, labels, *groups = (
         np.frombuffer(column.buffers()[1], dtype, count=batch.num_rows * width)
-        for column, dtype, width in zip(batch.columns, (np.uint8, np.int64), (np.prod(header["shape"]), 1), strict=True)
+        for column, (dtype, width) in zip(batch.columns, kinds, strict=True)
     )
-    return ImageSet(images.reshape(-1, *header["shape"]), labels, tuple(header["classes"]), Path(path), split)
+    pixels, classes = images.reshape(-1, *header["shape"]), tuple(header["classes"])
+    return ImageSet(pixels, labels, classes, Path(path), split, groups[0] if groups else None, names)
 
 
 def _open_split(path: Path, split: str) -> ImageSet:

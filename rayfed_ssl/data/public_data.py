@@ -90,12 +90,12 @@ def refuse_own(spec: PublicSpec | None, name: str, path: Path | None) -> None:
 def split_public(
     spec: PublicSpec | None,
     train: ImageSet,
-    divide: Callable[[np.ndarray], Shards],
+    divide: Callable[..., Shards],
     *,
     seed: int,
     open_other: OpenDataset,
 ) -> tuple[PublicSet | None, dict[int, Rows]]:
-    """Set the public pictures apart, and divide the rest by `divide`, which sees its labels alone.
+    """Set the public pictures apart, and divide the rest by `divide`, which sees its labels and `groups` alone.
 
     Returns the public set, and each training client's rows of the training set by client id. Clients keep their ids: with
     `client:0` the ids start at 1. No public row is in a shard.
@@ -103,7 +103,8 @@ def split_public(
     private = public = np.arange(len(train), dtype=np.int64)
     if isinstance(spec, PublicFraction):
         private, public = stratified_split(train.labels, spec.fraction, seed)
-    shards = {client_id: private[rows] for client_id, rows in enumerate(divide(train.labels[private]))}
+    grouped = {} if train.groups is None else {"groups": train.groups[private]}
+    shards = {client_id: private[rows] for client_id, rows in enumerate(divide(train.labels[private], **grouped))}
     match spec:
         case None:
             return None, shards

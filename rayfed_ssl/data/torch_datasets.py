@@ -3,7 +3,7 @@
 import inspect
 import uuid
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,11 @@ import numpy as np
 import platformdirs
 from PIL import Image
 
-from rayfed_ssl.data.decoding import Picture, Source, Split, all_gray, decode
+from rayfed_ssl.data.decoding import Picture, Source, Split, all_gray, decode, in_channels
 from rayfed_ssl.data.folders import walk
 from rayfed_ssl.data.image_store import open_store, write_store
 from rayfed_ssl.data.partitions import stratified_split
+from rayfed_ssl.errors import nearest
 
 
 def find_torchvision(
@@ -67,7 +68,8 @@ def find_torch(name: str, factory: Callable[..., Any], path: Path, download: boo
     if "train" in parameters:
         splits = [{"train": True}, {"train": False}]
     elif "split" in parameters:
-        splits = [{"split": "train"}, {"split": "test"}]
+        first = parameters["split"].default  # "trainval" of OxfordIIITPet
+        splits = [{"split": first if str(first).startswith("train") else "train"}, {"split": "test"}]
 
     def read() -> tuple[Split, Split | None, tuple[str, ...]]:
         datasets = [factory(**given, **split) for split in splits]
@@ -77,6 +79,30 @@ def find_torch(name: str, factory: Callable[..., Any], path: Path, download: boo
     source = inspect.getsourcefile(inspect.unwrap(factory))
     files = tuple(file for _, file in walk(path, None)) if "root" in given and path.is_dir() else ()
     return Source((*([Path(source)] if source else []), *files), read, has_test=len(splits) > 1)
+
+
+def find_vision(class_name: str, path: Path, download: bool) -> Source:
+    """Find any image dataset of torchvision by its class, in the directory that it calls root."""
+    from torchvision import datasets
+
+    known = [name for name in datasets.__all__ if name not in ("DatasetFolder", "ImageFolder", "VisionDataset")]
+    if class_name not in known:
+        raise ValueError(f"torchvision has no dataset {class_name!r}{nearest(class_name, known)}")
+    dataset = getattr(datasets, class_name)
+
+    @wraps(dataset)
+    def factory(**given: Any) -> Any:
+        try:
+            return dataset(**given)
+        except (RuntimeError, OSError) as error:
+            done = "the download failed" if download else "set data.path, or data.download=true to fetch it"
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise ValueError(f"no complete copy of {class_name} in {path}: {done} ({reason})") from error
+
+    if download and not any(walk(path, None)):
+        path.mkdir(parents=True, exist_ok=True)
+        find_torch(class_name, factory, path, True).read()  # before the store's key is made of the files
+    return find_torch(f"torchvision:{class_name}", factory, path, download)
 
 
 def keep(
@@ -121,7 +147,8 @@ def _sample(sample: Any) -> tuple[Any, Any]:
 def _pixels(name: str, image: Any) -> np.ndarray:
     """Turn an image into uint8 [C, H, W]: PIL, or a tensor or array of bytes or of floats from 0 to 1."""
     if isinstance(image, Image.Image):
-        pixels = np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB"))
+        gray = image.mode == "L" or image.mode.startswith("I;16")
+        pixels = np.asarray(in_channels(image, 1 if gray else 3))
         return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
     pixels = np.asarray(image)
     pixels = pixels[None] if pixels.ndim == 2 else pixels

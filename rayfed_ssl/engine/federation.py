@@ -87,18 +87,17 @@ class Federation:
         Raises:
             ConfigError: The data, the partition or the method's demands do not fit together.
         """
-        options = config.data.model_dump(exclude={"name"})
         fields = config.partition.model_dump(exclude={"name"})
         seed = derive_seed(config.seed, Purpose.PARTITION)
         try:
-            dataset = open_dataset(config.data.name, on_progress=on_progress, **options)
+            dataset = open_dataset(config.data.name, on_progress=on_progress, **config.data_settings)
             spec = None if config.public is None else parse_public(config.public)
             if config.data.validation is not None:
                 refuse_own(spec, config.data.name, config.data.path)
             public, shards = split_public(
                 spec,
                 dataset.train,
-                lambda labels: partition(config.partition.name, labels, config.clients.number, seed, **fields),
+                partial(partition, config.partition.name, num_clients=config.clients.number, seed=seed, **fields),
                 seed=derive_seed(config.seed, Purpose.PUBLIC),
                 open_other=partial(open_dataset, download=config.data.download, on_progress=on_progress),
             )

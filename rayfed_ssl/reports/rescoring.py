@@ -255,7 +255,7 @@ def _open_exported(path: Path, overrides: Sequence[str]) -> Subjects:
             f"{path} takes images of {info.size} pixels and {info.channels} channels: leave both as they are"
         )
     try:
-        dataset = open_dataset(config.data.name, **config.data.model_dump(exclude={"name"}))
+        dataset = open_dataset(config.data.name, **config.data_settings)
         task = replace(build_task(config, dataset), views=Views(info.recipe, info.recipe))
     except ValueError as error:
         raise ConfigError(str(error)) from error

@@ -82,7 +82,7 @@ def test_parquet_labels_may_be_missing_and_pictures_may_lie_beside_it(tmp_path, 
     [
         ({"label": [1]}, "needs one picture column"),
         ({"img": [b"x"]}, "needs one label column"),
-        ({"img": [b"x"], "a": [1], "b": [2]}, "but 2 of its columns|label column .*could be it: name one label"),
+        ({"img": [b"x"], "a": [1], "b": [2]}, "but 2 of its columns|label column .*could be it: name it in data.label"),
         ({"img": [b"x"], "label": [-7]}, "labels of .* run from -7 to -7"),
     ],
 )

@@ -11,6 +11,7 @@ the rows of its samples, sorted, int64. No sample is in two shards.
 - `shards`: McMahan et al. (2017), pieces of the samples sorted by class.
 - `quantity_skew`: NIID-Bench (2022), sizes from a Dirichlet distribution, classes IID.
 - `file`: from a JSON or Parquet file of indices, as SSD (2025) publishes its splits.
+- `column`: by a column of the data, as the hospital that a picture comes from.
 - `pooled`: one client with everything, the centralized upper bound.
 """
 
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from rayfed_ssl import plugins
-from rayfed_ssl.data.partitions.iid import iid, pooled, quantity_skew
+from rayfed_ssl.data.partitions.iid import by_column, iid, pooled, quantity_skew
 from rayfed_ssl.data.partitions.index_file import from_file
 from rayfed_ssl.data.partitions.label_skew import (
     classes_per_client,
@@ -39,6 +40,7 @@ __all__ = [
     "Rows",
     "Shards",
     "Skew",
+    "by_column",
     "classes_per_client",
     "count_samples",
     "dirichlet",
@@ -64,21 +66,26 @@ PARTITIONS: dict[str, Callable[..., Sequence[np.ndarray]]] = {
     "shards": shards,
     "quantity_skew": quantity_skew,
     "file": from_file,
+    "column": by_column,
     "pooled": pooled,
 }
 """Partitions by name."""
 
-GIVEN = ("labels", "num_clients", "seed", "generator")
+GIVEN = ("labels", "num_clients", "seed", "generator", "groups")
 """Parameters that a partition gets from the run; all others are its fields."""
 
 
-def partition(name: str, labels: np.ndarray, num_clients: int, seed: int, **fields: Any) -> Shards:
+def partition(
+    name: str, labels: np.ndarray, num_clients: int, seed: int, *, groups: np.ndarray | None = None, **fields: Any
+) -> Shards:
     """Divide samples with a partition by name; it gets those of the parameters in `GIVEN` that it has.
 
+    `groups` are what samples belong to, int64 [N], where a column of the data was asked for.
     Its own fields, as alpha of dirichlet, come by keyword. An error says which rows are out of range or in two shards.
     """
     function = plugins.find("partition", name, PARTITIONS)
     given = {"labels": labels, "num_clients": num_clients, "seed": seed, "generator": stream(name, seed)}
+    given["groups"] = groups
     parameters = inspect.signature(function).parameters
     shards = function(**{key: value for key, value in given.items() if key in parameters}, **fields)
     try:

@@ -1,4 +1,4 @@
-"""Partitions whose clients have the same distribution of classes."""
+"""Partitions that look at no label."""
 
 import numpy as np
 from pydantic import PositiveFloat, PositiveInt
@@ -41,3 +41,26 @@ def quantity_skew(
         if counts.min() >= min_samples:
             return sorted_shards(np.split(rng.permutation(len(labels)), counts.cumsum()[:-1]))
     raise too_skewed(num_clients, alpha, min_samples)
+
+
+def by_column(labels: np.ndarray, num_clients: int, seed: int, groups: np.ndarray, *, column: str) -> Shards:
+    """Give each client the samples of one value of a column, or of as many values as the others, give or take one.
+
+    With as many values as clients, client k has the k-th in ascending order. With more, values are dealt at random.
+
+    Args:
+        labels: Classes or -1, int64 [N].
+        num_clients: K.
+        seed: Deals the values where there are more than clients.
+        groups: Numbers of the values, int64 [N].
+        column: The column of the data (parquet, hub) whose values divide the samples: integers or strings.
+    """
+    values = np.unique(groups)
+    if len(values) < num_clients:
+        raise ValueError(
+            f"partition.column={column} has {len(values)} values for clients.number={num_clients}: set "
+            f"clients.number={len(values)} or lower"
+        )
+    if len(values) > num_clients:
+        values = stream("column", seed).permutation(values)
+    return sorted_shards([np.flatnonzero(np.isin(groups, part)) for part in np.array_split(values, num_clients)])

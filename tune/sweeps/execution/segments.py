@@ -99,7 +99,7 @@ class DataCheck:
         key = json.dumps(config.dump()["data"], sort_keys=True)
         if key not in self._fingerprints:
             try:
-                data = open_dataset(config.data.name, **config.data.model_dump(exclude={"name"}))
+                data = open_dataset(config.data.name, **config.data_settings)
                 self._fingerprints[key] = data.fingerprint
             except (ValueError, OSError):
                 self._fingerprints[key] = None

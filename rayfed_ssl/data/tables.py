@@ -1,0 +1,143 @@
+"""Tables with a column of pictures and one of classes: which columns they are, and Parquet files of them."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rayfed_ssl.data.decoding import Picture, Split
+from rayfed_ssl.errors import nearest
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Names of a table's columns; None for one that is found by its type, or not asked for.
+
+    Attributes:
+        image: Of pictures.
+        label: Of classes.
+        group: Of what a sample belongs to, as a hospital.
+    """
+
+    image: str | None = None
+    label: str | None = None
+    group: str | None = None
+
+
+NO_COLUMNS = Columns()
+
+
+def read_parquet(
+    train: Sequence[Path], test: Sequence[Path], columns: Columns = NO_COLUMNS
+) -> tuple[Split, Split | None, tuple[str, ...]]:
+    """Read the labels of Parquet files in Hugging Face's image layout, and prepare their pictures.
+
+    The picture column is a struct with a field `bytes`, or plain binary. Class names come from the schema's
+    `huggingface` metadata, else from string labels, else they are the numbers. A missing label becomes -1.
+    """
+    schema = _schema(train[0])
+    for key, name in (
+        ("data.image", columns.image),
+        ("data.label", columns.label),
+        ("partition.column", columns.group),
+    ):
+        if name is not None and name not in schema.names:
+            raise ValueError(f"{key}: {train[0]} has no column {name!r}{nearest(name, schema.names)}")
+    pictures = columns.image or _picture_column(schema, train[0])
+    label = columns.label or _label_column(schema, train[0])
+    raw = [[value for file in files for value in _column(file, label)] for files in (train, test)]
+    features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
+    labels, names = number_classes(raw, features.get(label, {}).get("names"), train[0])
+    splits = [
+        Split(values, partial(_stream_parquet, files, pictures))
+        for values, files in zip(labels, (train, test), strict=True)
+    ]
+    if columns.group is not None:
+        values = [value for file in train for value in _column(file, columns.group)]
+        splits[0] = replace(splits[0], groups=group_values(values, columns.group))
+    return splits[0], splits[1] if test else None, tuple(names)
+
+
+def group_values(values: list[Any], column: str) -> np.ndarray:
+    """Take the values of a column that samples are divided by, integers or strings [N]."""
+    if not all(isinstance(value, str | int) for value in values):
+        other = next(value for value in values if not isinstance(value, str | int))
+        raise ValueError(f"partition.column={column} must hold an integer or a string in every row, got {other!r}")
+    return np.array(values)
+
+
+def number_classes(raw: list[list[Any]], names: list[str] | None, file: Path) -> tuple[list[np.ndarray], list[str]]:
+    """Turn labels of splits, numbers or names, into classes, int64 with -1 for None, and give the classes' names."""
+    labels = {value for values in raw for value in values} - {None}
+    if labels and isinstance(next(iter(labels)), str):
+        names = sorted(labels)
+        code = {name: number for number, name in enumerate(names)}
+        raw = [[None if value is None else code[value] for value in values] for values in raw]
+        labels = set(code.values())
+    names = names or [str(number) for number in range(max(labels, default=-1) + 1)]
+    if labels and not -1 <= min(labels) <= max(labels) < len(names):
+        raise ValueError(f"labels of {file} run from {min(labels)} to {max(labels)}, but it names {len(names)} classes")
+    return [np.array([-1 if value is None else value for value in values], np.int64) for values in raw], names
+
+
+def _stream_parquet(files: Sequence[Path], column: str, rows: np.ndarray) -> Iterator[tuple[str, Picture]]:
+    start = 0
+    for file in files:
+        for batch in pq.ParquetFile(file).iter_batches(batch_size=1024, columns=[column]):
+            values = batch.column(0)
+            for row in rows[np.searchsorted(rows, start) : np.searchsorted(rows, start + len(values))] - start:
+                value = values[row].as_py()
+                if isinstance(value, dict):
+                    # Hugging Face leaves bytes empty where a picture lies beside the Parquet file.
+                    value = value["bytes"] or (file.parent / value["path"] if value.get("path") else None)
+                yield f"{file.name} row {start + row}", value or b""
+            start += len(values)
+
+
+def _schema(file: Path) -> pa.Schema:
+    try:
+        return pq.read_schema(file)
+    except (OSError, pa.ArrowException) as error:
+        raise ValueError(f"{file} is not a readable Parquet file: {error}") from error
+
+
+def _column(file: Path, name: str) -> list[Any]:
+    if name not in _schema(file).names:
+        raise ValueError(f"{file} has no column {name!r}, unlike the files beside it: use files of one dataset")
+    values: list[Any] = pq.ParquetFile(file).read(columns=[name]).column(0).to_pylist()
+    return values
+
+
+def _picture_column(schema: pa.Schema, file: Path) -> str:
+    structs = [f.name for f in schema if pa.types.is_struct(f.type) and f.type.get_field_index("bytes") >= 0]
+    plain = [f.name for f in schema if pa.types.is_binary(f.type) or pa.types.is_large_binary(f.type)]
+    what = "picture column (struct with bytes, or binary)"
+    return choose(structs or plain, ("img", "image"), what, "data.image", schema.names, file)
+
+
+def _label_column(schema: pa.Schema, file: Path) -> str:
+    numbers = [f.name for f in schema if pa.types.is_integer(f.type)]
+    names = [f.name for f in schema if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)]
+    usual = [name for name in ("label", "labels", "fine_label", "target", "class") if name in numbers + names]
+    return choose(usual[:1] or numbers, (), "label column (integer or string)", "data.label", schema.names, file)
+
+
+def choose(
+    candidates: list[str], preferred: tuple[str, ...], what: str, key: str, columns: list[str], file: Path
+) -> str:
+    """Choose the preferred or only candidate of the columns; `key` is what names one in a configuration."""
+    for name in preferred:
+        if name in candidates:
+            return name
+    if len(candidates) != 1:
+        raise ValueError(
+            f"{file} needs one {what}, but {len(candidates)} of its columns ({', '.join(columns)}) could be it: "
+            f"name it in {key}"
+        )
+    return candidates[0]

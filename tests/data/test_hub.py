@@ -1,0 +1,181 @@
+"""Hugging Face datasets, torchvision's by name, and clients by a column of the data."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torchvision
+from PIL import Image
+
+from rayfed_ssl.data.image_store import open_store
+from rayfed_ssl.data.partitions import by_column
+from rayfed_ssl.data.torch_datasets import keep
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.errors import ConfigError
+from tests.data.pictures import channels_first, pictures, png
+
+PIXELS, TEST_PIXELS = pictures(12, 8, 8, 3), pictures(4, 8, 8, 3)
+LABELS = [number % 3 for number in range(12)]
+HOSPITALS = ["north", "south", "east", "north", "south", "west"] * 2
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A dataset that save_to_disk has written: two splits, two columns of numbers, one of names."""
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features(
+        {
+            "scan": datasets.Image(),
+            "grade": datasets.ClassLabel(names=["low", "middle", "high"]),
+            "age": datasets.Value("int64"),
+            "hospital": datasets.Value("string"),
+        }
+    )
+
+    def split(pixels, hospitals):
+        rows = {
+            "scan": [{"bytes": png(picture), "path": None} for picture in pixels],
+            "grade": LABELS[: len(pixels)],
+            "age": list(range(len(pixels))),
+            "hospital": hospitals,
+        }
+        return datasets.Dataset.from_dict(rows, features=features)
+
+    path = tmp_path_factory.mktemp("hub") / "scans"
+    both = {"train": split(PIXELS, HOSPITALS), "validation": split(TEST_PIXELS, HOSPITALS[:4])}
+    datasets.DatasetDict(both).save_to_disk(str(path))
+    return path
+
+
+def test_a_directory_of_save_to_disk_is_read_as_it_is(saved, opened):
+    dataset = opened("hub", path=saved)
+    assert np.array_equal(dataset.train.images, channels_first(PIXELS))
+    assert np.array_equal(dataset.test.images, channels_first(TEST_PIXELS))
+    assert dataset.train.labels.tolist() == LABELS
+    assert dataset.train.classes == ("low", "middle", "high")
+    assert (dataset.train.groups, dataset.train.group_names) == (None, ())
+
+
+def test_columns_can_be_named(saved, opened):
+    dataset = opened("hub", path=saved, image="scan", label="age", train_limit=5)
+    assert len(set(dataset.train.labels.tolist())) == 5
+    with pytest.raises(ValueError, match=r"data.label: .* has no column 'graad': did you mean 'grade'"):
+        opened("hub", path=saved, label="graad")
+    with pytest.raises(ValueError, match=r"partition.column: .* has no column 'clinic': choose from age, grade"):
+        opened("hub", path=saved, group="clinic")
+
+
+def test_a_column_travels_with_the_samples_and_changes_no_fingerprint(saved, opened):
+    plain, grouped = opened("hub", path=saved), opened("hub", path=saved, group="hospital")
+    assert plain.fingerprint == grouped.fingerprint
+    for dataset, names in ((grouped, HOSPITALS), (open_store(grouped.train.path), HOSPITALS)):
+        assert dataset.train.group_names == ("east", "north", "south", "west")
+        assert [dataset.train.group_names[code] for code in dataset.train.groups] == names
+    some = opened("hub", path=saved, group="hospital", train_limit=6)
+    place = {picture.tobytes(): name for picture, name in zip(channels_first(PIXELS), HOSPITALS, strict=True)}
+    got = [some.train.group_names[code] for code in some.train.groups]
+    assert got == [place[picture.tobytes()] for picture in some.train.images]
+
+
+def test_a_column_of_a_parquet_file_travels_too(tmp_path, opened):
+    rows = {"image": [png(picture) for picture in PIXELS], "label": LABELS, "site": [10, 9, 2] * 4}
+    pq.write_table(pa.table(rows), tmp_path / "train.parquet")
+    dataset = opened("parquet", path=tmp_path, label="label", group="site", test_fraction=0.25)
+    assert dataset.train.group_names == ("2", "9", "10")
+    wanted = {png_pixels.tobytes(): site for png_pixels, site in zip(channels_first(PIXELS), rows["site"], strict=True)}
+    got = [dataset.train.group_names[code] for code in dataset.train.groups]
+    assert got == [str(wanted[picture.tobytes()]) for picture in dataset.train.images]
+
+
+def test_each_value_is_a_client_or_values_are_dealt():
+    groups = np.array([2, 0, 1, 0, 3, 2, 1])
+    labels = np.zeros(7, np.int64)
+    assert [shard.tolist() for shard in by_column(labels, 4, 0, groups, column="site")] == [[1, 3], [2, 6], [0, 5], [4]]
+    dealt = by_column(labels, 2, 0, groups, column="site")
+    assert sorted(row for shard in dealt for row in shard.tolist()) == list(range(7))
+    assert [len(set(groups[shard])) for shard in dealt] == [2, 2]
+    assert not set(groups[dealt[0]]) & set(groups[dealt[1]])
+    other = {tuple(by_column(labels, 2, seed, groups, column="site")[0].tolist()) for seed in range(9)}
+    assert len(other) > 1
+    with pytest.raises(
+        ValueError, match=r"partition.column=site has 4 values for clients.number=5: set clients.number=4"
+    ):
+        by_column(labels, 5, 0, groups, column="site")
+
+
+def test_clients_of_a_run_are_the_values_of_a_column(saved, tiny):
+    config = tiny(
+        "fedavg",
+        f"data={{name: hub, path: {saved}}}",
+        "partition={name: column, column: hospital}",
+        "clients.number=3",
+        "public=null",
+    )
+    federation = Federation.open(config)
+    hospitals = [{HOSPITALS[row] for row in rows} for rows in federation.shards.values()]
+    assert sorted(map(len, hospitals)) == [1, 1, 2]
+    assert not set.intersection(*hospitals)
+    digits = tiny("fedavg", "partition={name: column, column: hospital}")
+    with pytest.raises(
+        ConfigError, match=r"dataset digits has no columns, got hospital: take parquet, hub, or another"
+    ):
+        Federation.open(digits)
+
+
+def test_a_name_without_the_hub_and_a_missing_library_cost_one_line(opened, monkeypatch, tmp_path):
+    datasets = pytest.importorskip("datasets")
+
+    def offline(name):
+        raise ConnectionError(f"Couldn't reach {name!r} on the Hub (offline)")
+
+    monkeypatch.setattr(datasets, "load_dataset", offline)
+    with pytest.raises(ValueError, match=r"^data.path=owner/name is neither .*offline\)\): write it with save_to_disk"):
+        opened("hub", path=Path("owner/name"))
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ValueError, match=r"pip install 'rayfed-ssl\[hub\]'$"):
+        opened("hub", path=tmp_path)
+
+
+def test_any_dataset_of_torchvision_opens_by_its_class(opened, tmp_path, monkeypatch):
+    class Pets(torchvision.datasets.VisionDataset):
+        """Two splits, of which the first is called trainval, as OxfordIIITPet's."""
+
+        def __init__(self, root, split="trainval", download=False):
+            super().__init__(root)
+            self.rows = {"trainval": PIXELS, "test": TEST_PIXELS}[split]
+            if not (tmp_path / "pets" / "file").exists():
+                if not download:
+                    raise RuntimeError("Dataset not found. You can use download=True")
+                (tmp_path / "pets" / "file").write_text("x")
+
+        def __len__(self):
+            return len(self.rows)
+
+        def __getitem__(self, row):
+            return Image.fromarray(self.rows[row]), row % 3
+
+    monkeypatch.setattr(torchvision.datasets, "OxfordIIITPet", Pets)
+    (tmp_path / "pets").mkdir()
+    with pytest.raises(
+        ValueError, match=r"no complete copy of OxfordIIITPet in .*data.download=true to fetch it \(Dataset"
+    ):
+        opened("torchvision:OxfordIIITPet", path=tmp_path / "pets")
+    first = opened("torchvision:OxfordIIITPet", path=tmp_path / "pets", download=True)
+    assert np.array_equal(first.train.images, channels_first(PIXELS))
+    assert np.array_equal(first.test.images, channels_first(TEST_PIXELS))
+    assert opened("torchvision:OxfordIIITPet", path=tmp_path / "pets").train.path == first.train.path
+    with pytest.raises(ValueError, match="torchvision has no dataset 'SVNH': did you mean 'SVHN'"):
+        opened("torchvision:SVNH", path=tmp_path)
+    with pytest.raises(ValueError, match=r"has no default place: set data.path"):
+        opened("torchvision:SVHN")
+
+
+def test_pictures_of_16_bits_are_scaled_and_4_channels_refused():
+    deep = [(Image.fromarray(np.full((8, 8), value << 8, np.uint16)), 0) for value in (0, 7, 200, 255)]
+    stored = open_store(keep(deep, deep))
+    assert stored.train.images[:, 0, 0, 0].tolist() == [0, 7, 200, 255]
+    with pytest.raises(ValueError, match=r"C 1 or 3, got \[4, 8, 8\]"):
+        keep([(np.zeros((4, 8, 8), np.uint8), 0)] * 4, test_fraction=0.25)
