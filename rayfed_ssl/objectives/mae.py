@@ -20,7 +20,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from rayfed_ssl.data.augmentation import ViewRecipe
+from rayfed_ssl.data.view_recipes import ViewRecipe
 from rayfed_ssl.draws import draw
 from rayfed_ssl.models import Model
 from rayfed_ssl.models.vit import VisionTransformer, blocks, draw_linear, patch_size, positions

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rayfed_ssl.data.augmentation import ViewRecipe
+from rayfed_ssl.data.view_recipes import ViewRecipe
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.models.vit import VisionTransformer
 from rayfed_ssl.objectives.mae import MaskedDecoder, cropped, masked_error, patchify, shuffled, standardized
