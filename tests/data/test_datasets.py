@@ -325,7 +325,7 @@ def test_every_dataset_says_what_it_is():
     assert set(DATASETS) >= {"digits", "cifar10", "cifar100", "fashion-mnist", "stl10", "parquet", "folder"}
     for name, info in DATASETS.items():
         assert info.description
-        assert info.needs_path == (name in ("parquet", "folder", "store")) == (info.size is None)
+        assert info.needs_path == (name in ("parquet", "hub", "folder", "store")) == (info.size is None)
 
 
 def test_a_cache_that_cannot_be_written_is_named_with_what_to_do(tmp_path):
