@@ -226,6 +226,13 @@ def test_the_blocks_of_a_page_run(name: str, workspace: Path):
         assert len({committed[-1].state_sha256 for committed in rounds}) == 1 < len(rounds)
 
 
+@pytest.mark.slow
+def test_the_python_of_the_readme_runs(workspace: Path):
+    for block in blocks(ROOT / "README.md"):
+        if block.language == "python":
+            exec(compile(block.text, "README.md", "exec"), {})
+
+
 def call(arguments: list[str], page: str) -> None:
     """Run the program, federations in small; in this process, but for the page on bits, which kills actors."""
     if arguments[0] == "run":
