@@ -47,9 +47,16 @@ def first_line(error: BaseException) -> str:
     return " ".join(lines) if lines[0].endswith(":") and len(lines) <= JOINED_LINES else lines[0]
 
 
+def failed_to_start(error: BaseException) -> bool:
+    """Whether an exception ended an actor while it was created; it is the last line of Ray's message."""
+    return "creation task" in str(error)
+
+
 def death_reason(error: BaseException) -> str:
     """Extract the reason of an actor's death from Ray's message of many lines."""
     text = str(error)
+    if failed_to_start(error):
+        return text.strip().splitlines()[-1].strip()
     match = re.search(r"exit detail: (.+?)\. Some common", text, re.DOTALL) or re.search(r"because (.+)", text)
     return match[1].strip(" .") if match else first_line(error)
 

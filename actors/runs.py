@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rayfed_ssl import runs
 from rayfed_ssl.config.schema import Config
+from rayfed_ssl.engine.client_cost import check_memory
 from rayfed_ssl.engine.fault_schedule import Fault, RandomFaults
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.local_executor import LocalExecutor
@@ -18,10 +19,21 @@ def make_executor(
 ) -> Executor:
     """Make the executor that `engine.executor` names; a local one loads no Ray."""
     if federation.config.engine.executor == "local":
+        check_memory(federation)
         return LocalExecutor(federation, faults=faults)
     from actors.executor import RayExecutor
 
     return RayExecutor(federation, address=address, faults=faults)
+
+
+def check_fits(federation: Federation, address: str | None = None) -> None:
+    """Raise ConfigError or ClusterError where a run cannot fit the machine; a Ray that runs elsewhere is asked later."""
+    if federation.config.engine.executor == "local":
+        check_memory(federation)
+    else:
+        from actors.placement import plan
+
+        plan.check_fits(federation, address)
 
 
 def run(

@@ -12,6 +12,7 @@ from typing import Any
 
 import ray
 from ray._private import ray_constants
+from ray.job_config import JobConfig
 
 from actors.cluster.address import check_address, local_nodes, resolve_address, use_token
 from actors.cluster.health import Health
@@ -130,6 +131,15 @@ def _warn_of_clusters() -> None:
         )
 
 
+class _Job(JobConfig):
+    """Keeps the working directory out of the actors' path, where its modules would hide this package's."""
+
+    def _get_proto_job_config(self) -> Any:
+        here = os.path.abspath(os.curdir)
+        self._py_driver_sys_path = [path for path in self._py_driver_sys_path if path != here]
+        return super()._get_proto_job_config()
+
+
 class _InitError(RuntimeError):
     """`ray.init` failed; the message says why."""
 
@@ -141,7 +151,7 @@ def _init(arguments: dict[str, Any], cluster: Cluster, timeout: float) -> None:
 
     def init() -> None:
         try:
-            ray.init(**arguments, log_to_driver=False, logging_level="error")  # type: ignore[arg-type]
+            ray.init(**arguments, job_config=_Job(), log_to_driver=False, logging_level="error")  # type: ignore[arg-type]
         except BaseException as error:
             failures.append(error)
         done.set()

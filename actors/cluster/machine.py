@@ -1,17 +1,15 @@
 """The resources of a machine within a container's limits, and the size of Ray's object store on it."""
 
 import math
-import os
 import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 
-CONTROL_GROUP = Path("/sys/fs/cgroup")
+from rayfed_ssl.resources import cores, free_memory
 
 SHARED_MEMORY = Path("/dev/shm")
 """Where Ray keeps its object store."""
@@ -54,38 +52,6 @@ def this_machine() -> Node:
     memory = free_memory()
     store = object_store_size(memory, Path(tempfile.gettempdir()))
     return Node("this machine", cores(), torch.cuda.device_count(), store, max(0, memory - store))
-
-
-def cores(group: Path = CONTROL_GROUP) -> int:
-    """Count the cores that this process may use; a container's quota is rounded down, as Ray does."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _fields(group / "cpu.max") or _fields(group / "cpu/cpu.cfs_quota_us") + _fields(
-        group / "cpu/cpu.cfs_period_us"
-    )
-    is_limited = len(quota) == 2 and quota[0].isdigit() and int(quota[1]) > 0
-    return max(1, min(usable, int(quota[0]) // int(quota[1]))) if is_limited else usable
-
-
-def free_memory(group: Path = CONTROL_GROUP) -> int:
-    """Count the bytes that processes may still allocate; a container's file cache counts as free."""
-    free = int(psutil.virtual_memory().available)
-    for limit, used, cache in (
-        ("memory.max", "memory.current", "inactive_file"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
-    ):
-        maximum, current = _fields(group / limit), _fields(group / used)
-        if maximum and maximum[0].isdigit() and current:
-            statistics = _fields((group / used).with_name("memory.stat"))
-            cached = int(statistics[statistics.index(cache) + 1]) if cache in statistics else 0
-            free = min(free, int(maximum[0]) - int(current[0]) + cached)
-    return max(0, free)
-
-
-def _fields(file: Path) -> list[str]:
-    try:
-        return file.read_text().split()
-    except OSError:
-        return []
 
 
 def free_shared_memory() -> float:

@@ -15,13 +15,12 @@ from actors.cluster.machine import (
     DISK_NEEDED,
     MIN_STORE,
     SHARED_MEMORY,
-    cores,
-    free_memory,
     free_shared_memory,
     object_store_size,
 )
 from actors.cluster.stale_sessions import SessionDirectory
 from actors.errors import ClusterError
+from rayfed_ssl.resources import cores, free_memory
 
 PORT = "RAY_GCS_SERVER_PORT"
 """Where Ray reads the port of a head that it starts."""

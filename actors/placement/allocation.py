@@ -58,7 +58,10 @@ def allocate(
     capacity = _capacity(nodes, engine.cpus_per_actor, gpus, cost.memory)
     if number > _capacity(nodes, engine.cpus_per_actor, gpus):
         raise ClusterError(_too_many(engine, number, gpus, int(capacity), nodes))
-    if number > capacity and (number > 1 or cost.is_measured):
+    # An estimate may be too high, and the object store takes less than its share where actors need it.
+    largest = max((node.memory + node.store for node in nodes), default=0.0)
+    is_certain = number > 1 or cost.is_measured or (not use_gpu and cost.memory > largest)
+    if number > capacity and is_certain:
         raise ClusterError(_too_large(number, int(capacity), nodes, cost))
     memory = int(min(cost.memory, max((node.memory for node in nodes), default=0.0)))
     note = _note(number, automatic) if engine.actors == "per-client" else ""

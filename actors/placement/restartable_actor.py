@@ -10,7 +10,16 @@ from ray import ObjectRef
 from ray.exceptions import ObjectLostError, RayError, RayTaskError
 
 from actors.cluster.health import CHECK_INTERVAL
-from actors.errors import ACTOR_DEATHS, STORE_FULL, ActorError, ClusterError, death_reason, first_line, store_full_error
+from actors.errors import (
+    ACTOR_DEATHS,
+    STORE_FULL,
+    ActorError,
+    ClusterError,
+    death_reason,
+    failed_to_start,
+    first_line,
+    store_full_error,
+)
 
 READY_TIMEOUT = 120.0
 """Seconds that actors may take to be placed and start, and as many again for every 20 of them; importing torch takes
@@ -83,7 +92,8 @@ def _wait_for_all(answers: list[ObjectRef[Any]], limit: float, message: str, che
                 f"an actor cannot open the run ({first_line(error.cause)}): every machine needs the same package and data"
             ) from error
         except ACTOR_DEATHS as error:
-            raise ClusterError(f"an actor died while it started ({death_reason(error)}): check memory") from None
+            advice = "every machine needs the same package" if failed_to_start(error) else "check memory"
+            raise ClusterError(f"an actor died while it started ({death_reason(error)}): {advice}") from None
         if not ended:
             check()
             if time.monotonic() > deadline:

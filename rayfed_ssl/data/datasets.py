@@ -25,6 +25,7 @@ from rayfed_ssl.data.folders import PICTURE_SUFFIXES, by_class
 from rayfed_ssl.data.hub import find_hub
 from rayfed_ssl.data.image_store import FORMAT, Dataset, alone, open_store, write_store
 from rayfed_ssl.data.partitions import random_rows, stratified_split
+from rayfed_ssl.data.planning import check_room, planned
 from rayfed_ssl.data.tables import NO_COLUMNS, Columns, read_parquet
 from rayfed_ssl.data.torch_datasets import find_torch, find_torchvision, find_vision
 
@@ -72,13 +73,15 @@ def open_dataset(
     image: str | None = None,
     label: str | None = None,
     group: str | None = None,
-    on_progress: Callable[[str, int, int], None] | None = None,
+    on_progress: Callable[[str, int, int, int], None] | None = None,
+    on_planned: Callable[[Dataset], None] | None = None,
 ) -> Dataset:
     """Open a dataset; decodes it on the first call with these settings, and takes milliseconds afterwards.
 
     The settings are those of `rayfed_ssl.config.sections.Data`, and `group` is a column that is stored with the training
-    samples. Stores lie in `cache`. While decoding, `on_progress` gets
-    the split's name, the pictures done and their total.
+    samples. Stores lie in `cache`. While decoding, `on_progress` gets the split's name, the pictures done, their total, and
+    the bytes of pixels. Before pictures of known size are decoded, `on_planned` gets the dataset with blank ones, and may
+    raise.
     """
     columns = Columns(image, label, group)
     info, source = _find(name, path, download, columns)
@@ -105,8 +108,12 @@ def open_dataset(
             return open_store(store)  # another process has just written it
         train, test, classes = _read(source, test_fraction, (train_limit, test_limit), validation, seed)
         channels = channels or info.channels or (1 if all_gray(train) and all_gray(test) else 3)
+        if side := size or info.size:
+            check_room(len(train.labels) + len(test.labels), side, channels, store.parent)
+            if on_planned:
+                on_planned(planned(name, train, test, classes, (channels, side, side)))
         convert = partial(decode, size=size, channels=channels, on_bad=on_bad)
-        report = on_progress or (lambda split, done, total: None)
+        report = on_progress or (lambda split, done, total, num_bytes: None)
         write_store(
             store,
             name=name,

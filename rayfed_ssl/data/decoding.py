@@ -27,7 +27,9 @@ OnBad = Literal["error", "skip"]
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 """What pictures are opened as: of other kinds, Pillow would start Ghostscript for one."""
 
-_WINDOW = 256
+WINDOW = 256
+"""Pictures that are decoded at a time."""
+
 _GRAY_MODES = ("1", "L", "LA")
 _NO_PIXELS = np.empty((0, 1, 1, 1), np.uint8)
 
@@ -83,18 +85,19 @@ def decode(
     size: int | None,
     channels: int,
     on_bad: OnBad = "error",
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: Callable[[int, int, int], None] | None = None,
 ) -> Iterator[Block]:
     """Decode a split in order, in parallel, a bounded number of pictures at a time.
 
-    Without a size all pictures must have the same. `on_progress` gets the number of pictures done and their total.
+    Without a size all pictures must have the same. `on_progress` gets the number of pictures done, their total, and the
+    bytes of pixels.
     """
-    total, done, shape = len(split.labels), 0, None
+    total, done, num_bytes, shape = len(split.labels), 0, 0, None
     bad: list[str] = []
     pictures = split.read(np.arange(total))
     convert = partial(_decoded, size=size, channels=channels)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        while window := list(itertools.islice(pictures, _WINDOW)):
+        while window := list(itertools.islice(pictures, WINDOW)):
             results = list(pool.map(convert, window))
             labels = split.labels[done : done + len(window)]
             groups = None if split.groups is None else split.groups[done : done + len(window)]
@@ -109,11 +112,12 @@ def decode(
                         f"the pictures differ in size, {_side(shape)} and {_side(picture.shape)}: set data.size, to which "
                         "each will be fitted (center crop, then bilinear resize)"
                     )
+            num_bytes += sum(picture.nbytes for picture in pixels)
             readable = [not isinstance(result, str) for result in results]
             kept = None if groups is None else groups[readable]
             yield Block(np.stack(pixels) if pixels else _NO_PIXELS, labels[readable], failures, kept)
             if on_progress:
-                on_progress(done, total)
+                on_progress(done, total, num_bytes)
     if bad and on_bad == "error":
         first = "; ".join(bad[:3] + ["..."] * (len(bad) > 3))
         raise ValueError(f"{len(bad)} of {total} pictures are unreadable: {first}: repair them or set data.on_bad=skip")

@@ -26,6 +26,8 @@ from rayfed_ssl.engine.gpu_memory import CONTEXT_BYTES, gpus
 from rayfed_ssl.engine.server_init_cache import first_state
 from rayfed_ssl.environment import environment
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.formats import size
+from rayfed_ssl.resources import free_memory
 from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import nbytes
 
@@ -40,7 +42,6 @@ ENGINE = (
 """Fields of `Config.engine` that the memory of a step depends on."""
 WEIGHT_COPIES = 6  # weights, gradients, Adam's two moments, the download and the upload
 STEP_BYTES = 60_000_000  # torch's threads and kernels in a process's first step (docs/engine.md)
-VIEWS = 2  # views of a sample that go through the model before gradients are taken
 SAMPLES = 2  # blank samples that are sent through a model; batch normalization refuses one
 
 
@@ -72,21 +73,33 @@ def step_cost(federation: Federation, device: str) -> StepCost:
 
 
 def estimate(federation: Federation, device: str) -> StepCost:
-    """Estimate a step from the model: copies of its weights, and the activations of two views."""
+    """Estimate a step from the model: copies of its weights, and the activations of the views of a batch."""
     task, samples = federation.task, largest_client(federation)[1]
     names = {task.encoder, *task.client_encoders}
-    batch = min(task.batch, samples)
+    viewed = task.objective.num_views * min(task.batch, samples)
     peak = max(
-        WEIGHT_COPIES * nbytes(task.blank(name).state_dict()) + VIEWS * activation_bytes(task, name, batch)
-        for name in names
+        WEIGHT_COPIES * nbytes(task.blank(name).state_dict()) + activation_bytes(task, name, viewed) for name in names
     )
     if device != "cuda":
         return StepCost(STEP_BYTES + peak)
     return StepCost(STEP_BYTES, peak + samples * federation.dataset.train.images[0].nbytes + CONTEXT_BYTES)
 
 
+def check_memory(federation: Federation) -> None:
+    """Raise ConfigError if the largest client's step takes more memory than this machine has free; for the CPU."""
+    if federation.task.device.type != "cpu":
+        return
+    cost, free = step_cost(federation, "cpu"), free_memory()
+    if cost.memory > free:
+        source = "as measured here" if cost.is_measured else "by estimate; `rayfed-ssl doctor --measure` measures it"
+        raise ConfigError(
+            f"the largest client's step takes {size(cost.memory)} of memory ({source}), but {size(free)} are free: lower "
+            "training.batch or data.size, or take a smaller model"
+        )
+
+
 def activation_bytes(task: Task, architecture: str, batch: int) -> int:
-    """Count what one view of a batch stores for the backward pass, from a forward pass of two blank samples."""
+    """Count what a batch of views stores for the backward pass, from a forward pass of two blank samples."""
     model = task.blank(architecture).to_empty(device="cpu").train()
     weights = {tensor.untyped_storage().data_ptr() for tensor in model.state_dict().values()}
     stored: dict[int, Tensor] = {}

@@ -81,35 +81,47 @@ class Federation:
         )
 
     @classmethod
-    def open(cls, config: Config, on_progress: Callable[[str, int, int], None] | None = None) -> "Federation":
-        """Open the data, decoding it first if needed.
+    def open(
+        cls,
+        config: Config,
+        on_progress: Callable[[str, int, int, int], None] | None = None,
+        on_planned: Callable[["Federation"], None] | None = None,
+    ) -> "Federation":
+        """Open the data, decoding it first if needed; before that, `on_planned` gets the federation with blank images.
 
         Raises:
             ConfigError: The data, the partition or the method's demands do not fit together.
         """
-        fields = config.partition.model_dump(exclude={"name"})
-        seed = derive_seed(config.seed, Purpose.PARTITION)
+        planned = None if on_planned is None else lambda blank: on_planned(cls._divide(config, blank, on_progress))
         try:
-            dataset = open_dataset(config.data.name, on_progress=on_progress, **config.data_settings)
-            spec = None if config.public is None else parse_public(config.public)
-            if config.data.validation is not None:
-                refuse_own(spec, config.data.name, config.data.path)
-            public, shards = split_public(
-                spec,
-                dataset.train,
-                partial(partition, config.partition.name, num_clients=config.clients.number, seed=seed, **fields),
-                seed=derive_seed(config.seed, Purpose.PUBLIC),
-                open_other=partial(open_dataset, download=config.data.download, on_progress=on_progress),
-            )
-            clients = config.clients
-            if clients.labeled is not None:
-                labels = dataset.train.labels
-                shards = labeled_rows(labels, shards, clients.labeled, clients.label_choice, config.seed)
-            return cls(config, dataset, shards, public)
+            dataset = open_dataset(config.data.name, on_progress=on_progress, on_planned=planned, **config.data_settings)
+            return cls._divide(config, dataset, on_progress)
         except ConfigError:
             raise
         except ValueError as error:
             raise ConfigError(str(error)) from error
+
+    @classmethod
+    def _divide(
+        cls, config: Config, dataset: Dataset, on_progress: Callable[[str, int, int, int], None] | None
+    ) -> "Federation":
+        """Set the public samples apart, and divide the others among the clients."""
+        fields = config.partition.model_dump(exclude={"name"})
+        seed = derive_seed(config.seed, Purpose.PARTITION)
+        spec = None if config.public is None else parse_public(config.public)
+        if config.data.validation is not None:
+            refuse_own(spec, config.data.name, config.data.path)
+        public, shards = split_public(
+            spec,
+            dataset.train,
+            partial(partition, config.partition.name, num_clients=config.clients.number, seed=seed, **fields),
+            seed=derive_seed(config.seed, Purpose.PUBLIC),
+            open_other=partial(open_dataset, download=config.data.download, on_progress=on_progress),
+        )
+        clients = config.clients
+        if clients.labeled is not None:
+            shards = labeled_rows(dataset.train.labels, shards, clients.labeled, clients.label_choice, config.seed)
+        return cls(config, dataset, shards, public)
 
     def check_ready(self) -> None:
         """Raise ConfigError before a run starts or resumes if the encoder to start from or protocols' data do not fit."""

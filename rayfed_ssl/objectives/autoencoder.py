@@ -47,6 +47,11 @@ class AutoEncoder(Objective):
         """None: projections are the features."""
         return Head("none")
 
+    @property
+    def num_views(self) -> int:
+        """One view of each image."""
+        return 1
+
     def heads(self, context: Context, feature_dim: int, projection_dim: int) -> dict[str, nn.Module]:
         """The decoder."""
         return {"decoder": Decoder(feature_dim, channels=context.channels, size=context.size, width=self.width)}

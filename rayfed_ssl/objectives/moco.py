@@ -154,6 +154,11 @@ class MoCo(Objective):
         """The projector, to 128 dimensions."""
         return Head({"linear": "linear", "mlp": "fcl", "mlp-bn": "simclr-bn"}[self.projector], 128)
 
+    @property
+    def num_views(self) -> int:
+        """Queries alone: keys take no gradients."""
+        return 2 if self.symmetric else 1
+
     def chance_loss(self, batch: int) -> float:
         """The logarithm of the number of candidates, the positive and the queue."""
         return math.log(1 + self.queue_size)

@@ -70,6 +70,11 @@ class Rotation(Objective):
         """One linear layer from features to the scores of four rotations."""
         return Head("linear", 4)
 
+    @property
+    def num_views(self) -> int:
+        """One view, or all four rotations of it."""
+        return 4 if self.turns == "all" else 1
+
     def chance_loss(self, batch: int) -> float:
         """The logarithm of 4."""
         return math.log(4)

@@ -37,6 +37,11 @@ class Supervised(Objective):
         """One linear layer from features to class scores."""
         return Head("linear", self.num_classes)
 
+    @property
+    def num_views(self) -> int:
+        """One view of each image."""
+        return 1
+
     def chance_loss(self, batch: int) -> float:
         """The logarithm of the number of classes."""
         return math.log(self.num_classes)

@@ -22,6 +22,9 @@ from rayfed_ssl.training.state_parts import describe
 
 BAR_WIDTH = 16
 
+BEAT_SECONDS = 30.0
+"""Seconds without a line after which output without a terminal gets one."""
+
 PACE_SECONDS = 3600.0
 """The time that is left is estimated from the pace of the last hour."""
 
@@ -38,7 +41,7 @@ class RunProgress(Observer):
         self._rounds, self._is_random = config.rounds, config.model.is_random
         self._record = record
         self._console = console or Console(stderr=True, quiet=quiet, highlight=False)
-        self._start = time.perf_counter()
+        self._start, self._printed = time.perf_counter(), time.monotonic()
         self._round, self._cohort_size, self._done, self._bytes = 0, 0, 0, 0
         self._losses: list[float] = []
         self._knn = ""
@@ -63,11 +66,14 @@ class RunProgress(Observer):
     ) -> None:
         self._live.stop()
 
-    def on_decode(self, split: str, done: int, of: int) -> None:
-        if self._console.is_terminal:
-            self._console.print(f"decoding {split}: {done:,} of {of:,}", end="\r")
+    def on_decode(self, split: str, done: int, of: int, num_bytes: int) -> None:
+        """Show how many pictures have been decoded, and the bytes of their pixels."""
         if done == of:
-            self._console.print(f"decoded {split}: {of:,} images{' ' * len(f'{of:,}')}")
+            self._print(f"decoded {split}: {of:,} images, {size(num_bytes)}{' ' * len(f'{of:,}')}")
+        elif self._console.is_terminal:
+            self._console.print(f"decoding {split}: {done:,} of {of:,}, {size(num_bytes)}", end="\r")
+        else:
+            self._beat(f"decoding {split}: {done:,} of {of:,}, {size(num_bytes)}")
 
     def introduce(self, federation: Federation, directory: Path) -> None:
         """Describe the run."""
@@ -148,7 +154,13 @@ class RunProgress(Observer):
         """Print how long the run took."""
         self._print(f"done in {time.perf_counter() - self._start:.1f} s")
 
+    def _beat(self, line: str) -> None:
+        """Print a line that only says how far things are, half a minute or more after the last line."""
+        if time.monotonic() > self._printed + BEAT_SECONDS:
+            self._print(line)
+
     def _print(self, line: str, *, style: str | None = None) -> None:
+        self._printed = time.monotonic()
         self._console.print(line, style=style, markup=False, soft_wrap=True)
 
     def _update(self, activity: str | None = None) -> None:

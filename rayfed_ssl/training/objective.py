@@ -92,6 +92,11 @@ class Objective(ABC):
     def head(self) -> Head:
         """The projector that this objective trains on top of the encoder."""
 
+    @property
+    def num_views(self) -> int:
+        """Views of a sample that pass the model before gradients are taken; memory is estimated from it."""
+        return 2
+
     def heads(self, context: Context, feature_dim: int, projection_dim: int) -> dict[str, nn.Module]:
         """Make the other trained parts by name, freshly initialized by torch's global generator."""
         return {}

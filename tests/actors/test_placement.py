@@ -5,7 +5,7 @@ import ray
 import torch
 
 from actors.client_actor import ClientActor
-from actors.cluster.machine import Node, cores, free_memory, object_store_size, this_machine
+from actors.cluster.machine import Node, object_store_size, this_machine
 from actors.errors import ClusterError
 from actors.placement.actor_cost import ACTOR_BYTES, ActorCost
 from actors.placement.allocation import Placement, allocate, check_gpu_memory
@@ -13,6 +13,7 @@ from actors.placement.plan import actor_config, actor_options, check_fits, check
 from rayfed_ssl.config.schema import Engine
 from rayfed_ssl.engine.client_cost import StepCost, estimate, record, recorded
 from rayfed_ssl.engine.gpu_memory import CONTEXT_BYTES, Gpu
+from rayfed_ssl.resources import cores, free_memory
 from tune.cli.doctor_checks import examine
 
 TWO_CORES = [Node("a", cpus=2)]
@@ -94,10 +95,12 @@ def test_more_actors_than_memory_carries_are_refused_with_the_number_that_it_doe
         allocate(Engine(actors=17), 20, machine, use_gpu=False, cost=MEASURED)
 
 
-def test_an_estimate_alone_refuses_no_single_actor():
-    machine, estimated = [Node("a", cpus=2, memory=0.5e9)], replace(MEASURED, is_measured=False)
+def test_an_estimate_refuses_a_single_actor_only_beyond_what_the_object_store_may_take():
+    machine, estimated = [Node("a", cpus=2, memory=0.5e9, store=0.6e9)], replace(MEASURED, is_measured=False)
     placement = allocate(Engine(), 6, machine, use_gpu=False, cost=estimated)
     assert (placement.num_actors, placement.memory) == (1, 500_000_000)
+    with pytest.raises(ClusterError, match=r"1.0 GB each \(by estimate; .*0 fit: lower training.batch"):
+        allocate(Engine(), 6, [replace(machine[0], store=0.4e9)], use_gpu=False, cost=estimated)
     with pytest.raises(ClusterError, match=r"0 fit: lower training.batch"):
         allocate(Engine(), 6, machine, use_gpu=False, cost=MEASURED)
 

@@ -121,7 +121,7 @@ def test_a_second_opening_reads_no_picture(tmp_path, monkeypatch, opened):
     write_folder(tmp_path, LAYOUT)
     calls = []
     first = opened("folder", path=tmp_path, on_progress=lambda *call: calls.append(call))
-    assert calls == [("train", 6, 6), ("test", 6, 6)]
+    assert calls == [("train", 6, 6, 756), ("test", 6, 6, 756)]
     monkeypatch.setattr("PIL.Image.open", lambda *_, **__: pytest.fail("a picture was read again"))
     second = opened("folder", path=tmp_path, on_progress=lambda *call: calls.append(call))
     assert len(calls) == 2
@@ -334,6 +334,49 @@ def test_a_cache_that_cannot_be_written_is_named_with_what_to_do(tmp_path):
         ValueError, match=r"decoded data cannot be kept in .*file.* name another directory in XDG_CACHE_HOME"
     ):
         open_dataset("digits", cache=tmp_path / "file" / "stores")
+
+
+@pytest.mark.parametrize(
+    ("size", "free", "message"),
+    [
+        (
+            100_000,
+            10**12,
+            r"1,797 pictures of 100000x100000 pixels take 35\.94 TB of disk to decode, but \S+ has 1\.00 TB free",
+        ),
+        (
+            2000,
+            10**12,
+            r"take 2\.05 GB of memory to decode, but 1\.00 GB are free: lower data\.size or data\.train_limit",
+        ),
+    ],
+)
+def test_pictures_that_disk_or_memory_cannot_hold_are_refused_before_decoding(size, free, message, opened, monkeypatch):
+    usage = shutil.disk_usage("/")
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage._replace(free=free))
+    monkeypatch.setattr("rayfed_ssl.data.planning.free_memory", lambda: 10**9)
+    decoded = []
+    with pytest.raises(ValueError, match=message):
+        opened("digits", size=size, on_progress=lambda *call: decoded.append(call))
+    assert not decoded
+
+
+def test_a_plan_has_labels_and_shape_and_its_refusal_leaves_no_store(tmp_path, opened):
+    plans = []
+    dataset = opened("digits", size=16, on_planned=plans.append)
+    (planned,) = plans
+    assert planned.train.shape == dataset.train.shape == (1, 16, 16)
+    assert planned.train.labels.tolist() == dataset.train.labels.tolist()
+    assert planned.train.images.shape == dataset.train.images.shape
+    opened("digits", size=16, on_planned=plans.append)
+    assert len(plans) == 1  # nothing is decoded a second time, and so nothing is planned
+
+    def refuse(planned):
+        raise ValueError("too large")
+
+    with pytest.raises(ValueError, match="too large"):
+        opened("digits", size=24, on_planned=refuse)
+    assert len(list((tmp_path / "stores").glob("*.arrow"))) == 1
 
 
 @pytest.mark.parametrize("depth", ["photos", "photos/raw"])

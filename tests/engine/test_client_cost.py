@@ -3,10 +3,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from actors.runs import make_executor
 from rayfed_ssl.engine.client_cost import (
     STEP_BYTES,
     StepCost,
     activation_bytes,
+    check_memory,
     estimate,
     largest_client,
     measure,
@@ -67,6 +69,29 @@ def test_a_measurement_that_cannot_be_read_is_none(open_tiny, tmp_path, monkeypa
     (file,) = tmp_path.rglob("*.json")
     file.write_text("{")
     assert recorded(federation, "cpu") is None
+
+
+def test_a_step_larger_than_the_free_memory_is_refused_by_estimate_or_measurement(open_tiny, monkeypatch):
+    federation = open_tiny("fedavg", "training.batch=21", "engine.executor=local")
+    needed = estimate(federation, "cpu").memory
+    monkeypatch.setattr("rayfed_ssl.engine.client_cost.free_memory", lambda: needed)
+    make_executor(federation)
+    monkeypatch.setattr("rayfed_ssl.engine.client_cost.free_memory", lambda: needed - 1)
+    with pytest.raises(
+        ConfigError, match=r"step takes .* \(by estimate; `rayfed-ssl doctor --measure` measures it\), but .* free"
+    ):
+        make_executor(federation)
+    record(federation, "cpu", StepCost(needed - 1, seconds=1.0))
+    check_memory(federation)
+
+
+def test_an_estimate_counts_the_views_that_the_objective_takes(open_tiny):
+    objectives = ("supervised", "simclr", "{name: rotation, turns: one}", "{name: rotation, turns: all}")
+    views = [
+        open_tiny("fedavg", "model.projection_dim=null", f"objective={objective}").task.objective.num_views
+        for objective in objectives
+    ]
+    assert views == [1, 2, 1, 4]
 
 
 def test_a_measured_step_counts_what_it_holds_at_its_peak(open_tiny, monkeypatch):

@@ -112,6 +112,24 @@ def test_lines_of_rounds_stay_and_the_live_line_goes(recorded: Recorded):
     assert plain[-2].startswith("done in ")
 
 
+def test_decoding_shows_progress_and_bytes_on_a_terminal_and_every_half_minute_without(config, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    shown = {}
+    for terminal in (True, False):
+        progress = RecordedProgress(config, terminal=terminal)
+        for step in range(1, 5):
+            now += 10.0
+            progress.on_decode("train", step * 1000, 5000, step * 3_072_000)
+        progress.on_decode("train", 5000, 5000, 15_360_000)
+        shown[terminal] = [
+            line.strip() for line in re.split(r"[\r\n]+", ESCAPES.sub("", progress.screen.getvalue())) if line
+        ]
+    counts = [f"decoding train: {step},000 of 5,000, {size(step * 3_072_000)}" for step in range(1, 5)]
+    assert shown[True] == [*counts, "decoded train: 5,000 images, 15.36 MB"]
+    assert shown[False] == [counts[3], "decoded train: 5,000 images, 15.36 MB"]
+
+
 def test_an_interrupted_run_shows_the_cursor_again(config: Config):
     progress = InterruptedProgress(config)
     progress.on_round(1, [0, 1])

@@ -146,6 +146,27 @@ def test_samples_that_no_client_gets_are_counted(cli: Cli, recipes: Recipes, tmp
     assert "left out" not in cli("partition", *words, "partition=iid", "--out", tmp_path / "iid.png").stdout
 
 
+@pytest.mark.parametrize("executor", ["ray", "local"])
+def test_a_step_that_cannot_fit_memory_is_refused_before_anything_is_decoded(executor, cli, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    for module in ("rayfed_ssl.engine.client_cost", "actors.cluster.machine"):
+        monkeypatch.setattr(f"{module}.free_memory", lambda: 4 * 10**8)
+    words = (
+        "model=resnet18",
+        "data.size=64",
+        "data.train_limit=600",
+        "training.batch=4096",
+        f"engine.executor={executor}",
+    )
+    result = cli("run", *words, "--out", tmp_path / "run")
+    assert result.exit_code in (2, 3)
+    (line,) = result.stderr.splitlines()
+    assert re.search(r"by estimate; `rayfed-ssl doctor --measure` measures it.*lower training\.batch", line)
+    assert not list((tmp_path / "cache").rglob("*.arrow"))
+
+
 LISTS = {
     "methods": METHODS,
     "objectives": OBJECTIVES,

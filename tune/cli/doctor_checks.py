@@ -9,7 +9,7 @@ import typer
 
 from actors.cluster.address import local_nodes
 from actors.cluster.connect import start
-from actors.cluster.machine import SHARED_MEMORY, Node, cores, free_memory, this_machine
+from actors.cluster.machine import SHARED_MEMORY, Node, this_machine
 from actors.errors import ClusterError
 from actors.placement.actor_cost import ACTOR_BYTES, ACTOR_IDLE, ACTOR_START, ActorCost
 from actors.placement.allocation import Placement, allocate, check_gpu_memory, gpu_capacity
@@ -21,6 +21,7 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.gpu_memory import Gpu, even_share, gpus
 from rayfed_ssl.environment import environment
 from rayfed_ssl.formats import size
+from rayfed_ssl.resources import cores, free_memory
 from rayfed_ssl.storage.checkpoints import ROUNDS_ON_DISK
 from rayfed_ssl.trees import nbytes
 

@@ -25,7 +25,7 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Run a federation: rayfed-ssl run [RECIPE] [KEY=VALUE]..."""
-    from actors.runs import make_executor
+    from actors.runs import check_fits, make_executor
     from rayfed_ssl.engine.fault_schedule import parse_faults
     from rayfed_ssl.engine.federation import Federation
     from rayfed_ssl.records.run_record import RunRecord
@@ -37,7 +37,7 @@ def run(
     directory = out or default_directory(config)
     RunRecord.refuse_used(directory)
     progress = RunProgress(config, quiet=quiet)
-    federation = Federation.open(config, progress.on_decode)
+    federation = Federation.open(config, progress.on_decode, partial(check_fits, address=address))
     progress.introduce(federation, directory)
     executor = partial(make_executor, address=address, faults=faults)
     with resumable(lambda: resume_hint(directory)), progress:
