@@ -11,6 +11,7 @@ from rayfed_ssl.engine.fault_schedule import Fault, RandomFaults
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.round_loop import Executor, Observer
+from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.runs import Result
 
 
@@ -19,7 +20,7 @@ def make_executor(
 ) -> Executor:
     """Make the executor that `engine.executor` names; a local one loads no Ray."""
     if federation.config.engine.executor == "local":
-        check_memory(federation)
+        check_fits(federation, address)
         return LocalExecutor(federation, faults=faults)
     from actors.executor import RayExecutor
 
@@ -29,6 +30,10 @@ def make_executor(
 def check_fits(federation: Federation, address: str | None = None) -> None:
     """Raise ConfigError or ClusterError where a run cannot fit the machine; a Ray that runs elsewhere is asked later."""
     if federation.config.engine.executor == "local":
+        if address is not None:
+            raise ConfigError(
+                "--address names a Ray, which engine.executor=local does not use: leave one of the two out"
+            )
         check_memory(federation)
     else:
         from actors.placement import plan

@@ -144,6 +144,11 @@ class Method(ABC):
         """The method that this one wraps, or None."""
         return None if self.inner_field is None else getattr(self, self.inner_field)
 
+    @property
+    def follows_rounds(self) -> bool:
+        """Whether a step depends on the number of rounds, `task.rounds`: such a run cannot be made longer."""
+        return self.inner is not None and self.inner.follows_rounds
+
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Look at the run before it starts.
 

@@ -22,6 +22,7 @@ from rayfed_ssl.engine.start_scores import start_scores
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.export.encoder_file import LoadedEncoder, as_module
 from rayfed_ssl.method import Encoder, Metrics
+from rayfed_ssl.records.extension import config_to_resume, expect, write_rounds
 from rayfed_ssl.records.metric_rows import METRICS, client_of, losses_by_round
 from rayfed_ssl.records.resume_point import check_bits, state_to_resume
 from rayfed_ssl.records.run_record import RunRecord
@@ -161,6 +162,7 @@ def resume(
     Args:
         directory: The run record.
         overrides: Changes of `engine.*` that change no bits; device, precision, layout, compile, determinism and threads do.
+            `rounds=N` extends the run where the rounds that it has would have been the same.
         observer: As in `run`.
         executor: Where steps run.
         round: Resume from this committed round instead of the last.
@@ -172,7 +174,8 @@ def resume(
     """
     with RunRecord.open(Path(directory), tables=False).locked():
         record = RunRecord.open(Path(directory), tables=False)  # again: another process may have written it until now
-        federation = Federation.open(record.config(*overrides))
+        federation = Federation.open(config_to_resume(record, *overrides))
+        expect(record, federation.config)
         record.check(federation, draws=True)
         check_bits(record, federation)
         federation.check_ready()
@@ -184,6 +187,7 @@ def resume(
             with closing(executor(federation)) as running:
                 last = 0 if state is None else state.round
                 checkpoints.discard_after(record.checkpoints, last)
+                write_rounds(record, federation.config.rounds)
                 record.truncate(last, federation.public_entries())
                 return _run(federation, record, state, observing, running, until)
 

@@ -452,3 +452,33 @@ def test_a_damaged_state_of_the_last_round_is_computed_again(whole: Result, stop
     with pytest.warns(RuntimeWarning, match=r"resuming from round 1, .*client-000001-000002\.safetensors is damaged"):
         resume(stopped)
     assert facts(stopped) == facts(whole.directory)
+
+
+def test_a_longer_run_is_the_one_that_would_have_been_as_long_from_the_start(tiny, tmp_path):
+    whole = run(tiny("fedavg", "rounds=3"), tmp_path / "whole")
+    run(tiny("fedavg", "rounds=2"), tmp_path / "run")
+    longer = resume(tmp_path / "run", "rounds=3")
+    assert longer.state_sha256 == whole.state_sha256
+    assert longer.record.config() == whole.record.config()
+    assert resume(tmp_path / "run").state_sha256 == whole.state_sha256
+    with pytest.raises(ConfigError, match=r"this run has 3 rounds, got rounds=3: name more"):
+        resume(tmp_path / "run", "rounds=3")
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "message"),
+    [
+        (
+            "fedavg",
+            ["training.optimizer.schedule=cosine"],
+            "schedule=cosine follows the number of rounds",
+        ),
+        ("fedavg", ["training.total_epochs=2"], "training.total_epochs is divided among the rounds"),
+        ("fedsc", [], "method=fedsc weighs its terms by the number of rounds"),
+    ],
+)
+def test_a_run_whose_rounds_follow_their_number_is_not_made_longer(name, words, message, tiny, tmp_path):
+    run(tiny(name, *words), tmp_path / "run", until=1)
+    with pytest.raises(ConfigError, match=message):
+        resume(tmp_path / "run", "rounds=4")
+    assert resume(tmp_path / "run").record.last_round == 2

@@ -137,7 +137,7 @@ class _Job(JobConfig):
     def _get_proto_job_config(self) -> Any:
         here = os.path.abspath(os.curdir)
         self._py_driver_sys_path = [path for path in self._py_driver_sys_path if path != here]
-        return super()._get_proto_job_config()
+        return super()._get_proto_job_config()  # type: ignore[no-untyped-call]
 
 
 class _InitError(RuntimeError):

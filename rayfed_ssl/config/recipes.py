@@ -89,7 +89,30 @@ def read_recipe(source: str | Path) -> dict[str, Any]:
         raise ConfigError(f"{source} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(tree, dict):
         raise ConfigError(f"{source} must hold keys and values, got {type(tree).__name__}")
-    return tree
+    return _nested(tree, str(source))
+
+
+_DOTTED = re.compile(r"\w+(\.\w+)+")
+
+
+def _nested(tree: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Turn dotted keys, `optimizer.lr: 0.1`, into nested ones."""
+    nested: dict[str, Any] = {}
+    for key, value in tree.items():
+        value = _nested(value, source) if isinstance(value, Mapping) else value
+        *parents, last = key.split(".") if isinstance(key, str) and _DOTTED.fullmatch(key) else [key]
+        node = nested
+        for parent in parents:
+            node = node.setdefault(parent, {})
+            if not isinstance(node, dict):
+                raise ConfigError(f"{source}: {key} cannot be set: {parent} holds {node!r}, which has no fields")
+        if isinstance(node.get(last), dict) and isinstance(value, dict) and not node[last].keys() & value.keys():
+            node[last] |= value
+        elif last in node:
+            raise ConfigError(f"{source}: {key} is there twice")
+        else:
+            node[last] = value
+    return nested
 
 
 SCALAR_MEANS = {"model": "encoder"}

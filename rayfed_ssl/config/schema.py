@@ -7,7 +7,17 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from rayfed_ssl.config.choices import METHOD, OBJECTIVE, MethodField, ObjectiveField, PartitionField, Section, plain
+from rayfed_ssl.config.choices import (
+    METHOD,
+    OBJECTIVE,
+    OPTIMIZER,
+    PARTITION,
+    MethodField,
+    ObjectiveField,
+    PartitionField,
+    Section,
+    plain,
+)
 from rayfed_ssl.config.recipes import SCALAR_MEANS, apply_override, flatten, read_recipe
 from rayfed_ssl.config.sections import Clients, Data, Engine, Evaluation, ModelChoice, Training
 from rayfed_ssl.config.strict import explain
@@ -52,6 +62,7 @@ class Config(Section):
         """
         tree = _plain_data(source) if isinstance(source, Mapping) else read_recipe(source)
         for override in overrides:
+            _switch(tree, override)
             apply_override(tree, override)
         if data is not None:
             tree["data"] = _stored(data, tree.get("data"))
@@ -121,6 +132,23 @@ def validate(tree: Mapping[str, Any]) -> Config:
         raise ConfigError("\n".join(explain(error, Config, dotted=True))) from None
     _check_consistency(config)
     return config
+
+
+def _switch(tree: dict[str, Any], override: str) -> None:
+    """Where an override names another kind, as partition.name=iid does, drop the fields that it lacks."""
+    key, _, name = override.partition("=")
+    *parents, last = key.split(".")
+    choice = {"method": METHOD, "objective": OBJECTIVE, "partition": PARTITION, "training.optimizer": OPTIMIZER}.get(
+        ".".join(parents)
+    )
+    node: Any = tree
+    for parent in parents:
+        node = node.get(parent) if isinstance(node, dict) else None
+    if choice is None or last != "name" or not isinstance(node, dict) or name not in choice.names():
+        return
+    known = choice.model(name).model_fields
+    for field in [field for field in node if field not in known]:
+        del node[field]
 
 
 def _stored(data: Any, settings: Any) -> dict[str, Any]:

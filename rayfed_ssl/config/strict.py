@@ -44,6 +44,9 @@ def explain(error: ValidationError, model: type[BaseModel], *, dotted: bool = Fa
         if mistake["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             *parents, key = mistake["loc"]
             path = "".join(f"{parent}." for parent in parents) if dotted else ""
+            if not parents and dotted and (meant := keys_named(model, str(key))):
+                yield f"unknown key {where!r}: did you mean {' or '.join(map(repr, meant))}?"
+                continue
             yield f"unknown key {where!r}{nearest(f'{path}{key}', [path + name for name in _keys_at(model, parents)])}"
         elif mistake["type"] == "missing":
             yield f"{where} is missing: set {where}=..." if dotted else f"{where} is missing"
@@ -51,6 +54,20 @@ def explain(error: ValidationError, model: type[BaseModel], *, dotted: bool = Fa
             yield f"{prefix}{mistake['ctx']['error']}"
         else:
             yield f"{prefix}{mistake['msg'][0].lower()}{mistake['msg'][1:]}, got {mistake['input']!r}"
+
+
+def keys_named(model: type, name: str) -> list[str]:
+    """Find the key of a name, or else up to three that end in it, the shortest first: training.optimizer.lr by lr."""
+    found = sorted(dict.fromkeys(_ending_in(model, name, 2)), key=lambda key: key.count("."))
+    return found[:1] if name in found else found[:3]
+
+
+def _ending_in(model: type, name: str, depth: int) -> Iterator[str]:
+    for key, field in fields(model).items():
+        if key == name:
+            yield key
+        for nested in _models_in(field) if depth else ():
+            yield from (f"{key}.{inner}" for inner in _ending_in(nested, name, depth - 1))
 
 
 def _keys_at(model: type, parents: Sequence[int | str]) -> list[str]:

@@ -21,7 +21,7 @@ import platformdirs
 
 from rayfed_ssl import plugins
 from rayfed_ssl.data.decoding import OnBad, Source, Split, all_gray, decode
-from rayfed_ssl.data.folders import PICTURE_SUFFIXES, by_class
+from rayfed_ssl.data.folders import PICTURE_SUFFIXES, by_class, check_nesting
 from rayfed_ssl.data.hub import find_hub
 from rayfed_ssl.data.image_store import FORMAT, Dataset, alone, open_store, write_store
 from rayfed_ssl.data.partitions import random_rows, stratified_split
@@ -240,7 +240,7 @@ def _find_folder(path: Path, download: bool) -> Source:
             f"no pictures in class directories of {root} ({', '.join(PICTURE_SUFFIXES)}): set data.path to a directory "
             "with train/<class>/ and test/<class>/, or with <class>/"
         )
-    _check_nesting(root, classes, [file.parent for _, file in train])
+    check_nesting(root, classes, [file.parent for _, file in train])
     test: list[tuple[str, Path]] = []
     for name in _TEST_NAMES if root != path else ():
         samples = by_class(path / name)
@@ -258,16 +258,6 @@ def _find_folder(path: Path, download: bool) -> Source:
 
     files = tuple(file for _, file in train + test)
     return Source(files, lambda: (split(train), split(test) if test else None, classes), has_test=bool(test))
-
-
-def _check_nesting(root: Path, classes: Sequence[str], parents: Sequence[Path]) -> None:
-    """Refuse a directory that holds nothing but the directory with the classes, which would be one class itself."""
-    inner = Path(os.path.commonpath(parents))
-    if len(classes) == 1 and inner not in parents:
-        raise ValueError(
-            f"all pictures of {root} lie in directories of {inner.relative_to(root)}, and would be one class: did you mean "
-            f"data.path={inner}?"
-        )
 
 
 def _vision(

@@ -94,7 +94,9 @@ class Federation:
         """
         planned = None if on_planned is None else lambda blank: on_planned(cls._divide(config, blank, on_progress))
         try:
-            dataset = open_dataset(config.data.name, on_progress=on_progress, on_planned=planned, **config.data_settings)
+            dataset = open_dataset(
+                config.data.name, on_progress=on_progress, on_planned=planned, **config.data_settings
+            )
             return cls._divide(config, dataset, on_progress)
         except ConfigError:
             raise

@@ -122,6 +122,11 @@ class FedSC(fedavg.Averaging):
         if not self.noise >= 0:
             raise ValueError(f"method.noise must be at least 0, got {self.noise}")
 
+    @property
+    def follows_rounds(self) -> bool:
+        """The share of a client's own correlations falls over all rounds."""
+        return self.alpha_first != self.alpha_last
+
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Refuse other objectives; say where correlation matrices are never used."""
         _objective(task)

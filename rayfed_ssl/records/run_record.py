@@ -10,6 +10,7 @@ checkpoints/     the last committed rounds, unless engine.checkpoints puts them 
 While the run continues, tables/ holds the rows that the two Parquet files do not contain yet.
 """
 
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -105,6 +106,9 @@ class RunRecord(Observer):
             raise ConfigError(
                 f"{directory} is not an empty directory: name another one with --out, or resume the run in it"
             )
+        above = next(parent for parent in (directory, *directory.absolute().parents) if parent.exists())
+        if not (above.is_dir() and os.access(above, os.W_OK)):
+            raise ConfigError(f"{directory} cannot be made, {above} takes no files: name another directory with --out")
 
     @classmethod
     def create(cls, directory: Path, federation: Federation) -> "RunRecord":

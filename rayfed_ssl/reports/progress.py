@@ -1,5 +1,6 @@
 """Progress of a run on standard error: a live line on a terminal, plain lines where output goes to a file."""
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from rayfed_ssl.engine.fault_schedule import Fault
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.ledger import total
 from rayfed_ssl.engine.round_loop import ClientReport, Dropped, Evaluation, Observer, RoundOutcome
-from rayfed_ssl.formats import size
+from rayfed_ssl.formats import percent, size
 from rayfed_ssl.method import Metrics
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.summary import partition_text
@@ -44,7 +45,8 @@ class RunProgress(Observer):
         self._start, self._printed = time.perf_counter(), time.monotonic()
         self._round, self._cohort_size, self._done, self._bytes = 0, 0, 0, 0
         self._losses: list[float] = []
-        self._knn = ""
+        self._knn = self._activity = ""
+        self._closed = threading.Event()
         self._live = rich.progress.Progress(
             rich.progress.TextColumn("round {task.fields[round]}/{task.total}"),
             rich.progress.BarColumn(BAR_WIDTH),
@@ -59,12 +61,15 @@ class RunProgress(Observer):
 
     def __enter__(self) -> "RunProgress":
         self._live.start()
+        if not self._console.is_terminal:
+            threading.Thread(target=self._beat_until_closed, daemon=True).start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._live.stop()
+        self._closed.set()
 
     def on_decode(self, split: str, done: int, of: int, num_bytes: int) -> None:
         """Show how many pictures have been decoded, and the bytes of their pixels."""
@@ -98,7 +103,7 @@ class RunProgress(Observer):
         titles = {"knn": "kNN", "linear": "linear probe"}
         kind = "random start" if self._is_random else "start"
         for architecture, metrics in scores.items():
-            parts = [f"{title} {metrics[name]:.1%}" for name, title in titles.items() if name in metrics]
+            parts = [f"{title} {percent(metrics[name])}" for name, title in titles.items() if name in metrics]
             which = f" ({architecture})" if len(scores) > 1 else ""
             if parts:
                 self._print(f"  {kind}{which}: {', '.join(parts)}")
@@ -144,7 +149,7 @@ class RunProgress(Observer):
         scores = [evaluation.metrics["knn"] for evaluation in evaluations if "knn" in evaluation.metrics]
         if scores:
             low, high = min(scores), max(scores)
-            self._knn = f"{low:.1%}" if low == high else f"{low:.1%} to {high:.1%}"
+            self._knn = percent(low) if low == high else f"{percent(low)} to {percent(high)}"
             self._print(f"  kNN accuracy {self._knn}")
 
     def on_warning(self, message: str) -> None:
@@ -153,6 +158,12 @@ class RunProgress(Observer):
     def close(self) -> None:
         """Print how long the run took."""
         self._print(f"done in {time.perf_counter() - self._start:.1f} s")
+
+    def _beat_until_closed(self) -> None:
+        """Print a line every half a minute within a round, however long its steps take."""
+        while not self._closed.wait(BEAT_SECONDS / 10):
+            if self._round and self._activity:
+                self._beat(f"round {self._round}/{self._rounds}: {self._activity}")
 
     def _beat(self, line: str) -> None:
         """Print a line that only says how far things are, half a minute or more after the last line."""
@@ -165,6 +176,7 @@ class RunProgress(Observer):
 
     def _update(self, activity: str | None = None) -> None:
         """Bring the live line up to date."""
+        self._activity = activity or f"{self._done} of {self._cohort_size} clients"
         if self._task is None:
             return
         parts = [activity or f"{self._done}/{self._cohort_size} clients"]

@@ -19,7 +19,7 @@ from actors.cluster import address, machine, private_ray
 from actors.cluster.address import LocalNode, check_address, resolve_address
 from actors.cluster.health import Health
 from actors.cluster.stale_sessions import remove_stale_sessions
-from actors.errors import ClusterError, first_line
+from actors.errors import ClusterError, death_reason, first_line
 from tests.actors.conftest import run_python
 
 OWNER = """
@@ -276,3 +276,9 @@ except ClusterError as error:
     assert ended.returncode == 1
     assert ended.stderr.startswith("Ray did not start on this machine (its gcs_server died)")
     assert not list(short_tmp.glob("rayfed-*"))
+
+
+def test_an_actor_that_fails_to_start_shows_the_last_line_of_its_exception():
+    last = "ModuleNotFoundError: No module named 'actors.client_actor'; 'actors' is not a package"
+    text = f"The actor died because of an error raised in its creation task, ray::ClientActor.__init__()\n  File x\n{last}\n"
+    assert death_reason(RuntimeError(text)) == last

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from rayfed_ssl.config.recipes import recipe_names
+from rayfed_ssl.config.recipes import read_recipe, recipe_names
 from rayfed_ssl.config.schema import Config
+from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.runs import run
 from rayfed_ssl.training.optimizers import SGD
@@ -96,3 +97,23 @@ def test_systems_of_the_papers_are_told_apart_by_name():
     recipes = [name for name in PAPERS if name in recipe_names()]
     systems = [(config.system, config.partition.name) for config in map(Config.load, recipes)]
     assert len(set(systems)) == len(recipes) - 1  # FedPR and FedRot differ in their optimizer alone
+
+
+def test_dotted_keys_of_a_file_are_nested_ones(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text("training:\n  batch: 8\n  optimizer.lr: 0.5\n  optimizer.weight_decay: 0\nmodel.encoder: cnn\n")
+    assert read_recipe(path) == {
+        "training": {"batch": 8, "optimizer": {"lr": 0.5, "weight_decay": 0}},
+        "model": {"encoder": "cnn"},
+    }
+    path.write_text("training:\n  optimizer: {lr: 1}\n  optimizer.lr: 0.5\n")
+    with pytest.raises(ConfigError, match=r"optimizer\.lr is there twice"):
+        read_recipe(path)
+
+
+def test_another_kind_drops_the_fields_that_it_lacks():
+    assert Config.load("digits", "partition.name=iid").partition.model_dump() == {"name": "iid"}
+    balanced = Config.load("digits", "partition.alpha=0.3", "partition.name=dirichlet_balanced").partition
+    assert balanced.model_dump() == {"name": "dirichlet_balanced", "alpha": 0.3}
+    with pytest.raises(ConfigError, match="iid has no field 'alpha'"):
+        Config.load("digits", "partition.name=iid", "partition.alpha=0.3")

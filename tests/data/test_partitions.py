@@ -301,11 +301,11 @@ def test_dirichlet_follows_the_authors_loop(seed):
         ),
         (
             lambda: dirichlet_min_samples(np.zeros(60, np.int64), 6, 0.001, 0),
-            "none of 10000 Dirichlet draws gave each of 6 clients 10 samples (alpha 0.001): raise alpha",
+            "none of 10000 Dirichlet draws gave each of 6 clients 10 samples (alpha 0.001): raise partition.alpha",
         ),
         (
             lambda: quantity_skew(np.zeros(600), 60, 0.1, 0),
-            "none of 10000 Dirichlet draws gave each of 60 clients 10 samples (alpha 0.1): raise alpha",
+            "none of 10000 Dirichlet draws gave each of 60 clients 10 samples (alpha 0.1): raise partition.alpha",
         ),
         (lambda: shards(np.zeros(7, np.int64), 4, 0), "cannot divide 7 samples among 4 clients: each needs at least 2"),
         (lambda: shards(np.array([-1, 1, 1, 1]), 2, 0), "partition shards needs classes, but 1 samples have no label"),

@@ -2,6 +2,7 @@
 
 import io
 import re
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from shutil import copytree
@@ -12,7 +13,7 @@ from rich.console import Console
 from rayfed_ssl import Config, resume, run
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.round_loop import Dropped
-from rayfed_ssl.formats import size
+from rayfed_ssl.formats import percent, size
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.progress import RunProgress
 from rayfed_ssl.reports.summary import summarize
@@ -91,7 +92,7 @@ def test_the_line_shows_mean_loss_bytes_and_knn_accuracy_of_the_record(recorded:
     means = [first, (first + second) / 2, (first + second + third) / 3]
     assert [match and match[1] for match in losses] == [None, *(f"{mean:.3f}" for mean in means)]
     knn = record.scores(1)["global"]["knn"]
-    assert [f"kNN {knn:.1%}" in line for line in progress.lines] == [False] * 5 + [True] * 5
+    assert [f"kNN {percent(knn)}" in line for line in progress.lines] == [False] * 5 + [True] * 5
     public = sum(row["bytes"] for row in record.ledger if row["round"] == 0)
     assert public > 0
     assert f"  {size(public)}" in progress.lines[0]
@@ -128,6 +129,18 @@ def test_decoding_shows_progress_and_bytes_on_a_terminal_and_every_half_minute_w
     counts = [f"decoding train: {step},000 of 5,000, {size(step * 3_072_000)}" for step in range(1, 5)]
     assert shown[True] == [*counts, "decoded train: 5,000 images, 15.36 MB"]
     assert shown[False] == [counts[3], "decoded train: 5,000 images, 15.36 MB"]
+
+
+def test_without_a_terminal_a_long_step_is_reported_every_half_minute(config, monkeypatch):
+    monkeypatch.setattr("rayfed_ssl.reports.progress.BEAT_SECONDS", 0.05)
+    progress = RecordedProgress(config, terminal=False)
+    with progress:
+        progress.on_round(1, [0, 1, 2])
+        time.sleep(1)
+    said = progress.screen.getvalue()
+    assert said.count("round 1/2: 0 of 3 clients\n") >= 2
+    time.sleep(0.3)
+    assert progress.screen.getvalue() == said
 
 
 def test_an_interrupted_run_shows_the_cursor_again(config: Config):

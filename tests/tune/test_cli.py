@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from rayfed_ssl.models import ENCODERS
 from rayfed_ssl.objectives import OBJECTIVES
 from rayfed_ssl.records.run_record import RunRecord
 from tests.tune.conftest import Cli, Finished, Recipes
+from tune.cli.options import complete_protocol, complete_settings
 
 
 def test_a_run_prints_its_scores_bytes_and_where_its_record_is(finished: Finished):
@@ -25,16 +27,38 @@ def test_a_run_prints_its_scores_bytes_and_where_its_record_is(finished: Finishe
     scores = {r["name"]: r["value"] for r in record.metrics if r["round"] == 2 and r["participant"] == "global"}
     lines = result.stdout.splitlines()
     (row,) = [line for line in lines if line.startswith("global")]
-    assert [f"{100 * scores[name]:.2f}%" for name in ("knn", "linear", "linear_best")] == row.split()[1:]
+    assert [f"{100 * scores[name]:.2f}%" for name in ("knn", "linear")] == row.split()[1:]
     assert any(line.startswith("representations") for line in lines)
     assert any(line.startswith("public images") for line in lines)
     assert f"state_sha256 {record.manifest.rounds[-1].state_sha256}" in result.stdout
     assert f"record: {directory}" in result.stdout
     assert "privacy-leakage risk of uploads: Low" in result.stdout
-    assert "FLESD Eq. 11: 2 x 45 x 24 = 2,160 numbers up per client" in result.stdout
     for name in ("partition.png", "partition.svg", "training.png", "training.svg"):
         assert (directory / "figures" / name).stat().st_size > 1000
     assert f"figure: {directory / 'figures' / 'training.png'}" in result.stdout
+
+
+def test_best_epochs_and_break_even_are_printed_on_request(cli: Cli, finished: Finished):
+    directory, result = finished["flesd"]
+    assert "Eq. 11" not in result.stdout
+    assert "best epoch" not in result.stdout
+    more = cli("resume", directory, "-v").stdout
+    best = RunRecord.open(directory).scores(2)["global"]["linear_best"]
+    (row,) = [line for line in more.splitlines() if line.startswith("global")]
+    assert row.split()[-1] == f"{100 * best:.2f}%"
+    assert "best epoch" in more
+    assert "FLESD Eq. 11: 2 x 45 x 24 = 2,160 numbers up per client" in more
+
+
+def test_the_version_is_printed(cli: Cli):
+    result = cli("--version")
+    assert (result.exit_code, result.stdout) == (0, f"rayfed-ssl {version('rayfed-ssl')}\n")
+
+
+def test_recipes_keys_and_protocols_are_completed():
+    assert complete_settings("fedsi") == ["fedsimclr", "fedsimsiam"]
+    assert "training.optimizer.lr=" in complete_settings("training.opt")
+    assert complete_protocol("kn") == ["knn"]
 
 
 def test_progress_and_notes_go_to_standard_error(finished: Finished):
@@ -208,6 +232,25 @@ ERRORS = {
         ["run", "{flesd}", "--out", "{run}"],
         "is not an empty directory: name another one with --out",
     ),
+    "encoder's file": (["evaluate", "{run}/encoders/global.safetensors"], "is an encoder's file: add --protocol, knn"),
+    "address": (
+        ["run", "{fedavg}", "engine.executor=local", "--address", "auto"],
+        "--address names a Ray, which engine",
+    ),
+    "out": (["run", "{fedavg}", "--out", "{binary}/run"], "takes no files: name another directory with --out"),
+    "setting as option": (
+        ["run", "{fedavg}", "--seed", "3"],
+        "no option --seed: settings are written without dashes, seed=...",
+    ),
+    "key as option": (["run", "--lr", "3"], "training.optimizer.lr=..."),
+    "option": (["compare", "--sed", "3"], "no such option: --sed"),
+    "command": (["rnu"], "no such command 'rnu'. Did you mean 'run'"),
+    "last part": (["run", "{fedavg}", "lr=0.1"], "unknown key 'lr': did you mean 'training.optimizer.lr' or "),
+    "few samples": (
+        ["run", "{fedavg}", "data.train_limit=2", "partition=iid"],
+        "cannot divide 2 samples among 3 clients: each needs at least one: lower clients.number or raise data.train_limit",
+    ),
+    "export to nowhere": (["export", "{run}", "{binary}/e.safetensors"], "error: OUT "),
     "fault": (["run", "{fedavg}", "--inject", "kill"], "--inject: unknown fault 'kill'"),
     "damaged record": (["compare", "{damaged}"], "is damaged (Invalid JSON"),
     "no text": (["run", "{binary}"], "it must be a YAML text"),
@@ -296,3 +339,27 @@ def test_the_reader_of_the_output_may_close_the_pipe():
     program = f"set -o pipefail; {sys.executable} -c 'from tune.cli.app import main; main()' list datasets | true"
     done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.slow
+def test_modules_of_the_working_directory_do_not_hide_this_packages(tmp_path: Path):
+    for name in ("actors", "tune"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('another module')")
+    words = ("data.name=digits", "data.size=null", "data.train_limit=200", "model=cnn", "clients.number=3", "rounds=1")
+    program = [
+        str(Path(sys.executable).with_name("rayfed-ssl")),
+        "run",
+        "fedavg-supervised",
+        *words,
+        "training.epochs=1",
+    ]
+    finished = subprocess.run(
+        [*program, "engine.actors=1", "--out", "run"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert RunRecord.open(tmp_path / "run").last_round == 1

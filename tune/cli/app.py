@@ -4,6 +4,8 @@ import os
 import sys
 import threading
 import warnings
+from importlib import metadata
+from typing import Annotated
 
 import typer
 
@@ -11,7 +13,7 @@ from tune.cli.benchmark import benchmark
 from tune.cli.compare import compare
 from tune.cli.diagnose import diagnose
 from tune.cli.doctor import doctor
-from tune.cli.errors import plain_errors
+from tune.cli.errors import Command, Group, plain_errors
 from tune.cli.evaluate import evaluate
 from tune.cli.export import export
 from tune.cli.list_names import list_names
@@ -23,6 +25,7 @@ from tune.cli.run import resume, run
 from tune.cli.sweep import sweep
 
 app = typer.Typer(
+    cls=Group,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -44,8 +47,23 @@ for _command in (
     sweep,
     benchmark,
 ):
-    app.command()(plain_errors()(_command))
-app.command("list")(plain_errors()(list_names))
+    app.command(cls=Command)(plain_errors()(_command))
+app.command("list", cls=Command)(plain_errors()(list_names))
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"rayfed-ssl {metadata.version('rayfed-ssl')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _program(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:

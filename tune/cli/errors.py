@@ -4,9 +4,10 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 
 @contextmanager
@@ -47,6 +48,55 @@ def fail(message: str, code: int) -> NoReturn:
     for line in message.splitlines():
         typer.echo(f"error: {line}", err=True)
     raise typer.Exit(code)
+
+
+class Command(TyperCommand):
+    """A command whose mistaken options are one line, as other mistakes are."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the command line."""
+        takes_settings = any("KEY=VALUE" in (parameter.metavar or "") for parameter in self.params)
+        with _usage_in_one_line(takes_settings):
+            return super().parse_args(ctx, args)
+
+
+class Group(TyperGroup):
+    """The program, with one line for an unknown command or option."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command."""
+        with _usage_in_one_line():
+            return super().resolve_command(ctx, args)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse what precedes the command."""
+        with _usage_in_one_line():
+            return super().parse_args(ctx, args)
+
+
+@contextmanager
+def _usage_in_one_line(takes_settings: bool = False) -> Iterator[None]:
+    """Turn a mistake on the command line into one line; an option that is a setting's name into that setting."""
+    try:
+        yield
+    except Exception as error:  # a UsageError of click or of the copy that newer versions of typer hold
+        if not hasattr(error, "format_message") or type(error).__name__ == "NoArgsIsHelpError":
+            raise
+        name = getattr(error, "option_name", "").lstrip("-").replace("-", "_")
+        if takes_settings and type(error).__name__ == "NoSuchOption" and (keys := _keys_named(name)):
+            fail(
+                f"there is no option --{name}: settings are written without dashes, {' or '.join(f'{k}=...' for k in keys)}",
+                2,
+            )
+        message = " ".join(error.format_message().split()).rstrip(".")
+        fail(message[:1].lower() + message[1:] + ("" if message.endswith("?") else ": see --help"), 2)
+
+
+def _keys_named(name: str) -> list[str]:
+    from rayfed_ssl.config.schema import Config
+    from rayfed_ssl.config.strict import keys_named
+
+    return keys_named(Config, name)
 
 
 def warn_unwritten(errors: list[OSError]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tune.cli.errors import warn_unwritten
-from tune.cli.options import AsJson, Round
+from tune.cli.options import AsJson, Round, complete_protocol
 from tune.terminal import print_json, print_table
 
 if TYPE_CHECKING:
@@ -30,7 +30,10 @@ def evaluate(
     ] = None,
     protocol: Annotated[
         list[str] | None,
-        typer.Option(help="Run this protocol only (`list protocols`), and append to evaluations.parquet. Repeatable."),
+        typer.Option(
+            help="Run this protocol only (`list protocols`), and append to evaluations.parquet. Repeatable.",
+            autocompletion=complete_protocol,
+        ),
     ] = None,
     round: Round = None,
     initial: Annotated[
@@ -45,10 +48,14 @@ def evaluate(
     from dataclasses import asdict
 
     from rayfed_ssl.engine.run_watch import scaled_probes
+    from rayfed_ssl.errors import ConfigError
+    from rayfed_ssl.evaluation.registry import PROTOCOLS
     from rayfed_ssl.records.run_record import RunRecord
     from rayfed_ssl.reports.rescoring import TABLE, measure_encoders, rescore, run_of
 
     overrides = settings or []
+    if not protocol and path.is_file():
+        raise ConfigError(f"{path} is an encoder's file: add --protocol, {', '.join(PROTOCOLS)}")
     if not protocol:
         evaluations = rescore(path, *overrides, round=round, initial=initial)
         if as_json:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from tune.cli.errors import describe, fail
 from tune.cli.options import RunDirectory
 
 
@@ -17,7 +18,10 @@ def export(
     """Write an encoder into a file of its own, for plain PyTorch and scikit-learn."""
     from rayfed_ssl.reports.export import export_encoder
 
-    info = export_encoder(directory, out, encoder=encoder, with_heads=with_heads).info
+    try:
+        info = export_encoder(directory, out, encoder=encoder, with_heads=with_heads).info
+    except OSError as error:
+        fail(f"OUT {out} cannot be written ({describe(error)}): name a file in another directory", 2)
     typer.echo(
         f"{out}: {info.architecture}, {info.channels} x {info.size} x {info.size} pixels to {info.feature_dim} "
         f"features, {info.method} after round {info.round}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tune.cli.errors import resumable
-from tune.cli.options import Address, Inject, Quiet, RecipeAndSettings, RunDirectory, load_config
+from tune.cli.options import Address, Inject, Quiet, RecipeAndSettings, RunDirectory, Verbose, load_config
 
 if TYPE_CHECKING:
     from rayfed_ssl.runs import Result
@@ -23,6 +23,7 @@ def run(
     address: Address = None,
     inject: Inject = None,
     quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Run a federation: rayfed-ssl run [RECIPE] [KEY=VALUE]..."""
     from actors.runs import check_fits, make_executor
@@ -38,39 +39,43 @@ def run(
     RunRecord.refuse_used(directory)
     progress = RunProgress(config, quiet=quiet)
     federation = Federation.open(config, progress.on_decode, partial(check_fits, address=address))
+    check_fits(federation, address)
     progress.introduce(federation, directory)
     executor = partial(make_executor, address=address, faults=faults)
     with resumable(lambda: resume_hint(directory)), progress:
         result = run_federation(config, directory, observer=progress, executor=executor, federation=federation)
     progress.close()
-    finish(result)
+    finish(result, verbose)
 
 
 def resume(
     directory: RunDirectory,
     settings: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes of engine.*, such as engine.actors=4.")
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Changes of engine.*, such as engine.actors=4, or more rounds."),
     ] = None,
     round: Annotated[int | None, typer.Option(help="Resume after this round instead of the last.")] = None,
     address: Address = None,
     inject: Inject = None,
     quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
-    """Resume an interrupted run; its results are bitwise those of an uninterrupted one."""
+    """Resume an interrupted run, to bitwise the same results, or extend one: rayfed-ssl resume RUN rounds=20."""
     from actors.runs import make_executor
     from rayfed_ssl.engine.fault_schedule import parse_faults
+    from rayfed_ssl.records.extension import config_to_resume
     from rayfed_ssl.records.run_record import RunRecord
     from rayfed_ssl.reports.progress import RunProgress
     from rayfed_ssl.runs import resume as resume_run
 
     faults, overrides = parse_faults(inject), settings or []
     record = RunRecord.open(directory, tables=False)
-    progress = RunProgress(record.config(*overrides), quiet=quiet, record=record)
+    progress = RunProgress(config_to_resume(record, *overrides), quiet=quiet, record=record)
     executor = partial(make_executor, address=address, faults=faults)
     with resumable(lambda: resume_hint(directory)), progress:
         result = resume_run(directory, *overrides, observer=progress, executor=executor, round=round)
     progress.close()
-    finish(result)
+    finish(result, verbose)
 
 
 def resume_hint(directory: Path) -> str:
@@ -80,13 +85,13 @@ def resume_hint(directory: Path) -> str:
     return f"resume with: rayfed-ssl resume {shlex.quote(str(directory))}"
 
 
-def finish(result: "Result") -> None:
+def finish(result: "Result", verbose: bool = False) -> None:
     """Draw a finished run's figures, print its result, and exit with a code of its own if it is degraded."""
     from rayfed_ssl.reports.figures import draw_run
     from rayfed_ssl.reports.summary import summarize
     from tune.cli.run_summary import print_run
 
-    print_run(summarize(result.record), result.figures or draw_run(result.record))
+    print_run(summarize(result.record), result.figures or draw_run(result.record), verbose)
     typer.echo(f"report: rayfed-ssl report {shlex.quote(str(result.directory))}")
     if result.degraded:
         raise typer.Exit(DEGRADED)

@@ -21,12 +21,12 @@ OVER_CLIENTS: Mapping[str, Callable[[Iterable[float]], float]] = {
 }
 
 
-def print_run(summary: Summary, figures: Sequence[Path]) -> None:
-    """Print a run's scores, bytes and digest, and where its record and figures are."""
+def print_run(summary: Summary, figures: Sequence[Path], verbose: bool = False) -> None:
+    """Print a run's scores, bytes and digest, and where its record and figures are; best epochs and Eq. 11 if verbose."""
     console = plain_console()
     labels = {name: f"{name} ({summary.architecture(name)})" for name in summary.scores}
-    print_scores(summary.scores, labels if summary.config.clients.models else {})
-    print_protocols(summary.scores)
+    print_scores(summary.scores, labels if summary.config.clients.models else {}, verbose)
+    print_protocols(summary.scores, verbose)
     if line := summary.start_line():
         console.print(line, soft_wrap=True)
     console.print()
@@ -36,7 +36,7 @@ def print_run(summary: Summary, figures: Sequence[Path]) -> None:
     } | {"total": [summary.bytes_up, summary.bytes_down]}
     print_table(("content", "up", "down"), [[kind, *map(size, moved)] for kind, moved in sizes.items()])
     lines = [f"\nprivacy-leakage risk of uploads: {summary.privacy}"]
-    if even := summary.break_even:
+    if verbose and (even := summary.break_even):
         numbers = even.rounds * even.num_public * even.dim
         lines.append(
             f"FLESD Eq. 11: {even.rounds} x {even.num_public:,} x {even.dim} = {numbers:,} numbers up per client, as many "
@@ -74,9 +74,9 @@ def with_client_summary(scores: Mapping[str, Metrics]) -> dict[str, Metrics]:
     return dict(scores) | summary
 
 
-def print_scores(scores: Mapping[str, Metrics], labels: Mapping[str, str]) -> None:
+def print_scores(scores: Mapping[str, Metrics], labels: Mapping[str, str], verbose: bool) -> None:
     """Print a row for each encoder, under its label if it has one."""
-    names = base_scores(scores)
+    names = {name: heading for name, heading in base_scores(scores).items() if verbose or not name.endswith(BEST)}
     rows = [
         [labels.get(encoder, encoder), *(percent(metrics.get(name)) for name in names)]
         for encoder, metrics in with_client_summary(scores).items()
@@ -84,7 +84,7 @@ def print_scores(scores: Mapping[str, Metrics], labels: Mapping[str, str]) -> No
     print_table(("encoder", *names.values()), rows)
 
 
-def print_protocols(scores: Mapping[str, Metrics]) -> None:
+def print_protocols(scores: Mapping[str, Metrics], verbose: bool = True) -> None:
     """Print a row for each protocol and encoder; nothing where no protocol was run."""
     rows = []
     for protocol in PROTOCOLS:
@@ -92,7 +92,8 @@ def print_protocols(scores: Mapping[str, Metrics]) -> None:
         if protocol == "knn" or not measured:
             continue
         for encoder, metrics in with_client_summary(measured).items():
-            rows.append([protocol, encoder, percent(metrics.get(protocol)), percent(metrics.get(protocol + BEST))])
+            best = [percent(metrics.get(protocol + BEST))] * verbose
+            rows.append([protocol, encoder, percent(metrics.get(protocol)), *best])
     if rows:
         typer.echo()
-        print_table(("protocol", "encoder", "last epoch", "best epoch"), rows, text=2)
+        print_table(("protocol", "encoder", "last epoch", *["best epoch"] * verbose), rows, text=2)

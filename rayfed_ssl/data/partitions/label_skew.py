@@ -49,8 +49,8 @@ def dirichlet(
     else:
         raise ValueError(
             f"none of {MAX_DRAWS} Dirichlet draws gave each of {num_clients} clients a share above {min_share}/"
-            f"{num_clients} of a class (alpha {alpha}, {len(classes)} classes): raise alpha, or lower num_clients or "
-            "min_share"
+            f"{num_clients} of a class (alpha {alpha}, {len(classes)} classes): raise partition.alpha, "
+            "or lower clients.number or partition.min_share"
         )
     return deal(rng, classes, counts)
 
@@ -117,7 +117,7 @@ def dirichlet_balanced(labels: np.ndarray, num_clients: int, alpha: PositiveFloa
             return deal(rng, classes, _rounded(shares, class_sizes, client_sizes))
     raise ValueError(
         f"none of {_MAX_SCALED} Dirichlet draws could be scaled to equal sizes of {num_clients} clients (alpha {alpha}): "
-        "raise alpha"
+        "raise partition.alpha"
     )
 
 
@@ -189,7 +189,9 @@ def classes_per_client(labels: np.ndarray, num_clients: int, classes: PositiveIn
     check_clients(labels, num_clients)
     by_class = rows_by_class(labels, "classes_per_client")
     if not 1 <= classes <= len(by_class):
-        raise ValueError(f"each client is to hold {classes} classes, but there are {len(by_class)}: lower classes")
+        raise ValueError(
+            f"each client is to hold {classes} classes, but there are {len(by_class)}: lower partition.classes"
+        )
     rng = stream("classes_per_client", seed)
     holders: list[list[int]] = [[] for _ in by_class]
     for client in range(num_clients):
@@ -201,7 +203,8 @@ def classes_per_client(labels: np.ndarray, num_clients: int, classes: PositiveIn
     for rows, clients in zip(by_class, holders, strict=True):
         if len(rows) < len(clients):
             raise ValueError(
-                f"class {labels[rows[0]]} has {len(rows)} samples for {len(clients)} clients: lower classes"
+                f"class {labels[rows[0]]} has {len(rows)} samples for {len(clients)} clients: lower "
+                "partition.classes or clients.number"
             )
         for client, piece in zip(clients, np.array_split(rng.permutation(rows), max(len(clients), 1)), strict=False):
             pieces[client].append(piece)

@@ -49,7 +49,7 @@ def check_clients(labels: np.ndarray, num_clients: int, each: int = 1) -> None:
     if not 1 <= num_clients <= len(labels) // each:
         raise ValueError(
             f"cannot divide {len(labels)} samples among {num_clients} clients: each needs at least "
-            f"{'one' if each == 1 else each}"
+            f"{'one' if each == 1 else each}: lower clients.number or raise data.train_limit"
         )
 
 
@@ -82,5 +82,5 @@ def too_skewed(num_clients: int, alpha: float, min_samples: int) -> ValueError:
     """Explain that no draw left every client enough samples."""
     return ValueError(
         f"none of {MAX_DRAWS} Dirichlet draws gave each of {num_clients} clients {min_samples} samples (alpha {alpha}): "
-        "raise alpha, or lower num_clients or min_samples"
+        "raise partition.alpha, or lower clients.number or partition.min_samples"
     )

@@ -3,8 +3,10 @@
 import time
 from collections.abc import Callable
 
+from rayfed_ssl.formats import MeanStd
 from tune.sweeps.definition.schema import Sweep
 from tune.sweeps.definition.space import point_text
+from tune.sweeps.execution.trial_table import unit_of
 from tune.sweeps.search.search import Outcome, Segment, Trial
 
 
@@ -24,7 +26,7 @@ class SweepProgress:
         if self._num_on_disk and not self._num_run:
             self._say(f"{self._num_on_disk} runs are on disk already")
         self._num_run += 1
-        scores = ", ".join(f"{name} {value:.4g}" for name, value in outcome.scores.items())
+        scores = ", ".join(f"{name} {_text(name, value)}" for name, value in outcome.scores.items())
         result = f"failed: {outcome.failure}" if outcome.failure else scores or "done"
         place = f"trial {segment.trial}, seed {segment.seed}, round {segment.until} of {segment.run.config.rounds}"
         self._say(f"{place}: {result}; {self._state(total)}")
@@ -39,6 +41,10 @@ class SweepProgress:
         text = f"{trial.state}: {trial.reason}"
         if trial.state == "complete":
             values = zip(self._sweep.goals, trial.values, strict=True)
-            text = ", ".join(["complete", *(f"{goal.score} {value:.4g}" for goal, value in values)])
+            text = ", ".join(["complete", *(f"{goal.score} {_text(goal.score, value)}" for goal, value in values)])
             text += f", mean of {len(trial.runs)} seeds" * (len(trial.runs) > 1)
         self._say(f"trial {trial.number} ({point_text(trial.point)}): {text}")
+
+
+def _text(score: str, value: float) -> str:
+    return MeanStd(value, None, 1).text(unit_of(score))

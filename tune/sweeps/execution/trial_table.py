@@ -22,6 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.formats import Unit
+from tune.sweeps.definition.schema import BYTES
 
 if TYPE_CHECKING:
     from tune.sweeps.search.search import Search
@@ -101,3 +103,10 @@ def read_progress(directory: Path, take: str | None) -> Row:
         if value is not None:
             progress[f"score.{name}"] = value
     return progress
+
+
+def unit_of(score: str) -> Unit:
+    """Name a score's unit: "bytes", "percent" of a score in [0, 1], or "" for a diagnostic."""
+    if score in BYTES:
+        return "bytes"
+    return "" if score.startswith("diag_") else "percent"

@@ -23,6 +23,7 @@ from ray.tune.execution.placement_groups import PlacementGroupFactory
 from ray.tune.search import Searcher
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
+from rayfed_ssl import plugins
 from rayfed_ssl.config.schema import Config
 from tune.sweeps.execution.resources import TrialResources
 from tune.sweeps.execution.segments import SegmentQueue, outcome_of
@@ -36,6 +37,7 @@ DIED = "its process died, in every attempt"
 
 def trainable(config: dict[str, Any]) -> None:
     """Run a segment in a process of Tune's; it comes and goes as JSON, as Tune would take settings and scores apart."""
+    plugins.import_from(config["working_directory"])
     segment = json.loads(config["segment"])
     directory, until = Path(segment["directory"]), segment["until"]
     try:
@@ -79,7 +81,7 @@ class SegmentSearcher(Searcher):
             "scores": segment.scores,
             "take": self._queue.search.sweep.take,
         }
-        return {"segment": json.dumps(asked), "bundles": bundles}
+        return {"segment": json.dumps(asked), "bundles": bundles, "working_directory": os.getcwd()}
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
         """Take the outcome of a segment."""

@@ -22,9 +22,10 @@ from rayfed_ssl.reports.sweep_results import TrialResult
 from rayfed_ssl.storage.filesystem import write_atomically
 from tune.sweeps.definition.schema import BYTES, Goal, Sweep
 from tune.sweeps.definition.space import Range, value_text
+from tune.sweeps.execution.trial_table import unit_of
 from tune.sweeps.results.optuna_figures import Drawing, optuna_drawings
 from tune.sweeps.results.table import SEED, Entry, Key, best_entry, is_continuous, key_of, keys_of, places_of
-from tune.sweeps.results.trial_results import front_of, heading, unit_of
+from tune.sweeps.results.trial_results import front_of, heading
 
 FOLDER = "figures"
 

@@ -8,7 +8,8 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.manifest import RunManifest
 from rayfed_ssl.reports.sweep_results import TrialResult
 from tune.sweeps.definition.schema import Sweep
-from tune.sweeps.results.trial_results import best_of, scores_text, unit_of
+from tune.sweeps.execution.trial_table import unit_of
+from tune.sweeps.results.trial_results import best_of, scores_text
 
 BEST = "best.yaml"
 

@@ -8,6 +8,7 @@ from rayfed_ssl.reports.sweep_results import BestTrial, GoalResult, SearchResult
 from rayfed_ssl.storage.filesystem import write_atomically
 from tune.sweeps.definition.schema import Sweep
 from tune.sweeps.execution.directory import SweepDirectory
+from tune.sweeps.execution.trial_table import unit_of
 from tune.sweeps.results.best_recipe import write_recipes
 from tune.sweeps.results.remarks import (
     BEST,
@@ -18,7 +19,7 @@ from tune.sweeps.results.remarks import (
     version_warnings,
 )
 from tune.sweeps.results.table import markdown_lines, table_of
-from tune.sweeps.results.trial_results import STATES, best_of, front_of, read_results, scores_text, unit_of
+from tune.sweeps.results.trial_results import STATES, best_of, front_of, read_results, scores_text
 from tune.terminal import print_json, print_table
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from rayfed_ssl.reports.sweep_results import ScoreResult, TableCell, TableLine, TableResult, TrialResult
 from tune.sweeps.definition.schema import Goal, Sweep
 from tune.sweeps.definition.space import Choice, Range, Variants, point_text, value_text
-from tune.sweeps.results.trial_results import cost, heading, unit_of
+from tune.sweeps.execution.trial_table import unit_of
+from tune.sweeps.results.trial_results import cost, heading
 
 SEED = "seed"
 """The name of the seeds in a layout, which are no parameter."""

@@ -5,12 +5,11 @@ import math
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
-from rayfed_ssl.formats import Unit
 from rayfed_ssl.reports.sweep_results import ScoreResult, TrialResult
 from tune.sweeps.definition.schema import BYTES, Goal, Sweep
 from tune.sweeps.definition.space import point_text
 from tune.sweeps.execution.directory import SweepDirectory
-from tune.sweeps.execution.trial_table import Row, read_rows
+from tune.sweeps.execution.trial_table import Row, read_rows, unit_of
 
 STATES = ("complete", "stopped", "failed", "waiting")
 
@@ -93,13 +92,6 @@ def front_of(trials: Iterable[TrialResult], goals: Sequence[Goal]) -> tuple[Tria
 
     front = (trial for trial in scored if not is_dominated(trial))
     return tuple(sorted(front, key=lambda trial: (costs[trial.number], trial.number)))
-
-
-def unit_of(score: str) -> Unit:
-    """Name a score's unit: "bytes", "percent" of a score in [0, 1], or "" for a diagnostic."""
-    if score in BYTES:
-        return "bytes"
-    return "" if score.startswith("diag_") else "percent"
 
 
 def heading(score: str) -> str:
