@@ -29,7 +29,7 @@ def read_shipped(kind: str, package: str, name: str, hint: str = "") -> Any:
         ConfigError: There is none; the message ends with the hint.
     """
     if Path(name).suffix in (".yaml", ".yml"):
-        return read_recipe(name)
+        return _read_yaml(name)
     names = shipped_names(package)
     if name not in names:
         raise ConfigError(f"there is no {kind} {name!r}{nearest(name, names)}{hint}")
@@ -70,7 +70,11 @@ def plain_data(text: str) -> Any:
 
 
 def read_recipe(source: str | Path) -> dict[str, Any]:
-    """Read a recipe file, or one that comes with the package, as plain data."""
+    """Read a recipe file, or one that comes with the package, as plain data without dotted keys."""
+    return _nested(_read_yaml(source), str(source))
+
+
+def _read_yaml(source: str | Path) -> dict[str, Any]:
     path = Path(source)
     if path.suffix not in (".yaml", ".yml"):
         if str(source) not in recipe_names():
@@ -89,7 +93,7 @@ def read_recipe(source: str | Path) -> dict[str, Any]:
         raise ConfigError(f"{source} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(tree, dict):
         raise ConfigError(f"{source} must hold keys and values, got {type(tree).__name__}")
-    return _nested(tree, str(source))
+    return tree
 
 
 _DOTTED = re.compile(r"\w+(\.\w+)+")

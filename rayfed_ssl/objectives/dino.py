@@ -77,7 +77,9 @@ def distillation(students: tuple[Tensor, Tensor], teachers: tuple[Tensor, Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class DINO(Objective):
-    """Self-distillation without labels; K is the width of the projections, `model.projection_dim`.
+    """Self-distillation without labels.
+
+    K is the width of the projections, `model.projection_dim`.
 
     Attributes:
         momentum: l; the code's first value.

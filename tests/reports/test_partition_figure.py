@@ -69,6 +69,8 @@ def test_every_partition_has_its_picture_and_its_skew_below_the_title(name, tmp_
     if name == "file":
         (tmp_path / "split.json").write_text("[[0, 1, 2], [3], [4, 9], [14, 19, 24, 28]]")
         fields = {"path": tmp_path / "split.json"}
+    if name == "column":
+        fields = {"column": "site", "groups": np.arange(600) % 7}
     shards = dict(enumerate(partition(name, labels, number, 0, **fields)))
     skew = measure_skew(labels, shards.values(), 5)
     figure = partition_figure(labels, shards, list("abcde"), title=name, caption=skew.text)

@@ -167,13 +167,13 @@ def test_without_a_terminal_there_are_plain_lines_and_resuming_counts_from_the_r
     knn = [recorded[1].scores(round)["global"]["knn"] for round in (1, 2)]
     lines = [*interrupted.screen.getvalue().splitlines(), *resumed.screen.getvalue().splitlines()]
     start = recorded[1].manifest.starts["cnn"]
-    first = f"  random start: kNN {start['knn']:.1%}, linear probe {start['linear']:.1%}"
+    first = f"  random start: kNN {start['knn']:.2%}, linear probe {start['linear']:.2%}"
     assert (lines.pop(0), lines.pop(2)) == (first, first)  # the resumed run may have other settings of the probes
     assert [line.split(",")[0] for line in lines] == [
         "round 1/2: 3 clients",
-        f"  kNN accuracy {knn[0]:.1%}",
+        f"  kNN accuracy {knn[0]:.2%}",
         "round 2/2: 3 clients",
-        f"  kNN accuracy {knn[1]:.1%}",
+        f"  kNN accuracy {knn[1]:.2%}",
     ]
     moved = f", {size(sum(row['bytes'] for row in recorded[1].ledger))} moved, "
     assert moved in lines[2]
