@@ -27,7 +27,6 @@ from rayfed_ssl.records.metric_rows import METRICS, client_of, losses_by_round
 from rayfed_ssl.records.resume_point import check_bits, state_to_resume
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.export import export_of, last_encoder
-from rayfed_ssl.reports.progress import RunProgress
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.checkpoints import RunState
 from rayfed_ssl.trackers import configured_trackers
@@ -200,6 +199,8 @@ def _observed(
     if observer is not None or not (sys.stderr.isatty() or "ipykernel" in sys.modules):
         yield observer or Observer()
         return
+    from rayfed_ssl.reports.progress import RunProgress  # loads rich
+
     with RunProgress(federation.config, record=record) as progress:
         progress.introduce(federation, directory)
         yield progress

@@ -91,7 +91,7 @@ def test_a_run_loads_neither_figures_nor_scikit_learn():
 def test_training_and_scoring_load_nothing_of_what_torch_optim_and_torchvision_would():
     Federation.open(Config.load(TINY))  # decodes the digits, for which scikit-learn is loaded
     heavy = ("torch._dynamo", "torch._inductor", "torch.onnx", "sympy", "torchvision", "sklearn", "scipy", "pandas")
-    others = ("matplotlib", "rich", "jinja2", "typer", "ray", "optuna")
+    others = ("matplotlib", "rich.console", "jinja2", "typer", "ray", "optuna")
     assert loaded_after(A_CLIENT, *heavy, *others, "torch") == ["torch"]
 
 

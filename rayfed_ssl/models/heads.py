@@ -8,6 +8,7 @@ Symbols: N samples, d the encoder's feature width, p the width of the projection
 """
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -63,7 +64,8 @@ class Prototypes(nn.Linear):
 
     def forward(self, rows: Tensor) -> Tensor:
         """Compare directions."""
-        with torch.autocast(rows.device.type, enabled=False):
+        device = rows.device.type
+        with torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext():
             return F.linear(F.normalize(rows.float(), dim=1), F.normalize(self.weight, dim=1))
 
 

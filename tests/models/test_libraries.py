@@ -124,7 +124,7 @@ def test_starts_that_contradict_each_other_are_refused(open_tiny: Open, tmp_path
 def test_a_run_trains_a_librarys_model(tiny: Callable[..., Any], tmp_path: Path):
     config = tiny("fedavg", *COLOR, "model.encoder=torchvision:mobilenet_v3_small", "rounds=1")
     result = run(config, tmp_path / "run")
-    assert all(bool(torch.as_tensor(value).isfinite().all()) for value in result.encoder().weights.values())
+    assert all(bool(torch.as_tensor(value).isfinite().all()) for value in result.encoder_weights().weights.values())
 
 
 def test_names_of_libraries_are_not_modules():
