@@ -8,14 +8,13 @@ Symbols: N samples, d the encoder's feature width, p the width of the projection
 """
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfed_ssl.models.batch_norm import BatchNorm1d
+from rayfed_ssl.models.precision import Precision, autocast
 from rayfed_ssl.models.vit import draw_linear
 
 
@@ -64,8 +63,7 @@ class Prototypes(nn.Linear):
 
     def forward(self, rows: Tensor) -> Tensor:
         """Compare directions."""
-        device = rows.device.type
-        with torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext():
+        with autocast(Precision("fp32"), rows.device):
             return F.linear(F.normalize(rows.float(), dim=1), F.normalize(self.weight, dim=1))
 
 
