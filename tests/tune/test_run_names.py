@@ -19,6 +19,12 @@ def test_held_out_samples_make_another_run(tiny: Tiny):
     assert len({settings_sha256(config) for config in (plain, apart, more)}) == 3
 
 
+def test_a_run_keeps_the_name_that_earlier_versions_gave_it(tiny: Tiny):
+    files = "data={name: parquet, path: /pictures}"
+    assert run_name(tiny("fedavg", files)) == "fedavg-s0-5abfac0fa2"
+    assert run_name(tiny("fedavg", files, "data.label=class")) != "fedavg-s0-5abfac0fa2"
+
+
 def test_other_indices_in_the_same_file_make_another_run(tiny: Tiny, tmp_path: Path):
     file = tmp_path / "split.json"
     names = []

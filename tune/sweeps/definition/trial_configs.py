@@ -22,6 +22,9 @@ from rayfed_ssl.reproductions.definition import THEN, second_config
 from tune.sweeps.definition.schema import HELD_OUT, Sweep
 from tune.sweeps.definition.space import Point
 
+ADDED = (("data", "validation"), ("data", "image"), ("data", "label"), ("model", "pretrained"))
+"""Keys that earlier versions did not have: where they are not set, runs keep the names that those versions gave them."""
+
 
 @dataclass(frozen=True, eq=False)
 class TrialRun:
@@ -46,8 +49,9 @@ def run_name(config: Config, first: str | None = None) -> str:
     """Name a run's directory for its system, its seed and all that decides its bits; it starts from the run `first`."""
     settings = {key: value for key, value in config.dump().items() if key != "engine"} | {"needs": first}
     usual, engine = Engine().model_dump(mode="json"), config.dump()["engine"]
-    if settings["data"]["validation"] is None:
-        del settings["data"]["validation"]  # runs of earlier versions, which had no such key, keep their names
+    for section, key in ADDED:
+        if not settings[section][key]:
+            del settings[section][key]
     with suppress(OSError, TypeError):  # the run says what is wrong with its file; a function may have none
         if file := _partition_file(config):
             settings["partition"]["sha256"] = hashlib.sha256(file.read_bytes()).hexdigest()
