@@ -262,7 +262,10 @@ ERRORS = {
     "report": (["report", "/nowhere"], "/nowhere holds no run, sweep, benchmark or reproduction"),
     "no sweep": (["sweep"], "name a sweep"),
     "sweep": (["sweep", "digit"], "there is no sweep 'digit': did you mean 'digits'?"),
-    "resumed sweep": (["sweep", "--resume", "/nowhere", "digits"], "takes a sweep's directory and no new settings"),
+    "resumed sweep": (
+        ["sweep", "--resume", "/nowhere", "digits"],
+        "takes a sweep's directory and no new settings but seeds=N",
+    ),
     "reproduction": (["reproduce", "flesd-table"], "there is no reproduction 'flesd-table': did you mean"),
     "list": (["list", "method"], "there is no list of 'method': did you mean 'methods'?"),
 }

@@ -14,6 +14,7 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.run_record import RunRecord
 from tests.tune.swept import begin
 from tests.tune.test_search import KINDS, answer, sweep
+from tune.sweeps.execution.directory import SweepDirectory
 from tune.sweeps.execution.resources import TrialResources
 from tune.sweeps.execution.runner import run_sweep_here
 from tune.sweeps.execution.scores import scores_after, why_none
@@ -131,3 +132,30 @@ def test_equal_runs_of_several_trials_are_made_once_and_other_points_than_before
     directory.record.points[0] = {"system": "C"}
     with pytest.raises(ConfigError, match=r"trial 0 was .*'C'.* and would now be .*'A'"):
         run_sweep_here(directory)
+
+
+def test_more_seeds_are_run_beside_those_that_are_there(tmp_path):
+    tree = {"space": {"rounds": [1, 2, 4]}, "maximize": "knn", "set": {"training.total_epochs": 2}}  # 4 is impossible
+    directory, whole = begin(tmp_path, tree), begin(tmp_path / "whole", tree | {"seeds": 2})
+    run_sweep_here(directory)
+    before = {path: path.stat().st_mtime_ns for path in directory.runs.glob("*/run.json")}
+    SweepDirectory.open(directory.path).add_seeds("seeds=2")
+    again = SweepDirectory.open(directory.path)
+    assert not again.is_complete()
+    run_sweep_here(again)
+    run_sweep_here(whole)
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert again.record.runs == whole.record.runs
+    assert [len(runs) for runs in again.record.runs] == [2, 2, 0]
+    assert SweepDirectory.open(directory.path).record.runs == again.record.runs
+
+
+def test_seeds_that_would_change_what_was_run_are_refused_and_change_nothing(tmp_path):
+    tree = {"space": {"rounds": [1, 2]}, "maximize": "knn", "seeds": 2}
+    directory = begin(tmp_path, tree)
+    with pytest.raises(ConfigError, match=r"ran the seeds \[0, 1\], and seeds=\[1, 2\] leaves some out"):
+        directory.add_seeds("seeds=[1, 2]")
+    searched = begin(tmp_path / "searched", tree | {"search": "tpe", "trials": 3})
+    with pytest.raises(ConfigError, match=r"chose its trials by means over the seeds \[0, 1\]"):
+        searched.add_seeds("seeds=3")
+    assert {SweepDirectory.open(each.path).sweep.seeds for each in (directory, searched)} == {(0, 1)}

@@ -1,7 +1,7 @@
 """`rayfed-ssl sweep`: start a sweep, resume one, show its status or count its runs."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,7 +23,10 @@ def sweep(
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Directory for the sweep; must be new or empty.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Resume the sweep in this directory.", metavar="SWEEP")] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(help="Resume the sweep in this directory; seeds=N runs more seeds.", metavar="SWEEP"),
+    ] = None,
     status: Annotated[
         Path | None, typer.Option(help="Show the progress of the sweep in this directory.", metavar="SWEEP")
     ] = None,
@@ -48,8 +51,10 @@ def sweep(
         print_status(status, as_json)
         return
     if resume is not None:
-        _refuse_more(arguments, "--resume", given)
-        _run(resume, concurrency, address, quiet, as_json)
+        seeds = [text for text in arguments or [] if text.startswith("seeds=")]
+        rest = [text for text in arguments or [] if text not in seeds]
+        _refuse_more(rest, "--resume", given, " but seeds=N")
+        _run(resume, concurrency, address, quiet, as_json, seeds)
         return
     if not arguments or "=" in arguments[0]:
         fail("name a sweep: one of `rayfed-ssl list sweeps`, or a YAML file of your own", 2)
@@ -69,10 +74,10 @@ def sweep(
     _run(directory, concurrency, address, quiet, as_json)
 
 
-def _refuse_more(arguments: list[str] | None, option: str, others: Mapping[str, object]) -> None:
+def _refuse_more(arguments: list[str] | None, option: str, others: Mapping[str, object], allowed: str = "") -> None:
     extra = [*(arguments or []), *(name for name, value in others.items() if value is not None)]
     if extra:
-        fail(f"{option} takes a sweep's directory and no new settings, got {' '.join(extra)}", 2)
+        fail(f"{option} takes a sweep's directory and no new settings{allowed}, got {' '.join(extra)}", 2)
 
 
 def _print_size(source: str, overrides: list[str], inherited: dict[str, Any], as_json: bool) -> None:
@@ -88,7 +93,14 @@ def _print_size(source: str, overrides: list[str], inherited: dict[str, Any], as
         typer.echo(line)
 
 
-def _run(directory: Path, concurrency: int | None, address: str | None, quiet: bool, as_json: bool) -> None:
+def _run(
+    directory: Path,
+    concurrency: int | None,
+    address: str | None,
+    quiet: bool,
+    as_json: bool,
+    more_seeds: Sequence[str] = (),
+) -> None:
     from tune.sweeps.execution.directory import SweepDirectory
     from tune.sweeps.execution.runner import run_sweep
     from tune.sweeps.results.summary import print_results, write_results
@@ -96,6 +108,8 @@ def _run(directory: Path, concurrency: int | None, address: str | None, quiet: b
     opened = SweepDirectory.open(directory)
     if not opened.sweep.goals:
         fail(f"{directory} holds a reproduction: resume it with `{opened.record.command}`", 2)
+    for setting in more_seeds:
+        opened.add_seeds(setting)
     hint = f"finished rounds are kept; resume with: rayfed-ssl sweep --resume {shlex.quote(str(directory))}"
 
     def say(line: str) -> None:

@@ -138,6 +138,33 @@ class SweepDirectory:
         self.runs.mkdir(parents=True, exist_ok=True)
         write_atomically(self.path / "sweep.json", (self.record.model_dump_json(indent=1) + "\n").encode())
 
+    def add_seeds(self, setting: str) -> None:
+        """Have every trial run under more seeds.
+
+        Args:
+            setting: "seeds=N", or a list that begins with the seeds so far.
+
+        Raises:
+            ConfigError: Seeds would be left out, later points were chosen from the means over the seeds so far, or
+                another process runs the sweep.
+        """
+        before = self.sweep
+        self.record.overrides.append(setting)
+        after = self.sweep
+        if after.seeds[: len(before.seeds)] != before.seeds:
+            raise ConfigError(
+                f"{self.path} ran the seeds {list(before.seeds)}, and {setting} leaves some out or reorders them: give "
+                "those first, then more"
+            )
+        if after.seeds != before.seeds and before.adapts:
+            raise ConfigError(
+                f"{self.path} chose its trials by means over the seeds {list(before.seeds)}, and with {setting} it would "
+                "have chosen others: start a new sweep"
+            )
+        self.record.finished = None
+        with self.locked():
+            self.save()
+
     def forget_last_failures(self) -> dict[str, str]:
         """Drop the failures of the last generation, which no later point follows from, and give the others."""
         record = self.record

@@ -12,7 +12,7 @@ To resume, the search runs again from its start, and is answered with the runs o
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -49,9 +49,10 @@ class Recorder:
         record, trials = self._directory.record, self._search.trials
         points, runs = [dict(trial.point) for trial in trials], [trial.names for trial in trials]
         for number, (old, new) in enumerate(zip(self._before, zip(points, runs, strict=True), strict=False)):
-            if old != new:
-                self._refuse(number, *((old[0], new[0]) if old[0] != new[0] else (old[1], new[1])))
-        if len(points) > len(record.points) or len(record.failures) > self._failures:
+            now = (new[0], new[1][: len(old[1])])  # more seeds only add runs
+            if old != now:
+                self._refuse(number, *((old[0], now[0]) if old[0] != now[0] else (old[1], now[1])))
+        if _size(runs) > _size(record.runs) or len(record.failures) > self._failures:
             self._failures = len(record.failures)
             record.points, record.runs = points, runs
             self._directory.save()
@@ -65,6 +66,11 @@ class Recorder:
             f"trial {number} was {old} and would now be {new}{why}: resume with the versions and recipes that the sweep "
             "started with, or start a new one; its runs are kept"
         )
+
+
+def _size(runs: Sequence[Sequence[str]]) -> int:
+    """Count trials and their runs."""
+    return sum(1 + len(names) for names in runs)
 
 
 def run_sweep(
