@@ -49,6 +49,7 @@ class Cluster:
         """Leave Ray; a private Ray ends with all its processes and files. A second call does nothing."""
         if self.owned:
             self.owned = False
+            self.health.kill_stopped()
             ray.shutdown()
             self._clean()
 

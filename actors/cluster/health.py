@@ -53,6 +53,13 @@ class Health:
         if self.directory is not None:
             kill_processes(self.directory)
 
+    def kill_stopped(self) -> None:
+        """Kill vital processes that a signal has stopped: `ray.shutdown` waits for them without end."""
+        for process in self.vital.values():
+            with suppress(psutil.Error):
+                if process.status() == psutil.STATUS_STOPPED:
+                    process.kill()
+
     def failure(self) -> str | None:
         """Say which vital process has died, with the last error in its log; None if all live."""
         for name, process in self.vital.items():
@@ -75,7 +82,8 @@ class Health:
         _check_head(context.gcs_address)
         nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
         if not any(node["Alive"] and node["NodeID"] == context.get_node_id() for node in nodes):
-            raise ClusterError("Ray's node on this machine is dead: see `ray status`, then resume the run")
+            advice = "see `ray status`" if self.directory is None else "check memory and the load"
+            raise ClusterError(f"Ray's node on this machine is dead: {advice}, then resume the run")
 
     def check_processes(self) -> None:
         """Raise `ClusterError` if a process of a private Ray has died; asks Ray nothing, so any thread may call it."""

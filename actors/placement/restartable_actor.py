@@ -92,6 +92,7 @@ def _wait_for_all(answers: list[ObjectRef[Any]], limit: float, message: str, che
                 f"an actor cannot open the run ({first_line(error.cause)}): every machine needs the same package and data"
             ) from error
         except ACTOR_DEATHS as error:
+            check()  # it dies with Ray as well
             advice = "every machine needs the same package" if failed_to_start(error) else "check memory"
             raise ClusterError(f"an actor died while it started ({death_reason(error)}): {advice}") from None
         if not ended:

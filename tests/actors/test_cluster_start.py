@@ -97,6 +97,18 @@ def test_a_dead_raylet_is_reported_with_the_last_error_of_its_log(tmp_path, rayl
         health.check_processes()
 
 
+def test_a_raylet_that_was_stopped_is_killed_before_ray_is_left(tmp_path, raylet):
+    health = Health(tmp_path)
+    process = raylet("while true; do :; done")
+    ask_until(lambda: health.find_processes() or health.vital, bool)
+    health.kill_stopped()
+    assert process.poll() is None
+    process.send_signal(signal.SIGSTOP)
+    ask_until(health.vital["raylet"].status, lambda status: status == psutil.STATUS_STOPPED)
+    health.kill_stopped()
+    assert process.wait(60) == -signal.SIGKILL
+
+
 def test_processes_that_are_older_are_not_watched(tmp_path, raylet):
     raylet("sleep 600; :")
     health = Health(tmp_path)
