@@ -1,5 +1,6 @@
 """Datasets of Hugging Face: a directory that `save_to_disk` has written, or a name on the Hub."""
 
+import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rayfed_ssl.data.decoding import Picture, Source, Split
-from rayfed_ssl.data.tables import NO_COLUMNS, Columns, choose, group_values, number_classes
+from rayfed_ssl.data.tables import NO_COLUMNS, Columns, choose, encoded, group_values, number_classes
 from rayfed_ssl.errors import nearest
 
 USUAL_LABELS = ("label", "labels", "fine_label", "target", "class")
@@ -48,12 +49,11 @@ def find_hub(path: Path, download: bool, columns: Columns = NO_COLUMNS, *, test_
 def _split(part: Any, image: str | None, labels: np.ndarray) -> Split:
     from datasets import Image
 
-    encoded = part.select_columns([image]).cast_column(image, Image(decode=False))
+    pictures = part.select_columns([image]).cast_column(image, Image(decode=False))
 
     def read(rows: np.ndarray) -> Iterator[tuple[str, Picture]]:
         for row in rows.tolist():
-            value = encoded[row][image]
-            yield f"row {row}", value["bytes"] or Path(value["path"])
+            yield f"row {row}", encoded(pictures[row][image], Path())
 
     return Split(labels, read)
 
@@ -67,6 +67,12 @@ def _columns(train: Any, asked: Columns, path: Path) -> Columns:
         if name is not None and name not in features:
             raise ValueError(f"{key}: {path} has no column {name!r}{nearest(name, features)}")
     pictures = [name for name, kind in features.items() if isinstance(kind, Image)]
+    if (
+        asked.image is not None
+        and asked.image not in pictures
+        and getattr(features[asked.image], "dtype", None) != "binary"
+    ):
+        raise ValueError(f"data.image: {asked.image!r} of {path} holds no pictures: name another column")
     classes = [name for name, kind in features.items() if isinstance(kind, ClassLabel)]
     usual = [name for name in USUAL_LABELS if name in features][:1]
     label = asked.label or choose(
@@ -85,6 +91,7 @@ def _load(path: Path) -> Mapping[str, Any]:
             "data.name=hub needs datasets, which is not installed: pip install 'rayfed-ssl[hub]'"
         ) from None
     datasets.disable_progress_bars()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells of each new try
     on_disk = any((path / name).is_file() for name in ("dataset_dict.json", "state.json"))
     try:
         loaded = datasets.load_from_disk(str(path)) if on_disk else datasets.load_dataset(str(path))

@@ -32,6 +32,9 @@ class Columns:
 
 NO_COLUMNS = Columns()
 
+MAX_CLASSES = 1 << 16
+"""Larger numbers name samples or times; ImageNet-21k has 21,841 classes."""
+
 
 def read_parquet(
     train: Sequence[Path], test: Sequence[Path], columns: Columns = NO_COLUMNS
@@ -49,7 +52,7 @@ def read_parquet(
     ):
         if name is not None and name not in schema.names:
             raise ValueError(f"{key}: {train[0]} has no column {name!r}{nearest(name, schema.names)}")
-    pictures = columns.image or _picture_column(schema, train[0])
+    pictures = _picture_column(schema, columns.image, train[0])
     label = columns.label or _label_column(schema, train[0])
     raw = [[value for file in files for value in _column(file, label)] for files in (train, test)]
     features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
@@ -74,12 +77,20 @@ def group_values(values: list[Any], column: str) -> np.ndarray:
 
 def number_classes(raw: list[list[Any]], names: list[str] | None, file: Path) -> tuple[list[np.ndarray], list[str]]:
     """Turn labels of splits, numbers or names, into classes, int64 with -1 for None, and give the classes' names."""
+    if other := [value for values in raw for value in values if not isinstance(value, str | int | None)]:
+        raise ValueError(
+            f"data.label: classes of {file} are integers or strings, got {other[0]!r:.40}: name another column"
+        )
     labels = {value for values in raw for value in values} - {None}
     if labels and isinstance(next(iter(labels)), str):
         names = sorted(labels)
         code = {name: number for number, name in enumerate(names)}
         raw = [[None if value is None else code[value] for value in values] for values in raw]
         labels = set(code.values())
+    if names is None and max(labels, default=0) >= MAX_CLASSES:
+        raise ValueError(
+            f"data.label: numbers up to {max(labels)} in {file} are no classes: name the column of classes, or of strings"
+        )
     names = names or [str(number) for number in range(max(labels, default=-1) + 1)]
     if labels and not -1 <= min(labels) <= max(labels) < len(names):
         raise ValueError(f"labels of {file} run from {min(labels)} to {max(labels)}, but it names {len(names)} classes")
@@ -92,12 +103,15 @@ def _stream_parquet(files: Sequence[Path], column: str, rows: np.ndarray) -> Ite
         for batch in pq.ParquetFile(file).iter_batches(batch_size=1024, columns=[column]):
             values = batch.column(0)
             for row in rows[np.searchsorted(rows, start) : np.searchsorted(rows, start + len(values))] - start:
-                value = values[row].as_py()
-                if isinstance(value, dict):
-                    # Hugging Face leaves bytes empty where a picture lies beside the Parquet file.
-                    value = value["bytes"] or (file.parent / value["path"] if value.get("path") else None)
-                yield f"{file.name} row {start + row}", value or b""
+                yield f"{file.name} row {start + row}", encoded(values[row].as_py(), file.parent)
             start += len(values)
+
+
+def encoded(value: Any, directory: Path) -> Picture:
+    """Take a picture out of a row: bytes, or Hugging Face's struct, whose path stands for bytes; b"" for none."""
+    if isinstance(value, dict):
+        value = value["bytes"] or (directory / value["path"] if value.get("path") else None)
+    return value or b""
 
 
 def _schema(file: Path) -> pa.Schema:
@@ -114,10 +128,14 @@ def _column(file: Path, name: str) -> list[Any]:
     return values
 
 
-def _picture_column(schema: pa.Schema, file: Path) -> str:
+def _picture_column(schema: pa.Schema, named: str | None, file: Path) -> str:
     structs = [f.name for f in schema if pa.types.is_struct(f.type) and f.type.get_field_index("bytes") >= 0]
     plain = [f.name for f in schema if pa.types.is_binary(f.type) or pa.types.is_large_binary(f.type)]
     what = "picture column (struct with bytes, or binary)"
+    if named is not None:
+        if named not in structs + plain:
+            raise ValueError(f"data.image: {named!r} of {file} is no {what}: name another column")
+        return named
     return choose(structs or plain, ("img", "image"), what, "data.image", schema.names, file)
 
 

@@ -89,11 +89,23 @@ def find_vision(class_name: str, path: Path, download: bool) -> Source:
     if class_name not in known:
         raise ValueError(f"torchvision has no dataset {class_name!r}{nearest(class_name, known)}")
     dataset = getattr(datasets, class_name)
+    required = [
+        name
+        for name, parameter in inspect.signature(dataset).parameters.items()
+        if parameter.default is parameter.empty and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    ]
+    if missing := sorted(set(required) - {"root", "train", "split", "download"}):
+        raise ValueError(
+            f"torchvision:{class_name} needs {', '.join(missing)}: write a function that gives the dataset, and set "
+            "data.name=my_module:my_function"
+        )
 
     @wraps(dataset)
     def factory(**given: Any) -> Any:
         try:
             return dataset(**given)
+        except ImportError as error:
+            raise ValueError(f"{class_name} of torchvision needs a package that is not installed: {error}") from error
         except (RuntimeError, OSError) as error:
             done = "the download failed" if download else "set data.path, or data.download=true to fetch it"
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -133,8 +145,15 @@ def _split(name: str, dataset: Any) -> Split:
         for row in rows:
             yield f"sample {row}", _pixels(name, _sample(dataset[int(row)])[0])
 
-    labels = [_sample(dataset[row])[1] for row in range(len(dataset))]
-    return Split(np.array([-1 if label is None else int(label) for label in labels], np.int64), read)
+    labels = [_label(name, _sample(dataset[row])[1]) for row in range(len(dataset))]
+    return Split(np.array(labels, np.int64), read)
+
+
+def _label(name: str, label: Any) -> int:
+    try:
+        return -1 if label is None else int(label)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"dataset {name} must give classes as integers, or none, got {label!r:.40}") from None
 
 
 def _sample(sample: Any) -> tuple[Any, Any]:

@@ -68,6 +68,41 @@ def test_columns_can_be_named(saved, opened):
         opened("hub", path=saved, group="clinic")
 
 
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([0.5] * 12, r"are integers or strings, got 0.5: name another column$"),
+        ([["a"]] * 12, r"are integers or strings, got \['a'\]"),
+        ([{"bytes": b"x"}] * 12, r"are integers or strings, got \{'bytes'"),
+        ([10**9 + row for row in range(12)], r"numbers up to 1000000011 in .* are no classes: name the column of"),
+    ],
+)
+def test_a_column_that_holds_no_classes_is_refused(tmp_path, opened, values, message):
+    rows = {"image": [png(picture) for picture in PIXELS], "what": values}
+    pq.write_table(pa.table(rows), tmp_path / "train.parquet")
+    with pytest.raises(ValueError, match=rf"^data.label: .*{message}"):
+        opened("parquet", path=tmp_path, label="what", image="image")
+
+
+def test_a_column_that_holds_no_pictures_is_refused(saved, tmp_path, opened):
+    with pytest.raises(ValueError, match=r"^data.image: 'age' of .* holds no pictures"):
+        opened("hub", path=saved, image="age")
+    rows = {"image": [png(picture) for picture in PIXELS], "label": LABELS, "file": ["x.png"] * 12}
+    pq.write_table(pa.table(rows), tmp_path / "train.parquet")
+    with pytest.raises(ValueError, match=r"^data.image: 'file' of .* is no picture column \(struct with bytes"):
+        opened("parquet", path=tmp_path, image="file")
+
+
+def test_a_row_of_the_hub_without_a_picture_is_unreadable(tmp_path, opened):
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features({"scan": datasets.Image(), "grade": datasets.ClassLabel(names=["low", "high"])})
+    pictures = [None if row == 3 else {"bytes": png(PIXELS[row]), "path": None} for row in range(12)]
+    rows = {"scan": pictures, "grade": [row % 2 for row in range(12)]}
+    datasets.Dataset.from_dict(rows, features=features).save_to_disk(str(tmp_path / "scans"))
+    with pytest.raises(ValueError, match=r"^1 of \d+ pictures are unreadable: row 3 \(not a picture"):
+        opened("hub", path=tmp_path / "scans", test_fraction=0.25)
+
+
 def test_a_column_travels_with_the_samples_and_changes_no_fingerprint(saved, opened):
     plain, grouped = opened("hub", path=saved), opened("hub", path=saved, group="hospital")
     assert plain.fingerprint == grouped.fingerprint
@@ -169,8 +204,15 @@ def test_any_dataset_of_torchvision_opens_by_its_class(opened, tmp_path, monkeyp
     assert opened("torchvision:OxfordIIITPet", path=tmp_path / "pets").train.path == first.train.path
     with pytest.raises(ValueError, match="torchvision has no dataset 'SVNH': did you mean 'SVHN'"):
         opened("torchvision:SVNH", path=tmp_path)
+    with pytest.raises(ValueError, match=r"CocoDetection needs annFile: write a function .*data.name=my_module:my_fu"):
+        opened("torchvision:CocoDetection", path=tmp_path)
     with pytest.raises(ValueError, match=r"has no default place: set data.path"):
         opened("torchvision:SVHN")
+
+
+def test_classes_that_are_no_integers_are_refused():
+    with pytest.raises(ValueError, match=r"^dataset list must give classes as integers, or none, got 'cat'$"):
+        keep([(np.zeros((1, 8, 8), np.uint8), "cat")] * 4, test_fraction=0.25)
 
 
 def test_pictures_of_16_bits_are_scaled_and_4_channels_refused():
