@@ -1,7 +1,7 @@
 """Recipes: YAML files with the keys of a configuration, and the overrides that change them."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -105,11 +105,7 @@ def _nested(tree: Mapping[str, Any], source: str) -> dict[str, Any]:
     for key, value in tree.items():
         value = _nested(value, source) if isinstance(value, Mapping) else value
         *parents, last = key.split(".") if isinstance(key, str) and _DOTTED.fullmatch(key) else [key]
-        node = nested
-        for parent in parents:
-            node = node.setdefault(parent, {})
-            if not isinstance(node, dict):
-                raise ConfigError(f"{source}: {key} cannot be set: {parent} holds {node!r}, which has no fields")
+        node = _section(nested, parents, f"{source}: {key}")
         if isinstance(node.get(last), dict) and isinstance(value, dict) and not node[last].keys() & value.keys():
             node[last] |= value
         elif last in node:
@@ -121,6 +117,18 @@ def _nested(tree: Mapping[str, Any], source: str) -> dict[str, Any]:
 
 SCALAR_MEANS = {"model": "encoder"}
 """Which field of a section a bare value sets; for all others it is the name."""
+
+
+def _section(tree: dict[str, Any], parents: Sequence[str], key: str) -> dict[str, Any]:
+    """Find the mapping below the parents, made where it is missing; of a bare value it becomes the section's field."""
+    for parent in parents:
+        child = tree.setdefault(parent, {})
+        if isinstance(child, str):
+            child = tree[parent] = {SCALAR_MEANS.get(parent, "name"): child}
+        if not isinstance(child, dict):
+            raise ConfigError(f"{key} cannot be set: {parent} holds {child!r}, which has no fields")
+        tree = child
+    return tree
 
 
 def apply_override(tree: dict[str, Any], override: str) -> None:
@@ -135,15 +143,7 @@ def apply_override(tree: dict[str, Any], override: str) -> None:
     except yaml.YAMLError:
         value = text
     *parents, last = key.split(".")
-    node = tree
-    for parent in parents:
-        child = node.setdefault(parent, {})
-        if isinstance(child, str):
-            child = node[parent] = {SCALAR_MEANS.get(parent, "name"): child}
-        if not isinstance(child, dict):
-            raise ConfigError(f"cannot set {key}: {parent} holds {child!r}, which has no fields")
-        node = child
-    node[last] = value
+    _section(tree, parents, key)[last] = value
     if key == "training.epochs":
         tree["training"].pop("total_epochs", None)
     if key == "training.total_epochs":

@@ -63,6 +63,7 @@ class Config(Section):
         tree = _plain_data(source) if isinstance(source, Mapping) else read_recipe(source)
         for override in overrides:
             _switch(tree, override)
+        for override in overrides:
             apply_override(tree, override)
         if data is not None:
             tree["data"] = _stored(data, tree.get("data"))
@@ -135,7 +136,7 @@ def validate(tree: Mapping[str, Any]) -> Config:
 
 
 def _switch(tree: dict[str, Any], override: str) -> None:
-    """Where an override names another kind, as partition.name=iid does, drop the fields that it lacks."""
+    """Where an override names another kind, as partition.name=iid does, drop the recipe's fields that it lacks."""
     key, _, name = override.partition("=")
     *parents, last = key.split(".")
     choice = {"method": METHOD, "objective": OBJECTIVE, "partition": PARTITION, "training.optimizer": OPTIMIZER}.get(

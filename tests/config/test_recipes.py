@@ -106,6 +106,11 @@ def test_dotted_keys_of_a_file_are_nested_ones(tmp_path):
         "training": {"batch": 8, "optimizer": {"lr": 0.5, "weight_decay": 0}},
         "model": {"encoder": "cnn"},
     }
+    path.write_text("method: fedprox\nmethod.mu: 0.1\nmodel: cnn\nmodel.stem: auto\n")
+    assert read_recipe(path) == {
+        "method": {"name": "fedprox", "mu": 0.1},
+        "model": {"encoder": "cnn", "stem": "auto"},
+    }
     path.write_text("training:\n  optimizer: {lr: 1}\n  optimizer.lr: 0.5\n")
     with pytest.raises(ConfigError, match=r"optimizer\.lr is there twice"):
         read_recipe(path)
@@ -115,5 +120,6 @@ def test_another_kind_drops_the_fields_that_it_lacks():
     assert Config.load("digits", "partition.name=iid").partition.model_dump() == {"name": "iid"}
     balanced = Config.load("digits", "partition.alpha=0.3", "partition.name=dirichlet_balanced").partition
     assert balanced.model_dump() == {"name": "dirichlet_balanced", "alpha": 0.3}
-    with pytest.raises(ConfigError, match="iid has no field 'alpha'"):
-        Config.load("digits", "partition.name=iid", "partition.alpha=0.3")
+    for words in (["partition.name=iid", "partition.alpha=0.3"], ["partition.alpha=0.3", "partition.name=iid"]):
+        with pytest.raises(ConfigError, match="iid has no field 'alpha'"):
+            Config.load("digits", *words)

@@ -44,7 +44,7 @@ MISTAKES = {
     "evaluation.linear.lr=-1": "evaluation.linear.lr: input should be greater than 0, got -1",
     "rounds": "an override looks like key=value, got 'rounds'",
     "=3": "an override looks like key=value, got '=3'",
-    "seed.x=3": "cannot set seed.x: seed holds 0, which has no fields",
+    "seed.x=3": "seed.x cannot be set: seed holds 0, which has no fields",
     "clients=5": "clients: input should be an object, got 5",
     # sums and combinations
     "rounds=3": "training.total_epochs=40 does not split into rounds=3 equal rounds",
