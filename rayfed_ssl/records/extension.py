@@ -2,7 +2,7 @@
 
 import yaml
 
-from rayfed_ssl.config.choices import METHOD
+from rayfed_ssl.config.choices import METHOD, OBJECTIVE
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.manifest import settings_sha256
@@ -20,7 +20,7 @@ def config_to_resume(record: RunRecord, *overrides: str) -> Config:
     config = record.config(*(override for override in overrides if override not in rounds))
     if not rounds:
         return config
-    if why := _follows_rounds(config):
+    if why := follows_rounds(config):
         raise ConfigError(f"{why}, so that {rounds[-1]} would have changed the rounds before: start a new run with it")
     longer = Config.load(config.dump(), *rounds)
     if longer.rounds <= config.rounds:
@@ -44,12 +44,14 @@ def write_rounds(record: RunRecord, rounds: int) -> None:
         write_atomically(record.directory / "config.yaml", text.encode())
 
 
-def _follows_rounds(config: Config) -> str | None:
-    """Say which setting makes a round depend on the number of all rounds."""
+def follows_rounds(config: Config) -> str | None:
+    """Say which setting makes a round depend on the number of all rounds; None where none does."""
     if config.training.total_epochs is not None:
         return "training.total_epochs is divided among the rounds"
     if (schedule := config.training.optimizer.schedule) != "constant":
         return f"training.optimizer.schedule={schedule} follows the number of rounds"
     if config.method.follows_rounds:
         return f"method={METHOD.name_of(config.method)} weighs its terms by the number of rounds"
+    if config.objective.follows_rounds:
+        return f"objective={OBJECTIVE.name_of(config.objective)} follows the number of rounds"
     return None

@@ -19,8 +19,9 @@ from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import CheckpointError
 from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.method import Encoder
+from rayfed_ssl.records.extension import follows_rounds
 from rayfed_ssl.storage import checkpoints
-from rayfed_ssl.testing.trial import LazyUploads, Trial, play, state_digests
+from rayfed_ssl.testing.trial import LazyUploads, Trial, open_afresh, play, state_digests
 from rayfed_ssl.training.state_parts import OBJECTIVE_STATE, part_of, with_rule
 from rayfed_ssl.trees import digest, is_node, leaves
 
@@ -70,6 +71,18 @@ def seed_decides(trial: Trial) -> None:
     other = trial.config.model_copy(update={"seed": trial.config.seed + 1})
     digests = state_digests(play(Trial(other).federation))
     demand(not set(digests.values()) & set(state_digests(trial.played).values()), "another seed gives the same state")
+
+
+def more_rounds_change_no_earlier_one(trial: Trial) -> None:
+    """A longer run begins as this one, unless it says otherwise: `resume RUN rounds=N` relies on it."""
+    if follows_rounds(trial.config):
+        return
+    longer = trial.config.model_copy(update={"rounds": trial.config.rounds + 1})
+    begun = play(open_afresh(longer), trial.config.rounds)
+    demand(
+        state_digests(begun) == state_digests(trial.played),
+        "a step depends on task.rounds: set follows_rounds, so that no such run is made longer",
+    )
 
 
 def states_survive_storage(trial: Trial) -> None:
@@ -249,6 +262,7 @@ LAWS: dict[str, Callable[[Trial], None]] = {
         states_survive_storage,
         resuming_changes_nothing,
         seed_decides,
+        more_rounds_change_no_earlier_one,
         clients_may_drop_out,
         uploads_are_not_hoarded,
         clients_see_their_shards_alone,

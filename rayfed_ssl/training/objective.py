@@ -74,6 +74,7 @@ class Objective(ABC):
         parts: Rules of its heads and memories by part; encoder, projector and batch-norm are averaged.
         fixed_head: Whether the head's width follows from the objective, so that `model.projection_dim` means nothing.
         needs_patches: Whether it hides patches from the encoder, which only our vision transformers allow.
+        follows_rounds: Whether a step depends on the number of rounds, `context.rounds`: such a run cannot be made longer.
         belongs_to: The only method that can train on it, or None.
         capturable: Whether a CUDA graph may replay its steps: `loss` and `finish_step` read and write tensors in place and
             nothing else, and what depends on the epoch is named by `phase`.
@@ -84,6 +85,7 @@ class Objective(ABC):
     parts: ClassVar[Mapping[str, Rule]] = {}
     fixed_head: ClassVar[bool] = False
     needs_patches: ClassVar[bool] = False
+    follows_rounds: ClassVar[bool] = False
     belongs_to: ClassVar[str | None] = None
     capturable: ClassVar[bool] = False
 

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +18,7 @@ from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server, Weights,
 from rayfed_ssl.methods import FLESD
 from rayfed_ssl.methods.fedavg import Download, Upload
 from rayfed_ssl.objectives import BYOL, SimCLR
+from rayfed_ssl.records.extension import follows_rounds
 from rayfed_ssl.testing import LAWS, LawViolation, check_method, check_objective, toy_config
 from rayfed_ssl.testing.objective_laws import check_steps
 from rayfed_ssl.testing.trial import Trial
@@ -85,6 +87,11 @@ class UsesFreshRandomness(ChangesUploads):
 class SeesOtherShards(ChangesUploads):
     def amount(self, client: Client) -> float:
         return float(client.data.images[:5].float().mean())
+
+
+class FollowsRounds(ChangesUploads):
+    def amount(self, client: Client) -> float:
+        return client.round / client.task.rounds
 
 
 class UsesNumpysRandomness(FedAvgM):
@@ -188,6 +195,7 @@ MISTAKES: list[tuple[str, type[Method], str]] = [
     ("resuming_changes_nothing", ForgetsItsState, "another state in round 2"),
     ("states_survive_storage", StatesNeedTheirClass, "cannot be stored"),
     ("seed_decides", IgnoresUploads, "another seed gives the same state"),
+    ("more_rounds_change_no_earlier_one", FollowsRounds, "depends on task.rounds: set follows_rounds"),
     ("clients_may_drop_out", IgnoresUploads, "does not depend on uploads"),
     ("uploads_are_not_hoarded", ReadsUploadsTwice, "uploads are read once"),
     ("uploads_are_not_hoarded", HoldsAllUploads, "holds 40 of 40 uploads"),
@@ -261,6 +269,16 @@ class SumsNothing(SimCLR):
         output = super().loss(*given)
         projections: Tensor = output.projections
         return replace(output, loss=projections.sum(dim=1))
+
+
+class SaysThatItFollowsRounds(SimCLR):
+    follows_rounds = True
+
+
+def test_an_objective_may_say_that_it_follows_the_number_of_rounds():
+    message = "objective=.*SaysThatItFollowsRounds follows the number of rounds"
+    assert re.match(message, follows_rounds(toy_config(objective=SaysThatItFollowsRounds())) or "")
+    assert follows_rounds(toy_config()) is None
 
 
 @pytest.mark.parametrize(
