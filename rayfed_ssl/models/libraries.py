@@ -53,6 +53,9 @@ def _torchvision(name: str, channels: int, size: int, pretrained: bool) -> nn.Mo
     sized: dict[str, Any] = {"image_size": size} if name.startswith("vit_") else {}
     weights = "DEFAULT" if pretrained else None
     model: nn.Module = _fetched(f"torchvision:{name}", lambda: models.get_model(name, weights=weights, **sized))
+    for auxiliary in ("aux_logits", "aux1", "aux2", "AuxLogits"):  # of GoogLeNet and Inception, which train with tuples
+        if hasattr(model, auxiliary):
+            setattr(model, auxiliary, None)
     linear = [path for path, layer in model.named_modules() if isinstance(layer, nn.Linear)]
     if not linear:
         raise ConfigError(f"model.encoder=torchvision:{name} has no linear classifier to leave out: take another")
@@ -76,6 +79,10 @@ def _fetched(encoder: str, make: Callable[[], Any]) -> Any:
     """Make a model; libraries raise whatever their connections do where weights are not there."""
     try:
         return make()
+    except ValueError as error:  # ViTs of torchvision, whose weights belong to one size
+        raise ConfigError(
+            f"the weights of model.encoder={encoder} do not fit these images ({error}): set data.size as they need it"
+        ) from error
     except (OSError, RuntimeError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ConfigError(

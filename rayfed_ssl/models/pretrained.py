@@ -63,7 +63,7 @@ def named_as_layers(tensors: Weights, architecture: str, expected: Weights, file
     counters = {name: value for name, value in expected.items() if name.endswith("num_batches_tracked")}
     for body in (LIBRARY_BODY, BODY):  # files of older programs have no counters of batches
         named = {body + name: value for name, value in tensors.items()}
-        weights = counters | {name: value for name, value in named.items() if name in expected}
+        weights = counters | {name: value.to(expected[name].dtype) for name, value in named.items() if name in expected}
         if not (missing := sorted(expected.keys() - weights.keys())):
             return Start(architecture, weights, file, sha256)
     raise ConfigError(

@@ -27,6 +27,7 @@ COLOR = ("data.channels=3", "data.size=32")
         ("torchvision:mobilenet_v3_small", 3, 32, 1024),
         ("torchvision:convnext_tiny", 3, 32, 768),
         ("torchvision:vit_b_32", 3, 32, 768),
+        ("torchvision:googlenet", 3, 32, 1024),
         ("timm:resnet18", 1, 32, 512),
         ("timm:vit_tiny_patch16_224", 1, 32, 192),
     ],
@@ -37,7 +38,7 @@ def test_a_librarys_model_gives_features(name: str, channels: int, size: int, wi
     with torch.random.fork_rng(devices=[]):
         encoder = build_encoder(name, channels=channels, size=size)
         assert encoder.feature_dim == width
-        assert encoder(torch.randn(2, channels, size, size)).shape == (2, width)
+        assert encoder.train()(torch.randn(2, channels, size, size)).shape == (2, width)
 
 
 @pytest.mark.parametrize(
@@ -76,6 +77,11 @@ def test_a_file_with_a_librarys_names_is_a_start(open_tiny: Open, tmp_path: Path
         assert digest({name: weights[name] for name in expected}) == digest(expected)
         assert task.start is not None
         assert set(task.start.weights) == set(expected)
+    save_file({name: value.half() for name, value in model.state_dict().items()}, tmp_path / "half.safetensors")
+    half = ("model.encoder=resnet18", "model.stem=imagenet", f"model.start={tmp_path / 'half.safetensors'}")
+    weights = open_tiny("fedavg", *COLOR, *half).task.initial_weights()
+    assert weights["encoder.conv1.weight"].equal(model.conv1.weight.half().float())
+    assert weights["encoder.bn1.num_batches_tracked"].dtype == torch.int64
     other = open_tiny("fedavg", *COLOR, "model.encoder=resnet34", f"model.start={file}").task
     with pytest.raises(
         ConfigError, match=r"lacks \d+ of the \d+ tensors of encoder resnet34, such as layer1.2.bn1.bias"
@@ -110,6 +116,9 @@ def test_weights_that_cannot_be_fetched_cost_one_line(open_tiny: Open, tmp_path:
         r"the weights of model.encoder=torchvision:resnet18 cannot be fetched \(no network\): connect this machine once"
     )
     with pytest.raises(ConfigError, match=message):
+        federation.check_ready()
+    federation = open_tiny("fedavg", *COLOR, "model.encoder=torchvision:vit_b_32", "model.pretrained=true")
+    with pytest.raises(ConfigError, match=r"vit_b_32 do not fit these images \(.*224 but got 32.*\): set data.size"):
         federation.check_ready()
 
 
