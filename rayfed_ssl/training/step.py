@@ -34,6 +34,9 @@ EAGER_STEPS = 3
 MIN_REPLAYS = 16
 """Replays from which a capture is worth its time, about that of ten steps."""
 
+DRAWING = {"StochasticDepth": "p", "DropPath": "drop_prob"}
+"""Layers of torchvision and timm that draw, and what they call the probability."""
+
 CAPTURE_FAILURES: list[str] = []
 """Why captures failed in this process, which after one captures no more."""
 
@@ -95,7 +98,7 @@ class TrainingStep:
         """Why the step cannot be captured; empty where it can."""
         if not all(getattr(part, "capturable", False) for part in (self._forward, *self._terms)):
             return "not every loss and term of objective and method is marked as capturable"
-        if any(isinstance(layer, _DropoutNd) and layer.p > 0 for layer in self._model.modules()):
+        if any(map(_draws, self._model.modules())):
             return "the model has dropout, which draws on the device"
         return ""
 
@@ -116,6 +119,13 @@ class TrainingStep:
         values: list[float] = torch.stack([*self._sums.unbind(), *more]).tolist()
         self._sums.zero_()
         return values
+
+
+def _draws(layer: nn.Module) -> bool:
+    """Whether a layer draws in training: dropout, and what torchvision and timm call leaving out a block."""
+    return bool(getattr(layer, DRAWING.get(type(layer).__name__, ""), 0)) or (
+        isinstance(layer, _DropoutNd) and layer.p > 0
+    )
 
 
 class Runner(Protocol):

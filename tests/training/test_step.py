@@ -153,6 +153,18 @@ def test_dropout_is_not_captured_and_the_run_says_why(small, monkeypatch: pytest
     assert runner.num_captured == 0
 
 
+@pytest.mark.parametrize("encoder", ["torchvision:convnext_tiny", "timm:convnext_atto"])
+def test_blocks_that_are_left_out_at_random_are_not_captured(small, encoder: str) -> None:
+    if encoder.startswith("timm"):
+        pytest.importorskip("timm")
+    task, _ = small(f"model.encoder={encoder}", "data.channels=3", "data.size=32")
+    model = task.model(task.initial_weights())
+    descent = task.optimizer.over(model.parameters())
+    marked = capturable(lambda *inputs: None)
+    obstacle = TrainingStep(marked, (), model, torch.nn.Module(), descent, print, task.device).obstacle  # type: ignore[arg-type]
+    assert bool(obstacle) == encoder.startswith("torchvision")  # timm's default leaves no block out
+
+
 def test_short_trainings_are_not_captured(small, monkeypatch: pytest.MonkeyPatch) -> None:
     task, images = small("training.epochs=1")
     assert len(images) // 4 < MIN_REPLAYS
