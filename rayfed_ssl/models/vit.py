@@ -5,7 +5,8 @@ Dosovitskiy et al.: An Image is Worth 16x16 Words, ICLR 2021; widths "tiny" and 
 Symbols: P patches an image, p pixels a side of a patch, d width.
 
 Deviations:
-- Features are the mean over the patches' last tokens, as in MAE's code with global pooling; there is no class token.
+- Features are the mean over the patches' last tokens, after the last norm (MAE's code with global pooling: before it); there
+  is no class token.
 - Positions are learned and start as MAE's sines and cosines, so that few images suffice.
 - Linear layers start from a normal distribution of deviation 0.02 (DeiT's and DINO's code, which cut it at 100 deviations).
 """
@@ -36,8 +37,8 @@ SHAPES = {"micro": Shape(128, 4, 4), "tiny": Shape(192, 12, 3), "small": Shape(3
 
 
 def patch_size(size: int) -> int:
-    """Choose p: of the divisors of the side from 2 to 16 the nearest to an eighth of it; 2, 4, 8, 16 at 8, 32, 64, 224."""
-    divisors = [side for side in range(2, LARGEST_PATCH + 1) if size % side == 0]
+    """Choose p: of the divisors from 2 to 16, below the side, the nearest to an eighth of it; 4 at 32 pixels, 16 at 224."""
+    divisors = [side for side in range(2, min(LARGEST_PATCH + 1, size)) if size % side == 0]
     if not divisors:
         raise ValueError(
             f"no patch of 2 to {LARGEST_PATCH} pixels divides images of {size} pixels a side: set data.size to a multiple "

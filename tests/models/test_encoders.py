@@ -152,11 +152,12 @@ def test_the_patch_of_a_vit_follows_the_image(size: int, patch: int) -> None:
     assert encoder.get_submodule("patches")(torch.zeros(2, 1, size, size)).shape == (2, (size // patch) ** 2, 128)
 
 
-def test_a_side_that_no_patch_divides_is_refused() -> None:
+@pytest.mark.parametrize("size", [11, 37])
+def test_a_side_that_no_patch_divides_is_refused(size: int) -> None:
     with pytest.raises(
-        ValueError, match=r"no patch of 2 to 16 pixels divides images of 37 pixels a side: set data.size"
+        ValueError, match=f"no patch of 2 to 16 pixels divides images of {size} pixels a side: set data"
     ):
-        build_encoder("vit-tiny", channels=3, size=37)
+        build_encoder("vit-tiny", channels=3, size=size)
 
 
 def test_positions_are_maes() -> None:
