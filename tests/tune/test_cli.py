@@ -233,6 +233,7 @@ ERRORS = {
         "is not an empty directory: name another one with --out",
     ),
     "encoder's file": (["evaluate", "{run}/encoders/global.safetensors"], "is an encoder's file: add --protocol, knn"),
+    "start": (["run", "{fedavg}", "model.start=nowhere", "engine.executor=local"], "there is no encoder at "),
     "address": (
         ["run", "{fedavg}", "engine.executor=local", "--address", "auto"],
         "--address names a Ray, which engine",

@@ -40,6 +40,7 @@ def run(
     progress = RunProgress(config, quiet=quiet)
     federation = Federation.open(config, progress.on_decode, partial(check_fits, address=address))
     check_fits(federation, address)
+    federation.check_ready()
     progress.introduce(federation, directory)
     executor = partial(make_executor, address=address, faults=faults)
     with resumable(lambda: resume_hint(directory)), progress:
