@@ -54,17 +54,16 @@ def embed(directory: Path, *, local: bool) -> Embedding:
             last_encoder(record, "global").encoder if weights is None else Encoder(federation.task.encoder, weights)
         )
         rows = random_rows(len(test), SAMPLES, derive_seed(config.seed, Purpose.DIAGNOSTICS))
-        points = tsne(extract_test_features(federation, encoder, rows), config.seed)
+        points = tsne(image_features(federation, encoder, test.images[rows]), config.seed)
     labels = federation.dataset.train.labels[federation.shards[client]]
     held = frozenset(int(label) for label in np.unique(labels)) if local else None
     return Embedding(points, test.labels[rows], test.classes, held)
 
 
-def extract_test_features(federation: Federation, encoder: Encoder, rows: np.ndarray) -> np.ndarray:
-    """Compute features of rows of the test set, float32 [N, d]."""
+def image_features(federation: Federation, encoder: Encoder, images: np.ndarray) -> np.ndarray:
+    """Compute features of images uint8 [N, C, H, W], float32 [N, d]."""
     task = federation.task
     model = task.model(encoder.weights, encoder.architecture).encoder
-    images = federation.dataset.test.images[rows]
     return extract_features(model, images, task.plain, device=task.device, precision=task.precision).numpy()
 
 

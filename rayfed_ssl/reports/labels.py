@@ -7,6 +7,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.patheffects import withStroke
 from matplotlib.transforms import Bbox
 
 from rayfed_ssl.reports.figures import METHOD_STYLES
@@ -69,6 +70,7 @@ def label_points(axes: Axes, labels: Sequence[Label]) -> None:
             ha="left" if dx > 0 else "right",
             va="center",
             arrowprops=line if dy else None,
+            path_effects=[withStroke(linewidth=2.5, foreground="white")],
         )
         note.set_in_layout(False)
 

@@ -9,6 +9,7 @@ import pytest
 
 from rayfed_ssl.reports.diagnose import diagnose
 from rayfed_ssl.reports.html import write_report
+from rayfed_ssl.reports.rescoring import measure_encoders
 from rayfed_ssl.runs import run
 from tests.conftest import TinyConfig
 from tests.reports.fabricated import reproduction_in
@@ -24,6 +25,7 @@ def report(tiny: TinyConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(tiny("flesd", "evaluation.every=1"), table / "cells" / "flesd")
     run(tiny("local", "evaluation.every=1"), table / "cells" / "local")
     diagnose(table / "cells" / "local")
+    measure_encoders(table / "cells" / "flesd", ["linear-flesd"], ["epochs=2", "milestones=[1]"])
     cells = [
         {"row": name, "column": "alpha 1", "runs": [f"cells/{name}"], "ours": [mean], "mean": mean, "published": 75.8}
         for name, mean in (("flesd", 40.0), ("local", 41.0))

@@ -59,6 +59,21 @@ def test_a_phone_scrolls_down_and_not_sideways(chromium, report):
         assert wide > 0  # tables that do not fit scroll within their box
 
 
+def test_no_row_is_tall_no_key_breaks_and_captions_stand_below(chromium, report):
+    with opened(chromium, report, size=PHONE) as page:
+        page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+        heights = page.locator("tbody tr").evaluate_all("rows => rows.map(row => row.offsetHeight)")
+        assert max(heights) < 200
+        keys = page.locator("tbody th", has_text="evaluation.linear.weight_decay")
+        assert keys.count() == 2
+        assert all(key.evaluate("e => e.offsetHeight") < 40 for key in keys.all())  # one line
+    with opened(chromium, report) as page:
+        for figure in page.locator("figure").all():
+            plot, caption = figure.locator(".plot").bounding_box(), figure.locator("figcaption").bounding_box()
+            assert caption["y"] >= plot["y"] + plot["height"]
+            assert figure.locator(".plot > *").first.bounding_box()["width"] > 0.98 * plot["width"]
+
+
 def test_tables_sort_by_click_and_by_key_both_ways(chromium, report):
     with opened(chromium, report) as page:
         table = page.locator("table", has=page.locator("caption", has_text="Ours, the paper")).first

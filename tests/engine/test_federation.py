@@ -18,7 +18,7 @@ from rayfed_ssl.engine.task_builder import default_views
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Encoder, Server
 from rayfed_ssl.methods import fedavg
-from rayfed_ssl.reports.embedding import extract_test_features
+from rayfed_ssl.reports.embedding import image_features
 from rayfed_ssl.trees import digest, to_numpy
 
 Tiny = Callable[..., Config]
@@ -258,7 +258,7 @@ def test_a_model_may_see_less_than_the_images_hold(open_tiny: Open):
     def plain_features() -> tuple[list[float], float]:
         config, task, dataset = federation.config, federation.task, federation.dataset
         deviation = encoder_diagnostics(encoder, config, task, dataset)["diag_feature_std"]
-        return extract_test_features(federation, encoder, rows).tolist(), deviation
+        return image_features(federation, encoder, dataset.test.images[rows]).tolist(), deviation
 
     features = plain_features()
     train, test = (

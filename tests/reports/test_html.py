@@ -9,14 +9,20 @@ from pathlib import Path
 from statistics import fmean, stdev
 from urllib.parse import unquote
 
+import numpy as np
 import pytest
 
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.formats import percent
 from rayfed_ssl.records.run_record import RunRecord
+from rayfed_ssl.reports.embedding import image_features
+from rayfed_ssl.reports.export import last_encoder
 from rayfed_ssl.reports.html import write_report
 from rayfed_ssl.reports.html.bars import client_plot
+from rayfed_ssl.reports.html.curves import accuracy_plots
+from rayfed_ssl.reports.html.embedding_plots import open_federation, sample_features
 from rayfed_ssl.reports.html.groups import differences, labeled_groups
+from rayfed_ssl.reports.html.pictures import neighbors_plot, views_plot
 from rayfed_ssl.reports.html.sources import open_sources
 from rayfed_ssl.reports.summary import summarize
 
@@ -194,6 +200,52 @@ def test_the_caption_of_the_partition_says_how_skewed_it_is(sweep, tmp_path):
     run = copied(sweep, tmp_path)
     text = parsed(write_report([run], tmp_path / "report.html")).text
     assert f"is hollow. Skew: {RunRecord.open(run).manifest.data.skew.text}." in text
+
+
+def test_the_data_are_described_with_samples_and_two_views_of_each(single, sweep):
+    text = parsed(single).text
+    data = RunRecord.open(sweep / "flesd-0").manifest.data
+    facts = text[text.index("Dataset what value") :]
+    assert f"classes 10: {', '.join(data.classes)}" in facts
+    assert f"training samples {data.train:,} test samples {data.test:,}" in facts
+    assert data.fingerprint in facts
+    assert (single.parent / "report-figures" / "flesd-0-views.svg").is_file()
+    assert (single.parent / "report-figures" / "flesd-0-neighbors.svg").is_file()
+
+
+def test_views_are_those_of_training(sweep):
+    federation = open_federation(open_sources([sweep / "flesd-0"]).runs[0])
+    figure = views_plot(federation).draw()
+    canvas = figure.axes[0].images[0].get_array()
+    side, gap = federation.dataset.train.images.shape[2], 1
+    sample, first, second = (canvas[row * (side + gap) :][:side, :side] for row in range(3))
+    row = int(np.flatnonzero(federation.dataset.train.labels == 0)[0])
+    assert (sample[..., 0] == federation.dataset.train.images[row, 0]).all()
+    assert not (first == sample).all()
+    assert not (first == second).all()
+
+
+def test_neighbors_are_the_training_samples_with_the_highest_cosines(sweep):
+    (run,) = open_sources([sweep / "flesd-0"]).runs
+    federation = open_federation(run)
+    features = sample_features(run, federation)
+    train = federation.dataset.train
+    keys = image_features(federation, last_encoder(run.record, "global").encoder, np.asarray(train.images))
+    plot = neighbors_plot(run, federation, features)
+    for row, query in zip(plot.table.rows, np.unique(features.labels, return_index=True)[1], strict=False):
+        value = features.values[query]
+        cosines = [float(value @ key / np.linalg.norm(value) / np.linalg.norm(key)) for key in keys]
+        best = sorted(range(len(cosines)), key=lambda index: -cosines[index])[:5]
+        expected = [f"{train.classes[train.labels[index]]} ({cosines[index]:.2f})" for index in best]
+        assert [cell.text for cell in row[1:]] == expected
+
+
+def test_the_random_start_is_a_line_in_the_curves_of_accuracy(sweep):
+    groups = labeled_groups(open_sources([sweep]).runs)
+    starts = [run.summary.start("knn") for run in groups[0].runs]
+    figure = accuracy_plots(groups[:1])[0].draw()
+    (line,) = [line for line in figure.axes[0].lines if line.get_label() == "random start"]
+    assert list(line.get_ydata()) == pytest.approx([100 * fmean(starts)] * 2, abs=1e-4)
 
 
 def test_an_unfinished_run_is_reported_as_such(sweep, tmp_path):

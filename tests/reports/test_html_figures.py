@@ -14,7 +14,7 @@ from rayfed_ssl.reports.embedding import tsne
 from rayfed_ssl.reports.html import heatmaps as matrices
 from rayfed_ssl.reports.html.bars import client_plot
 from rayfed_ssl.reports.html.curves import diagnostic_plots
-from rayfed_ssl.reports.html.embedding_plots import SampleFeatures, check_embedding, similarity_plot
+from rayfed_ssl.reports.html.embedding_plots import SampleFeatures, check_embedding, embedding_plot, similarity_plot
 from rayfed_ssl.reports.html.figure import FigureWriter, Plot, clean
 from rayfed_ssl.reports.html.reproduction_section import side_by_side
 from rayfed_ssl.reports.html.sources import open_sources
@@ -53,7 +53,19 @@ def features() -> SampleFeatures:
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(3), (4, 7, 9))
     values = np.eye(5)[labels] * 3 + rng.normal(size=(20, 5)) * 0.1
-    return SampleFeatures("global", values.astype(np.float32), labels, ("ant", "bee", "cow"), 2**62 + 1)
+    return SampleFeatures("global", values.astype(np.float32), labels, ("ant", "bee", "cow"), 2**62 + 1, np.arange(20))
+
+
+def test_classes_are_named_where_they_lie():
+    sample = features()
+    plot = embedding_plot(sample, "tsne")
+    figure = plot.draw()
+    axes = figure.axes[0]
+    points = np.concatenate([np.asarray(drawn.get_offsets()) for drawn in axes.collections])
+    named = {text.get_text(): text.xy for text in axes.texts}
+    assert set(named) == {"ant", "bee", "cow"}
+    for label, name in enumerate(sample.classes):
+        assert np.allclose(named[name], np.median(points[sample.labels == label], axis=0), atol=1e-9)
 
 
 def test_an_embedding_is_seeded_and_keeps_classes_apart():

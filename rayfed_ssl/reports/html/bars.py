@@ -115,7 +115,7 @@ def _draw_bytes(moved: Mapping[str, tuple[float, float]]) -> Figure:
     megabytes = {name: [sizes[i] / 1e6 for sizes in moved.values()] for i, name in enumerate(("up", "down"))}
     grouped_bars(axes, list(moved), megabytes)
     for bars, values in zip(axes.containers, megabytes.values(), strict=True):
-        axes.bar_label(bars, [f" {value:.3g}" for value in values], color=INK, fontsize=8)  # type: ignore[arg-type]
+        axes.bar_label(bars, [f"{value:.3g}" for value in values], padding=3, color=INK, fontsize=8)  # type: ignore[arg-type]
     axes.set(xlabel="MB")
     axes.margins(x=0.14)
     legend_below(figure, axes)

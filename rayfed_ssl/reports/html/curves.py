@@ -3,13 +3,15 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from statistics import fmean, pstdev
+from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from rayfed_ssl.formats import MeanStd
 from rayfed_ssl.reports.figures import draw_losses, loss_series
-from rayfed_ssl.reports.html.figure import HEIGHT, PAPER, Plot, clean, legend_below, line_style, new_axes
+from rayfed_ssl.reports.html.figure import HEIGHT, MUTED, PAPER, Plot, clean, legend_below, line_style, new_axes
 from rayfed_ssl.reports.html.groups import LabeledGroup
 from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.html.tables import PageCell, PageTable
@@ -38,7 +40,7 @@ def _accuracy_plot(groups: Sequence[LabeledGroup], x: str, table: PageTable | No
         lambda: _draw_accuracy(groups, x),
         table,
         "Lines: kNN accuracy, mean over encoders and seeds; bands: one standard deviation over seeds. Hollow: linear probe "
-        "of the final encoder, last epoch.",
+        "of the final encoder, last epoch." + " Dotted: kNN before round 1." * bool(_starts(groups)),
     )
 
 
@@ -69,6 +71,7 @@ def _draw_accuracy(groups: Sequence[LabeledGroup], x: str) -> Figure:
         if (probe := group.scores.get("linear")) and points:
             hollow = {"markerfacecolor": PAPER, "markeredgewidth": 1.8, "markersize": 9, "linestyle": ""}
             axes.plot(positions[-1:], [100 * probe.mean], **style | hollow)
+    _draw_starts(axes, groups)
     axes.set(xlabel=X_LABELS[x], ylabel="accuracy (%)")
     axes.margins(0.06)
     if x == "rounds":
@@ -77,6 +80,27 @@ def _draw_accuracy(groups: Sequence[LabeledGroup], x: str) -> Figure:
         axes.set_xlim(left=0)
     legend_below(figure, axes)
     return figure
+
+
+def _starts(groups: Sequence[LabeledGroup]) -> dict[int, float]:
+    """Average kNN before round 1 over the seeds of each group that knows it, by the group's index."""
+    known = (
+        (index, [start for run in group.runs if (start := run.summary.start("knn")) is not None])
+        for index, group in enumerate(groups)
+    )
+    return {index: fmean(starts) for index, starts in known if starts}
+
+
+def _draw_starts(axes: Axes, groups: Sequence[LabeledGroup]) -> None:
+    """Draw one line where all groups start alike, and otherwise one in the color of each."""
+    starts = _starts(groups)
+    style: Any = {"linestyle": (0, (1, 2)), "linewidth": 1.2}
+    if len({round(start, 6) for start in starts.values()}) == 1:
+        random = all(run.summary.config.model.is_random for group in groups for run in group.runs)
+        axes.axhline(100 * starts[min(starts)], color=MUTED, label="random start" if random else "start", **style)
+        return
+    for index, start in starts.items():
+        axes.axhline(100 * start, color=line_style(index)["color"], **style)
 
 
 def _accuracy_table(groups: Sequence[LabeledGroup]) -> PageTable:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 
+import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -14,12 +15,13 @@ from rayfed_ssl.data.partitions import count_samples, random_rows
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.reports.embedding import extract_test_features, tsne, umap
+from rayfed_ssl.reports.embedding import image_features, tsne, umap
 from rayfed_ssl.reports.export import last_encoder
 from rayfed_ssl.reports.html.figure import HEIGHT, SERIES, Plot, clean, new_axes
 from rayfed_ssl.reports.html.heatmaps import heatmap
 from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.html.tables import PageTable
+from rayfed_ssl.reports.labels import Label, label_points
 from rayfed_ssl.reports.partition_figure import partition_figure, public_rows
 from rayfed_ssl.seeds import Purpose, derive_seed
 
@@ -38,13 +40,14 @@ MAX_IN_HEATMAP = 160
 
 @dataclass(frozen=True, eq=False)
 class SampleFeatures:
-    """Features of test samples, float32 [N, d], sorted by class, with the seed of their embedding."""
+    """Features of test samples, float32 [N, d], sorted by class, with the seed of their embedding and their rows."""
 
     encoder: str
     values: np.ndarray
     labels: np.ndarray
     classes: tuple[str, ...]
     seed: int
+    rows: np.ndarray
 
 
 def check_embedding(name: str) -> None:
@@ -100,10 +103,10 @@ def sample_features(run: ReportedRun, federation: Federation) -> SampleFeatures 
     rows = labeled[np.argsort(test.labels[labeled], kind="stable")]
     saved = last_encoder(run.record)
     with compute_threads(1):
-        values = extract_test_features(federation, saved.encoder, rows)
+        values = image_features(federation, saved.encoder, test.images[rows])
     if not np.isfinite(values).all():
         raise ConfigError(f"features of encoder {saved.name} are not finite: it diverged")
-    return SampleFeatures(saved.name, values, test.labels[rows], tuple(test.classes), seed)
+    return SampleFeatures(saved.name, values, test.labels[rows], tuple(test.classes), seed, rows)
 
 
 def embedding_plot(features: SampleFeatures, embedding: str) -> Plot | None:
@@ -123,9 +126,14 @@ def embedding_plot(features: SampleFeatures, embedding: str) -> Plot | None:
             name = clean(features.classes[label])[:18]
             axes.scatter(x, y, s=13, color=color, marker=marker, linewidths=0, label=name)
         axes.set(xticks=[], yticks=[])
+        axes.margins(0.08)
         axes.spines[:].set_visible(False)
         if len(present) <= 30:
             figure.legend(*axes.get_legend_handles_labels(), loc="outside lower left", ncols=columns, markerscale=1.6)
+            middles = [np.median(points[features.labels == label], axis=0) for label in present]
+            names = [clean(features.classes[label])[:18] for label in present]
+            with matplotlib.rc_context({"font.weight": "bold"}):
+                label_points(axes, [Label(name, x, y) for name, (x, y) in zip(names, middles, strict=True)])
         return figure
 
     counts = [[features.classes[label], int((features.labels == label).sum())] for label in present]
@@ -135,7 +143,8 @@ def embedding_plot(features: SampleFeatures, embedding: str) -> Plot | None:
         f"Scatter chart: {title} of {len(features.values)} test samples' features, {len(present)} classes.",
         draw,
         PageTable.of("Test samples in the picture", ["class", "samples"], counts),
-        f"Encoder {features.encoder}, {len(features.values)} test samples; distances between far groups mean nothing.",
+        f"Encoder {features.encoder}, {len(features.values)} test samples; names stand beside the medians of their classes. "
+        "Distances between far groups mean nothing.",
     )
 
 

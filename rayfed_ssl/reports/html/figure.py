@@ -185,10 +185,9 @@ def inline(svg: str, name: str, alt: str) -> Markup:
     root = body[: body.index(">") + 1]
     box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', root)
     assert box is not None, "Matplotlib writes a view box"
-    width = float(box[1]) * 4 / 3
     opening = (
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" {box[0]} role="img" '
-        f'aria-label="{html.escape(clean(alt))}" style="max-width:{width:.0f}px">'
+        f'aria-label="{html.escape(clean(alt))}">'
     )
     return Markup(opening + re.sub(r"\n\s*", "\n", body[len(root) :]).strip())
 

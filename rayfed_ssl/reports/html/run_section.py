@@ -6,8 +6,9 @@ from typing import Any
 from rayfed_ssl import formats
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.scoring import held_out_notes
+from rayfed_ssl.engine.task_builder import default_views
 from rayfed_ssl.errors import CheckpointError
-from rayfed_ssl.reports.html import bars, curves
+from rayfed_ssl.reports.html import bars, curves, pictures
 from rayfed_ssl.reports.html import embedding_plots as features
 from rayfed_ssl.reports.html import heatmaps as matrices
 from rayfed_ssl.reports.html.figure import FigureWriter, Plot
@@ -36,10 +37,11 @@ class RunSections:
 
     def all(self) -> tuple[PageSection, ...]:
         """Make all of them, in the order of the page."""
-        partition, test_features = self._data_sections()
+        data, partition, test_features = self._data_sections()
         return (
             self._section("headline", "Headline", _status(self._run), cards=cards(self._run)),
             self._accuracy(),
+            data,
             partition,
             self._losses(),
             test_features,
@@ -85,8 +87,9 @@ class RunSections:
         plot = curves.loss_plot(self._run)
         return self._section("losses", "Losses", [] if plot else ["No loss is on record yet."], [plot])
 
-    def _data_sections(self) -> tuple[PageSection, PageSection]:
-        """Make the sections that need the data, or say why they are empty: partition and test features."""
+    def _data_sections(self) -> tuple[PageSection, PageSection, PageSection]:
+        """Make data, partition and test features; where the data cannot be read, they say why they have no pictures."""
+        facts = [_dataset(self._run)]
         try:
             federation = features.open_federation(self._run)
         except (ValueError, OSError) as error:
@@ -94,9 +97,16 @@ class RunSections:
             data = self._run.record.manifest.data
             sizes = ", ".join(f"client {client}: {samples:,}" for client, samples in data.shards.items())
             text = [reason, f"Samples by client, from the run's record: {sizes}.", f"Skew: {data.skew.text}."]
-            return self._section("partition", "Partition", text), self._section("features", "Test features", [reason])
-        partition = self._section("partition", "Partition", plots=[features.partition_plot(federation)])
-        return partition, self._section("features", "Test features", *self._features(federation))
+            return (
+                self._section("data", "Data", tables=facts),
+                self._section("partition", "Partition", text),
+                self._section("features", "Test features", [reason]),
+            )
+        return (
+            self._section("data", "Data", plots=[pictures.views_plot(federation)], tables=facts),
+            self._section("partition", "Partition", plots=[features.partition_plot(federation)]),
+            self._section("features", "Test features", *self._features(federation)),
+        )
 
     def _features(self, federation: Federation) -> tuple[list[str], list[Plot | None]]:
         try:
@@ -106,13 +116,17 @@ class RunSections:
         if samples is None:
             return ["The test set has no labels, so its features have no classes to show."], []
         plots = [features.embedding_plot(samples, self._embedding), features.similarity_plot(samples)]
+        plots.append(pictures.neighbors_plot(self._run, federation, samples))
         return _held_out(self._run), plots
 
     def _diagnostics(self) -> PageSection:
         plots: list[Plot | None] = [*curves.diagnostic_plots(self._run)]
         text, tables, diagnostics = [], [], self._run.diagnostics
         if diagnostics is not None:
-            text = [f"Heatmaps and table: round {diagnostics.round}, without labels.", *diagnostics.notes]
+            text = [
+                f"Heatmaps and table: round {diagnostics.round}, without labels.",
+                *map(_sentence, diagnostics.notes),
+            ]
             plots += matrices.matrix_plots(diagnostics)
             plots += [matrices.angle_plot(diagnostics), matrices.negatives_plot(diagnostics)]
             tables = [matrices.encoder_table(diagnostics)]
@@ -187,7 +201,7 @@ def _status(run: ReportedRun) -> tuple[str, ...]:
         f"{summary.rounds} rounds of {config.epochs} local epochs, seed {config.seed}."
     )
     line = summary.start_line()
-    text = " ".join((text, *_held_out(run), *([f"{line[0].upper()}{line[1:]}."] if line else [])))
+    text = " ".join((text, *_held_out(run), *([_sentence(line)] if line else [])))
     warned = tuple(f"Warning: {warning}." for warning in summary.warnings)
     if summary.finished:
         return (text, *warned)
@@ -197,11 +211,31 @@ def _status(run: ReportedRun) -> tuple[str, ...]:
 def _held_out(run: ReportedRun) -> list[str]:
     """Say what a run is measured on where it is not the test set."""
     notes = held_out_notes(run.summary.config, run.record.manifest.data.test)
-    return [f"{note[0].upper()}{note[1:]}." for note in notes]
+    return [_sentence(note) for note in notes]
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _measured_on(run: ReportedRun) -> str:
     return "the test set" if run.summary.config.data.validation is None else "the held-out samples"
+
+
+def _dataset(run: ReportedRun) -> PageTable:
+    data, config = run.record.manifest.data, run.summary.config
+    seen = config.model.image_size
+    rows: list[tuple[str, str | int]] = [
+        ("name", run.summary.dataset),
+        ("images", " × ".join(map(str, data.shape)) + (f", seen at {seen} × {seen}" if seen else "")),
+        ("classes", f"{len(data.classes)}: {', '.join(data.classes[:20])}" + (", …" if len(data.classes) > 20 else "")),
+        ("training samples", data.train),
+        ("test samples" if config.data.validation is None else "held-out samples", data.test),
+        ("public samples", data.public),
+        ("views", config.training.views or default_views(config.data.name, data.shape[1])),
+        ("fingerprint (SHA-256)", data.fingerprint),
+    ]
+    return PageTable.of("Dataset", ["what", "value"], rows)
 
 
 def _evaluations(run: ReportedRun) -> PageTable:
