@@ -104,7 +104,7 @@ RESULTS: dict[str, Any] = {
         "Settings are chosen by 12 held-out training samples.",
         "Failed, trial 1 (system=Local): its process died",
     ],
-    "figures": ["figures/curve-linear.png", "figures/curve-linear.svg", "figures/pareto.svg"],
+    "figures": ["figures/curve-linear.png", "figures/curve-linear.svg", "figures/trade-off.svg"],
 }
 
 

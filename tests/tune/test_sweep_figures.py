@@ -10,7 +10,7 @@ from tests.tune.swept import GRID, begin, ended, fabricate, result
 from tune.sweeps.definition.files import load_sweep
 from tune.sweeps.execution.trial_table import read_rows
 from tune.sweeps.results.figures import draw_curves, draw_sweep, draw_trade_off
-from tune.sweeps.results.optuna_figures import optuna_drawings
+from tune.sweeps.results.search_figures import search_drawings
 from tune.sweeps.results.trial_results import results_of
 
 CURVE = {
@@ -101,7 +101,7 @@ def test_the_front_is_stepped_over_bytes():
     assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_xscale()) == ("bytes (MB)", "knn (%)", "log")
     steps = axes.lines[0]
     assert (list(steps.get_xdata()), list(steps.get_ydata())) == ([1, 10], [50, 75])
-    assert [text.get_text() for text in axes.texts] == ["trial 0", "trial 2"]
+    assert sorted(text.get_text() for text in axes.texts) == ["trial 0", "trial 2"]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["Pareto front", "1", "2", "4"]
 
 
@@ -113,7 +113,7 @@ def grid(tmp_path_factory):
     return directory
 
 
-def test_a_grid_is_drawn_by_us_and_by_optuna_without_a_word(grid, tmp_path):
+def test_a_grid_is_drawn_without_a_word(grid, tmp_path):
     before = dict(matplotlib.rcParams)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -127,26 +127,63 @@ def test_a_grid_is_drawn_by_us_and_by_optuna_without_a_word(grid, tmp_path):
     assert dict(matplotlib.rcParams) == before
 
 
+def test_figures_of_the_search_are_in_percent_and_show_the_best_trial(grid):
+    trials = trials_of(grid)
+    draw = dict(search_drawings(grid.sweep, trials, grid.path / "study.journal"))
+    means = [100 * trial.values["linear"].mean for trial in trials if trial.values]
+    (axes,) = draw["history"]().axes
+    assert axes.get_ylabel() == "linear (%)"
+    best, values = axes.lines
+    assert list(values.get_ydata()) == pytest.approx(means)
+    assert list(best.get_ydata()) == pytest.approx(sorted(means))  # each trial is better than those before
+    rounds, system = draw["slices"]().axes
+    assert [rounds.get_ylabel(), rounds.get_xlabel(), system.get_xlabel()] == ["linear (%)", "rounds", "system"]
+    assert [tick.get_text() for tick in system.get_xticklabels()] == ["FedAvg", "FedProx"]
+    (diamond,) = (line for line in rounds.lines if line.get_marker() == "D")
+    assert list(diamond.get_ydata()) == pytest.approx([max(means)])
+
+
+def test_lines_cross_the_axes_where_their_values_lie(swept_front):
+    sweep, trials = swept_front.sweep, trials_of(swept_front)
+    (axes,) = dict(search_drawings(sweep, trials, swept_front.path / "study.journal"))[
+        "parallel-coordinates-knn"
+    ]().axes
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["training.\noptimizer.\nlr", "rounds", "knn (%)"]
+    assert [text.get_text() for text in axes.texts][:4] == ["0.01", "1", "1", "2"]
+    lines = [line for line in axes.lines if len(line.get_xdata()) == 3]
+    for trial, line in zip(trials, lines, strict=True):
+        lr, rounds, _ = line.get_ydata()
+        assert trial.point["training.optimizer.lr"] == pytest.approx(10 ** (2 * lr - 2))
+        assert trial.point["rounds"] == 1 + rounds
+
+
+def test_a_legend_shows_marks_without_the_bars_of_errors():
+    sweep, trials = curve(figure={"x": "rounds", "lines": "system"})
+    (axes,) = draw_curves(sweep, trials, sweep.goals[0]).axes
+    drawn = [line.get_marker() for line, _, _ in axes.containers]
+    assert [handle.get_marker() for handle in axes.get_legend().legend_handles] == drawn == ["o", "s"]
+
+
 def test_two_goals_have_figures_of_each_and_of_both_but_no_history(swept_front):
     sweep, trials = swept_front.sweep, trials_of(swept_front)
-    names = [name for name, _ in optuna_drawings(sweep, trials, swept_front.path / "study.journal")]
+    names = [name for name, _ in search_drawings(sweep, trials, swept_front.path / "study.journal")]
     of_knn = ["importances-knn", "parallel-coordinates-knn", "slices-knn"]
-    assert names == [*of_knn, "importances-bytes", "slices-bytes", "pareto"]
+    assert names == [*of_knn, "importances-bytes", "slices-bytes"]
 
 
 def test_a_figure_that_cannot_be_drawn_is_told_and_the_others_are_there(grid, tmp_path):
     (tmp_path / "study.journal").write_bytes(b"")
     names, undrawn = draw_sweep(grid.sweep, trials_of(grid), tmp_path)
-    assert names == ["figures/curve-linear.png", "figures/curve-linear.svg"]
-    assert undrawn[0].startswith("The figure history could not be drawn: ")
+    assert {"figures/curve-linear.png", "figures/history.svg", "figures/slices.svg"} < set(names)
+    (line,) = undrawn
+    assert line.startswith("The figure importances could not be drawn: ")
 
 
-def test_without_enough_trials_or_a_journal_optuna_draws_nothing(grid, tmp_path):
+def test_few_trials_have_fewer_figures(grid):
     sweep, trials = grid.sweep, trials_of(grid)
     journal = grid.path / "study.journal"
-    assert list(optuna_drawings(sweep, trials[:1], journal)) == []
-    assert list(optuna_drawings(sweep, trials, tmp_path / "none.journal")) == []
-    assert [name for name, _ in optuna_drawings(sweep, trials[:3], journal)] == [
+    assert list(search_drawings(sweep, trials[:1], journal)) == []
+    assert [name for name, _ in search_drawings(sweep, trials[:3], journal)] == [
         "history",
         "parallel-coordinates",
         "slices",

@@ -11,11 +11,10 @@ from rayfed_ssl.reports.sweep_results import GoalResult, SweepResults, TableResu
 TITLES = {
     "curve": "{} over {}",
     "trade-off": "Both goals of each trial, and the Pareto front",
-    "history": "{} of each trial, and the best so far (Optuna)",
-    "importances": "How much each parameter decides about {} (Optuna)",
-    "parallel-coordinates": "{} along all parameters (Optuna)",
-    "slices": "{} over each parameter (Optuna)",
-    "pareto": "Pareto front (Optuna)",
+    "history": "{} of each trial, and the best so far",
+    "importances": "How much each parameter decides about {} (fANOVA)",
+    "parallel-coordinates": "{} along all parameters",
+    "slices": "{} over each parameter",
 }
 """What the figures show, by how the names of their files begin."""
 

@@ -1,44 +1,46 @@
 """Figures of a sweep as PNG and SVG: a score against a parameter as the papers draw it, and accuracy against bytes.
 
-Optuna's own figures are in `optuna_figures`. Colors are Okabe and Ito's; lines differ in marker
-and dash as well. The same results give the same bytes.
+Those of the search are in `search_figures`. All have the style of the report: colors are Okabe and Ito's, and lines differ
+in marker and dash as well. The same results give the same bytes.
 """
 
 import io
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import cycle
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullLocator
 
 from rayfed_ssl.reports.figures import METHOD_STYLES
+from rayfed_ssl.reports.html.figure import STYLE
+from rayfed_ssl.reports.labels import Label, label_points
 from rayfed_ssl.reports.sweep_results import TrialResult
 from rayfed_ssl.storage.filesystem import write_atomically
 from tune.sweeps.definition.schema import BYTES, Goal, Sweep
-from tune.sweeps.definition.space import Range, value_text
-from tune.sweeps.execution.trial_table import unit_of
-from tune.sweeps.results.optuna_figures import Drawing, optuna_drawings
-from tune.sweeps.results.table import SEED, Entry, Key, best_entry, is_continuous, key_of, keys_of, places_of
-from tune.sweeps.results.trial_results import front_of, heading
+from tune.sweeps.results.axes import (
+    WIDE_RANGE,
+    add_legend,
+    axis_of,
+    label_x_axis,
+    plain_ticks,
+    positions,
+    scale_of,
+    text_of,
+    title_of,
+)
+from tune.sweeps.results.search_figures import Drawing, search_drawings
+from tune.sweeps.results.table import Entry, Key, best_entry, is_continuous, key_of, keys_of, places_of
+from tune.sweeps.results.trial_results import front_of
 
 FOLDER = "figures"
 
-DASHES = ("-", "--", "-.", ":")
-
-STYLE: Any = {"svg.hashsalt": "rayfed-ssl", "axes.axisbelow": True}
-"""What makes equal figures equal files."""
-
-WIDE_RANGE = 8
-"""Numbers that span such a factor stand on a logarithmic axis."""
-
 ACROSS = 4
 """Panels beside each other."""
+
+DASHES = ("-", "--", "-.", ":")
 
 
 def draw_sweep(sweep: Sweep, trials: Sequence[TrialResult], directory: Path) -> tuple[list[str], list[str]]:
@@ -47,7 +49,7 @@ def draw_sweep(sweep: Sweep, trials: Sequence[TrialResult], directory: Path) -> 
     Returns:
         Names of the files, relative to the directory, and a line for each figure that could not be drawn.
     """
-    drawings = [*_own_drawings(sweep, trials), *optuna_drawings(sweep, trials, directory / "study.journal")]
+    drawings = [*_own_drawings(sweep, trials), *search_drawings(sweep, trials, directory / "study.journal")]
     names, undrawn = list[str](), list[str]()
     for stem, draw in drawings:
         try:
@@ -97,9 +99,9 @@ def draw_curves(sweep: Sweep, trials: Sequence[TrialResult], goal: Goal) -> Figu
             continue
         of_panel = {place[1:]: entry for place, entry in best_entries.items() if place[0] == panels[index]}
         _curves(axes, sweep, trials, goal, of_panel)
-        axes.set_title("" if layout.panels is None else f"{layout.panels}={_shown(panels[index])}", fontsize=10)
-        axes.set_ylabel(_axis(goal) if index % across == 0 else "")
-    figure.suptitle(_title(sweep), fontsize=10)
+        axes.set_title("" if layout.panels is None else f"{layout.panels}={text_of(panels[index])}", fontsize=10)
+        axes.set_ylabel(axis_of(goal) if index % across == 0 else "")
+    figure.suptitle(title_of(sweep), fontsize=10)
     return figure
 
 
@@ -110,65 +112,24 @@ def _curves(
     layout = sweep.figure
     assert layout.x is not None
     scored = [trial for trial in trials if goal.score in trial.values]
-    xs, lines = _positions(sweep, scored, layout.x), keys_of(sweep, trials, layout.lines)
+    xs, lines = positions(sweep, scored, layout.x), keys_of(sweep, trials, layout.lines)
     dashes = [""] if is_continuous(sweep, layout.x) else DASHES
     for line, (color, marker), dash in zip(lines, cycle(METHOD_STYLES), cycle(dashes), strict=False):
         points = {place: best_entries[line, x] for x, place in xs.items() if (line, x) in best_entries}
         if points:
             means, spreads = _scaled(list(points.values()), goal)
-            name = None if layout.lines is None else _shown(line)
+            name = None if layout.lines is None else text_of(line)
             axes.errorbar(list(points), means, spreads, color=color, marker=marker, linestyle=dash,
                           label=name, capsize=3)  # fmt: skip
-    _x_axis(axes, sweep, layout.x, xs)
-    axes.grid(alpha=0.3)
+    label_x_axis(axes, sweep, layout.x, xs)
     if axes.get_legend_handles_labels()[1]:
-        axes.legend(fontsize=8, title=layout.lines, title_fontsize=8)
+        add_legend(axes, title=layout.lines)
 
 
 def _scaled(entries: Sequence[Entry], goal: Goal) -> tuple[list[float], list[float]]:
     """Means and spreads in the unit of the axis."""
     values = [entry.value for entry in entries if entry.value is not None]
-    return [_unit(goal) * value.mean for value in values], [_unit(goal) * (value.std or 0.0) for value in values]
-
-
-def _positions(sweep: Sweep, trials: Sequence[TrialResult], name: str) -> dict[Key, float]:
-    """Place the values of a parameter on an axis, from left to right: numbers by their size, texts one after the other."""
-    present = {key_of(trial, name) for trial in trials} if name != SEED else {str(seed) for seed in sweep.seeds}
-    keys = [key for key in keys_of(sweep, trials, name) if key is not None and key in present]
-    if _are_numbers(keys):
-        return dict(sorted(((key, float(json.loads(key))) for key in keys), key=lambda pair: pair[1]))
-    return {key: float(place) for place, key in enumerate(keys)}
-
-
-def _are_numbers(keys: Sequence[str]) -> bool:
-    return all(isinstance(value := json.loads(key), int | float) and not isinstance(value, bool) for key in keys)
-
-
-def _x_axis(axes: Axes, sweep: Sweep, name: str, xs: Mapping[Key, float]) -> None:
-    axes.set_xlabel(name)
-    values = list(xs.values())
-    positive = [value for value in values if value > 0]
-    parameter = sweep.space.parameters.get(name)
-    wide = len(positive) > 2 and values[0] >= 0 and positive[-1] >= WIDE_RANGE * positive[0]
-    orders = _are_numbers([key for key in xs if key is not None]) and (
-        parameter.is_log if isinstance(parameter, Range) else wide
-    )
-    if orders:
-        linear = {"linthresh": positive[0]} if len(positive) < len(values) else {}
-        axes.set_xscale("symlog" if linear else "log", **linear)
-    if is_continuous(sweep, name):
-        _plain_ticks(axes, orders)
-        return
-    axes.set_xticks(values, [_shown(key) for key in xs])
-    axes.xaxis.set_minor_locator(NullLocator())
-
-
-def _plain_ticks(axes: Axes, orders: bool) -> None:
-    """Write numbers on the x axis without powers of ten; over orders of magnitude at 1, 2 and 5 of each."""
-    if orders:
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.xaxis.set_minor_locator(NullLocator())
+    return [scale_of(goal) * value.mean for value in values], [scale_of(goal) * (value.std or 0.0) for value in values]
 
 
 def draw_trade_off(sweep: Sweep, trials: Sequence[TrialResult]) -> Figure:
@@ -184,16 +145,16 @@ def draw_trade_off(sweep: Sweep, trials: Sequence[TrialResult]) -> Figure:
     for (name, members), (color, marker) in zip(groups.items(), cycle(METHOD_STYLES), strict=False):
         (x, x_std), (y, y_std) = (_scaled([Entry(t, t.values[g.score]) for t in members], g) for g in (across, up))
         axes.errorbar(x, y, y_std, x_std, color=color, marker=marker, linestyle="", capsize=2, label=name)
-    _name_front(axes, front, steps)
     axes.margins(0.12)
-    axes.set(xlabel=_axis(across), ylabel=_axis(up))
+    axes.set(xlabel=axis_of(across), ylabel=axis_of(up))
     least, most = (function(trial.values[across.score].mean for trial in scored) for function in (min, max))
     if across.score in BYTES and 0 < WIDE_RANGE * least <= most:
         axes.set_xscale("log")
-        _plain_ticks(axes, True)
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.02, 0.5), title=title, title_fontsize=8)
-    figure.suptitle(_title(sweep), fontsize=10)
+        plain_ticks(axes, True)
+    add_legend(axes, loc="center left", bbox_to_anchor=(1.02, 0.5), title=title)
+    figure.suptitle(title_of(sweep), fontsize=10)
+    names = [f"trial {trial.number}" for trial in front]
+    label_points(axes, [Label(name, x, y) for name, x, y in zip(names, *steps, strict=True)])
     return figure
 
 
@@ -203,28 +164,5 @@ def _grouped(sweep: Sweep, trials: Sequence[TrialResult]) -> tuple[dict[str, lis
     if name is None or name not in sweep.space.names or is_continuous(sweep, name):
         return {"trials": list(trials)}, None
     keys = keys_of(sweep, trials, name)
-    groups = {_shown(key): [trial for trial in trials if key_of(trial, name) == key] for key in keys}
+    groups = {text_of(key): [trial for trial in trials if key_of(trial, name) == key] for key in keys}
     return {label: members for label, members in groups.items() if members}, name
-
-
-def _name_front(axes: Axes, front: Sequence[TrialResult], steps: Sequence[Sequence[float]]) -> None:
-    for row, (trial, x, y) in enumerate(zip(front, *steps, strict=True)):
-        offset, side = ((-4, 5), "right") if row % 2 else ((4, -11), "left")  # neighbors may lie close together
-        text = f"trial {trial.number}"
-        axes.annotate(text, (x, y), offset, textcoords="offset points", fontsize=7, horizontalalignment=side)
-
-
-def _shown(key: Key) -> str:
-    return "none" if key is None else value_text(json.loads(key))
-
-
-def _title(sweep: Sweep) -> str:
-    return sweep.heading + (f" ({sweep.source})" if sweep.source else "")
-
-
-def _unit(goal: Goal) -> float:
-    return {"bytes": 1e-6, "percent": 100.0}.get(unit_of(goal.score), 1.0)
-
-
-def _axis(goal: Goal) -> str:
-    return f"{goal.score} (MB)" if goal.score in BYTES else heading(goal.score)
