@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from rayfed_ssl.method import Metrics, Server, Weights
 from rayfed_ssl.methods.fedavg import Averaging, Upload
 
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+
 
 @dataclass(frozen=True)
 class ServerState:
@@ -25,7 +27,7 @@ class ServerState:
 
 
 def momentum_step(weights: Weights, mean: Weights, velocity: Weights | None, beta: float) -> tuple[Weights, Weights]:
-    """V <- beta v + (w' - w), w <- w + v; batch-norm's step counters are replaced by their mean.
+    """V <- beta v + (w' - w), w <- w + v; batch-norm's statistics are their mean, as momentum makes variances negative.
 
     Returns:
         New weights and velocity; the inputs are not written.
@@ -33,7 +35,7 @@ def momentum_step(weights: Weights, mean: Weights, velocity: Weights | None, bet
     moved: Weights = {}
     next_velocity: Weights = {}
     for name, value in weights.items():
-        if not value.is_floating_point():
+        if name.endswith(STATISTICS):
             moved[name] = mean[name]
             continue
         change = mean[name] - value

@@ -18,13 +18,21 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "my_method.py"
 
 
 def test_the_velocity_adds_up():
-    weights = {"w": torch.tensor([1.0, 2.0]), "counter": torch.tensor(3)}
-    mean = {"w": torch.tensor([2.0, 2.0]), "counter": torch.tensor(5)}
+    weights = {"w": torch.tensor([1.0, 2.0])}
+    mean = {"w": torch.tensor([2.0, 2.0])}
     moved, velocity = momentum_step(weights, mean, None, 0.5)
-    assert (moved["w"].tolist(), velocity["w"].tolist(), int(moved["counter"])) == ([2, 2], [1, 0], 5)
+    assert (moved["w"].tolist(), velocity["w"].tolist()) == ([2, 2], [1, 0])
     moved, velocity = momentum_step(moved, mean, velocity, 0.5)
     assert (moved["w"].tolist(), velocity["w"].tolist()) == ([2.5, 2], [0.5, 0])
     assert weights["w"].tolist() == [1, 2]
+
+
+def test_statistics_of_batch_norm_have_no_momentum():
+    """A variance that falls from 1 to 0.1 would go on to fall below 0, and features would not be numbers."""
+    weights = {"bn.running_var": torch.tensor([1.0]), "bn.num_batches_tracked": torch.tensor(3)}
+    mean = {"bn.running_var": torch.tensor([0.1]), "bn.num_batches_tracked": torch.tensor(5)}
+    moved, velocity = momentum_step(weights, mean, None, 0.9)
+    assert momentum_step(moved, mean, velocity, 0.9) == (mean, {})
 
 
 def test_a_momentum_of_one_is_refused():
