@@ -167,7 +167,7 @@ def resolve(arguments: list[str]) -> None:
             assert set(values["protocol"] or ()) <= set(PROTOCOLS)
             apply_all(words)
         case "sweep" if words and not words[0].endswith(".yaml"):
-            load_sweep(words[0], *words[1:])
+            load_sweep(*(words if values["resume"] is None else ["digits", *words]))
         case "benchmark":
             assert set(values["system"] or ()) <= set(load_benchmark(values["name"]).systems)
             apply_all(words)
