@@ -74,6 +74,7 @@ def _draw_bytes(axes: Axes, results: BenchmarkResults, split: str) -> None:
                 **mark_style(index),
             )
     axes.set_xscale("symlog", linthresh=1, linscale=0.4)
+    axes.xaxis.set_major_formatter("{x:g}")  # the report writes no powers of ten
     axes.margins(0.12, 0.08)
     axes.set(xlabel="MB that all clients send and receive", ylabel=f"{results.score} (%)")
     label_points(axes, labels)

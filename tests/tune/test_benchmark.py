@@ -190,6 +190,7 @@ def test_a_finished_benchmark_runs_nothing_and_writes_the_same_files(
 
 def test_the_report_shows_it(made: tuple[BenchmarkRequest, BenchmarkResults], tmp_path: Path) -> None:
     page = write_report([made[0].directory], tmp_path / "report.html").read_text()
+    assert "mathdefault" not in page  # powers of ten as source
     assert "Benchmark: Two systems" in page
     means = [mean for row in made[1].rows if (mean := row.mean("linear")) is not None]
     assert len(means) == 8
