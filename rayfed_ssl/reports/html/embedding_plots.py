@@ -109,6 +109,12 @@ def sample_features(run: ReportedRun, federation: Federation) -> SampleFeatures 
     return SampleFeatures(saved.name, values, test.labels[rows], tuple(test.classes), seed, rows)
 
 
+def unit_rows(features: np.ndarray) -> np.ndarray:
+    """Scale rows [N, d] to length 1, so that their products are cosines."""
+    lengths: np.ndarray = np.linalg.norm(features, axis=1, keepdims=True)
+    return np.asarray(features / np.maximum(lengths, 1e-12))
+
+
 def embedding_plot(features: SampleFeatures, embedding: str) -> Plot | None:
     """Draw test features on a plane, colored by class; None below five samples."""
     if len(features.values) < 5:
@@ -150,7 +156,7 @@ def embedding_plot(features: SampleFeatures, embedding: str) -> Plot | None:
 
 def similarity_plot(features: SampleFeatures) -> Plot:
     """Draw cosines between test features, sorted by class, with means of each pair of classes as a table."""
-    unit = features.values / np.maximum(np.linalg.norm(features.values, axis=1, keepdims=True), 1e-12)
+    unit = unit_rows(features.values)
     present, labels = np.unique(features.labels), features.labels
     means = np.stack([unit[labels == label].mean(axis=0) for label in present])
     between = means @ means.T

@@ -17,7 +17,7 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.reports.embedding import image_features
 from rayfed_ssl.reports.export import last_encoder
-from rayfed_ssl.reports.html.embedding_plots import SampleFeatures
+from rayfed_ssl.reports.html.embedding_plots import SampleFeatures, unit_rows
 from rayfed_ssl.reports.html.figure import WIDTH, Plot, clean
 from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.html.tables import PageTable
@@ -62,7 +62,7 @@ def neighbors_plot(run: ReportedRun, federation: Federation, features: SampleFea
         encoder = last_encoder(run.record, features.encoder).encoder
         keys = image_features(federation, encoder, train.images[bank])
     queries = np.unique(features.labels, return_index=True)[1][:QUERIES]
-    cosines = _unit(features.values[queries]) @ _unit(keys).T
+    cosines = unit_rows(features.values[queries]) @ unit_rows(keys).T
     nearest = np.argsort(-cosines, axis=1, kind="stable")[:, :NEIGHBORS]
     rows = [
         np.concatenate([test.images[features.rows[query]][None], train.images[bank[own]]])
@@ -102,11 +102,6 @@ def _name(images: ImageSet, row: int) -> str:
 def _plain(recipe: ViewRecipe, images: Tensor) -> ViewRecipe:
     """The recipe without its normalization."""
     return replace(recipe, mean=(0.0,) * images.shape[1], std=(1.0,) * images.shape[1])
-
-
-def _unit(features: np.ndarray) -> np.ndarray:
-    lengths: np.ndarray = np.linalg.norm(features, axis=1, keepdims=True)
-    return np.asarray(features / np.maximum(lengths, 1e-12))
 
 
 def _pixels(images: Tensor) -> np.ndarray:
