@@ -147,7 +147,10 @@ def test_more_seeds_are_run_beside_those_that_are_there(tmp_path):
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert again.record.runs == whole.record.runs
     assert [len(runs) for runs in again.record.runs] == [2, 2, 0]
-    assert SweepDirectory.open(directory.path).record.runs == again.record.runs
+    assert SweepDirectory.open(directory.path).record == again.record
+    assert again.record.command == "rayfed-ssl sweep tiny.yaml seeds=2"
+    SweepDirectory.open(directory.path).add_seeds("seeds=[0, 1]")
+    assert SweepDirectory.open(directory.path).record == again.record  # it stays finished
 
 
 def test_seeds_that_would_change_what_was_run_are_refused_and_change_nothing(tmp_path):
@@ -159,3 +162,6 @@ def test_seeds_that_would_change_what_was_run_are_refused_and_change_nothing(tmp
     with pytest.raises(ConfigError, match=r"chose its trials by means over the seeds \[0, 1\]"):
         searched.add_seeds("seeds=3")
     assert {SweepDirectory.open(each.path).sweep.seeds for each in (directory, searched)} == {(0, 1)}
+    directory.record.command = "rayfed-ssl benchmark cifar10"
+    with pytest.raises(ConfigError, match="belongs to a benchmark: name more with --seeds in `rayfed-ssl benchmark cif"):
+        directory.add_seeds("seeds=3")

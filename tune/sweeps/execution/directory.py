@@ -1,6 +1,7 @@
 """The directory of a sweep. Reading it loads neither Ray, torch nor Optuna."""
 
 import json
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -139,30 +140,36 @@ class SweepDirectory:
         write_atomically(self.path / "sweep.json", (self.record.model_dump_json(indent=1) + "\n").encode())
 
     def add_seeds(self, setting: str) -> None:
-        """Have every trial run under more seeds.
+        """Have every trial run under more seeds; those that it has already change nothing.
 
         Args:
-            setting: "seeds=N", or a list that begins with the seeds so far.
+            setting: "seeds=N", or a list that begins with the seeds so far; the command that makes the sweep gets it too.
 
         Raises:
-            ConfigError: Seeds would be left out, later points were chosen from the means over the seeds so far, or
-                another process runs the sweep.
+            ConfigError: Seeds would be left out, later points were chosen from the means over the seeds so far, the sweep
+                is part of a benchmark, or another process runs it.
         """
-        before = self.sweep
-        self.record.overrides.append(setting)
-        after = self.sweep
-        if after.seeds[: len(before.seeds)] != before.seeds:
+        before, words = self.sweep, shlex.split(self.record.command)
+        if words[:2] == ["rayfed-ssl", "benchmark"]:
+            raise ConfigError(f"{self.path} belongs to a benchmark: name more with --seeds in `{self.record.command}`")
+        command = shlex.join([*(word for word in words if not word.startswith("seeds=")), setting])
+        changes = {"overrides": [*self.record.overrides, setting], "command": command, "finished": None}
+        asked = SweepDirectory(self.path, self.record.model_copy(update=changes))
+        seeds = asked.sweep.seeds
+        if seeds == before.seeds:
+            return
+        if seeds[: len(before.seeds)] != before.seeds:
             raise ConfigError(
                 f"{self.path} ran the seeds {list(before.seeds)}, and {setting} leaves some out or reorders them: give "
                 "those first, then more"
             )
-        if after.seeds != before.seeds and before.adapts:
+        if before.adapts:
             raise ConfigError(
                 f"{self.path} chose its trials by means over the seeds {list(before.seeds)}, and with {setting} it would "
                 "have chosen others: start a new sweep"
             )
-        self.record.finished = None
         with self.locked():
+            self.record = asked.record
             self.save()
 
     def forget_last_failures(self) -> dict[str, str]:
