@@ -460,9 +460,32 @@ def test_a_longer_run_is_the_one_that_would_have_been_as_long_from_the_start(tin
     longer = resume(tmp_path / "run", "rounds=3")
     assert longer.state_sha256 == whole.state_sha256
     assert longer.record.config() == whole.record.config()
-    assert resume(tmp_path / "run").state_sha256 == whole.state_sha256
-    with pytest.raises(ConfigError, match=r"this run has 3 rounds, got rounds=3: name more"):
-        resume(tmp_path / "run", "rounds=3")
+    for words in ([], ["rounds=3"]):
+        assert resume(tmp_path / "run", *words).state_sha256 == whole.state_sha256
+    with pytest.raises(ConfigError, match=r"this run has 3 rounds, got rounds=2: name more"):
+        resume(tmp_path / "run", "rounds=2")
+
+
+@pytest.mark.parametrize("words", [(), ("rounds=3",), ("rounds=4",)])
+def test_a_kill_while_a_run_is_made_longer_leaves_a_run_that_can_be_resumed(words, tiny, tmp_path, monkeypatch):
+    def killed(*_: object) -> None:  # config.yaml is written then, run.json is not
+        raise KeyboardInterrupt
+
+    run(tiny("fedavg", "rounds=2"), tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr(RunRecord, "truncate", killed)
+        with pytest.raises(KeyboardInterrupt):
+            resume(tmp_path / "run", "rounds=3")
+    assert RunRecord.open(tmp_path / "run").config().rounds == 3
+    assert resume(tmp_path / "run", *words).record.last_round == (4 if words == ("rounds=4",) else 3)
+
+
+def test_a_changed_file_is_no_longer_run(tiny, tmp_path):
+    run(tiny("fedavg", "rounds=2"), tmp_path / "run", until=1)
+    file = tmp_path / "run" / "config.yaml"
+    file.write_text(file.read_text().replace("rounds: 2", "rounds: 3").replace("seed: 0", "seed: 1"))
+    with pytest.raises(ConfigError, match="changed since this run began"):
+        resume(tmp_path / "run")
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def config_to_resume(record: RunRecord, *overrides: str) -> Config:
     if why := follows_rounds(config):
         raise ConfigError(f"{why}, so that {rounds[-1]} would have changed the rounds before: start a new run with it")
     longer = Config.load(config.dump(), *rounds)
-    if longer.rounds <= config.rounds:
+    if longer.rounds < config.rounds:
         raise ConfigError(
             f"this run has {config.rounds} rounds, got {rounds[-1]}: name more, or resume it without rounds"
         )
@@ -31,8 +31,14 @@ def config_to_resume(record: RunRecord, *overrides: str) -> Config:
 
 
 def expect(record: RunRecord, config: Config) -> None:
-    """Let `record.check` expect a longer run's settings; those of another file stay refused."""
-    if record.manifest.settings_sha256 == settings_sha256(record.config()):
+    """Let `record.check` expect a longer run's settings; those of another file stay refused.
+
+    A kill in `resume` can leave more rounds in config.yaml while run.json has the digest of fewer.
+    """
+    now = record.config()
+    fewer = range(record.last_round, now.rounds) if follows_rounds(now) is None else ()
+    digests = (settings_sha256(now.model_copy(update={"rounds": rounds})) for rounds in (now.rounds, *fewer))
+    if record.manifest.settings_sha256 in digests:
         record.manifest.settings_sha256 = settings_sha256(config)
 
 
