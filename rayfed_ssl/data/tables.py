@@ -82,7 +82,11 @@ def number_classes(raw: list[list[Any]], names: list[str] | None, file: Path) ->
             f"data.label: classes of {file} are integers or strings, got {other[0]!r:.40}: name another column"
         )
     labels = {value for values in raw for value in values} - {None}
-    if labels and isinstance(next(iter(labels)), str):
+    if len(kinds := {isinstance(label, str) for label in labels}) > 1:
+        raise ValueError(
+            f"data.label: classes of {file} and of the files beside it are strings and integers: use one of them"
+        )
+    if kinds == {True}:
         names = sorted(labels)
         code = {name: number for number, name in enumerate(names)}
         raw = [[None if value is None else code[value] for value in values] for values in raw]
