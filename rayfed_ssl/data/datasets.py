@@ -21,7 +21,7 @@ import platformdirs
 
 from rayfed_ssl import plugins
 from rayfed_ssl.data.decoding import OnBad, Source, Split, all_gray, decode
-from rayfed_ssl.data.folders import PICTURE_SUFFIXES, by_class, check_nesting
+from rayfed_ssl.data.folders import ANNOTATIONS, PICTURE_SUFFIXES, by_class, check_nesting
 from rayfed_ssl.data.hub import find_hub
 from rayfed_ssl.data.image_store import FORMAT, Dataset, alone, open_store, write_store
 from rayfed_ssl.data.partitions import random_rows, stratified_split
@@ -256,7 +256,8 @@ def _find_folder(path: Path, download: bool) -> Source:
     def split(samples: list[tuple[str, Path]]) -> Split:
         return Split.of_files([file for _, file in samples], np.array([number[name] for name, _ in samples], np.int64))
 
-    files = tuple(file for _, file in train + test)
+    annotations = [file for name in _TEST_NAMES if (file := path / name / ANNOTATIONS).is_file()]
+    files = (*(file for _, file in train + test), *annotations)
     return Source(files, lambda: (split(train), split(test) if test else None, classes), has_test=bool(test))
 
 

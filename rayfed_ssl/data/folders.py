@@ -2,20 +2,29 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 PICTURE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
+ANNOTATIONS = "val_annotations.txt"
+
 
 def by_class(root: Path) -> list[tuple[str, Path]]:
-    """List (class, file); the class is the first directory, or stands in Tiny-ImageNet's val_annotations.txt."""
+    """List (class, file); the class is the first directory, or stands in Tiny-ImageNet's val_annotations.txt.
+
+    Raises:
+        ValueError: That file does not say which class any picture has.
+    """
     if not root.is_dir():
         return []
-    annotations = root / "val_annotations.txt"
-    pictures = walk(root, PICTURE_SUFFIXES)
+    annotations, pictures = root / ANNOTATIONS, walk(root, PICTURE_SUFFIXES)
     if annotations.is_file():
-        label = dict(line.split("\t")[:2] for line in annotations.read_text().splitlines() if line.strip())
-        return [(label[file.name], file) for _, file in pictures if file.name in label]
+        with suppress(ValueError):  # a line without a tab, or no text at all
+            label = dict(line.split("\t")[:2] for line in annotations.read_text().splitlines() if line.strip())
+            if named := [(label[file.name], file) for _, file in pictures if file.name in label]:
+                return named
+        raise ValueError(f"{annotations} must name pictures of {root}, one a line, each with a tab and its class")
     return [(label, file) for label, file in pictures if label]
 
 

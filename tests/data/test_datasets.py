@@ -267,6 +267,14 @@ def test_tiny_imagenet_is_read_with_its_annotations(tmp_path, opened):
     assert_split(dataset.train, wanted, train, ("n01", "n02"))
     assert_split(dataset.test, wanted, ["val/images/val_0.JPEG", "val/images/val_1.JPEG"], ("n01", "n02"))
     assert dataset.test.labels.tolist() == [1, 0]
+    save(tmp_path / "val/val_annotations.txt", b"val_0.JPEG\tn01\nval_1.JPEG\tn01\n")
+    assert opened("folder", path=tmp_path).test.labels.tolist() == [0, 0]
+    for text in (b"val_0.JPEG n02\n", b"\xff\tn02\n", b"val_2.JPEG\tn02\n", b""):
+        save(tmp_path / "val/val_annotations.txt", text)
+        with pytest.raises(
+            ValueError, match=r"val_annotations.txt must name pictures of .*val, one a line, each with a tab"
+        ):
+            opened("folder", path=tmp_path)
 
 
 def test_a_folder_without_splits_is_split_by_the_seed(tmp_path, opened):

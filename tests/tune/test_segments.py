@@ -163,5 +163,7 @@ def test_seeds_that_would_change_what_was_run_are_refused_and_change_nothing(tmp
         searched.add_seeds("seeds=3")
     assert {SweepDirectory.open(each.path).sweep.seeds for each in (directory, searched)} == {(0, 1)}
     directory.record.command = "rayfed-ssl benchmark cifar10"
-    with pytest.raises(ConfigError, match="belongs to a benchmark: name more with --seeds in `rayfed-ssl benchmark cif"):
+    with pytest.raises(
+        ConfigError, match="belongs to a benchmark: name more with --seeds in `rayfed-ssl benchmark cif"
+    ):
         directory.add_seeds("seeds=3")
