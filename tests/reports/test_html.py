@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -11,6 +12,7 @@ from urllib.parse import unquote
 
 import numpy as np
 import pytest
+import torch
 
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.formats import percent
@@ -25,6 +27,7 @@ from rayfed_ssl.reports.html.groups import differences, labeled_groups
 from rayfed_ssl.reports.html.pictures import neighbors_plot, views_plot
 from rayfed_ssl.reports.html.sources import open_sources
 from rayfed_ssl.reports.summary import summarize
+from rayfed_ssl.seeds import Purpose, derive_seed, generator
 
 
 class Parsed(HTMLParser):
@@ -218,26 +221,34 @@ def test_views_are_those_of_training(sweep):
     figure = views_plot(federation).draw()
     canvas = figure.axes[0].images[0].get_array()
     side, gap = federation.dataset.train.images.shape[2], 1
-    sample, first, second = (canvas[row * (side + gap) :][:side, :side] for row in range(3))
-    row = int(np.flatnonzero(federation.dataset.train.labels == 0)[0])
-    assert (sample[..., 0] == federation.dataset.train.images[row, 0]).all()
-    assert not (first == sample).all()
-    assert not (first == second).all()
+    sample, *shown = (canvas[row * (side + gap) :][:side, :side, 0] for row in range(3))
+    train, task = federation.dataset.train, federation.task
+    rows = np.unique(train.labels, return_index=True)[1][:8]
+    assert (sample == train.images[rows[0], 0]).all()
+    draws = generator(derive_seed(federation.config.seed, Purpose.EVALUATION))
+    for pixels, recipe in zip(shown, (task.views.first, task.views.second), strict=True):
+        view = task.augment(torch.as_tensor(train.images[rows]), recipe, draws)[0, 0]
+        assert np.allclose(pixels, 255 * (view * np.mean(recipe.std) + np.mean(recipe.mean)), atol=1)
+    assert not (shown[0] == shown[1]).all()
 
 
 def test_neighbors_are_the_training_samples_with_the_highest_cosines(sweep):
     (run,) = open_sources([sweep / "flesd-0"]).runs
     federation = open_federation(run)
-    features = sample_features(run, federation)
+    saved = last_encoder(run.record)
+    features = sample_features(federation, saved)
     train = federation.dataset.train
-    keys = image_features(federation, last_encoder(run.record, "global").encoder, np.asarray(train.images))
-    plot = neighbors_plot(run, federation, features)
+    keys = image_features(federation, saved.encoder, np.asarray(train.images))
+    plot = neighbors_plot(federation, saved.encoder, features)
     for row, query in zip(plot.table.rows, np.unique(features.labels, return_index=True)[1], strict=False):
         value = features.values[query]
         cosines = [float(value @ key / np.linalg.norm(value) / np.linalg.norm(key)) for key in keys]
         best = sorted(range(len(cosines)), key=lambda index: -cosines[index])[:5]
         expected = [f"{train.classes[train.labels[index]]} ({cosines[index]:.2f})" for index in best]
         assert [cell.text for cell in row[1:]] == expected
+    assert "% of these neighbors have the test sample's class." in plot.note
+    federation.dataset = replace(federation.dataset, train=replace(train, labels=np.full(len(train), -1)))
+    assert "of these neighbors" not in neighbors_plot(federation, saved.encoder, features).note
 
 
 def test_the_random_start_is_a_line_in_the_curves_of_accuracy(sweep):

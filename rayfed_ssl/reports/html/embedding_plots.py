@@ -16,7 +16,7 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.reports.embedding import image_features, tsne, umap
-from rayfed_ssl.reports.export import last_encoder
+from rayfed_ssl.reports.export import SavedEncoder
 from rayfed_ssl.reports.html.figure import HEIGHT, SERIES, Plot, clean, new_axes
 from rayfed_ssl.reports.html.heatmaps import heatmap
 from rayfed_ssl.reports.html.sources import ReportedRun
@@ -92,8 +92,8 @@ def partition_plot(federation: Federation) -> Plot:
     )
 
 
-def sample_features(run: ReportedRun, federation: Federation) -> SampleFeatures | None:
-    """Compute test features of the global encoder, or of the first where there is none; None without labels."""
+def sample_features(federation: Federation, saved: SavedEncoder) -> SampleFeatures | None:
+    """Compute an encoder's features of test samples; None without labels."""
     test, seed = federation.dataset.test, derive_seed(federation.config.seed, Purpose.EVALUATION)
     labeled = np.flatnonzero(test.labels >= 0)
     if not len(labeled):
@@ -101,7 +101,6 @@ def sample_features(run: ReportedRun, federation: Federation) -> SampleFeatures 
     if len(labeled) > MAX_SAMPLES:
         labeled = labeled[random_rows(len(labeled), MAX_SAMPLES, seed)]
     rows = labeled[np.argsort(test.labels[labeled], kind="stable")]
-    saved = last_encoder(run.record)
     with compute_threads(1):
         values = image_features(federation, saved.encoder, test.images[rows])
     if not np.isfinite(values).all():

@@ -15,11 +15,10 @@ from rayfed_ssl.data.partitions import random_rows
 from rayfed_ssl.data.view_recipes import ViewRecipe
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.environment import compute_threads
+from rayfed_ssl.method import Encoder
 from rayfed_ssl.reports.embedding import image_features
-from rayfed_ssl.reports.export import last_encoder
 from rayfed_ssl.reports.html.embedding_plots import SampleFeatures, unit_rows
 from rayfed_ssl.reports.html.figure import WIDTH, Plot, clean
-from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.html.tables import PageTable
 from rayfed_ssl.seeds import Purpose, derive_seed, generator
 
@@ -42,7 +41,10 @@ def views_plot(federation: Federation) -> Plot:
     rows = _one_of_each_class(train, SAMPLES)
     images = torch.as_tensor(train.images[rows])
     draws = generator(derive_seed(federation.config.seed, Purpose.EVALUATION))
-    views = [task.augment(images, _plain(recipe, images), draws) for recipe in (task.views.first, task.views.second)]
+    with compute_threads(1):
+        views = [
+            task.augment(images, _plain(recipe, images), draws) for recipe in (task.views.first, task.views.second)
+        ]
     pictures = [images / 255, *views]
     names = [_name(train, row) for row in rows]
     return Plot(
@@ -54,37 +56,35 @@ def views_plot(federation: Federation) -> Plot:
     )
 
 
-def neighbors_plot(run: ReportedRun, federation: Federation, features: SampleFeatures) -> Plot | None:
-    """Draw test samples beside the training samples with the highest cosines; None without training samples."""
+def neighbors_plot(federation: Federation, encoder: Encoder, features: SampleFeatures) -> Plot:
+    """Draw test samples beside the training samples with the highest cosines of the encoder's features."""
     train, test = federation.dataset.train, federation.dataset.test
     bank = random_rows(len(train), BANK, features.seed)
     with compute_threads(1):
-        encoder = last_encoder(run.record, features.encoder).encoder
         keys = image_features(federation, encoder, train.images[bank])
     queries = np.unique(features.labels, return_index=True)[1][:QUERIES]
     cosines = unit_rows(features.values[queries]) @ unit_rows(keys).T
-    nearest = np.argsort(-cosines, axis=1, kind="stable")[:, :NEIGHBORS]
+    order = np.argsort(-cosines, axis=1, kind="stable")[:, :NEIGHBORS]
+    nearest, numbers = bank[order], [str(number) for number in range(1, order.shape[1] + 1)]
     rows = [
-        np.concatenate([test.images[features.rows[query]][None], train.images[bank[own]]])
+        np.concatenate([test.images[features.rows[query]][None], train.images[own]])
         for query, own in zip(queries, nearest, strict=True)
     ]
     classes = [clean(features.classes[features.labels[query]]) for query in queries]
     table = [
-        [name, *(f"{_name(train, bank[index])} ({of[index]:.2f})" for index in own)]
-        for name, own, of in zip(classes, nearest, cosines, strict=True)
+        [name, *(f"{_name(train, row)} ({cosine:.2f})" for row, cosine in zip(own, of[places], strict=True))]
+        for name, own, of, places in zip(classes, nearest, cosines, order, strict=True)
     ]
-    numbers = [str(number) for number in range(1, nearest.shape[1] + 1)]
-    hits = np.mean(
-        [train.labels[bank[own]] == features.labels[query] for query, own in zip(queries, nearest, strict=True)]
-    )
+    known = train.labels[nearest]
+    hits = np.mean(known == features.labels[queries][:, None])
     return Plot(
         "neighbors",
         "Nearest training samples of test samples",
         f"Pictures: {len(rows)} test samples, and beside each its {len(numbers)} nearest training samples.",
         lambda: _draw([torch.as_tensor(row) / 255 for row in rows], classes, ["test", *numbers]),
         PageTable.of("Classes of the neighbors, and cosines of features", ["test sample", *numbers], table),
-        f"Encoder {features.encoder}: the highest cosines of features among {len(bank):,} training samples. "
-        f"{100 * hits:.0f}% of these neighbors have the test sample's class.",
+        f"Encoder {features.encoder}: the highest cosines of features among {len(bank):,} training samples."
+        + f" {100 * hits:.0f}% of these neighbors have the test sample's class." * bool((known >= 0).any()),
     )
 
 

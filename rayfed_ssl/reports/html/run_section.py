@@ -8,6 +8,7 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.scoring import held_out_notes
 from rayfed_ssl.engine.task_builder import default_views
 from rayfed_ssl.errors import CheckpointError
+from rayfed_ssl.reports.export import last_encoder
 from rayfed_ssl.reports.html import bars, curves, pictures
 from rayfed_ssl.reports.html import embedding_plots as features
 from rayfed_ssl.reports.html import heatmaps as matrices
@@ -110,13 +111,14 @@ class RunSections:
 
     def _features(self, federation: Federation) -> tuple[list[str], list[Plot | None]]:
         try:
-            samples = features.sample_features(self._run, federation)
+            saved = last_encoder(self._run.record)
+            samples = features.sample_features(federation, saved)
         except (ValueError, CheckpointError) as error:
             return [f"Features cannot be computed: {error}."], []
         if samples is None:
             return ["The test set has no labels, so its features have no classes to show."], []
         plots = [features.embedding_plot(samples, self._embedding), features.similarity_plot(samples)]
-        plots.append(pictures.neighbors_plot(self._run, federation, samples))
+        plots.append(pictures.neighbors_plot(federation, saved.encoder, samples))
         return _held_out(self._run), plots
 
     def _diagnostics(self) -> PageSection:
