@@ -216,6 +216,28 @@ def test_the_data_are_described_with_samples_and_two_views_of_each(single, sweep
     assert (single.parent / "report-figures" / "flesd-0-neighbors.svg").is_file()
 
 
+def test_samples_are_left_out_on_request_and_those_of_an_earlier_report_removed(sweep, tmp_path):
+    runs, out, folder = [sweep / "flesd-0", sweep / "flesd-1"], tmp_path / "report.html", tmp_path / "report-figures"
+    page, shown = parsed(write_report(runs, out)), "rayfed-ssl report --no-samples leaves them out"
+    before = {file.name for file in folder.iterdir()}
+    photographs = {
+        f"flesd-{run}-{key}.{kind}" for run in "01" for key in ("views", "neighbors") for kind in ("svg", "png")
+    }
+    assert photographs <= before
+    assert page.text.count(shown) == 2
+    plain = parsed(write_report(runs, out, samples=False))
+    assert {file.name for file in folder.iterdir()} == before - photographs
+    assert len(page.all("image")) - len(plain.all("image")) == 4
+    assert shown not in plain.text
+    assert "rayfed-ssl report flesd-0 flesd-1 --no-samples" in plain.text
+
+
+def test_a_place_that_takes_no_files_is_refused_before_anything_is_drawn(sweep, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"file/report-figures cannot be made \(Not a directory\): name another file"):
+        write_report([sweep / "flesd-0"], tmp_path / "file" / "report.html")
+
+
 def test_views_are_those_of_training(sweep):
     federation = open_federation(open_sources([sweep / "flesd-0"]).runs[0])
     figure = views_plot(federation).draw()

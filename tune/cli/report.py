@@ -14,6 +14,9 @@ def report(
     embedding: Annotated[
         str, typer.Option(help="2-D embedding of test features: tsne, or umap where umap-learn is installed.")
     ] = "tsne",
+    samples: Annotated[
+        bool, typer.Option("--samples/--no-samples", help="Show some images of the data, in the page and beside it.")
+    ] = True,
 ) -> None:
     """Write one HTML file on runs, with all figures as PNG and SVG files beside it."""
     from rayfed_ssl.reports.html import write_report
@@ -21,4 +24,5 @@ def report(
     def warn(line: str) -> None:
         typer.echo(f"left out: {line}", err=True)
 
-    typer.echo(f"report: {write_report(directories, out, embedding=embedding, on_left_out=warn)}")
+    written = write_report(directories, out, embedding=embedding, samples=samples, on_left_out=warn)
+    typer.echo(f"report: {written}")

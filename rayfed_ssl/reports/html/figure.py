@@ -123,6 +123,7 @@ class FigureWriter:
     """Draws figures and writes their PNG and SVG files into a folder."""
 
     def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self._names: set[str] = set()
 
@@ -134,7 +135,6 @@ class FigureWriter:
             figure = plot.draw()
             svg = re.sub(r"[ \t]+\n", "\n", _saved(figure, "svg", {"Date": None, "Creator": None}).decode())
             png = _saved(figure, "png", {"Software": None})
-        self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / f"{name}.svg").write_text(svg, encoding="utf-8")
         (self.folder / f"{name}.png").write_bytes(png)
         wide = figure.get_figwidth() > 5.2
@@ -143,7 +143,6 @@ class FigureWriter:
 
     def embed(self, path: Path, title: str, alt: str, origin: str) -> RenderedFigure:
         """Embed an existing SVG file as an image, and copy it with the PNG beside it, if there is one."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         files = []
         for file in filter(Path.is_file, (path, path.with_suffix(".png"))):
             name = self._name(file.stem + file.suffix) + file.suffix
@@ -152,6 +151,12 @@ class FigureWriter:
         encoded = base64.b64encode(path.read_bytes()).decode()
         picture = f'<img class="paper" alt="{html.escape(alt)}" src="data:image/svg+xml;base64,{encoded}">'
         return RenderedFigure(title, Markup(picture), "", origin, None, True, tuple(files))
+
+    def discard(self, part: str, *keys: str) -> None:
+        """Remove the files of figures that an earlier report has drawn."""
+        for name in (self._name(f"{part}-{key}") for key in keys):
+            for kind in ("svg", "png"):
+                (self.folder / f"{name}.{kind}").unlink(missing_ok=True)
 
     def _name(self, wanted: str) -> str:
         slug = re.sub(r"[^A-Za-z0-9]+", "-", wanted).strip("-").lower()[:80] or "figure"

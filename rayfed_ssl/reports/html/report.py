@@ -16,7 +16,7 @@ from rayfed_ssl.reports.html.figure import FigureWriter
 from rayfed_ssl.reports.html.groups import labeled_groups
 from rayfed_ssl.reports.html.page import Page, PageSection
 from rayfed_ssl.reports.html.reproduction_section import reproduction_section
-from rayfed_ssl.reports.html.run_section import RunSections
+from rayfed_ssl.reports.html.run_section import Choices, RunSections
 from rayfed_ssl.reports.html.sources import Sources, open_sources
 from rayfed_ssl.reports.html.sweep_section import sweep_section
 from rayfed_ssl.storage.filesystem import write_atomically
@@ -30,15 +30,17 @@ def write_report(
     out: Path | str = "report.html",
     *,
     embedding: str = "tsne",
+    samples: bool = True,
     on_left_out: Callable[[str], None] | None = None,
 ) -> Path:
     """Write the report on runs, directories of runs, sweeps and reproductions; the same runs give the same bytes.
 
     Figures go to `<stem>-figures/` beside the HTML file. Test features are embedded by "tsne", or by "umap" where umap-learn
-    is installed. `on_left_out` takes a line for each run in a directory that could not be read.
+    is installed. With `samples` some images of the data are shown; without, those that an earlier report of the same runs
+    has put into the folder are removed. `on_left_out` takes a line for each run in a directory that could not be read.
 
     Raises:
-        ConfigError: There is nothing to report on, a run that was named is damaged, or the file's name is none.
+        ConfigError: There is nothing to report on, a run that was named is damaged, or there can be no such file.
     """
     check_embedding(embedding)
     out = Path(out)
@@ -48,15 +50,17 @@ def write_report(
     for line in sources.left_out:
         if on_left_out is not None:
             on_left_out(line)
-    writer = FigureWriter(out.parent / f"{out.stem}-figures")
-    page = _page(sources, writer, embedding)
-    out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        writer = FigureWriter(out.parent / f"{out.stem}-figures")
+    except OSError as error:
+        raise ConfigError(f"{error.filename} cannot be made ({error.strerror}): name another file with --out") from None
+    page = _page(sources, writer, Choices(embedding, samples))
     write_atomically(out, render(page).encode())
     return out
 
 
-def _page(sources: Sources, writer: FigureWriter, embedding: str) -> Page:
-    command, runs = _command(sources, embedding), sources.runs
+def _page(sources: Sources, writer: FigureWriter, choices: Choices) -> Page:
+    command, runs = _command(sources, choices), sources.runs
     tables = tuple(
         reproduction_section(reproduction, writer, command, f"reproduction-{index}")
         for index, reproduction in enumerate(sources.reproductions, 1)
@@ -67,30 +71,30 @@ def _page(sources: Sources, writer: FigureWriter, embedding: str) -> Page:
     )
     notices = tuple(f"Left out: {line}" for line in sources.left_out)
     if len(runs) == 1 and not tables:
-        sections = RunSections(runs[0], writer, command, embedding).all()
+        sections = RunSections(runs[0], writer, command, choices).all()
         return Page(runs[0].name, "A run of rayfed-ssl.", command, notices, sections)
     title = ", ".join(sources.names) if len(sources.names) <= 3 else f"{len(runs)} runs"
     if not runs:
         kind = "reproduction" if sources.reproductions else "sweep" if sources.sweeps else "benchmark"
         return Page(title, f"A {kind} by rayfed-ssl, without its runs.", command, notices, tables)
     compared = comparison_sections(labeled_groups(runs), writer, command)
-    sections = tables + compared + _run_sections(sources, writer, command, embedding)
+    sections = tables + compared + _run_sections(sources, writer, command, choices)
     return Page(title, f"{len(runs)} runs of rayfed-ssl.", command, notices, sections)
 
 
-def _command(sources: Sources, embedding: str) -> str:
+def _command(sources: Sources, choices: Choices) -> str:
     names = [shlex.quote(name) for name in sources.names]
     names = names if len(names) <= 4 else [*names[:3], "…"]
-    return f"rayfed-ssl report {' '.join(names)}" + (f" --embedding {embedding}" if embedding != "tsne" else "")
+    return f"rayfed-ssl report {' '.join(names)}{choices.options}"
 
 
-def _run_sections(sources: Sources, writer: FigureWriter, command: str, embedding: str) -> tuple[PageSection, ...]:
+def _run_sections(sources: Sources, writer: FigureWriter, command: str, choices: Choices) -> tuple[PageSection, ...]:
     if len(sources.runs) > MAX_RUNS_IN_FULL:
         text = f"More than {MAX_RUNS_IN_FULL} runs: name one alone to see its own figures, as in rayfed-ssl report RUN."
         return (PageSection("one-run", "Figures of one run", text=(text,)),)
     sections = []
     for index, run in enumerate(sources.runs, 1):
-        parts = RunSections(run, writer, command, embedding, f"run-{index}-").all()
+        parts = RunSections(run, writer, command, choices, f"run-{index}-").all()
         sections.append(PageSection(f"run-{index}", f"Run {run.name}", parts=parts))
     return tuple(sections)
 

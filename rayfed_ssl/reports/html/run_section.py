@@ -1,7 +1,7 @@
 """The part of the report that is about one run."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from rayfed_ssl import formats
 from rayfed_ssl.engine.federation import Federation
@@ -26,12 +26,30 @@ from rayfed_ssl.reports.html.tables import (
 )
 from rayfed_ssl.reports.summary import partition_text
 
+SAMPLES_SHOWN = (
+    "This page and the files of its figures show samples of the data, here and below the test features: "
+    "rayfed-ssl report --no-samples leaves them out."
+)
+
+
+class Choices(NamedTuple):
+    """What the figures of a run's data are: how test features are embedded, and whether samples themselves are shown."""
+
+    embedding: str = "tsne"
+    samples: bool = True
+
+    @property
+    def options(self) -> str:
+        """The command's options that make this choice."""
+        embedding = f" --embedding {self.embedding}" if self.embedding != "tsne" else ""
+        return embedding + " --no-samples" * (not self.samples)
+
 
 class RunSections:
     """Makes the sections of one run; their addresses begin with the key, which is empty in a report of one run."""
 
-    def __init__(self, run: ReportedRun, writer: FigureWriter, command: str, embedding: str, key: str = "") -> None:
-        self._run, self._writer, self._embedding, self._key = run, writer, embedding, key
+    def __init__(self, run: ReportedRun, writer: FigureWriter, command: str, choices: Choices, key: str = "") -> None:
+        self._run, self._writer, self._choices, self._key = run, writer, choices, key
         summary = run.summary
         digest = f", state {summary.state_sha256[:12]}" if summary.state_sha256 else ""
         self._origin = f"{command} · run {run.name} (seed {summary.config.seed}, round {summary.rounds}{digest})"
@@ -91,6 +109,8 @@ class RunSections:
     def _data_sections(self) -> tuple[PageSection, PageSection, PageSection]:
         """Make data, partition and test features; where the data cannot be read, they say why they have no pictures."""
         facts = [_dataset(self._run)]
+        if not self._choices.samples:
+            self._writer.discard(self._run.name, "views", "neighbors")
         try:
             federation = features.open_federation(self._run)
         except (ValueError, OSError) as error:
@@ -103,8 +123,10 @@ class RunSections:
                 self._section("partition", "Partition", text),
                 self._section("features", "Test features", [reason]),
             )
+        views = [pictures.views_plot(federation)] if self._choices.samples else []
+        text = [SAMPLES_SHOWN] if self._choices.samples else []
         return (
-            self._section("data", "Data", plots=[pictures.views_plot(federation)], tables=facts),
+            self._section("data", "Data", text, views, facts),
             self._section("partition", "Partition", plots=[features.partition_plot(federation)]),
             self._section("features", "Test features", *self._features(federation)),
         )
@@ -117,8 +139,9 @@ class RunSections:
             return [f"Features cannot be computed: {error}."], []
         if samples is None:
             return ["The test set has no labels, so its features have no classes to show."], []
-        plots = [features.embedding_plot(samples, self._embedding), features.similarity_plot(samples)]
-        plots.append(pictures.neighbors_plot(federation, saved.encoder, samples))
+        plots = [features.embedding_plot(samples, self._choices.embedding), features.similarity_plot(samples)]
+        if self._choices.samples:
+            plots.append(pictures.neighbors_plot(federation, saved.encoder, samples))
         return _held_out(self._run), plots
 
     def _diagnostics(self) -> PageSection:
