@@ -15,6 +15,7 @@ from pydantic import ConfigDict, Field, create_model
 from pydantic_core import CoreSchema, core_schema
 
 from rayfed_ssl import plugins
+from rayfed_ssl.config.recipes import suggestion
 from rayfed_ssl.config.strict import StrictModel
 from rayfed_ssl.data.partitions import GIVEN, PARTITIONS
 from rayfed_ssl.errors import ConfigError, nearest
@@ -94,6 +95,8 @@ class Choice:
 
     def target(self, name: str) -> Any:
         """Find the class or function behind a name, and refuse one of another kind."""
+        if ":" not in name and name not in self.names():
+            raise ConfigError(f"unknown {self.kind} {name!r}{suggestion(name, self.names())}")
         target = plugins.find(self.kind, name, self.built_in())
         if self.parent is not None:
             if not (inspect.isclass(target) and issubclass(target, self.parent)):

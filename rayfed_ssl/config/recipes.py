@@ -1,7 +1,7 @@
 """Recipes: YAML files with the keys of a configuration, and the overrides that change them."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,8 @@ from typing import Any
 import yaml
 
 from rayfed_ssl.errors import ConfigError, nearest
+from rayfed_ssl.methods import METHODS
+from rayfed_ssl.objectives import OBJECTIVES
 
 
 def shipped_names(package: str) -> list[str]:
@@ -74,11 +76,21 @@ def read_recipe(source: str | Path) -> dict[str, Any]:
     return _nested(_read_yaml(source), str(source))
 
 
+def suggestion(name: str, choices: Iterable[str]) -> str:
+    """Say what to write in place of an unknown name: where the name belongs, or else the nearest of the choices."""
+    for key, registry in (("method", METHODS), ("objective", OBJECTIVES)):
+        if name in registry:
+            return f": it is set as {key}={name}"
+    if name in recipe_names():
+        return ": it is a recipe, which comes before all settings"
+    return nearest(name, choices)
+
+
 def _read_yaml(source: str | Path) -> dict[str, Any]:
     path = Path(source)
     if path.suffix not in (".yaml", ".yml"):
         if str(source) not in recipe_names():
-            raise ConfigError(f"there is no recipe {str(source)!r}{nearest(str(source), recipe_names())}")
+            raise ConfigError(f"there is no recipe {str(source)!r}{suggestion(str(source), recipe_names())}")
         text = shipped_text("rayfed_ssl.recipes", str(source))
     elif path.is_file():
         try:
@@ -135,7 +147,7 @@ def apply_override(tree: dict[str, Any], override: str) -> None:
     """Apply "a.b=value" in place; a bare value for a section ("method=fedavg") replaces the section."""
     key, equals, text = override.partition("=")
     if not equals or not key:
-        raise ConfigError(f"an override looks like key=value, got {override!r}")
+        raise ConfigError(f"a setting looks like key=value, got {override!r}; one recipe may come before all settings")
     try:
         value = plain_data(text)
     except yaml.constructor.ConstructorError as error:

@@ -25,6 +25,10 @@ MISTAKES = {
     "method=fedavg public=null method.parts.targte=local": "'method.parts.targte': did you mean 'method.parts.target'?",
     "method={name:fedfoa,base:fedem} public=null": "method.base: unknown method 'fedem': did you mean 'fedema'?",
     "objective=simclar": "objective: unknown objective 'simclar': did you mean 'simclr'?",
+    "method=FedAVG": "method: unknown method 'FedAVG': did you mean 'fedavg'?",
+    "method=simclr": "method: unknown method 'simclr': it is set as objective=simclr",
+    "objective=flesd": "objective: unknown objective 'flesd': it is set as method=flesd",
+    "method=fedsimclr": "method: unknown method 'fedsimclr': it is a recipe, which comes before all settings",
     "method.temprature=1": "method: flesd has no field 'temprature': did you mean 'temperature'?",
     # fields that would be ignored
     "method.mu=1": "method: flesd has no field 'mu'; it belongs to fedprox",
@@ -42,10 +46,12 @@ MISTAKES = {
     "method.momentum=1.5": "method.momentum must lie between 0 and 1, got 1.5",
     "method.keep=2 method.upload=similarities": "method.keep is a fraction of at most 1, got 2",
     "evaluation.linear.lr=-1": "evaluation.linear.lr: input should be greater than 0, got -1",
-    "rounds": "an override looks like key=value, got 'rounds'",
-    "=3": "an override looks like key=value, got '=3'",
+    "rounds": "a setting looks like key=value, got 'rounds'; one recipe may come before all settings",
+    "=3": "a setting looks like key=value, got '=3'",
     "seed.x=3": "seed.x cannot be set: seed holds 0, which has no fields",
-    "clients=5": "clients: input should be an object, got 5",
+    "clients=5": r"^clients is a section of keys, got 5: set one of clients\.number, clients\.fraction, ",
+    "evaluation.linear=5": r"^evaluation\.linear is a section of keys, got 5: set one of evaluation\.linear\.optimizer, ",
+    "clients.models=cnn,vgg9": r"clients\.models: input should be a list such as \[a, b\], got 'cnn,vgg9'",
     # sums and combinations
     "rounds=3": "training.total_epochs=40 does not split into rounds=3 equal rounds",
     **dict.fromkeys(
@@ -94,10 +100,11 @@ def test_several_mistakes_have_a_line_each():
     ("source", "message"),
     [
         ("digit", "there is no recipe 'digit': did you mean 'digits'?"),
+        ("fedavg", "there is no recipe 'fedavg': it is set as method=fedavg"),
         ("nowhere/run.yaml", "there is no recipe file nowhere/run.yaml: give a path that exists"),
         ({}, "method is missing: set method=..."),
     ],
-    ids=["name", "file", "empty"],
+    ids=["name", "method", "file", "empty"],
 )
 def test_a_recipe_that_is_not_there(source: object, message: str):
     with pytest.raises(ConfigError, match=message):

@@ -204,7 +204,7 @@ def test_what_does_not_fit_together_is_refused(change, says):
     [
         ("rounds=3", "is what mine varies"),
         ("rounds", "looks like key=value"),
-        ("seeds=x", "seeds: input should be a valid tuple"),
+        ("seeds=x", "seeds: input should be a list"),
         ("trials=[", "trials cannot be read"),
         ("seed=7", "set seeds"),
     ],
