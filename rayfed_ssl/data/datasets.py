@@ -172,6 +172,8 @@ def _find(name: str, path: Path | None, download: bool, columns: Columns = NO_CO
     info = dataset_info(name)
     if info.needs_path and path is None:
         raise ValueError(f"dataset {name} has no default place: set data.path to its directory")
+    if name == "digits" and path is not None:
+        raise ValueError(f"dataset digits has no files, got data.path={path}: set data.name=folder or another dataset")
     if path is not None and not path.exists() and not (download or info.is_remote):
         raise ValueError(f"data.path {path} does not exist: set it to the directory of {name}")
     if columns != NO_COLUMNS and not info.has_columns:

@@ -291,6 +291,11 @@ def test_a_folder_without_splits_is_split_by_the_seed(tmp_path, opened):
         ("mnist", {}, "unknown dataset 'mnist': did you mean 'fashion-mnist'"),
         ("folder", {}, "dataset folder has no default place: set data.path"),
         ("folder", {"path": Path("/nowhere")}, "data.path /nowhere does not exist"),
+        (
+            "digits",
+            {"path": Path("/")},
+            "digits has no files, got data.path=/: set data.name=folder or another dataset",
+        ),
         ("digits", {"test_fraction": 1.5}, "cannot hold out a fraction 1.5 of 1797 samples"),
         ("digits", {"validation": 0.9, "train_limit": 2}, "cannot hold out a fraction 0.9 of 2 samples"),
     ],
