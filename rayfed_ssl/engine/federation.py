@@ -262,7 +262,9 @@ class Federation:
         return Evaluation(round, name, metrics, time.perf_counter() - start)
 
     def _data_notes(self) -> tuple[str, ...]:
-        notes = [f"{len(self.dataset.skipped)} unreadable images were left out"] if self.dataset.skipped else []
+        bad = self.dataset.skipped
+        named = "; ".join(bad[:3] + ("...",) * (len(bad) > 3))
+        notes = [f"unreadable pictures left out: {len(bad)} ({named})"] if bad else []
         if len(np.unique(labeled(self.config, self.dataset).labels)) < 2:
             notes.append("the training set has fewer than two labeled classes, so no accuracy can be measured on it")
         return (*notes, *held_out_notes(self.config, len(self.dataset.test)))

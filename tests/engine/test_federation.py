@@ -1,7 +1,9 @@
 """The federation: who takes part, what is refused, what the user is told, what cannot be reached."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from rayfed_ssl.method import Encoder, Server
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.reports.embedding import image_features
 from rayfed_ssl.trees import digest, to_numpy
+from tests.data.pictures import save, write_folder
 
 Tiny = Callable[..., Config]
 Open = Callable[..., Federation]
@@ -122,6 +125,17 @@ def test_a_public_set_of_less_than_two_batches_is_refused(tiny: Tiny):
     ):
         Federation.open(tiny("flesd", "method.distil_batch=23"))
     Federation.open(tiny("flesd", "method.distil_batch=22"))
+
+
+def test_pictures_that_are_left_out_are_named_in_a_note(tiny: Tiny, tmp_path: Path):
+    write_folder(tmp_path, [f"{name}/{i}.png" for name in "ab" for i in range(20)], (8, 8))
+    for i in range(4):
+        save(tmp_path / "a" / f"torn{i}.png", b"torn")
+    data = f"data={{name: folder, path: {tmp_path}, size: 8, on_bad: skip, test_fraction: 0.5}}"
+    (note,) = Federation.open(tiny("fedavg", data, "partition=iid")).notes
+    assert note.startswith("unreadable pictures left out: 4 (")
+    assert note.endswith("; ...)")
+    assert len(set(re.findall(r"torn\d\.png", note))) == 3
 
 
 def test_shards_of_less_than_two_samples_are_refused(tiny: Tiny):
