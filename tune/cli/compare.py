@@ -31,7 +31,7 @@ def compare(
     from rayfed_ssl.reports.summary import data_differences, summarize
     from tune.cli.run_summary import remarks
 
-    summaries = [summarize(RunRecord.open(directory)) for directory in directories]
+    summaries = [summarize(RunRecord.open(directory)) for directory in _runs(directories)]
     groups = seeds.by_seed(summaries) if by_seed else []
     if as_json:
         print_json([_group_tree(group) for group in groups] if by_seed else [_tree(summary) for summary in summaries])
@@ -46,6 +46,17 @@ def compare(
             typer.echo(f"note: {note}")
     if figure is not None:
         typer.echo(f"figure: {draw_comparison(summaries, figure)}", err=as_json)
+
+
+def _runs(directories: "Sequence[Path]") -> "Sequence[Path]":
+    """Leave out the sweeps and the like that `runs/*` names beside runs; alone they stay, and are an error."""
+    kinds = ("sweep", "benchmark", "reproduction")
+    others = {each: kind for each in directories for kind in kinds if (each / f"{kind}.json").is_file()}
+    if len(others) == len(directories):
+        return directories
+    for each, kind in others.items():
+        typer.echo(f"note: {each} is left out: it is a {kind}, which `rayfed-ssl report` shows", err=True)
+    return [each for each in directories if each not in others]
 
 
 def _print_runs(summaries: "Sequence[Summary]") -> None:
