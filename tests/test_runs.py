@@ -304,7 +304,7 @@ def test_a_directory_that_is_not_empty_is_refused(tiny: Tiny, tmp_path: Path):
 
 
 def test_a_directory_without_a_run_cannot_be_resumed(tmp_path: Path):
-    with pytest.raises(ConfigError, match=r"holds no run: there is no run\.json in it"):
+    with pytest.raises(ConfigError, match=r"holds no run: name a directory with a run\.json"):
         resume(tmp_path)
 
 

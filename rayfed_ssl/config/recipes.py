@@ -24,17 +24,17 @@ def shipped_text(package: str, name: str) -> str:
     return resources.files(package).joinpath(f"{name}.yaml").read_text()
 
 
-def read_shipped(kind: str, package: str, name: str, hint: str = "") -> Any:
+def read_shipped(kind: str, package: str, name: str) -> Any:
     """Read a file of a kind as plain data, one that lies in a package by name or another by its path.
 
     Raises:
-        ConfigError: There is none; the message ends with the hint.
+        ConfigError: There is none.
     """
     if Path(name).suffix in (".yaml", ".yml"):
         return _read_yaml(name)
     names = shipped_names(package)
     if name not in names:
-        raise ConfigError(f"there is no {kind} {name!r}{nearest(name, names)}{hint}")
+        raise ConfigError(f"there is no {kind} {name!r}{nearest(name, names)}")
     return plain_data(shipped_text(package, name))
 
 

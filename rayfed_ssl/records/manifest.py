@@ -155,7 +155,7 @@ class RunManifest(_Model):
         try:
             return cls.model_validate_json(file.read_bytes())
         except (FileNotFoundError, NotADirectoryError):
-            raise ConfigError(f"{file.parent} holds no run: there is no run.json in it") from None
+            raise ConfigError(f"{file.parent} holds no run: name a directory with a run.json in it") from None
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))

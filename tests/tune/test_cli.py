@@ -144,6 +144,17 @@ def test_compare_has_a_row_a_run(cli: Cli, finished: Finished):
     assert rows[1]["linear_minimum"] <= rows[1]["linear"]
 
 
+def test_compare_leaves_out_a_sweep_beside_runs(cli: Cli, finished: Finished, tmp_path: Path):
+    run, sweep = finished["flesd"][0], tmp_path / "sweep-digits"
+    sweep.mkdir()
+    (sweep / "sweep.json").write_text("{}")
+    result = cli("compare", run, sweep)
+    assert (result.exit_code, result.stdout) == (0, cli("compare", run).stdout)
+    assert result.stderr == f"note: {sweep} is left out: it is a sweep, which `rayfed-ssl report` shows\n"
+    alone = cli("compare", sweep)
+    assert (alone.exit_code, alone.stderr.startswith(f"error: {sweep} holds no run: ")) == (2, True)
+
+
 def test_partition_prints_and_draws_samples_by_client_and_class(cli: Cli, recipes: Recipes, tmp_path: Path):
     result = cli("partition", recipes["flesd"], "--out", tmp_path / "new" / "shards.svg")
     assert result.exit_code == 0
@@ -217,6 +228,11 @@ def test_the_list_of_protocols_names_their_sources(cli: Cli):
 
 
 ERRORS = {
+    "method as recipe": (["run", "fedavg"], "there is no recipe 'fedavg': it is set as method=fedavg"),
+    "files of digits": (
+        ["run", "data.path=/tmp"],
+        "dataset digits has no files, got data.path=/tmp: set data.name=folder",
+    ),
     "recipe": (["run", "digts"], "there is no recipe 'digts': did you mean 'digits'?"),
     "key": (["run", "{fedavg}", "training.epoch=1"], "unknown key 'training.epoch': did you mean 'training.epochs'?"),
     "null method": (["run", "method=null"], "method"),
@@ -268,6 +284,10 @@ ERRORS = {
         "takes a sweep's directory and no new settings but seeds=N",
     ),
     "reproduction": (["reproduce", "flesd-table"], "there is no reproduction 'flesd-table': did you mean"),
+    "no list": (
+        ["list"],
+        "name a list: methods, objectives, datasets, partitions, models, views, protocols, recipes, ",
+    ),
     "list": (["list", "method"], "there is no list of 'method': did you mean 'methods'?"),
 }
 

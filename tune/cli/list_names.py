@@ -20,11 +20,13 @@ def list_names(
             help="methods, objectives, datasets, partitions, models, views, protocols, recipes, reproductions, sweeps or "
             "benchmarks"
         ),
-    ],
+    ] = "",
 ) -> None:
     """List what can be named in a configuration."""
     from rayfed_ssl.errors import ConfigError, nearest
 
+    if not kind:
+        raise ConfigError(f"name a list: {', '.join(LISTS)}")
     if kind not in LISTS:
         raise ConfigError(f"there is no list of {kind!r}{nearest(kind, LISTS)}")
     print_table(("name", "what it is"), LISTS[kind]().items(), text=2)

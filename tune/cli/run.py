@@ -53,7 +53,7 @@ def resume(
     directory: RunDirectory,
     settings: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Changes of engine.*, such as engine.actors=4, or more rounds."),
+        typer.Argument(metavar="[KEY=VALUE]...", help="Changes of engine.* and evaluation.*, or more rounds."),
     ] = None,
     round: Annotated[int | None, typer.Option(help="Resume after this round instead of the last.")] = None,
     address: Address = None,

@@ -22,7 +22,7 @@ def sweep_names() -> list[str]:
 
 def read_sweep(name: str) -> dict[str, Any]:
     """Read a sweep's file, one of the package's by name or another by its path, as plain data."""
-    tree = read_shipped("sweep", "tune.sweeps.shipped", name, ": see `rayfed-ssl list sweeps`")
+    tree = read_shipped("sweep", "tune.sweeps.shipped", name)
     assert isinstance(tree, dict)
     return tree
 
