@@ -9,7 +9,7 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.protocols import Transfer
 from rayfed_ssl.evaluation.registry import PROTOCOLS
 from tune.sweeps.definition.files import load_sweep
-from tune.sweeps.definition.trial_configs import config_of
+from tune.sweeps.definition.trial_configs import config_of, settings_of
 from tune.sweeps.execution.directory import SweepDirectory
 from tune.sweeps.search.check import check_sweep
 
@@ -53,6 +53,21 @@ def test_validation_data_are_held_out_unless_the_sweep_says_test_by_name():
 def test_trials_run_in_one_process_unless_actors_are_asked_for():
     assert config_of(load_sweep(SMALL), {"rounds": 1}, 0).engine.executor == "local"
     assert config_of(load_sweep(SMALL, "engine.executor=ray"), {"rounds": 1}, 0).engine.executor == "ray"
+
+
+def test_a_name_on_the_hub_is_no_path_unless_there_is_such_a_directory(tmp_path):
+    dataset = "evaluation.settings.transfer-fedca.dataset=hub:owner/name"
+    sweep = load_sweep(SMALL, "data={name: hub, path: owner/name}", "public=hub:owner/name:20", dataset)
+    sweep = sweep.model_copy(update={"directory": tmp_path})
+
+    def names() -> set[str]:
+        tree = settings_of(sweep, {"rounds": 1}, 0)
+        transfer = tree["evaluation"]["settings"]["transfer-fedca"]["dataset"]
+        return {tree["data"]["path"], tree["public"][len("hub:") : -len(":20")], transfer[len("hub:") :]}
+
+    assert names() == {"owner/name"}
+    (tmp_path / "owner" / "name").mkdir(parents=True)
+    assert names() == {str(tmp_path / "owner" / "name")}
 
 
 def test_relative_paths_start_where_the_sweep_was_begun(tmp_path):

@@ -14,6 +14,7 @@ from rayfed_ssl.config.choices import PARTITION
 from rayfed_ssl.config.recipes import SCALAR_MEANS, apply_override, read_recipe
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.config.sections import BITS, Engine
+from rayfed_ssl.data.datasets import DATASETS
 from rayfed_ssl.data.partitions import PARTITIONS
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.protocols import Transfer
@@ -110,24 +111,27 @@ def settings_of(sweep: Sweep, point: Point, seed: int) -> dict[str, Any]:
 def _find_from(base: Path, tree: dict[str, Any]) -> None:
     """Make paths absolute: a trial's process has another working directory, and a resuming process may have one too."""
 
-    def absolute(path: str) -> str:
-        return path if "://" in path else str((base / Path(path).expanduser()).resolve())
+    def absolute(path: str, dataset: object = None) -> str:
+        place = (base / Path(path).expanduser()).resolve()
+        info = DATASETS.get(str(dataset))
+        is_name = info is not None and info.is_remote and not place.exists()
+        return path if is_name or "://" in path else str(place)
 
     paths = ("data.path", "partition.path", "model.start", "engine.checkpoints", "engine.shared")
     for section, key in (path.split(".") for path in paths):
         entry = tree.get(section)
         if isinstance(entry, dict) and isinstance(entry.get(key), str):
-            entry[key] = absolute(entry[key])
+            entry[key] = absolute(entry[key], entry.get("name") if section == "data" else None)
     if isinstance(tree.get("public"), str):
         name, _, rest = tree["public"].partition(":")
         path, _, count = rest.rpartition(":")
-        tree["public"] = f"{name}:{absolute(path)}:{count}" if path else tree["public"]
+        tree["public"] = f"{name}:{absolute(path, name)}:{count}" if path else tree["public"]
     measured = tree.get("evaluation")
     changed = measured.get("settings") if isinstance(measured, dict) else None
     for protocol in changed.values() if isinstance(changed, dict) else ():
         if isinstance(protocol, dict) and isinstance(protocol.get("dataset"), str):
             name, colon, path = protocol["dataset"].partition(":")
-            protocol["dataset"] = f"{name}:{absolute(path)}" if path else name + colon
+            protocol["dataset"] = f"{name}:{absolute(path, name)}" if path else name + colon
 
 
 def _refuse_canceled(sweep: Sweep, tree: Mapping[str, Any], point: Point) -> None:
