@@ -89,7 +89,8 @@ def _usage_in_one_line(takes_settings: bool = False) -> Iterator[None]:
                 2,
             )
         message = " ".join(error.format_message().split()).rstrip(".")
-        fail(message[:1].lower() + message[1:] + ("" if message.endswith("?") else ": see --help"), 2)
+        program = getattr(getattr(error, "ctx", None), "command_path", "rayfed-ssl")
+        fail(message[:1].lower() + message[1:] + ("" if message.endswith("?") else f": see {program} --help"), 2)
 
 
 def _keys_named(name: str) -> list[str]:
