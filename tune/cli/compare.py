@@ -33,6 +33,7 @@ def compare(
 
     summaries = [summarize(RunRecord.open(directory)) for directory in _runs(directories)]
     groups = seeds.by_seed(summaries) if by_seed else []
+    drawn = None if figure is None else draw_comparison(summaries, figure)
     if as_json:
         print_json([_group_tree(group) for group in groups] if by_seed else [_tree(summary) for summary in summaries])
     else:
@@ -44,8 +45,8 @@ def compare(
             typer.echo(line)
         if note := data_differences(summaries):
             typer.echo(f"note: {note}")
-    if figure is not None:
-        typer.echo(f"figure: {draw_comparison(summaries, figure)}", err=as_json)
+    if drawn is not None:
+        typer.echo(f"figure: {drawn}", err=as_json)
 
 
 def _runs(directories: "Sequence[Path]") -> "Sequence[Path]":
