@@ -25,11 +25,12 @@ def print_run(summary: Summary, figures: Sequence[Path], verbose: bool = False) 
     """Print a run's scores, bytes and digest, and where its record and figures are; best epochs and Eq. 11 if verbose."""
     console = plain_console()
     labels = {name: f"{name} ({summary.architecture(name)})" for name in summary.scores}
-    print_scores(summary.scores, labels if summary.config.clients.models else {}, verbose)
-    print_protocols(summary.scores, verbose)
-    if line := summary.start_line():
-        console.print(line, soft_wrap=True)
-    console.print()
+    if summary.scores:
+        print_scores(summary.scores, labels if summary.config.clients.models else {}, verbose)
+        print_protocols(summary.scores, verbose)
+        if line := summary.start_line():
+            console.print(line, soft_wrap=True)
+        console.print()
     sizes = {
         kind: [summary.bytes_by_kind.get((direction, kind), 0) for direction in ("up", "down")]
         for kind in sorted({kind for _, kind in summary.bytes_by_kind})
