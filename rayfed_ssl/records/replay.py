@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from rayfed_ssl.engine.federation import ClientResult, Federation
-from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.errors import CheckpointError, ConfigError
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage import checkpoints
 
@@ -22,7 +22,10 @@ def replay(directory: Path | str, round: int, client_id: int) -> ClientResult:
     if client_id not in federation.shards:
         clients = ", ".join(map(str, federation.client_ids))
         raise ConfigError(f"there is no client {client_id} that trains: the clients are {clients}")
-    state = checkpoints.latest(record.checkpoints, round - 1)
+    try:
+        state = checkpoints.latest(record.checkpoints, round - 1)
+    except CheckpointError as error:
+        raise CheckpointError(f"round {round} begins from the states after round {round - 1}: {error}") from None
     server: Any = checkpoints.read(state.server, record.checkpoints)
     stored = state.clients.get(client_id)
     return federation.update_client(

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -17,8 +18,10 @@ from rayfed_ssl.methods import METHODS
 from rayfed_ssl.models import ENCODERS
 from rayfed_ssl.objectives import OBJECTIVES
 from rayfed_ssl.records.run_record import RunRecord
+from rayfed_ssl.reports.summary import summarize
 from tests.tune.conftest import Cli, Finished, Recipes
 from tune.cli.options import complete_protocol, complete_settings
+from tune.cli.run_summary import print_run
 
 
 def test_a_run_prints_its_scores_bytes_and_where_its_record_is(finished: Finished):
@@ -144,6 +147,14 @@ def test_compare_has_a_row_a_run(cli: Cli, finished: Finished):
     assert rows[1]["linear_minimum"] <= rows[1]["linear"]
 
 
+def test_a_run_without_scores_has_no_table_of_them(finished: Finished, capsys: pytest.CaptureFixture[str]):
+    summary = summarize(RunRecord.open(finished["flesd"][0]))
+    print_run(summary, ())
+    assert "linear probe" in capsys.readouterr().out
+    print_run(replace(summary, scores={}), ())
+    assert capsys.readouterr().out.startswith("content ")
+
+
 def test_compare_leaves_out_a_sweep_beside_runs(cli: Cli, finished: Finished, tmp_path: Path):
     run, sweep = finished["flesd"][0], tmp_path / "sweep-digits"
     sweep.mkdir()
@@ -261,6 +272,11 @@ ERRORS = {
     ),
     "key as option": (["run", "--lr", "3"], "training.optimizer.lr=..."),
     "option": (["compare", "--sed", "3"], "no such option: --sed"),
+    "no run": (["resume"], " resume --help"),
+    "comparison's picture": (
+        ["compare", "{run}", "--figure", "x.txt"],
+        "a picture's name ends in .png, .svg or .pdf, got x",
+    ),
     "command": (["rnu"], "no such command 'rnu'. Did you mean 'run'"),
     "last part": (["run", "{fedavg}", "lr=0.1"], "unknown key 'lr': did you mean 'training.optimizer.lr' or "),
     "few samples": (
