@@ -1,9 +1,10 @@
 """Every method in small, on real photographs: tables of accuracy, losses, bytes and seconds.
 
     uv run python benchmarks/methods.py --data ../shared/data/cifar10 --out runs/methods [--tables all ...] [--seeds 0 1]
+        [--set rounds=24]
 
-Each row is a recipe at one common size (`SIZE`). Runs are independent single-core processes, as many at once as `--jobs`; a
-run that is there already is not repeated.
+Each row is a recipe at one common size (`SIZE`), with `--set` changed for all. Runs are independent processes of one
+core, as many at once as `--jobs`; a run that is there already is not repeated.
 """
 
 import argparse
@@ -133,19 +134,20 @@ class Cell:
     row: str
     split: str
     seed: int
+    changes: tuple[str, ...] = ()
 
     @property
     def words(self) -> list[str]:
         """Recipe and settings."""
         rows, splits = TABLES[self.table]
         recipe, *settings = rows[self.row]
-        return [recipe, *SIZE, *splits[self.split], *settings, f"seed={self.seed}"]
+        return [recipe, *SIZE, *splits[self.split], *settings, *self.changes, f"seed={self.seed}"]
 
     def directory(self, out: Path) -> Path:
         """Name the run for what decides it, so that two tables share it and no pooled run is made twice."""
         split = "" if "partition={name: pooled}" in self.words else self.split
-        name = "_".join([*TABLES[self.table][0][self.row], split, str(self.seed)]).lower()
-        return out / "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)[:120]
+        name = "_".join([*TABLES[self.table][0][self.row], split, *self.changes, str(self.seed)]).lower()
+        return out / "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)[:240]
 
 
 def start(data: Path, out: Path, cell: Cell) -> None:
@@ -170,11 +172,12 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", help="only these rows")
     parser.add_argument("--splits", nargs="+", help="only these splits")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--set", nargs="+", default=[], help="settings of all rows, over their own")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     cells = [
-        Cell(table, row, split, seed)
+        Cell(table, row, split, seed, tuple(options.set))
         for table in options.tables
         for seed in options.seeds
         for split in TABLES[table][1]

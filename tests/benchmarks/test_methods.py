@@ -1,5 +1,8 @@
 """The table of all methods in small: what its rows are, without any run."""
 
+from dataclasses import replace
+from pathlib import Path
+
 from benchmarks.methods import TABLES, Cell
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.methods import METHODS
@@ -15,3 +18,12 @@ def test_every_method_has_a_row_of_its_own_settings() -> None:
     assert compared == {name for name, info in METHODS.items() if info.rounds is None}
     every = [config.dump() for (table, _), config in configs.items() if table == "all"]
     assert all(every.count(settings) == 1 for settings in every)
+
+
+def test_changed_settings_hold_over_a_rows_own_and_name_the_run() -> None:
+    plain = Cell("mixed", "FedMD", "ResNet-18, VGG-9, AlexNet, ResNet-34", 0)
+    longer = replace(plain, changes=("rounds=24", "training.batch=256"))
+    recipe, *settings = longer.words
+    config = Config.load(recipe, *settings)
+    assert (config.rounds, config.training.batch) == (24, 256)
+    assert longer.directory(Path()) != plain.directory(Path())
