@@ -163,6 +163,8 @@ class RunRecord(Observer):
     def config(self, *overrides: str) -> Config:
         """Read the run's configuration; overrides may change how it is computed, nothing else."""
         for override in overrides:
+            if "=" not in override:
+                raise ConfigError(f"after the run come settings, KEY=VALUE, got {override}")
             if not override.startswith(("engine.", "evaluation.")):
                 raise ConfigError(
                     f"a run keeps the settings that it began with, got {override}: only engine.* and evaluation.* may change"

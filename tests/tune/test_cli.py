@@ -255,6 +255,7 @@ ERRORS = {
     "evaluate": (["evaluate", "/nowhere"], "/nowhere holds no run"),
     "round": (["evaluate", "{run}", "--round", "7"], "does not hold round 7: it holds 1, 2"),
     "setting": (["evaluate", "{run}", "rounds=3"], "a run keeps the settings that it began with, got rounds=3"),
+    "two runs": (["evaluate", "{run}", "runs/b"], "after the run come settings, KEY=VALUE, got runs/b"),
     "directory in use": (
         ["run", "{flesd}", "--out", "{run}"],
         "is not an empty directory: name another one with --out",
@@ -281,7 +282,7 @@ ERRORS = {
     "last part": (["run", "{fedavg}", "lr=0.1"], "unknown key 'lr': did you mean 'training.optimizer.lr' or "),
     "few samples": (
         ["run", "{fedavg}", "data.train_limit=2", "partition=iid"],
-        "cannot divide 2 samples among 3 clients: each needs at least one: lower clients.number or raise data.train_limit",
+        "cannot divide 2 samples among 3 clients: each needs at least one: lower clients.number or take more samples",
     ),
     "export to nowhere": (["export", "{run}", "{binary}/e.safetensors"], "error: OUT "),
     "fault": (["run", "{fedavg}", "--inject", "kill"], "--inject: unknown fault 'kill'"),

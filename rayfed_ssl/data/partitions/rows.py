@@ -49,7 +49,7 @@ def check_clients(labels: np.ndarray, num_clients: int, each: int = 1) -> None:
     if not 1 <= num_clients <= len(labels) // each:
         raise ValueError(
             f"cannot divide {len(labels)} samples among {num_clients} clients: each needs at least "
-            f"{'one' if each == 1 else each}: lower clients.number or raise data.train_limit"
+            f"{'one' if each == 1 else each}: lower clients.number or take more samples"
         )
 
 

@@ -73,7 +73,9 @@ class SweepDirectory:
         """Read a sweep's directory."""
         file = path / "sweep.json"
         if not file.is_file():
-            raise ConfigError(f"{path} holds no sweep: there is no sweep.json in it")
+            raise ConfigError(
+                f"{path} holds no sweep, as there is no sweep.json in it: name a directory of rayfed-ssl sweep"
+            )
         try:
             content = json.loads(file.read_text())
         except (OSError, ValueError) as error:
