@@ -68,17 +68,18 @@ class Result:
         """Bytes that clients sent or received, in one direction or in both."""
         return sum(row["bytes"] for row in self.record.ledger if direction in (None, row["direction"]))
 
-    def encoder(self, name: str = "global") -> LoadedEncoder:
+    def encoder(self, name: str | None = None) -> LoadedEncoder:
         """An encoder after the last round as a torch module in evaluation mode, on the CPU in float32.
 
-        It takes normalized images: `module(module.normalize(images))` gives features [N, d] of uint8 images [N, C, S, S].
+        Without a name it is the global one, or else the first. It takes normalized images:
+        `module(module.normalize(images))` gives features [N, d] of uint8 images [N, C, S, S].
 
         Raises:
             ConfigError: There is no encoder of this name.
         """
         return as_module(export_of(self.record, name))
 
-    def encoder_weights(self, name: str = "global") -> Encoder:
+    def encoder_weights(self, name: str | None = None) -> Encoder:
         """An encoder's architecture after the last round, and its weights as plain tensors, with those of its heads."""
         return last_encoder(self.record, name).encoder
 

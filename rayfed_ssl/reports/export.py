@@ -20,9 +20,11 @@ from rayfed_ssl.training.state_parts import model_weights
 
 
 def export_encoder(
-    directory: Path | str, out: Path | str, *, encoder: str = "global", with_heads: bool = False
+    directory: Path | str, out: Path | str, *, encoder: str | None = None, with_heads: bool = False
 ) -> Export:
     """Write an encoder of a run, after its last committed round, into a file of its own, with its heads on request.
+
+    Without a name it is the global one, or else the first.
 
     Raises:
         ConfigError: There is no such run or encoder, or the file's name does not end in .safetensors.
@@ -33,7 +35,7 @@ def export_encoder(
     return export
 
 
-def export_of(record: RunRecord, encoder: str = "global", *, with_heads: bool = False) -> Export:
+def export_of(record: RunRecord, encoder: str | None = None, *, with_heads: bool = False) -> Export:
     """Describe an encoder of a run after its last committed round; errors as in `export_encoder`."""
     saved = last_encoder(record, encoder)
     weights = model_weights(saved.encoder.weights)

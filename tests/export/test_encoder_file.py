@@ -252,7 +252,8 @@ def test_what_cannot_be_exported_is_refused(finished: Result, mixed: Result, tmp
     with pytest.raises(ConfigError, match=r"has no encoder 'client-3': choose from global$"):
         export_encoder(finished.directory, out, encoder="client-3")
     with pytest.raises(ConfigError, match=r"has no encoder 'global': choose from client-0, client-1, client-2$"):
-        export_encoder(mixed.directory, out)
+        export_encoder(mixed.directory, out, encoder="global")
+    assert mixed.encoder().info.encoder == "client-0"  # without a name the first, where none is global
     with pytest.raises(ConfigError, match=r"name ends in \.safetensors, got .*e\.pt$"):
         export_encoder(finished.directory, out.with_suffix(".pt"))
     with pytest.raises(ConfigError, match="holds no run"):

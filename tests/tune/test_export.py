@@ -10,7 +10,7 @@ def test_export_prints_what_is_written(cli: Cli, finished: Finished, tmp_path: P
     out = tmp_path / "encoder.safetensors"
     result = cli("export", finished["flesd"][0], out)
     assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout == f"{out}: cnn, 1 x 8 x 8 pixels to 256 features, flesd after round 2\n"
+    assert result.stdout == f"{out}: global, cnn, 1 x 8 x 8 pixels to 256 features, flesd after round 2\n"
     assert read_export(out).heads == {}
 
 

@@ -12,7 +12,9 @@ from tune.cli.options import RunDirectory
 def export(
     directory: RunDirectory,
     out: Annotated[Path, typer.Argument(metavar="OUT.safetensors", help="File to write.")],
-    encoder: Annotated[str, typer.Option(help="The encoder's name: global, client-3 and so on.")] = "global",
+    encoder: Annotated[
+        str | None, typer.Option(help="Its name: global, client-3 and so on [default: global, or else the first].")
+    ] = None,
     with_heads: Annotated[bool, typer.Option("--with-heads", help="Write projector and other heads, too.")] = False,
 ) -> None:
     """Write an encoder into a file of its own, for plain PyTorch and scikit-learn."""
@@ -23,6 +25,6 @@ def export(
     except OSError as error:
         fail(f"OUT {out} cannot be written ({describe(error)}): name a file in another directory", 2)
     typer.echo(
-        f"{out}: {info.architecture}, {info.channels} x {info.size} x {info.size} pixels to {info.feature_dim} "
-        f"features, {info.method} after round {info.round}"
+        f"{out}: {info.encoder}, {info.architecture}, {info.channels} x {info.size} x {info.size} pixels to "
+        f"{info.feature_dim} features, {info.method} after round {info.round}"
     )
