@@ -9,8 +9,6 @@ from typing import Any
 import yaml
 
 from rayfed_ssl.errors import ConfigError, nearest
-from rayfed_ssl.methods import METHODS
-from rayfed_ssl.objectives import OBJECTIVES
 
 
 def shipped_names(package: str) -> list[str]:
@@ -78,6 +76,9 @@ def read_recipe(source: str | Path) -> dict[str, Any]:
 
 def suggestion(name: str, choices: Iterable[str]) -> str:
     """Say what to write in place of an unknown name: where the name belongs, or else the nearest of the choices."""
+    from rayfed_ssl.methods import METHODS  # loads torch, which a sweep's status does without
+    from rayfed_ssl.objectives import OBJECTIVES
+
     for key, registry in (("method", METHODS), ("objective", OBJECTIVES)):
         if name in registry:
             return f": it is set as {key}={name}"

@@ -14,7 +14,6 @@ from rayfed_ssl.config.choices import PARTITION
 from rayfed_ssl.config.recipes import SCALAR_MEANS, apply_override, read_recipe
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.config.sections import BITS, Engine
-from rayfed_ssl.data.datasets import DATASETS
 from rayfed_ssl.data.partitions import PARTITIONS
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.protocols import Transfer
@@ -110,6 +109,7 @@ def settings_of(sweep: Sweep, point: Point, seed: int) -> dict[str, Any]:
 
 def _find_from(base: Path, tree: dict[str, Any]) -> None:
     """Make paths absolute: a trial's process has another working directory, and a resuming process may have one too."""
+    from rayfed_ssl.data.datasets import DATASETS  # loads torch, which a sweep's status does without
 
     def absolute(path: str, dataset: object = None) -> str:
         place = (base / Path(path).expanduser()).resolve()
