@@ -15,15 +15,19 @@ from typing import Any
 from rayfed_ssl.errors import ConfigError, nearest
 
 
-def find(kind: str, name: str, built_in: Mapping[str, Any]) -> Any:
-    """Find what a name stands for: a key of `built_in`, an entry point of the kind, or `module:name`."""
+def find(kind: str, name: str, built_in: Mapping[str, Any], hint: Callable[[str, list[str]], str] = nearest) -> Any:
+    """Find what a name stands for: a key of `built_in`, an entry point of the kind, or `module:name`.
+
+    Raises:
+        ConfigError: There is no such name; `hint` gives the end of the message from it and all names.
+    """
     if name in built_in:
         return built_in[name]
     if name in (points := _installed(kind)).names:
         return _load(kind, points[name].value)
     if ":" in name:
         return _load(kind, name)
-    raise ConfigError(f"unknown {kind} {name!r}{nearest(name, names(kind, built_in))}")
+    raise ConfigError(f"unknown {kind} {name!r}{hint(name, names(kind, built_in))}")
 
 
 def names(kind: str, built_in: Mapping[str, Any]) -> list[str]:

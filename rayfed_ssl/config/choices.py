@@ -95,9 +95,7 @@ class Choice:
 
     def target(self, name: str) -> Any:
         """Find the class or function behind a name, and refuse one of another kind."""
-        if ":" not in name and name not in self.names():
-            raise ConfigError(f"unknown {self.kind} {name!r}{suggestion(name, self.names())}")
-        target = plugins.find(self.kind, name, self.built_in())
+        target = plugins.find(self.kind, name, self.built_in(), suggestion)
         if self.parent is not None:
             if not (inspect.isclass(target) and issubclass(target, self.parent)):
                 raise ConfigError(f"{self.kind}={name} must be a subclass of {self.parent.__name__}")

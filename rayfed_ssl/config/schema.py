@@ -62,7 +62,7 @@ class Config(Section):
         """
         tree = _plain_data(source) if isinstance(source, Mapping) else read_recipe(source)
         for override in overrides:
-            _switch(tree, override)
+            switch_kind(tree, override)
         for override in overrides:
             apply_override(tree, override)
         if data is not None:
@@ -135,7 +135,7 @@ def validate(tree: Mapping[str, Any]) -> Config:
     return config
 
 
-def _switch(tree: dict[str, Any], override: str) -> None:
+def switch_kind(tree: dict[str, Any], override: str) -> None:
     """Where an override names another kind, as partition.name=iid does, drop the recipe's fields that it lacks."""
     key, _, name = override.partition("=")
     *parents, last = key.split(".")

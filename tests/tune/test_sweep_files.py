@@ -126,6 +126,7 @@ def test_a_small_number_is_the_value_that_a_trial_runs():
     ("space", "override", "says"),
     [
         ({"partition.alpha": [100, 1]}, "partition=iid", "partition.alpha is varied and 100 here, but is not set"),
+        ({"partition.alpha": [100, 1]}, "partition.name=iid", "partition.alpha is varied and 100 here, but is not set"),
         ({"method.mu": [0.1, 1]}, "method={name: fedprox, mu: 5}", "has come to 5"),
         (
             {"training.total_epochs": [4, 8]},
@@ -138,6 +139,11 @@ def test_a_small_number_is_the_value_that_a_trial_runs():
 def test_nothing_undoes_a_points_values_unseen(space, override, says):
     with pytest.raises(ConfigError, match=says):
         check_sweep(load_sweep(SMALL | {"space": space}, override, name="mine"))
+
+
+def test_an_override_names_another_kind_as_it_does_for_a_run():
+    sweep = load_sweep({"recipe": "digits", "space": {"rounds": [1, 2]}}, "partition.name=iid")
+    assert config_of(sweep, {"rounds": 1}, 0).partition.model_dump() == {"name": "iid"}
 
 
 def test_sections_that_are_varied_may_get_more_fields():
