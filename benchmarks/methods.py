@@ -8,6 +8,7 @@ core, as many at once as `--jobs`; a run that is there already is not repeated.
 """
 
 import argparse
+import hashlib
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -35,6 +36,8 @@ SPLITS = {
     "IID": ["partition={name: iid}"],
     "2 classes": ["partition={name: classes_per_client, classes: 2}"],
 }
+LONGEST_NAME = 200
+"""Letters of a run's directory; longer names end in a digest."""
 NON_IID = {"2 classes": SPLITS["2 classes"]}
 POOLED = ["partition={name: pooled}", "rounds=1", "training.epochs=32"]
 MIXED = [
@@ -147,7 +150,9 @@ class Cell:
         """Name the run for what decides it, so that two tables share it and no pooled run is made twice."""
         split = "" if "partition={name: pooled}" in self.words else self.split
         name = "_".join([*TABLES[self.table][0][self.row], split, *self.changes, str(self.seed)]).lower()
-        return out / "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)[:240]
+        name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)
+        digest = hashlib.sha256(" ".join(self.words).encode()).hexdigest()[:10]
+        return out / (name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 11]}-{digest}")
 
 
 def start(data: Path, out: Path, cell: Cell) -> None:
