@@ -57,7 +57,9 @@ def last_encoder(record: RunRecord, name: str | None = None) -> SavedEncoder:
     """Read an encoder after the last committed round; without a name, the global one or else the first."""
 
     def chosen(names: Iterable[str]) -> str:
-        names = list(names)
+        names = sorted(names, key=lambda name: (len(name), name))
+        if not names:
+            raise ConfigError(f"{record.directory} has no encoders: `rayfed-ssl resume` writes them again")
         if name is None:
             return "global" if "global" in names else names[0]
         if name not in names:
@@ -66,7 +68,7 @@ def last_encoder(record: RunRecord, name: str | None = None) -> SavedEncoder:
 
     if record.manifest.finished is not None:
         folder = record.directory / "encoders"
-        stem = chosen(path.stem for path in sorted(folder.glob("*.safetensors")))
+        stem = chosen(path.stem for path in folder.glob("*.safetensors"))
         encoder = checkpoints.read_file(folder / f"{stem}.safetensors")
         last = record.manifest.rounds[-1]
         return SavedEncoder(stem, encoder, last.round, last.state_sha256)

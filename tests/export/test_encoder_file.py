@@ -1,6 +1,7 @@
 """Exported encoders: what is in the file, and that it gives the same bits wherever it is loaded."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -22,7 +23,8 @@ from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.export.encoder_file import Export, Info, load_encoder, read_export, write_export
 from rayfed_ssl.models import ENCODERS, build_encoder
 from rayfed_ssl.models.precision import choose_precision
-from rayfed_ssl.reports.export import export_encoder
+from rayfed_ssl.records.run_record import RunRecord
+from rayfed_ssl.reports.export import export_encoder, export_of
 from rayfed_ssl.runs import Result
 from rayfed_ssl.trees import digest
 from tests.stopping import StopAt
@@ -259,3 +261,13 @@ def test_what_cannot_be_exported_is_refused(finished: Result, mixed: Result, tmp
     with pytest.raises(ConfigError, match="holds no run"):
         export_encoder(tmp_path, out)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_name_the_encoder_of_the_lowest_client_is_taken(mixed: Result, tmp_path: Path):
+    twelve = shutil.copytree(mixed.directory, tmp_path / "twelve")
+    for old, new in (("client-0", "client-11"), ("client-1", "client-7"), ("client-2", "client-9")):
+        (twelve / "encoders" / f"{old}.safetensors").rename(twelve / "encoders" / f"{new}.safetensors")
+    assert export_of(RunRecord.open(twelve)).info.encoder == "client-7"
+    shutil.rmtree(twelve / "encoders")
+    with pytest.raises(ConfigError, match="twelve has no encoders: `rayfed-ssl resume` writes them again"):
+        export_encoder(twelve, tmp_path / "e.safetensors")
