@@ -230,6 +230,9 @@ def test_samples_are_left_out_on_request_and_those_of_an_earlier_report_removed(
     assert len(page.all("image")) - len(plain.all("image")) == 4
     assert shown not in plain.text
     assert "rayfed-ssl report flesd-0 flesd-1 --no-samples" in plain.text
+    write_report(runs[:1], out)
+    write_report(runs[1:], out, samples=False)
+    assert not {file.name for file in folder.iterdir()} & photographs
 
 
 def test_a_place_that_takes_no_files_is_refused_before_anything_is_drawn(sweep, tmp_path):

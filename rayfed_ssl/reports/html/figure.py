@@ -119,6 +119,10 @@ class RenderedFigure:
     files: tuple[str, ...]
 
 
+SAMPLES = re.compile(r"-(views|neighbors)(-\d+)?\.(svg|png)$")
+"""Names of the files that show samples."""
+
+
 class FigureWriter:
     """Draws figures and writes their PNG and SVG files into a folder."""
 
@@ -152,14 +156,14 @@ class FigureWriter:
         picture = f'<img class="paper" alt="{html.escape(alt)}" src="data:image/svg+xml;base64,{encoded}">'
         return RenderedFigure(title, Markup(picture), "", origin, None, True, tuple(files))
 
-    def discard(self, part: str, *keys: str) -> None:
-        """Remove the files of figures that an earlier report has drawn."""
-        for name in (self._name(f"{part}-{key}") for key in keys):
-            for kind in ("svg", "png"):
-                (self.folder / f"{name}.{kind}").unlink(missing_ok=True)
+    def discard_samples(self) -> None:
+        """Remove the files with samples that earlier reports have drawn, of whichever run."""
+        for file in self.folder.iterdir():
+            if SAMPLES.search(file.name):
+                file.unlink()
 
     def _name(self, wanted: str) -> str:
-        slug = re.sub(r"[^A-Za-z0-9]+", "-", wanted).strip("-").lower()[:80] or "figure"
+        slug = re.sub(r"[^A-Za-z0-9]+", "-", wanted).strip("-").lower()[-80:].lstrip("-") or "figure"
         name, number = slug, 1
         while name in self._names:
             number += 1

@@ -54,6 +54,8 @@ def write_report(
         writer = FigureWriter(out.parent / f"{out.stem}-figures")
     except OSError as error:
         raise ConfigError(f"{error.filename} cannot be made ({error.strerror}): name another file with --out") from None
+    if not samples:
+        writer.discard_samples()
     page = _page(sources, writer, Choices(embedding, samples))
     write_atomically(out, render(page).encode())
     return out

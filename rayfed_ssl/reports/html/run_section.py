@@ -109,8 +109,6 @@ class RunSections:
     def _data_sections(self) -> tuple[PageSection, PageSection, PageSection]:
         """Make data, partition and test features; where the data cannot be read, they say why they have no pictures."""
         facts = [_dataset(self._run)]
-        if not self._choices.samples:
-            self._writer.discard(self._run.name, "views", "neighbors")
         try:
             federation = features.open_federation(self._run)
         except (ValueError, OSError) as error:
