@@ -21,7 +21,9 @@ def by_class(root: Path) -> list[tuple[str, Path]]:
     annotations, pictures = root / ANNOTATIONS, walk(root, PICTURE_SUFFIXES)
     if annotations.is_file():
         with suppress(ValueError):  # a line without a tab, or no text at all
-            label = dict(line.split("\t")[:2] for line in annotations.read_text().splitlines() if line.strip())
+            label = dict(
+                line.split("\t")[:2] for line in annotations.read_text("utf-8-sig").splitlines() if line.strip()
+            )
             if named := [(label[file.name], file) for _, file in pictures if file.name in label]:
                 return named
         raise ValueError(f"{annotations} must name pictures of {root}, one a line, each with a tab and its class")

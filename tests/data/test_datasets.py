@@ -269,6 +269,13 @@ def test_tiny_imagenet_is_read_with_its_annotations(tmp_path, opened):
     assert dataset.test.labels.tolist() == [1, 0]
     save(tmp_path / "val/val_annotations.txt", b"val_0.JPEG\tn01\nval_1.JPEG\tn01\n")
     assert opened("folder", path=tmp_path).test.labels.tolist() == [0, 0]
+    flat = tmp_path / "val"
+    for content, count in (
+        (b"val_0.JPEG\tn01\nval_1.JPEG\tn01\n", 1),
+        (b"\xef\xbb\xbfval_0.JPEG\tn02\nval_1.JPEG\tn01\n", 2),
+    ):
+        save(flat / "val_annotations.txt", content)
+        assert len(opened("folder", path=flat).train.classes) == count
     for text in (b"val_0.JPEG n02\n", b"\xff\tn02\n", b"val_2.JPEG\tn02\n", b""):
         save(tmp_path / "val/val_annotations.txt", text)
         with pytest.raises(
