@@ -19,11 +19,12 @@ class CheckpointError(ValueError):
 
 def nearest(word: str, choices: Iterable[str]) -> str:
     """Suggest the nearest choice, or list them all where none is near."""
-    names = {name.lower(): name for name in sorted(choices)}
+    words = sorted(choices)
+    names = {name.lower(): name for name in words}
     close = difflib.get_close_matches(word.lower(), names, n=1, cutoff=0.5)
     if close:
         return f": did you mean {names[close[0]]!r}?"
-    return f": choose from {', '.join(names.values())}" if names else ": there is nothing to set here"
+    return f": choose from {', '.join(words)}" if words else ": there is nothing to set here"
 
 
 def check_name(key: str, name: str, registry: Mapping[str, Any]) -> None:

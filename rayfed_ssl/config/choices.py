@@ -8,7 +8,7 @@ import dataclasses
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import ConfigDict, Field, create_model
@@ -95,7 +95,7 @@ class Choice:
 
     def target(self, name: str) -> Any:
         """Find the class or function behind a name, and refuse one of another kind."""
-        target = plugins.find(self.kind, name, self.built_in(), suggestion)
+        target = plugins.find(self.kind, name, self.built_in(), partial(suggestion, kind=self.kind))
         if self.parent is not None:
             if not (inspect.isclass(target) and issubclass(target, self.parent)):
                 raise ConfigError(f"{self.kind}={name} must be a subclass of {self.parent.__name__}")

@@ -74,13 +74,13 @@ def read_recipe(source: str | Path) -> dict[str, Any]:
     return _nested(_read_yaml(source), str(source))
 
 
-def suggestion(name: str, choices: Iterable[str]) -> str:
-    """Say what to write in place of an unknown name: where the name belongs, or else the nearest of the choices."""
+def suggestion(name: str, choices: Iterable[str], kind: str = "") -> str:
+    """Say what to write in place of an unknown name of a kind: where it belongs, or else the nearest of the choices."""
     from rayfed_ssl.methods import METHODS  # loads torch, which a sweep's status does without
     from rayfed_ssl.objectives import OBJECTIVES
 
     for key, registry in (("method", METHODS), ("objective", OBJECTIVES)):
-        if name in registry:
+        if name in registry and key != kind:
             return f": it is set as {key}={name}"
     if name in recipe_names():
         return ": it is a recipe, which comes before all settings"

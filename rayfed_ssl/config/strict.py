@@ -51,7 +51,7 @@ def explain(error: ValidationError, model: type[BaseModel], *, dotted: bool = Fa
         elif mistake["type"] == "missing":
             yield f"{where} is missing: set {where}=..." if dotted else f"{where} is missing"
         elif mistake["type"] in ("model_type", "dataclass_type") and where:
-            keys = ", ".join(f"{where}.{key}" for key in _keys_at(model, mistake["loc"]))
+            keys = ", ".join(f"{where}.{key}" for key in dict.fromkeys(_keys_at(model, mistake["loc"])))
             yield f"{where} is a section of keys, got {mistake['input']!r}: set one of {keys}"
         elif mistake["type"] in ("list_type", "tuple_type"):
             yield f"{prefix}input should be a list such as [a, b], got {mistake['input']!r}"

@@ -50,6 +50,8 @@ MISTAKES = {
     "=3": "a setting looks like key=value, got '=3'",
     "seed.x=3": "seed.x cannot be set: seed holds 0, which has no fields",
     "clients=5": r"^clients is a section of keys, got 5: set one of clients\.number, clients\.fraction, ",
+    "method=fedavg public=null method.parts=3": r"got 3: set one of (method\.parts\.\w+(, |$))+$",
+    "method=fedfoa public=null method.base=flesd-cc": r"base: unknown method 'flesd-cc': (did you mean|choose from) ",
     "evaluation.linear=5": r"^evaluation\.linear is a section of keys, got 5: set one of evaluation\.linear\.optimizer, ",
     "clients.models=cnn,vgg9": r"clients\.models: input should be a list such as \[a, b\], got 'cnn,vgg9'",
     # sums and combinations
