@@ -483,7 +483,7 @@ def test_a_kill_while_a_run_is_made_longer_leaves_a_run_that_can_be_resumed(word
 def test_a_changed_file_is_no_longer_run(tiny, tmp_path):
     run(tiny("fedavg", "rounds=2"), tmp_path / "run", until=1)
     file = tmp_path / "run" / "config.yaml"
-    file.write_text(file.read_text().replace("rounds: 2", "rounds: 3").replace("seed: 0", "seed: 1"))
+    file.write_text(file.read_text().replace("rounds: 2", "rounds: 100000000").replace("seed: 0", "seed: 1"))
     with pytest.raises(ConfigError, match="changed since this run began"):
         resume(tmp_path / "run")
 
@@ -504,4 +504,4 @@ def test_a_run_whose_rounds_follow_their_number_is_not_made_longer(name, words, 
     run(tiny(name, *words), tmp_path / "run", until=1)
     with pytest.raises(ConfigError, match=message):
         resume(tmp_path / "run", "rounds=4")
-    assert resume(tmp_path / "run").record.last_round == 2
+    assert resume(tmp_path / "run", "rounds=2").record.last_round == 2

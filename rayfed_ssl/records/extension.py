@@ -9,6 +9,9 @@ from rayfed_ssl.records.manifest import settings_sha256
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage.filesystem import write_atomically
 
+MOST_TRIED = 1_000
+"""Numbers of rounds after the last one to try for a digest, a third of a second."""
+
 
 def config_to_resume(record: RunRecord, *overrides: str) -> Config:
     """Read the configuration to resume with: settings of `engine.*` and `evaluation.*`, and more `rounds`.
@@ -18,7 +21,7 @@ def config_to_resume(record: RunRecord, *overrides: str) -> Config:
     """
     rounds = [override for override in overrides if override.startswith("rounds=")]
     config = record.config(*(override for override in overrides if override not in rounds))
-    if not rounds:
+    if not rounds or rounds[-1] == f"rounds={config.rounds}":
         return config
     if why := follows_rounds(config):
         raise ConfigError(f"{why}, so that {rounds[-1]} would have changed the rounds before: start a new run with it")
@@ -36,7 +39,9 @@ def expect(record: RunRecord, config: Config) -> None:
     A kill in `resume` can leave more rounds in config.yaml while run.json has the digest of fewer.
     """
     now = record.config()
-    fewer = range(record.last_round, now.rounds) if follows_rounds(now) is None else ()
+    fewer = (
+        range(record.last_round, min(now.rounds, record.last_round + MOST_TRIED)) if follows_rounds(now) is None else ()
+    )
     digests = (settings_sha256(now.model_copy(update={"rounds": rounds})) for rounds in (now.rounds, *fewer))
     if record.manifest.settings_sha256 in digests:
         record.manifest.settings_sha256 = settings_sha256(config)

@@ -179,7 +179,8 @@ class RunRecord(Observer):
         """
         if self.manifest.settings_sha256 != settings_sha256(federation.config):
             raise ConfigError(
-                f"{self.directory / 'config.yaml'} changed since this run began: restore it, or start a new run from it"
+                f"{self.directory / 'config.yaml'} changed since this run began: restore it, resume the run if it was being "
+                "made longer, or start a new run from it"
             )
         if draws and self.manifest.start != start_entry(federation):
             raise ConfigError(
