@@ -162,8 +162,9 @@ def test_compare_leaves_out_a_sweep_beside_runs(cli: Cli, finished: Finished, tm
     result = cli("compare", run, sweep)
     assert (result.exit_code, result.stdout) == (0, cli("compare", run).stdout)
     assert result.stderr == f"note: {sweep} is left out: it is a sweep, which `rayfed-ssl report` shows\n"
-    alone = cli("compare", sweep)
-    assert (alone.exit_code, alone.stderr.startswith(f"error: {sweep} holds no run: ")) == (2, True)
+    for words in ([sweep], [sweep, sweep]):
+        alone = cli("compare", *words)
+        assert (alone.exit_code, alone.stderr.startswith(f"error: {sweep} holds no run: ")) == (2, True)
 
 
 def test_partition_prints_and_draws_samples_by_client_and_class(cli: Cli, recipes: Recipes, tmp_path: Path):

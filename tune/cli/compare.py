@@ -53,11 +53,12 @@ def _runs(directories: "Sequence[Path]") -> "Sequence[Path]":
     """Leave out the sweeps and the like that `runs/*` names beside runs; alone they stay, and are an error."""
     kinds = ("sweep", "benchmark", "reproduction")
     others = {each: kind for each in directories for kind in kinds if (each / f"{kind}.json").is_file()}
-    if len(others) == len(directories):
+    kept = [each for each in directories if each not in others]
+    if not kept:
         return directories
     for each, kind in others.items():
         typer.echo(f"note: {each} is left out: it is a {kind}, which `rayfed-ssl report` shows", err=True)
-    return [each for each in directories if each not in others]
+    return kept
 
 
 def _print_runs(summaries: "Sequence[Summary]") -> None:

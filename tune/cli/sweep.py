@@ -108,6 +108,8 @@ def _run(
     opened = SweepDirectory.open(directory)
     if not opened.sweep.goals:
         fail(f"{directory} holds a reproduction: resume it with `{opened.record.command}`", 2)
+    if len(more_seeds) > 1:
+        fail(f"seeds are named once, got {' '.join(more_seeds)}", 2)
     for setting in more_seeds:
         opened.add_seeds(setting)
     hint = f"finished rounds are kept; resume with: rayfed-ssl sweep --resume {shlex.quote(str(directory))}"
