@@ -258,9 +258,8 @@ def _find_folder(path: Path, download: bool) -> Source:
     def split(samples: list[tuple[str, Path]]) -> Split:
         return Split.of_files([file for _, file in samples], np.array([number[name] for name, _ in samples], np.int64))
 
-    annotations = [
-        file for each in {root, *(path / name for name in _TEST_NAMES)} if (file := each / ANNOTATIONS).is_file()
-    ]
+    directories = dict.fromkeys([root, *(path / name for name in _TEST_NAMES)])
+    annotations = [file for each in directories if (file := each / ANNOTATIONS).is_file()]
     files = (*(file for _, file in train + test), *annotations)
     return Source(files, lambda: (split(train), split(test) if test else None, classes), has_test=bool(test))
 
