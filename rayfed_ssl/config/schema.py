@@ -1,7 +1,7 @@
 """A run's configuration: sections of keys, a method and an objective, checked together."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +61,7 @@ class Config(Section):
         Errors have one line per mistake.
         """
         tree = _plain_data(source) if isinstance(source, Mapping) else read_recipe(source)
-        for override in overrides:
-            switch_kind(tree, override)
-        for override in overrides:
-            apply_override(tree, override)
+        apply_overrides(tree, overrides)
         if data is not None:
             tree["data"] = _stored(data, tree.get("data"))
         config = validate(tree)
@@ -135,7 +132,15 @@ def validate(tree: Mapping[str, Any]) -> Config:
     return config
 
 
-def switch_kind(tree: dict[str, Any], override: str) -> None:
+def apply_overrides(tree: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Apply a user's settings in place, in their order."""
+    for override in overrides:
+        _switch(tree, override)
+    for override in overrides:
+        apply_override(tree, override)
+
+
+def _switch(tree: dict[str, Any], override: str) -> None:
     """Where an override names another kind, as partition.name=iid does, drop the recipe's fields that it lacks."""
     key, _, name = override.partition("=")
     *parents, last = key.split(".")

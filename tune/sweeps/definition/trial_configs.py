@@ -12,7 +12,7 @@ from typing import Any
 
 from rayfed_ssl.config.choices import PARTITION
 from rayfed_ssl.config.recipes import SCALAR_MEANS, apply_override, read_recipe
-from rayfed_ssl.config.schema import Config, switch_kind
+from rayfed_ssl.config.schema import Config, apply_overrides
 from rayfed_ssl.config.sections import BITS, Engine
 from rayfed_ssl.data.partitions import PARTITIONS
 from rayfed_ssl.errors import ConfigError
@@ -97,11 +97,7 @@ def settings_of(sweep: Sweep, point: Point, seed: int) -> dict[str, Any]:
     for settings in (sweep.settings, *(variant.settings for variant in variants), sweep.space.settings(point)):
         for key, value in settings.items():
             apply_override(tree, f"{key}={json.dumps(value, default=str)}")
-    overrides = [override for override in sweep.overrides if not override.startswith(THEN)]
-    for override in overrides:
-        switch_kind(tree, override)
-    for override in overrides:
-        apply_override(tree, override)
+    apply_overrides(tree, [override for override in sweep.overrides if not override.startswith(THEN)])
     _refuse_canceled(sweep, tree, point)
     apply_override(tree, f"seed={seed}")
     _measure_what_decides(sweep, tree)
