@@ -168,6 +168,7 @@ class RunRecord(Observer):
             if not override.startswith(("engine.", "evaluation.")):
                 raise ConfigError(
                     f"a run keeps the settings that it began with, got {override}: only engine.* and evaluation.* may change"
+                    ", and rounds by `rayfed-ssl resume`"
                 )
         return Config.load(self.directory / "config.yaml", *overrides)
 

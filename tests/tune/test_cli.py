@@ -164,7 +164,7 @@ def test_compare_leaves_out_a_sweep_beside_runs(cli: Cli, finished: Finished, tm
     assert result.stderr == f"note: {sweep} is left out: it is a sweep, which `rayfed-ssl report` shows\n"
     for words in ([sweep], [sweep, sweep]):
         alone = cli("compare", *words)
-        assert (alone.exit_code, alone.stderr.startswith(f"error: {sweep} holds no run: ")) == (2, True)
+        assert (alone.exit_code, alone.stderr.startswith(f"error: {sweep} is a sweep, which ")) == (2, True)
 
 
 def test_partition_prints_and_draws_samples_by_client_and_class(cli: Cli, recipes: Recipes, tmp_path: Path):
@@ -275,6 +275,8 @@ ERRORS = {
     "key as option": (["run", "--lr", "3"], "training.optimizer.lr=..."),
     "option": (["compare", "--sed", "3"], "no such option: --sed"),
     "no run": (["resume"], " resume --help"),
+    "no figure": (["compare", "{run}", "--figure"], " compare --help"),
+    "resumed setting": (["resume", "{run}", "seed=3"], "may change, and rounds by `rayfed-ssl resume`"),
     "comparison's picture": (
         ["compare", "{run}", "--figure", "x.txt"],
         "a picture's name ends in .png, .svg or .pdf, got x",

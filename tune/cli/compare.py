@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rayfed_ssl.errors import ConfigError
 from tune.cli.options import AsJson
 from tune.terminal import print_json, print_table
 
@@ -50,12 +51,15 @@ def compare(
 
 
 def _runs(directories: "Sequence[Path]") -> "Sequence[Path]":
-    """Leave out the sweeps and the like that `runs/*` names beside runs; alone they stay, and are an error."""
+    """Leave out the sweeps and the like that `runs/*` names beside runs; without a run they are an error."""
     kinds = ("sweep", "benchmark", "reproduction")
     others = {each: kind for each in directories for kind in kinds if (each / f"{kind}.json").is_file()}
     kept = [each for each in directories if each not in others]
     if not kept:
-        return directories
+        first, kind = next(iter(others.items()))
+        raise ConfigError(
+            f"{first} is a {kind}, which `rayfed-ssl report` shows: name a directory with a run.json in it"
+        )
     for each, kind in others.items():
         typer.echo(f"note: {each} is left out: it is a {kind}, which `rayfed-ssl report` shows", err=True)
     return kept

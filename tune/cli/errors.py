@@ -56,7 +56,7 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the command line."""
         takes_settings = any("KEY=VALUE" in (parameter.metavar or "") for parameter in self.params)
-        with _usage_in_one_line(takes_settings):
+        with _usage_in_one_line(ctx.command_path, takes_settings):
             return super().parse_args(ctx, args)
 
 
@@ -65,17 +65,17 @@ class Group(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command."""
-        with _usage_in_one_line():
+        with _usage_in_one_line(ctx.command_path):
             return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse what precedes the command."""
-        with _usage_in_one_line():
+        with _usage_in_one_line(ctx.command_path):
             return super().parse_args(ctx, args)
 
 
 @contextmanager
-def _usage_in_one_line(takes_settings: bool = False) -> Iterator[None]:
+def _usage_in_one_line(program: str, takes_settings: bool = False) -> Iterator[None]:
     """Turn a mistake on the command line into one line; an option that is a setting's name into that setting."""
     try:
         yield
@@ -89,7 +89,6 @@ def _usage_in_one_line(takes_settings: bool = False) -> Iterator[None]:
                 2,
             )
         message = " ".join(error.format_message().split()).rstrip(".")
-        program = getattr(getattr(error, "ctx", None), "command_path", "rayfed-ssl")
         fail(message[:1].lower() + message[1:] + ("" if message.endswith("?") else f": see {program} --help"), 2)
 
 
