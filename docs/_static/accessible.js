@@ -2,7 +2,7 @@
 // a name, and header cells without text.
 document.addEventListener("DOMContentLoaded", () => {
   const each = (selector, change) => document.querySelectorAll(selector).forEach(change);
-  each(".highlight pre, .table-wrapper", (part) => (part.tabIndex = 0));
+  each("pre, .table-wrapper", (part) => (part.tabIndex = 0));
   each("[role=heading]:not([aria-level])", (heading) => heading.setAttribute("aria-level", "2"));
   each("aside.sidebar-drawer", (aside) => aside.setAttribute("aria-label", "Pages"));
   each("aside.toc-drawer", (aside) => aside.setAttribute("aria-label", "On this page"));
