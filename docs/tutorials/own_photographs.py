@@ -30,7 +30,7 @@ print(len(list(Path("photographs").rglob("*.png"))), "files, such as", path)
 # as there is no `test` directory. On the command line it is `rayfed-ssl run fedsimclr data.name=folder
 # data.path=photographs data.size=16`.
 
-# %%
+# %% mystnb={"image": {"alt": "Samples by client and class: each of four clients lacks some of the ten folders"}}
 config = Config.load(
     "fedsimclr",
     *("data.name=folder", "data.path=photographs", "data.size=16"),
