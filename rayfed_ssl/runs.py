@@ -22,7 +22,7 @@ from rayfed_ssl.engine.start_scores import start_scores
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.export.encoder_file import LoadedEncoder, as_module
 from rayfed_ssl.method import Encoder, Metrics
-from rayfed_ssl.records.extension import config_to_resume, expect, write_rounds
+from rayfed_ssl.records.extension import config_to_resume, write_rounds
 from rayfed_ssl.records.metric_rows import METRICS, client_of, losses_by_round
 from rayfed_ssl.records.resume_point import check_bits, state_to_resume
 from rayfed_ssl.records.run_record import RunRecord
@@ -175,7 +175,6 @@ def resume(
     with RunRecord.open(Path(directory), tables=False).locked():
         record = RunRecord.open(Path(directory), tables=False)  # again: another process may have written it until now
         federation = Federation.open(config_to_resume(record, *overrides))
-        expect(record, federation.config)
         record.check(federation, draws=True)
         check_bits(record, federation)
         federation.check_ready()

@@ -373,6 +373,12 @@ def test_a_round_that_is_no_longer_on_disk_cannot_be_replayed(whole: Result):
         replay(whole.directory, 1, 0)
 
 
+def test_a_run_json_that_cannot_be_read_is_not_called_damaged(tmp_path: Path):
+    (tmp_path / "run.json").mkdir()
+    with pytest.raises(ConfigError, match=r"run\.json cannot be read \(Is a directory\)"):
+        RunRecord.open(tmp_path)
+
+
 def test_a_run_that_another_process_is_writing_stays_unchanged(copy: Path):
     before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
     with RunRecord.open(copy).locked(), pytest.raises(ConfigError, match="another process is running"):
@@ -388,6 +394,7 @@ def test_a_run_that_another_process_is_writing_stays_unchanged(copy: Path):
         ({"data": []}, "data: .*"),
         ({"checkpoints": 5}, "checkpoints: Input should be a valid string"),
         ({"unknown": 1}, "unknown: Extra inputs are not permitted"),
+        ({"rounds": []}, "it is finished and has no rounds"),
     ],
 )
 def test_a_run_json_that_does_not_fit_its_schema_is_one_clear_line(copy: Path, change: dict[str, Any], reason: str):
@@ -480,11 +487,12 @@ def test_a_kill_while_a_run_is_made_longer_leaves_a_run_that_can_be_resumed(word
     assert resume(tmp_path / "run", *words).record.last_round == (4 if words == ("rounds=4",) else 3)
 
 
-def test_a_changed_file_is_no_longer_run(tiny, tmp_path):
-    run(tiny("fedavg", "rounds=2"), tmp_path / "run", until=1)
+@pytest.mark.parametrize(("old", "new"), [("seed: 0", "seed: 1"), ("rounds: 2", "rounds: 1")])
+def test_a_changed_file_is_no_longer_run(old, new, tiny, tmp_path):
+    run(tiny("fedavg", "rounds=2"), tmp_path / "run")
     file = tmp_path / "run" / "config.yaml"
-    file.write_text(file.read_text().replace("rounds: 2", "rounds: 100000000").replace("seed: 0", "seed: 1"))
-    with pytest.raises(ConfigError, match="changed since this run began"):
+    file.write_text(file.read_text().replace(old, new))
+    with pytest.raises(ConfigError, match="changed since this run began: restore it, or start a new run"):
         resume(tmp_path / "run")
 
 

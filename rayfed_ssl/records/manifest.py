@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 
+from rayfed_ssl.config.choices import METHOD, OBJECTIVE
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.partitions import Skew
 from rayfed_ssl.engine.federation import Federation, training_seed
@@ -150,10 +151,13 @@ class RunManifest(_Model):
         """Read run.json.
 
         Raises:
-            ConfigError: It is missing or damaged.
+            ConfigError: It is missing, damaged or cannot be read.
         """
         try:
-            return cls.model_validate_json(file.read_bytes())
+            manifest = cls.model_validate_json(file.read_bytes())
+            if manifest.rounds or manifest.finished is None:
+                return manifest
+            reason = "it is finished and has no rounds"
         except (FileNotFoundError, NotADirectoryError):
             raise ConfigError(f"{file.parent} holds no run: name a directory with a run.json in it") from None
         except ValidationError as error:
@@ -161,7 +165,7 @@ class RunManifest(_Model):
             where = ".".join(map(str, first["loc"]))
             reason = f"{where}: {first['msg']}" if where else first["msg"]
         except OSError as error:
-            reason = str(error)
+            raise ConfigError(f"{file} cannot be read ({error.strerror})") from None
         raise ConfigError(f"{file} is damaged ({reason}): restore it from a copy, or start a new run") from None
 
     def text(self) -> str:
@@ -176,9 +180,26 @@ class RunManifest(_Model):
 
 
 def settings_sha256(config: Config) -> str:
-    """Digest of the settings that a run's states depend on: all but how it is computed and scored."""
-    settings = {key: value for key, value in config.dump().items() if key not in ("engine", "evaluation")}
+    """Digest of the settings that a run's states depend on.
+
+    All but how it is computed and scored, and the number of rounds where no round depends on it.
+    """
+    others = {"engine", "evaluation"} | (set() if follows_rounds(config) else {"rounds"})
+    settings = {key: value for key, value in config.dump().items() if key not in others}
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+
+def follows_rounds(config: Config) -> str | None:
+    """Say which setting makes a round depend on the number of all rounds; None where none does."""
+    if config.training.total_epochs is not None:
+        return "training.total_epochs is divided among the rounds"
+    if (schedule := config.training.optimizer.schedule) != "constant":
+        return f"training.optimizer.schedule={schedule} follows the number of rounds"
+    if config.method.follows_rounds:
+        return f"method={METHOD.name_of(config.method)} weighs its terms by the number of rounds"
+    if config.objective.follows_rounds:
+        return f"objective={OBJECTIVE.name_of(config.objective)} follows the number of rounds"
+    return None
 
 
 def shards_sha256(federation: Federation) -> str:

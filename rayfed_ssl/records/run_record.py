@@ -178,14 +178,14 @@ class RunRecord(Observer):
         Raises:
             ConfigError: They differ.
         """
-        if self.manifest.settings_sha256 != settings_sha256(federation.config):
+        config = federation.config
+        if self.manifest.settings_sha256 != settings_sha256(config) or config.rounds < self.last_round:
             raise ConfigError(
-                f"{self.directory / 'config.yaml'} changed since this run began: restore it, resume the run if it was being "
-                "made longer, or start a new run from it"
+                f"{self.directory / 'config.yaml'} changed since this run began: restore it, or start a new run from it"
             )
         if draws and self.manifest.start != start_entry(federation):
             raise ConfigError(
-                f"model.start={federation.config.model.start or federation.config.model.encoder} changed since this run "
+                f"model.start={config.model.start or config.model.encoder} changed since this run "
                 "began: restore it, or start a new run"
             )
         self.manifest.data.check(federation)

@@ -19,7 +19,7 @@ from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import CheckpointError
 from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.method import Encoder
-from rayfed_ssl.records.extension import follows_rounds
+from rayfed_ssl.records.manifest import follows_rounds
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.testing.trial import LazyUploads, Trial, open_afresh, play, state_digests
 from rayfed_ssl.training.state_parts import OBJECTIVE_STATE, part_of, with_rule

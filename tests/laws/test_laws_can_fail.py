@@ -18,7 +18,7 @@ from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server, Weights,
 from rayfed_ssl.methods import FLESD
 from rayfed_ssl.methods.fedavg import Download, Upload
 from rayfed_ssl.objectives import BYOL, SimCLR
-from rayfed_ssl.records.extension import follows_rounds
+from rayfed_ssl.records.manifest import follows_rounds
 from rayfed_ssl.testing import LAWS, LawViolation, check_method, check_objective, toy_config
 from rayfed_ssl.testing.objective_laws import check_steps
 from rayfed_ssl.testing.trial import Trial
