@@ -9,7 +9,7 @@ import torch
 import rayfed_ssl
 from rayfed_ssl.data.view_recipes import VIEWS
 from rayfed_ssl.engine.task_builder import default_views
-from rayfed_ssl.errors import ConfigError, nearest
+from rayfed_ssl.errors import CheckpointError, ConfigError, nearest
 from rayfed_ssl.export.encoder_file import BODY, Export, Info, write_export
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.models import build_encoder, encoder_info
@@ -55,11 +55,12 @@ class SavedEncoder(NamedTuple):
 
 def last_encoder(record: RunRecord, name: str | None = None) -> SavedEncoder:
     """Read an encoder after the last committed round; without a name, the global one or else the first."""
+    again = f"`rayfed-ssl resume {record.directory}` writes them again"
 
     def chosen(names: Iterable[str]) -> str:
         names = sorted(names, key=lambda name: (len(name), name))
         if not names:
-            raise ConfigError(f"{record.directory} has no encoders: `rayfed-ssl resume` writes them again")
+            raise ConfigError(f"{record.directory} has no encoders: {again}")
         if name is None:
             return "global" if "global" in names else names[0]
         if name not in names:
@@ -69,7 +70,10 @@ def last_encoder(record: RunRecord, name: str | None = None) -> SavedEncoder:
     if record.manifest.finished is not None:
         folder = record.directory / "encoders"
         stem = chosen(path.stem for path in folder.glob("*.safetensors"))
-        encoder = checkpoints.read_file(folder / f"{stem}.safetensors")
+        try:
+            encoder = checkpoints.read_file(folder / f"{stem}.safetensors")
+        except CheckpointError:
+            raise CheckpointError(f"{folder} has damaged encoders: {again}") from None
         last = record.manifest.rounds[-1]
         return SavedEncoder(stem, encoder, last.round, last.state_sha256)
     state = checkpoints.latest(record.checkpoints)

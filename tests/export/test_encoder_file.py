@@ -19,6 +19,7 @@ import rayfed_ssl
 from rayfed_ssl import Config, ConfigError, run
 from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.errors import CheckpointError
 from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.export.encoder_file import Export, Info, load_encoder, read_export, write_export
 from rayfed_ssl.models import ENCODERS, build_encoder
@@ -268,6 +269,9 @@ def test_without_a_name_the_encoder_of_the_lowest_client_is_taken(mixed: Result,
     for old, new in (("client-0", "client-11"), ("client-1", "client-7"), ("client-2", "client-9")):
         (twelve / "encoders" / f"{old}.safetensors").rename(twelve / "encoders" / f"{new}.safetensors")
     assert export_of(RunRecord.open(twelve)).info.encoder == "client-7"
+    (twelve / "encoders" / "client-7.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"has damaged encoders: `rayfed-ssl resume .*/twelve` writes them again"):
+        export_encoder(twelve, tmp_path / "e.safetensors")
     shutil.rmtree(twelve / "encoders")
-    with pytest.raises(ConfigError, match="twelve has no encoders: `rayfed-ssl resume` writes them again"):
+    with pytest.raises(ConfigError, match=r"twelve has no encoders: `rayfed-ssl resume .*/twelve` writes them again"):
         export_encoder(twelve, tmp_path / "e.safetensors")
