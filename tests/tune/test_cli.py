@@ -303,6 +303,10 @@ ERRORS = {
         ["sweep", "--resume", "/nowhere", "digits"],
         "takes a sweep's directory and no new settings but seeds=N",
     ),
+    "seeds twice": (
+        ["sweep", "--resume", "/nowhere", "seeds=3", "seeds=4"],
+        "seeds are named once, got seeds=3 seeds=4",
+    ),
     "reproduction": (["reproduce", "flesd-table"], "there is no reproduction 'flesd-table': did you mean"),
     "no list": (
         ["list"],

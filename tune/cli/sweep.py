@@ -1,7 +1,7 @@
 """`rayfed-ssl sweep`: start a sweep, resume one, show its status or count its runs."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -54,7 +54,9 @@ def sweep(
         seeds = [text for text in arguments or [] if text.startswith("seeds=")]
         rest = [text for text in arguments or [] if text not in seeds]
         _refuse_more(rest, "--resume", given, " but seeds=N")
-        _run(resume, concurrency, address, quiet, as_json, seeds)
+        if len(seeds) > 1:
+            fail(f"seeds are named once, got {' '.join(seeds)}", 2)
+        _run(resume, concurrency, address, quiet, as_json, *seeds)
         return
     if not arguments or "=" in arguments[0]:
         fail("name a sweep: one of `rayfed-ssl list sweeps`, or a YAML file of your own", 2)
@@ -99,7 +101,7 @@ def _run(
     address: str | None,
     quiet: bool,
     as_json: bool,
-    more_seeds: Sequence[str] = (),
+    more_seeds: str | None = None,
 ) -> None:
     from tune.sweeps.execution.directory import SweepDirectory
     from tune.sweeps.execution.runner import run_sweep
@@ -108,10 +110,8 @@ def _run(
     opened = SweepDirectory.open(directory)
     if not opened.sweep.goals:
         fail(f"{directory} holds a reproduction: resume it with `{opened.record.command}`", 2)
-    if len(more_seeds) > 1:
-        fail(f"seeds are named once, got {' '.join(more_seeds)}", 2)
-    for setting in more_seeds:
-        opened.add_seeds(setting)
+    if more_seeds is not None:
+        opened.add_seeds(more_seeds)
     hint = f"finished rounds are kept; resume with: rayfed-ssl sweep --resume {shlex.quote(str(directory))}"
 
     def say(line: str) -> None:

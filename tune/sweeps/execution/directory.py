@@ -138,8 +138,9 @@ class SweepDirectory:
         """Write sweep.json."""
         from rayfed_ssl.storage.filesystem import write_atomically
 
-        self.runs.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(parents=True, exist_ok=True)
         write_atomically(self.path / "sweep.json", (self.record.model_dump_json(indent=1) + "\n").encode())
+        self.runs.mkdir(exist_ok=True)
 
     def add_seeds(self, setting: str) -> None:
         """Have every trial run under more seeds; those that it has already change nothing.
