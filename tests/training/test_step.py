@@ -71,11 +71,11 @@ def no_failure_is_remembered() -> Iterator[None]:
 
 @pytest.fixture
 def small(open_tiny: Open) -> Callable[..., tuple[Task, np.ndarray]]:
-    """A task of an objective and 42 digits: in each epoch ten batches of 4 and a last one of 2."""
+    """A task of an objective and 26 digits: in each epoch six batches of 4 and a last one of 2."""
 
     def make(*overrides: str) -> tuple[Task, np.ndarray]:
         federation = open_tiny("fedavg", "training.batch=4", "training.epochs=4", *overrides)
-        return federation.task, federation.dataset.train.images[:42]
+        return federation.task, federation.dataset.train.images[:26]
 
     return make
 
