@@ -436,6 +436,19 @@ def test_a_lost_table_is_written_again_where_the_first_checkpoint_is_kept(tiny: 
     assert facts(tmp_path / "run") == before
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("metrics.parquet", r"metrics\.parquet is missing: `rayfed-ssl resume`"),
+        ("config.yaml", r"config\.yaml is missing: restore it"),
+    ],
+)
+def test_a_missing_file_of_a_run_is_called_so(copy: Path, name: str, message: str):
+    (copy / name).unlink()
+    with pytest.raises(ConfigError, match=message):
+        RunRecord.open(copy).config()
+
+
 def test_a_lost_table_of_rounds_without_checkpoints_is_one_clear_error(copy: Path):
     (copy / "metrics.parquet").write_bytes(b"PAR1")
     message = "rows of round 1 are missing or damaged in .*, and its checkpoints begin with round 1: restore the tables"

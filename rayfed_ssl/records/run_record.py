@@ -170,7 +170,10 @@ class RunRecord(Observer):
                     f"a run keeps the settings that it began with, got {override}: only engine.* and evaluation.* may change"
                     ", and rounds by `rayfed-ssl resume`"
                 )
-        return Config.load(self.directory / "config.yaml", *overrides)
+        file = self.directory / "config.yaml"
+        if not file.is_file():
+            raise ConfigError(f"{file} is missing: restore it from a copy, or start a new run")
+        return Config.load(file, *overrides)
 
     def check(self, federation: Federation, *, draws: bool = False) -> None:
         """Refuse other settings, other data and, where weights are drawn, another start than the run began with.

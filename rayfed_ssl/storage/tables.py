@@ -144,9 +144,9 @@ def _read(file: Path, schema: pa.Schema) -> pa.Table:
         table.validate(full=True)
         return table
     except DAMAGE as error:
-        reason = " ".join(str(error).split())
+        state = f"damaged ({' '.join(str(error).split())})" if file.exists() else "missing"
         raise DamagedTableError(
-            f"{file} is damaged ({reason}): `rayfed-ssl resume` computes its rounds again where their checkpoints are kept"
+            f"{file} is {state}: `rayfed-ssl resume` computes its rounds again where their checkpoints are kept"
         ) from None
 
 
