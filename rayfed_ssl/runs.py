@@ -186,7 +186,7 @@ def resume(
             with closing(executor(federation)) as running:
                 last = 0 if state is None else state.round
                 checkpoints.discard_after(record.checkpoints, last)
-                write_rounds(record, federation.config.rounds)
+                write_rounds(record, federation)
                 record.truncate(last, federation.public_entries())
                 return _run(federation, record, state, observing, running, until)
 

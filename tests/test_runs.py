@@ -500,13 +500,29 @@ def test_a_kill_while_a_run_is_made_longer_leaves_a_run_that_can_be_resumed(word
     assert resume(tmp_path / "run", *words).record.last_round == (4 if words == ("rounds=4",) else 3)
 
 
-@pytest.mark.parametrize(("old", "new"), [("seed: 0", "seed: 1"), ("rounds: 2", "rounds: 1")])
-def test_a_changed_file_is_no_longer_run(old, new, tiny, tmp_path):
-    run(tiny("fedavg", "rounds=2"), tmp_path / "run")
+@pytest.mark.parametrize(
+    ("name", "words", "change", "message"),
+    [
+        ("fedavg", [], ("seed: 0", "seed: 1"), "changed since this run began: restore it"),
+        ("fedavg", [], ("rounds: 3", "rounds: 2"), "has fewer rounds than this run was asked for: restore it"),
+        ("fedavg", ["training.optimizer.schedule=cosine"], ("rounds: 3", "rounds: 4"), "changed since this run began"),
+        ("fedsc", [], ("rounds: 3", "rounds: 4"), "changed since this run began"),
+    ],
+)
+def test_a_changed_file_is_no_longer_run(name, words, change, message, tiny, tmp_path):
+    run(tiny(name, "rounds=3", *words), tmp_path / "run", until=2)
     file = tmp_path / "run" / "config.yaml"
-    file.write_text(file.read_text().replace(old, new))
-    with pytest.raises(ConfigError, match="changed since this run began: restore it, or start a new run"):
+    file.write_text(file.read_text().replace(*change))
+    with pytest.raises(ConfigError, match=message):
         resume(tmp_path / "run")
+
+
+def test_what_the_record_says_of_the_number_of_rounds_follows_a_longer_run(tiny, tmp_path):
+    run(tiny("flesd", "rounds=1"), tmp_path / "run")
+    longer, whole = resume(tmp_path / "run", "rounds=2"), run(tiny("flesd", "rounds=2"), tmp_path / "whole")
+    kept = {"num_rounds", "method", "notes", "break_even", "settings_sha256"}
+    found, expected = (each.record.manifest.model_dump(include=kept) for each in (longer, whole))
+    assert found == expected
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import yaml
 
 from rayfed_ssl.config.schema import Config
+from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.manifest import follows_rounds
 from rayfed_ssl.records.run_record import RunRecord
@@ -29,9 +30,12 @@ def config_to_resume(record: RunRecord, *overrides: str) -> Config:
     return longer
 
 
-def write_rounds(record: RunRecord, rounds: int) -> None:
-    """Write the number of rounds into the run's config.yaml."""
-    config = record.config()
+def write_rounds(record: RunRecord, federation: Federation) -> None:
+    """Write the number of rounds into the run's config.yaml, and what follows from it into the manifest."""
+    config, rounds, manifest = record.config(), federation.config.rounds, record.manifest
     if config.rounds != rounds:
         text = yaml.safe_dump(config.model_copy(update={"rounds": rounds}).dump(), sort_keys=False)
         write_atomically(record.directory / "config.yaml", text.encode())
+    if manifest.num_rounds != rounds:
+        manifest.num_rounds, manifest.method = rounds, federation.config.system
+        manifest.notes, manifest.break_even = list(federation.notes), federation.break_even()

@@ -112,6 +112,7 @@ class RunManifest(_Model):
 
     Attributes:
         method: The method and objective, as `Config.system` names them.
+        num_rounds: How many rounds were asked for; 0 where an earlier version wrote the file.
         settings_sha256: Digest of the settings that the states depend on.
         privacy: What uploads expose.
         parts: Which parts of the model are trained, averaged or kept, by part.
@@ -128,6 +129,7 @@ class RunManifest(_Model):
     started: str
     finished: str | None
     method: str
+    num_rounds: int = 0
     settings_sha256: str
     privacy: str
     parts: dict[str, str]
@@ -223,6 +225,7 @@ def describe(federation: Federation) -> RunManifest:
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         finished=None,
         method=config.system,
+        num_rounds=config.rounds,
         settings_sha256=settings_sha256(config),
         privacy=federation.method.privacy,
         parts=dict(federation.method.rules(task)),

@@ -182,9 +182,12 @@ class RunRecord(Observer):
             ConfigError: They differ.
         """
         config = federation.config
-        if self.manifest.settings_sha256 != settings_sha256(config) or config.rounds < self.last_round:
+        file = self.directory / "config.yaml"
+        if self.manifest.settings_sha256 != settings_sha256(config):
+            raise ConfigError(f"{file} changed since this run began: restore it, or start a new run from it")
+        if config.rounds < max(self.manifest.num_rounds, self.last_round):
             raise ConfigError(
-                f"{self.directory / 'config.yaml'} changed since this run began: restore it, or start a new run from it"
+                f"{file} has fewer rounds than this run was asked for: restore it, or start a new run from it"
             )
         if draws and self.manifest.start != start_entry(federation):
             raise ConfigError(

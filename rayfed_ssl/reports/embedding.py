@@ -49,7 +49,7 @@ def embed(directory: Path, *, local: bool) -> Embedding:
     weights = None
     with compute_threads(config.engine.threads):
         if local:
-            weights = model_content(replay(directory, config.rounds, client).upload, federation.num_public).weights
+            weights = model_content(replay(directory, record.last_round, client).upload, federation.num_public).weights
         encoder = (
             last_encoder(record, "global").encoder if weights is None else Encoder(federation.task.encoder, weights)
         )

@@ -1,5 +1,6 @@
 """From a run's record to an encoder in a file of its own, as `rayfed_ssl.export.encoder_file` describes it."""
 
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -55,7 +56,7 @@ class SavedEncoder(NamedTuple):
 
 def last_encoder(record: RunRecord, name: str | None = None) -> SavedEncoder:
     """Read an encoder after the last committed round; without a name, the global one or else the first."""
-    again = f"`rayfed-ssl resume {record.directory}` writes them again"
+    again = f"`rayfed-ssl resume {shlex.quote(str(record.directory))}` writes them again where its checkpoints are kept"
 
     def chosen(names: Iterable[str]) -> str:
         names = sorted(names, key=lambda name: (len(name), name))
@@ -73,7 +74,7 @@ def last_encoder(record: RunRecord, name: str | None = None) -> SavedEncoder:
         try:
             encoder = checkpoints.read_file(folder / f"{stem}.safetensors")
         except CheckpointError:
-            raise CheckpointError(f"{folder} has damaged encoders: {again}") from None
+            raise CheckpointError(f"{folder / stem}.safetensors is damaged: {again}") from None
         last = record.manifest.rounds[-1]
         return SavedEncoder(stem, encoder, last.round, last.state_sha256)
     state = checkpoints.latest(record.checkpoints)

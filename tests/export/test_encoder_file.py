@@ -270,7 +270,9 @@ def test_without_a_name_the_encoder_of_the_lowest_client_is_taken(mixed: Result,
         (twelve / "encoders" / f"{old}.safetensors").rename(twelve / "encoders" / f"{new}.safetensors")
     assert export_of(RunRecord.open(twelve)).info.encoder == "client-7"
     (twelve / "encoders" / "client-7.safetensors").write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"has damaged encoders: `rayfed-ssl resume .*/twelve` writes them again"):
+    with pytest.raises(
+        CheckpointError, match=r"client-7\.safetensors is damaged: `rayfed-ssl resume .*/twelve` writes them again"
+    ):
         export_encoder(twelve, tmp_path / "e.safetensors")
     shutil.rmtree(twelve / "encoders")
     with pytest.raises(ConfigError, match=r"twelve has no encoders: `rayfed-ssl resume .*/twelve` writes them again"):
