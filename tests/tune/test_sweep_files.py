@@ -1,5 +1,6 @@
 """Sweep files: what they may say, and what a user may change."""
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -267,6 +268,19 @@ def test_a_sweep_of_which_no_trial_could_come_to_a_value_is_not_begun(change, ov
         SweepDirectory.create(out, str(file), overrides, {}, "rayfed-ssl sweep mine.yaml")
     assert says in str(told.value)
     assert not out.exists()
+
+
+def test_a_full_disk_leaves_no_directory_that_is_neither_empty_nor_a_sweep(tmp_path, monkeypatch):
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    file, out = tmp_path / "mine.yaml", tmp_path / "out"
+    file.write_text(yaml.safe_dump(SMALL))
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
+        patch.setattr("rayfed_ssl.storage.filesystem.write_atomically", full)
+        SweepDirectory.create(out, str(file), (), {}, "rayfed-ssl sweep mine.yaml")
+    SweepDirectory.create(out, str(file), (), {}, "rayfed-ssl sweep mine.yaml")
+    assert {path.name for path in out.iterdir()} == {"sweep.json", "runs"}
 
 
 def test_a_sweep_of_which_one_trial_can_be_run_is_begun(tmp_path):
