@@ -276,9 +276,10 @@ def test_a_full_disk_leaves_no_directory_that_is_neither_empty_nor_a_sweep(tmp_p
 
     file, out = tmp_path / "mine.yaml", tmp_path / "out"
     file.write_text(yaml.safe_dump(SMALL))
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
+    with monkeypatch.context() as patch:
         patch.setattr("rayfed_ssl.storage.filesystem.write_atomically", full)
-        SweepDirectory.create(out, str(file), (), {}, "rayfed-ssl sweep mine.yaml")
+        with pytest.raises(OSError, match="No space left"):
+            SweepDirectory.create(out, str(file), (), {}, "rayfed-ssl sweep mine.yaml")
     SweepDirectory.create(out, str(file), (), {}, "rayfed-ssl sweep mine.yaml")
     assert {path.name for path in out.iterdir()} == {"sweep.json", "runs"}
 
