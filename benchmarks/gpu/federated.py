@@ -1,4 +1,4 @@
-"""Whole federated runs: the same hash on any number of actors and after a kill, and two cells at full size."""
+"""Whole federated runs: the same hash on any number of actors and after a kill, and cells of the papers' tables."""
 
 import multiprocessing
 import shutil
@@ -16,9 +16,19 @@ from rayfed_ssl.engine.fault_schedule import Fault
 from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.summary import summarize
+from rayfed_ssl.reproductions.definition import load_reproduction
 from rayfed_ssl.runs import Result, resume, run
 
 KILLED_IN = 2
+
+CELLS = {
+    "fedema": ("fedema-table1", "FedEMA τ=0.7", "CIFAR10 Non-IID"),
+    "flesd": ("flesd-table1", "FLESD", "CIFAR10 α=1"),
+    "fcl": ("fcl-table1", "Proposed (FCL)", "CIFAR10 Non-1"),
+    "fedca": ("fedca-table1", "FedCA", "Non-IID CIFAR10 CNN"),
+    "fedfoa": ("fedfoa-table1", "FedFoA", "Avg."),
+}
+"""Reproduction, row and column of the cells that run at the paper's size."""
 
 
 def small(setting: Setting, *overrides: str) -> Config:
@@ -67,29 +77,16 @@ def run_to_kill(config: dict[str, Any], directory: Path) -> None:
     run(Config.load(config), directory, executor=partial(LocalExecutor, faults=faults))
 
 
-def flesd(setting: Setting, seconds: float) -> Outcome:
-    """FLESD's cell of CIFAR-10: alpha=1, T=2, E=100."""
-    dry = ["training.total_epochs=2", "training.batch=10"]
-    dry += ["method.queue_size=20", "method.distil_epochs=2", "method.distil_batch=10"]
-    config = setting.config("flesd-table1-cifar10", *(dry if setting.dry_run else ()))
-    return _segment(setting, "flesd", config, seconds)
+def cell(setting: Setting, name: str, seconds: float) -> Outcome:
+    """Run a cell of `CELLS` at the paper's size; in a dry run at the cpu size, and shorter still."""
+    table, row, column = CELLS[name]
+    size = "cpu" if setting.dry_run else "paper"
+    (asked,) = load_reproduction(table, size).only([row], [column]).cells
+    dry = ["rounds=3", "training.total_epochs=null", "training.epochs=1"] if setting.dry_run else []
+    return _segment(setting, name, asked.config(0, *setting.overrides, *dry), asked.score, seconds)
 
 
-def fedema(setting: Setting, seconds: float) -> Outcome:
-    """FedEMA's cell of CIFAR-10: five clients of two classes, T=100, E=5."""
-    config = setting.config(
-        "fedema",
-        *("partition=classes_per_client", "partition.classes=2", "training.views=easyfl", "training.drop_last=true"),
-        *(f"rounds={setting.size(100, 3)}", f"training.epochs={setting.size(5, 1)}"),
-        *(f"training.batch={setting.size(128, 10)}", "training.optimizer.name=sgd", "training.optimizer.lr=0.032"),
-        *("training.optimizer.weight_decay=0.0005", "training.optimizer.schedule=cosine"),
-        *(f"objective.hidden={setting.size(4096, 40)}", "objective.momentum=0.99"),
-        f"model.projection_dim={setting.size(2048, 20)}",
-    )
-    return _segment(setting, "fedema", config, seconds)
-
-
-def _segment(setting: Setting, name: str, config: Config, seconds: float) -> Outcome:
+def _segment(setting: Setting, name: str, config: Config, score: str, seconds: float) -> Outcome:
     """Run whole rounds for so long, one at least, from where the last segment ended."""
     directory, end, longest = setting.out / "runs" / name, time.monotonic() + seconds, 0.0
     if directory.exists() and not (directory / "run.json").exists():
@@ -102,21 +99,21 @@ def _segment(setting: Setting, name: str, config: Config, seconds: float) -> Out
         now = time.monotonic()
         longest = max(longest, (now - begin) / max(1, until - last))
         if until == config.rounds or now + longest > end:
-            return Outcome([_cell(result, config, longest, setting.minutes)], until == config.rounds)
+            return Outcome([_row(result, config, score, longest, setting.minutes)], until == config.rounds)
 
 
 def _last_round(directory: Path) -> int:
     return RunRecord.open(directory, tables=False).last_round if directory.exists() else 0
 
 
-def _cell(result: Result, config: Config, longest: float, minutes: float) -> Row:
+def _row(result: Result, config: Config, score: str, longest: float, minutes: float) -> Row:
     """Describe a run that may not be done; its seconds are those of rounds, evaluation not included."""
     summary = summarize(result.record)
     done = f"{summary.rounds} of {config.rounds} rounds in {summary.seconds:.0f} s, the longest {longest:.0f} s"
     notes = [done]
     if longest > 60 * minutes:
         notes.append(f"a round takes longer than {minutes:g} minutes")
-    for name in ("linear", "knn"):
+    for name in (score, "knn"):
         accuracy = summary.headline(name)
         notes += [] if accuracy is None else [f"{name} accuracy {100 * accuracy:.2f} %"]
     return {

@@ -40,6 +40,10 @@ def _hashes() -> dict[str, Unit]:
     return units
 
 
+def _cell(name: str) -> Unit:
+    return lambda setting, seconds: federated.cell(setting, name, seconds)
+
+
 PIECES = {
     "views": Piece("views a second, without a model", {"all": lambda setting, seconds: steps.views(setting)}),
     "steps": Piece(
@@ -57,6 +61,7 @@ PIECES = {
         "state_sha256 after kill -9 and resume against that of a run left alone",
         {"resume": lambda setting, seconds: federated.hash_after_kill(setting)},
     ),
-    "flesd": Piece("FLESD's CIFAR-10 cell (alpha=1, T=2, E=100) in segments", {"cell": federated.flesd}, True),
-    "fedema": Piece("FedEMA's CIFAR-10 cell (T=100, E=5) in segments", {"cell": federated.fedema}, True),
+} | {
+    name: Piece(f"{row} of {table}, {column}, in segments", {"cell": _cell(name)}, True)
+    for name, (table, row, column) in federated.CELLS.items()
 }

@@ -66,8 +66,9 @@ class Setting:
     def _store(self) -> Path:
         return self.out / "synthetic.arrow"
 
-    def config(self, recipe: str, *overrides: str) -> Config:
-        """Load a recipe for this device and data."""
+    @property
+    def overrides(self) -> list[str]:
+        """This device and data as settings of a configuration."""
         if self.data is None:
             data = ["data.name=store", f"data.path={self._store}"]
         elif (self.data / "cifar-10-batches-py").is_dir():
@@ -76,9 +77,12 @@ class Setting:
             data = ["data.name=parquet", f"data.path={self.data}"]
         if self.dry_run:
             data += ["data.train_limit=500", "data.test_limit=100"]
-        data += ["training.views=flesd-cifar"]
-        engine = ["engine.executor=local", f"engine.device={self.device}", "engine.trackers=[]"]
-        return Config.load(recipe, *data, f"model.encoder={self.encoder}", *engine, *overrides)
+        return [*data, "engine.executor=local", f"engine.device={self.device}", "engine.trackers=[]"]
+
+    def config(self, recipe: str, *overrides: str) -> Config:
+        """Load a recipe for this device and data."""
+        usual = ["training.views=flesd-cifar", f"model.encoder={self.encoder}"]
+        return Config.load(recipe, *self.overrides, *usual, *overrides)
 
     @cached_property
     def machine(self) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def test_a_dry_run_writes_json_and_a_table_and_skips_what_is_done(
 def test_a_cell_runs_in_segments_of_whole_rounds(tmp_path: Path) -> None:
     setting = Setting(tmp_path, None, dry_run=True, minutes=9)
     setting.prepare()
-    outcomes = [federated.fedema(setting, seconds=0) for _ in range(3)]
+    outcomes = [federated.cell(setting, "fedema", seconds=0) for _ in range(3)]
     assert [outcome.finished for outcome in outcomes] == [False, False, True]
     notes = [outcome.rows[0]["note"] for outcome in outcomes]
     assert [note[:11] for note in notes] == ["1 of 3 roun", "2 of 3 roun", "3 of 3 roun"]
@@ -98,7 +98,7 @@ def test_without_a_gpu_one_line_says_so(tmp_path: Path, capsys: pytest.CaptureFi
 def test_every_piece_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--list"]) == 0
     names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
-    assert names == ["views", "steps", "determinism", "hashes", "kill", "flesd", "fedema"]
+    assert names == ["views", "steps", "determinism", "hashes", "kill", "fedema", "flesd", "fcl", "fedca", "fedfoa"]
 
 
 def test_utilization_leaves_out_what_is_no_number() -> None:
