@@ -23,9 +23,6 @@ from tune.benchmarks.results import write_benchmark
 from tune.benchmarks.run import BenchmarkRequest, run_benchmark
 from tune.sweeps.definition.files import load_sweep
 from tune.sweeps.definition.trial_configs import run_of
-from tune.sweeps.execution.directory import SweepDirectory
-from tune.sweeps.execution.request import Say
-from tune.sweeps.execution.runner import open_queue
 
 TREE: dict[str, Any] = {
     "title": "Two systems",
@@ -206,21 +203,6 @@ def test_a_part_adds_to_what_is_there(made: tuple[BenchmarkRequest, BenchmarkRes
     part = run_benchmark(replace(request, systems=("alone",), seeds=1), lambda line: None)
     assert part.rows == results.rows
     assert part.chosen == results.chosen
-
-
-def test_rows_stay_while_seeds_are_added(
-    made: tuple[BenchmarkRequest, BenchmarkResults], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    request, results = made
-    shutil.copytree(request.directory, tmp_path / "out")
-    more = replace(request, out=tmp_path / "out", systems=("alone",), seeds=3)
-
-    def first(sweep: SweepDirectory, say: Say) -> None:
-        with open_queue(sweep, say) as queue:
-            queue.next()
-
-    monkeypatch.setattr(BenchmarkRequest, "run", lambda self, sweep, say, _: first(sweep, say))
-    assert run_benchmark(more, lambda line: None).rows == results.rows
 
 
 def test_a_missing_run_costs_its_seed_alone(made: tuple[BenchmarkRequest, BenchmarkResults], tmp_path: Path) -> None:

@@ -124,9 +124,6 @@ class _Runner:
                 raise ConfigError(f"{path} holds {old.record.file.get('title')!r}: name another directory with --out")
             if (old.record.file, old.record.overrides) == (sweep.record.file, sweep.record.overrides):
                 return old
-            asked = old.record.file | {"seeds": sweep.record.file["seeds"]}
-            if (asked, old.record.overrides) == (sweep.record.file, sweep.record.overrides):  # more seeds alone
-                sweep.record.points, sweep.record.runs = old.record.points, old.record.runs
         return sweep
 
     def _run(self, sweep: SweepDirectory) -> None:

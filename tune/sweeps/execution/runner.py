@@ -13,7 +13,7 @@ To resume, the search runs again from its start, and is answered with the runs o
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from rayfed_ssl.errors import ConfigError
 from tune.sweeps.execution.directory import SweepDirectory
 from tune.sweeps.execution.progress import SweepProgress
 from tune.sweeps.execution.segments import DataCheck, SegmentQueue, run_here
-from tune.sweeps.execution.trial_table import Row, TrialTable, read_rows, write_rows
+from tune.sweeps.execution.trial_table import TrialTable, write_rows
 from tune.sweeps.search.search import Search
 
 if TYPE_CHECKING:
@@ -42,11 +42,6 @@ class Recorder:
         record = directory.record
         self._before = list(zip(record.points, record.runs, strict=False))
         self._table = TrialTable(directory.runs)
-        self._file = directory.path / "trials.parquet"
-        self._rows: list[Row] = []
-        if self._before:
-            with suppress(ConfigError):  # a damaged table is written anew
-                self._rows = read_rows(self._file)
         self._failures = 0
 
     def update(self) -> None:
@@ -61,8 +56,7 @@ class Recorder:
             self._failures = len(record.failures)
             record.points, record.runs = points, runs
             self._directory.save()
-        later = [row for row in self._rows if row["trial"] >= len(trials)]  # not asked for yet since the interruption
-        write_rows([*self._table.rows(self._search), *later], self._file)
+        write_rows(self._table.rows(self._search), self._directory.path / "trials.parquet")
 
     def _refuse(self, number: int, old: Any, new: Any) -> None:
         now, then = environment()["versions"], self._directory.record.versions
