@@ -205,6 +205,15 @@ def test_a_part_adds_to_what_is_there(made: tuple[BenchmarkRequest, BenchmarkRes
     assert part.chosen == results.chosen
 
 
+def test_results_are_written_to_a_relative_directory(
+    made: tuple[BenchmarkRequest, BenchmarkResults], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request, results = made
+    monkeypatch.chdir(request.directory.parent)
+    relative = Path(request.directory.name)
+    assert write_benchmark(relative, load_benchmark(request.name), "again", request.command_of).rows == results.rows
+
+
 def test_a_missing_run_costs_its_seed_alone(made: tuple[BenchmarkRequest, BenchmarkResults], tmp_path: Path) -> None:
     request, results = made
     out = tmp_path / "out"
