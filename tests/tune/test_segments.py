@@ -19,7 +19,7 @@ from tune.sweeps.execution.resources import TrialResources
 from tune.sweeps.execution.runner import run_sweep_here
 from tune.sweeps.execution.scores import scores_after, why_none
 from tune.sweeps.execution.segments import DataCheck, SegmentQueue, run_segment
-from tune.sweeps.execution.trial_table import read_rows
+from tune.sweeps.execution.trial_table import read_rows, write_rows
 from tune.sweeps.execution.tune_trials import SegmentSearcher
 from tune.sweeps.search.search import Outcome, Search
 
@@ -132,6 +132,15 @@ def test_equal_runs_of_several_trials_are_made_once_and_other_points_than_before
     directory.record.points[0] = {"system": "C"}
     with pytest.raises(ConfigError, match=r"trial 0 was .*'C'.* and would now be .*'A'"):
         run_sweep_here(directory)
+
+
+def test_a_sweep_with_a_run_that_waits_is_not_complete(tmp_path):
+    directory = begin(tmp_path, {"space": {"rounds": [1]}, "maximize": "knn"})
+    run_sweep_here(directory)
+    assert directory.is_complete()
+    rows = read_rows(directory.path / "trials.parquet")
+    write_rows([row | {"state": "waiting"} for row in rows], directory.path / "trials.parquet")
+    assert not directory.is_complete()
 
 
 def test_more_seeds_are_run_beside_those_that_are_there(tmp_path):

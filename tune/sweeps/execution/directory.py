@@ -191,7 +191,9 @@ class SweepDirectory:
             rows = read_rows(self.path / "trials.parquet")
         except ConfigError:
             return False
-        return all(row["state"] != "failed" and (self.path / row["run"] / "run.json").is_file() for row in rows)
+        return all(
+            row["state"] in ("complete", "stopped") and (self.path / row["run"] / "run.json").is_file() for row in rows
+        )
 
     @contextmanager
     def locked(self) -> Iterator[None]:
