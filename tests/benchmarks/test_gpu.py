@@ -12,6 +12,7 @@ from benchmarks.gpu import federated, meters, synthetic
 from benchmarks.gpu.results import Results
 from benchmarks.gpu.setting import Setting
 from rayfed_ssl.data.image_store import open_store
+from rayfed_ssl.reproductions.definition import load_reproduction
 
 
 @pytest.mark.slow
@@ -43,6 +44,15 @@ def test_a_cell_runs_in_segments_of_whole_rounds(tmp_path: Path) -> None:
     notes = [outcome.rows[0]["note"] for outcome in outcomes]
     assert [note[:11] for note in notes] == ["1 of 3 roun", "2 of 3 roun", "3 of 3 roun"]
     assert "linear accuracy" in notes[2]
+
+
+@pytest.mark.parametrize("size", ["cpu", "paper"])
+@pytest.mark.parametrize("name", federated.CELLS)
+def test_cells_are_those_of_a_table(name: str, size: str) -> None:
+    table, row, column = federated.CELLS[name]
+    (cell,) = load_reproduction(table, size).only([row], [column]).cells
+    assert cell.published is not None
+    assert cell.config(0, "data.name=digits").rounds > 1
 
 
 def test_a_unit_that_fails_is_reported_and_tried_again(tmp_path: Path) -> None:
