@@ -82,7 +82,7 @@ def cell(setting: Setting, name: str, seconds: float) -> Outcome:
     table, row, column = CELLS[name]
     size = "cpu" if setting.dry_run else "paper"
     (asked,) = load_reproduction(table, size).only([row], [column]).cells
-    overrides = [*setting.overrides]
+    overrides = setting.overrides
     if setting.dry_run:
         overrides += ["rounds=3", "training.total_epochs=null", "training.epochs=1"]
     elif setting.data is None and name == "fedca":

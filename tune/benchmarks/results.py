@@ -97,7 +97,7 @@ def _entry(run: Summary, directory: Path) -> RunEntry:
     start = [knn for knn in [run.start("knn")] if knn is not None]
     return RunEntry(
         seed=run.config.seed,
-        run=str(run.directory.resolve().relative_to(directory.resolve())),
+        run=str(run.directory.relative_to(directory)),
         scores={name: score for name in _names(run) if (score := run.headline(name)) is not None},
         bytes=run.bytes_up + run.bytes_down,
         seconds=run.seconds,
