@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 CONFTEST = """
 from tests.xdist_scheduler import pytest_xdist_make_scheduler
 """
@@ -37,6 +39,7 @@ def own_path() -> dict[str, str]:
     return environment | {"PYTHONPATH": str(Path(__file__).parents[1])}
 
 
+@pytest.mark.slow
 def test_a_test_that_kills_its_worker_fails_once_and_the_others_of_its_file_are_run(tmp_path):
     summary, begun = run(tmp_path, "{1, 3}")
     assert summary.startswith("2 failed, 3 passed")

@@ -49,10 +49,10 @@ def check_captured(recipe: str) -> None:
         state = expected.state
 
 
-SLOW = ("fedu2", "fedsc", "ssd", "fedalignuniform", "fedx")
+SLOW = ("fedca", "fedu2", "fedsc", "ssd", "fedalignuniform", "fedx")
 
 
-@pytest.mark.parametrize("recipe", ["fedpr", "fedca", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+@pytest.mark.parametrize("recipe", ["fedpr", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 def test_captured_steps_of_a_recipe_have_the_bits_of_eager_ones(recipe: str, runners: list[DeviceRunner]) -> None:
     check_captured(recipe)
     assert runners

@@ -29,7 +29,7 @@ from rayfed_ssl.testing.trial import open_afresh, simulate
 from rayfed_ssl.training.objective import StepOutput
 from tests.small_recipes import small
 
-DEFAULT = frozenset({"fcl", "flesd", "orchestra"})
+DEFAULT = frozenset({"flesd", "orchestra"})
 """What the default tier checks: recipes that train in ways of their own; the others are slow."""
 
 FEDFOA_WAITS = 5
@@ -46,7 +46,9 @@ def test_a_recipe_obeys_the_laws_of_devices(recipe: str):
 
 
 @pytest.mark.parametrize("resident", [0, 70 * 64], ids=["none", "one at a time"])
-@pytest.mark.parametrize("recipe", ["flesd", "fedca", pytest.param("fedx", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "recipe", ["flesd", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedca", "fedx"))]
+)
 def test_a_recipe_obeys_the_laws_of_devices_where_not_all_shards_stay(
     recipe: str, resident: int, monkeypatch: pytest.MonkeyPatch
 ):

@@ -1,7 +1,8 @@
 """How an accelerator runs steps: ahead of time and from captured work, with the bits of steps that run as they come."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,6 +40,13 @@ SETTINGS = {
     "deepcluster": ("objective.clusters=6",),
     "rotation": ("model.projection_dim=null",),
 }
+
+SLOW = frozenset({"swav", "rotation", "sgd", "adam"})
+"""Objectives and optimizers that the default tier leaves to the slow one."""
+
+
+def by_tier(names: Iterable[str]) -> list[Any]:
+    return [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in names]
 
 
 def result(task: Task, images: np.ndarray) -> str:
@@ -80,7 +88,7 @@ def small(open_tiny: Open) -> Callable[..., tuple[Task, np.ndarray]]:
     return make
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", by_tier(SETTINGS))
 def test_steps_ahead_and_captured_have_the_bits_of_eager_ones(
     name: str, small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,7 +102,7 @@ def test_steps_ahead_and_captured_have_the_bits_of_eager_ones(
     assert runner.num_captured > 0
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", by_tier(OPTIMIZERS))
 def test_an_optimizer_and_a_rate_for_each_step_are_captured(name: str, small, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = f"training.optimizer.name={name}", "training.optimizer.schedule=warmup-cosine", "rounds=3"
     task, images = small(*settings)
