@@ -175,7 +175,7 @@ def _find(name: str, path: Path | None, download: bool, columns: Columns = NO_CO
     if name == "digits" and path is not None:
         raise ValueError(f"dataset digits has no files, got data.path={path}: set data.name=folder or another dataset")
     if path is not None and not path.exists() and not (download or info.is_remote):
-        raise ValueError(f"data.path {path} does not exist: set it to the directory of {name}")
+        raise ValueError(f"data.path {path} does not exist: set it to the directory with the files of data.name={name}")
     if columns != NO_COLUMNS and not info.has_columns:
         tables = ", ".join(other for other, about in DATASETS.items() if about.has_columns)
         named = ", ".join(value for value in dataclasses.astuple(columns) if value is not None)
