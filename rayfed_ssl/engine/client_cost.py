@@ -128,7 +128,10 @@ def measure(federation: Federation, gpu_free: int | None = None) -> StepCost:
     before = _reset_peak(federation.task.device)
     first = federation.update_client(1, client_id, download, None)
     second = federation.update_client(1, client_id, download, first.state)
-    grown, gpu_memory, device = max(0, _peak() - before), 0, federation.task.device
+    after, gpu_memory, device = _memory(), 0, federation.task.device
+    # Mapped files count in both figures, are shared, and come and go: with the fewest of them the growth is an upper bound.
+    files = min(before["RssFile"], after["RssFile"])
+    grown = max(0, after["VmHWM"] - files - (before["VmRSS"] - before["RssFile"]))
     if device.type == "cuda":
         context = CONTEXT_BYTES
         if gpu_free is not None:
@@ -137,23 +140,23 @@ def measure(federation: Federation, gpu_free: int | None = None) -> StepCost:
     return StepCost(grown, gpu_memory, nbytes(second.state), second.seconds / federation.config.epochs)
 
 
-def _reset_peak(device: torch.device) -> int:
-    """Reset the peaks; returns the bytes in use now."""
+def _reset_peak(device: torch.device) -> dict[str, int]:
+    """Reset the peaks; returns the memory in use now."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     with suppress(OSError):  # an earlier peak counts as ours then, which errs to the safe side
         Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts again at what is in use now
-    return _peak()
+    return _memory()
 
 
-def _peak() -> int:
-    """Peak memory of this process in bytes, without the files that it maps, which processes share."""
+def _memory() -> dict[str, int]:
+    """Memory of this process in bytes: now (VmRSS), at its peak (VmHWM), and that of the files it maps (RssFile)."""
     try:
         text = Path("/proc/self/status").read_text()
     except OSError:
-        return int(psutil.Process().memory_info().rss)
-    sizes = {name: int(kib) * 1024 for name, kib in re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)}
-    return sizes["VmHWM"] - sizes["RssFile"]
+        used = int(psutil.Process().memory_info().rss)
+        return {"VmRSS": used, "VmHWM": used, "RssFile": 0}
+    return {name: int(kib) * 1024 for name, kib in re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)}
 
 
 def measure_apart(config: Config, limit: float = 3600) -> StepCost:
