@@ -12,7 +12,7 @@ from rayfed_ssl import resume, run
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.records.run_record import RunRecord
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 Tiny = Callable[..., Config]
 
@@ -42,7 +42,7 @@ def fine_tuning(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Config:
     return tiny("fedavg", *FINE_TUNING, f"model.start={learned}")
 
 
-@pytest.mark.parametrize("name", ["fine-tuning", pytest.param("diagnostics", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["fine-tuning", "diagnostics"])
 def test_results_through_ray_are_those_of_this_process(
     cluster: Cluster, tiny: Tiny, fine_tuning: Config, name: str, tmp_path: Path
 ):
@@ -56,7 +56,6 @@ def test_results_through_ray_are_those_of_this_process(
     assert all(any(metric in row for row in expected["metrics"]) for metric in needed)
 
 
-@pytest.mark.slow
 def test_runs_on_ray_and_in_this_process_share_the_first_server_state(cluster: Cluster, tiny: Tiny, tmp_path: Path):
     shared = f"engine.shared={tmp_path / 'shared'}"
     alone = run(tiny("fedca"), tmp_path / "alone")

@@ -42,6 +42,7 @@ def test_different_hardware_is_warned_of(tmp_path):
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_an_actor_of_another_version_cannot_be_used(cluster, open_tiny):
     federation = open_tiny("fedavg")
     config = actor_config(federation, Placement(1, 1.0, 0.0, "cpu"))

@@ -225,6 +225,7 @@ def test_a_run_without_trackers_leaves_nothing_for_them(plain: Path):
     assert not {path.name for path in plain.iterdir()} & {PROGRESS, "tensorboard", "wandb", "figures"}
 
 
+@pytest.mark.slow
 def test_configuration_and_figures_are_logged(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
     pytest.importorskip("wandb", reason="Weights & Biases is not installed")
