@@ -107,6 +107,14 @@ def test_the_seed_decides_and_nothing_else(name, fields):
     assert not same(first, partition(name, CIFAR10_LABELS, 6, 2, **fields))
 
 
+def test_a_pooled_fraction_has_the_classes_of_all_in_proportion_and_its_rows_follow_from_the_seed():
+    labels = np.repeat(np.arange(3), [600, 300, 100])
+    (rows,) = partition("pooled", labels, 1, 1, fraction=0.1)
+    assert np.bincount(labels[rows]).tolist() == [60, 30, 10]
+    assert same([rows], partition("pooled", labels, 1, 1, fraction=0.1))
+    assert not same([rows], partition("pooled", labels, 1, 2, fraction=0.1))
+
+
 def test_the_partitions_of_a_seed_are_pinned():
     labels = np.arange(60) % 4
     assert pooled(labels)[0].tolist() == list(range(60))
@@ -281,6 +289,7 @@ def test_dirichlet_follows_the_authors_loop(seed):
         (lambda: iid(np.zeros(3, np.int64), 4, 0), "cannot divide 3 samples among 4 clients"),
         (lambda: iid(np.empty(0, np.int64), 1, 0), "cannot divide 0 samples among 1 clients"),
         (lambda: pooled(np.empty(0, np.int64)), "cannot divide 0 samples"),
+        (lambda: pooled(np.arange(3), fraction=1e-12), "cannot hold out a fraction 1e-12 of 3 samples"),
         (lambda: iid(np.zeros(3, np.int64), 0, 0), "among 0 clients"),
         (lambda: dirichlet(np.array([0, 1, -1]), 2, 1.0, 0), "1 samples have no label: use iid"),
         (lambda: dirichlet(CIFAR10_LABELS, 6, 0.01, 0, min_share=9.9), "none of 10000 Dirichlet draws"),

@@ -12,7 +12,7 @@ the rows of its samples, sorted, int64. No sample is in two shards.
 - `quantity_skew`: NIID-Bench (2022), sizes from a Dirichlet distribution, classes IID.
 - `file`: from a JSON or Parquet file of indices, as SSD (2025) publishes its splits.
 - `column`: by a column of the data, as the hospital that a picture comes from.
-- `pooled`: one client with everything, the centralized upper bound.
+- `pooled`: one client with everything, the centralized upper bound, or with a fraction, as a server with public data alone.
 """
 
 import inspect

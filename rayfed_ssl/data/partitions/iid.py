@@ -1,9 +1,20 @@
-"""Partitions that look at no label."""
+"""Partitions without label skew of their own."""
+
+from typing import Annotated
 
 import numpy as np
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 
-from rayfed_ssl.data.partitions.rows import MAX_DRAWS, Shards, check_clients, cut, sorted_shards, stream, too_skewed
+from rayfed_ssl.data.partitions.rows import (
+    MAX_DRAWS,
+    Shards,
+    check_clients,
+    cut,
+    sorted_shards,
+    stratified_split,
+    stream,
+    too_skewed,
+)
 
 
 def iid(labels: np.ndarray, num_clients: int, seed: int) -> Shards:
@@ -12,10 +23,16 @@ def iid(labels: np.ndarray, num_clients: int, seed: int) -> Shards:
     return sorted_shards(np.array_split(stream("iid", seed).permutation(len(labels)), num_clients))
 
 
-def pooled(labels: np.ndarray) -> Shards:
-    """Give everything to one client."""
+def pooled(labels: np.ndarray, seed: int = 0, *, fraction: Annotated[float, Field(gt=0, le=1)] = 1.0) -> Shards:
+    """Give everything to one client, or a stratified fraction.
+
+    Args:
+        labels: Classes or -1, int64 [N].
+        seed: Draws the fraction.
+        fraction: Part of the samples that the client holds, drawn as `public=fraction:` draws; nobody holds the others.
+    """
     check_clients(labels, 1)
-    return (np.arange(len(labels), dtype=np.int64),)
+    return (np.arange(len(labels), dtype=np.int64) if fraction == 1 else stratified_split(labels, fraction, seed)[1],)
 
 
 def quantity_skew(
