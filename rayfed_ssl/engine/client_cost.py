@@ -120,6 +120,7 @@ def activation_bytes(task: Task, architecture: str, batch: int) -> int:
 def measure(federation: Federation, gpu_free: int | None = None) -> StepCost:
     """Run the largest client's step twice, without and with a state, and measure the peak.
 
+    In a new process: memory that was freed before, and that the step takes again, is no growth.
     `gpu_free`, the GPU's free bytes before this process touched it, tells the size of CUDA's context. It is one local epoch,
     so on a GPU a step that is captured later, in a longer training, takes its graph's memory besides.
     """
@@ -129,7 +130,7 @@ def measure(federation: Federation, gpu_free: int | None = None) -> StepCost:
     first = federation.update_client(1, client_id, download, None)
     second = federation.update_client(1, client_id, download, first.state)
     after, gpu_memory, device = _memory(), 0, federation.task.device
-    # Mapped files count in both figures, are shared, and come and go: with the fewest of them the growth is an upper bound.
+    # Mapped files count in both figures, are shared, and come and go: with the fewest of them the error is to the safe side.
     files = min(before["RssFile"], after["RssFile"])
     grown = max(0, after["VmHWM"] - files - (before["VmRSS"] - before["RssFile"]))
     if device.type == "cuda":

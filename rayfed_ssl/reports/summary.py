@@ -122,7 +122,7 @@ def summarize(record: RunRecord) -> Summary:
         by_kind[row["direction"], row["kind"]] += row["bytes"]
     return Summary(
         directory=record.directory,
-        name=record.manifest.method + (" (pooled)" if config.partition.name == "pooled" else ""),
+        name=record.manifest.method + (f" ({partition_text(config)})" if config.partition.name == "pooled" else ""),
         config=config,
         fingerprint=record.manifest.data.fingerprint,
         privacy=record.manifest.privacy,
@@ -164,10 +164,11 @@ def _position(gains: Mapping[str, float]) -> str:
 
 
 def partition_text(config: Config) -> str:
-    """Name a partition with its concentration or its file: "dirichlet, alpha 0.5"."""
+    """Name a partition with its concentration, its file or its part of the samples: "dirichlet, alpha 0.5"."""
     partition = config.partition
-    alpha, path = getattr(partition, "alpha", None), getattr(partition, "path", None)
-    return str(partition.name) + (f", alpha {alpha:g}" if alpha else "") + (f", {Path(path).name}" if path else "")
+    alpha, path, part = (getattr(partition, field, None) for field in ("alpha", "path", "fraction"))
+    fields = (f", alpha {alpha:g}" if alpha else "") + (f", {Path(path).name}" if path else "")
+    return str(partition.name) + fields + (f", fraction {part:g}" if part not in (None, 1) else "")
 
 
 def by_round(rows: Iterable[Row], name: str, participant: str | None = None) -> dict[int, list[float]]:

@@ -7,7 +7,7 @@ import pytest
 
 from rayfed_ssl import Config
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.summary import Summary, summarize
+from rayfed_ssl.reports.summary import Summary, partition_text, summarize
 
 
 @pytest.fixture(scope="module")
@@ -51,3 +51,15 @@ def test_the_line_says_that_the_start_is_scored_without_new_crops(summary: Summa
     assert line.startswith(
         "random start: linear 50.00% (without new crops in each epoch, which the run's own probe has); this"
     )
+
+
+@pytest.mark.parametrize(
+    ("partition", "text"),
+    [
+        ("{name: pooled}", "pooled"),
+        ("{name: pooled, fraction: 0.1}", "pooled, fraction 0.1"),
+        ("{name: dirichlet, alpha: 0.5}", "dirichlet, alpha 0.5"),
+    ],
+)
+def test_a_partition_is_named_with_what_tells_it_from_others(tiny, partition: str, text: str) -> None:
+    assert partition_text(tiny("local", f"partition={partition}")) == text

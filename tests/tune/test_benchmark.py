@@ -276,5 +276,5 @@ def test_shipped_benchmarks_resolve(name: str) -> None:
                 run_of(sweep, point, 0)
     sweeps = [load_sweep(comparison_sweep(file, system, {}, [0]), name="comparison") for system in file.systems]
     configs = [run_of(sweep, point, 0).config for sweep in sweeps for point in sweep.space.grid()]
-    federated = [config for config in configs if getattr(config.partition, "fraction", 1) == 1]
-    assert len({config.rounds * config.epochs for config in federated}) == 1  # an equal budget
+    on_all_samples = [config for config in configs if getattr(config.partition, "fraction", 1) == 1]
+    assert len({config.rounds * config.epochs for config in on_all_samples}) == 1  # an equal budget

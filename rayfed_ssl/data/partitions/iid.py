@@ -29,7 +29,7 @@ def pooled(labels: np.ndarray, seed: int = 0, *, fraction: Annotated[float, Fiel
     Args:
         labels: Classes or -1, int64 [N].
         seed: Draws the fraction.
-        fraction: Part of the samples that the client holds, drawn as `public=fraction:` draws; nobody holds the others.
+        fraction: Part of the samples that the client holds, with the class proportions of all; nobody holds the others.
     """
     check_clients(labels, 1)
     return (np.arange(len(labels), dtype=np.int64) if fraction == 1 else stratified_split(labels, fraction, seed)[1],)
