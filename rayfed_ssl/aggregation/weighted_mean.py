@@ -1,11 +1,12 @@
 """Weighted means of weights: one order of summation, whoever computes them and however many threads it takes."""
 
+import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 
 import torch
 from torch import Tensor
@@ -43,6 +44,11 @@ def holding(nbytes: int) -> Iterator[None]:
         yield
     finally:
         _waiting_bytes = before
+
+
+def ordered_sum(values: Iterable[float]) -> float:
+    """Add numbers one after the other; the bits of the built-in `sum` depend on the version: 3.12 compensates rounding."""
+    return reduce(operator.add, values, 0.0)
 
 
 Form = dict[str, tuple[torch.dtype, torch.Size, torch.device]]

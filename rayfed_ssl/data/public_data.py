@@ -4,6 +4,7 @@ Three ways to get one, written as text in a run's settings:
 
 - `client:0` - that client's shard; the client does not train (FLESD, 2022: client 0 of the same Dirichlet split).
 - `fraction:0.1` - a share of the training set, held out per class before it is divided among the clients.
+  Labels make it as balanced as the training set, which pictures without labels need not be.
 - `stl10:3200` - that many random pictures of another dataset, fitted to the run's size and channels (FedCA, 2020);
   `parquet:PATH:3200` and `folder:PATH:3200` for a dataset that needs a path.
 """

@@ -88,7 +88,7 @@ VIEWS: dict[str, Views] = {
             "flesd-imagenet": replace(_FLESD_LARGE, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
             "easyfl": _SIMCLR,
             "moco-v1": _MOCO,
-            "fedsc": replace(_MOCO, crop_scale=(0.2, 1)),
+            "fedsc": replace(_MOCO, crop_scale=(0.2, 1), mean=_CIFAR, std=(0.2470, 0.2434, 0.2615)),
             "moco-cifar": replace(_MOCO, mean=_CIFAR, std=(0.2023, 0.1994, 0.2010)),
             "simclr-cifar": replace(_SOLO, mean=_CIFAR, std=(0.2470, 0.2435, 0.2616)),
             "fedca": replace(_SIMCLR, blur=0.5),

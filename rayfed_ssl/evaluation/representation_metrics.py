@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from rayfed_ssl.aggregation.weighted_mean import ordered_sum
 from rayfed_ssl.methods.fedfoa import factorize, filled, triangle
 from rayfed_ssl.trees import Weights
 
@@ -133,12 +134,12 @@ class Drift:
         norm = _norm(update)
         if norm == 0 or self.count < 2:
             return 0.0
-        along = sum(float((value.double() * self._sum[name]).sum()) for name, value in update.items())
+        along = ordered_sum(float((value.double() * self._sum[name]).sum()) for name, value in update.items())
         return (along / norm - 1) / (self.count - 1)
 
 
 def _norm(update: Weights) -> float:
-    return math.sqrt(sum(float(value.double().square().sum()) for value in update.values()))
+    return math.sqrt(ordered_sum(float(value.double().square().sum()) for value in update.values()))
 
 
 class FalseNegatives(NamedTuple):

@@ -18,6 +18,8 @@ What the paper leaves open, and what is done here:
   mode and are computed once; clients receive them in the place of the model, in their first round alone.
 - Public samples pass the local model with their own batch statistics and leave no trace in its running ones.
 
+Without the dictionary the contrast may be SimCLR's NT-Xent (Eq. 3), so that alignment alone is added to FedSimCLR.
+
 Deviations: t in Eq. 9 counts the rounds in which the client took part. Metrics report the contrastive loss alone.
 """
 
@@ -188,9 +190,9 @@ class FedCA(Method):
         return self.averaging.rules(task)
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
-        """Refuse objectives whose negatives are not the other samples of the batch."""
+        """Refuse objectives to whose negatives a dictionary cannot be added."""
         self.averaging.check(task, num_public)
-        if not isinstance(task.objective, SimCLR) or task.objective.form != "infonce":
+        if not isinstance(task.objective, SimCLR) or (self.dictionary and task.objective.form != "infonce"):
             raise ValueError(
                 f"fedca adds negatives to InfoNCE, got {type(task.objective).__name__}: set objective=simclr and "
                 "objective.form=infonce"

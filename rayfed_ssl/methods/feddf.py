@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 from torch.nn import functional as F
 
-from rayfed_ssl.aggregation.weighted_mean import WeightedMean
+from rayfed_ssl.aggregation.weighted_mean import WeightedMean, ordered_sum
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Model, Rule, Server, Task, Weights, sent
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.training.optimizers import Adam
@@ -177,7 +177,7 @@ class FedDF(Method):
             taught = frozen(student.state_dict())
             weights[name] = {key: taught.get(key, value) for key, value in weights[name].items()}
         names = {"distil_loss_first": "loss_first", "distil_loss": "loss", "distil_steps": "steps"}
-        metrics = {name: sum(loss[key] for loss in losses) / len(losses) for name, key in names.items()}
+        metrics = {name: ordered_sum(loss[key] for loss in losses) / len(losses) for name, key in names.items()}
         return ServerState(state.architectures, weights), metrics
 
     def distil(self, student: Model, taught: Tensor, server: Server) -> Metrics:

@@ -31,7 +31,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from rayfed_ssl.aggregation.weighted_mean import WeightedMean
+from rayfed_ssl.aggregation.weighted_mean import WeightedMean, ordered_sum
 from rayfed_ssl.draws import draw
 from rayfed_ssl.method import Client, Metrics, Model, Server, Task, Weights, sent
 from rayfed_ssl.methods import fedavg
@@ -82,7 +82,7 @@ def mean_of_others(correlations: Mapping[int, Tensor], factors: Mapping[int, flo
         return None
     total = sum(factors[other] * correlations[other].double() for other in others)
     assert isinstance(total, Tensor), "there are others"
-    return (total / sum(factors[other] for other in others)).float()
+    return (total / ordered_sum(factors[other] for other in others)).float()
 
 
 def own_share(round: int, rounds: int, first: float, last: float) -> float:
@@ -193,5 +193,9 @@ def _objective(task: Task) -> spectral.Spectral:
     if not isinstance(task.objective, spectral.Spectral):
         raise ValueError(
             f"fedsc extends the spectral contrast, got {type(task.objective).__name__}: set objective=spectral"
+        )
+    if task.objective.form != "fedsc":
+        raise ValueError(
+            f"fedsc contrasts all pairs of views, got objective.form={task.objective.form}: set it to fedsc"
         )
     return task.objective

@@ -21,6 +21,7 @@ Deviations:
 - The step is the mean of ||w_k - w|| over clients, weighted as FedAvg weighs them, so that one client alone is FedAvg's.
   The code's is 2 x 8 whatever the model and the learning rate: `server_lr=8`.
 - Running statistics of batch-norm, and what gradients do not train, are averaged (code: by numbers of batches).
+- NT-Xent is SimCLR's; the code leaves exp(0) in the place of a view's similarity with itself in each denominator.
 - Clients train for equal epochs. In the code small clients train longer, in its comparisons FedU2's alone: `max_steps`.
 - The code as launched trains on predicting rotations besides; this is not part of the paper's method, and left out.
 """

@@ -17,6 +17,7 @@ Deviations, where paper and code differ or the code cannot be followed:
 - Client k always has the same S_k. The code gives them out by position in the round's cohort.
 - L_distil is KL(sigma(z / tau) || sigma(h / tau)) with gradients on both sides and tau = 0.5 (code). The paper has the
   reverse, KL(sigma(h) || sigma(z)).
+- Means are weighted by samples; the code weighs by batches in an epoch.
 - K is not known to a client: `share` is 1 / K. Where K share exceeds 1, the S_k wrap around and overlap.
 """
 

@@ -70,6 +70,8 @@ def encoder_info(name: str) -> EncoderInfo:
     target = plugins.find("encoder", name, ENCODERS)
     if isinstance(target, EncoderInfo):
         return target
+    if not (inspect.isclass(target) and issubclass(target, nn.Module)):
+        plugins.parameters("encoder", name, target, ["channels", "size"], "a subclass of torch.nn.Module or ")
     return EncoderInfo(plugins.summary(target), None, partial(_outside, name, target))
 
 

@@ -30,6 +30,8 @@ class HeadSpec:
         hidden_bias: Whether the hidden layer has a bias; batch-norm makes it redundant.
         out_norm: Whether batch-norm without scale and shift follows the last layer.
         bottleneck: Width that is brought to unit length before `Prototypes`; only of heads with 3 layers.
+        base: The head whose output the only layer sees, or None for the features.
+        unit: Whether that output is brought to unit length.
     """
 
     num_layers: int = 2
@@ -39,6 +41,8 @@ class HeadSpec:
     hidden_bias: bool = True
     out_norm: bool = False
     bottleneck: int = 256
+    base: str | None = None
+    unit: bool = False
 
 
 HEADS: Mapping[str, HeadSpec] = {
@@ -49,10 +53,20 @@ HEADS: Mapping[str, HeadSpec] = {
     "fcl": HeadSpec(),
     "linear": HeadSpec(num_layers=1, out=256),
     "orchestra": HeadSpec(hidden=512, out=512, batch_norm=True, out_norm=True),
+    "orchestra-rotation": HeadSpec(num_layers=1, out=4, base="orchestra"),
+    "orchestra-spectral": HeadSpec(num_layers=1, out=128, base="orchestra", unit=True),
     "simsiam": HeadSpec(hidden=2048, out=2048, batch_norm=True, out_norm=True),
     "dino": HeadSpec(num_layers=3, hidden=2048, out=65536),
     "none": HeadSpec(num_layers=0, out=None),
 }
+
+
+class UnitLength(nn.Module):
+    """Bring rows [N, p] to length 1, in float32."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Normalize rows."""
+        return F.normalize(rows.float(), dim=1)
 
 
 class Prototypes(nn.Linear):
@@ -84,6 +98,9 @@ def build_head(name: str, in_features: int, *, out: int | None = None, hidden: i
     width = head_width(spec, in_features, out)
     if spec.num_layers == 0:
         return nn.Identity()
+    if spec.base is not None:
+        layers = [build_head(spec.base, in_features), UnitLength() if spec.unit else nn.Identity()]
+        return nn.Sequential(*layers, nn.Linear(head_width(HEADS[spec.base], in_features), width))
     if spec.num_layers == 1:
         return nn.Linear(in_features, width)
     inner = hidden or spec.hidden or in_features

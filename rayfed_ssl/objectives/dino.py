@@ -8,7 +8,8 @@ temperatures; c center [K]; l and m the decays of teacher and center.
 
 Deviations:
 - Two views and no small crops, as SwAV here; the paper's best results have eight small crops more.
-- l and tau_t are constant; the code raises l to 1 along a cosine, and tau_t from 0.04 to 0.07 in the first 30 epochs.
+- l and tau_t are constant. The code raises l to 1 along a cosine. Its tau_t is 0.04 by default, as here; the paper, and the
+  code's commands for its best results, raise it from 0.04 to 0.07 in the first 30 epochs.
 - K directions are trained from the first epoch on; the code freezes them for one.
 - Teacher and center stay with the client: the center is the mean output of its own teacher on its own samples.
 - The head's last layer is averaged with its lengths, which the loss does not see.
@@ -84,7 +85,7 @@ class DINO(Objective):
     Attributes:
         momentum: l; the code's first value.
         student_temperature: tau_s.
-        teacher_temperature: tau_t, below tau_s; the code's first value.
+        teacher_temperature: tau_t, below tau_s; the code's default.
         center_momentum: m (Eq. 4).
         hidden: Width of the head's hidden layers.
     """

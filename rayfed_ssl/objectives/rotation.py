@@ -10,8 +10,10 @@ Deviations:
 - None of the three papers says what precedes the rotation. As in the code, images are shifted by up to 4 of 32 pixels and
   mirrored: colors and sizes stay, for small boxes often show nothing that has an upright position. Other sizes are
   shifted by an eighth of the side (the code crops 224 of 256 pixels), and images are mirrored as often as in the run's
-  views: digits never. `augmentation="views"` takes the run's first view instead, for comparisons on equal views.
-- One linear layer on the encoder's features tells the turns; RotNet's last block belongs to its classifier.
+  views: digits never. `augmentation="views"` takes the run's first view instead, for comparisons on equal views, "none" the
+  image as it is (Orchestra's code, akhilmathurs/orchestra).
+- One linear layer on the encoder's features tells the turns; RotNet's last block belongs to its classifier. In Orchestra's
+  code it stands on a projector (`projector="orchestra"`).
 - Turns are anticlockwise.
 """
 
@@ -55,20 +57,24 @@ class Rotation(Objective):
     """Prediction of quarter turns.
 
     Attributes:
-        augmentation: What precedes the rotation: shift and mirror ("rotnet") or the run's first view ("views").
+        augmentation: What precedes the rotation: shift and mirror ("rotnet"), the run's first view ("views") or nothing
+            ("none").
         turns: Whether a step shows "all" four rotations of each image (RotNet) or "one" at random (FedCA).
+        projector: What precedes the layer that tells rotations: nothing ("linear") or 512-512 with batch-norm after both
+            layers ("orchestra").
     """
 
     capturable: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Rule]] = {}
     fixed_head: ClassVar[bool] = True
-    augmentation: Literal["rotnet", "views"] = "rotnet"
+    augmentation: Literal["rotnet", "views", "none"] = "rotnet"
     turns: Literal["all", "one"] = "all"
+    projector: Literal["linear", "orchestra"] = "linear"
 
     @property
     def head(self) -> Head:
-        """One linear layer from features to the scores of four rotations."""
-        return Head("linear", 4)
+        """One linear layer from features, or what a projector makes of them, to the scores of four rotations."""
+        return Head("linear" if self.projector == "linear" else "orchestra-rotation", 4)
 
     @property
     def num_views(self) -> int:
@@ -84,8 +90,11 @@ class Rotation(Objective):
     ) -> StepOutput:
         """Classify the rotations: all four of each image in one batch of 4 B (RotNet, Eq. 2), or one of each."""
         first = context.views.first
-        recipe = first if self.augmentation == "views" else shifted_and_mirrored(first, context.size)
-        views = context.augment(batch.images, recipe, generator)
+        if self.augmentation == "none":
+            views = context.plain(batch.images)
+        else:
+            recipe = first if self.augmentation == "views" else shifted_and_mirrored(first, context.size)
+            views = context.augment(batch.images, recipe, generator)
         if self.turns == "all":
             views, turns = four_rotations(views)
         else:

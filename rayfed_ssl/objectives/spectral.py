@@ -6,16 +6,20 @@ HaoChen, Wei, Gaidon, Ma: Provable Guarantees for Self-Supervised Deep Learning 
 Symbols: z projections of a view [B, p], shortened to a length of at most sqrt(mu); R correlation matrix, the mean of
 z z^T [p, p].
 
-Deviations: HaoChen et al. take the mean of (z_i^T z_j')^2 over pairs of different samples. With R it is one over all pairs
-of views of the batch, a view and itself among them (FedSC, code), which is what clients can share.
+Two forms are in use:
+- "fedsc": the mean of (z_i^T z_j')^2 is one over all pairs of views of the batch, a view and itself among them (FedSC,
+  code): ||R||^2, which is what clients can share.
+- "orchestra": over pairs of different samples (HaoChen et al.), one of each view, of cosines and without a bound on lengths
+  (FedSpecLoss of Orchestra's code, akhilmathurs/orchestra).
 """
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.context import Context
@@ -40,25 +44,36 @@ def correlation(first: Tensor, second: Tensor) -> Tensor:
     return views.T @ views / len(views)
 
 
+def repulsion(first: Tensor, second: Tensor) -> Tensor:
+    """E (z_i^T z_j')^2 over pairs of different samples i and j, one of each view, [B, p] each, B at least 2; a scalar."""
+    num = len(first)
+    itself = torch.eye(num, dtype=torch.bool, device=first.device)
+    return (first @ second.T).masked_fill(itself, 0.0).square().sum() / (num * (num - 1))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Spectral(Objective):
     """The spectral contrastive loss.
 
     Attributes:
-        mu: Largest squared length of a projection (code).
+        form: "fedsc" or "orchestra".
+        mu: Largest squared length of a projection under "fedsc"; 4 in the code's configuration.
     """
 
     capturable: ClassVar[bool] = True
-    mu: float = 2.0
+    form: Literal["fedsc", "orchestra"] = "fedsc"
+    mu: float = 4.0
 
     def __post_init__(self) -> None:
+        if self.form == "orchestra" and self.mu != Spectral.mu:
+            raise ValueError(f"objective.mu={self.mu} has no meaning with objective.form=orchestra: remove one of them")
         if not self.mu > 0:
             raise ValueError(f"objective.mu must be above 0, got {self.mu}")
 
     @property
     def head(self) -> Head:
-        """FedSC's head: d-1024-512 with ReLU and without batch-norm (code)."""
-        return Head("flesd", 512, 1024)
+        """FedSC's: d-1024-512 with ReLU and without batch-norm. Orchestra's: 512-512 with batch-norm, and a layer to 128."""
+        return Head("flesd", 512, 1024) if self.form == "fedsc" else Head("orchestra-spectral", 128)
 
     def embed(
         self, context: Context, model: Model, images: Tensor, generator: torch.Generator
@@ -66,15 +81,19 @@ class Spectral(Objective):
         """Project two random views of each image, each in a batch of its own (code).
 
         Returns:
-            z of both views, shortened, and the first view's projections as they come out of the model; [B, p] each.
+            z of both views, shortened or under "orchestra" of length 1, and the first view's projections as they come out
+            of the model; [B, p] each.
         """
         with context.autocast():
             first, second = (model(view)[1] for view in context.two_views(images, generator))
+        if self.form == "orchestra":
+            return (F.normalize(first, dim=1), F.normalize(second, dim=1)), first
         return (shortened(first, self.mu), shortened(second, self.mu)), first
 
     def loss(
         self, context: Context, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator
     ) -> StepOutput:
-        """-2 E[z^T z'] + ||R||^2, the norm Frobenius'."""
+        """-2 E[z^T z'] + ||R||^2, the norm Frobenius', or the mean over different samples in its place."""
         views, projections = self.embed(context, model, batch.images, generator)
-        return StepOutput(attraction(*views) + correlation(*views).square().sum(), projections)
+        others = repulsion(*views) if self.form == "orchestra" else correlation(*views).square().sum()
+        return StepOutput(attraction(*views) + others, projections)

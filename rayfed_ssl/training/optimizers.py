@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from rayfed_ssl.draws import host_value
+from rayfed_ssl.training.track import Track, by_dimension
 
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8
@@ -91,48 +92,6 @@ class Optimizer(ABC):
         """Move parameters by one step; ages count it already. A learning rate may be a scalar on the device."""
 
 
-@dataclass
-class Track:
-    """A parameter on its way.
-
-    Attributes:
-        parameter: The parameter.
-        values: Its values, as `_flat` sees them if they are not contiguous.
-        moments: Of the gradients, laid out as the values are.
-        age: Steps done, float32 scalar on the device.
-    """
-
-    parameter: Parameter
-    values: Tensor
-    moments: tuple[Tensor, ...]
-    age: Tensor
-
-    @classmethod
-    def of(cls, parameter: Parameter, settings: Optimizer) -> "Track":
-        """Start a parameter's way."""
-        values = parameter.detach() if parameter.is_contiguous() else _flat(parameter)
-        return cls(parameter, values, settings.moments(values), torch.zeros((), device=values.device))
-
-    def laid_out(self, gradient: Tensor) -> Tensor:
-        """Lay a gradient out as the values are."""
-        shape, stride = self.values.shape, self.values.stride()
-        if gradient.stride() == stride:
-            return gradient
-        strides = zip(gradient.shape, gradient.stride(), self.parameter.stride(), strict=True)
-        if any(size > 1 and ours != theirs for size, ours, theirs in strides):
-            gradient = torch.empty_like(self.parameter).copy_(gradient)
-        return gradient.as_strided(shape, stride)
-
-
-def _flat(tensor: Tensor) -> Tensor:
-    """View a tensor as one row in the order of its memory.
-
-    torch's kernels for the CPU copy every gradient that is not contiguous, as none is under channels_last, and then do
-    not look at the copy.
-    """
-    return tensor.detach().as_strided((tensor.numel(),), (1,))
-
-
 @dataclass(frozen=True, kw_only=True)
 class SGD(Optimizer):
     """Stochastic gradient descent.
@@ -170,9 +129,19 @@ class SGD(Optimizer):
 
 @dataclass(frozen=True, kw_only=True)
 class Adam(Optimizer):
-    """Adam with L2 weight decay, as torch.optim.Adam."""
+    """Adam with L2 weight decay, as torch.optim.Adam.
+
+    Attributes:
+        betas: Decays of the first and second moments; torch's.
+    """
 
     kernel: ClassVar[Callable[..., Any]] = torch._fused_adam_
+    betas: tuple[float, float] = BETAS
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas must be at least 0 and below 1, got {list(self.betas)}")
 
     def moments(self, values: Tensor) -> tuple[Tensor, ...]:
         """Make first and second moments of zeros."""
@@ -188,8 +157,8 @@ class Adam(Optimizer):
             [],
             [track.age for track in tracks],
             lr=lr,
-            beta1=BETAS[0],
-            beta2=BETAS[1],
+            beta1=self.betas[0],
+            beta2=self.betas[1],
             weight_decay=self.weight_decay,
             eps=EPSILON,
             amsgrad=False,
@@ -203,10 +172,21 @@ class AdamW(Adam):
 
     Attributes:
         weight_decay: Share of the values, times the learning rate, that a step takes away; torch's default.
+        exclude_1d: Whether biases, scales and shifts, all of one dimension, have no decay (codes of MAE, DINO).
     """
 
     kernel: ClassVar[Callable[..., Any]] = torch._fused_adamw_
     weight_decay: float = 1e-2
+    exclude_1d: bool = False
+
+    def move(self, lr: float | Tensor, tracks: list[Track], gradients: list[Tensor]) -> None:
+        """Move parameters by AdamW, with exclude_1d in two groups."""
+        if not self.exclude_1d:
+            super().move(lr, tracks, gradients)
+            return
+        for settings, group in zip((self, replace(self, weight_decay=0)), by_dimension(tracks, gradients), strict=True):
+            if group:
+                Adam.move(settings, lr, *map(list, zip(*group, strict=True)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,8 +220,7 @@ class LARS(Optimizer):
 
     def move(self, lr: float | Tensor, tracks: list[Track], gradients: list[Tensor]) -> None:
         """Move parameters by LARS."""
-        pairs = list(zip(tracks, gradients, strict=True))
-        layers, vectors = ([pair for pair in pairs if (pair[0].parameter.ndim > 1) is wide] for wide in (True, False))
+        layers, vectors = by_dimension(tracks, gradients)
         if layers:
             values = [track.values for track, _ in layers]
             decayed = torch._foreach_add([gradient for _, gradient in layers], values, alpha=self.weight_decay)
@@ -287,7 +266,7 @@ class Descent:
         moving, directions = [], []
         for parameter, known in self._tracks.items():
             if (gradient := gradients.get(parameter)) is not None:
-                track = self._tracks[parameter] = known or Track.of(parameter, self._settings)
+                track = self._tracks[parameter] = known or Track.of(parameter, self._settings.moments)
                 moving.append(track)
                 directions.append(track.laid_out(gradient))
         if moving:

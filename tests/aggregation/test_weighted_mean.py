@@ -1,5 +1,7 @@
 """Weighted means: the order of summation, whatever is computed side by side."""
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,7 +10,9 @@ import torch
 
 from rayfed_ssl import trees
 from rayfed_ssl.aggregation import weighted_mean as averaging
-from rayfed_ssl.aggregation.weighted_mean import MAX_WAITING, PIECE, SMALL, WeightedMean, weighted_mean
+from rayfed_ssl.aggregation.weighted_mean import MAX_WAITING, PIECE, SMALL, WeightedMean, ordered_sum, weighted_mean
+from rayfed_ssl.evaluation import representation_metrics
+from rayfed_ssl.methods import fedsc
 from rayfed_ssl.trees import Weights
 from tests.tensors import seeded
 
@@ -43,7 +47,7 @@ def one_by_one(parts: list[tuple[float, Weights]]) -> Weights:
         for factor, weights in parts:
             term = weights[name].numpy().astype(np.float64) * factor
             total = term if total is None else total + term
-        total = np.asarray(total / sum(factor for factor, _ in parts))
+        total = np.asarray(total / np.add.accumulate([factor for factor, _ in parts])[-1])
         rounded = total if like.dtype.is_floating_point else np.rint(total)
         mean[name] = torch.from_numpy(np.asarray(rounded, like.numpy().dtype)).reshape(like.shape)
     return mean
@@ -53,6 +57,46 @@ def one_by_one(parts: list[tuple[float, Weights]]) -> Weights:
 def test_a_mean_has_the_bits_of_adding_one_summand_after_the_other(number: int):
     parts = [(1.0 + 0.1 * seed, drawn(seed)) for seed in range(number)]
     assert trees.digest(weighted_mean(parts)) == trees.digest(one_by_one(parts))
+
+
+TENTHS = [0.1] * 10
+
+
+def length() -> float:
+    return representation_metrics.Drift().add({str(i): torch.tensor([v]) for i, v in enumerate([1e8, 1.0, 1.0, 3.0])})
+
+
+def mean_cosine() -> float:
+    drift, update = representation_metrics.Drift(), {str(i): torch.tensor([1.0 / (i + 3)]) for i in range(40)}
+    for added in (update, {name: 1 - value for name, value in update.items()}):
+        drift.add(added)
+    return drift.cosine(update)
+
+
+def others() -> float:
+    halfway = {k: torch.tensor([1 + k % 2 * 2.0**-23]) for k in range(11)}  # between two float32
+    mean = fedsc.mean_of_others(halfway, dict(enumerate([*TENTHS, 0.1])), 10)
+    assert mean is not None
+    return float(mean)
+
+
+def compensated(values: Any) -> Any:
+    """What the built-in sum of floats gives since Python 3.12."""
+    listed = list(values)
+    return math.fsum(listed) if all(isinstance(value, float) for value in listed) else sum(listed)
+
+
+@pytest.mark.parametrize("value", [length, mean_cosine, others])
+def test_no_bit_depends_on_the_built_in_sum(monkeypatch: pytest.MonkeyPatch, value: Callable[[], float]):
+    before = value()
+    for module in (representation_metrics, fedsc):
+        monkeypatch.setattr(module, "sum", compensated, raising=False)
+    assert value() == before
+
+
+def test_numbers_are_added_one_after_the_other():
+    assert (ordered_sum(TENTHS), math.fsum(TENTHS)) == (0.9999999999999999, 1.0)
+    assert ordered_sum([]) == 0.0
 
 
 def test_neither_threads_nor_how_many_are_added_together_change_a_bit(monkeypatch):

@@ -25,6 +25,7 @@ def layers(name: str, in_features: int) -> list[str]:
         ("byol-predictor", ["24-4096", "BatchNorm1d", "ReLU", "4096-2048"]),
         ("fcl", ["24-24", "ReLU", "24-128"]),
         ("linear", ["24-256"]),
+        ("orchestra-spectral", ["Sequential", "UnitLength", "512-128"]),
         ("none", ["Identity"]),
     ],
 )

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from tests.naive import dot
+from tests.naive import cosine, dot
 
 Row = Sequence[float]
 Matrix = Sequence[Row]
@@ -23,6 +23,13 @@ def correlation(rows: Matrix) -> list[list[float]]:
     """R = E[z z^T]."""
     places = range(len(rows[0]))
     return [[math.fsum(row[i] * row[j] for row in rows) / len(rows) for j in places] for i in places]
+
+
+def orchestras(first: Matrix, second: Matrix) -> float:
+    """FedSpecLoss: -2 E cos(z_i, z'_i) + E cos(z_i, z'_j)^2 over i != j, as HaoChen et al. with cosines."""
+    places = range(len(first))
+    pairs = [cosine(first[i], second[j]) ** 2 for i in places for j in places if i != j]
+    return -2 * math.fsum(map(cosine, first, second)) / len(first) + math.fsum(pairs) / len(pairs)
 
 
 def loss(first: Matrix, second: Matrix) -> float:

@@ -32,7 +32,9 @@ HEADS: list[tuple[Objective, int | None, list[tuple[int, int]], list[int]]] = [
     (FedXObjective(projector="mlp-bn", hidden=48), 24, [(48, 256), (24, 48), (24, 24), (24, 24)], [48]),
     (AlignUniform(), None, [(2048, 256), (512, 2048)], [2048]),
     (Spectral(), None, [(1024, 256), (512, 1024)], []),
+    (Spectral(form="orchestra"), None, [(512, 256), (512, 512), (128, 512)], [512, 512]),
     (Rotation(), None, [(4, 256)], []),
+    (Rotation(projector="orchestra"), None, [(512, 256), (512, 512), (4, 512)], [512, 512]),
 ]
 
 

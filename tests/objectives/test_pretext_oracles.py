@@ -56,11 +56,15 @@ def test_rotation_is_cross_entropy_over_four_copies_of_one_view(task: Task, augm
     torch.testing.assert_close(output.projections.detach(), upright, rtol=1e-5, atol=1e-5)
 
 
-def test_a_single_turn_is_drawn_for_each_image_after_its_view(task: Task):
+@pytest.mark.parametrize("augmentation", ["rotnet", "none"])
+def test_a_single_turn_is_drawn_for_each_image_after_its_view(task: Task, augmentation: str):
     model = linear_model(4)
-    output = Rotation(turns="one").loss(task, model, nn.Module(), batch_of(), seeded(2))
+    output = Rotation(turns="one", augmentation=augmentation).loss(task, model, nn.Module(), batch_of(), seeded(2))
     generator = seeded(2)
-    pictures = task.augment(IMAGES, shifted_and_mirrored(task.views.first, 8), generator).double()[:, 0].tolist()
+    view = task.plain(IMAGES)
+    if augmentation == "rotnet":
+        view = task.augment(IMAGES, shifted_and_mirrored(task.views.first, 8), generator)
+    pictures = view.double()[:, 0].tolist()
     labels = torch.randint(4, (6,), generator=generator).tolist()
     assert len(set(labels)) > 2
     for position, quarters in enumerate(labels):

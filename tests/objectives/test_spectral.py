@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from rayfed_ssl.objectives import Spectral
-from rayfed_ssl.objectives.spectral import attraction, correlation, shortened
+from rayfed_ssl.objectives.spectral import attraction, correlation, repulsion, shortened
 from rayfed_ssl.training.task import Task
 from tests.objectives import naive_spectral as naive
 from tests.objectives.linear_model import batch_of, linear, linear_model, views
-from tests.tensors import EXACT, rows, seeded
+from tests.tensors import EXACT, rows, seeded, unit_rows
 
 SHAPES = [(1, 3), (5, 4), (7, 2)]
 
@@ -46,3 +46,18 @@ def test_the_loss_is_that_of_two_views(task: Task, mu: float):
     assert {math.hypot(*row) > math.sqrt(mu) for z in projected for row in z} == {mu < 1}
     expected = naive.loss(*([naive.shortened(row, mu) for row in z] for z in projected))
     assert float(loss.detach()) == pytest.approx(expected, rel=1e-5, abs=1e-6)  # the forward pass is float32
+
+
+def test_orchestras_form_is_of_cosines_over_different_samples(task: Task):
+    first, second = unit_rows(5, 4, 1), unit_rows(5, 4, 2)
+    expected = naive.orchestras(first.tolist(), second.tolist())
+    assert float(attraction(first, second) + repulsion(first, second)) == pytest.approx(expected, rel=EXACT)
+    model = linear_model(5)
+    loss = Spectral(form="orchestra").loss(task, model, nn.Module(), batch_of(), seeded(2)).loss
+    expected = naive.orchestras(*(linear(view, model.projector).tolist() for view in views(task)))
+    assert float(loss.detach()) == pytest.approx(expected, rel=1e-5, abs=1e-6)  # the forward pass is float32
+
+
+def test_orchestras_form_has_no_bound_on_lengths():
+    with pytest.raises(ValueError, match=r"^objective.mu=2.0 has no meaning with objective.form=orchestra: remove one"):
+        Spectral(form="orchestra", mu=2.0)

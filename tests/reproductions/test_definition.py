@@ -11,6 +11,7 @@ import yaml
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.registry import is_score
+from rayfed_ssl.objectives import Rotation, Spectral
 from rayfed_ssl.reports.reproduction_results import (
     CellResult,
     ReproductionResults,
@@ -192,7 +193,7 @@ def test_fedsimclr_has_both_directions_and_fedca_its_own_contrast(name: str, siz
         if "FedSimCLR" in cell.row:
             assert (config.method_name, config.objective.form, config.public) == ("fedavg", "ntxent", None)
         if config.method_name == "fedca":
-            assert config.objective.form == "infonce"
+            assert config.objective.form == ("infonce" if config.method.dictionary else "ntxent")
         if cell.row in ("FedPR", "FedRot"):
             assert config.objective.turns == {"FedPR": "one", "FedRot": "all"}[cell.row]
 
@@ -232,7 +233,7 @@ def test_a_tables_notes_say_what_each_row_trains_with_as_it_is_run(tmp_path: Pat
     }
     shown = load_reproduction(small_file(tmp_path, rows=rows, columns=columns, published={}), "cpu")
     simclr = "simclr (temperature 0.3, form infonce, encode together, projector mlp), AdamW at 0.001, batches of 32"
-    rotation = "rotation (augmentation rotnet, turns all), SGD at 0.1, batches of 64"
+    rotation = "rotation (augmentation rotnet, turns all, projector linear), SGD at 0.1, batches of 64"
     assert training_notes(shown.only(["a", "b"], None), ["objective.temperature=0.3"]) == [
         f"Training of a, b: {simclr}, views the dataset's; or {simclr}, views easyfl."
     ]
@@ -253,7 +254,8 @@ def test_fedemas_table_has_easyfls_settings():
             assert (config.objective.hidden, config.model.projection_dim) == (4096, 2048)
     names = {row: paper("fedema-table1", row, "CIFAR10 Non-IID").training.views for row in ("FedMoCo v1", "FedMoCo v2")}
     assert names == {"FedMoCo v1": "moco-v1", "FedMoCo v2": "easyfl"}
-    assert paper("fedema-table1", "FedSimCLR", "CIFAR100 IID").objective.temperature == 0.07
+    simclr = paper("fedema-table1", "FedSimCLR", "CIFAR100 IID").objective
+    assert (simclr.temperature, simclr.encode) == (0.07, "together")
     assert paper("fedema-table1", "FedEMA λ=0.8", "CIFAR10 IID").method.scale == 0.8
     tau = paper("fedema-table1", "FedEMA τ=0.7", "CIFAR100 Non-IID")
     assert (tau.method.tau, tau.method.scale, tau.partition.classes, tau.objective.momentum) == (0.7, None, 20, 0.99)
@@ -263,6 +265,7 @@ def test_ssds_table_gives_each_client_its_share_of_the_dimensions():
     expected = {"CIFAR10 silo": (10, 1.0, 0.1), "CIFAR100 silo": (10, 1.0, 0.1), "CIFAR100 device": (50, 0.2, 0.02)}
     for column, settings in expected.items():
         config = paper("ssd-table1", "SSD", column)
+        assert paper("ssd-table1", "FedU2", column).objective.encode == "apart"
         assert (config.clients.number, config.clients.fraction, config.method.share) == settings
     for cell in load("ssd-table1", "paper").cells:
         config = cell.config(0)
@@ -285,8 +288,12 @@ def test_orchestras_table_has_a_hundred_clients_that_keep_nothing():
         assert (config.clients.number, config.clients.fraction) == (100, 0.5)
         assert (config.partition.name, config.partition.alpha) == ("dirichlet_balanced", 0.1)
         assert (config.epochs, config.training.batch) == (10, 16)
-        assert config.training.optimizer == SGD(lr=0.003, weight_decay=1e-4)
+        scale = 4 if cell.row == "FedBYOL" else 1  # a quarter of the loss: of the rate, with four times the decay
+        assert config.training.optimizer == SGD(lr=0.003 / scale, weight_decay=1e-4 * scale)
         assert config.rounds == (101 if cell.row == "Orchestra" else 100)  # the first only makes clusters
+    spectral, rotation = (paper("orchestra-table1", f"Fed{row}", "CIFAR10") for row in ("SpecLoss", "Rot (one turn)"))
+    assert spectral.objective == Spectral(form="orchestra")
+    assert rotation.objective == Rotation(turns="one", augmentation="none", projector="orchestra")
     kept = paper("orchestra-table1", "FedBYOL", "CIFAR10")
     assert "local" not in kept.method.parts.over(kept.objective.parts).values()
 

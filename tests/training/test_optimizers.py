@@ -61,6 +61,11 @@ def test_only_a_schedule_by_steps_has_a_rate_for_each():
     assert Adam().rates(1, 2, 3) is None is Adam(schedule="cosine").rates(1, 2, 3)
 
 
+def test_moments_that_never_fade_are_refused():
+    with pytest.raises(ValueError, match=r"^betas must be at least 0 and below 1, got \[0.9, 1.0\]"):
+        Adam(betas=(0.9, 1.0))
+
+
 def test_a_warm_up_that_cannot_be_is_refused():
     with pytest.raises(
         ValueError, match=r"^warmup has no meaning for schedule=cosine: remove it or take schedule=warm"
@@ -89,6 +94,7 @@ SETTINGS = {
     "adam": Adam(lr=0.01, weight_decay=0.1),
     "adam without decay": Adam(lr=0.3, weight_decay=0),
     "adamw": AdamW(lr=0.01, weight_decay=0.1),
+    "adamw of MAE": AdamW(lr=0.01, weight_decay=0.1, betas=(0.9, 0.95), exclude_1d=True),
     "sgd": SGD(lr=0.01, weight_decay=0.1, momentum=0.7),
     "sgd without momentum": SGD(lr=0.3, weight_decay=0, momentum=0),
 }
@@ -98,7 +104,8 @@ def torchs(settings: Optimizer, parameter: Parameter) -> torch.optim.Optimizer:
     """The same in torch.optim, for one parameter, so that each has moments and steps of its own."""
     if isinstance(settings, Adam):
         kind = torch.optim.AdamW if isinstance(settings, AdamW) else torch.optim.Adam
-        return kind([parameter], lr=settings.lr, weight_decay=settings.weight_decay, fused=True)
+        decay = 0 if getattr(settings, "exclude_1d", False) and parameter.ndim < 2 else settings.weight_decay
+        return kind([parameter], lr=settings.lr, betas=settings.betas, weight_decay=decay, fused=True)
     decay, momentum = settings.weight_decay, settings.momentum
     return torch.optim.SGD([parameter], lr=settings.lr, momentum=momentum, weight_decay=decay, fused=True)
 
@@ -146,13 +153,20 @@ def values_of(parameters: list[Parameter]) -> list[list[float]]:
 Vector = list[float]
 
 
-def adamw(w: Vector, g: Vector, state: dict[str, Any], lr: float, decay: float, *rest: Any) -> Vector:
+def adamw(
+    w: Vector, g: Vector, state: dict[str, Any], lr: float, decay: float, ndim: int, b1: float = 0.9, b2: float = 0.999
+) -> Vector:
     """Algorithm 2 of Loshchilov and Hutter (2019); the schedule multiplier is in lr."""
     t = state["t"] = state.get("t", 0) + 1
-    m = state["m"] = [0.9 * a + 0.1 * b for a, b in zip(state.get("m", [0.0] * len(w)), g, strict=True)]
-    v = state["v"] = [0.999 * a + 0.001 * b * b for a, b in zip(state.get("v", [0.0] * len(w)), g, strict=True)]
-    steps = [(a / (1 - 0.9**t)) / (math.sqrt(b / (1 - 0.999**t)) + 1e-8) for a, b in zip(m, v, strict=True)]
+    m = state["m"] = [b1 * a + (1 - b1) * b for a, b in zip(state.get("m", [0.0] * len(w)), g, strict=True)]
+    v = state["v"] = [b2 * a + (1 - b2) * b * b for a, b in zip(state.get("v", [0.0] * len(w)), g, strict=True)]
+    steps = [(a / (1 - b1**t)) / (math.sqrt(b / (1 - b2**t)) + 1e-8) for a, b in zip(m, v, strict=True)]
     return [x - lr * step - lr * decay * x for x, step in zip(w, steps, strict=True)]
+
+
+def maes(w: Vector, g: Vector, state: dict[str, Any], lr: float, decay: float, ndim: int) -> Vector:
+    """He et al. (2022), Table 8, with the code's groups: biases, scales and shifts do not decay."""
+    return adamw(w, g, state, lr, decay if ndim > 1 else 0, ndim, 0.9, 0.95)
 
 
 def lars(w: Vector, g: Vector, state: dict[str, Any], lr: float, decay: float, ndim: int) -> Vector:
@@ -168,8 +182,12 @@ def lars(w: Vector, g: Vector, state: dict[str, Any], lr: float, decay: float, n
 
 @pytest.mark.parametrize(
     ("settings", "naive"),
-    [(AdamW(lr=0.03, weight_decay=0.2), adamw), (LARS(lr=0.5, weight_decay=0.2, momentum=0.7, trust=0.02), lars)],
-    ids=["adamw", "lars"],
+    [
+        (AdamW(lr=0.03, weight_decay=0.2), adamw),
+        (AdamW(lr=0.03, weight_decay=0.2, betas=(0.9, 0.95), exclude_1d=True), maes),
+        (LARS(lr=0.5, weight_decay=0.2, momentum=0.7, trust=0.02), lars),
+    ],
+    ids=["adamw", "mae", "lars"],
 )
 def test_steps_are_the_papers(settings: Optimizer, naive: Callable[..., Vector]):
     random = torch.Generator().manual_seed(0)

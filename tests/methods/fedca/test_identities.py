@@ -11,9 +11,9 @@ from tests.methods.steps import client_of, pixels
 from tests.tensors import seeded
 
 
-@pytest.mark.parametrize("batch_norm", ["averaged", "local"])
-def test_fedca_without_modules_is_fedavg_with_simclr(played: Played, batch_norm: str):
-    settings = ("rounds=3", "public=null", f"method.parts.batch_norm={batch_norm}")
+@pytest.mark.parametrize(("batch_norm", "form"), [("averaged", "infonce"), ("local", "ntxent")])
+def test_fedca_without_modules_is_fedavg_with_simclr(played: Played, batch_norm: str, form: str):
+    settings = ("rounds=3", "public=null", f"method.parts.batch_norm={batch_norm}", f"objective.form={form}")
     without = played("fedca", "method.beta=0", "method.dictionary=false", *settings)
     averaged = played("fedavg", *settings)
     for one, other in zip(without, averaged, strict=True):
