@@ -4,7 +4,7 @@ import os
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -52,11 +52,16 @@ NO_RESTARTS: dict[str, Any] = {"max_restarts": 0, "max_task_retries": 0}
 class RayExecutor:
     """Runs steps in actors; the number of actors, their order and their deaths change no bit of any result.
 
-    Each actor opens a federation of its own from the same configuration. Arguments are as in `actors.run`.
+    Each actor opens its own federation from the same configuration. Arguments are those of `actors.run` and `connect.start`.
     """
 
     def __init__(
-        self, federation: Federation, *, address: str | None = None, faults: Iterable[Fault | RandomFaults] = ()
+        self,
+        federation: Federation,
+        *,
+        address: str | None = None,
+        faults: Iterable[Fault | RandomFaults] = (),
+        on_ray_death: Callable[[str], None] | None = None,
     ) -> None:
         self.retries = 0
         self.faults = Faults(faults, federation.config.rounds, federation.cohort, FAULT_KINDS)
@@ -67,10 +72,9 @@ class RayExecutor:
         self._seconds: dict[int, float] = {}
         self._sent: dict[int, int] = {}
         self._sizes = {client_id: len(rows) for client_id, rows in federation.shards.items()}
-        self._lost = LostObject()
-        self._exit_stack = ExitStack()
+        self._lost, self._exit_stack = LostObject(), ExitStack()
         plan.check_fits(federation, address)
-        self._cluster = start(address)
+        self._cluster = start(address, on_ray_death=on_ray_death)
         self._exit_stack.callback(self._cluster.stop)
         try:
             self._health = self._cluster.health
@@ -261,16 +265,14 @@ class RayExecutor:
         refs = {client_id: self._states.find(client_id, stored) for client_id, stored in state.clients.items()}
         encoders: dict[str, Any] = {}
 
+        def read_encoders(server: Any) -> Tree:
+            return self._collect(server.encoders.remote(state.server, refs, directory.resolve()))
+
         def select_encoders() -> None:
-            encoders.update(
-                self._server.call(
-                    lambda server: self._collect(server.encoders.remote(state.server, refs, directory.resolve()))
-                )
-            )
+            encoders.update(self._server.call(read_encoders))
 
         def submit(actor: Any, items: Sequence[WorkItem]) -> Sequence[ObjectRef[Any]]:
-            (item,) = items
-            return [actor.evaluate.remote(encoders[item.key], item.key, state.round, final)]
+            return [actor.evaluate.remote(encoders[items[0].key], items[0].key, state.round, final)]
 
         select_encoders()
         evaluations = {}
@@ -283,9 +285,7 @@ class RayExecutor:
 
     def score_start(self, architecture: str) -> Metrics:
         """Score what an architecture starts from, in a client actor."""
-        (result,) = self._pool.run(
-            [WorkItem(architecture)], lambda actor, items: [actor.score_start.remote(architecture)]
-        )
+        (result,) = self._pool.run([WorkItem(architecture)], lambda actor, _: [actor.score_start.remote(architecture)])
         if isinstance(result, Failed):
             raise result.cause or ConfigError(result.reason)
         return dict(result.value)

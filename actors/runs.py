@@ -1,6 +1,6 @@
 """Run and resume a federation on Ray: `rayfed_ssl.runs` with the executor that the configuration names."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -16,15 +16,19 @@ from rayfed_ssl.runs import Result
 
 
 def make_executor(
-    federation: Federation, *, address: str | None = None, faults: Iterable[Fault | RandomFaults] = ()
+    federation: Federation,
+    *,
+    address: str | None = None,
+    faults: Iterable[Fault | RandomFaults] = (),
+    on_ray_death: Callable[[str], None] | None = None,
 ) -> Executor:
-    """Make the executor that `engine.executor` names; a local one loads no Ray."""
+    """Make the executor that `engine.executor` names; a local one loads no Ray. Arguments are those of `RayExecutor`."""
     if federation.config.engine.executor == "local":
         check_fits(federation, address)
         return LocalExecutor(federation, faults=faults)
     from actors.executor import RayExecutor
 
-    return RayExecutor(federation, address=address, faults=faults)
+    return RayExecutor(federation, address=address, faults=faults, on_ray_death=on_ray_death)
 
 
 def check_fits(federation: Federation, address: str | None = None) -> None:
@@ -63,9 +67,10 @@ def resume(
     *overrides: str,
     observer: Observer | None = None,
     round: int | None = None,
+    trust: bool = False,
     address: str | None = None,
     faults: Iterable[Fault | RandomFaults] = (),
 ) -> Result:
     """`rayfed_ssl.resume` on Ray, unless `engine.executor=local`; arguments as in `run`."""
     executor = partial(make_executor, address=address, faults=faults)
-    return runs.resume(directory, *overrides, observer=observer, round=round, executor=executor)
+    return runs.resume(directory, *overrides, observer=observer, round=round, executor=executor, trust=trust)

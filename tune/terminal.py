@@ -6,15 +6,22 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+import typer
 from rich.console import Console
 from rich.table import Table
+
+from rayfed_ssl.errors import printable
 
 WIDTH = 140
 """Columns of output that goes to a file or a pipe, where no terminal sets them."""
 
 
 class _Console(Console):
-    """A console whose reader may close the pipe early, as `head` does."""
+    """A console that escapes what is not printable, and whose reader may close the pipe early, as `head` does."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print lines or a table."""
+        super().print(*(printable(item) if isinstance(item, str) else item for item in objects), **options)
 
     def on_broken_pipe(self) -> None:
         """Exit without an error."""
@@ -28,16 +35,21 @@ def plain_console() -> Console:
     return console if console.is_terminal else _Console(highlight=False, markup=False, width=WIDTH)
 
 
+def echo(line: str = "", *, err: bool = False) -> None:
+    """Print a line, in which control characters of names are escaped, on standard output or standard error."""
+    typer.echo(printable(line), err=err)
+
+
 def print_table(head: Iterable[str], rows: Iterable[Iterable[str]], *, text: int = 1) -> None:
     """Print a table without lines: the first `text` columns are aligned left, numbers after them right."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(head):
-        table.add_column(column, justify="left" if index < text else "right", overflow="fold")
+        table.add_column(printable(column), justify="left" if index < text else "right", overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(printable, row))
     plain_console().print(table)
 
 
 def print_json(value: Any) -> None:
     """Print JSON that other programs read."""
-    plain_console().print_json(json.dumps(value, default=str))
+    plain_console().print_json(json.dumps(value, default=str), ensure_ascii=True)

@@ -26,7 +26,7 @@ class LocalNode:
     @property
     def is_private(self) -> bool:
         """Whether a run of this package started it for itself."""
-        return Path(self.directory).name.startswith(PREFIX)
+        return Path(self.directory).parent.name.startswith(PREFIX)
 
     @property
     def is_shared(self) -> bool:

@@ -1,9 +1,12 @@
 """Whether Ray still runs, so that no process waits for an answer that cannot come."""
 
+import os
 import re
+import select
 import socket
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,8 +26,20 @@ CHECK_INTERVAL = 5.0
 CONNECT_TIMEOUT = 5.0
 """Seconds that Ray's head may take to accept a connection; without a head Ray ends this process after a minute."""
 
-VITAL = ("gcs_server", "raylet")
-"""Ray's processes without which it cannot run; a start that lacks one takes Ray half a minute to give up."""
+WATCH_INTERVAL = 2.0
+"""Seconds between two looks for a process that a signal has stopped; one that dies is noticed at once."""
+
+MAX_STOPPED = 4
+"""Looks in a row at a stopped process after which it counts as dead."""
+
+VITAL = {
+    "gcs_server": "gcs_server",
+    "raylet": "raylet",
+    "ray::DashboardAgent": "dashboard_agent",
+    "ray::RuntimeEnvAgent": "runtime_env_agent",
+}
+"""Ray's processes without which it cannot run, as the raylet ends with its agents, and the names of their logs; a start that
+lacks one takes Ray half a minute to give up."""
 
 MAX_REASON = 160
 """Characters of a log's message that are shown."""
@@ -38,15 +53,44 @@ class Health:
 
     directory: Path | None = None
     vital: dict[str, psutil.Process] = field(default_factory=dict)
-    _older: set[int] = field(default_factory=lambda: {child.pid for child in psutil.Process().children()})
+    left: threading.Event = field(default_factory=threading.Event)
+    _older: set[int] = field(default_factory=lambda: {child.pid for child in psutil.Process().children(recursive=True)})
     _last_check: float = field(default_factory=time.monotonic)
+    _watcher: threading.Thread | None = None
 
     def find_processes(self) -> None:
-        """Look for the vital processes, which a private Ray starts as children of this process."""
-        for child in psutil.Process().children() if self.directory else ():
+        """Look for the vital processes, which a private Ray starts below this process."""
+        for child in psutil.Process().children(recursive=True) if self.directory else ():
             with suppress(psutil.Error):
                 if child.pid not in self._older and child.name() in VITAL:
-                    self.vital[child.name()] = child
+                    self.vital[VITAL[child.name()]] = child
+
+    def watch(self, on_death: Callable[[str], None]) -> None:
+        """Call a function, in a thread of its own, once a vital process has died or stays stopped, until `left` is set.
+
+        It must end this process: Ray itself ends it without a message when the main thread next asks a dead raylet for
+        anything, and the main thread may wait for a stopped one without end.
+        """
+        poller, files = select.poll(), []
+        for process in self.vital.values():
+            with suppress(OSError):  # it has died just now, or the kernel has no such files
+                files.append(os.pidfd_open(process.pid))
+                poller.register(files[-1], select.POLLIN)
+
+        def watch() -> None:
+            looks, failure = 0, None
+            while not (failure or self.left.is_set()):
+                poller.poll(1000 * WATCH_INTERVAL)
+                stopped = self._stopped()
+                looks = looks + 1 if stopped else 0
+                failure = f"{stopped[0]} was stopped by a signal" if looks >= MAX_STOPPED else self.failure()
+            for file in files:
+                os.close(file)
+            if failure and not self.left.is_set():
+                on_death(_advice(failure))
+
+        self._watcher = threading.Thread(target=watch, daemon=True)
+        self._watcher.start()
 
     def kill_processes(self) -> None:
         """Kill the processes of a private Ray; its agents outlive a raylet that was killed."""
@@ -55,15 +99,17 @@ class Health:
 
     def kill_stopped(self) -> None:
         """Kill vital processes that a signal has stopped: `ray.shutdown` waits for them without end."""
-        for process in self.vital.values():
+        for name in self._stopped():
             with suppress(psutil.Error):
-                if process.status() == psutil.STATUS_STOPPED:
-                    process.kill()
+                self.vital[name].kill()
+
+    def _stopped(self) -> list[str]:
+        return [name for name, process in self.vital.items() if _status(process) == psutil.STATUS_STOPPED]
 
     def failure(self) -> str | None:
         """Say which vital process has died, with the last error in its log; None if all live."""
-        for name, process in self.vital.items():
-            if _has_ended(process):
+        for name in VITAL.values():
+            if name in self.vital and _status(self.vital[name]) in (None, psutil.STATUS_ZOMBIE):
                 return f"{name} died{_last_error(self.directory, name) if self.directory else ''}"
         return None
 
@@ -88,10 +134,9 @@ class Health:
     def check_processes(self) -> None:
         """Raise `ClusterError` if a process of a private Ray has died; asks Ray nothing, so any thread may call it."""
         if failure := self.failure():
-            name, _, rest = failure.partition(" ")
-            raise ClusterError(
-                f"Ray's {name} on this machine {rest}: check memory and `ulimit -u`, then resume the run"
-            )
+            if self._watcher is not None:
+                self._watcher.join()
+            raise ClusterError(_advice(failure))
 
     def get(self, ref: ObjectRef[Any]) -> Any:
         """Wait for an answer as long as Ray runs; raises what the call raised, or `ClusterError`."""
@@ -125,11 +170,16 @@ def _check_head(address: str) -> None:
         ) from None
 
 
-def _has_ended(process: psutil.Process) -> bool:
+def _advice(failure: str) -> str:
+    name, _, rest = failure.partition(" ")
+    return f"Ray's {name} on this machine {rest}: check memory and `ulimit -u`, then resume the run"
+
+
+def _status(process: psutil.Process) -> str | None:
     try:
-        return bool(process.status() == psutil.STATUS_ZOMBIE)
+        return str(process.status())
     except psutil.Error:
-        return True
+        return None
 
 
 def _last_error(directory: Path, name: str) -> str:

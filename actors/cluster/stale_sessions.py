@@ -2,7 +2,9 @@
 
 import os
 import shutil
+import stat
 import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,25 +18,33 @@ PREFIX = "rayfed-"
 LOCK = "owner"
 """A file in each of them that its driver keeps locked; the system unlocks it when the driver ends."""
 
+RAY = "r"
+"""Ray's own directory in each of them, which Ray opens to all users; the name is short for MAX_TEMP_PATH."""
+
 MAX_TEMP_PATH = 24
 """Characters of a temporary directory at most, so that the paths of Ray's sockets fit into 107 bytes."""
 
 
 @dataclass
 class SessionDirectory:
-    """The directory of a private Ray, locked by its driver."""
+    """The directory of a private Ray, which only its user can enter, locked by its driver."""
 
     path: Path
     _lock: FileLock
 
+    @property
+    def ray(self) -> Path:
+        """The directory that Ray gets."""
+        return self.path / RAY
+
     @classmethod
     def create(cls) -> "SessionDirectory":
         """Create one in TMPDIR, or in /tmp where TMPDIR is too long."""
-        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_parent()))
-        lock = FileLock(path / f".{LOCK}", thread_local=False)
+        hidden = Path(tempfile.mkdtemp(prefix=f".{PREFIX}", dir=_parent()))  # of mode 0700
+        lock = FileLock(hidden / LOCK, thread_local=False)
         lock.acquire()
-        (path / f".{LOCK}").rename(path / LOCK)  # so no other process sees the file unlocked
-        return cls(path, lock)
+        # Its name comes last, so no other process sees it without an owner.
+        return cls(hidden.rename(hidden.with_name(hidden.name[1:])), lock)
 
     def remove(self) -> None:
         """Delete the directory and its content."""
@@ -48,26 +58,41 @@ def _parent() -> Path:
 
 
 def remove_stale_sessions() -> list[Path]:
-    """Delete, and return, this user's directories whose driver was killed, after killing the processes that use them."""
+    """Delete, and return, this user's directories whose driver was killed, after killing the processes that use them.
+
+    One without the owner's file, which cleaners of /tmp delete after days, goes if no process uses it.
+    """
     removed = []
     for directory in _parent().glob(f"{PREFIX}*"):
         try:
-            if directory.stat().st_uid != os.getuid() or not (directory / LOCK).is_file():
+            status = directory.lstat()
+            if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode):
                 continue
-            with FileLock(directory / LOCK, blocking=False):
-                kill_processes(directory)
+            if not (directory / LOCK).is_file():
+                if os.listdir(directory) != [RAY] or any(_users(directory)):
+                    continue
                 shutil.rmtree(directory, ignore_errors=True)
-                removed.append(directory)
+            else:
+                with FileLock(directory / LOCK, blocking=False):
+                    kill_processes(directory)
+                    shutil.rmtree(directory, ignore_errors=True)
+            removed.append(directory)
         except (OSError, Timeout):  # its driver lives, or another process is deleting it
             continue
     return removed
 
 
 def kill_processes(directory: Path) -> None:
-    """Kill this user's processes whose command line names a directory as an option's value, as all of Ray's do."""
+    """Kill this user's processes that use a directory."""
+    for process in _users(directory):
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def _users(directory: Path) -> Iterator[psutil.Process]:
+    """Find this user's processes whose command line names a directory as an option's value, as all of Ray's do."""
     for process in psutil.process_iter(["cmdline", "uids"]):
         arguments = process.info["cmdline"] or []
         is_own = process.info["uids"] is not None and process.info["uids"].real == os.getuid()
         if is_own and any(text.endswith(f"={directory}") or f"={directory}/" in text for text in arguments):
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
+            yield process

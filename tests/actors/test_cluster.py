@@ -14,6 +14,7 @@ import ray
 
 from actors.cluster import stale_sessions
 from actors.cluster.connect import start
+from actors.cluster.stale_sessions import MAX_TEMP_PATH
 from actors.errors import ClusterError
 from tests.actors.conftest import run_python
 
@@ -105,6 +106,17 @@ def test_a_directory_that_cannot_be_created_is_refused(no_ray, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", "/proc")
     with pytest.raises(ClusterError, match=r"^Ray has no directory for its files"):
         start("local")
+
+
+def test_what_ray_opens_to_all_lies_where_only_its_user_enters_and_its_sockets_names_fit(cluster):
+    session = cluster.directory
+    assert session.ray.stat().st_mode & 0o777 == 0o777
+    assert session.path.stat().st_mode & 0o777 == 0o700
+    sockets = [path.relative_to(session.path.parent) for path in session.ray.glob("session_2*/sockets/*")]
+    longest = (
+        "/tmp".ljust(MAX_TEMP_PATH, "x") + "/" + max(map(str, sockets), key=len).replace(str(os.getpid()), "1234567")
+    )
+    assert len(longest) <= 107
 
 
 def test_a_ray_that_this_process_has_joined_is_used(cluster):

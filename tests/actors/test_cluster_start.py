@@ -16,9 +16,10 @@ import psutil
 import pytest
 
 from actors.cluster import address, machine, private_ray
+from actors.cluster import health as health_module
 from actors.cluster.address import LocalNode, check_address, resolve_address
 from actors.cluster.health import Health
-from actors.cluster.stale_sessions import remove_stale_sessions
+from actors.cluster.stale_sessions import RAY, SessionDirectory, remove_stale_sessions
 from actors.errors import ClusterError, death_reason, first_line
 from tests.actors.conftest import run_python
 
@@ -109,6 +110,33 @@ def test_a_raylet_that_was_stopped_is_killed_before_ray_is_left(tmp_path, raylet
     assert process.wait(60) == -signal.SIGKILL
 
 
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [(signal.SIGKILL, "Ray's raylet on this machine died: "), (signal.SIGSTOP, "was stopped by a signal: ")],
+)
+def test_who_watches_is_told_of_a_raylet_that_died_or_stays_stopped(tmp_path, raylet, monkeypatch, number, message):
+    monkeypatch.setattr(health_module, "WATCH_INTERVAL", 0.05)
+    health, deaths = Health(tmp_path), []
+    process = raylet("while true; do :; done")
+    ask_until(lambda: health.find_processes() or health.vital, bool)
+    health.watch(deaths.append)
+    assert deaths == []
+    process.send_signal(number)
+    (death,) = ask_until(lambda: deaths, bool)
+    assert message in death
+
+
+def test_nobody_is_told_of_a_ray_that_was_left(tmp_path, raylet):
+    health, deaths = Health(tmp_path), []
+    process = raylet("while true; do :; done")
+    ask_until(lambda: health.find_processes() or health.vital, bool)
+    health.watch(deaths.append)
+    health.left.set()
+    process.kill()
+    health._watcher.join(60)
+    assert deaths == []
+
+
 def test_processes_that_are_older_are_not_watched(tmp_path, raylet):
     raylet("sleep 600; :")
     health = Health(tmp_path)
@@ -133,6 +161,30 @@ def test_a_killed_drivers_directory_and_processes_go_and_a_living_ones_stay(shor
     drivers[1].kill()
     drivers[1].wait(60)
     assert remove_stale_sessions() == [Path(alive)]
+
+
+def test_only_its_user_enters_a_sessions_directory(short_tmp):
+    session = SessionDirectory.create()
+    assert (session.path.parent, session.ray.parent) == (short_tmp, session.path)
+    assert session.path.stat().st_mode & 0o777 == 0o700
+    session.remove()
+    assert not list(short_tmp.iterdir())
+
+
+def test_a_session_without_an_owner_goes_unless_a_process_uses_it_or_it_is_something_else(short_tmp):
+    stale, used, other, elsewhere = (short_tmp / name for name in ("rayfed-a", "rayfed-b", "rayfed-c", "elsewhere"))
+    for directory in (stale / RAY, used / RAY, other / RAY, elsewhere / RAY):
+        directory.mkdir(parents=True)
+    (other / "notes.txt").touch()
+    (short_tmp / "rayfed-d").symlink_to(elsewhere)
+    user = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", f"--temp-dir={used / RAY}"])
+    assert ask_until(remove_stale_sessions, bool) == [stale]
+    assert not stale.exists()
+    assert all(path.is_dir() for path in (used / RAY, other / RAY, elsewhere / RAY))
+    assert user.poll() is None
+    user.kill()
+    user.wait(60)
+    assert remove_stale_sessions() == [used]
 
 
 def test_a_full_disk_is_refused_and_nothing_left(short_tmp, monkeypatch):
@@ -175,7 +227,7 @@ def nodes(monkeypatch):
 
 
 PUBLIC = [LocalNode("10.0.0.2:6379", "/tmp/ray"), LocalNode("10.0.0.1:6380", "/tmp/ray2")]
-PRIVATE = LocalNode("10.0.0.1:41000", "/tmp/rayfed-abc")
+PRIVATE = LocalNode("10.0.0.1:41000", "/tmp/rayfed-abc/r")
 
 
 def test_auto_is_the_only_ray_that_is_not_private_or_the_address_that_a_submitted_job_gets(nodes, monkeypatch):

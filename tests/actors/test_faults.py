@@ -10,12 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import ray
 import yaml
 
 from actors.cluster.connect import Cluster
-from actors.cluster.health import Health
+from actors.cluster.health import VITAL, Health
 from actors.errors import ActorError, ClusterError
 from actors.executor import RayExecutor
 from actors.fault_injection import fail_driver
@@ -25,6 +26,7 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.round_loop import ClientError, QuorumError
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.records.run_record import RunRecord
 
 pytestmark = pytest.mark.ray
 
@@ -216,7 +218,7 @@ def test_a_ray_that_the_run_has_not_started_is_not_killed():
 
 def test_a_head_that_does_not_answer_is_reported(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
     cluster.health.check()
-    assert set(cluster.health.vital) == {"gcs_server", "raylet"}
+    assert set(cluster.health.vital) == set(VITAL.values())
 
     class Elsewhere:
         gcs_address = "127.0.0.1:1"
@@ -247,3 +249,51 @@ def test_the_death_of_ray_and_sigterm_end_a_run_with_one_line(
     assert "Traceback" not in ended.stderr
     assert injected(directory) == [text.partition(":")[0]]
     assert runs.resume(directory).state_sha256 == undisturbed
+
+
+@pytest.fixture
+def started(strict: Runner, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A run on a Ray of its own that has finished a round, in `tmp_path / "run"`."""
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump(strict.config.dump() | {"rounds": 40}))
+    program = [sys.executable, "-m", "tune.cli", "run", str(recipe), "--out", str(tmp_path / "run")]
+    process = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    assert any(line.startswith("round 1/") for line in process.stderr)
+    yield process
+    process.kill()
+    process.wait(60)
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "message"),
+    [
+        *((name, signal.SIGKILL, f"error: Ray's {log} on this machine died") for name, log in VITAL.items()),
+        ("raylet", signal.SIGSTOP, "error: Ray's raylet on this machine was stopped by a signal: "),
+    ],
+)
+@pytest.mark.slow
+def test_any_vital_process_that_dies_or_stays_stopped_ends_a_run_in_one_line(
+    started: subprocess.Popen[str], tmp_path: Path, name: str, number: signal.Signals, message: str
+):
+    (victim,) = [child for child in psutil.Process(started.pid).children(recursive=True) if child.name() == name]
+    victim.send_signal(number)
+    (line,) = [line for line in started.communicate(timeout=120)[1].splitlines() if not line.startswith("round ")]
+    assert started.returncode == 3
+    assert line.startswith(message)
+    assert line.endswith(f"; resume with: rayfed-ssl resume {tmp_path / 'run'}")
+    done = RunRecord.open(tmp_path / "run", tables=False).last_round
+    resumed = runs.resume(tmp_path / "run", until=done + 1).state_sha256
+    assert (
+        resumed == runs.run(RunRecord.open(tmp_path / "run").config(), tmp_path / "whole", until=done + 1).state_sha256
+    )
+
+
+@pytest.mark.slow
+def test_sigterm_ends_a_run_whose_raylet_was_stopped_just_now(started: subprocess.Popen[str], tmp_path: Path):
+    (raylet,) = [child for child in psutil.Process(started.pid).children() if child.name() == "raylet"]
+    raylet.send_signal(signal.SIGSTOP)
+    started.send_signal(signal.SIGTERM)
+    messages = started.communicate(timeout=120)[1]
+    assert started.returncode == 128 + signal.SIGTERM
+    assert f"interrupted; resume with: rayfed-ssl resume {tmp_path / 'run'}" in messages

@@ -48,7 +48,6 @@ def test_other_code_of_a_partition_from_outside_makes_another_run(
         assert run_name(config) == run_name(config)
         names += [run_name(config), run_name(tiny("fedavg", "partition={name: 'outside_split:halves', first: 1}"))]
     assert len(set(names)) == 4
-    assert run_name(tiny("fedavg", "partition=os:listdir"))  # no file to look at: the run says what is wrong with it
 
 
 def test_what_the_server_shares_makes_no_other_run(tiny: Tiny):
