@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,7 @@ from actors.cluster.machine import Node
 from actors.cluster.private_ray import free_port, options, session_directory, stop_unused_processes
 from actors.cluster.stale_sessions import SessionDirectory, remove_stale_sessions
 from actors.errors import ClusterError, first_line
+from rayfed_ssl.processor import PORTABLE, is_portable
 
 START_TIMEOUT = 120.0
 """Seconds that a private Ray may take to start; on two busy cores it takes 3 to 6, one whose process died ends at once."""
@@ -49,6 +51,7 @@ class Cluster:
         """Leave Ray; a private Ray ends with all its processes and files. A second call does nothing."""
         if self.owned:
             self.owned = False
+            self.health.left.set()
             self.health.kill_stopped()
             ray.shutdown()
             self._clean()
@@ -66,6 +69,7 @@ def start(
     num_cpus: int | None = None,
     timeout: float | None = None,
     alternative: str = ", or set engine.executor=local",
+    on_ray_death: Callable[[str], None] | None = None,
 ) -> Cluster:
     """Start Ray on this machine, or join a running one; a Ray that this process has already joined is used as it is.
 
@@ -77,6 +81,8 @@ def start(
         num_cpus: Cores that Ray may assign; None takes those of this process.
         timeout: Seconds to wait at most; None means START_TIMEOUT or JOIN_TIMEOUT.
         alternative: What else the user can do if Ray does not start; ends that message.
+        on_ray_death: Is called, in a thread of its own, when a Ray that was started here has died or was stopped, and must
+            end this process. None checks only where the program waits for Ray.
     """
     if address is not None and not address.strip():
         raise ClusterError("the address of Ray is empty: give host:port or auto, or leave it out to start Ray here")
@@ -86,7 +92,10 @@ def start(
         ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV = False
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     if address == "local":
-        return _start(num_cpus, timeout or START_TIMEOUT, alternative)
+        cluster = _start(num_cpus, timeout or START_TIMEOUT, alternative)
+        if on_ray_death is not None:
+            cluster.health.watch(on_ray_death)
+        return cluster
     return _join(address, timeout or JOIN_TIMEOUT)
 
 
@@ -94,13 +103,13 @@ def _start(num_cpus: int | None, timeout: float, alternative: str) -> Cluster:
     remove_stale_sessions()
     _warn_of_clusters()
     directory = session_directory()
-    cluster = Cluster(True, directory, Health(directory.path))
+    cluster = Cluster(True, directory, Health(directory.ray))
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray writes one into the user's home
     if "RAY_AUTH_MODE" not in os.environ:
         use_token()
     try:
         with free_port():
-            _init(options(directory.path, num_cpus), cluster, timeout)
+            _init(options(directory.ray, num_cpus), cluster, timeout)
     except _InitError as error:
         raise ClusterError(
             f"Ray did not start on this machine ({error}): check space in {directory.path.parent}, memory and `ulimit -u`"
@@ -115,11 +124,16 @@ def _join(address: str, timeout: float) -> Cluster:
     check_address(address, timeout / 4)
     cluster = Cluster(owned=True)
     try:
-        _init({"address": address}, cluster, timeout)
+        _init({"address": address, **_environment()}, cluster, timeout)
     except _InitError as error:
         advice = "compare Ray's and Python's versions, RAY_AUTH_MODE and the token"
         raise ClusterError(f"cannot join the Ray at {address} ({error}): {advice}") from None
     return cluster
+
+
+def _environment() -> dict[str, Any]:
+    """Give the workers of a running Ray the variables of `engine.cpu=portable`; those of a private one inherit them."""
+    return {"runtime_env": {"env_vars": PORTABLE}} if is_portable() else {}
 
 
 def _warn_of_clusters() -> None:

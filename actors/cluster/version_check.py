@@ -7,6 +7,7 @@ import torch
 
 from rayfed_ssl.environment import cpu_model, environment
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.processor import is_portable
 
 COMPARED = ("python", "ray", "torch", "rayfed-ssl")
 """Packages that must have the same version on all machines."""
@@ -30,7 +31,8 @@ def check_versions(driver: Versions, local: Versions | None = None) -> None:
 
 def hardware(device: torch.device) -> str:
     """Describe what else results depend on: the processor, torch's build, and the GPU if this process computes on one."""
-    parts = [cpu_model(), torch.backends.cpu.get_cpu_capability(), f"torch {torch.__version__}"]
+    processor = ["portable"] if is_portable() else [cpu_model(), torch.backends.cpu.get_cpu_capability()]
+    parts = [*processor, f"torch {torch.__version__}"]
     return ", ".join(parts + ([torch.cuda.get_device_name(device)] if device.type == "cuda" else []))
 
 

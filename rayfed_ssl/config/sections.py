@@ -234,6 +234,8 @@ class Engine(Section):
         cpus_per_actor: What Ray reserves for a client actor.
         gpus_per_actor: Fraction of a GPU, and of its memory, for a client actor; None shares each GPU evenly among `actors`.
         device: "auto", "cpu" or "cuda".
+        cpu: "native" takes the processor's fastest instructions. "portable" gives the same bits on every x86-64 processor
+            with AVX2, in fp32 and without a GPU.
         precision: "auto", "fp32" or "bf16" (autocast).
         channels_last: Memory layout of images; None lets the device decide.
         compile: Whether torch.compile is used.
@@ -258,6 +260,7 @@ class Engine(Section):
     cpus_per_actor: float = Field(1.0, ge=0)
     gpus_per_actor: float | None = Field(None, ge=0)
     device: str = "auto"
+    cpu: Literal["native", "portable"] = "native"
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     channels_last: bool | None = None
     compile: bool = False
@@ -273,6 +276,18 @@ class Engine(Section):
     shared: Annotated[Path, AfterValidator(_absolute)] | None = None
     trackers: Annotated[Literal["auto"] | tuple[str, ...], BeforeValidator(_trackers)] = "auto"
 
+    @model_validator(mode="after")
+    def _check_portable(self) -> "Engine":
+        if self.cpu == "portable":
+            allowed = {"device": ("auto", "cpu"), "precision": ("auto", "fp32"), "compile": (False,)}
+            for name, values in allowed.items():
+                if (value := getattr(self, name)) not in values:
+                    raise ConfigError(
+                        f"engine.cpu=portable computes in fp32 on the processor, without torch.compile, got {name}="
+                        f"{str(value).lower()}: leave engine.{name} as it is, or take engine.cpu=native"
+                    )
+        return self
 
-BITS = ("device", "precision", "channels_last", "compile", "deterministic", "threads", "server_threads")
+
+BITS = ("device", "cpu", "precision", "channels_last", "compile", "deterministic", "threads", "server_threads")
 """What of `engine` changes bits."""

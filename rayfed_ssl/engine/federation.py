@@ -28,6 +28,7 @@ from rayfed_ssl.engine.task_builder import build_task, views_of
 from rayfed_ssl.engine.upload_checks import check_upload
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server
+from rayfed_ssl.processor import check_process
 from rayfed_ssl.seeds import SERVER, Purpose, derive_seed, generator
 
 
@@ -92,6 +93,7 @@ class Federation:
         Raises:
             ConfigError: The data, the partition or the method's demands do not fit together.
         """
+        check_process(config.engine.cpu)
         planned = None if on_planned is None else lambda blank: on_planned(cls._divide(config, blank, on_progress))
         try:
             dataset = open_dataset(

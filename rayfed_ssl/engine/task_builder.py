@@ -18,13 +18,15 @@ from rayfed_ssl.models.precision import choose_precision
 from rayfed_ssl.models.pretrained import Start, published
 from rayfed_ssl.models.vit import VisionTransformer
 from rayfed_ssl.objectives import Supervised
+from rayfed_ssl.processor import check_process
 from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import Weights
 
 
-def _device(name: str) -> torch.device:
+def _device(name: str, cpu: str) -> torch.device:
+    check_process(cpu)
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device("cuda" if cpu == "native" and torch.cuda.is_available() else "cpu")
     if name.partition(":")[0] not in ("cpu", "cuda"):
         raise ConfigError(f"engine.device must be auto, cpu, cuda or cuda:N, got {name!r}")
     try:
@@ -53,7 +55,7 @@ def build_task(config: Config, dataset: Dataset) -> Task:
         raise ConfigError(f"model.projection_dim has no meaning for objective={name}: remove it")
     if isinstance(objective, Supervised):
         objective = replace(objective, num_classes=dataset.train.num_classes)
-    device = _device(engine.device)
+    device = _device(engine.device, engine.cpu)
     set_up(device, engine.deterministic)
     task = Task(
         encoder=config.model.encoder,

@@ -4,15 +4,14 @@ bf16 means autocast: weights, gradients and optimizer stay float32, convolutions
 Chosen once per run and recorded with it, because another choice gives other bits.
 """
 
-import platform
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Literal, TypeVar
 
 import torch
 from torch import nn
+
+from rayfed_ssl.processor import cpu_flags, is_portable
 
 Dtype = Literal["fp32", "bf16"]
 Module = TypeVar("Module", bound=nn.Module)
@@ -83,18 +82,8 @@ def _native_bf16(device: torch.device) -> tuple[bool, str]:
         major, minor = torch.cuda.get_device_capability(device)
         return major >= 8, f"CUDA capability {major}.{minor}, bfloat16 needs 8.0"
     if device.type == "cpu":
+        if is_portable():
+            return False, "kernels are limited to AVX2"
         native = sorted(NATIVE_BF16 & cpu_flags())
         return bool(native), f"CPU has {', '.join(native)}" if native else "CPU multiplies no bfloat16"
     return False, f"bfloat16 was not tried on {device.type}"
-
-
-@cache
-def cpu_flags() -> frozenset[str]:
-    """Read the CPU's instruction sets; empty where the system does not list them as Linux does."""
-    path = Path("/proc/cpuinfo")
-    if platform.machine() not in ("x86_64", "AMD64") or not path.exists():
-        return frozenset()
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        if line.startswith("flags"):
-            return frozenset(line.partition(":")[2].split())
-    return frozenset()

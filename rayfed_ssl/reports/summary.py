@@ -10,6 +10,7 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.ledger import BreakEven
 from rayfed_ssl.formats import percent
 from rayfed_ssl.method import Metrics
+from rayfed_ssl.records.bits import why_bits_differ
 from rayfed_ssl.records.metric_rows import Row, client_of, headline
 from rayfed_ssl.records.run_record import RunRecord
 
@@ -115,7 +116,7 @@ class Summary:
 
 def summarize(record: RunRecord) -> Summary:
     """Summarize a run, finished or not, from its record, which is not read again."""
-    config, rounds = record.config(), record.manifest.rounds
+    config, rounds = record.described_config(), record.manifest.rounds
     last = rounds[-1].round if rounds else 0
     by_kind: dict[tuple[str, str], int] = defaultdict(int)
     for row in record.ledger:
@@ -152,6 +153,29 @@ def data_differences(summaries: Sequence[Summary]) -> str | None:
             values["fingerprint"] = [summary.fingerprint[:12] for summary in summaries]
     differing = [f"{key} {' and '.join(dict.fromkeys(each))}" for key, each in values.items() if len(set(each)) > 1]
     return f"the runs differ in data ({', '.join(differing)}): their accuracies do not compare" if differing else None
+
+
+def digest_notes(records: Sequence[RunRecord]) -> list[str]:
+    """Say of runs with equal settings, data and rounds whether their digests are equal, and if not, why."""
+    alike: dict[tuple[object, ...], list[RunRecord]] = defaultdict(list)
+    for record in records:
+        if record.last_round:
+            data = record.manifest.data
+            key = (record.manifest.settings_sha256, data.fingerprint, data.shards_sha256, record.last_round)
+            alike[key].append(record)
+    notes = []
+    for first, *others in alike.values():
+        for other in others:
+            names = f"{first.directory.name} and {other.directory.name}"
+            one, two = (each.manifest.rounds[-1].state_sha256 for each in (first, other))
+            if one == two:
+                notes.append(f"{names} have equal bits, state_sha256 {one[:16]}")
+                continue
+            engines = [each.config().engine for each in (first, other)]
+            why = why_bits_differ(first.manifest, engines[0], other.manifest, engines[1])
+            reason = why or "nothing on record says why: see `rayfed-ssl verify`"
+            notes.append(f"{names} have equal settings and different digests, {one[:16]} and {two[:16]}: {reason}")
+    return notes
 
 
 def _position(gains: Mapping[str, float]) -> str:

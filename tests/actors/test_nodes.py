@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from rayfed_ssl import runs
+from rayfed_ssl.records.manifest import RunManifest
 from tests.actors.conftest import run_python
+from tests.test_processor import start
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -66,3 +68,31 @@ def test_a_node_that_dies_in_a_round_changes_no_bit(tiny, tmp_path):
     assert (sha256, nodes_left) == (wanted, "1")
     assert int(repeated) >= 1
     assert noise == []
+
+
+NATIVE_CLUSTER = """
+import os, subprocess, sys, tempfile, shutil
+os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="n", dir="/tmp")
+sessions = os.path.join(os.environ["RAY_TMPDIR"], "ray")
+os.mkdir(sessions)
+import actors
+from ray.cluster_utils import Cluster
+node = {"num_cpus": 2, "object_store_memory": 100_000_000, "include_dashboard": False, "temp_dir": sessions}
+cluster = Cluster(initialize_head=True, head_node_args=node)
+try:
+    sys.exit(subprocess.run(["rayfed-ssl", "run", *sys.argv[1:], "--address", cluster.address]).returncode)
+finally:
+    cluster.shutdown()
+    shutil.rmtree(os.environ["RAY_TMPDIR"], ignore_errors=True)
+"""
+
+
+def test_actors_of_a_running_ray_compute_portably(tmp_path):
+    sizes = ("data.train_limit=100", "data.test_limit=30", "training.batch=16", "clients.number=2")
+    short = ("rounds=2", "training.epochs=1", "evaluation.every=0", "evaluation.linear.epochs=1")
+    settings = ("fedema", "engine.cpu=portable", *sizes, *short)
+    ended = run_python(NATIVE_CLUSTER, *settings, "--out", str(tmp_path / "ray"), cwd=Path(__file__).parents[2])
+    assert ended.returncode == 0, ended.stderr
+    local = start("rayfed-ssl", "run", *settings, "engine.executor=local", "--out", str(tmp_path / "local"))
+    digests = [RunManifest.read(tmp_path / name / "run.json").rounds[-1].state_sha256 for name in ("ray", "local")]
+    assert digests[0] == digests[1], local.stderr

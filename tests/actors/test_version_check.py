@@ -5,6 +5,7 @@ import socket
 
 import pytest
 import ray
+import torch
 
 from actors.cluster.version_check import check_versions, hardware, hardware_warning, local_versions
 from actors.errors import ClusterError
@@ -14,6 +15,7 @@ from actors.placement.restartable_actor import wait_until_ready
 from actors.server_actor import ServerActor
 from rayfed_ssl.environment import cpu_model
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.processor import PORTABLE
 
 
 def test_other_versions_are_refused_in_one_line():
@@ -54,3 +56,10 @@ def test_an_actor_of_another_version_cannot_be_used(cluster, open_tiny):
         wait_until_ready([other])
     for actor in (like, other):
         ray.kill(actor)
+
+
+def test_portable_actors_run_on_processors_of_any_kind(monkeypatch):
+    assert cpu_model() in hardware(torch.device("cpu"))
+    for name, value in PORTABLE.items():
+        monkeypatch.setenv(name, value)
+    assert hardware(torch.device("cpu")) == f"portable, torch {torch.__version__}"

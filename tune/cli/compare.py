@@ -9,7 +9,7 @@ import typer
 
 from rayfed_ssl.errors import ConfigError
 from tune.cli.options import AsJson
-from tune.terminal import print_json, print_table
+from tune.terminal import echo, print_json, print_table
 
 if TYPE_CHECKING:
     from rayfed_ssl.reports.seed_groups import SeedGroup
@@ -29,10 +29,11 @@ def compare(
     from rayfed_ssl.records.run_record import RunRecord
     from rayfed_ssl.reports import seed_groups as seeds
     from rayfed_ssl.reports.comparison_figure import draw_comparison
-    from rayfed_ssl.reports.summary import data_differences, summarize
+    from rayfed_ssl.reports.summary import data_differences, digest_notes, summarize
     from tune.cli.run_summary import remarks
 
-    summaries = [summarize(RunRecord.open(directory)) for directory in _runs(directories)]
+    records = [RunRecord.open(directory) for directory in _runs(directories)]
+    summaries = [summarize(record) for record in records]
     groups = seeds.by_seed(summaries) if by_seed else []
     drawn = None if figure is None else draw_comparison(summaries, figure)
     if as_json:
@@ -43,11 +44,13 @@ def compare(
         else:
             _print_runs(summaries)
         for line in remarks(summaries):
-            typer.echo(line)
+            echo(line)
+        for remark in digest_notes(records):
+            echo(f"note: {remark}")
         if note := data_differences(summaries):
-            typer.echo(f"note: {note}")
+            echo(f"note: {note}")
     if drawn is not None:
-        typer.echo(f"figure: {drawn}", err=as_json)
+        echo(f"figure: {drawn}", err=as_json)
 
 
 def _runs(directories: "Sequence[Path]") -> "Sequence[Path]":
@@ -61,7 +64,7 @@ def _runs(directories: "Sequence[Path]") -> "Sequence[Path]":
             f"{first} is a {kind}, which `rayfed-ssl report` shows: name a directory with a run.json in it"
         )
     for each, kind in others.items():
-        typer.echo(f"note: {each} is left out: it is a {kind}, which `rayfed-ssl report` shows", err=True)
+        echo(f"note: {each} is left out: it is a {kind}, which `rayfed-ssl report` shows", err=True)
     return kept
 
 
@@ -92,9 +95,9 @@ def _print_runs(summaries: "Sequence[Summary]") -> None:
     print_table(rows[0], [row.values() for row in rows])
     for summary in summaries:
         if line := summary.start_line():
-            typer.echo(f"{summary.directory.name}: {line}")
+            echo(f"{summary.directory.name}: {line}")
         for warning in summary.warnings:
-            typer.echo(f"{summary.directory.name}: warning: {warning}")
+            echo(f"{summary.directory.name}: warning: {warning}")
 
 
 def _print_groups(groups: "Sequence[SeedGroup]") -> None:

@@ -1,0 +1,204 @@
+"""Running a run again: what is equal, what differs first, and why."""
+
+import json
+import shutil
+from collections.abc import Callable
+from importlib import metadata, resources
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from rayfed_ssl import resume
+from rayfed_ssl.config.schema import Config
+from rayfed_ssl.engine.local_executor import LocalExecutor
+from rayfed_ssl.engine.round_loop import Observer
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.processor import PORTABLE
+from rayfed_ssl.records.manifest import settings_sha256
+from rayfed_ssl.records.run_record import RunRecord
+from rayfed_ssl.reports.summary import digest_notes
+from rayfed_ssl.runs import run
+from rayfed_ssl.storage import checkpoints
+from rayfed_ssl.storage.filesystem import LocalDirectory
+from rayfed_ssl.verification import Verification, verify_recipe, verify_run
+
+Tiny = Callable[..., Config]
+
+PROCESSOR = "another kind of processor computes other bits (matrix product): run with engine.cpu=portable to compare"
+
+
+class Warnings(Observer):
+    """Keeps what a run warns of."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def on_warning(self, message: str) -> None:
+        self.lines.append(message)
+
+
+@pytest.fixture(scope="module")
+def original(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three rounds of LocalOnly, the first of which has no checkpoint any more."""
+    config = tiny("local", "rounds=3", "evaluation.every=1")
+    return run(config, tmp_path_factory.mktemp("runs") / "original").directory
+
+
+@pytest.fixture
+def copy(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "copy"))
+
+
+def verified(directory: Path, tmp_path: Path) -> Verification:
+    record = RunRecord.open(directory)
+    return verify_run(record, record.config(), tmp_path / "again", Observer(), LocalExecutor)
+
+
+def change_manifest(directory: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    manifest = json.loads((directory / "run.json").read_text())
+    change(manifest)
+    (directory / "run.json").write_text(json.dumps(manifest))
+
+
+def change_table(file: Path, change: Callable[[list[dict[str, Any]]], object]) -> None:
+    table = pq.read_table(file)
+    rows = table.to_pylist()
+    change(rows)
+    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), file)
+
+
+def test_a_run_gives_the_same_bits_again(original: Path, tmp_path: Path):
+    last = RunRecord.open(original).manifest.rounds[-1]
+    assert verified(original, tmp_path) == Verification(3, last.state_sha256)
+
+
+def test_a_changed_digest_is_named_with_its_round(copy: Path, tmp_path: Path):
+    change_manifest(copy, lambda manifest: manifest["rounds"][1].update(state_sha256="0" * 64))
+    result = verified(copy, tmp_path)
+    assert (result.rounds, result.reason) == (2, None)
+    (line,) = result.differences
+    assert line.startswith("round 2 is the first that differs: 0000000000000000 on record, ")
+    assert line.endswith(" here; its checkpoint has the digest that was computed here, so run.json was changed")
+
+
+def test_a_changed_state_is_named_with_its_client(copy: Path, tmp_path: Path):
+    states = LocalDirectory(copy / "checkpoints")
+    state = checkpoints.latest(states, 2)
+    stored = checkpoints.store(checkpoints.read(state.clients[2], states), states, "client-1-000002")
+    clients = {**state.clients, 1: stored}
+    forged = checkpoints.RunState(2, state.server, clients)
+    text = checkpoints.MANIFEST.dump_json(checkpoints.Manifest(forged, forged.sha256))
+    (copy / "checkpoints" / checkpoints.manifest_name(2)).write_bytes(text)
+    change_manifest(copy, lambda manifest: manifest["rounds"][1].update(state_sha256=forged.sha256))
+    (line,) = verified(copy, tmp_path).differences
+    assert line.endswith("; the state of client 1 is the first that differs")
+
+
+def test_without_a_checkpoint_a_client_is_named_by_its_metrics(copy: Path, tmp_path: Path):
+    def change(rows: list[dict[str, Any]]) -> None:
+        next(row for row in rows if (row["round"], row["participant"]) == (1, "client-2"))["value"] += 1e-9
+
+    change_table(copy / "metrics.parquet", change)
+    change_manifest(copy, lambda manifest: manifest["rounds"][0].update(state_sha256="1" * 64))
+    (line,) = verified(copy, tmp_path).differences
+    assert line.startswith("round 1 is the first that differs")
+    assert line.endswith("; client 2 is the first whose loss_first differs")
+
+
+def test_scores_bytes_and_encoders_are_compared_too(copy: Path, tmp_path: Path):
+    def raise_score(rows: list[dict[str, Any]]) -> None:
+        row = next(row for row in rows if (row["round"], row["name"]) == (3, "linear"))
+        row["value"] = 0.875
+
+    change_table(copy / "metrics.parquet", raise_score)
+    change_table(copy / "ledger.parquet", lambda rows: rows[0].update(bytes=1))
+    shutil.copy(copy / "encoders" / "client-1.safetensors", copy / "encoders" / "client-0.safetensors")
+    change_manifest(copy, lambda manifest: manifest.update(starts={}))
+    score, *others = verified(copy, tmp_path).differences
+    assert score.startswith("metrics.parquet: linear of client-0 in round 3 is 0.875 on record and ")
+    assert others == [
+        "ledger.parquet differs",
+        "run.json: the scores before round 1 differ",
+        "encoders/client-0.safetensors is missing, damaged or differs",
+    ]
+
+
+def test_another_processor_is_given_as_the_reason(copy: Path, tmp_path: Path):
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["fingerprint"]["matrix product"] = "0" * 16
+        manifest["rounds"][0]["state_sha256"] = "0" * 64
+
+    change_manifest(copy, change)
+    assert verified(copy, tmp_path).reason == PROCESSOR
+
+
+def test_a_run_that_cannot_be_repeated_is_refused(copy: Path, tmp_path: Path):
+    dropped = {"client": 1, "reason": "its step failed", "quarantined": False}
+    change_manifest(copy, lambda manifest: manifest["rounds"][0]["dropped"].append(dropped))
+    with pytest.raises(
+        ConfigError, match=r"cannot be repeated: 1 client steps failed or .*, such as client 1 in round 1$"
+    ):
+        verified(copy, tmp_path)
+    change_manifest(copy, lambda manifest: manifest.update(rounds=[], finished=None))
+    with pytest.raises(ConfigError, match=r"has no finished round to compare: resume it first$"):
+        verified(copy, tmp_path)
+
+
+def test_published_digests_are_of_recipes_as_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    published = json.loads(resources.files("rayfed_ssl.recipes").joinpath("digests.json").read_text())
+    assert "digits" in published["recipes"]
+    for name, entry in published["recipes"].items():
+        config = Config.load(name, "engine.cpu=portable")
+        assert entry["settings_sha256"] == settings_sha256(config), (
+            f"run {name} with engine.cpu=portable and copy its digests"
+        )
+        assert len(entry["rounds"]) == config.rounds
+    with pytest.raises(ConfigError, match=r"^no digests of fedmae are published: verify one of digits, "):
+        verify_recipe("fedmae", tmp_path, Observer(), LocalExecutor)
+
+
+@pytest.mark.slow
+def test_the_command_says_whether_a_recipe_has_its_published_digests(tmp_path: Path):
+    from tests.test_processor import start
+
+    if torch.__version__.partition("+")[0] != "2.15.0":
+        pytest.skip("the digests are those of torch 2.15.0")
+    done = start("rayfed-ssl", "verify", "fedema", environment=PORTABLE)
+    assert (done.returncode, done.stdout.split(",")[0]) == (0, "equal: 5 rounds")
+
+
+def test_comparing_runs_says_whether_bits_are_equal_and_why_not(original: Path, copy: Path):
+    digest = RunRecord.open(original).manifest.rounds[-1].state_sha256[:16]
+    assert digest_notes([RunRecord.open(original), RunRecord.open(copy)]) == [
+        f"original and copy have equal bits, state_sha256 {digest}"
+    ]
+    differ = f"original and copy have equal settings and different digests, {digest} and {'0' * 16}: "
+    change_manifest(copy, lambda manifest: manifest["rounds"][-1].update(state_sha256="0" * 64))
+    reasons: list[tuple[Callable[[dict[str, Any]], object], str]] = [
+        (lambda manifest: None, "nothing on record says why: see `rayfed-ssl verify`"),
+        (lambda manifest: manifest["fingerprint"].update({"matrix product": "0" * 16}), PROCESSOR),
+        (
+            lambda manifest: manifest["versions"].update(torch="2.11.0"),
+            f"other versions: torch {metadata.version('torch')} and 2.11.0",
+        ),
+        (
+            lambda manifest: manifest["precision"].update(dtype="bf16"),
+            "engine.precision=fp32 and engine.precision=bf16",
+        ),
+    ]
+    for change, reason in reasons:
+        change_manifest(copy, change)
+        assert digest_notes([RunRecord.open(original), RunRecord.open(copy)]) == [differ + reason]
+
+
+def test_resuming_on_another_processor_warns_and_is_recorded(copy: Path):
+    change_manifest(copy, lambda manifest: manifest["fingerprint"].update({"convolution": "0" * 16}))
+    observer = Warnings()
+    resume(copy, round=2, observer=observer)
+    (line,) = [line for line in observer.lines if "processor" in line]
+    assert line.startswith("this processor computes other bits than the one on which this run began (convolution): ")
+    assert line in [warning.message for warning in RunRecord.open(copy).manifest.warnings]
