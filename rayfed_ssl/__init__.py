@@ -24,6 +24,7 @@ _EXPORTS = {
     "replay": "rayfed_ssl.records.replay",
     "resume": "rayfed_ssl.runs",
     "run": "rayfed_ssl.runs",
+    "set_up_portable_cpu": "rayfed_ssl.processor",
 }
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "replay",
     "resume",
     "run",
+    "set_up_portable_cpu",
 ]
 
 

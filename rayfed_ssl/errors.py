@@ -5,8 +5,20 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 
+def printable(text: str) -> str:
+    """Escape, as `repr` does, what would end a line or command a terminal: names of files and clients may hold anything."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
 class ConfigError(ValueError):
-    """A configuration that cannot be run."""
+    """A configuration that cannot be run; each argument is a mistake, on a line of its own."""
+
+    def __str__(self) -> str:
+        return "\n".join(printable(str(mistake)) for mistake in self.args)
+
+
+class UntrustedError(ConfigError):
+    """A file names code that would be imported, and nobody has allowed it."""
 
 
 class BusyError(ConfigError):
@@ -15,6 +27,20 @@ class BusyError(ConfigError):
 
 class CheckpointError(ValueError):
     """A checkpoint that cannot be used; the message says which file, why, and what to do."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
+
+
+def reason(error: Exception) -> str:
+    """Say in one printable line why a library could not read a file."""
+    return plain(getattr(error, "strerror", None) or str(error))
+
+
+def plain(text: str) -> str:
+    """Write text that a file holds as one printable line of bounded length."""
+    text = " ".join(text[:2000].split())[:300]
+    return text if text.isprintable() else repr(text)[1:-1]
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:

@@ -1,18 +1,56 @@
 """Names of methods, objectives, encoders, partitions and datasets: built in, of an installed package, or `module:name`.
 
 An installed package offers names through entry points of the groups `rayfed_ssl.methods` and so on. `module:name` needs no
-installation: the working directory can be imported from, in actors the driver's too.
+installation: the working directory can be imported from, in actors the driver's too. It is imported only where its exact
+text was allowed in this process: by the user who named it for a new run, or who trusts the file that names it.
 """
 
+import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from functools import reduce
 from importlib import import_module
 from importlib.metadata import EntryPoints, entry_points
 from typing import Any
 
-from rayfed_ssl.errors import ConfigError, nearest
+from rayfed_ssl.errors import ConfigError, UntrustedError, nearest
+
+_allowed: set[str] = set()
+
+_named_in: dict[str, str] = {}
+"""The file that each name was read from."""
+
+
+def allow(tree: Any) -> None:
+    """Let every `module:name` in plain data be imported from now on in this process."""
+    _allowed.update(_module_names(tree))
+
+
+def note(tree: Any, file: object, *, trust: bool = False) -> None:
+    """Remember which file names what, for messages, and allow it on trust."""
+    _named_in.update(dict.fromkeys(_module_names(tree), str(file)))
+    if trust:
+        allow(tree)
+
+
+def check_allowed(kind: str, name: str) -> None:
+    """Raise UntrustedError for a `module:name` that may not be imported."""
+    if name not in _allowed:
+        module, file = name.partition(":")[0], _named_in.get(name, "a file")
+        raise UntrustedError(
+            f"{file} names {kind}={name!r}, which would import the module {module!r}: trust who wrote it with --trust, in "
+            "Python trust=True, or leave it"
+        )
+
+
+def _module_names(tree: Any) -> Iterator[str]:
+    if isinstance(tree, str) and ":" in tree:
+        yield tree
+    elif isinstance(tree, Mapping | list | tuple):
+        for value in tree.values() if isinstance(tree, Mapping) else tree:
+            yield from _module_names(value)
 
 
 def find(kind: str, name: str, built_in: Mapping[str, Any], hint: Callable[[str, list[str]], str] = nearest) -> Any:
@@ -20,12 +58,14 @@ def find(kind: str, name: str, built_in: Mapping[str, Any], hint: Callable[[str,
 
     Raises:
         ConfigError: There is no such name; `hint` gives the end of the message from it and all names.
+        UntrustedError: It is a `module:name` that nobody has allowed.
     """
     if name in built_in:
         return built_in[name]
     if name in (points := _installed(kind)).names:
         return _load(kind, points[name].value)
     if ":" in name:
+        check_allowed(kind, name)
         return _load(kind, name)
     raise ConfigError(f"unknown {kind} {name!r}{hint(name, names(kind, built_in))}")
 
@@ -36,12 +76,32 @@ def names(kind: str, built_in: Mapping[str, Any]) -> list[str]:
 
 
 def name_of(kind: str, target: Any, built_in: Mapping[str, Any]) -> str:
-    """Name a class or function so that `find` gives it back in any process."""
+    """Name a class or function so that `find` gives it back in any process that allows the name; this one does."""
     for name, candidate in built_in.items():
         if candidate is target:
             return name
     path = f"{target.__module__}:{target.__qualname__}"
+    _allowed.add(path)  # its code has run
     return next((point.name for point in _installed(kind) if point.value == path), path)
+
+
+def parameters(
+    kind: str, name: str, target: Any, given: Collection[str], others: str = ""
+) -> Mapping[str, inspect.Parameter]:
+    """Read the parameters of what a name stands for, before it is called.
+
+    Raises:
+        ConfigError: It is no Python function that takes one of those `given`; the message begins with `others`.
+    """
+    if inspect.isfunction(inspect.unwrap(target)):
+        with suppress(TypeError, ValueError):
+            found = inspect.signature(target).parameters
+            if found.keys() & set(given):
+                return found
+    raise ConfigError(
+        f"{kind}={name} must be {others}a Python function that takes {' or '.join(given)}, got "
+        f"{type(target).__name__} {getattr(target, '__name__', '')}"
+    )
 
 
 def import_from(directory: str) -> None:

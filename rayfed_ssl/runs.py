@@ -24,7 +24,8 @@ from rayfed_ssl.export.encoder_file import LoadedEncoder, as_module
 from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.records.extension import config_to_resume, write_rounds
 from rayfed_ssl.records.metric_rows import METRICS, client_of, losses_by_round
-from rayfed_ssl.records.resume_point import check_bits, state_to_resume
+from rayfed_ssl.records.resume_point import check_bits, other_processor, state_to_resume
+from rayfed_ssl.records.run_lock import claimed
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.export import export_of, last_encoder
 from rayfed_ssl.storage import checkpoints
@@ -97,7 +98,7 @@ class Result:
         return self.metrics.to_pandas()
 
 
-class _Observers(Observer):
+class Observers(Observer):
     """Forwards every call but warnings to several observers, in order."""
 
     def __init__(self, *observers: Observer) -> None:
@@ -141,12 +142,14 @@ def run(
     federation = federation or Federation.open(config)
     federation.check_ready()
     target = Path(directory) if directory else default_directory(config)
-    RunRecord.refuse_used(target)
     configured_trackers(federation.config)
-    with _observed(observer, federation, target) as observing, closing(executor(federation)) as running:
+    with (
+        claimed(target),
+        _observed(observer, federation, target) as observing,
+        closing(executor(federation)) as running,
+    ):
         record = RunRecord.create(target, federation)  # now: a Ray that fails to start leaves no empty run
-        with record.locked():
-            return _run(federation, record, None, observing, running, until)
+        return _run(federation, record, None, observing, running, until)
 
 
 def resume(
@@ -156,6 +159,7 @@ def resume(
     executor: ExecutorFactory = LocalExecutor,
     round: int | None = None,
     until: int | None = None,
+    trust: bool = False,
 ) -> Result:
     """Resume a run after its last committed round, to the same bits as if it had never stopped.
 
@@ -167,13 +171,16 @@ def resume(
         executor: Where steps run.
         round: Resume from this committed round instead of the last.
         until: Stop after this round, as in `run`.
+        trust: Import the modules that the run names, though this user did not make it here; from then on it is this user's.
 
     Raises:
         ConfigError: There is no such run, another process is running it, or it would not give the same bits here.
         CheckpointError: It has no usable checkpoint.
     """
     with RunRecord.open(Path(directory), tables=False).locked():
-        record = RunRecord.open(Path(directory), tables=False)  # again: another process may have written it until now
+        record = RunRecord.open(
+            Path(directory), tables=False, trust=trust
+        )  # again: another process may have written it until now
         federation = Federation.open(config_to_resume(record, *overrides))
         record.check(federation, draws=True)
         check_bits(record, federation)
@@ -188,6 +195,9 @@ def resume(
                 checkpoints.discard_after(record.checkpoints, last)
                 write_rounds(record, federation)
                 record.truncate(last, federation.public_entries())
+                if warning := other_processor(record, federation):
+                    record.add_warning(warning)
+                    observing.on_warning(warning.message)
                 return _run(federation, record, state, observing, running, until)
 
 
@@ -226,7 +236,7 @@ def _run(
         until,
     )
     with tracked(record, config, 0 if state is None else state.round, observer.on_warning) as tracking:
-        observers = _Observers(record, tracking, observer, _watch(federation, record, observer))
+        observers = Observers(record, tracking, observer, _watch(federation, record, observer))
         # After every resume too: it may bring other settings of the probes. What is scored already lies beside the data.
         observers.on_start_scored(start_scores(federation, executor, observer.on_warning))
         executor.faults.on_fault = observers.on_fault

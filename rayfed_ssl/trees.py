@@ -146,9 +146,11 @@ def lerp(start: Weights, end: Weights, weight: float) -> Weights:
 
 
 def misfit(have: Weights, want: Weights) -> tuple[str, list[int] | str, list[int] | str] | None:
-    """Find the first name, in order, whose shapes differ or which one side lacks: the name, and either side's shape."""
+    """Find the first name, in order, that differs in shape or type or that one side lacks: the name, and what either has."""
     for name in sorted({*want, *have}):
         got, expected = (list(side[name].shape) if name in side else "missing" for side in (have, want))
         if got != expected:
             return name, got, expected
+        if have[name].dtype != want[name].dtype:
+            return name, str(have[name].dtype), str(want[name].dtype)
     return None

@@ -48,9 +48,10 @@ settings.load_profile("rayfed-ssl")
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep decoded datasets out of the user's cache, in subprocesses too."""
+    """Keep decoded datasets out of the user's cache, and signatures from their key, in subprocesses too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
 
 

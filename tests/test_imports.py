@@ -96,7 +96,8 @@ def test_training_and_scoring_load_nothing_of_what_torch_optim_and_torchvision_w
 
 
 def test_what_the_package_exports_is_there():
-    names = "CheckpointError ClientError Config ConfigError Observer Result load_encoder replay resume run"
+    functions = "load_encoder replay resume run set_up_portable_cpu"
+    names = f"CheckpointError ClientError Config ConfigError Observer Result {functions}"
     assert rayfed_ssl.__all__ == names.split()
     assert all(
         getattr(rayfed_ssl, name).__module__ == rayfed_ssl._EXPORTS[name] for name in ("Config", "run", "Result")

@@ -375,7 +375,7 @@ def test_a_round_that_is_no_longer_on_disk_cannot_be_replayed(whole: Result):
 
 def test_a_run_json_that_cannot_be_read_is_not_called_damaged(tmp_path: Path):
     (tmp_path / "run.json").mkdir()
-    with pytest.raises(ConfigError, match=r"run\.json cannot be read \(Is a directory\)"):
+    with pytest.raises(ConfigError, match=r"run\.json cannot be read \(it is no regular file\)"):
         RunRecord.open(tmp_path)
 
 
@@ -389,7 +389,7 @@ def test_a_run_that_another_process_is_writing_stays_unchanged(copy: Path):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"rounds": 5}, "rounds: Input should be a valid array"),
+        ({"rounds": 5}, "rounds: Input should be a valid list"),
         ({"rounds": [{}]}, r"rounds\.0\.round: Field required"),
         ({"data": []}, "data: .*"),
         ({"checkpoints": 5}, "checkpoints: Input should be a valid string"),

@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import ConfigDict, Field, create_model
+from pydantic import ConfigDict, Field, ValidationInfo, create_model
 from pydantic_core import CoreSchema, core_schema
 
 from rayfed_ssl import plugins
 from rayfed_ssl.config.recipes import suggestion
 from rayfed_ssl.config.strict import StrictModel
-from rayfed_ssl.data.partitions import GIVEN, PARTITIONS
+from rayfed_ssl.data.partitions import GIVEN, PARTITIONS, check_partition
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.method import Method
 from rayfed_ssl.methods import METHODS
@@ -30,6 +30,14 @@ class Section(StrictModel):
     """Part of the configuration."""
 
     model_config = ConfigDict(allow_inf_nan=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Foreign:
+    """What a record names and this process does not import or know, with its fields: it is described and never run."""
+
+    name: str
+    fields: Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,12 +61,15 @@ class Choice:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
         """Validate by `build` and serialize by `dump`."""
-        return core_schema.no_info_plain_validator_function(
+        return core_schema.with_info_plain_validator_function(
             self.build, serialization=core_schema.plain_serializer_function_ser_schema(self.dump)
         )
 
-    def build(self, value: Any) -> Any:
-        """Make the chosen one from its name and fields; pydantic adds the key to the messages."""
+    def build(self, value: Any, info: ValidationInfo) -> Any:
+        """Make the chosen one from its name and fields; pydantic adds the key to the messages.
+
+        With {"foreign": True} as context it is `Foreign` where it is not imported or not known.
+        """
         if isinstance(value, str):
             value = {"name": value}
         if not isinstance(value, Mapping):
@@ -68,17 +79,27 @@ class Choice:
             raise ValueError("needs a name beside its fields")
         if not isinstance(name, str):
             raise ValueError(f"unknown {self.kind} {name!r}{nearest(str(name), self.names())}")
-        model = self.model(name)
+        try:
+            model = self.model(name)
+        except ConfigError:
+            if info.context and info.context["foreign"]:
+                return Foreign(name, {key: field for key, field in value.items() if key != "name"})
+            raise
         for key in value:
             if key not in model.model_fields:
                 raise ValueError(f"{name} has no field {key!r}{self._hint(key, model)}")
-        settings = model.model_validate_json(json.dumps({**value, "name": name}, default=plain))
+        text = json.dumps({**value, "name": name}, default=plain)
+        settings = model.model_validate_json(text, context=info.context)
+        if any(isinstance(field, Foreign) for _, field in settings):
+            return Foreign(name, {key: field for key, field in value.items() if key != "name"})
         if self.parent is None:
             return settings
         return self.target(name)(**{key: getattr(settings, key) for key in model.model_fields if key != "name"})
 
     def dump(self, value: Any) -> dict[str, Any]:
         """Give back the name and all fields as plain data."""
+        if isinstance(value, Foreign):
+            return {"name": value.name, **value.fields}
         if self.parent is None:
             return dict(value.model_dump(mode="json"))
         name = self.name_of(value)
@@ -96,7 +117,9 @@ class Choice:
     def target(self, name: str) -> Any:
         """Find the class or function behind a name, and refuse one of another kind."""
         target = plugins.find(self.kind, name, self.built_in(), partial(suggestion, kind=self.kind))
-        if self.parent is not None:
+        if self.parent is None:
+            check_partition(name, target)
+        else:
             if not (inspect.isclass(target) and issubclass(target, self.parent)):
                 raise ConfigError(f"{self.kind}={name} must be a subclass of {self.parent.__name__}")
             if not dataclasses.is_dataclass(target):

@@ -8,7 +8,8 @@ from typing import Any
 
 import yaml
 
-from rayfed_ssl.errors import ConfigError, nearest
+from rayfed_ssl.errors import ConfigError, nearest, reason
+from rayfed_ssl.reading import MAX_YAML, MAX_YAML_VALUES, check_plain, read_bytes
 
 
 def shipped_names(package: str) -> list[str]:
@@ -44,15 +45,26 @@ def recipe_names() -> list[str]:
 class _Loader(yaml.SafeLoader):
     """Plain data, of which no key is there twice: PyYAML silently takes the last."""
 
+    pairs = 0
+
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
         seen = set()
         for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.tag != MERGE:
+            if isinstance(key, yaml.ScalarNode):
                 if (key.tag, key.value) in seen:
                     raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is there twice", key.start_mark)
                 seen.add((key.tag, key.value))
         return node
+
+    def flatten_mapping(self, node: Any) -> None:
+        """Put in the keys that "<<" names, of one mapping: those of a list, and of its lists, could be billions."""
+        if any(key.value == "<<" and not isinstance(value, yaml.MappingNode) for key, value in node.value):
+            raise yaml.constructor.ConstructorError(None, None, "'<<' takes one mapping", node.start_mark)
+        super().flatten_mapping(node)
+        self.pairs += len(node.value)
+        if self.pairs > MAX_YAML_VALUES:
+            raise yaml.constructor.ConstructorError(None, None, "'<<' makes it too large", node.start_mark)
 
 
 _Loader.add_implicit_resolver(  # as in YAML 1.2: PyYAML reads 1e-3 as a string
@@ -60,13 +72,12 @@ _Loader.add_implicit_resolver(  # as in YAML 1.2: PyYAML reads 1e-3 as a string
 )
 
 
-MERGE = "tag:yaml.org,2002:merge"
-"""The tag of "<<", which may stand in a mapping more than once."""
-
-
 def plain_data(text: str) -> Any:
-    """Read YAML as plain data; a key that is there twice is a `yaml.YAMLError`."""
-    return yaml.load(text, _Loader)
+    """Read YAML as plain data; a `yaml.YAMLError` if it is none, has a key twice, or is larger than `reading` allows."""
+    try:
+        return check_plain(yaml.load(text, _Loader))
+    except (AttributeError, ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise yaml.YAMLError(str(error)) from None  # what PyYAML's constructors raise for a 13th month and the like
 
 
 def read_recipe(source: str | Path) -> dict[str, Any]:
@@ -95,15 +106,15 @@ def _read_yaml(source: str | Path) -> dict[str, Any]:
         text = shipped_text("rayfed_ssl.recipes", str(source))
     elif path.is_file():
         try:
-            text = path.read_text()
+            text = read_bytes(path, MAX_YAML).decode()
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"cannot read the recipe {path} ({error}): it must be a YAML text") from None
+            raise ConfigError(f"cannot read the recipe {path} ({reason(error)}): it must be a YAML text") from None
     else:
         raise ConfigError(f"there is no recipe file {path}: give a path that exists, or a name from `list recipes`")
     try:
         tree = plain_data(text)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise ConfigError(f"{source} is not YAML: {' '.join(str(error).split())}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source} is not YAML: {reason(error)}") from None
     if not isinstance(tree, dict):
         raise ConfigError(f"{source} must hold keys and values, got {type(tree).__name__}")
     return tree

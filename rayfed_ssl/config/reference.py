@@ -91,12 +91,14 @@ def page() -> str:
         "| `method` | `my_module:MyMethod` | a frozen dataclass that inherits from `rayfed_ssl.method.Method` |",
         "| `objective` | `my_module:MyObjective` | a frozen dataclass that inherits from "
         "`rayfed_ssl.training.objective.Objective` |",
-        "| `model.encoder` | `my_module:my_encoder` | gives an `nn.Module`, images [N, C, S, S] to features [N, d]; gets "
-        "`channels` and `size` if it has such parameters |",
-        "| `partition` | `my_module:my_partition` | gives a list of row indices per client; gets those of `labels`, "
-        "`num_clients`, `seed`, `generator` and `groups` that it has, all other parameters are fields |",
-        "| `data.name` | `my_module:MyDataset` | gives a torch `Dataset` of images (PIL, or tensors [C, H, W]) with or "
-        "without labels; gets those of `root` (`data.path`), `train` or `split`, and `download` that it has |",
+        "| `model.encoder` | `my_module:my_encoder` | a subclass of `nn.Module`, or a function of "
+        "`channels`, `size` or both that gives a module, images [N, C, S, S] to features [N, d] |",
+        "| `partition` | `my_module:my_partition` | a function that gives a list of row indices per client; it "
+        "takes `labels`, and gets those of `num_clients`, `seed`, `generator` and `groups` that it has, all other "
+        "parameters are fields |",
+        "| `data.name` | `my_module:MyDataset` | a torch `Dataset` of images (PIL, or tensors [C, H, W]) with or "
+        "without labels, or a function that gives one; gets those of `root` (`data.path`), `train` or `split`, and "
+        "`download` that it has, and a function has at least one of them |",
         "",
         "Their fields are set, checked, swept and recorded like built-in ones: `method.damping=0.25`. Modules are imported",
         "from where Python finds them and from the working directory, also in Ray's actors. An installed package has names",

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
+from rayfed_ssl import plugins
 from rayfed_ssl.config.choices import (
     METHOD,
     OBJECTIVE,
@@ -24,7 +25,7 @@ from rayfed_ssl.config.strict import explain
 from rayfed_ssl.data.torch_datasets import keep
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.methods import METHODS
-from rayfed_ssl.plugins import short
+from rayfed_ssl.models.libraries import is_library
 
 
 class Config(Section):
@@ -54,14 +55,25 @@ class Config(Section):
     engine: Engine = Engine()
 
     @classmethod
-    def load(cls, source: "str | Path | Mapping[str, Any]" = "digits", *overrides: str, data: Any = None) -> "Config":
+    def load(
+        cls,
+        source: "str | Path | Mapping[str, Any]" = "digits",
+        *overrides: str,
+        trust: bool = True,
+        data: Any = None,
+    ) -> "Config":
         """Read a recipe by name, by file or as a dict, and apply overrides such as "method.mu=0.1".
 
         `data` is a torch `Dataset` of images in place of the recipe's, or a pair of one to train on and one to test on.
-        Errors have one line per mistake.
+        Without `trust`, a `module:name` that was not allowed before is an error and not imported. Errors have one line per
+        mistake.
         """
         tree = _plain_data(source) if isinstance(source, Mapping) else read_recipe(source)
+        if not isinstance(source, Mapping):
+            plugins.note(tree, source)
         apply_overrides(tree, overrides)
+        if trust:
+            plugins.allow(tree)
         if data is not None:
             tree["data"] = _stored(data, tree.get("data"))
         config = validate(tree)
@@ -70,6 +82,11 @@ class Config(Section):
                 f"{config.method_name} stands for rounds={config.rounds}, got rounds={tree['rounds']}: remove it"
             )
         return config
+
+    @classmethod
+    def describe(cls, file: Path) -> "Config":
+        """Read a run's configuration to show it: what it names outside this package is `Foreign` and not imported."""
+        return validate(read_recipe(file), foreign=True)
 
     @property
     def epochs(self) -> int:
@@ -97,7 +114,7 @@ class Config(Section):
             names.append(METHOD.name_of(method))
         objective = OBJECTIVE.name_of(self.objective)
         names += [objective] * (objective != "simclr" and self.objective.belongs_to is None)
-        return "-".join(map(short, names))
+        return "-".join(map(plugins.short, names))
 
     def dump(self) -> dict[str, Any]:
         """Give the configuration back as plain data that `load` reads."""
@@ -108,8 +125,8 @@ class Config(Section):
         return flatten(self.dump())
 
 
-def validate(tree: Mapping[str, Any]) -> Config:
-    """Check plain data and fill in defaults."""
+def validate(tree: Mapping[str, Any], *, foreign: bool = False) -> Config:
+    """Check plain data and fill in defaults; names that are not known or allowed are `Foreign`, if asked for."""
     sections = {name for name in Config.model_fields if name not in ("seed", "rounds", "public")}
     prepared: dict[str, Any] = {
         key: {SCALAR_MEANS.get(key, "name"): value} if key in sections and isinstance(value, str) else value
@@ -125,10 +142,13 @@ def validate(tree: Mapping[str, Any]) -> Config:
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"the configuration is no plain data: {error}") from None
     try:
-        config = Config.model_validate_json(text)
+        config = Config.model_validate_json(text, context={"foreign": foreign})
     except ValidationError as error:
-        raise ConfigError("\n".join(explain(error, Config, dotted=True))) from None
-    _check_consistency(config)
+        raise ConfigError(*explain(error, Config, dotted=True)) from None
+    _check_epochs(config)
+    if not foreign:
+        _check_allowed(config)
+        _check_consistency(config)
     return config
 
 
@@ -173,8 +193,16 @@ def _plain_data(tree: Mapping[str, Any]) -> dict[str, Any]:
     return dict(json.loads(json.dumps(dict(tree), default=plain)))
 
 
-def _check_consistency(config: Config) -> None:
-    """Refuse what no single field can see: fields that would be ignored, and sums that do not work out."""
+def _check_allowed(config: Config) -> None:
+    """Refuse what would be imported only when the data and the models are opened."""
+    encoders = (config.model.encoder, *(config.clients.models or ()))
+    for kind, name in (("dataset", config.data.name), *(("encoder", encoder) for encoder in encoders)):
+        if ":" in name and not is_library(name):
+            plugins.check_allowed(kind, name)
+
+
+def _check_epochs(config: Config) -> None:
+    """Refuse numbers of epochs that do not work out."""
     training = config.training
     if (training.epochs is None) == (training.total_epochs is None):
         raise ConfigError("set exactly one of training.epochs (E_local) and training.total_epochs (T x E_local)")
@@ -183,6 +211,10 @@ def _check_consistency(config: Config) -> None:
             f"training.total_epochs={training.total_epochs} does not split into rounds={config.rounds} equal rounds: "
             "choose a multiple, or set training.epochs"
         )
+
+
+def _check_consistency(config: Config) -> None:
+    """Refuse what no single field can see, such as fields that would be ignored."""
     if config.clients.labeled is None and config.clients.label_choice != Clients().label_choice:
         raise ConfigError("clients.label_choice has no meaning without clients.labeled: set both or neither")
     if config.clients.labeled is not None and not config.objective.needs_labels:

@@ -4,10 +4,20 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema, ErrorDetails
 
 from rayfed_ssl.errors import ConfigError, nearest
+
+
+def _fail_fast(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_fail_fast(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    parts = {key: _fail_fast(part) for key, part in schema.items()}
+    return parts | {"fail_fast": True} if parts.get("type") in ("list", "tuple") else parts
 
 
 class StrictModel(BaseModel):
@@ -15,8 +25,17 @@ class StrictModel(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
 
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Look at no more of a list than its first mistake: a hostile file would have millions, of a kB each."""
+        schema: CoreSchema = _fail_fast(handler(source))
+        return schema
+
 
 Model = TypeVar("Model", bound=BaseModel)
+
+MAX_MISTAKES = 50
+"""How many mistakes of one file are listed."""
 
 EMPTY_IF_NULL = BeforeValidator(lambda value: {} if value is None else value)
 """Takes `key:` without a value for an empty mapping."""
@@ -30,15 +49,20 @@ def parse(model: type[Model], tree: Any, name: str) -> Model:
     try:
         return model.model_validate(tree)
     except ValidationError as error:
-        raise ConfigError("\n".join(f"{name}: {line}" for line in explain(error, model))) from None
+        raise ConfigError(*(f"{name}: {line}" for line in explain(error, model))) from None
 
 
-def explain(error: ValidationError, model: type[BaseModel], *, dotted: bool = False) -> Iterator[str]:
-    """Write each mistake as a line, with the nearest key in place of an unknown one.
+def explain(error: ValidationError, model: type, *, dotted: bool = False) -> Iterator[str]:
+    """Write each of the first mistakes as a line, with the nearest key in place of an unknown one.
 
     `dotted` suggests keys as overrides have them: training.epochs.
     """
-    for mistake in error.errors(include_url=False):
+    lines = _lines(error.errors(include_url=False)[:MAX_MISTAKES], model, dotted)
+    return (line if line.isprintable() else repr(line)[1:-1] for line in lines)
+
+
+def _lines(mistakes: Sequence[ErrorDetails], model: type, dotted: bool) -> Iterator[str]:
+    for mistake in mistakes:
         where = ".".join(str(part) for part in mistake["loc"])
         prefix = f"{where}: " if where else ""
         if mistake["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
@@ -52,13 +76,13 @@ def explain(error: ValidationError, model: type[BaseModel], *, dotted: bool = Fa
             yield f"{where} is missing: set {where}=..." if dotted else f"{where} is missing"
         elif mistake["type"] in ("model_type", "dataclass_type") and where:
             keys = ", ".join(f"{where}.{key}" for key in dict.fromkeys(_keys_at(model, mistake["loc"])))
-            yield f"{where} is a section of keys, got {mistake['input']!r}: set one of {keys}"
+            yield f"{where} is a section of keys, got {mistake['input']!r:.200}: set one of {keys}"
         elif mistake["type"] in ("list_type", "tuple_type"):
-            yield f"{prefix}input should be a list such as [a, b], got {mistake['input']!r}"
+            yield f"{prefix}input should be a list such as [a, b], got {mistake['input']!r:.200}"
         elif mistake["type"] == "value_error":
             yield f"{prefix}{mistake['ctx']['error']}"
         else:
-            yield f"{prefix}{mistake['msg'][0].lower()}{mistake['msg'][1:]}, got {mistake['input']!r}"
+            yield f"{prefix}{mistake['msg'][0].lower()}{mistake['msg'][1:]}, got {mistake['input']!r:.200}"
 
 
 def keys_named(model: type, name: str) -> list[str]:

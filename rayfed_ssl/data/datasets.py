@@ -27,7 +27,7 @@ from rayfed_ssl.data.image_store import FORMAT, Dataset, alone, open_store, writ
 from rayfed_ssl.data.partitions import random_rows, stratified_split
 from rayfed_ssl.data.planning import check_room, planned
 from rayfed_ssl.data.tables import NO_COLUMNS, Columns, read_parquet
-from rayfed_ssl.data.torch_datasets import find_torch, find_torchvision, find_vision
+from rayfed_ssl.data.torch_datasets import check_torch, find_torch, find_torchvision, find_vision
 
 _SPLIT = re.compile(r"(train|test|validation|valid|val)(?![a-z])", re.IGNORECASE)
 _TEST_NAMES = ("test", "validation", "valid", "val")
@@ -132,6 +132,7 @@ def dataset_info(name: str) -> DatasetInfo:
     target = plugins.find("dataset", name, DATASETS)
     if isinstance(target, DatasetInfo):
         return target
+    check_torch(name, target)
     return DatasetInfo(plugins.summary(target), partial(find_torch, name, target))
 
 

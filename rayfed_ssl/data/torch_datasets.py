@@ -11,6 +11,7 @@ import numpy as np
 import platformdirs
 from PIL import Image
 
+from rayfed_ssl import plugins
 from rayfed_ssl.data.decoding import Picture, Source, Split, all_gray, decode, in_channels
 from rayfed_ssl.data.folders import walk
 from rayfed_ssl.data.image_store import open_store, write_store
@@ -56,6 +57,15 @@ def _torchvision_split(dataset: Any) -> Split:
     return Split.of_pixels(pixels, np.asarray(dataset.labels if labels is None else labels))
 
 
+def check_torch(name: str, factory: Any) -> None:
+    """Raise ConfigError for what is neither a torch `Dataset` nor a function that gives one, before it is called."""
+    from torch.utils.data import Dataset
+
+    if not (inspect.isclass(factory) and issubclass(factory, Dataset)):
+        given = ["root", "train", "split", "download"]
+        plugins.parameters("dataset", name, factory, given, "a subclass of torch.utils.data.Dataset or ")
+
+
 def find_torch(name: str, factory: Callable[..., Any], path: Path, download: bool) -> Source:
     """Find a `Dataset` from outside; its module's file stands for its contents in the store's key.
 
@@ -85,7 +95,8 @@ def find_vision(class_name: str, path: Path, download: bool) -> Source:
     """Find any image dataset of torchvision by its class, in the directory that it calls root."""
     from torchvision import datasets
 
-    known = [name for name in datasets.__all__ if name not in ("DatasetFolder", "ImageFolder", "VisionDataset")]
+    left_out = ("DatasetFolder", "ImageFolder", "VisionDataset", "LSUN")  # LSUN unpickles a file beside the pictures
+    known = [name for name in datasets.__all__ if name not in left_out]
     if class_name not in known:
         raise ValueError(f"torchvision has no dataset {class_name!r}{nearest(class_name, known)}")
     dataset = getattr(datasets, class_name)

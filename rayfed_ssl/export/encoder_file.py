@@ -11,26 +11,33 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from pydantic import TypeAdapter, ValidationError
+from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from rayfed_ssl import plugins
+from rayfed_ssl.config.strict import explain
 from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.data.view_recipes import ViewRecipe
-from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.errors import ConfigError, plain, reason
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.models import build_encoder, encoder_info, encoders
 from rayfed_ssl.models.batch_norm import BatchNorm1d, BatchNorm2d
 from rayfed_ssl.models.pooling import AdaptiveAvgPool2d
 from rayfed_ssl.models.precision import choose_precision, prepare
+from rayfed_ssl.reading import check_header, plain_json
 from rayfed_ssl.storage.filesystem import write_atomically
-from rayfed_ssl.trees import Weights
+from rayfed_ssl.storage.tensor_files import DAMAGE
+from rayfed_ssl.trees import Weights, misfit
 
 FORMAT = "rayfed-ssl-encoder/1"
 """Names the file's layout; a file without it is no exported encoder."""
+
+MAX_SIZE = 1 << 14
+"""Side of images in pixels from which a file is taken for damaged."""
 
 HEADS = "heads."
 BODY = "encoder."
@@ -83,12 +90,14 @@ class Info:
     @classmethod
     def read(cls, metadata: Mapping[str, str]) -> "Info":
         """Read the fields back; KeyError or ValueError for fields that `metadata` did not write."""
-        fields: dict[str, Any] = {}
-        for field in dataclasses.fields(cls):
-            text = metadata[field.name]
-            value = text if field.type is str else json.loads(text)
-            fields[field.name] = tuple(value) if isinstance(value, list) else value
-        return cls(**fields)
+        fields = {
+            field.name: metadata[field.name] if field.type is str else plain_json(metadata[field.name].encode())
+            for field in dataclasses.fields(cls)
+        }
+        info = TypeAdapter(cls).validate_python(fields)
+        if not (0 < info.size <= MAX_SIZE and 0 < info.channels == len(info.mean) == len(info.std)):
+            raise ValueError(f"it takes images of {info.channels} channels and {info.size} pixels")
+        return info
 
     @property
     def recipe(self) -> ViewRecipe:
@@ -146,10 +155,11 @@ def write_export(export: Export, path: Path) -> None:
     """Write the file, as a whole or not at all; its directory is made where it is missing.
 
     Raises:
-        ConfigError: Its name does not end in .safetensors.
+        ConfigError: Its name does not end in .safetensors, or the weights do not fit the architecture.
     """
     if path.suffix != ".safetensors":
         raise ConfigError(f"an exported encoder's name ends in .safetensors, got {path}")
+    check_weights(export, export.info.encoder)
     path.parent.mkdir(parents=True, exist_ok=True)
     tensors = export.weights | {HEADS + name: value for name, value in export.heads.items()}
     content = save({name: value.contiguous() for name, value in tensors.items()}, export.info.metadata())
@@ -169,58 +179,85 @@ def foreign_tensors(path: Path) -> Weights | None:
 
 def _read(path: Path) -> tuple[dict[str, str], Weights]:
     try:
+        check_header(path)
         with safe_open(path, framework="pt") as file:
             return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
         raise ConfigError(f"there is no file {path}: write one with `rayfed-ssl export RUN {path}`") from None
-    except (SafetensorError, OSError) as error:
-        raise ConfigError(f"{path} cannot be read as safetensors ({error}): copy or export it again") from None
+    except DAMAGE as error:
+        raise ConfigError(f"{path} cannot be read as safetensors ({reason(error)}): copy or export it again") from None
 
 
-def read_export(path: Path | str) -> Export:
-    """Read an exported encoder.
+def read_export(path: Path | str, *, trust: bool = False) -> Export:
+    """Read an exported encoder; with `trust`, a module that its architecture names is imported.
 
     Raises:
-        ConfigError: The file is missing or no exported encoder, or its architecture is unknown here.
+        ConfigError: The file is missing or no exported encoder, its architecture is unknown, or the weights do not fit it.
     """
     path = Path(path)
     metadata, tensors = _read(path)
-    if metadata.get("format") != FORMAT:
+    if (form := metadata.get("format", "not named")) != FORMAT:
         raise ConfigError(
-            f"{path} is not an exported encoder, its format is {metadata.get('format', 'not named')} instead of {FORMAT}: "
-            "write one with `rayfed-ssl export RUN FILE`"
+            f"{path} is not an exported encoder, its format is {plain(form)} instead of {FORMAT}: write one "
+            "with `rayfed-ssl export RUN FILE`"
         )
     try:
         info = Info.read(metadata)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"the metadata of {path} are damaged ({error}): export the encoder again") from None
+    except ValidationError as error:
+        raise ConfigError(
+            f"the metadata of {path} are damaged ({next(explain(error, Info))}): export it again"
+        ) from None
+    except (KeyError, ValueError) as error:
+        raise ConfigError(f"the metadata of {path} are damaged ({reason(error)}): export the encoder again") from None
+    plugins.note(dataclasses.astuple(info), path, trust=trust)
     try:
         encoder_info(info.architecture)
     except ConfigError as error:
         raise ConfigError(f"{path} holds an encoder that is not available: {error}") from None
     heads = {name.removeprefix(HEADS): value for name, value in tensors.items() if name.startswith(HEADS)}
-    return Export(info, {name: value for name, value in tensors.items() if not name.startswith(HEADS)}, heads)
+    body = {name: value for name, value in tensors.items() if not name.startswith(HEADS)}
+    export = Export(info, body, heads)
+    check_weights(export, str(path))
+    return export
 
 
-def load_encoder(path: Path | str, device: torch.device | str = "cpu") -> LoadedEncoder:
+def load_encoder(path: Path | str, device: torch.device | str = "cpu", *, trust: bool = False) -> LoadedEncoder:
     """Load an exported encoder as a module in evaluation mode, float32, laid out in memory as evaluation does.
 
+    With `trust`, a module that its architecture names, "module:factory", is imported.
+
     Raises:
-        ConfigError: As in `read_export`, or weights that do not fit the architecture.
+        ConfigError: As in `read_export`.
     """
-    export = read_export(path)
+    return as_module(read_export(path, trust=trust), device)
+
+
+def check_weights(export: Export, name: str) -> None:
+    """Refuse weights with other names, shapes or types than their architecture has; allocates nothing.
+
+    Raises:
+        ConfigError: They differ, or the architecture cannot be built for these images.
+    """
     try:
-        return as_module(export, device)
-    except RuntimeError:
-        architecture = export.info.architecture
-        raise ConfigError(f"the weights in {path} do not fit {architecture}: export the encoder again") from None
+        expected = _blank(export.info).state_dict()
+    except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise ConfigError(f"{name} holds an encoder that cannot be built: {reason(error)}") from None
+    if wrong := misfit(export.weights, expected):
+        part, got, want = wrong
+        raise ConfigError(
+            f"{name} does not hold a whole {export.info.architecture}: its {part!r:.80} is {got} where {want} is expected; "
+            "export it again"
+        )
+
+
+def _blank(info: Info) -> encoders.Encoder:
+    with torch.device("meta"):
+        return build_encoder(info.architecture, channels=info.channels, size=info.size, stem=info.stem)  # type: ignore[arg-type]
 
 
 def as_module(export: Export, device: torch.device | str = "cpu") -> LoadedEncoder:
-    """Make an encoder a module, as `load_encoder` gives it; RuntimeError for weights that do not fit the architecture."""
-    info = export.info
-    with torch.device("meta"):
-        body = build_encoder(info.architecture, channels=info.channels, size=info.size, stem=info.stem)  # type: ignore[arg-type]
+    """Make an encoder a module, as `load_encoder` gives it."""
+    info, body = export.info, _blank(export.info)
     for layer in body.modules():
         layer.__class__ = TORCHS.get(type(layer), type(layer))
     module = LoadedEncoder(info, body)

@@ -1,15 +1,20 @@
 """Learned encoders on disk: where they are and how they are read."""
 
 import hashlib
+import shlex
 from pathlib import Path
+from typing import Any, cast
 
-from rayfed_ssl.errors import ConfigError
+from torch import Tensor
+
+from rayfed_ssl.errors import CheckpointError, ConfigError
 from rayfed_ssl.export.encoder_file import foreign_tensors, is_export, read_export
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.models.pretrained import Start, named_as_layers
+from rayfed_ssl.reading import open_regular, read_json
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.training.state_parts import model_weights
-from rayfed_ssl.trees import Weights
+from rayfed_ssl.trees import Weights, digest
 
 
 def encoder_file(path: Path) -> Path:
@@ -36,19 +41,38 @@ def encoder_file(path: Path) -> Path:
     return chosen[0]
 
 
-def read_encoder(path: Path) -> Encoder:
-    """Read an encoder with its heads: a run's own file, or one that `rayfed-ssl export` has written.
+def read_encoder(path: Path, *, trust: bool = False) -> Encoder:
+    """Read an encoder with its heads: a run's own file, or one that `rayfed-ssl export` has written; `trust` as there.
 
     Raises:
         ConfigError: The file holds no encoder.
         CheckpointError: It is damaged.
     """
     if is_export(path):
-        return read_export(path).encoder
-    tree = checkpoints.read_file(path)
-    if not isinstance(tree, Encoder):
+        tree: Any = read_export(path, trust=trust).encoder
+    else:
+        tree = checkpoints.read_file(path, trust=trust)
+    weights = tree.weights if isinstance(tree, Encoder) else None
+    if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
         raise ConfigError(f"{path} holds no encoder, but {type(tree).__name__}: take RUN/encoders/NAME.safetensors")
-    return tree
+    if not all(isinstance(name, str) for name in (tree.architecture, *weights)):
+        raise ConfigError(f"{path} holds an encoder without a name: take RUN/encoders/NAME.safetensors")
+    _check_digest(path.absolute(), tree)
+    return cast(Encoder, tree)
+
+
+def _check_digest(path: Path, encoder: Encoder) -> None:
+    """Refuse a file among a run's final encoders that is not what the run wrote there."""
+    record = path.parent.parent / "run.json"
+    if path.parent.name != "encoders" or not record.is_file():
+        return
+    again = f"`rayfed-ssl resume {shlex.quote(str(record.parent))}` writes it again where its checkpoints are kept"
+    try:
+        sha256 = read_json(record)["encoders"][path.stem]
+    except (LookupError, OSError, TypeError, ValueError):
+        raise CheckpointError(f"{record} has no digest of {path.name}: {again}") from None
+    if sha256 != digest(encoder):
+        raise CheckpointError(f"{path} does not match its digest in run.json: {again}")
 
 
 def read_start(path: Path, architecture: str = "", expected: Weights | None = None) -> Start:
@@ -60,7 +84,8 @@ def read_start(path: Path, architecture: str = "", expected: Weights | None = No
         expected: Its weights, named "encoder.…"; None refuses such a file.
     """
     file = encoder_file(path)
-    sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
+    with open_regular(file) as content:
+        sha256 = hashlib.file_digest(content, "sha256").hexdigest()
     if expected is not None and (tensors := foreign_tensors(file)) is not None:
         return named_as_layers(tensors, architecture, expected, file, sha256)
     encoder = read_encoder(file)

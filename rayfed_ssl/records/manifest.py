@@ -5,25 +5,29 @@ import json
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
+from pydantic import ConfigDict, Field, PrivateAttr, ValidationError
 
 from rayfed_ssl.config.choices import METHOD, OBJECTIVE
 from rayfed_ssl.config.schema import Config
+from rayfed_ssl.config.strict import StrictModel
 from rayfed_ssl.data.partitions import Skew
 from rayfed_ssl.engine.federation import Federation, training_seed
+from rayfed_ssl.engine.fingerprint import fingerprint
 from rayfed_ssl.engine.ledger import BreakEven
 from rayfed_ssl.engine.round_loop import Dropped
 from rayfed_ssl.engine.run_watch import RunWarning
 from rayfed_ssl.engine.server_init_cache import start_of
-from rayfed_ssl.environment import environment
-from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.environment import compute_threads, environment
+from rayfed_ssl.errors import ConfigError, plain, reason
+from rayfed_ssl.reading import read_json
 from rayfed_ssl.seeds import SERVER
 from rayfed_ssl.training.task import Task
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
+class _Model(StrictModel):
+    model_config = ConfigDict(frozen=False)
 
 
 class RowCounts(_Model):
@@ -52,7 +56,7 @@ class DataEntry(_Model):
 
     name: str
     fingerprint: str
-    shape: list[int]
+    shape: Annotated[list[Annotated[int, Field(ge=1, le=1 << 14)]], Field(min_length=3, max_length=3)]
     classes: list[str]
     train: int
     test: int
@@ -118,12 +122,16 @@ class RunManifest(_Model):
         parts: Which parts of the model are trained, averaged or kept, by part.
         notes: Where the run differs from what was configured.
         start: The file of the first weights; None if they are drawn.
+        fingerprint: Digests of fixed computations on the machine that started the run, by operation.
         seeds: Derived seeds, to compare implementations by.
         break_even: FLESD's Eq. 11, where representations are sent.
         faults: Injected faults.
         starts: What was measured of each architecture before round 1, scores in [0, 1].
         warnings: What a run warned of while it went on.
+        encoders: Digest of each final encoder.
         checkpoints: The address of the states; None is the run's own directory.
+        states_id: Random; the marker beside states outside the run's directory holds it.
+        signature: Of config.yaml, by the user who made the run; see `storage.signatures`.
     """
 
     started: str
@@ -141,10 +149,14 @@ class RunManifest(_Model):
     break_even: BreakEven | None
     versions: dict[str, str | None]
     hardware: HardwareEntry
+    fingerprint: dict[str, str] = Field({})
     checkpoints: str | None
+    states_id: str | None = None
+    signature: str | None = None
     faults: list[dict[str, int | float | str | None]]
     starts: dict[str, dict[str, float]]
     warnings: list[RunWarning]
+    encoders: dict[str, str] = Field({})
     rounds: list[RoundEntry]
     _earlier: list[str] = PrivateAttr(default_factory=list)  # the lines of all rounds but the last, which still grows
 
@@ -156,19 +168,21 @@ class RunManifest(_Model):
             ConfigError: It is missing, damaged or cannot be read.
         """
         try:
-            manifest = cls.model_validate_json(file.read_bytes())
+            manifest = cls.model_validate(read_json(file), strict=False)  # keys of JSON are no integers
             if manifest.rounds or manifest.finished is None:
                 return manifest
-            reason = "it is finished and has no rounds"
+            problem = "it is finished and has no rounds"
         except (FileNotFoundError, NotADirectoryError):
             raise ConfigError(f"{file.parent} holds no run: name a directory with a run.json in it") from None
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            reason = f"{where}: {first['msg']}" if where else first["msg"]
+            problem = plain(
+                f"{'.'.join(map(str, error.errors()[0]['loc']))}: {error.errors()[0]['msg']}".removeprefix(": ")
+            )
         except OSError as error:
-            raise ConfigError(f"{file} cannot be read ({error.strerror})") from None
-        raise ConfigError(f"{file} is damaged ({reason}): restore it from a copy, or start a new run") from None
+            raise ConfigError(f"{file} cannot be read ({reason(error)})") from None
+        except ValueError as error:
+            problem = reason(error)
+        raise ConfigError(f"{file} is damaged ({problem}): restore it from a copy, or start a new run") from None
 
     def text(self) -> str:
         """Write run.json, with one line per round."""
@@ -218,6 +232,12 @@ def start_entry(federation: Federation) -> StartEntry | None:
     return None if start is None else StartEntry(**start)
 
 
+def fingerprint_of(federation: Federation) -> dict[str, str]:
+    """Digest fixed computations, computed as clients compute but in this process."""
+    with compute_threads(federation.config.engine.threads):
+        return fingerprint(federation.task.device, federation.task.precision)
+
+
 def describe(federation: Federation) -> RunManifest:
     """Make the manifest of a run that starts now."""
     config, task, dataset, facts = federation.config, federation.task, federation.dataset, environment()
@@ -248,6 +268,7 @@ def describe(federation: Federation) -> RunManifest:
         break_even=federation.break_even(),
         versions=facts["versions"],
         hardware=HardwareEntry(**facts["hardware"]),
+        fingerprint=fingerprint_of(federation),
         checkpoints=None,
         faults=[],
         starts={},

@@ -9,14 +9,16 @@ from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage import checkpoints
 
 
-def replay(directory: Path | str, round: int, client_id: int) -> ClientResult:
+def replay(directory: Path | str, round: int, client_id: int, *, trust: bool = False) -> ClientResult:
     """Run one client's step of a round again, in this process, from the checkpoint before it.
+
+    With `trust`, the modules that a run of somebody else names are imported.
 
     Raises:
         CheckpointError: The round before is no longer on disk.
         ClientError: The step fails, as it did.
     """
-    record = RunRecord.open(Path(directory))
+    record = RunRecord.open(Path(directory), trust=trust)
     federation = Federation.open(record.config("engine.executor=local"))
     record.check(federation, draws=True)
     if client_id not in federation.shards:

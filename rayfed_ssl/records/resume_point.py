@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 
-from rayfed_ssl.config.sections import BITS, Engine
 from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.fingerprint import different
+from rayfed_ssl.engine.run_watch import RunWarning
 from rayfed_ssl.errors import CheckpointError, ConfigError
-from rayfed_ssl.records.manifest import PrecisionEntry
+from rayfed_ssl.records.bits import bits_settings
+from rayfed_ssl.records.manifest import PrecisionEntry, fingerprint_of
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.addresses import Directory, backend_of
@@ -99,8 +101,8 @@ def check_bits(record: RunRecord, federation: Federation) -> None:
     Raises:
         ConfigError: They differ.
     """
-    began = _bits_settings(record.manifest.precision, record.config().engine)
-    now = _bits_settings(PrecisionEntry.of(federation.task), federation.config.engine)
+    began = bits_settings(record.manifest.precision, record.config().engine)
+    now = bits_settings(PrecisionEntry.of(federation.task), federation.config.engine)
     if different := [name for name in began if began[name] != now[name]]:
         before, after = (" ".join(settings[name] for name in different) for settings in (began, now))
         raise ConfigError(
@@ -109,15 +111,14 @@ def check_bits(record: RunRecord, federation: Federation) -> None:
         )
 
 
-def _bits_settings(precision: PrecisionEntry, engine: Engine) -> dict[str, str]:
-    """Write down what `BITS` names, with what "auto" and null stand for on the machine that the entry describes."""
-    values = {
-        "device": precision.device.partition(":")[0],
-        "precision": precision.dtype,
-        "channels_last": precision.channels_last,
-        "compile": precision.compile,
-        "deterministic": engine.deterministic or not precision.device.startswith("cuda"),
-        "threads": engine.threads,
-        "server_threads": engine.server_threads,
-    }
-    return {name: f"engine.{name}={str(values[name]).lower()}" for name in BITS}
+def other_processor(record: RunRecord, federation: Federation) -> RunWarning | None:
+    """Warn where this process computes other bits than the one that began the run; None where it computes the same."""
+    operations = different(record.manifest.fingerprint, fingerprint_of(federation))
+    if not operations:
+        return None
+    return RunWarning(
+        "processor",
+        record.last_round,
+        f"this processor computes other bits than the one on which this run began ({', '.join(operations)}): the run goes "
+        "on, and its digests compare with no other run's; runs with engine.cpu=portable can change processors",
+    )

@@ -10,17 +10,14 @@ checkpoints/     the last committed rounds, unless engine.checkpoints puts them 
 While the run continues, tables/ holds the rows that the two Parquet files do not contain yet.
 """
 
-import os
-import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 
 import pyarrow.compute as pc
 import yaml
-from filelock import FileLock, Timeout
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.fault_schedule import Fault
@@ -28,9 +25,10 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.ledger import LedgerEntry
 from rayfed_ssl.engine.round_loop import Dropped, Evaluation, Observer, RoundOutcome
 from rayfed_ssl.engine.run_watch import RunWarning
-from rayfed_ssl.errors import BusyError, ConfigError
+from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.registry import is_score
 from rayfed_ssl.method import Encoder, Metrics
+from rayfed_ssl.records.config_file import FILE, describe_config, read_config
 from rayfed_ssl.records.manifest import (
     RoundEntry,
     RowCounts,
@@ -50,19 +48,26 @@ from rayfed_ssl.records.metric_rows import (
     metric_rows,
     score_rows,
 )
-from rayfed_ssl.records.state_location import check_moved, open_states, states_address
+from rayfed_ssl.records.run_lock import locked, refuse_used
+from rayfed_ssl.records.state_location import check_moved, mark_states, open_states, states_address, states_backend
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.addresses import Directory
 from rayfed_ssl.storage.backend import StorageBackend
 from rayfed_ssl.storage.filesystem import LocalDirectory, write_atomically
+from rayfed_ssl.storage.own_files import refuse_links_out
+from rayfed_ssl.storage.signatures import is_signed, sign
 from rayfed_ssl.storage.tables import GrowingTable
 
 
 class RunRecord(Observer):
-    """Writes the record while the run continues; each file is replaced atomically."""
+    """Writes the record while the run continues; each file is replaced atomically.
 
-    def __init__(self, directory: Path, manifest: RunManifest) -> None:
+    With `trust` the modules that its files name may be imported, whoever wrote them.
+    """
+
+    def __init__(self, directory: Path, manifest: RunManifest, *, trust: bool = False) -> None:
         self.directory = directory
+        self.trust = trust
         self.manifest = manifest
         self._metrics = GrowingTable(directory / "metrics.parquet", METRICS)
         self._ledger = GrowingTable(directory / "ledger.parquet", LEDGER)
@@ -93,49 +98,45 @@ class RunRecord(Observer):
         Raises:
             ConfigError: There are none, or, unless a round is given, those of earlier rounds only.
         """
-        address, before = states_address(root, self.directory, self.manifest), self.checkpoints
+        address = states_address(root, self.directory, self.manifest)
+        before = states_backend(self.directory, self.manifest)
         if address != self.manifest.checkpoints:
             self.manifest.checkpoints = address
-            del self.checkpoints
-            check_moved(before, self.checkpoints, self.last_round, round)
-
-    @staticmethod
-    def refuse_used(directory: Path) -> None:
-        """Raise a ConfigError for anything but an empty or a missing directory."""
-        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-            raise ConfigError(
-                f"{directory} is not an empty directory: name another one with --out, or resume the run in it"
-            )
-        above = next(parent for parent in (directory, *directory.absolute().parents) if parent.exists())
-        if not (above.is_dir() and os.access(above, os.W_OK)):
-            raise ConfigError(f"{directory} cannot be made, {above} takes no files: name another directory with --out")
+            check_moved(before, states := states_backend(self.directory, self.manifest), self.last_round, round)
+            if address is not None:
+                mark_states(states, self.manifest)
 
     @classmethod
     def create(cls, directory: Path, federation: Federation) -> "RunRecord":
         """Begin a record in an empty or a missing directory."""
-        cls.refuse_used(directory)
+        refuse_used(directory)
         record = cls(directory, describe(federation))
         record.manifest.checkpoints = states_address(federation.config.engine.checkpoints, directory, record.manifest)
-        record.checkpoints.create()
+        states_backend(directory, record.manifest).create()
+        if record.manifest.checkpoints is not None:
+            mark_states(states_backend(directory, record.manifest), record.manifest)
         (directory / "checkpoints").mkdir(parents=True, exist_ok=True)
-        (directory / "config.yaml").write_text(yaml.safe_dump(federation.config.dump(), sort_keys=False))
+        (directory / FILE).write_text(yaml.safe_dump(federation.config.dump(), sort_keys=False))
+        record.sign()
         record._metrics.create()
         record._ledger.create(entry_rows(federation.public_entries()))
         record.save()
         return record
 
     @classmethod
-    def open(cls, directory: Path, *, tables: bool = True) -> "RunRecord":
+    def open(cls, directory: Path, *, tables: bool = True, trust: bool = False) -> "RunRecord":
         """Read a record.
 
         Args:
             directory: The run's directory.
             tables: Whether to read the tables now, and to check that no row is missing.
+            trust: Whether the modules that its files name may be imported, though this user did not make the run here.
 
         Raises:
             ConfigError: There is none, or it is damaged.
         """
-        record = cls(directory, RunManifest.read(directory / "run.json"))
+        refuse_links_out(directory)
+        record = cls(directory, RunManifest.read(directory / "run.json"), trust=trust)
         if tables and (missing := lost_round(record.manifest.rounds, record.metrics, record.ledger)):
             raise ConfigError(
                 f"{directory} is damaged (rows of round {missing} are missing): `rayfed-ssl resume` computes it again where "
@@ -149,31 +150,28 @@ class RunRecord(Observer):
         missing = lost_round(self.manifest.rounds, metrics, ledger)
         return self.last_round if missing is None else missing - 1
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """Keep other processes from writing this run; a BusyError if one does."""
-        (self.directory / "checkpoints").mkdir(exist_ok=True)
-        try:
-            lock = FileLock(self.directory / "checkpoints" / "lock").acquire(blocking=False)
-        except Timeout:
-            raise BusyError(f"another process is running {self.directory}: wait for it or stop it") from None
-        with lock:
-            yield
+        return locked(self.directory)
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the modules that config.yaml names may be imported: on trust, or as this user made the run here."""
+        file = self.directory / FILE
+        return self.trust or (file.is_file() and is_signed(file, file.read_bytes(), self.manifest.signature))
+
+    def sign(self) -> None:
+        """Sign config.yaml as this user's, in the manifest."""
+        file = self.directory / FILE
+        self.manifest.signature = sign(file, file.read_bytes())
 
     def config(self, *overrides: str) -> Config:
-        """Read the run's configuration; overrides may change how it is computed, nothing else."""
-        for override in overrides:
-            if "=" not in override:
-                raise ConfigError(f"after the run come settings, KEY=VALUE, got {override}")
-            if not override.startswith(("engine.", "evaluation.")):
-                raise ConfigError(
-                    f"a run keeps the settings that it began with, got {override}: only engine.* and evaluation.* may change"
-                    ", and rounds by `rayfed-ssl resume`"
-                )
-        file = self.directory / "config.yaml"
-        if not file.is_file():
-            raise ConfigError(f"{file} is missing: restore it from a copy, or start a new run")
-        return Config.load(file, *overrides)
+        """Read the run's configuration to run it; errors as in `read_config`."""
+        return read_config(self.directory, *overrides, trust=self.trusted)
+
+    def described_config(self) -> Config:
+        """Read the run's configuration to show it; nothing is imported."""
+        return describe_config(self.directory)
 
     def check(self, federation: Federation, *, draws: bool = False) -> None:
         """Refuse other settings, other data and, where weights are drawn, another start than the run began with.
@@ -182,8 +180,10 @@ class RunRecord(Observer):
             ConfigError: They differ.
         """
         config = federation.config
-        file = self.directory / "config.yaml"
-        if self.manifest.settings_sha256 != settings_sha256(config):
+        file = self.directory / FILE
+        data = config.data.model_copy(update={"download": True})  # what it changes is where the data come from
+        fetching = config.model_copy(update={"data": data})
+        if self.manifest.settings_sha256 not in map(settings_sha256, (config, fetching)):
             raise ConfigError(f"{file} changed since this run began: restore it, or start a new run from it")
         if config.rounds < max(self.manifest.num_rounds, self.last_round):
             raise ConfigError(
@@ -223,10 +223,10 @@ class RunRecord(Observer):
             self._ledger.create(entry_rows(entries))
         self.manifest.rounds = [entry for entry in self.manifest.rounds if entry.round <= round]
         self.manifest.warnings = [warning for warning in self.manifest.warnings if warning.round <= round]
-        self.manifest.finished = None
+        self.manifest.finished, self.manifest.encoders = None, {}
         self.save()
-        if (self.directory / "encoders").exists():
-            shutil.rmtree(self.directory / "encoders")
+        for encoder in (self.directory / "encoders").glob("*.safetensors"):
+            encoder.unlink()
 
     def scores(self, round: int) -> dict[str, Metrics]:
         """Accuracies in [0, 1] of a round by encoder."""
@@ -284,7 +284,7 @@ class RunRecord(Observer):
         (self.directory / "encoders").mkdir(exist_ok=True)
         encoders = LocalDirectory(self.directory / "encoders")
         for name, encoder in encoders_of(federation, state, self.checkpoints).items():
-            checkpoints.store(encoder, encoders, name)
+            self.manifest.encoders[name] = checkpoints.store(encoder, encoders, name).sha256
         self.pause()
         self.manifest.finished = datetime.now(UTC).isoformat(timespec="seconds")
         self.save()

@@ -90,18 +90,23 @@ class Diagnostics(StrictModel):
 
 
 def diagnose(
-    directory: Path | str, round: int | None = None, on_unwritten: Callable[[OSError], None] | None = None
+    directory: Path | str,
+    round: int | None = None,
+    on_unwritten: Callable[[OSError], None] | None = None,
+    *,
+    trust: bool = False,
 ) -> Diagnostics:
     """Compare a run's encoders after a round (default: the last) and write RUN/diagnostics.json.
 
-    An error of writing goes to `on_unwritten`, if given.
+    An error of writing goes to `on_unwritten`, if given. With `trust`, the modules that a run of somebody else names are
+    imported.
 
     Raises:
         ConfigError: There is no such run, or an encoder in it has diverged.
         CheckpointError: The round is not on disk, or damaged.
     """
     directory = Path(directory)
-    record = RunRecord.open(directory)
+    record = RunRecord.open(directory, trust=trust)
     federation = Federation.open(record.config("engine.executor=local"))
     record.check(federation)
     state = checkpoints.latest(record.checkpoints, round)

@@ -10,28 +10,36 @@ import torch
 import rayfed_ssl
 from rayfed_ssl.data.view_recipes import VIEWS
 from rayfed_ssl.engine.task_builder import default_views
-from rayfed_ssl.errors import CheckpointError, ConfigError, nearest
-from rayfed_ssl.export.encoder_file import BODY, Export, Info, write_export
+from rayfed_ssl.errors import CheckpointError, ConfigError, UntrustedError, nearest
+from rayfed_ssl.export.encoder_file import BODY, Export, Info, check_weights, write_export
+from rayfed_ssl.export.saved_encoders import read_encoder
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.models import build_encoder, encoder_info
 from rayfed_ssl.models.encoders import stem_for
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.training.state_parts import model_weights
+from rayfed_ssl.trees import Weights
 
 
 def export_encoder(
-    directory: Path | str, out: Path | str, *, encoder: str | None = None, with_heads: bool = False
+    directory: Path | str,
+    out: Path | str,
+    *,
+    encoder: str | None = None,
+    with_heads: bool = False,
+    trust: bool = False,
 ) -> Export:
     """Write an encoder of a run, after its last committed round, into a file of its own, with its heads on request.
 
-    Without a name it is the global one, or else the first.
+    Without a name it is the global one, or else the first. With `trust`, the modules that a run of somebody else names are
+    imported.
 
     Raises:
         ConfigError: There is no such run or encoder, or the file's name does not end in .safetensors.
         CheckpointError: The run's files are damaged.
     """
-    export = export_of(RunRecord.open(Path(directory)), encoder, with_heads=with_heads)
+    export = export_of(RunRecord.open(Path(directory), trust=trust), encoder, with_heads=with_heads)
     write_export(export, Path(out))
     return export
 
@@ -39,10 +47,9 @@ def export_encoder(
 def export_of(record: RunRecord, encoder: str | None = None, *, with_heads: bool = False) -> Export:
     """Describe an encoder of a run after its last committed round; errors as in `export_encoder`."""
     saved = last_encoder(record, encoder)
-    weights = model_weights(saved.encoder.weights)
-    body = {name.removeprefix(BODY): value for name, value in weights.items() if name.startswith(BODY)}
-    heads = {name: value for name, value in weights.items() if not name.startswith(BODY)} if with_heads else {}
-    return Export(_describe(record, saved), body, heads)
+    weights = model_weights(saved.encoder.weights) if with_heads else {}
+    heads = {name: value for name, value in weights.items() if not name.startswith(BODY)}
+    return Export(_describe(record, saved), _body(saved.encoder), heads)
 
 
 class SavedEncoder(NamedTuple):
@@ -71,16 +78,30 @@ def last_encoder(record: RunRecord, name: str | None = None) -> SavedEncoder:
     if record.manifest.finished is not None:
         folder = record.directory / "encoders"
         stem = chosen(path.stem for path in folder.glob("*.safetensors"))
-        try:
-            encoder = checkpoints.read_file(folder / f"{stem}.safetensors")
-        except CheckpointError:
-            raise CheckpointError(f"{folder / stem}.safetensors is damaged: {again}") from None
         last = record.manifest.rounds[-1]
-        return SavedEncoder(stem, encoder, last.round, last.state_sha256)
+        file = folder / f"{stem}.safetensors"
+        try:
+            encoder = read_encoder(file, trust=record.trust)
+        except UntrustedError:
+            raise
+        except (CheckpointError, ConfigError):
+            raise CheckpointError(f"{file} is damaged, or another than the run wrote: {again}") from None
+        return _whole(record, SavedEncoder(stem, encoder, last.round, last.state_sha256))
     state = checkpoints.latest(record.checkpoints)
     clients = checkpoints.StoredStates(state.clients, record.checkpoints)
     encoders = record.config().method.encoders(checkpoints.read(state.server, record.checkpoints), clients)
-    return SavedEncoder(chosen(encoders), encoders[chosen(encoders)], state.round, state.sha256)
+    return _whole(record, SavedEncoder(chosen(encoders), encoders[chosen(encoders)], state.round, state.sha256))
+
+
+def _whole(record: RunRecord, saved: SavedEncoder) -> SavedEncoder:
+    """Return an encoder whose weights are those of its architecture."""
+    check_weights(Export(_describe(record, saved), _body(saved.encoder), {}), f"{record.directory}: {saved.name}")
+    return saved
+
+
+def _body(encoder: Encoder) -> Weights:
+    weights = model_weights(encoder.weights)
+    return {name.removeprefix(BODY): value for name, value in weights.items() if name.startswith(BODY)}
 
 
 def _describe(record: RunRecord, saved: SavedEncoder) -> Info:
@@ -88,14 +109,15 @@ def _describe(record: RunRecord, saved: SavedEncoder) -> Info:
     channels, stored, _ = data.shape
     size = config.model.image_size or stored
     info = encoder_info(saved.encoder.architecture)
+    with torch.device("meta"):
+        body = build_encoder(saved.encoder.architecture, channels=channels, size=size)
     views = VIEWS[config.training.views or default_views(config.data.name, stored)].first
     return Info(
         architecture=saved.encoder.architecture,
         stem=stem_for(size, config.model.stem) if info.has_stem else "auto",
         channels=channels,
         size=size,
-        feature_dim=info.feature_dim
-        or build_encoder(saved.encoder.architecture, channels=channels, size=size).feature_dim,
+        feature_dim=body.feature_dim,
         mean=_per_channel(views.mean, channels),
         std=_per_channel(views.std, channels),
         classes=tuple(data.classes),

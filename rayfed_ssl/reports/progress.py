@@ -15,6 +15,7 @@ from rayfed_ssl.engine.fault_schedule import Fault
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.ledger import total
 from rayfed_ssl.engine.round_loop import ClientReport, Dropped, Evaluation, Observer, RoundOutcome
+from rayfed_ssl.errors import printable
 from rayfed_ssl.formats import percent, size
 from rayfed_ssl.method import Metrics
 from rayfed_ssl.records.run_record import RunRecord
@@ -68,6 +69,10 @@ class RunProgress(Observer):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Remove the live line; any thread may call it."""
         self._live.stop()
         self._closed.set()
 
@@ -172,7 +177,7 @@ class RunProgress(Observer):
 
     def _print(self, line: str, *, style: str | None = None) -> None:
         self._printed = time.monotonic()
-        self._console.print(line, style=style, markup=False, soft_wrap=True)
+        self._console.print(printable(line), style=style, markup=False, soft_wrap=True)
 
     def _update(self, activity: str | None = None) -> None:
         """Bring the live line up to date."""

@@ -125,7 +125,7 @@ def _losses(figure: Figure, data: FigureData) -> None:
         if cell.mean is None:
             continue
         record = RunRecord.open(data.run(cell))
-        epochs = record.config().epochs
+        epochs = record.described_config().epochs
         first, last = mean_by_round(record, "loss_first"), mean_by_round(record, "loss")
         starts = [((round - 1) * epochs + 1, loss) for round, loss in first.items()]
         ends = [(round * epochs, loss) for round, loss in last.items()]

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import yaml
 from filelock import FileLock
 
+from rayfed_ssl import plugins
 from rayfed_ssl.config.recipes import plain_data
-from rayfed_ssl.config.schema import Config
+from rayfed_ssl.config.schema import Config, apply_overrides
 from rayfed_ssl.data.datasets import open_dataset
 from rayfed_ssl.data.image_store import Dataset
 from rayfed_ssl.data.view_recipes import Views
@@ -22,11 +22,12 @@ from rayfed_ssl.engine.round_loop import Evaluation
 from rayfed_ssl.engine.scoring import check_protocols, measure, subject_of
 from rayfed_ssl.engine.task_builder import build_task
 from rayfed_ssl.environment import compute_threads
-from rayfed_ssl.errors import ConfigError, nearest
+from rayfed_ssl.errors import ConfigError, nearest, reason
 from rayfed_ssl.evaluation.registry import PROTOCOLS, Protocol, configured
 from rayfed_ssl.export.encoder_file import BODY, read_export
 from rayfed_ssl.export.saved_encoders import read_encoder
 from rayfed_ssl.method import Encoder, Metrics
+from rayfed_ssl.parquet import DAMAGE, read_table, rows_of
 from rayfed_ssl.records.run_record import RunRecord, encoders_of
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.tables import write_table
@@ -72,13 +73,14 @@ class Subjects:
 
 
 def rescore(
-    directory: Path, *overrides: str, round: int | None = None, initial: bool = False
+    directory: Path, *overrides: str, round: int | None = None, initial: bool = False, trust: bool = False
 ) -> tuple[Evaluation, ...]:
     """Evaluate a run's encoders by all protocols of its configuration; nothing in the run's directory changes.
 
-    A round of None takes the last; `initial` scores the random encoder that the run began with instead.
+    A round of None takes the last; `initial` scores the random encoder that the run began with instead. With `trust`, the
+    modules that a run of somebody else names are imported.
     """
-    federation, at, encoders = _encoders_of_run(directory, overrides, round, initial)
+    federation, at, encoders = _encoders_of_run(directory, overrides, round, initial, trust)
     with compute_threads(federation.config.engine.threads):
         return tuple(federation.evaluate(encoder, name, at, final=True) for name, encoder in encoders.items())
 
@@ -90,6 +92,7 @@ def measure_encoders(
     *,
     round: int | None = None,
     initial: bool = False,
+    trust: bool = False,
     on_unwritten: Callable[[OSError], None] | None = None,
 ) -> tuple[Measurement, ...]:
     """Run protocols on encoders, and append the scores to the run's evaluations.parquet if there is a run.
@@ -101,6 +104,7 @@ def measure_encoders(
             "evaluation.…" and "engine.…" are settings of the run; an exported encoder takes "data.…" besides.
         round: A committed round of the run; None takes the last.
         initial: Measure the random encoder that the run began with instead.
+        trust: Import the modules that files of somebody else name.
         on_unwritten: Takes the error, once, if the run cannot be written; None raises it.
 
     Raises:
@@ -109,7 +113,7 @@ def measure_encoders(
     """
     by_protocol, overrides = _split(protocols, settings)
     chosen = [configured(name, by_protocol[name]) for name in protocols]
-    subjects = _open(path, overrides, round, initial)
+    subjects = _open(path, overrides, round, initial, trust)
     check_protocols(chosen, subjects.config, subjects.task, subjects.dataset)
     results: list[Measurement] = []
     run = subjects.run
@@ -167,10 +171,9 @@ def read_measurements(directory: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     try:
-        rows: list[dict[str, Any]] = pq.read_table(path, schema=SCHEMA).to_pylist()
-    except (OSError, pa.ArrowException) as error:
-        raise ConfigError(f"{path} is damaged ({error}): delete it and evaluate again") from None
-    return rows
+        return rows_of(read_table(path, SCHEMA))
+    except DAMAGE as error:
+        raise ConfigError(f"{path} is damaged ({reason(error)}): delete it and evaluate again") from None
 
 
 def _split(protocols: Sequence[str], settings: Sequence[str]) -> tuple[dict[str, dict[str, Any]], list[str]]:
@@ -210,23 +213,23 @@ def run_of(path: Path) -> Path | None:
     return run if path.parent.name == "encoders" and (run / "run.json").is_file() else None
 
 
-def _open(path: Path, overrides: Sequence[str], round: int | None, initial: bool) -> Subjects:
+def _open(path: Path, overrides: Sequence[str], round: int | None, initial: bool, trust: bool) -> Subjects:
     run = run_of(path)
     if run != path and (round is not None or initial):
         raise ConfigError(f"{path} is one encoder and no run: --round and --initial take a run")
     if run is None:
-        return _open_exported(path, overrides)
-    federation, at, encoders = _encoders_of_run(run, overrides, round, initial)
+        return _open_exported(path, overrides, trust)
+    federation, at, encoders = _encoders_of_run(run, overrides, round, initial, trust)
     if run != path:
-        encoders = {path.stem: read_encoder(path)}
+        encoders = {path.stem: read_encoder(path, trust=trust)}
         _check_complete(path, encoders[path.stem], federation.task)
     return Subjects(federation.config, federation.task, federation.dataset, encoders, at, run)
 
 
 def _encoders_of_run(
-    run: Path, overrides: Sequence[str], round: int | None, initial: bool
+    run: Path, overrides: Sequence[str], round: int | None, initial: bool, trust: bool
 ) -> tuple[Federation, int, dict[str, Encoder]]:
-    record = RunRecord.open(run)
+    record = RunRecord.open(run, trust=trust)
     federation = Federation.open(record.config(*overrides))
     record.check(federation, draws=initial)
     if initial:
@@ -235,9 +238,9 @@ def _encoders_of_run(
     return federation, state.round, encoders_of(federation, state, record.checkpoints)
 
 
-def _open_exported(path: Path, overrides: Sequence[str]) -> Subjects:
+def _open_exported(path: Path, overrides: Sequence[str], trust: bool) -> Subjects:
     """Open the data that an exported encoder was trained on, or those that the overrides name."""
-    export = read_export(path)
+    export = read_export(path, trust=trust)
     info = export.info
     tree = {
         "seed": info.seed,
@@ -249,7 +252,10 @@ def _open_exported(path: Path, overrides: Sequence[str]) -> Subjects:
         "model": {"encoder": info.architecture, "stem": info.stem},
         "training": {"epochs": 1},
     }
-    config = Config.load(tree, *overrides)
+    typed: dict[str, Any] = {}
+    apply_overrides(typed, overrides)
+    plugins.allow(typed)
+    config = Config.load(tree, *overrides, trust=False)
     if (config.model.image_size or config.data.size, config.data.channels) != (info.size, info.channels):
         raise ConfigError(
             f"{path} takes images of {info.size} pixels and {info.channels} channels: leave both as they are"

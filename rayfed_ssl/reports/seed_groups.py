@@ -97,4 +97,4 @@ def _origin(start: Path) -> Any:
     if not (run / "run.json").is_file():
         return str(start)
     record = RunRecord.open(run)
-    return encoder, _identity(record.config(), record.manifest.data.fingerprint)
+    return encoder, _identity(record.described_config(), record.manifest.data.fingerprint)

@@ -15,14 +15,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from rayfed_ssl.errors import CheckpointError
-from rayfed_ssl.method import Empty
+from rayfed_ssl import plugins
+from rayfed_ssl.errors import CheckpointError, reason
+from rayfed_ssl.method import Empty, Encoder
+from rayfed_ssl.reading import plain_json
 from rayfed_ssl.storage.addresses import Directory, backend_of
 from rayfed_ssl.storage.backend import StorageBackend
 from rayfed_ssl.storage.filesystem import REACHABLE
+from rayfed_ssl.storage.own_files import STATE, own_drafts, own_states
 from rayfed_ssl.storage.tensor_files import EARLIER, chunks, encode
 from rayfed_ssl.trees import Tree, digest, digest_leaves, leaves
 
@@ -43,7 +47,7 @@ class Stored:
 
     __pydantic_config__ = STRICT
 
-    file: str
+    file: Annotated[str, Field(pattern=rf"^({STATE})?$")]
     sha256: str
     nbytes: int = field(default=0, compare=False)
 
@@ -136,9 +140,15 @@ class StoredStates(Mapping[int, Tree]):
         return len(self._stored)
 
 
-def read_file(path: Path) -> Tree:
-    """Read a tree without a digest to check it against; CheckpointError if it is missing or damaged."""
-    return backend_of(path.parent).read_tree(path.name)
+def read_file(path: Path, *, trust: bool = False) -> Tree:
+    """Read a tree without a digest to check it against; CheckpointError if it is missing or damaged.
+
+    With `trust`, a module that an encoder's architecture names may be imported from then on.
+    """
+    tree = backend_of(path.parent).read_tree(path.name)
+    if isinstance(tree, Encoder):
+        plugins.note(tree.architecture, path, trust=trust)
+    return tree
 
 
 def manifest_name(round: int) -> str:
@@ -155,7 +165,7 @@ def _manifests_in(names: Iterable[str]) -> dict[int, str]:
     rounds = {}
     for name in names:
         number = name.removeprefix("round-").removesuffix(".json")
-        if name == f"round-{number}.json" and number.isdecimal():
+        if name == f"round-{number}.json" and number.isdecimal() and number.isascii():
             rounds[int(number)] = name
     return dict(sorted(rounds.items()))
 
@@ -185,7 +195,7 @@ def _remove_unused(backend: StorageBackend, names: set[str], state: RunState) ->
         used.add(name)
         with suppress(CheckpointError):  # a damaged manifest keeps no state
             used |= load(backend, name).files
-    unused = {*older.values()} | {n for n in names if n.endswith(STATES) and not _is_later(n, state.round)}
+    unused = {*older.values()} | {name for name in own_states(names) if not _is_later(name, state.round)}
     backend.delete(sorted(unused - used))
 
 
@@ -200,7 +210,7 @@ def discard_after(directory: Directory, round: int) -> None:
     backend = backend_of(directory)
     backend.discard_spares()
     later = [name for number, name in reversed(manifests(backend).items()) if number > round]
-    backend.delete(later + [name for name in backend.names() if name.startswith((".client-", ".server-", ".round-"))])
+    backend.delete(later + own_drafts(backend.names()))
 
 
 def load(directory: Directory, name: str) -> RunState:
@@ -211,13 +221,15 @@ def load(directory: Directory, name: str) -> RunState:
     """
     backend = backend_of(directory)
     try:
-        manifest = MANIFEST.validate_json(backend.read(name))
+        manifest = MANIFEST.validate_python(
+            plain_json(backend.read(name)), strict=False
+        )  # keys of JSON are no integers
         if manifest.state_sha256 != manifest.state.sha256:
             raise ValueError("its digest does not match its content")
-    except (ValueError, FileNotFoundError, IsADirectoryError) as error:
-        reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+    except (ValueError, OSError) as error:
+        problem = error.errors()[0]["msg"] if isinstance(error, ValidationError) else reason(error)
         raise CheckpointError(
-            f"{backend.file(name)} is damaged ({reason}): delete it to resume from the round before"
+            f"{backend.file(name)} is damaged ({problem}): delete it to resume from the round before"
         ) from None
     return manifest.state
 

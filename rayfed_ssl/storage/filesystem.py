@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from rayfed_ssl.errors import CheckpointError, ConfigError
+from rayfed_ssl.reading import read_bytes
 from rayfed_ssl.storage.backend import StorageBackend
 from rayfed_ssl.storage.spare_files import BUFFER_BYTES, SpareFiles
 from rayfed_ssl.storage.tensor_files import EARLIER, Chunk, read_path
@@ -52,7 +53,7 @@ class LocalDirectory(StorageBackend):
 
     def read(self, name: str) -> bytes:
         """Read a file."""
-        return (self.path / name).read_bytes()
+        return read_bytes(self.path / name)
 
     def read_tree(self, name: str) -> Tree:
         """Map a file that holds a tree."""

@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from rayfed_ssl.storage.own_files import own_files
+
 try:
     from fcntl import F_SETLEASE, F_UNLCK, F_WRLCK, fcntl
 except ImportError:  # only Linux says whether a file is in use
@@ -69,7 +71,7 @@ class SpareFiles:
 
     def _names(self) -> list[str]:
         try:
-            return os.listdir(self._directory)
+            return own_files(os.listdir(self._directory))
         except FileNotFoundError:
             return []
 

@@ -5,6 +5,7 @@ NAME.parquet, whose metadata holds the number of the last file that it contains,
 removed the small files counts no row twice.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.errors import ConfigError, reason
+from rayfed_ssl.parquet import DAMAGE, MAX_CELLS, read_metadata, read_table, rows_of
 from rayfed_ssl.storage.filesystem import explained, write_atomically
 
 Row = Mapping[str, Any]
@@ -24,9 +26,6 @@ TABLES = "tables"
 
 MERGED = b"merged"
 """Key in the metadata of NAME.parquet: the number of the last small file that it contains."""
-
-DAMAGE = (OSError, ValueError, SystemError, pa.ArrowException)
-"""What pyarrow raises for a damaged file."""
 
 
 class DamagedTableError(ConfigError):
@@ -45,7 +44,7 @@ class GrowingTable:
     def rows(self) -> list[dict[str, Any]]:
         """All rows, kept in memory until more are appended."""
         if self._rows is None:
-            self._rows = self.read().to_pylist()
+            self._rows = rows_of(self.read())
         return self._rows
 
     def read(self, *, skip_damaged: bool = False) -> pa.Table:
@@ -69,10 +68,11 @@ class GrowingTable:
                     return table
 
     def _concatenated(self, merged: int, skip_damaged: bool) -> pa.Table:
-        tables = [self._schema.empty_table()]
+        tables, room = [self._schema.empty_table()], MAX_CELLS // len(self._schema)
         for file in (self._path, *self._parts(merged)):
             try:
-                tables.append(_read(file, self._schema))
+                tables.append(_read(file, self._schema, room))
+                room -= len(tables[-1])
             except DamagedTableError:
                 if not skip_damaged:
                     raise
@@ -80,12 +80,15 @@ class GrowingTable:
 
     def _parts(self, merged: int) -> list[Path]:
         """List the small files after the last that the merged one contains, in order."""
-        files = sorted((self._path.parent / TABLES).glob(f"{self._path.stem}-*.parquet"))
-        return [file for file in files if _number(file) > merged]
+        return [file for file in self._small_files() if _number(file) > merged]
+
+    def _small_files(self) -> list[Path]:
+        own = re.compile(rf"{self._path.stem}-\d+\.parquet")
+        return sorted(file for file in (self._path.parent / TABLES).glob("*") if own.fullmatch(file.name))
 
     def _merged(self) -> int:
         try:
-            return int((pq.read_schema(self._path).metadata or {}).get(MERGED, 0))
+            return int(read_metadata(self._path).get(MERGED, 0))
         except DAMAGE:
             return 0
 
@@ -124,27 +127,21 @@ class GrowingTable:
     def _replace(self, table: pa.Table, merged: int) -> None:
         write_table(self._path, table.replace_schema_metadata({MERGED: str(merged)}))
         self._last, self._rows = merged, None
-        for file in (self._path.parent / TABLES).glob(f"{self._path.stem}-*.parquet"):
+        for file in self._small_files():
             file.unlink()
         with suppress(OSError):  # another table's files are there
             (self._path.parent / TABLES).rmdir()
 
 
 def _number(file: Path) -> int:
-    number = file.stem.rpartition("-")[2]
-    return int(number) if number.isdecimal() else 0
+    return int(file.stem.rpartition("-")[2])
 
 
-def _read(file: Path, schema: pa.Schema) -> pa.Table:
+def _read(file: Path, schema: pa.Schema, max_rows: int) -> pa.Table:
     try:
-        table = pq.read_table(file, page_checksum_verification=True)
-        if set(table.schema.names) != set(schema.names):
-            raise ValueError(f"it has columns {', '.join(table.schema.names)} instead of {', '.join(schema.names)}")
-        table = table.select(schema.names).cast(schema)
-        table.validate(full=True)
-        return table
+        return read_table(file, schema, max_rows=max_rows)
     except DAMAGE as error:
-        state = f"damaged ({' '.join(str(error).split())})" if file.exists() else "missing"
+        state = f"damaged ({reason(error)})" if file.exists() else "missing"
         raise DamagedTableError(
             f"{file} is {state}: `rayfed-ssl resume` computes its rounds again where their checkpoints are kept"
         ) from None

@@ -5,7 +5,6 @@ own memory, into directories and buckets alike; the library's `save`, which a bu
 """
 
 import dataclasses
-import importlib
 import json
 import sys
 from collections.abc import Iterator, Mapping
@@ -18,8 +17,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load
 from torch import Tensor
 
-from rayfed_ssl.errors import CheckpointError
+from rayfed_ssl.errors import CheckpointError, reason
 from rayfed_ssl.method import Method
+from rayfed_ssl.reading import check_header, plain_json
 from rayfed_ssl.training.objective import Objective
 from rayfed_ssl.trees import Tree, is_node
 
@@ -29,7 +29,13 @@ DTYPES = {
 }  # fmt: skip
 """The format's names of numpy's types."""
 
+DEFINE_STATES = ("method", "methods", "objectives", "training", "aggregation")
+"""Modules and packages of `rayfed_ssl` whose dataclasses a file may hold."""
+
 EARLIER = "resume from an earlier round with `rayfed-ssl resume RUN --round N`, or start anew"
+
+DAMAGE = (SafetensorError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError, OSError)
+"""What reading a damaged file of tensors raises."""
 
 Chunk = bytes | memoryview
 
@@ -55,10 +61,10 @@ def encode(tree: Tree) -> tuple[Any, dict[str, Tensor]]:
     return visit(tree, ""), tensors
 
 
-def decode(structure: Any, tensors: Mapping[str, Tensor]) -> Tree:
-    """Join what `encode` split; see `_dataclass` for the classes that may be constructed."""
+def decode(structure: Any, tensors: dict[str, Tensor]) -> Tree:
+    """Join what `encode` split, taking each tensor once; see `_dataclass` for the classes that may be constructed."""
     if "tensor" in structure:
-        return tensors[structure["tensor"]]
+        return tensors.pop(structure["tensor"])
     if "dict" in structure:
         return {key: decode(value, tensors) for key, value in structure["dict"]}
     if "list" in structure:
@@ -76,13 +82,14 @@ def _class_name(cls: type) -> str:
 
 
 def _dataclass(name: str) -> type:
-    """Find a dataclass of this package, or one in the namespace of a module that defines a loaded method or objective.
+    """Find a dataclass of a loaded module that defines states, here or where a loaded method or objective is defined.
 
-    Other modules are never imported, so a file cannot make a program run code that its configuration does not name.
+    Nothing is imported, so a file cannot make a program run code that its configuration does not name.
     """
     module, _, attribute = name.partition(":")
-    if module.split(".")[0] == "rayfed_ssl":
-        cls = getattr(importlib.import_module(module), attribute, None)
+    if module.startswith("rayfed_ssl."):
+        known = module.split(".")[1] in DEFINE_STATES and module in sys.modules
+        cls = getattr(sys.modules[module], attribute, None) if known else None
     else:
         classes = [value for plugin in _plugin_modules() for value in vars(plugin).values() if isinstance(value, type)]
         cls = next((value for value in classes if _class_name(value) == name), None)
@@ -124,9 +131,11 @@ def chunks(structure: Any, tensors: Mapping[str, Tensor]) -> Iterator[Chunk]:
 
 def read_path(path: Path) -> Tree:
     """Read a tree from a file of this machine, whose pages it shares; CheckpointError if it is damaged."""
-    with _reading(str(path)), safe_open(path, framework="pt") as file:
-        structure = json.loads((file.metadata() or {})["structure"])
-        return decode(structure, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+    with _reading(str(path)):
+        check_header(path)
+        with safe_open(path, framework="pt") as file:
+            structure = plain_json((file.metadata() or {})["structure"].encode())
+            return decode(structure, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
 
 
 def read_bytes(content: bytes, name: str) -> Tree:
@@ -134,7 +143,8 @@ def read_bytes(content: bytes, name: str) -> Tree:
     with _reading(name):
         length = int.from_bytes(content[:8], "little")
         tensors = load(content)
-        return decode(json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["structure"]), tensors)
+        header = plain_json(content[8 : 8 + length])
+        return decode(plain_json(header["__metadata__"]["structure"].encode()), tensors)
 
 
 @contextmanager
@@ -144,5 +154,5 @@ def _reading(name: str) -> Iterator[None]:
         yield
     except (FileNotFoundError, CheckpointError):
         raise
-    except (SafetensorError, ImportError, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
-        raise CheckpointError(f"{name} is damaged ({error}): {EARLIER}") from None
+    except (*DAMAGE, ImportError, AttributeError) as error:
+        raise CheckpointError(f"{name} is damaged ({reason(error)}): {EARLIER}") from None

@@ -11,6 +11,8 @@ from typing import Any
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.round_loop import Evaluation, Observer, RoundOutcome
+from rayfed_ssl.errors import ConfigError, reason
+from rayfed_ssl.reading import read_json
 from rayfed_ssl.records.metric_rows import Row, headline, ledger_rows, metric_rows, score_rows
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage.filesystem import write_atomically
@@ -43,7 +45,10 @@ class Tracking(Observer):
     def __init__(self, record: RunRecord, config: Config, round: int, warn: Callable[[str], None]) -> None:
         self._record, self._warn = record, warn
         path = record.directory / PROGRESS
-        self._progress: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+        try:
+            self._progress: dict[str, Any] = dict(read_json(path)) if path.is_file() else {}
+        except (OSError, TypeError, ValueError) as error:
+            raise ConfigError(f"{path} is damaged ({reason(error)}): delete it, and trackers log anew") from None
         self._trackers: list[_OpenTracker] = []
         self._total_bytes: Mapping[str, float] = {}
         for name in configured_trackers(config):

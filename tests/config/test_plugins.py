@@ -180,11 +180,11 @@ def test_a_dataset_of_this_process_is_stored_for_all(tiny: TinyConfig):
 
 UNFIT = {
     "model.encoder=outside_module:maps": "outside_module:maps must give features [N, d], got [2, 4, 6, 6] of 2 images",
-    "model.encoder=outside_module:NotOne": "encoder outside_module:NotOne must give a torch.nn.Module, got NotOne",
+    "model.encoder=outside_module:NotOne": "encoder=outside_module:NotOne must be a subclass of torch.nn.Module or a Python",
     "data={name: 'outside_module:Normalized'}": "floats from 0 to 1, got float32 from",
-    "data={name: 'outside_module:NotOne'}": "must be a torch Dataset with a length, got NotOne",
-    "model.encoder=math:sqrt": "encoder math:sqrt cannot be built from channels and size",
-    "partition=os:listdir": "partition os:listdir must give a list of row numbers for each client",
+    "data={name: 'outside_module:NotOne'}": "NotOne must be a subclass of torch.utils.data.Dataset or a",
+    "model.encoder=math:sqrt": "a Python function that takes channels or size, got builtin_function_or_method sqrt",
+    "partition=os:listdir": "partition=os:listdir must be a Python function that takes labels, got builtin_",
     "partition=outside_module:overlapping": "overlapping gives 300 rows to more than one client",
     "data=nowhere": "unknown dataset 'nowhere'",
     "model.encoder=nowhere": "unknown encoder 'nowhere'",

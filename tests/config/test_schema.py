@@ -130,7 +130,7 @@ def test_a_file_that_is_no_recipe(tmp_path: Path, text: str, message: str):
 
 
 def test_anchors_and_merges_are_no_double_keys(tmp_path: Path):
-    text = "a: &a {x: 1, y: 1}\nd:\n  e:\n    b: &b {<<: *a, y: 2}\nc: {<<: *a, <<: *b, y: 3}\nf: {<<: *b}"
+    text = "a: &a {x: 1, y: 1}\nd:\n  e:\n    b: &b {<<: *a, y: 2}\nc: {<<: *b, y: 3}\nf: {<<: *b}"
     (tmp_path / "run.yaml").write_text(text)
     assert read_recipe(tmp_path / "run.yaml") == yaml.safe_load(text)
 

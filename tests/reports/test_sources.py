@@ -22,7 +22,7 @@ CELL = REPRODUCTION["cells"][0]
         ("reproduction.json", REPRODUCTION | {"cells": [{"column": "alpha 1"}]}, r"cells\.0\.row is missing"),
         ("reproduction.json", REPRODUCTION | {"cells": [CELL | {"mean": "5"}]}, r"cells\.0\.mean: input should be a v"),
         ("reproduction.json", [], "input should be a valid dictionary"),
-        ("reproduction.json", "{", r"Expecting property name .*\): make it anew$"),
+        ("reproduction.json", "{", r"EOF while parsing .*\): make it anew$"),
         ("diagnostics.json", DIAGNOSTICS | {"matrices": {"cka": {}}}, r"matrices\.cka\.title is missing"),
         ("results.json", {key: RESULTS[key] for key in RESULTS if key != "trials"}, "trials is missing"),
         ("results.json", RESULTS | {"front": [9]}, "the best and the front are trials that are not in it"),

@@ -52,9 +52,9 @@ def test_no_more_files_stay_than_are_removed_at_a_time_and_none_in_the_end(tmp_p
     directory = LocalDirectory(tmp_path)
     for round in range(3):
         for client in range(2):
-            (tmp_path / f"client-{client}-{round}").write_bytes(bytes(MIN_BYTES))
+            (tmp_path / f"client-{client}-{round}.safetensors").write_bytes(bytes(MIN_BYTES))
         (tmp_path / "small").write_bytes(b"1")
-        directory.delete([f"client-{client}-{round}" for client in range(2)] + ["small", "missing"])
+        directory.delete([f"client-{client}-{round}.safetensors" for client in range(2)] + ["small", "missing"])
         assert os.listdir(tmp_path) == ["spare"]
         assert len(os.listdir(tmp_path / "spare")) == 2
     directory.discard_spares()

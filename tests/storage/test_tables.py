@@ -111,5 +111,5 @@ def test_a_flipped_bit_is_no_row(grown: GrowingTable, tmp_path: Path):
 
 def test_other_columns_are_refused(tmp_path: Path):
     tables.write_table(tmp_path / "t.parquet", pa.table({"round": [1], "value": [2]}))
-    with pytest.raises(DamagedTableError, match="has columns round, value instead of round, name"):
+    with pytest.raises(DamagedTableError, match=r"has columns .*'value' .* instead of .*'name'"):
         opened(tmp_path).read()

@@ -289,7 +289,7 @@ ERRORS = {
     ),
     "export to nowhere": (["export", "{run}", "{binary}/e.safetensors"], "error: OUT "),
     "fault": (["run", "{fedavg}", "--inject", "kill"], "--inject: unknown fault 'kill'"),
-    "damaged record": (["compare", "{damaged}"], "is damaged (Invalid JSON"),
+    "damaged record": (["compare", "{damaged}"], "is damaged (EOF while parsing"),
     "no text": (["run", "{binary}"], "it must be a YAML text"),
     "picture kind": (["partition", "{flesd}", "--out", "shards.txt"], "a picture's name ends in .png, .svg or .pdf"),
     "protocol's round": (["evaluate", "{run}", "--protocol", "knn", "--round", "9"], "does not hold round 9"),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.errors import BusyError, ConfigError
 from rayfed_ssl.evaluation.protocols import Transfer
 from rayfed_ssl.evaluation.registry import PROTOCOLS
 from tune.sweeps.definition.files import load_sweep
@@ -281,7 +281,16 @@ def test_a_full_disk_leaves_no_directory_that_is_neither_empty_nor_a_sweep(tmp_p
         with pytest.raises(OSError, match="No space left"):
             SweepDirectory.create(out, str(file), (), {}, "rayfed-ssl sweep mine.yaml")
     SweepDirectory.create(out, str(file), (), {}, "rayfed-ssl sweep mine.yaml")
-    assert {path.name for path in out.iterdir()} == {"sweep.json", "runs"}
+    assert {path.name for path in out.iterdir()} == {"sweep.json", "runs", "lock"}
+
+
+def test_of_two_starts_of_a_sweep_at_once_the_second_writes_nothing(tmp_path):
+    file, out = tmp_path / "mine.yaml", tmp_path / "out"
+    file.write_text(yaml.safe_dump(SMALL))
+    first = SweepDirectory.of(out, "mine", SMALL, (), "rayfed-ssl sweep mine.yaml")
+    with first.locked(), pytest.raises(BusyError, match="another process is running"):
+        SweepDirectory.create(out, str(file), ("seeds=5",), {}, "rayfed-ssl sweep mine.yaml seeds=5")
+    assert [path.name for path in out.iterdir()] == ["lock"]
 
 
 def test_a_sweep_of_which_one_trial_can_be_run_is_begun(tmp_path):

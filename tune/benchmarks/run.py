@@ -1,11 +1,12 @@
 """`rayfed-ssl benchmark`: tune each system, then compare all of them."""
 
-import json
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rayfed_ssl.errors import ConfigError, nearest
+from rayfed_ssl.reading import read_json
 from rayfed_ssl.reports.benchmark_results import BenchmarkResults
 from tune.benchmarks.definition import BenchmarkFile, comparison_sweep, load_benchmark, search_sweep, slug
 from tune.benchmarks.results import write_benchmark
@@ -24,10 +25,12 @@ class BenchmarkRequest(SweepRequest):
     Attributes:
         seeds: How many seeds, or None for the file's number.
         systems: Run only these; None for all.
+        trust: Whether to go on in a directory that somebody else has made.
     """
 
     seeds: int | None = None
     systems: tuple[str, ...] | None = None
+    trust: bool = False
 
     @property
     def directory(self) -> Path:
@@ -119,22 +122,26 @@ class _Runner:
         path = self.request.directory / kind / slug(name)
         sweep = SweepDirectory.of(path, slug(name), file, self.request.settings, self.request.command)
         if (path / "sweep.json").is_file():
-            old = SweepDirectory.open(path)
+            old = SweepDirectory.open(path, trust=self.request.trust)
             if old.record.file.get("title") != file["title"]:
                 raise ConfigError(f"{path} holds {old.record.file.get('title')!r}: name another directory with --out")
             if (old.record.file, old.record.overrides) == (sweep.record.file, sweep.record.overrides):
+                old.check_trusted()
                 return old
         return sweep
 
     def _run(self, sweep: SweepDirectory) -> None:
         if sweep.is_complete() and _is_written(sweep):
             return
-        sweep.save()
-        self.request.run(sweep, self.say, self.on_ray_death)
-        write_results(sweep)
+        with sweep.locked():
+            sweep.save()
+            self.request.run(sweep, self.say, self.on_ray_death)
+            write_results(sweep)
 
 
 def _is_written(sweep: SweepDirectory) -> bool:
     """Whether the results of a complete sweep, and not earlier ones, are there."""
     file = sweep.path / "results.json"
-    return file.is_file() and json.loads(file.read_text())["finished"] == sweep.record.finished
+    with suppress(OSError, ValueError, LookupError, TypeError):  # damaged results are written anew
+        return bool(read_json(file)["finished"] == sweep.record.finished)
+    return False

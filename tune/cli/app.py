@@ -5,10 +5,11 @@ import sys
 import threading
 import warnings
 from importlib import metadata
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
+from rayfed_ssl.processor import PORTABLE, NotPortableError
 from tune.cli.benchmark import benchmark
 from tune.cli.compare import compare
 from tune.cli.diagnose import diagnose
@@ -23,6 +24,8 @@ from tune.cli.report import report
 from tune.cli.reproduce import reproduce
 from tune.cli.run import resume, run
 from tune.cli.sweep import sweep
+from tune.cli.verify import verify
+from tune.terminal import echo
 
 app = typer.Typer(
     cls=Group,
@@ -36,6 +39,7 @@ for _command in (
     run,
     resume,
     replay,
+    verify,
     partition,
     doctor,
     evaluate,
@@ -53,7 +57,7 @@ app.command("list", cls=Command)(plain_errors()(list_names))
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"rayfed-ssl {metadata.version('rayfed-ssl')}")
+        echo(f"rayfed-ssl {metadata.version('rayfed-ssl')}")
         raise typer.Exit
 
 
@@ -68,7 +72,7 @@ def _program(
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     """Print a warning as errors are printed: one line, without the place in the code."""
-    typer.echo(f"warning: {message}", err=True)
+    echo(f"warning: {message}", err=True)
 
 
 def _exit_with_stuck_ray(leaving: SystemExit) -> None:
@@ -79,11 +83,20 @@ def _exit_with_stuck_ray(leaving: SystemExit) -> None:
         os._exit(leaving.code if isinstance(leaving.code, int) else 1)
 
 
+def _restart_portable() -> NoReturn:
+    """Start this program again with the variables of `engine.cpu=portable`, which libraries read when they are loaded."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | PORTABLE)
+
+
 def main() -> None:
     """Run the command line."""
     warnings.showwarning = _show_warning
     try:
         app()
+    except NotPortableError:
+        _restart_portable()
     except SystemExit as leaving:
         _exit_with_stuck_ray(leaving)
         raise

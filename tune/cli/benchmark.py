@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from tune.cli.errors import exit_on_ray_death, resumable
-from tune.cli.options import Address, AsJson, Quiet
-from tune.terminal import print_json, print_table
+from tune.cli.options import Address, AsJson, Quiet, Trust
+from tune.terminal import echo, print_json, print_table
 
 
 def benchmark(
@@ -20,6 +20,7 @@ def benchmark(
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time; above 1 they are trials on Ray Tune.")] = 1,
     address: Address = None,
+    trust: Trust = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -27,25 +28,25 @@ def benchmark(
     from tune.benchmarks.run import BenchmarkRequest, run_benchmark
 
     request = BenchmarkRequest(
-        name, tuple(settings or ()), jobs, address, out, seeds=seeds, systems=tuple(system) if system else None
+        name, tuple(settings or ()), jobs, address, out, seeds, tuple(system) if system else None, trust
     )
     hint = f"finished rounds are kept; resume with: {request.command}"
 
     with resumable(lambda: hint):
         results = run_benchmark(
-            request, lambda line: None if quiet else typer.echo(line, err=True), exit_on_ray_death(hint)
+            request, lambda line: None if quiet else echo(line, err=True), exit_on_ray_death(lambda: hint)
         )
     if as_json:
         print_json(results.model_dump(mode="json"))
     else:
         for split in results.splits:
-            typer.echo(split)
+            echo(split)
             print_table(*results.table(split))
-            typer.echo(results.spread(split))
+            echo(results.spread(split))
         for file in ("benchmark.json", "benchmark.md"):
-            typer.echo(f"record: {request.directory / file}")
-        typer.echo(f"figure: {request.directory / 'accuracy-over-bytes.png'}")
+            echo(f"record: {request.directory / file}")
+        echo(f"figure: {request.directory / 'accuracy-over-bytes.png'}")
     for failed, why in results.failures.items():
-        typer.echo(f"failed, {failed}: {why}", err=True)
+        echo(f"failed, {failed}: {why}", err=True)
     if results.failures:
         raise typer.Exit(1)

@@ -4,45 +4,45 @@ from collections.abc import Mapping
 from statistics import fmean
 from typing import Any
 
-import typer
-
 from tune.cli.errors import warn_unwritten
-from tune.cli.options import AsJson, Round, RunDirectory
-from tune.terminal import print_json, print_table
+from tune.cli.options import AsJson, Round, RunDirectory, Trust
+from tune.terminal import echo, print_json, print_table
 
 MOST_ENCODERS = 12
 """Encoders of a matrix that is printed whole; a larger one is summed up, and whole in the file only."""
 
 
-def diagnose(directory: RunDirectory, round: Round = None, as_json: AsJson = False) -> None:
+def diagnose(directory: RunDirectory, round: Round = None, trust: Trust = False, as_json: AsJson = False) -> None:
     """Compare a run's encoders without labels, and write RUN/diagnostics.json."""
     from rayfed_ssl.reports.diagnose import FILE
     from rayfed_ssl.reports.diagnose import diagnose as diagnose_run
 
     unwritten: list[OSError] = []
-    diagnosis = diagnose_run(directory, round, unwritten.append).model_dump()
+    diagnosis = diagnose_run(directory, round, unwritten.append, trust=trust).model_dump()
     if as_json:
         print_json(diagnosis)
     else:
         print_diagnosis(diagnosis)
         if not unwritten:
-            typer.echo(f"file: {directory / FILE}")
+            echo(f"file: {directory / FILE}")
     warn_unwritten(unwritten)
 
 
 def print_diagnosis(diagnosis: Mapping[str, Any]) -> None:
     """Print what `rayfed_ssl.reports.diagnose` measured."""
-    typer.echo(f"round {diagnosis['round']}, {diagnosis['samples']} {diagnosis['split']} images without labels")
+    echo(f"round {diagnosis['round']}, {diagnosis['samples']} {diagnosis['split']} images without labels")
     _print_encoders(diagnosis["encoders"])
     for matrix in diagnosis["matrices"].values():
-        typer.echo(f"\n{matrix['title']}" + (f" ({matrix['unit']})" if matrix["unit"] else ""))
+        echo()
+        echo(f"{matrix['title']}" + (f" ({matrix['unit']})" if matrix["unit"] else ""))
         _print_matrix(matrix)
     if diagnosis["false_negatives"] is not None:
-        typer.echo("\nfalse negatives, by the partition's labels")
+        echo()
+        echo("false negatives, by the partition's labels")
         _print_false_negatives(diagnosis["false_negatives"])
-    typer.echo()
+    echo()
     for note in diagnosis["notes"]:
-        typer.echo(f"note: {note}")
+        echo(f"note: {note}")
 
 
 def _print_encoders(encoders: Mapping[str, Mapping[str, Any]]) -> None:

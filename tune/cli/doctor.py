@@ -7,6 +7,7 @@ import typer
 
 from tune.cli.errors import fail
 from tune.cli.options import Address, RecipeAndSettings, load_config
+from tune.terminal import echo
 
 
 def doctor(
@@ -22,8 +23,8 @@ def doctor(
         from actors.cluster.cluster_file import check_cluster_file
 
         if problems := check_cluster_file(cluster):
-            fail("\n".join(problems), 1)
-        typer.echo(f"{cluster} is ready for `ray up`")
+            fail(problems, 1)
+        echo(f"{cluster} is ready for `ray up`")
         return
     from tune.cli.doctor_checks import examine
 

@@ -24,6 +24,7 @@ from rayfed_ssl.formats import size
 from rayfed_ssl.resources import cores, free_memory
 from rayfed_ssl.storage.checkpoints import ROUNDS_ON_DISK
 from rayfed_ssl.trees import nbytes
+from tune.terminal import echo
 
 MOST_ACTORS_PER_GPU = 4
 """Most actors that are proposed for one GPU, where their kernels take turns."""
@@ -39,9 +40,9 @@ def examine(config: Config, *, measured: bool = False, address: str | None = Non
     nodes, cards = _this_machine() if address is None else _cluster(address)
     for card in cards:
         used = ": another process uses it" if card.is_crowded else ""
-        typer.echo(f"  GPU {card.index}: {card.name}, {size(card.free)} of {size(card.total)} free{used}")
+        echo(f"  GPU {card.index}: {card.name}, {size(card.free)} of {size(card.total)} free{used}")
     if not cards:
-        typer.echo("  no GPU that nvidia-smi shows")
+        echo("  no GPU that nvidia-smi shows")
     federation = Federation.open(config)
     federation.check_ready()
     if measured:
@@ -52,17 +53,17 @@ def examine(config: Config, *, measured: bool = False, address: str | None = Non
 def _this_machine() -> tuple[Sequence[Node], Sequence[Gpu]]:
     memory = free_memory()
     typer.secho("\nThis machine", bold=True)
-    typer.echo(
+    echo(
         f"  {cores()} cores ({environment()['hardware']['cpu']}), {size(memory)} of {size(psutil.virtual_memory().total)} "
         "memory free"
     )
     free = (
         f", {size(shutil.disk_usage(SHARED_MEMORY).free)} are free in {SHARED_MEMORY}" if SHARED_MEMORY.is_dir() else ""
     )
-    typer.echo(f"  Ray's object store would take {size(int(this_machine().store))}{free}")
-    typer.echo(f"  {size(shutil.disk_usage(Path.cwd()).free)} disk free for runs in {Path.cwd()}")
+    echo(f"  Ray's object store would take {size(int(this_machine().store))}{free}")
+    echo(f"  {size(shutil.disk_usage(Path.cwd()).free)} disk free for runs in {Path.cwd()}")
     for head in sorted({node.head for node in local_nodes()}):
-        typer.echo(f"  note: a Ray at {head} runs on this machine and uses the same cores, memory and GPUs")
+        echo(f"  note: a Ray at {head} runs on this machine and uses the same cores, memory and GPUs")
     return [this_machine()], gpus()
 
 
@@ -75,7 +76,7 @@ def _cluster(address: str) -> tuple[Sequence[Node], Sequence[Gpu]]:
         cluster.stop()
     typer.secho(f"\nThe Ray at {address}: {len(nodes)} machine{'s' * (len(nodes) > 1)}", bold=True)
     for node in nodes:
-        typer.echo(
+        echo(
             f"  {node.id[:8]}: {node.cpus:g} CPUs, {node.gpus:g} GPUs, {size(node.memory)} memory and "
             f"{size(node.store)} object store"
         )
@@ -86,7 +87,7 @@ def _examine_run(federation: Federation, nodes: Sequence[Node], cards: Sequence[
     task, engine = federation.task, federation.config.engine
     weights = max(nbytes(task.blank(name).state_dict()) for name in {task.encoder, *task.client_encoders})
     typer.secho("\nThis run", bold=True)
-    typer.echo(
+    echo(
         f"  {len(federation.client_ids)} clients, {largest_client(federation)[1]:,} samples in the largest shard, model "
         f"{size(weights)}, {task.device} {task.precision.dtype} ({task.precision.reason})"
     )
@@ -104,9 +105,9 @@ def _examine_run(federation: Federation, nodes: Sequence[Node], cards: Sequence[
     if placement is not None:
         _print_placement(engine, placement)
     if cost.is_measured:
-        typer.echo(f"  proposed: {proposal(federation, nodes, cards, cost)}")
+        echo(f"  proposed: {proposal(federation, nodes, cards, cost)}")
     for note in federation.notes:
-        typer.echo(f"  note: {note}")
+        echo(f"  note: {note}")
     for problem in problems:
         typer.secho(f"  does not fit: {problem}", fg="red")
     if not problems:
@@ -115,22 +116,20 @@ def _examine_run(federation: Federation, nodes: Sequence[Node], cards: Sequence[
 
 
 def _print_costs(cost: StepCost) -> None:
-    typer.echo(
-        f"  an actor: {size(ACTOR_BYTES)}, {ACTOR_START:g} core-seconds to start, {ACTOR_IDLE:.1%} of a core idle"
-    )
+    echo(f"  an actor: {size(ACTOR_BYTES)}, {ACTOR_START:g} core-seconds to start, {ACTOR_IDLE:.1%} of a core idle")
     gpu = f" and {size(cost.gpu_memory)} of its GPU" if cost.gpu_memory else ""
     source = "by estimate; --measure runs one step"
     if cost.is_measured:
         source = f"{cost.seconds:.2g} s an epoch, {size(cost.state or 0)} of state (measured)"
-    typer.echo(f"  the largest client's step: {size(cost.memory)}{gpu} more, {source}")
+    echo(f"  the largest client's step: {size(cost.memory)}{gpu} more, {source}")
 
 
 def _print_placement(engine: Engine, placement: Placement) -> None:
     per_gpu = f", {placement.per_gpu} on each GPU" if placement.shares_gpus else ""
     memory = size(placement.num_actors * placement.cost.memory)
-    typer.echo(f"  engine.actors={engine.actors}: {placement.num_actors} client actors{per_gpu}, about {memory} in all")
+    echo(f"  engine.actors={engine.actors}: {placement.num_actors} client actors{per_gpu}, about {memory} in all")
     if placement.note:
-        typer.echo(f"  note: {placement.note}")
+        echo(f"  note: {placement.note}")
 
 
 def _disk_problems(federation: Federation, cost: StepCost) -> list[str]:
@@ -138,7 +137,7 @@ def _disk_problems(federation: Federation, cost: StepCost) -> list[str]:
     if not cost.state:
         return []
     needed, free = ROUNDS_ON_DISK * cost.state * len(federation.client_ids), shutil.disk_usage(Path.cwd()).free
-    typer.echo(f"  client states take up to {size(needed)} of disk")
+    echo(f"  client states take up to {size(needed)} of disk")
     if needed <= free or federation.config.engine.checkpoints:
         return []
     return [

@@ -2,12 +2,14 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from tune.terminal import echo
 
 
 @contextmanager
@@ -19,7 +21,7 @@ def plain_errors() -> Iterator[None]:
     try:
         yield
     except (ConfigError, CheckpointError) as error:
-        fail(str(error), 2)
+        fail(error.args, 2)
     except (ClientError, ServerError) as error:
         fail(str(error), 1)
     except OSError as error:
@@ -43,10 +45,10 @@ def describe(error: OSError) -> str:
     return f"{error.strerror or error}: {error.filename or 'no file named'}"
 
 
-def fail(message: str, code: int) -> NoReturn:
-    """Print a message, each line as an error, and exit."""
-    for line in message.splitlines():
-        typer.echo(f"error: {line}", err=True)
+def fail(mistakes: str | Iterable[object], code: int) -> NoReturn:
+    """Print a mistake, or several, each on a line of its own, and exit."""
+    for mistake in (mistakes,) if isinstance(mistakes, str) else mistakes:
+        echo(f"error: {mistake}", err=True)
     raise typer.Exit(code)
 
 
@@ -102,7 +104,7 @@ def _keys_named(name: str) -> list[str]:
 def warn_unwritten(errors: list[OSError]) -> None:
     """Warn that results are printed only, where writing them failed."""
     for error in errors:
-        typer.echo(f"warning: the results are printed, but not written ({describe(error)})", err=True)
+        echo(f"warning: the results are printed, but not written ({describe(error)})", err=True)
 
 
 @contextmanager
@@ -121,7 +123,8 @@ def resumable(hint: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo(f"\ninterrupted; {hint()}", err=True)
+        echo(err=True)
+        echo(f"interrupted; {hint()}", err=True)
         raise typer.Exit(128 + received) from None
     except OSError as error:
         fail(f"{describe(error)}; {hint()}", 1)
@@ -129,11 +132,14 @@ def resumable(hint: Callable[[], str]) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def exit_on_ray_death(hint: str) -> Callable[[str], None]:
+def exit_on_ray_death(
+    hint: Callable[[], str], stop_progress: Callable[[], None] = lambda: None
+) -> Callable[[str], None]:
     """Make what ends this process in one line when Ray has died: the main thread may wait for Ray for ever."""
 
     def exit_now(why: str) -> None:
-        typer.echo(f"error: {why.partition(', then resume')[0]}; {hint}", err=True)
+        stop_progress()
+        echo(f"error: {why.partition(', then resume')[0]}; {hint()}", err=True)
         os._exit(3)
 
     return exit_now

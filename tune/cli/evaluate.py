@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tune.cli.errors import warn_unwritten
-from tune.cli.options import AsJson, Round, complete_protocol
-from tune.terminal import print_json, print_table
+from tune.cli.options import AsJson, Round, Trust, complete_protocol
+from tune.terminal import echo, print_json, print_table
 
 if TYPE_CHECKING:
     from rayfed_ssl.engine.round_loop import Evaluation
@@ -39,6 +39,7 @@ def evaluate(
     initial: Annotated[
         bool, typer.Option("--initial", help="Score the random encoder that the run started from.")
     ] = False,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Score a run's encoders again, with other settings of evaluation.* or by the papers' protocols.
@@ -57,18 +58,18 @@ def evaluate(
     if not protocol and path.is_file():
         raise ConfigError(f"{path} is an encoder's file: add --protocol, {', '.join(PROTOCOLS)}")
     if not protocol:
-        evaluations = rescore(path, *overrides, round=round, initial=initial)
+        evaluations = rescore(path, *overrides, round=round, initial=initial, trust=trust)
         if as_json:
             print_json([asdict(evaluation) for evaluation in evaluations])
         else:
             _print_evaluations(evaluations)
-        record = RunRecord.open(path, tables=False)
+        record = RunRecord.open(path, tables=False, trust=trust)
         scaled = scaled_probes(record.config(*overrides).evaluation)
         _print_remarks({item.encoder: item.metrics for item in evaluations}, scaled, record.manifest.data.test)
         return
     unwritten: list[OSError] = []
     measurements = measure_encoders(
-        path, protocol, overrides, round=round, initial=initial, on_unwritten=unwritten.append
+        path, protocol, overrides, round=round, initial=initial, trust=trust, on_unwritten=unwritten.append
     )
     if as_json:
         print_json([asdict(measurement) for measurement in measurements])
@@ -76,7 +77,7 @@ def evaluate(
         run = run_of(path)
         _print_measurements(measurements, None if run is None else RunRecord.open(run, tables=False).manifest.data.test)
         if run and not unwritten:
-            typer.echo(f"appended to {run / TABLE}")
+            echo(f"appended to {run / TABLE}")
     warn_unwritten(unwritten)
 
 
@@ -122,4 +123,4 @@ def _print_remarks(scores: "Mapping[str, Metrics]", scaled: Collection[str], sam
 
     for encoder, metrics in scores.items():
         for remark in probe_remarks(metrics, scaled, samples):
-            typer.echo(f"warning: {encoder}: {remark}", err=True)
+            echo(f"warning: {encoder}: {remark}", err=True)

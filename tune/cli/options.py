@@ -48,14 +48,24 @@ Inject = Annotated[
         metavar="FAULT", help="Inject a fault, such as kill-actor:round=2,client=3. Repeatable. See docs/faults.md."
     ),
 ]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        help="Import the modules that the files of somebody else name (module:Class); they can do what you can.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def load_config(arguments: list[str] | None) -> "Config":
     """Load the recipe that the first argument names, digits if it is a setting, with the settings after it."""
     from rayfed_ssl.config.schema import Config
+    from rayfed_ssl.processor import check_process
 
     recipe, *settings = arguments or ["digits"]
     if "=" in recipe:
         recipe, settings = "digits", [recipe, *settings]
-    return Config.load(recipe, *settings)
+    config = Config.load(recipe, *settings)
+    check_process(config.engine.cpu)
+    return config

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from tune.cli.options import RecipeAndSettings, load_config
-from tune.terminal import print_table
+from tune.terminal import echo, print_table
 
 MOST_CLASSES = 20
 """Classes that the table has columns for; with more, it counts them only."""
@@ -33,8 +33,8 @@ def partition(
         rows.append([str(cell) for cell in cells])
     print_table(("client", "samples", "classes", *columns), rows)
     if left_out := federation.num_left_out:
-        typer.echo(f"left out: {left_out:,} of {len(labels):,} training samples")
-    typer.echo(f"skew: {federation.skew.text}")
+        echo(f"left out: {left_out:,} of {len(labels):,} training samples")
+    echo(f"skew: {federation.skew.text}")
     if federation.num_public:
-        typer.echo(f"public: {federation.num_public:,} samples from {federation.config.public}")
-    typer.echo(f"figure: {figure}")
+        echo(f"public: {federation.num_public:,} samples from {federation.config.public}")
+    echo(f"figure: {figure}")

@@ -5,6 +5,9 @@ from typing import Annotated
 
 import typer
 
+from tune.cli.options import Trust
+from tune.terminal import echo
+
 
 def report(
     directories: Annotated[
@@ -17,12 +20,13 @@ def report(
     samples: Annotated[
         bool, typer.Option("--samples/--no-samples", help="Show some images of the data, in the page and beside it.")
     ] = True,
+    trust: Trust = False,
 ) -> None:
     """Write one HTML file on runs, with all figures as PNG and SVG files beside it."""
     from rayfed_ssl.reports.html import write_report
 
     def warn(line: str) -> None:
-        typer.echo(f"left out: {line}", err=True)
+        echo(f"left out: {line}", err=True)
 
-    written = write_report(directories, out, embedding=embedding, samples=samples, on_left_out=warn)
-    typer.echo(f"report: {written}")
+    written = write_report(directories, out, embedding=embedding, samples=samples, trust=trust, on_left_out=warn)
+    echo(f"report: {written}")

@@ -7,7 +7,7 @@ import typer
 
 from tune.cli.errors import exit_on_ray_death, resumable
 from tune.cli.options import Address, AsJson, Quiet
-from tune.terminal import print_table
+from tune.terminal import echo, print_table
 
 
 def reproduce(
@@ -36,7 +36,9 @@ def reproduce(
         return
     hint = f"resume with: {request.command}"
     with resumable(lambda: hint):
-        result = run_cells(request, lambda line: None if quiet else typer.echo(line, err=True), exit_on_ray_death(hint))
+        result = run_cells(
+            request, lambda line: None if quiet else echo(line, err=True), exit_on_ray_death(lambda: hint)
+        )
     print_result(result, request.directory, as_json)
     if result.failures:
         raise typer.Exit(1)

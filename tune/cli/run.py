@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tune.cli.errors import resumable
-from tune.cli.options import Address, Inject, Quiet, RecipeAndSettings, RunDirectory, Verbose, load_config
+from tune.cli.errors import exit_on_ray_death, resumable
+from tune.cli.options import Address, Inject, Quiet, RecipeAndSettings, RunDirectory, Trust, Verbose, load_config
+from tune.terminal import echo
 
 if TYPE_CHECKING:
     from rayfed_ssl.runs import Result
@@ -29,21 +30,23 @@ def run(
     from actors.runs import check_fits, make_executor
     from rayfed_ssl.engine.fault_schedule import parse_faults
     from rayfed_ssl.engine.federation import Federation
-    from rayfed_ssl.records.run_record import RunRecord
+    from rayfed_ssl.records.run_lock import refuse_used
     from rayfed_ssl.reports.progress import RunProgress
     from rayfed_ssl.runs import default_directory
     from rayfed_ssl.runs import run as run_federation
 
     config, faults = load_config(arguments), parse_faults(inject)
     directory = out or default_directory(config)
-    RunRecord.refuse_used(directory)
+    refuse_used(directory)
     progress = RunProgress(config, quiet=quiet)
     federation = Federation.open(config, progress.on_decode, partial(check_fits, address=address))
     check_fits(federation, address)
     federation.check_ready()
     progress.introduce(federation, directory)
-    executor = partial(make_executor, address=address, faults=faults)
-    with resumable(lambda: resume_hint(directory)), progress:
+    hint = partial(resume_hint, directory)
+    on_ray_death = exit_on_ray_death(hint, progress.stop)
+    executor = partial(make_executor, address=address, faults=faults, on_ray_death=on_ray_death)
+    with resumable(hint), progress:
         result = run_federation(config, directory, observer=progress, executor=executor, federation=federation)
     progress.close()
     finish(result, verbose)
@@ -56,6 +59,7 @@ def resume(
         typer.Argument(metavar="[KEY=VALUE]...", help="Changes of engine.* and evaluation.*, or more rounds."),
     ] = None,
     round: Annotated[int | None, typer.Option(help="Resume after this round instead of the last.")] = None,
+    trust: Trust = False,
     address: Address = None,
     inject: Inject = None,
     quiet: Quiet = False,
@@ -70,11 +74,13 @@ def resume(
     from rayfed_ssl.runs import resume as resume_run
 
     faults, overrides = parse_faults(inject), settings or []
-    record = RunRecord.open(directory, tables=False)
+    record = RunRecord.open(directory, tables=False, trust=trust)
     progress = RunProgress(config_to_resume(record, *overrides), quiet=quiet, record=record)
-    executor = partial(make_executor, address=address, faults=faults)
-    with resumable(lambda: resume_hint(directory)), progress:
-        result = resume_run(directory, *overrides, observer=progress, executor=executor, round=round)
+    hint = partial(resume_hint, directory)
+    on_ray_death = exit_on_ray_death(hint, progress.stop)
+    executor = partial(make_executor, address=address, faults=faults, on_ray_death=on_ray_death)
+    with resumable(hint), progress:
+        result = resume_run(directory, *overrides, observer=progress, executor=executor, round=round, trust=trust)
     progress.close()
     finish(result, verbose)
 
@@ -93,6 +99,6 @@ def finish(result: "Result", verbose: bool = False) -> None:
     from tune.cli.run_summary import print_run
 
     print_run(summarize(result.record), result.figures or draw_run(result.record), verbose)
-    typer.echo(f"report: rayfed-ssl report {shlex.quote(str(result.directory))}")
+    echo(f"report: rayfed-ssl report {shlex.quote(str(result.directory))}")
     if result.degraded:
         raise typer.Exit(DEGRADED)

@@ -4,13 +4,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-import typer
-
 from rayfed_ssl.evaluation.registry import BEST, PROTOCOLS
 from rayfed_ssl.formats import percent, size
 from rayfed_ssl.method import Metrics
 from rayfed_ssl.reports.summary import Summary
-from tune.terminal import plain_console, print_table
+from tune.terminal import echo, plain_console, print_table
 
 HEADINGS = {"knn": "kNN", "supervised": "classifier", "linear": "linear probe", "linear_best": "best epoch"}
 """Headings of the scores that every run has, and of the classifier that a supervised objective trains."""
@@ -36,7 +34,7 @@ def print_run(summary: Summary, figures: Sequence[Path], verbose: bool = False) 
         for kind in sorted({kind for _, kind in summary.bytes_by_kind})
     } | {"total": [summary.bytes_up, summary.bytes_down]}
     print_table(("content", "up", "down"), [[kind, *map(size, moved)] for kind, moved in sizes.items()])
-    lines = [f"\nprivacy-leakage risk of uploads: {summary.privacy}"]
+    lines = ["", f"privacy-leakage risk of uploads: {summary.privacy}"]
     if verbose and (even := summary.break_even):
         numbers = even.rounds * even.num_public * even.dim
         lines.append(
@@ -96,5 +94,5 @@ def print_protocols(scores: Mapping[str, Metrics], verbose: bool = True) -> None
             best = [percent(metrics.get(protocol + BEST))] * verbose
             rows.append([protocol, encoder, percent(metrics.get(protocol)), *best])
     if rows:
-        typer.echo()
+        echo()
         print_table(("protocol", "encoder", "last epoch", *["best epoch"] * verbose), rows, text=2)

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from tune.cli.errors import exit_on_ray_death, fail, resumable
-from tune.cli.options import Address, AsJson, Quiet
-from tune.terminal import print_json
+from tune.cli.options import Address, AsJson, Quiet, Trust
+from tune.terminal import echo, print_json
 
 
 def sweep(
@@ -39,6 +39,7 @@ def sweep(
         int | None, typer.Option(min=1, help="Most trials at a time; default: as many as fit the machines.")
     ] = None,
     address: Address = None,
+    trust: Trust = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -56,14 +57,14 @@ def sweep(
         _refuse_more(rest, "--resume", given, " but seeds=N")
         if len(seeds) > 1:
             fail(f"seeds are named once, got {' '.join(seeds)}", 2)
-        _run(resume, concurrency, address, quiet, as_json, *seeds)
+        _run(resume, concurrency, address, quiet, as_json, *seeds, trust=trust)
         return
     if not arguments or "=" in arguments[0]:
         fail("name a sweep: one of `rayfed-ssl list sweeps`, or a YAML file of your own", 2)
     source, overrides = arguments[0], arguments[1:]
     from tune.sweeps.results.inherited_settings import inherited_settings, origin_of
 
-    inherited = inherited_settings(source, begin)
+    inherited = inherited_settings(source, begin, trust=trust)
     if dry_run:
         _print_size(source, overrides, inherited, as_json)
         return
@@ -92,7 +93,7 @@ def _print_size(source: str, overrides: list[str], inherited: dict[str, Any], as
         print_json(asdict(size))
         return
     for line in size.lines():
-        typer.echo(line)
+        echo(line)
 
 
 def _run(
@@ -102,27 +103,33 @@ def _run(
     quiet: bool,
     as_json: bool,
     more_seeds: str | None = None,
+    *,
+    trust: bool = False,
 ) -> None:
     from tune.sweeps.execution.directory import SweepDirectory
     from tune.sweeps.execution.runner import run_sweep
     from tune.sweeps.results.summary import print_results, write_results
 
-    opened = SweepDirectory.open(directory)
+    opened = SweepDirectory.open(directory, trust=trust)
     if not opened.sweep.goals:
         fail(f"{directory} holds a reproduction: resume it with `{opened.record.command}`", 2)
+    if more_seeds is not None or not opened.is_complete():
+        opened.check_trusted()
     if more_seeds is not None:
         opened.add_seeds(more_seeds)
     hint = f"finished rounds are kept; resume with: rayfed-ssl sweep --resume {shlex.quote(str(directory))}"
 
     def say(line: str) -> None:
         if not quiet:
-            typer.echo(line, err=True)
+            echo(line, err=True)
 
     if opened.is_complete():
         say("all trials have ended: nothing is run")
     else:
         with resumable(lambda: hint):
-            run_sweep(opened, concurrency=concurrency, address=address, say=say, on_ray_death=exit_on_ray_death(hint))
+            run_sweep(
+                opened, concurrency=concurrency, address=address, say=say, on_ray_death=exit_on_ray_death(lambda: hint)
+            )
     result = write_results(opened)
     print_results(result, directory, as_json)
     if result.states["failed"]:

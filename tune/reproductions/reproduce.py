@@ -4,8 +4,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.reproduction_results import CellResult, ReproductionResults, measured
@@ -15,7 +13,7 @@ from tune.reproductions.needed_data import absent, by_column, one_dataset
 from tune.sweeps.execution.directory import SweepDirectory
 from tune.sweeps.execution.request import Say, SweepRequest
 from tune.sweeps.search.search import Search, Trial
-from tune.terminal import print_json, print_table
+from tune.terminal import echo, print_json, print_table
 
 
 @dataclass(frozen=True)
@@ -63,8 +61,8 @@ class ReproductionRequest(SweepRequest):
             chosen, cells=tuple(cell for cell in chosen.cells if (cell.row, cell.column) not in missing)
         )
         if not reproduction.cells:
-            reasons = "\n".join(f"{column}: {reason}" for column, reason in skipped.items())
-            raise ConfigError(f"the data of no column of {self.name} are there\n{reasons}")
+            reasons = (f"{column}: {reason}" for column, reason in skipped.items())
+            raise ConfigError(f"the data of no column of {self.name} are there", *reasons)
         return reproduction, skipped, self._sweep_of(reproduction)
 
     def _sweep_of(self, reproduction: Reproduction) -> SweepDirectory:
@@ -89,12 +87,13 @@ def _variant(cell: Cell) -> dict[str, Any]:
 def reproduce(request: ReproductionRequest, say: Say, on_ray_death: Say | None = None) -> ReproductionResults:
     """Run what is missing, and write table, figure and `reproduction.json`; after Ctrl-C the same call resumes it."""
     reproduction, skipped, directory = request.resolve()
-    _refuse_other(request, reproduction)
     for column, reason in skipped.items():
         say(f"left out, {column}: {reason}")
     differing = unlike(request.name, reproduction, request.settings)
-    directory.save()
-    search = request.run(directory, say, on_ray_death)
+    with directory.locked():
+        _refuse_other(request, reproduction)
+        directory.save()
+        search = request.run(directory, say, on_ray_death)
     cells = [
         _result(cell, trial, directory.runs, reproduction.file.unit, differing.get((cell.row, cell.column)))
         for cell, trial in zip(reproduction.cells, search.trials, strict=True)
@@ -168,8 +167,8 @@ def print_result(results: ReproductionResults, directory: Path, as_json: bool) -
     if as_json:
         print_json(results.model_dump(mode="json"))
         return
-    typer.echo(results.title)
+    echo(results.title)
     print_table(*results.table())
     lines = [*results.remarks(), f"record: {directory / 'reproduction.json'}, {directory / 'table.md'}"]
     for line in [*lines, *(f"figure: {directory / name}" for name in results.figures)]:
-        typer.echo(line)
+        echo(line)

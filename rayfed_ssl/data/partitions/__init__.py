@@ -15,8 +15,8 @@ the rows of its samples, sorted, int64. No sample is in two shards.
 - `pooled`: one client with everything, the centralized upper bound, or with a fraction, as a server with public data alone.
 """
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter
 from typing import Any
 
 import numpy as np
@@ -75,6 +75,11 @@ GIVEN = ("labels", "num_clients", "seed", "generator", "groups")
 """Parameters that a partition gets from the run; all others are its fields."""
 
 
+def check_partition(name: str, function: Any) -> Mapping[str, Parameter]:
+    """Give a partition's parameters; raises ConfigError for what is none, before it is called."""
+    return plugins.parameters("partition", name, function, ["labels"])
+
+
 def partition(
     name: str, labels: np.ndarray, num_clients: int, seed: int, *, groups: np.ndarray | None = None, **fields: Any
 ) -> Shards:
@@ -84,9 +89,9 @@ def partition(
     Its own fields, as alpha of dirichlet, come by keyword. An error says which rows are out of range or in two shards.
     """
     function = plugins.find("partition", name, PARTITIONS)
+    parameters = check_partition(name, function)
     given = {"labels": labels, "num_clients": num_clients, "seed": seed, "generator": stream(name, seed)}
     given["groups"] = groups
-    parameters = inspect.signature(function).parameters
     shards = function(**{key: value for key, value in given.items() if key in parameters}, **fields)
     try:
         shards = [np.asarray(shard, np.int64) for shard in shards]

@@ -31,13 +31,15 @@ def write_report(
     *,
     embedding: str = "tsne",
     samples: bool = True,
+    trust: bool = False,
     on_left_out: Callable[[str], None] | None = None,
 ) -> Path:
     """Write the report on runs, directories of runs, sweeps and reproductions; the same runs give the same bytes.
 
     Figures go to `<stem>-figures/` beside the HTML file. Test features are embedded by "tsne", or by "umap" where umap-learn
     is installed. With `samples` some images of the data are shown; without, those that an earlier report of the same runs
-    has put into the folder are removed. `on_left_out` takes a line for each run in a directory that could not be read.
+    has put into the folder are removed. Figures that need the data and the encoder of a run of somebody else, which names
+    modules, are drawn with `trust` only. `on_left_out` takes a line for each run in a directory that could not be read.
 
     Raises:
         ConfigError: There is nothing to report on, a run that was named is damaged, or there can be no such file.
@@ -46,7 +48,7 @@ def write_report(
     out = Path(out)
     if out.suffix.lower() not in (".html", ".htm") or out.is_dir():
         raise ConfigError(f"the report is an HTML file, got --out {out}: name a file that ends in .html")
-    sources = open_sources([Path(directory) for directory in directories])
+    sources = open_sources([Path(directory) for directory in directories], trust=trust)
     for line in sources.left_out:
         if on_left_out is not None:
             on_left_out(line)

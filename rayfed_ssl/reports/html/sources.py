@@ -1,6 +1,5 @@
 """What a report is about: runs, directories of runs, sweeps, benchmarks and reproductions of a paper's tables."""
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -10,7 +9,8 @@ from typing import Generic
 from pydantic import ValidationError
 
 from rayfed_ssl.config.strict import Model, explain
-from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.errors import ConfigError, reason
+from rayfed_ssl.reading import read_json
 from rayfed_ssl.records.metric_rows import Row
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.benchmark_results import BenchmarkResults
@@ -19,6 +19,7 @@ from rayfed_ssl.reports.reproduction_results import ReproductionResults
 from rayfed_ssl.reports.rescoring import read_measurements
 from rayfed_ssl.reports.summary import Summary, summarize
 from rayfed_ssl.reports.sweep_results import SweepResults
+from rayfed_ssl.storage.own_files import refuse_links_out
 
 
 @dataclass(eq=False)
@@ -68,6 +69,7 @@ class Sources:
     def keep(self, add: Callable[[Path], None], path: Path, named: bool) -> None:
         """Add what a directory holds; what is damaged is an error if it was named, and else left out."""
         try:
+            refuse_links_out(path)
             add(path)
         except ConfigError as error:
             if named:
@@ -142,15 +144,15 @@ class Sources:
             )
 
 
-def open_sources(directories: Sequence[Path]) -> Sources:
+def open_sources(directories: Sequence[Path], *, trust: bool = False) -> Sources:
     """Open runs, sweeps and reproductions; one that was named and is damaged, or none, is a ConfigError."""
     sources = Sources([directory.resolve().name for directory in directories])
     for directory in directories:
         sources.add(directory)
     for path, named in sources.paths.items():
-        sources.keep(lambda path: sources.runs.append(_open_run(path)), path, named)
+        sources.keep(lambda path: sources.runs.append(_open_run(path, trust)), path, named)
     if not sources.runs and not sources.reproductions and not sources.sweeps and not sources.benchmarks:
-        raise ConfigError("\n".join(sources.left_out))
+        raise ConfigError(*sources.left_out)
     names = [run.name for run in sources.runs]
     for run in sources.runs:
         directory = run.record.directory
@@ -192,15 +194,15 @@ def _systems(directory: Path, benchmarks: Sequence[ReportedBenchmark]) -> list[s
     ]
 
 
-def _open_run(directory: Path) -> ReportedRun:
-    record, path = RunRecord.open(directory), directory / FILE
+def _open_run(directory: Path, trust: bool) -> ReportedRun:
+    record, path = RunRecord.open(directory, trust=trust), directory / FILE
     diagnostics = _read_json(path, Diagnostics) if path.is_file() else None
     return ReportedRun(directory.name, record, summarize(record), tuple(read_measurements(directory)), diagnostics)
 
 
 def _read_json(path: Path, model: type[Model]) -> Model:
     try:
-        return model.model_validate(json.loads(path.read_text()))
+        return model.model_validate(read_json(path))
     except (OSError, ValueError) as error:
-        problem = next(explain(error, model)) if isinstance(error, ValidationError) else error
+        problem = next(explain(error, model)) if isinstance(error, ValidationError) else reason(error)
         raise ConfigError(f"{path} is damaged ({problem}): make it anew") from None

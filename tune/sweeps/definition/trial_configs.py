@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,17 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.protocols import Transfer
 from rayfed_ssl.evaluation.registry import BEST, PROTOCOLS
 from rayfed_ssl.reproductions.definition import THEN, second_config
+from rayfed_ssl.training.optimizers import BETAS
 from tune.sweeps.definition.schema import HELD_OUT, Sweep
 from tune.sweeps.definition.space import Point
 
-ADDED = (("data", "validation"), ("data", "image"), ("data", "label"), ("model", "pretrained"))
-"""Keys that earlier versions did not have: where they are not set, runs keep the names that those versions gave them."""
+ADDED: Mapping[str, Any] = {
+    **dict.fromkeys(("data.validation", "data.image", "data.label")),
+    "model.pretrained": False,
+    "training.optimizer.betas": list(BETAS),
+    "training.optimizer.exclude_1d": False,
+}
+"""Keys that earlier versions did not have: runs with these values keep the names that those versions gave them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,10 +56,12 @@ def run_name(config: Config, first: str | None = None) -> str:
     """Name a run's directory for its system, its seed and all that decides its bits; it starts from the run `first`."""
     settings = {key: value for key, value in config.dump().items() if key != "engine"} | {"needs": first}
     usual, engine = Engine().model_dump(mode="json"), config.dump()["engine"]
-    for section, key in ADDED:
-        if not settings[section][key]:
-            del settings[section][key]
-    with suppress(OSError, TypeError):  # the run says what is wrong with its file; a function may have none
+    for path, value in ADDED.items():
+        *sections, key = path.split(".")
+        section = reduce(getitem, sections, settings)
+        if section.get(key, value) == value:
+            section.pop(key, None)
+    with suppress(OSError):  # the run says what is wrong with its file
         if file := _partition_file(config):
             settings["partition"]["sha256"] = hashlib.sha256(file.read_bytes()).hexdigest()
     settings |= {f"engine.{key}": engine[key] for key in BITS if engine[key] != usual[key]}

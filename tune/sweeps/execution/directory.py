@@ -4,8 +4,9 @@ import json
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +14,10 @@ from filelock import FileLock, Timeout
 from pydantic import ConfigDict, Field
 
 from rayfed_ssl.config.strict import StrictModel, parse
-from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.errors import BusyError, ConfigError, UntrustedError, reason
+from rayfed_ssl.reading import read_json
+from rayfed_ssl.storage.own_files import refuse_links_out
+from rayfed_ssl.storage.signatures import is_signed, sign
 from tune.sweeps.definition.files import load_sweep, read_sweep
 from tune.sweeps.definition.schema import Sweep
 from tune.sweeps.execution.trial_table import read_rows
@@ -28,6 +32,7 @@ class SweepRecord(StrictModel):
         finished: When all trials had ended.
         points: Of the trials so far, and `runs` the names of their runs.
         failures: Run and round -> why a segment failed, for those that later points were chosen from.
+        signature: Of what is to be run, by the user who made the sweep; see `rayfed_ssl.storage.signatures`.
     """
 
     model_config = ConfigDict(frozen=False)
@@ -46,14 +51,21 @@ class SweepRecord(StrictModel):
     points: list[dict[str, Any]] = Field([])
     runs: list[list[str]] = Field([])
     failures: dict[str, str] = Field({})
+    signature: str | None = None
+
+    @property
+    def asked(self) -> bytes:
+        """What is to be run."""
+        return json.dumps([self.file, self.overrides, self.inherited, self.directory]).encode()
 
 
 @dataclass
 class SweepDirectory:
-    """A sweep on disk."""
+    """A sweep on disk; `trusted` is whether this user has made it here, or trusts who made it."""
 
     path: Path
     record: SweepRecord
+    trusted: bool = True
 
     @property
     def runs(self) -> Path:
@@ -69,18 +81,27 @@ class SweepDirectory:
         return sweep.model_copy(update={"settings": settings, "directory": Path(record.directory)})
 
     @classmethod
-    def open(cls, path: Path) -> "SweepDirectory":
-        """Read a sweep's directory."""
+    def open(cls, path: Path, *, trust: bool = False) -> "SweepDirectory":
+        """Read a sweep's directory; with `trust`, the sweep of somebody else may be run."""
         file = path / "sweep.json"
+        refuse_links_out(path)
         if not file.is_file():
             raise ConfigError(
                 f"{path} holds no sweep, as there is no sweep.json in it: name a directory of rayfed-ssl sweep"
             )
         try:
-            content = json.loads(file.read_text())
+            content = read_json(file)
         except (OSError, ValueError) as error:
-            raise ConfigError(f"{file} is damaged ({error}): start a new sweep") from None
-        return cls(path, parse(SweepRecord, content, f"{file} is damaged"))
+            raise ConfigError(f"{file} is damaged ({reason(error)}): start a new sweep") from None
+        record = parse(SweepRecord, content, f"{file} is damaged")
+        return cls(path, record, trust or is_signed(file, record.asked, record.signature))
+
+    def check_trusted(self) -> None:
+        """Refuse to run the sweep of somebody else, which says what is imported and where runs write."""
+        if not self.trusted:
+            raise UntrustedError(
+                f"{self.path} is not a sweep that you have made here: trust who made it with --trust, or start it anew"
+            )
 
     @classmethod
     def create(
@@ -99,13 +120,13 @@ class SweepDirectory:
         """
         from tune.sweeps.search.check import check_sweep
 
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            hint = f": resume it with `rayfed-ssl sweep --resume {path}`" if (path / "sweep.json").is_file() else ""
-            raise ConfigError(f"{path} is not an empty directory{hint or ': name another one with --out'}")
+        _refuse_used(path)
         directory = cls.of(path, Path(source).stem, read_sweep(source), overrides, command)
         directory.record.inherited, directory.record.inherited_from = inherited, inherited_from
         check_sweep(directory.sweep)
-        directory.save()
+        with directory.locked():
+            _refuse_used(path)  # again: another process may have started one until now
+            directory.save()
         return directory
 
     @classmethod
@@ -139,6 +160,8 @@ class SweepDirectory:
         from rayfed_ssl.storage.filesystem import write_atomically
 
         self.path.mkdir(parents=True, exist_ok=True)
+        if self.trusted:
+            self.record.signature = sign(self.path / "sweep.json", self.record.asked)
         write_atomically(self.path / "sweep.json", (self.record.model_dump_json(indent=1) + "\n").encode())
         self.runs.mkdir(exist_ok=True)
 
@@ -157,7 +180,7 @@ class SweepDirectory:
             raise ConfigError(f"{self.path} belongs to a benchmark: name more with --seeds in `{self.record.command}`")
         command = shlex.join([*(word for word in words if not word.startswith("seeds=")), setting])
         changes = {"overrides": [*self.record.overrides, setting], "command": command, "finished": None}
-        asked = SweepDirectory(self.path, self.record.model_copy(update=changes))
+        asked = replace(self, record=self.record.model_copy(update=changes))
         seeds = asked.sweep.seeds
         if seeds == before.seeds:
             return
@@ -197,13 +220,18 @@ class SweepDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from running this sweep."""
+        """Keep other processes from running this sweep; may be nested."""
+        self.path.mkdir(parents=True, exist_ok=True)
         try:
-            lock = FileLock(self.path / "lock").acquire(blocking=False)
+            lock = self._lock.acquire(blocking=False)
         except Timeout:
-            raise ConfigError(f"another process is running {self.path}: wait for it or stop it") from None
+            raise BusyError(f"another process is running {self.path}: wait for it or stop it") from None
         with lock:
             yield
+
+    @cached_property
+    def _lock(self) -> FileLock:
+        return FileLock(self.path / "lock")
 
     def is_running(self) -> bool | None:
         """Whether a process runs this sweep; None where the lock cannot be read."""
@@ -216,3 +244,10 @@ class SweepDirectory:
             return True
         except OSError:  # it belongs to another user, or lies on a file system without locks
             return None
+
+
+def _refuse_used(path: Path) -> None:
+    """Raise a ConfigError for anything but a missing directory or one that holds nothing but the lock of a start."""
+    if path.exists() and (not path.is_dir() or any(file != path / "lock" for file in path.iterdir())):
+        hint = f": resume it with `rayfed-ssl sweep --resume {path}`" if (path / "sweep.json").is_file() else ""
+        raise ConfigError(f"{path} is not an empty directory{hint or ': name another one with --out'}")

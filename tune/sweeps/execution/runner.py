@@ -11,11 +11,10 @@ table.md, best.yaml, results.json, figures   when the sweep has ended
 To resume, the search runs again from its start, and is answered with the runs on disk.
 """
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rayfed_ssl.environment import environment
 from rayfed_ssl.errors import ConfigError
@@ -25,13 +24,7 @@ from tune.sweeps.execution.segments import DataCheck, SegmentQueue, run_here
 from tune.sweeps.execution.trial_table import TrialTable, write_rows
 from tune.sweeps.search.search import Search
 
-if TYPE_CHECKING:
-    from actors.cluster.health import Health
-
 Say = Callable[[str], None]
-
-HEALTH_INTERVAL = 2.0
-"""Seconds between two checks of Ray's processes."""
 
 
 class Recorder:
@@ -88,15 +81,15 @@ def run_sweep(
         concurrency: Parallel trials at most; None means as many as fit on the machines.
         address: A Ray to join; None starts one here.
         say: Prints a line of progress.
-        on_ray_death: Is called, in a thread of its own, when a Ray that was started here has died, and must end this
-            process, whose main thread may wait for Ray for ever. None checks nothing.
+        on_ray_death: As in `actors.cluster.connect.start`.
     """
     from actors.cluster.connect import start
     from tune.sweeps.execution.resources import TrialResources
     from tune.sweeps.execution.tune_trials import run_on_tune
 
     with directory.locked():
-        cluster = start(address, alternative="; sweeps run on Ray alone, single runs need none")
+        alternative = "; sweeps run on Ray alone, single runs need none"
+        cluster = start(address, alternative=alternative, on_ray_death=on_ray_death)
         try:
             resources = TrialResources(cluster.nodes(), directory.path.resolve() / "shared")
             with open_queue(directory, say) as queue:
@@ -105,8 +98,7 @@ def run_sweep(
                 if first is not None:
                     directory.record.finished = None
                     queue.give_back(first)
-                    with _health_checks(cluster.health, on_ray_death):
-                        run_on_tune(queue, resources, directory.path, concurrency=concurrency, attempts=3)
+                    run_on_tune(queue, resources, directory.path, concurrency=concurrency, attempts=3)
             return queue.search
         finally:
             cluster.stop()
@@ -138,29 +130,3 @@ def open_queue(directory: SweepDirectory, say: Say = lambda line: None) -> Itera
         if directory.record.finished is None:
             directory.record.finished = datetime.now(UTC).isoformat(timespec="seconds")
             directory.save()
-
-
-@contextmanager
-def _health_checks(health: "Health", on_ray_death: Say | None) -> Iterator[None]:
-    """Check Ray's processes meanwhile."""
-    from actors.errors import ClusterError
-
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.wait(HEALTH_INTERVAL):
-            try:
-                health.check_processes()
-            except ClusterError as error:
-                if not over.is_set() and on_ray_death is not None:
-                    health.kill_processes()
-                    on_ray_death(str(error))
-                return
-
-    thread = threading.Thread(target=watch, daemon=True)
-    if on_ray_death is not None:
-        thread.start()
-    try:
-        yield
-    finally:
-        over.set()

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.errors import ConfigError, reason
 from rayfed_ssl.formats import Unit
+from rayfed_ssl.parquet import DAMAGE, read_table, rows_of
 from tune.sweeps.definition.schema import BYTES
 
 if TYPE_CHECKING:
@@ -46,11 +47,11 @@ def write_rows(rows: Sequence[Row], path: Path) -> None:
 def read_rows(path: Path) -> list[Row]:
     """Read the table; a ConfigError if there is none, or it is damaged."""
     try:
-        rows: list[Row] = pq.read_table(path).to_pylist()
+        rows: list[Row] = rows_of(read_table(path))
         if rows and not set(rows[0]) >= COLUMNS:
             raise pa.ArrowInvalid("it is no table of trials")
-    except (OSError, pa.ArrowException) as error:
-        raise ConfigError(f"{path} cannot be read ({error}): resume the sweep, which writes it anew") from None
+    except DAMAGE as error:
+        raise ConfigError(f"{path} cannot be read ({reason(error)}): resume the sweep, which writes it anew") from None
     return rows
 
 

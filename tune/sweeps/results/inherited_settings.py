@@ -14,8 +14,10 @@ from tune.sweeps.results.remarks import chosen_by, held_out_samples, read_manife
 from tune.sweeps.results.trial_results import best_of, read_results
 
 
-def inherited_settings(source: str, begin: Path | None) -> dict[str, Any]:
+def inherited_settings(source: str, begin: Path | None, *, trust: bool = False) -> dict[str, Any]:
     """Read the settings that a sweep, by name or file, inherits from the finished one in the directory `begin`.
+
+    With `trust`, the modules that a run of somebody else names are imported.
 
     Returns:
         Values by key of the configuration; empty where the sweep inherits nothing.
@@ -37,7 +39,7 @@ def inherited_settings(source: str, begin: Path | None) -> dict[str, Any]:
             raise ConfigError(
                 f"{sweep.name} varies {key}, so it cannot take it from {wanted.sweep}: remove one of both"
             )
-    return _read_settings(begin, wanted)
+    return _read_settings(begin, wanted, trust)
 
 
 def origin_of(begin: Path | None, settings: Mapping[str, Any]) -> str:
@@ -50,7 +52,7 @@ def origin_of(begin: Path | None, settings: Mapping[str, Any]) -> str:
     return f"{point_text(settings)}: from the sweep {sweep.name} in {begin}, {chosen_by(sweep, held_out)}."
 
 
-def _read_settings(directory: Path, wanted: Inheritance) -> dict[str, Any]:
+def _read_settings(directory: Path, wanted: Inheritance, trust: bool) -> dict[str, Any]:
     from rayfed_ssl.records.run_record import RunRecord
 
     other = SweepDirectory.open(directory)
@@ -58,7 +60,7 @@ def _read_settings(directory: Path, wanted: Inheritance) -> dict[str, Any]:
         raise ConfigError(f"{directory} holds the sweep {other.record.name}, but {wanted.sweep} is needed")
     if other.record.finished is None:
         raise ConfigError(f"{directory} is not finished: resume it with `rayfed-ssl sweep --resume {directory}`")
-    settings = RunRecord.open(directory / _best_trial(other, wanted.where).runs[0]).config().dump()
+    settings = RunRecord.open(directory / _best_trial(other, wanted.where).runs[0], trust=trust).config().dump()
     return {key: _value(settings, key, directory) for key in wanted.take}
 
 

@@ -1,6 +1,5 @@
 """How far a sweep is, from its directory alone: it may run in another process or on another machine meanwhile."""
 
-import json
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -9,14 +8,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from rayfed_ssl.formats import duration
+from rayfed_ssl.reading import read_json
 from rayfed_ssl.reports.sweep_results import TrialResult
 from tune.sweeps.definition.schema import Sweep
 from tune.sweeps.definition.space import point_text
 from tune.sweeps.execution.directory import SweepDirectory
 from tune.sweeps.results.trial_results import STATES, best_of, read_results, scores_text
+from tune.terminal import echo, print_json
 
 
 @dataclass(frozen=True)
@@ -87,10 +86,10 @@ def print_status(path: Path, as_json: bool) -> None:
     """Print how far a sweep is, for people or as JSON."""
     status = status_of(path)
     if as_json:
-        typer.echo(json.dumps(asdict(status), indent=2))
+        print_json(asdict(status))
         return
     for line in status.lines():
-        typer.echo(line)
+        echo(line)
 
 
 def status_of(path: Path) -> SweepStatus:
@@ -137,7 +136,7 @@ def _rounds(runs: Path) -> dict[str, int]:
     last = {}
     for file in sorted(runs.glob("*/run.json")):
         with suppress(OSError, ValueError, LookupError, TypeError):  # a damaged record; resuming reports it
-            rounds = json.loads(file.read_text())["rounds"]
+            rounds = read_json(file)["rounds"]
             last[f"{runs.name}/{file.parent.name}"] = max((row["round"] for row in rounds), default=0)
     return last
 

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import typer
-
 from rayfed_ssl.reports.sweep_results import BestTrial, GoalResult, SearchResult, SweepResults
 from rayfed_ssl.storage.filesystem import write_atomically
 from tune.sweeps.definition.schema import Sweep
@@ -20,7 +18,7 @@ from tune.sweeps.results.remarks import (
 )
 from tune.sweeps.results.table import markdown_lines, table_of
 from tune.sweeps.results.trial_results import STATES, best_of, front_of, read_results, scores_text
-from tune.terminal import print_json, print_table
+from tune.terminal import echo, print_json, print_table
 
 
 def summarize_sweep(directory: SweepDirectory) -> SweepResults:
@@ -112,14 +110,15 @@ def print_results(results: SweepResults, path: Path, as_json: bool) -> None:
         print_json(results.model_dump(mode="json"))
         return
     for table in results.tables:
-        typer.echo(table.title)
+        echo(table.title)
         print_table(table.head, [[line.label, *(cell.text for cell in line.cells)] for line in table.lines])
-        typer.echo("".join(f"{line}\n" for line in table.remarks))
+        for line in [*table.remarks, ""]:
+            echo(line)
     for line in _front_lines(results):
-        typer.echo(f"Pareto front: {line}")
+        echo(f"Pareto front: {line}")
     for line in [*results.remarks, *results.notes]:
-        typer.echo(line)
+        echo(line)
     recipes = [BEST] * (results.best is not None) + list(results.recipes.values())
     for kind, names in (("record", ("results.json", "table.md")), ("recipe", recipes), ("figure", results.figures)):
         for name in names:
-            typer.echo(f"{kind}: {path / name}")
+            echo(f"{kind}: {path / name}")

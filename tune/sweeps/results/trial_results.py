@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
+from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.reports.sweep_results import ScoreResult, TrialResult
 from tune.sweeps.definition.schema import BYTES, Goal, Sweep
 from tune.sweeps.definition.space import point_text
@@ -22,7 +23,12 @@ def scores_text(trial: TrialResult) -> str:
 def read_results(directory: SweepDirectory, sweep: Sweep) -> tuple[TrialResult, ...]:
     """Read the trials that a sweep has so far."""
     table = directory.path / "trials.parquet"
-    return results_of(sweep, read_rows(table) if table.is_file() else [])
+    try:
+        return results_of(sweep, read_rows(table) if table.is_file() else [])
+    except (LookupError, TypeError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"{table} is no table of this sweep: resume the sweep, which writes it anew") from None
 
 
 def results_of(sweep: Sweep, rows: Iterable[Row]) -> tuple[TrialResult, ...]:

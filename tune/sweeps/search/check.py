@@ -60,7 +60,7 @@ def _first_possible(sweep: Sweep) -> Config:
             return config
         except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, OSError) as error:
             refused.append(str(error))
-    raise ConfigError("\n".join(f"{sweep.name}: no trial can be run: {line}" for line in refused[0].splitlines()))
+    raise ConfigError(*(f"{sweep.name}: no trial can be run: {line}" for line in refused[0].splitlines()))
 
 
 def _points(sweep: Sweep) -> Iterator[Point]:

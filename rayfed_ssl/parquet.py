@@ -1,0 +1,144 @@
+"""Reading Parquet files of numbers and strings that somebody else may have written.
+
+Run lengths and dictionaries make many values of few bytes, so a file's size bounds nothing: what it says of its rows,
+columns and sizes is looked at before any column is read, and strings are read as indices into their dictionaries.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from rayfed_ssl.reading import open_regular
+
+MAX_CELLS = 12_000_000
+"""Rows times columns of a table; as Python's rows they take 80 bytes each."""
+
+MAX_BYTES = 64 << 20
+"""Of a file; snappy makes at most 21 bytes of one."""
+
+MAX_STRING_BYTES = 8 << 20
+"""Of a file's columns of strings, as they lie there."""
+
+MAX_TEXT = 256 << 20
+"""Bytes of all strings of a table."""
+
+MAX_FOOTER = 1 << 20
+"""Bytes of a file's metadata."""
+
+CODECS = ("SNAPPY", "UNCOMPRESSED")
+"""Others make thousands of bytes of one."""
+
+DAMAGE = (OSError, ValueError, SystemError, pa.ArrowException)
+"""What pyarrow raises for a damaged file."""
+
+Rows = list[dict[str, Any]]
+
+
+def read_table(
+    path: Path, schema: pa.Schema | None = None, columns: Sequence[str] | None = None, max_rows: int | None = None
+) -> pa.Table:
+    """Read a table.
+
+    Args:
+        path: The file.
+        schema: What it has to hold, in any order and without empty cells; None takes whatever numbers and strings it holds.
+        columns: Which columns to read; None reads all.
+        max_rows: How many rows are expected at most; None is as many as `MAX_CELLS` allows.
+
+    Raises:
+        One of `DAMAGE`: It is missing, damaged or no regular file, larger than a table may be, or holds something else.
+    """
+    with open_regular(path) as file:
+        metadata = _metadata(file)
+        held = _plain(metadata.schema.to_arrow_schema())
+        names = held.names if columns is None else list(columns)
+        _check_columns(held, schema, names)
+        _check_size(metadata, names, max_rows)
+        strings = [field.name for field in held if field.name in names and _is_string(field.type)]
+        reader = pq.ParquetFile(file, metadata=metadata, read_dictionary=strings, page_checksum_verification=True)
+        table = reader.read(columns=names if schema is None else schema.names, use_threads=False)
+        if sum(_text_bytes(table[name]) for name in strings) > MAX_TEXT:
+            raise ValueError(f"its strings take more than {MAX_TEXT >> 20} MiB")
+    table = table.cast(pa.schema([held.field(name) for name in names]) if schema is None else schema)
+    table.validate(full=True)
+    if schema is not None and any(column.null_count for column in table.columns):
+        raise ValueError("it has empty cells")
+    return table
+
+
+def read_metadata(path: Path) -> dict[bytes, bytes]:
+    """Read what its writer has noted in a file; errors as in `read_table`."""
+    with open_regular(path) as file:
+        return dict(_metadata(file).metadata or {})
+
+
+def rows_of(table: pa.Table) -> Rows:
+    """Make a dict of each row, as `to_pylist` does in twice the memory: equal strings are one object here."""
+    values = [_values(column) for column in table.columns]
+    return [dict(zip(table.column_names, row, strict=True)) for row in zip(*values, strict=True)]
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    if not _is_string(column.type):
+        return list(column.to_pylist())
+    encoded = column.combine_chunks().dictionary_encode()
+    words = encoded.dictionary.to_pylist()
+    return [None if index is None else words[index] for index in encoded.indices.to_pylist()]
+
+
+def _metadata(file: BinaryIO) -> pq.FileMetaData:
+    size = file.seek(0, 2)
+    file.seek(max(0, size - 8))
+    if size > MAX_BYTES or int.from_bytes(file.read(4), "little") > MAX_FOOTER:
+        raise ValueError(f"it is larger than {MAX_BYTES >> 20} MiB, or what describes it than {MAX_FOOTER >> 20} MiB")
+    return pq.read_metadata(file)
+
+
+def _check_columns(held: pa.Schema, schema: pa.Schema | None, names: Sequence[str]) -> None:
+    if len(set(held.names)) < len(held):
+        raise ValueError("it has two columns of one name")
+    if schema is not None and {(f.name, f.type) for f in held} != {(f.name, f.type) for f in schema}:
+        got, wanted = (", ".join(f"{field.name!r} ({field.type})" for field in side) for side in (held, schema))
+        raise ValueError(f"it has columns {got:.500} instead of {wanted}")
+    for name in names:
+        kind = held.field(name).type
+        if not (_is_string(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
+            raise ValueError(f"its column {name!r} holds {kind}: it takes numbers or strings")
+
+
+def _check_size(metadata: pq.FileMetaData, names: Sequence[str], max_rows: int | None) -> None:
+    most = MAX_CELLS // max(1, len(names)) if max_rows is None else max_rows
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    parts = [group.column(index) for group in groups for index in range(metadata.num_columns)]
+    parts = [part for part in parts if part.path_in_schema in names]
+    if max(metadata.num_rows, sum(group.num_rows for group in groups)) > most:
+        raise ValueError(f"it has {metadata.num_rows} rows, more than the {most} that it may have")
+    if other := {part.compression for part in parts} - set(CODECS):
+        raise ValueError(f"it is compressed by {min(other)}: write it with snappy or without compression")
+    text = sum(part.total_compressed_size for part in parts if part.physical_type == "BYTE_ARRAY")
+    if text > MAX_STRING_BYTES or sum(part.total_compressed_size for part in parts) > MAX_BYTES:
+        raise ValueError(
+            f"its strings take more than {MAX_STRING_BYTES >> 20} MiB, or its columns {MAX_BYTES >> 20} MiB"
+        )
+
+
+def _text_bytes(column: pa.ChunkedArray) -> int:
+    """Count the bytes of strings that are indices into a dictionary."""
+    lengths = (
+        pc.binary_length(chunk.dictionary.cast(pa.large_binary())).take(chunk.indices) for chunk in column.chunks
+    )
+    return sum(pc.sum(each).as_py() or 0 for each in lengths)
+
+
+def _plain(schema: pa.Schema) -> pa.Schema:
+    """Take the types of values for those of dictionaries, and leave metadata out."""
+    kinds = [(f.name, f.type.value_type if pa.types.is_dictionary(f.type) else f.type) for f in schema]
+    return pa.schema(kinds)
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))

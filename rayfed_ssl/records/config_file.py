@@ -1,0 +1,41 @@
+"""A run's config.yaml, read without importing what somebody else has named in it."""
+
+from pathlib import Path
+
+from rayfed_ssl.config.schema import Config
+from rayfed_ssl.errors import ConfigError
+
+FILE = "config.yaml"
+
+OUTSIDE = ("engine.shared=null", "data.download=false")
+"""What a run of somebody else does not do: write outside its directory."""
+
+
+def read_config(directory: Path, *overrides: str, trust: bool) -> Config:
+    """Read a run's configuration; overrides may change how it is computed, nothing else.
+
+    Raises:
+        ConfigError: It is missing, an override is of another kind, or it cannot be run.
+        UntrustedError: It names code and is not trusted.
+    """
+    for override in overrides:
+        if "=" not in override:
+            raise ConfigError(f"after the run come settings, KEY=VALUE, got {override}")
+        if not override.startswith(("engine.", "evaluation.")):
+            raise ConfigError(
+                f"a run keeps the settings that it began with, got {override}: only engine.* and evaluation.* may change"
+                ", and rounds by `rayfed-ssl resume`"
+            )
+    return Config.load(_file_in(directory), *(() if trust else OUTSIDE), *overrides, trust=trust)
+
+
+def describe_config(directory: Path) -> Config:
+    """Read a run's configuration to show it; see `Config.describe`."""
+    return Config.describe(_file_in(directory))
+
+
+def _file_in(directory: Path) -> Path:
+    file = directory / FILE
+    if not file.is_file():
+        raise ConfigError(f"{file} is missing: restore it from a copy, or start a new run")
+    return file

@@ -1,0 +1,45 @@
+"""What a run may write, delete and follow: files of its own names, inside its own directory."""
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from rayfed_ssl.errors import ConfigError
+
+STATE = r"(server|client-\d+)-\d+\.safetensors"
+"""Names of states, as `engine.local_executor` gives them."""
+
+_FILE = rf"({STATE}|round-\d+\.json)"
+_DRAFT = rf"\.{_FILE}\.[0-9a-f]{{8}}"
+
+
+def own_states(names: Iterable[str]) -> list[str]:
+    """Select the names that states have."""
+    return [name for name in names if re.fullmatch(STATE, name)]
+
+
+def own_files(names: Iterable[str]) -> list[str]:
+    """Select the names that states and manifests of rounds have."""
+    return [name for name in names if re.fullmatch(_FILE, name)]
+
+
+def own_drafts(names: Iterable[str]) -> list[str]:
+    """Select the names that `write_atomically` gives to states and manifests until they are whole."""
+    return [name for name in names if re.fullmatch(_DRAFT, name)]
+
+
+def refuse_links_out(directory: Path) -> None:
+    """Raise ConfigError for a symbolic link anywhere in a directory that leads out of it.
+
+    The directory itself may be named through a link.
+    """
+    root = os.path.realpath(directory)
+    for folder, subdirectories, files in os.walk(root):
+        for name in (*subdirectories, *files):
+            path = os.path.join(folder, name)
+            if os.path.islink(path) and not f"{(target := os.path.realpath(path))}/".startswith(f"{root}/"):
+                raise ConfigError(
+                    f"{path} is a link to {target}, out of {directory}: nothing was read or written; put the files in its "
+                    "place, or remove it"
+                )

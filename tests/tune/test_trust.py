@@ -1,0 +1,226 @@
+"""Runs of somebody else: what they name is not imported, and their numbers are read all the same."""
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from rayfed_ssl import plugins
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.export.encoder_file import load_encoder
+from rayfed_ssl.method import Encoder
+from rayfed_ssl.storage import checkpoints
+from tests.config.test_plugins import SOURCE
+from tests.tune.conftest import Cli, Finished
+from tune.sweeps.execution.directory import SweepDirectory
+
+EVIL = "evil_module:Thing"
+
+NAMES: dict[str, dict[str, Any]] = {
+    "method": {"method": {"name": EVIL, "mu": 1}},
+    "inner method": {"method": {"name": "fedfoa", "base": {"name": EVIL}}},
+    "objective": {"objective": {"name": EVIL}},
+    "optimizer": {"training": {"epochs": 1, "batch": 32, "optimizer": {"name": EVIL}}},
+    "partition": {"partition": {"name": EVIL, "command": "touch x"}},
+    "command": {"partition": {"name": "os:system", "command": "touch executed"}},
+    "dataset": {"data": {"name": EVIL}},
+    "encoder": {"model": {"encoder": EVIL}},
+    "client's encoder": {"clients": {"number": 3, "models": ["cnn", EVIL]}},
+}
+
+COMMANDS = {
+    "evaluate": ["evaluate", "RUN"],
+    "protocol": ["evaluate", "RUN", "--protocol", "knn"],
+    "diagnose": ["diagnose", "RUN"],
+    "replay": ["replay", "RUN", "--round", "2", "--client", "0"],
+    "resume": ["resume", "RUN", "-q"],
+    "export": ["export", "RUN", "encoder.safetensors"],
+}
+
+
+@pytest.fixture(autouse=True)
+def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Work where a module lies that leaves a file when it is imported, in a process that has allowed nothing."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(plugins, "_allowed", set())
+    (tmp_path / "evil_module.py").write_text("open('executed', 'w')\n\ndef Thing(labels, channels): ...\n")
+    yield tmp_path
+    sys.modules.pop("evil_module", None)
+
+
+@pytest.fixture
+def run(finished: Finished, tmp_path: Path) -> Path:
+    """A run of somebody else."""
+    return Path(shutil.copytree(finished["local"][0], tmp_path / "run"))
+
+
+def rename(run: Path, changes: dict[str, Any]) -> None:
+    """Name code in the run's configuration."""
+    tree = yaml.safe_load((run / "config.yaml").read_text())
+    for key, fields in changes.items():
+        tree[key] = fields if key in ("method", "objective", "partition") else tree[key] | fields
+    (run / "config.yaml").write_text(yaml.safe_dump(tree))
+
+
+def words(command: str, run: Path) -> list[str]:
+    return [str(run) if word == "RUN" else word for word in COMMANDS[command]]
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(directory)): file.read_bytes() for file in directory.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_a_run_of_somebody_else_names_is_refused_in_one_line(cli: Cli, run: Path, command: str, name: str):
+    rename(run, NAMES[name])
+    before = contents(run.parent)
+    result = cli(*words(command, run))
+    named = "os:system" if name == "command" else EVIL
+    assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1), result.output
+    assert f"{run}/config.yaml names " in result.stderr
+    assert f"={named!r}, which would import the module" in result.stderr
+    assert "--trust" in result.stderr
+    after = contents(run.parent)
+    assert {file: after[file] for file in before} == before
+    assert set(after) - set(before) <= {"run/checkpoints/lock"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_runs_that_name_foreign_code_are_compared_with_others(cli: Cli, run: Path, finished: Finished, name: str):
+    rename(run, NAMES[name])
+    for option in ("--by-seed", "--json"):
+        compared = cli("compare", run, finished["flesd"][0], option)
+        assert compared.exit_code == 0, compared.output
+    assert compared.stdout.count("state_sha256") == 2
+    assert not Path("executed").exists()
+
+
+@pytest.mark.parametrize("name", ["method", "command"])
+def test_a_report_has_the_numbers_of_a_run_that_names_foreign_code(cli: Cli, run: Path, name: str):
+    rename(run, NAMES[name])
+    result = cli("report", run, "--out", "report.html")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "which would import the module" in (text := Path("report.html").read_text())
+    assert "Samples by client, from the run&#39;s record" in text
+    assert not Path("executed").exists()
+
+
+def test_os_system_is_no_partition_even_where_it_is_trusted(cli: Cli, run: Path):
+    rename(run, NAMES["command"])
+    result = cli("evaluate", run, "--trust")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "partition=os:system must be a Python function that takes labels" in result.stderr
+    assert not Path("executed").exists()
+
+
+OUTSIDE = (
+    "method={name: 'outside_module:Halved', damping: 0.25}",
+    "objective=outside_module:Warmer",
+    "partition={name: 'outside_module:striped', offset: 1}",
+    "model={encoder: 'outside_module:mean_and_linear', projection_dim: 16}",
+    "data={name: 'outside_module:Colored'}",
+    "public=null",
+)
+
+
+@pytest.fixture
+def own_run(cli: Cli, finished: Finished, tmp_path: Path) -> Iterator[Path]:
+    """A run that names code, made by this user; later commands are as in a process of their own."""
+    (tmp_path / "outside_module.py").write_text(SOURCE)
+    result = cli("run", finished["local"][0] / "config.yaml", *OUTSIDE, "--out", tmp_path / "own", "-q")
+    assert result.exit_code == 0, result.output
+    plugins._allowed.clear()
+    yield tmp_path / "own"
+    sys.modules.pop("outside_module", None)
+
+
+def call_anew(cli: Cli, *words: object) -> int:
+    """Call a command as in a process of its own; returns its exit code."""
+    plugins._allowed.clear()
+    return cli(*words).exit_code
+
+
+def test_code_is_imported_where_this_user_made_the_run(cli: Cli, own_run: Path):
+    assert [call_anew(cli, *words(command, own_run)) for command in COMMANDS] == [0] * len(COMMANDS)
+
+
+def test_code_of_a_copy_is_imported_on_trust_alone_until_it_is_resumed(cli: Cli, own_run: Path, tmp_path: Path):
+    copy = Path(shutil.copytree(own_run, tmp_path / "copy"))
+    for command in sorted(COMMANDS, key="resume".__eq__):
+        assert call_anew(cli, *words(command, copy)) == 2
+        assert call_anew(cli, *words(command, copy), "--trust") == 0
+    assert call_anew(cli, *words("replay", copy)) == 0
+
+
+def test_a_signature_is_of_the_configuration_that_it_was_made_of(cli: Cli, own_run: Path):
+    (own_run / "config.yaml").write_text((own_run / "config.yaml").read_text() + "# changed\n")
+    assert call_anew(cli, *words("replay", own_run)) == 2
+
+
+def test_an_extended_run_is_still_this_user_s(cli: Cli, own_run: Path):
+    assert call_anew(cli, "resume", own_run, "rounds=3", "-q") == 0
+    assert call_anew(cli, "diagnose", own_run) == 0
+
+
+def save_with_architecture(source: Path, out: Path) -> None:
+    """Write a run's encoder with code as its architecture."""
+    encoder = checkpoints.read_file(source)
+    assert isinstance(encoder, Encoder)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    checkpoints.store(Encoder(EVIL, encoder.weights), out.parent, out.stem)
+
+
+@pytest.mark.parametrize("command", ["export", "protocol", "report"])
+def test_an_encoder_file_imports_nothing(cli: Cli, run: Path, command: str):
+    file = run / "encoders" / "client-0.safetensors"
+    save_with_architecture(file, file)
+    asked = {
+        "export": ["export", run, "out.safetensors"],
+        "protocol": ["evaluate", file, "--protocol", "knn"],
+        "report": ["report", run],
+    }
+    result = cli(*asked[command])
+    said = result.stderr if command != "report" else Path("report.html").read_text()
+    assert result.exit_code == (2 if command != "report" else 0), result.output
+    assert "which would import the module" in said
+    assert not Path("executed").exists()
+
+
+def test_an_exported_encoder_is_built_by_its_code_on_trust_alone(cli: Cli, own_run: Path):
+    assert call_anew(cli, "export", own_run, "own.safetensors") == 0
+    plugins._allowed.clear()
+    with pytest.raises(
+        ConfigError, match=r"own\.safetensors names encoder='outside_module:mean_and_linear', which would"
+    ):
+        load_encoder("own.safetensors")
+    assert load_encoder("own.safetensors", trust=True)(torch.rand(2, 3, 8, 8)).shape == (2, 5)
+
+
+def test_a_sweep_of_somebody_else_is_not_run(cli: Cli, swept_part: SweepDirectory, tmp_path: Path):
+    copy = Path(shutil.copytree(swept_part.path, tmp_path / "sweep"))
+    before = contents(copy)
+    for more in ([], ["seeds=3"]):
+        refused = cli("sweep", "--resume", copy, *more)
+        assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+        assert f"{copy} is not a sweep that you have made here: trust who made it with --trust" in refused.stderr
+    assert contents(copy) == before
+    assert cli("sweep", "--status", copy).exit_code == 0
+    assert not SweepDirectory.open(copy).trusted
+    assert SweepDirectory.open(swept_part.path).trusted
+    assert SweepDirectory.open(copy, trust=True).trusted
+
+
+def test_a_signed_sweep_that_was_changed_is_somebody_else_s(swept_part: SweepDirectory, tmp_path: Path):
+    own = SweepDirectory(tmp_path / "own", swept_part.record.model_copy())
+    own.save()
+    assert SweepDirectory.open(own.path).trusted
+    text = (own.path / "sweep.json").read_text()
+    (own.path / "sweep.json").write_text(text.replace('"inherited": {}', '"inherited": {"partition": "os:system"}'))
+    assert not SweepDirectory.open(own.path).trusted
