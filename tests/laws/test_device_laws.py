@@ -226,4 +226,5 @@ def test_an_encoder_scores_on_a_device_as_on_the_cpu():
     expected = federation.evaluate(encoder, "global", 2, True)
     with PretendDevice():
         there = open_on_device(trial.config).evaluate(encoder, "global", 2, True)
-    assert there.metrics == expected.metrics
+    # Equal inputs have singular values of other last digits on some processors: MKL promises none.
+    assert there.metrics == pytest.approx(expected.metrics, rel=1e-14, abs=0)

@@ -44,7 +44,7 @@ def test_a_search_that_adapts_goes_on_with_the_failures_that_it_has_seen(tmp_pat
 def test_what_the_machines_cannot_carry_is_refused_alone_and_keeps_its_runs(kind, tmp_path):
     def check(config: Config) -> None:
         if config.training.batch > 14:
-            raise ConfigError(f"too much:\n{config.training.batch}")
+            raise ConfigError("too much:", f"{config.training.batch}")
 
     search = Search(sweep(**KINDS[kind]))
     queue = SegmentQueue(search, tmp_path, check=check)

@@ -1,5 +1,6 @@
 """Runs of somebody else: what they name is not imported, and their numbers are read all the same."""
 
+import json
 import shutil
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.export.encoder_file import load_encoder
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.storage import checkpoints
+from rayfed_ssl.trees import digest
 from tests.config.test_plugins import SOURCE
 from tests.tune.conftest import Cli, Finished
 from tune.sweeps.execution.directory import SweepDirectory
@@ -169,18 +171,22 @@ def test_an_extended_run_is_still_this_user_s(cli: Cli, own_run: Path):
     assert call_anew(cli, "diagnose", own_run) == 0
 
 
-def save_with_architecture(source: Path, out: Path) -> None:
-    """Write a run's encoder with code as its architecture."""
-    encoder = checkpoints.read_file(source)
+def save_with_architecture(file: Path) -> None:
+    """Write a run's encoder anew with code as its architecture, and its digest in the record."""
+    encoder = checkpoints.read_file(file)
     assert isinstance(encoder, Encoder)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    checkpoints.store(Encoder(EVIL, encoder.weights), out.parent, out.stem)
+    evil = Encoder(EVIL, encoder.weights)
+    checkpoints.store(evil, file.parent, file.stem)
+    record = file.parent.parent / "run.json"
+    manifest = json.loads(record.read_text())
+    manifest["encoders"][file.stem] = digest(evil)
+    record.write_text(json.dumps(manifest))
 
 
 @pytest.mark.parametrize("command", ["export", "protocol", "report"])
 def test_an_encoder_file_imports_nothing(cli: Cli, run: Path, command: str):
     file = run / "encoders" / "client-0.safetensors"
-    save_with_architecture(file, file)
+    save_with_architecture(file)
     asked = {
         "export": ["export", run, "out.safetensors"],
         "protocol": ["evaluate", file, "--protocol", "knn"],
