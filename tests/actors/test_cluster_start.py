@@ -138,7 +138,9 @@ def test_nobody_is_told_of_a_ray_that_was_left(tmp_path, raylet):
 
 
 def test_processes_that_are_older_are_not_watched(tmp_path, raylet):
-    raylet("sleep 600; :")
+    process = psutil.Process(raylet("sleep 600; :").pid)
+    # A child that has not become `sleep` yet has its parent's name.
+    assert ask_until(lambda: [child.name() for child in process.children()], ["sleep"].__eq__)
     health = Health(tmp_path)
     health.find_processes()
     assert health.vital == {}
