@@ -66,7 +66,9 @@ class Measured:
 
     def slope(self, rounds: int) -> tuple[float, float]:
         """Slope of the sum over rounds in the second half, and its standard error, MB per round."""
-        late = np.array([(done, sum(groups)) for done, *groups in self.memory if rounds / 2 <= done < rounds], float)
+        late = np.array(
+            [(done, sum(groups)) for done, *groups in self.memory if rounds / 2 <= done < rounds], float
+        ).reshape(-1, 2)
         if len(np.unique(late[:, 0])) < 3:
             return float("nan"), float("nan")
         (slope, _), covariance = np.polyfit(late[:, 0], late[:, 1], 1, cov=True)

@@ -1,20 +1,13 @@
-"""What the suite adds to rayfed-ssl while it is measured: clients that do not train, and shards of log-normal sizes.
-
-Ray's workers learn of it through a hook that Ray calls in each of them (`RAY_RUNTIME_ENV_HOOK` names `with_register`).
-"""
+"""Plug-ins of rayfed-ssl that the suite measures with: clients that do not train, and shards of log-normal sizes."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rayfed_ssl.data.partitions import partition
-from rayfed_ssl.engine import federation
 from rayfed_ssl.method import Client, Empty, Encoder, Metrics, Server
-from rayfed_ssl.methods import METHODS, MethodInfo
 from rayfed_ssl.methods.fedavg import ClientState, Download, FedAvg, ServerState, Upload
 from rayfed_ssl.trees import Weights
 
@@ -87,32 +80,9 @@ class NoOp(FedAvg):
         return {}
 
 
-def log_normal(name: str, labels: np.ndarray, number: int, seed: int, *, alpha: float = 0.0, **fields: Any) -> Any:
-    """Divide samples into shards of log-normal sizes, each of at least 4, where a Dirichlet partition is asked for.
-
-    Args:
-        name: Of the partition; all but "dirichlet" stay what they are.
-        labels: Classes, int64 [N].
-        number: Number of shards.
-        seed: Of sizes and samples.
-        alpha: Sigma of the logarithm of the sizes.
-        fields: Of other partitions.
-    """
-    if name != "dirichlet":
-        return partition(name, labels, number, seed, **fields)
-    rng = np.random.default_rng(seed)
-    shares = rng.lognormal(sigma=alpha, size=number)
-    sizes = 4 + (shares / shares.sum() * (len(labels) - 4 * number)).astype(int)
-    rows = rng.permutation(len(labels))[: sizes.sum()]
-    return tuple(np.sort(part) for part in np.split(rows, sizes.cumsum())[:-1])
-
-
-def register() -> None:
-    """Make `method=noop` known, and `partition=dirichlet` one of log-normal sizes."""
-    METHODS["noop"] = MethodInfo(NoOp, "return what was received")
-    federation.partition = log_normal  # type: ignore[assignment, attr-defined]
-
-
-def with_register(runtime_env: dict[str, Any] | None) -> dict[str, Any]:
-    """Have Ray's workers register before they run anything."""
-    return (runtime_env or {}) | {"worker_process_setup_hook": "benchmarks.peers.extension.register"}
+def log_normal(labels: np.ndarray, num_clients: int, generator: np.random.Generator, sigma: float) -> list[np.ndarray]:
+    """Divide samples into shards of log-normal sizes, each of at least 4; `sigma` is that of the sizes' logarithm."""
+    shares = generator.lognormal(sigma=sigma, size=num_clients)
+    sizes = 4 + (shares / shares.sum() * (len(labels) - 4 * num_clients)).astype(int)
+    rows = generator.permutation(len(labels))[: sizes.sum()]
+    return np.split(rows, sizes.cumsum())[:-1]

@@ -6,7 +6,7 @@ import secrets
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,9 +35,6 @@ EQUAL = {
     "PYTHONWARNINGS": "ignore",
 }
 """Settings that are the same for all systems."""
-
-HOOK = {"rayfed-ssl": {"RAY_RUNTIME_ENV_HOOK": "benchmarks.peers.extension.with_register"}}
-"""Settings of one system: how Ray's workers learn of the suite's method."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +77,6 @@ def run(
     limit: float,
     *,
     code: Path = ROOT,
-    environment: Mapping[str, str] | None = None,
     stop_when: Callable[[str], bool] | None = None,
 ) -> Ended:
     """Run a command to its end, to a limit or until something has happened, which kills it, and leave nothing behind.
@@ -89,11 +85,10 @@ def run(
         command: What to run.
         limit: Seconds after which it is killed.
         code: Where it runs, and where Python looks for rayfed-ssl.
-        environment: Settings besides those that all have.
         stop_when: Is given what the process has said so far; when true, the process is killed with SIGKILL.
     """
     mark = secrets.token_hex(8)
-    own = os.environ | EQUAL | {"PYTHONPATH": f"{code}:{ROOT}", MARK: mark} | dict(environment or {})
+    own = os.environ | EQUAL | {"PYTHONPATH": f"{code}:{ROOT}", MARK: mark}
     begun, status = time.monotonic(), None
     with tempfile.NamedTemporaryFile("w") as said:
         process = subprocess.Popen(command, cwd=code, env=own, stdout=said, stderr=said)
@@ -144,8 +139,6 @@ def run_cases(
         listed, out = Path(folder) / "cases.json", Path(folder) / "results.jsonl"
         listed.write_text(json.dumps(cases))
         command = [*prefix, str(environments.python(system)), "-m", f"benchmarks.peers.{WORKERS[system][1]}"]
-        ended = run(
-            [*command, str(listed), str(out)], limit, code=environments.code, environment=HOOK.get(system), **options
-        )
+        ended = run([*command, str(listed), str(out)], limit, code=environments.code, **options)
         lines = out.read_text().splitlines() if out.exists() else []
         return [json.loads(line) for line in lines], ended

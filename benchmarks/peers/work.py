@@ -77,11 +77,12 @@ class Case:
 
     def config(self) -> Config:
         """Say the same as a configuration of rayfed-ssl."""
-        extension.register()
         method = "method=fedavg"
         if not self.trains:
             fields = f"megabytes: {self.megabytes}, state_megabytes: {self.state_megabytes}, noise: {self.noise}"
-            method = f"method={{name: noop, {fields}}}"
+            method = f"method={{name: {extension.__name__}:NoOp, {fields}}}"
+        log_normal = f"{{name: {extension.__name__}:log_normal, sigma: {self.sigma}}}"
+        partition = f"partition={log_normal if self.sigma else 'iid'}"
         return Config.load(
             "fedsimclr",
             method,
@@ -89,7 +90,7 @@ class Case:
             f"data.path={self.data}",
             f"data.train_limit={self.samples}",
             "data.test_limit=200",
-            f"partition={{name: dirichlet, alpha: {self.sigma}}}" if self.sigma else "partition={name: iid}",
+            partition,
             f"clients.number={self.clients}",
             f"clients.fraction={self.cohort / self.clients}",
             f"rounds={self.rounds}",

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import actors
 from actors.cluster.connect import start
-from benchmarks.peers import extension
 from benchmarks.peers.meter import Meter, main
 from benchmarks.peers.work import Case
 from rayfed_ssl.engine.round_loop import ClientReport, Observer, RoundOutcome
@@ -74,5 +73,4 @@ def _weights(directory: Path) -> Weights:
 
 
 if __name__ == "__main__":
-    extension.register()
     main("rayfed-ssl", measure)
