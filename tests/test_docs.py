@@ -23,12 +23,12 @@ from rayfed_ssl import Config
 from rayfed_ssl.config.recipes import apply_override
 from rayfed_ssl.evaluation.registry import PROTOCOLS
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reproductions.definition import load_reproduction
 from tests.data.pictures import png, write_folder
-from tune.benchmarks.definition import BenchmarkFile, load_benchmark
 from tune.cli.app import app
-from tune.sweeps.definition.files import load_sweep
-from tune.sweeps.definition.schema import Inheritance
+from tune.studies.definition.benchmark_file import BenchmarkFile, load_benchmark
+from tune.studies.definition.files import load_sweep
+from tune.studies.definition.schema import Inheritance
+from tune.studies.definition.table_cells import load_reproduction
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

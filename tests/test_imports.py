@@ -67,9 +67,9 @@ def test_the_contract_orders_every_package(graph: grimp.ImportGraph):
     (contract,) = (c for c in settings["tool"]["importlinter"]["contracts"] if c["type"] == "layers")
     listed = {name for layer in contract["layers"] for name in layer.split(" | ")}
     packages = {
-        package for root in ("rayfed_ssl", "actors", "tune", "tune.sweeps") for package in graph.find_children(root)
+        package for root in ("rayfed_ssl", "actors", "tune", "tune.studies") for package in graph.find_children(root)
     }
-    assert listed == packages - {"tune.sweeps"}
+    assert listed == packages - {"tune.studies"}
 
 
 @pytest.mark.slow

@@ -16,8 +16,8 @@ from rayfed_ssl.engine.fault_schedule import Fault
 from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.summary import summarize
-from rayfed_ssl.reproductions.definition import load_reproduction
 from rayfed_ssl.runs import Result, resume, run
+from tune.studies.definition.table_cells import load_reproduction
 
 KILLED_IN = 2
 

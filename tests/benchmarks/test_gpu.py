@@ -12,7 +12,7 @@ from benchmarks.gpu import federated, meters, synthetic
 from benchmarks.gpu.results import Results
 from benchmarks.gpu.setting import Setting
 from rayfed_ssl.data.image_store import open_store
-from rayfed_ssl.reproductions.definition import load_reproduction
+from tune.studies.definition.table_cells import load_reproduction
 
 
 @pytest.mark.slow

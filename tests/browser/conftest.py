@@ -13,6 +13,7 @@ from rayfed_ssl.reports.rescoring import measure_encoders
 from rayfed_ssl.runs import run
 from tests.conftest import TinyConfig
 from tests.reports.fabricated import reproduction_in
+from tune.studies.results.reported import read_study
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
@@ -31,7 +32,7 @@ def report(tiny: TinyConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name, mean in (("flesd", 40.0), ("local", 41.0))
     ]
     reproduction_in(table, {"title": "A table", "rows": ["flesd", "local"], "columns": ["alpha 1"], "cells": cells})
-    return write_report([table], folder / "report.html")
+    return write_report([table], folder / "report.html", read_table=read_study)
 
 
 @pytest.fixture(scope="session")

@@ -16,11 +16,11 @@ from rayfed_ssl.reports.html.bars import client_plot
 from rayfed_ssl.reports.html.curves import diagnostic_plots
 from rayfed_ssl.reports.html.embedding_plots import SampleFeatures, check_embedding, embedding_plot, similarity_plot
 from rayfed_ssl.reports.html.figure import FigureWriter, Plot, clean
-from rayfed_ssl.reports.html.reproduction_section import side_by_side
 from rayfed_ssl.reports.html.sources import open_sources
 from rayfed_ssl.reports.html.tables import score_title
-from rayfed_ssl.reports.reproduction_results import ReproductionResults
 from tests.reports.fabricated import DIAGNOSTICS, REPRODUCTION
+from tune.studies.results.reproduction_results import ReproductionResults
+from tune.studies.results.reproduction_section import side_by_side
 
 
 @pytest.fixture

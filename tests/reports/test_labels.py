@@ -8,9 +8,9 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from rayfed_ssl.reports.benchmark_figures import FIGURES, benchmark_figure
-from rayfed_ssl.reports.benchmark_results import RANDOM, BenchmarkResults, Row, RunEntry
 from rayfed_ssl.reports.labels import mark_style, spread
+from tune.studies.results.benchmark_figures import FIGURES, benchmark_figure
+from tune.studies.results.benchmark_results import RANDOM, BenchmarkResults, Row, RunEntry
 
 SYSTEMS = [f"System number {index}" for index in range(20)]
 

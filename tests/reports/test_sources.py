@@ -2,17 +2,21 @@
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.reports.html import sources as html_sources
 from rayfed_ssl.reports.html import write_report
 from rayfed_ssl.reports.html.groups import labeled_groups
-from rayfed_ssl.reports.html.sources import open_sources
 from tests.reports.fabricated import DIAGNOSTICS, REPRODUCTION, RESULTS, reproduction_in, sweep_in, with_runs
+from tune.studies.results.reported import read_study
 
 CELL = REPRODUCTION["cells"][0]
+
+open_sources = partial(html_sources.open_sources, read_table=read_study)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +47,7 @@ def test_a_damaged_file_is_one_line_if_named_and_else_left_out(sweep, tmp_path, 
         open_sources([bad])
     assert "\n" not in str(caught.value)
     sources = open_sources([good.parent])
-    assert ([run.name for run in sources.runs], sources.reproductions, sources.sweeps) == (["good"], [], [])
+    assert ([run.name for run in sources.runs], sources.tables) == (["good"], [])
     assert sources.left_out == [str(caught.value)]
 
 
@@ -68,7 +72,7 @@ def test_a_sweep_brings_its_runs_named_for_their_points(sweep, tmp_path):
     labels = ["system=FLESD", "system=Local"]
     assert [(run.name, run.label) for run in sources.runs] == list(zip(["flesd-0", "local-0"], labels, strict=True))
     assert [group.label for group in labeled_groups(sources.runs)] == labels
-    assert open_sources([tmp_path]).sweeps[0].directory == folder
+    assert open_sources([tmp_path]).tables[0].directory == folder
 
 
 def test_a_reproduction_brings_its_runs_named_for_their_cells(sweep, tmp_path):
@@ -85,7 +89,7 @@ def test_a_reproduction_brings_its_runs_named_for_their_cells(sweep, tmp_path):
     sources = open_sources([folder])
     assert [group.label for group in labeled_groups(sources.runs)] == ["FLESD, last and best", "Local, last"]
     assert [run.label for run in open_sources([folder / "runs" / "flesd-0"]).runs] == [""]
-    assert open_sources([tmp_path]).reproductions[0].directory == folder
+    assert open_sources([tmp_path]).tables[0].directory == folder
     reproduction_in(folder)
     assert [run.label for run in open_sources([folder]).runs] == ["FLESD"]
 
@@ -109,7 +113,7 @@ def test_a_reproduction_brings_its_runs_named_for_their_cells(sweep, tmp_path):
 )
 def test_a_table_whose_runs_are_gone_is_shown_without_them(tmp_path, make, parts, missing):
     folder, lines = make(tmp_path / "mine"), []
-    page = write_report([folder], tmp_path / "report.html", on_left_out=lines.append).read_text()
+    page = write_report([folder], tmp_path / "report.html", on_left_out=lines.append, read_table=read_study).read_text()
     assert [part for part in parts if part not in page] == []
     assert lines == [
         f"{missing} runs of {folder}, which are missing (such as runs/flesd-0): its table is shown without them"
@@ -120,7 +124,7 @@ def test_a_sweep_without_results_shows_its_runs_and_says_so(sweep, tmp_path):
     folder = with_runs(sweep_in(tmp_path / "mine"), sweep)
     (folder / "results.json").unlink()
     sources = open_sources([folder])
-    assert (len(sources.runs), sources.sweeps) == (2, [])
+    assert (len(sources.runs), sources.tables) == (2, [])
     assert sources.left_out == [f"the table of {folder}: the sweep writes it at its end"]
     shutil.rmtree(folder / "runs")
     with pytest.raises(ConfigError, match="is a sweep of which no run has begun: see `rayfed-ssl sweep --status"):

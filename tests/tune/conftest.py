@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from rayfed_ssl.config.schema import Config
 from tune.cli.app import app
-from tune.sweeps.execution.directory import SweepDirectory
+from tune.studies.execution.directory import SweepDirectory
 
 Cli = Callable[..., Result]
 Recipes = dict[str, Path]
@@ -48,7 +48,7 @@ def finished(cli: Cli, recipes: Recipes, tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture(scope="session")
 def swept_grid(tmp_path_factory: pytest.TempPathFactory) -> SweepDirectory:
     """A finished grid of two seeds, two of its trials impossible; read-only, and without results."""
-    from tests.tune.swept import GRID, begin, go_on
+    from tests.tune.studies.swept import GRID, begin, go_on
 
     directory = begin(tmp_path_factory.mktemp("sweeps"), GRID, "grid")
     go_on(directory)
@@ -58,7 +58,7 @@ def swept_grid(tmp_path_factory: pytest.TempPathFactory) -> SweepDirectory:
 @pytest.fixture(scope="session")
 def swept_part(tmp_path_factory: pytest.TempPathFactory) -> SweepDirectory:
     """The same grid after three of its runs; read-only."""
-    from tests.tune.swept import GRID, begin, go_on
+    from tests.tune.studies.swept import GRID, begin, go_on
 
     directory = begin(tmp_path_factory.mktemp("sweeps"), GRID, "grid")
     go_on(directory, segments=3)
@@ -68,7 +68,7 @@ def swept_part(tmp_path_factory: pytest.TempPathFactory) -> SweepDirectory:
 @pytest.fixture(scope="session")
 def swept_front(tmp_path_factory: pytest.TempPathFactory) -> SweepDirectory:
     """A random search with two goals, with scores that no run has given; read-only, and without results."""
-    from tests.tune.swept import FRONT, begin, fabricate
+    from tests.tune.studies.swept import FRONT, begin, fabricate
 
     directory = begin(tmp_path_factory.mktemp("sweeps"), FRONT, "front")
     fabricate(

@@ -18,7 +18,7 @@ from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.spare_files import MIN_BYTES
 from tests.tune.conftest import Cli, Finished
 from tests.tune.test_trust import COMMANDS, contents, words
-from tune.sweeps.execution.directory import SweepDirectory
+from tune.studies.execution.directory import SweepDirectory
 
 PRECIOUS = {
     "server-000009.safetensors": b"weights",

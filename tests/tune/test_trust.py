@@ -19,7 +19,7 @@ from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.trees import digest
 from tests.config.test_plugins import SOURCE
 from tests.tune.conftest import Cli, Finished
-from tune.sweeps.execution.directory import SweepDirectory
+from tune.studies.execution.directory import SweepDirectory
 
 EVIL = "evil_module:Thing"
 

@@ -25,7 +25,7 @@ def benchmark(
     as_json: AsJson = False,
 ) -> None:
     """Compare systems at an equal budget, after a short search for each one's settings."""
-    from tune.benchmarks.run import BenchmarkRequest, run_benchmark
+    from tune.studies.benchmark import BenchmarkRequest, run_benchmark
 
     request = BenchmarkRequest(
         name, tuple(settings or ()), jobs, address, out, seeds, tuple(system) if system else None, trust

@@ -10,7 +10,7 @@ from tune.terminal import print_table
 
 if TYPE_CHECKING:
     from rayfed_ssl.data.view_recipes import Views
-    from tune.sweeps.definition.schema import Sweep
+    from tune.studies.definition.schema import Sweep
 
 
 def list_names(
@@ -80,19 +80,19 @@ def _recipes() -> dict[str, str]:
 
 
 def _reproductions() -> dict[str, str]:
-    from rayfed_ssl.reproductions.definition import read_reproduction, reproduction_names
+    from tune.studies.definition.table_cells import read_reproduction, reproduction_names
 
     return {name: read_reproduction(name).title for name in reproduction_names()}
 
 
 def _benchmarks() -> dict[str, str]:
-    from tune.benchmarks.definition import benchmark_names, load_benchmark
+    from tune.studies.definition.benchmark_file import benchmark_names, load_benchmark
 
     return {name: f"{(file := load_benchmark(name)).title}: {len(file.systems)} systems" for name in benchmark_names()}
 
 
 def _sweeps() -> dict[str, str]:
-    from tune.sweeps.definition.files import load_sweep, sweep_names
+    from tune.studies.definition.files import load_sweep, sweep_names
 
     return {name: _describe_sweep(load_sweep(name)) for name in sweep_names()}
 

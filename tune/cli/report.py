@@ -24,9 +24,18 @@ def report(
 ) -> None:
     """Write one HTML file on runs, with all figures as PNG and SVG files beside it."""
     from rayfed_ssl.reports.html import write_report
+    from tune.studies.results.reported import read_study
 
     def warn(line: str) -> None:
         echo(f"left out: {line}", err=True)
 
-    written = write_report(directories, out, embedding=embedding, samples=samples, trust=trust, on_left_out=warn)
+    written = write_report(
+        directories,
+        out,
+        embedding=embedding,
+        samples=samples,
+        trust=trust,
+        on_left_out=warn,
+        read_table=read_study,
+    )
     echo(f"report: {written}")

@@ -25,8 +25,8 @@ def reproduce(
     as_json: AsJson = False,
 ) -> None:
     """Reproduce a table or figure of a paper and compare it with the published one."""
-    from tune.reproductions.reproduce import ReproductionRequest, list_runs, print_result
-    from tune.reproductions.reproduce import reproduce as run_cells
+    from tune.studies.reproduce import ReproductionRequest, list_runs, print_result
+    from tune.studies.reproduce import reproduce as run_cells
 
     rows, columns = (tuple(names) if names else None for names in (row, column))
     changes, seeds = tuple(settings or ()), tuple(seed or (0,))

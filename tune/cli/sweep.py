@@ -47,7 +47,7 @@ def sweep(
     given = {"--out": out, "--begin": begin, "--dry-run": dry_run or None}
     if status is not None:
         _refuse_more(arguments, "--status", given | {"--resume": resume, "--concurrency": concurrency})
-        from tune.sweeps.results.status import print_status
+        from tune.studies.results.status import print_status
 
         print_status(status, as_json)
         return
@@ -62,13 +62,13 @@ def sweep(
     if not arguments or "=" in arguments[0]:
         fail("name a sweep: one of `rayfed-ssl list sweeps`, or a YAML file of your own", 2)
     source, overrides = arguments[0], arguments[1:]
-    from tune.sweeps.results.inherited_settings import inherited_settings, origin_of
+    from tune.studies.results.inherited_settings import inherited_settings, origin_of
 
     inherited = inherited_settings(source, begin, trust=trust)
     if dry_run:
         _print_size(source, overrides, inherited, as_json)
         return
-    from tune.sweeps.execution.directory import SweepDirectory
+    from tune.studies.execution.directory import SweepDirectory
 
     directory = out or Path("runs") / f"sweep-{Path(source).stem}"
     options = [word for name, path in (("--begin", begin), ("--out", out)) if path for word in (name, str(path))]
@@ -84,8 +84,8 @@ def _refuse_more(arguments: list[str] | None, option: str, others: Mapping[str, 
 
 
 def _print_size(source: str, overrides: list[str], inherited: dict[str, Any], as_json: bool) -> None:
-    from tune.sweeps.definition.files import load_sweep
-    from tune.sweeps.execution.dry_run import size_of
+    from tune.studies.definition.files import load_sweep
+    from tune.studies.execution.dry_run import size_of
 
     sweep = load_sweep(source, *overrides)
     size = size_of(sweep.model_copy(update={"settings": sweep.settings | inherited}))
@@ -106,9 +106,9 @@ def _run(
     *,
     trust: bool = False,
 ) -> None:
-    from tune.sweeps.execution.directory import SweepDirectory
-    from tune.sweeps.execution.runner import run_sweep
-    from tune.sweeps.results.summary import print_results, write_results
+    from tune.studies.execution.directory import SweepDirectory
+    from tune.studies.execution.runner import run_sweep
+    from tune.studies.results.summary import print_results, write_results
 
     opened = SweepDirectory.open(directory, trust=trust)
     if not opened.sweep.goals:

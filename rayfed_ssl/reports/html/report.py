@@ -9,16 +9,13 @@ import jinja2
 from markupsafe import Markup
 
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.reports.html.benchmark_section import benchmark_section
 from rayfed_ssl.reports.html.comparison import comparison_sections
 from rayfed_ssl.reports.html.embedding_plots import check_embedding
 from rayfed_ssl.reports.html.figure import FigureWriter
 from rayfed_ssl.reports.html.groups import labeled_groups
 from rayfed_ssl.reports.html.page import Page, PageSection
-from rayfed_ssl.reports.html.reproduction_section import reproduction_section
 from rayfed_ssl.reports.html.run_section import Choices, RunSections
-from rayfed_ssl.reports.html.sources import Sources, open_sources
-from rayfed_ssl.reports.html.sweep_section import sweep_section
+from rayfed_ssl.reports.html.sources import ReadTable, Sources, open_sources
 from rayfed_ssl.storage.filesystem import write_atomically
 
 MAX_RUNS_IN_FULL = 6
@@ -33,13 +30,15 @@ def write_report(
     samples: bool = True,
     trust: bool = False,
     on_left_out: Callable[[str], None] | None = None,
+    read_table: ReadTable = lambda directory: None,
 ) -> Path:
-    """Write the report on runs, directories of runs, sweeps and reproductions; the same runs give the same bytes.
+    """Write the report on runs and directories of runs; the same runs give the same bytes.
 
     Figures go to `<stem>-figures/` beside the HTML file. Test features are embedded by "tsne", or by "umap" where umap-learn
     is installed. With `samples` some images of the data are shown; without, those that an earlier report of the same runs
     has put into the folder are removed. Figures that need the data and the encoder of a run of somebody else, which names
     modules, are drawn with `trust` only. `on_left_out` takes a line for each run in a directory that could not be read.
+    `read_table` describes the studies among the directories: `tune.studies.results.reported.read_study` does.
 
     Raises:
         ConfigError: There is nothing to report on, a run that was named is damaged, or there can be no such file.
@@ -48,7 +47,7 @@ def write_report(
     out = Path(out)
     if out.suffix.lower() not in (".html", ".htm") or out.is_dir():
         raise ConfigError(f"the report is an HTML file, got --out {out}: name a file that ends in .html")
-    sources = open_sources([Path(directory) for directory in directories], trust=trust)
+    sources = open_sources([Path(directory) for directory in directories], trust=trust, read_table=read_table)
     for line in sources.left_out:
         if on_left_out is not None:
             on_left_out(line)
@@ -66,12 +65,9 @@ def write_report(
 def _page(sources: Sources, writer: FigureWriter, choices: Choices) -> Page:
     command, runs = _command(sources, choices), sources.runs
     tables = tuple(
-        reproduction_section(reproduction, writer, command, f"reproduction-{index}")
-        for index, reproduction in enumerate(sources.reproductions, 1)
-    ) + tuple(sweep_section(sweep, writer, command, f"sweep-{index}") for index, sweep in enumerate(sources.sweeps, 1))
-    tables += tuple(
-        benchmark_section(benchmark, writer, command, f"benchmark-{index}")
-        for index, benchmark in enumerate(sources.benchmarks, 1)
+        table.section(writer, command, f"{table.kind}-{index}")
+        for index, table in enumerate(sources.tables, 1)
+        if table.section is not None
     )
     notices = tuple(f"Left out: {line}" for line in sources.left_out)
     if len(runs) == 1 and not tables:
@@ -79,8 +75,7 @@ def _page(sources: Sources, writer: FigureWriter, choices: Choices) -> Page:
         return Page(runs[0].name, "A run of rayfed-ssl.", command, notices, sections)
     title = ", ".join(sources.names) if len(sources.names) <= 3 else f"{len(runs)} runs"
     if not runs:
-        kind = "reproduction" if sources.reproductions else "sweep" if sources.sweeps else "benchmark"
-        return Page(title, f"A {kind} by rayfed-ssl, without its runs.", command, notices, tables)
+        return Page(title, f"A {sources.tables[0].kind} by rayfed-ssl, without its runs.", command, notices, tables)
     compared = comparison_sections(labeled_groups(runs), writer, command)
     sections = tables + compared + _run_sections(sources, writer, command, choices)
     return Page(title, f"{len(runs)} runs of rayfed-ssl.", command, notices, sections)

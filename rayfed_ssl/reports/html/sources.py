@@ -1,10 +1,8 @@
-"""What a report is about: runs, directories of runs, sweeps, benchmarks and reproductions of a paper's tables."""
+"""What a report is about: runs, directories of runs, and tables of many runs, which a reader of theirs describes."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from pathlib import Path
-from typing import Generic
 
 from pydantic import ValidationError
 
@@ -13,12 +11,11 @@ from rayfed_ssl.errors import ConfigError, reason
 from rayfed_ssl.reading import read_json
 from rayfed_ssl.records.metric_rows import Row
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.benchmark_results import BenchmarkResults
 from rayfed_ssl.reports.diagnose import FILE, Diagnostics
-from rayfed_ssl.reports.reproduction_results import ReproductionResults
+from rayfed_ssl.reports.html.figure import FigureWriter
+from rayfed_ssl.reports.html.page import PageSection
 from rayfed_ssl.reports.rescoring import read_measurements
 from rayfed_ssl.reports.summary import Summary, summarize
-from rayfed_ssl.reports.sweep_results import SweepResults
 from rayfed_ssl.storage.own_files import refuse_links_out
 
 
@@ -26,8 +23,8 @@ from rayfed_ssl.storage.own_files import refuse_links_out
 class ReportedRun:
     """A run as the report reads it.
 
-    Its name is the directory's, after its parent's where two runs have one name. Its label is the row and the columns of a
-    paper's table, or the point of a sweep's trial, that it is for. Evaluations are rows of `rayfed-ssl evaluate --protocol`.
+    Its name is the directory's, after its parent's where two runs have one name. Its label is what it is for in a
+    table. Evaluations are rows of `rayfed-ssl evaluate --protocol`.
     """
 
     name: str
@@ -39,16 +36,28 @@ class ReportedRun:
 
 
 @dataclass(frozen=True)
-class ReportedTable(Generic[Model]):
-    """The directory of a reproduction, a sweep or a benchmark, and what it holds as JSON."""
+class ReportedTable:
+    """Many runs with a table of their own: a study.
+
+    Attributes:
+        kind: "sweep", "reproduction" or "benchmark".
+        runs: Each run's directory, relative to `directory`, and whether it has a number in the table.
+        labels: What a run is for in the table, by its relative directory.
+        section: Makes the section of the page from what writes figures, the report's command and the section's key; None
+            where there is no table yet.
+        left_out: Why there is no table.
+    """
 
     directory: Path
-    results: Model
+    kind: str
+    runs: Mapping[str, bool]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    section: Callable[[FigureWriter, str, str], PageSection] | None = None
+    left_out: str = ""
 
 
-ReportedReproduction = ReportedTable[ReproductionResults]
-ReportedSweep = ReportedTable[SweepResults]
-ReportedBenchmark = ReportedTable[BenchmarkResults]
+ReadTable = Callable[[Path], ReportedTable | None]
+"""Reads the table in a directory; None where there is none."""
 
 
 @dataclass
@@ -59,10 +68,9 @@ class Sources:
     """
 
     names: list[str]
+    read_table: ReadTable = lambda directory: None
     runs: list[ReportedRun] = field(default_factory=list)
-    reproductions: list[ReportedReproduction] = field(default_factory=list)
-    sweeps: list[ReportedSweep] = field(default_factory=list)
-    benchmarks: list[ReportedBenchmark] = field(default_factory=list)
+    tables: list[ReportedTable] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     paths: dict[Path, bool] = field(default_factory=dict)
 
@@ -89,118 +97,63 @@ class Sources:
     def _add(self, directory: Path, named: bool) -> bool:
         if (directory / "run.json").is_file():
             self.paths[directory.resolve()] = named or self.paths.get(directory.resolve(), False)
-        elif (directory / "reproduction.json").is_file():
-            self.keep(self._add_reproduction, directory, named)
-        elif (directory / "benchmark.json").is_file():
-            self.keep(self._add_benchmark, directory, named)
-        elif (directory / "sweep.json").is_file():
-            self.keep(self._add_sweep, directory, named)
-        else:
-            return False
-        return True
+            return True
+        before = len(self.tables), len(self.left_out), len(self.paths)
+        self.keep(self._add_table, directory, named)
+        return (len(self.tables), len(self.left_out), len(self.paths)) != before
 
-    def _add_reproduction(self, directory: Path) -> None:
-        results = _read_json(directory / "reproduction.json", ReproductionResults)
-        self.reproductions.append(ReportedReproduction(directory, results))
-        runs = [
-            (run, value is not None)
-            for cell in results.cells
-            for run, value in zip_longest(cell.runs, cell.ours)
-            if run
-        ]
-        self._add_runs(directory, runs)
-
-    def _add_benchmark(self, directory: Path) -> None:
-        results = _read_json(directory / "benchmark.json", BenchmarkResults)
-        self.benchmarks.append(ReportedBenchmark(directory, results))
-        self._add_runs(directory, [(run.run, True) for row in results.rows for run in row.runs])
-
-    def _add_sweep(self, directory: Path) -> None:
-        started = [f"runs/{path.parent.name}" for path in sorted(directory.glob("runs/*/run.json"))]
-        if not (directory / "results.json").is_file():
-            if not started:
-                raise ConfigError(
-                    f"{directory} is a sweep of which no run has begun: see `rayfed-ssl sweep --status {directory}`"
-                )
-            self._add_runs(directory, [(run, False) for run in started])
-            self.left_out.append(f"the table of {directory}: the sweep writes it at its end")
+    def _add_table(self, directory: Path) -> None:
+        """Add a table and its runs; those that have a number there are missed where they are gone."""
+        table = self.read_table(directory)
+        if table is None:
             return
-        results = _read_json(directory / "results.json", SweepResults)
-        self.sweeps.append(ReportedSweep(directory, results))
-        measured = {run: True for trial in results.trials if trial.reached for run in trial.runs}
-        self._add_runs(directory, (dict.fromkeys(started, False) | measured).items())
-
-    def _add_runs(self, directory: Path, runs: Iterable[tuple[str, bool]]) -> None:
-        """Add the runs of a table, each with whether it has a number there: then it is missed."""
-        runs = list(runs)
-        missing = [run for run, has_number in runs if has_number and not (directory / run).is_dir()]
-        for run, _ in runs:
+        if table.section is not None:
+            self.tables.append(table)
+        numbers = [run for run, has_number in table.runs.items() if has_number]
+        missing = [run for run in numbers if not (directory / run).is_dir()]
+        for run in table.runs:
             if (directory / run).is_dir():
                 self.paths.setdefault((directory / run).resolve(), False)
         if missing:
             self.left_out.append(
-                f"{len(missing)} of {sum(number for _, number in runs)} runs of {directory}, which are missing (such as "
-                f"{missing[0]}): its table is shown without them"
+                f"{len(missing)} of {len(numbers)} runs of {directory}, which are missing (such as {missing[0]}): its table "
+                "is shown without them"
             )
+        self.left_out += [table.left_out] * bool(table.left_out)
 
 
-def open_sources(directories: Sequence[Path], *, trust: bool = False) -> Sources:
-    """Open runs, sweeps and reproductions; one that was named and is damaged, or none, is a ConfigError."""
-    sources = Sources([directory.resolve().name for directory in directories])
+def open_sources(
+    directories: Sequence[Path], *, trust: bool = False, read_table: ReadTable = lambda directory: None
+) -> Sources:
+    """Open runs and tables; one that was named and is damaged, or none, is a ConfigError."""
+    sources = Sources([directory.resolve().name for directory in directories], read_table)
     for directory in directories:
         sources.add(directory)
     for path, named in sources.paths.items():
         sources.keep(lambda path: sources.runs.append(_open_run(path, trust)), path, named)
-    if not sources.runs and not sources.reproductions and not sources.sweeps and not sources.benchmarks:
+    if not sources.runs and not sources.tables:
         raise ConfigError(*sources.left_out)
+    labels: dict[Path, list[str]] = {}
+    for table in sources.tables:
+        for name, label in table.labels.items():
+            labels.setdefault((table.directory / name).resolve(), []).append(label)
     names = [run.name for run in sources.runs]
     for run in sources.runs:
         directory = run.record.directory
-        labels = [*_points(directory, sources.sweeps), *_cells(directory, sources.reproductions)]
-        run.label = "; ".join([*labels, *_systems(directory, sources.benchmarks)])
+        run.label = "; ".join(labels.get(directory, ()))
         if names.count(run.name) > 1:
             run.name = f"{directory.parent.name}/{run.name}"
     return sources
 
 
-def _points(directory: Path, sweeps: Sequence[ReportedSweep]) -> list[str]:
-    """Name the points of the trials that a run is for."""
-    return [
-        trial.label
-        for sweep in sweeps
-        for trial in sweep.results.trials
-        if any((sweep.directory / run).resolve() == directory for run in trial.runs)
-    ]
-
-
-def _cells(directory: Path, reproductions: Sequence[ReportedReproduction]) -> list[str]:
-    """Name the cells that a run is for: "FLESD, α=1"; "FedBYOL, Last and Best" where columns show scores of one run."""
-    columns: dict[str, list[str]] = {}
-    for table in reproductions:
-        for cell in table.results.cells:
-            if any(run and (table.directory / run).resolve() == directory for run in cell.runs):
-                columns.setdefault(cell.row, []).append(cell.column)
-    wide = any(len({cell.column for cell in table.results.cells}) > 1 for table in reproductions)
-    return [row + (f", {' and '.join(names)}" if wide else "") for row, names in columns.items()]
-
-
-def _systems(directory: Path, benchmarks: Sequence[ReportedBenchmark]) -> list[str]:
-    """Name the systems and splits that a run is for."""
-    return [
-        f"{row.system}, {row.split}"
-        for benchmark in benchmarks
-        for row in benchmark.results.rows
-        if any((benchmark.directory / run.run).resolve() == directory for run in row.runs)
-    ]
-
-
 def _open_run(directory: Path, trust: bool) -> ReportedRun:
     record, path = RunRecord.open(directory, trust=trust), directory / FILE
-    diagnostics = _read_json(path, Diagnostics) if path.is_file() else None
+    diagnostics = read_model(path, Diagnostics) if path.is_file() else None
     return ReportedRun(directory.name, record, summarize(record), tuple(read_measurements(directory)), diagnostics)
 
 
-def _read_json(path: Path, model: type[Model]) -> Model:
+def read_model(path: Path, model: type[Model]) -> Model:
+    """Read a JSON file of ours; a ConfigError if it is damaged."""
     try:
         return model.model_validate(read_json(path))
     except (OSError, ValueError) as error:

@@ -1,0 +1,128 @@
+"""Sweeps that tests make in this process, without Ray; and rows of sweeps that never ran."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tune.studies.definition.schema import Sweep
+from tune.studies.execution.directory import SweepDirectory
+from tune.studies.execution.runner import open_queue
+from tune.studies.execution.segments import outcome_of
+from tune.studies.execution.trial_table import write_rows
+from tune.studies.results.sweep_results import TrialResult
+from tune.studies.results.trial_results import results_of
+from tune.studies.search.search import Outcome, Search, Segment
+
+TINY = {
+    "rounds": 2,
+    "method": {"name": "fedavg"},
+    "objective": {"name": "simclr"},
+    "data": {"name": "digits", "train_limit": 80, "test_limit": 40},
+    "partition": {"name": "iid"},
+    "clients": {"number": 2},
+    "model": {"encoder": "cnn", "projection_dim": 16},
+    "training": {"epochs": 1, "batch": 32},
+    "evaluation": {"every": 0, "linear": {"epochs": 2}},
+    "engine": {"device": "cpu", "precision": "fp32", "trackers": []},
+}
+"""A recipe whose runs take a fraction of a second."""
+
+GRID = {
+    "title": "Rounds and systems",
+    "source": "FLESD, Figure 4",
+    "notes": ["The last rounds leave no epoch."],
+    "set": {"training": {"total_epochs": 2, "batch": 32}},
+    "space": {
+        "rounds": [1, 2, 4],
+        "system": {"variants": {"FedAvg": None, "FedProx": {"set": {"method.name": "fedprox", "method.mu": 1.0}}}},
+    },
+    "seeds": 2,
+    "table": {"rows": "rounds", "columns": "system"},
+    "figure": {"x": "rounds", "lines": "system"},
+}
+"""Four trials of two seeds, and two that are impossible: 2 epochs over 4 rounds."""
+
+FRONT = {
+    "title": "Accuracy against bytes",
+    "space": {"training.optimizer.lr": {"log": [0.01, 1.0]}, "rounds": [1, 2]},
+    "search": "random",
+    "trials": 4,
+    "maximize": "knn",
+    "minimize": "bytes",
+    "selection": "test",
+}
+"""Two goals and a range."""
+
+
+def write(folder: Path, tree: Mapping[str, Any], name: str = "tiny") -> str:
+    """Write a sweep file over the tiny recipe; returns its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    recipe, file = folder / "recipe.yaml", folder / f"{name}.yaml"
+    recipe.write_text(yaml.safe_dump(TINY))
+    file.write_text(yaml.safe_dump({**tree, "recipe": str(recipe)}, sort_keys=False))
+    return str(file)
+
+
+def begin(folder: Path, tree: Mapping[str, Any], name: str = "tiny", overrides: Sequence[str] = ()) -> SweepDirectory:
+    """Begin a sweep of the tiny recipe in `folder / name`."""
+    return SweepDirectory.create(
+        folder / name, write(folder, tree, name), overrides, {}, f"rayfed-ssl sweep {name}.yaml"
+    )
+
+
+def go_on(directory: SweepDirectory, segments: int | None = None) -> None:
+    """Run so many segments of a sweep, or all of them, and write down the results."""
+    with open_queue(directory) as queue:
+        while segments != 0 and (segment := queue.next()) is not None:
+            run, names = directory.runs / segment.run.name, segment.scores
+            config = segment.run.placed(segment.run.config, directory.runs)
+            queue.done(run.name, outcome_of(config, run, segment.until, names, queue.search.sweep.take))
+            segments = None if segments is None else segments - 1
+
+
+def fabricate(directory: SweepDirectory, outcome: Callable[[Segment], Mapping[str, float]]) -> None:
+    """Take a sweep to its end with scores that no run has given, and write down its trials."""
+    search = Search(directory.sweep, directory.path / "study.journal")
+    found = {}
+    while (segment := search.next()) is not None:
+        found[segment.trial, segment.seed] = outcome(segment)
+        search.done(segment, Outcome(found[segment.trial, segment.seed]))
+    rows = []
+    for trial in search.trials:
+        facts = {"state": trial.state, "reason": trial.reason or None}
+        if not trial.runs:
+            rows.append(row(search.sweep, trial.number, trial.point, seed=None, run=None, **facts))
+        for seed in trial.runs:
+            scores = found[trial.number, seed].items()
+            columns = {score if score == "bytes" else f"score.{score}": value for score, value in scores}
+            rows.append(row(search.sweep, trial.number, trial.point, seed=seed, **facts, **columns))
+    write_rows(rows, directory.path / "trials.parquet")
+
+
+def result(
+    sweep: Sweep, number: int, point: Mapping[str, Any], values: Sequence[float] | Mapping[str, Sequence[float]] = ()
+) -> TrialResult:
+    """Make a complete trial that came to these values over seeds; of the first goal, or of several by name."""
+    named = values if isinstance(values, Mapping) else {sweep.goals[0].score: values}
+    columns = {score if score == "bytes" else f"score.{score}": found for score, found in named.items()}
+    rows = [
+        row(sweep, number, point, seed=seed, **{name: found[index] for name, found in columns.items()})
+        for index, seed in enumerate(sweep.seeds)
+    ]
+    return results_of(sweep, rows)[0]
+
+
+def ended(sweep: Sweep, number: int, point: Mapping[str, Any], state: str, reason: str = "for a reason") -> TrialResult:
+    """Make a trial that did not come to its end."""
+    rows = [row(sweep, number, point, seed=seed, state=state, reason=reason, round=1) for seed in sweep.seeds]
+    return results_of(sweep, rows)[0]
+
+
+def row(sweep: Sweep, number: int, point: Mapping[str, Any], **columns: Any) -> dict[str, Any]:
+    """Make a row of `trials.parquet`."""
+    usual = {"trial": number, "state": "complete", "reason": None, "seed": 0, "round": 2, "rounds": 2, "seconds": 1.5}
+    usual |= {"run": f"runs/{number}-{columns.get('seed', 0)}", "bytes": 1000, "bytes_up": 500, "bytes_down": 500}
+    return usual | {f"param.{name}": json.dumps(value) for name, value in point.items()} | columns

@@ -1,0 +1,178 @@
+"""Segments of runs: what an earlier call has run is answered and not run again."""
+
+import errno
+import json
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from tests.tune.studies.test_search import KINDS, answer, sweep
+
+from actors.cluster.machine import Node
+from rayfed_ssl.config.schema import Config
+from rayfed_ssl.engine.round_loop import ServerError
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.records.run_record import RunRecord
+from tests.tune.studies.swept import begin
+from tune.studies.execution.directory import SweepDirectory
+from tune.studies.execution.resources import TrialResources
+from tune.studies.execution.runner import run_sweep_here
+from tune.studies.execution.scores import scores_after, why_none
+from tune.studies.execution.segments import DataCheck, SegmentQueue, run_segment
+from tune.studies.execution.trial_table import read_rows, write_rows
+from tune.studies.execution.tune_trials import SegmentSearcher
+from tune.studies.search.search import Outcome, Search
+
+
+def explore(folder: Path, failures: dict[str, str], dies: int | None) -> list[tuple]:
+    """Run a search whose runs leave nothing on disk; one of its trials dies."""
+    search = Search(sweep(**KINDS["tpe"]))
+    queue = SegmentQueue(search, folder, failures)
+    while (segment := queue.next()) is not None:
+        queue.done(segment.run.name, Outcome(failure="its process died") if segment.trial == dies else answer(segment))
+    return [(trial.number, dict(trial.point), trial.state, trial.reason) for trial in search.trials]
+
+
+def test_a_search_that_adapts_goes_on_with_the_failures_that_it_has_seen(tmp_path):
+    failures: dict[str, str] = {}
+    first = explore(tmp_path, failures, dies=2)
+    assert explore(tmp_path, failures, dies=None) == first
+    assert explore(tmp_path, {}, dies=None) != first
+
+
+@pytest.mark.parametrize("kind", ["grid", "tpe"])
+def test_what_the_machines_cannot_carry_is_refused_alone_and_keeps_its_runs(kind, tmp_path):
+    def check(config: Config) -> None:
+        if config.training.batch > 14:
+            raise ConfigError("too much:", f"{config.training.batch}")
+
+    search = Search(sweep(**KINDS[kind]))
+    queue = SegmentQueue(search, tmp_path, check=check)
+    while (segment := queue.next()) is not None:
+        assert segment.run.config.training.batch <= 14
+        queue.done(segment.run.name, answer(segment))
+    assert search.finished
+    for trial in search.trials:
+        batch = trial.point["training.batch"]
+        assert trial.names
+        assert batch <= 14 or trial.reason == f"too much:; {batch}"
+
+
+def test_a_run_that_was_not_scored_to_its_end_is_run_again(tmp_path, tiny):
+    config = tiny("fedavg", "rounds=1")
+    assert run_segment(config, tmp_path / "run", 1) is None
+    assert scores_after(tmp_path / "run", ["bytes"], None, 1, whole=True) is not None
+    summary = json.loads((tmp_path / "run" / "run.json").read_text())
+    (tmp_path / "run" / "run.json").write_text(json.dumps(summary | {"finished": None}))
+    assert scores_after(tmp_path / "run", ["bytes"], None, 1) is not None
+    assert scores_after(tmp_path / "run", ["bytes"], None, 1, whole=True) is None
+
+
+def test_a_score_that_is_not_there_is_named(tmp_path, tiny):
+    assert run_segment(tiny("fedavg", "rounds=1"), tmp_path / "run", 1) is None
+    told = why_none(tmp_path / "run", ["bytes", "linear"], "mean", 1)
+    assert told == "linear is of global in this method, which take: mean does not mean: leave take out"
+    assert why_none(tmp_path / "run", ["linear-moco"], None, 1).startswith("run has no score linear-moco after round 1")
+
+
+def test_a_segment_waits_for_a_process_that_is_ending(tmp_path, tiny, monkeypatch):
+    config = tiny("fedavg", "rounds=2")
+    assert run_segment(config, tmp_path / "run", 1) is None
+    held = ExitStack()
+    held.enter_context(RunRecord.open(tmp_path / "run").locked())
+    monkeypatch.setattr("tune.studies.execution.segments.time.sleep", lambda seconds: held.close())
+    assert run_segment(config, tmp_path / "run", 2) is None
+    monkeypatch.setattr("tune.studies.execution.segments.BUSY_TIMEOUT", -1.0)
+    with RunRecord.open(tmp_path / "run").locked():
+        assert "another process is running" in (run_segment(config, tmp_path / "run", 2) or "")
+
+
+def test_runs_of_other_data_are_not_taken_for_these(tmp_path, tiny):
+    assert run_segment(tiny("fedavg", "rounds=1"), tmp_path / "run", 1) is None
+    DataCheck().confirm(tmp_path / "run", tiny("fedavg"))
+    with pytest.raises(ConfigError, match="was made of other data than digits has now"):
+        DataCheck().confirm(tmp_path / "run", tiny("fedavg", "data.train_limit=100"))
+    DataCheck().confirm(tmp_path / "run", tiny("fedavg", "data={name: folder, path: /nowhere}"))
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_full_disk_is_no_result_of_a_trial(tmp_path, tiny, monkeypatch, wrapped):
+    def full(*_: object, **__: object) -> None:
+        try:
+            raise OSError(errno.ENOSPC, "No space left on device", "there")
+        except OSError as error:
+            if wrapped:
+                raise ServerError("states cannot be written") from error
+            raise
+
+    monkeypatch.setattr("rayfed_ssl.runs.run", full)
+    with pytest.raises(OSError, match="No space left on device"):
+        run_segment(tiny("fedavg"), tmp_path / "run", 1)
+
+
+def test_a_disk_error_ends_the_sweep_and_is_not_recorded(tmp_path):
+    failures: dict[str, str] = {}
+    searcher = SegmentSearcher(
+        SegmentQueue(Search(sweep(**KINDS["tpe"])), tmp_path, failures), TrialResources([Node("large", cpus=8)])
+    )
+    assert "segment" in searcher.suggest("a")
+    searcher.on_trial_complete("a", {"disk_error": json.dumps([errno.ENOSPC, "there"])})
+    assert isinstance(searcher.error, OSError)
+    assert searcher.suggest("b") == "FINISHED"
+    assert not failures
+
+
+def test_equal_runs_of_several_trials_are_made_once_and_other_points_than_before_are_refused(tmp_path):
+    space = {"system": {"variants": {"A": {}, "B": {"set": {"evaluation.knn.neighbors": 200}}}}}
+    directory = begin(tmp_path, {"space": space, "maximize": "knn", "set": {"rounds": 1}})
+    run_sweep_here(directory)
+    rows = read_rows(directory.path / "trials.parquet")
+    assert rows[0]["run"] == rows[1]["run"]
+    assert len(list(directory.runs.iterdir())) == 1
+    directory.record.points[0] = {"system": "C"}
+    with pytest.raises(ConfigError, match=r"trial 0 was .*'C'.* and would now be .*'A'"):
+        run_sweep_here(directory)
+
+
+def test_a_sweep_with_a_run_that_waits_is_not_complete(tmp_path):
+    directory = begin(tmp_path, {"space": {"rounds": [1]}, "maximize": "knn"})
+    run_sweep_here(directory)
+    assert directory.is_complete()
+    rows = read_rows(directory.path / "trials.parquet")
+    write_rows([row | {"state": "waiting"} for row in rows], directory.path / "trials.parquet")
+    assert not directory.is_complete()
+
+
+def test_more_seeds_are_run_beside_those_that_are_there(tmp_path):
+    tree = {"space": {"rounds": [1, 2, 4]}, "maximize": "knn", "set": {"training.total_epochs": 2}}  # 4 is impossible
+    directory, whole = begin(tmp_path, tree), begin(tmp_path / "whole", tree | {"seeds": 2})
+    run_sweep_here(directory)
+    before = {path: path.stat().st_mtime_ns for path in directory.runs.glob("*/run.json")}
+    SweepDirectory.open(directory.path).add_seeds("seeds=2")
+    again = SweepDirectory.open(directory.path)
+    assert not again.is_complete()
+    run_sweep_here(again)
+    run_sweep_here(whole)
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert again.record.runs == whole.record.runs
+    assert [len(runs) for runs in again.record.runs] == [2, 2, 0]
+    assert SweepDirectory.open(directory.path).record == again.record
+    assert again.record.command == "rayfed-ssl sweep tiny.yaml seeds=2"
+    SweepDirectory.open(directory.path).add_seeds("seeds=[0, 1]")
+    assert SweepDirectory.open(directory.path).record == again.record  # it stays finished
+
+
+def test_seeds_that_would_change_what_was_run_are_refused_and_change_nothing(tmp_path):
+    tree = {"space": {"rounds": [1, 2]}, "maximize": "knn", "seeds": 2}
+    directory = begin(tmp_path, tree)
+    with pytest.raises(ConfigError, match=r"ran the seeds \[0, 1\], and seeds=\[1, 2\] leaves some out"):
+        directory.add_seeds("seeds=[1, 2]")
+    searched = begin(tmp_path / "searched", tree | {"search": "tpe", "trials": 3})
+    with pytest.raises(ConfigError, match=r"chose its trials by means over the seeds \[0, 1\]"):
+        searched.add_seeds("seeds=3")
+    assert {SweepDirectory.open(each.path).sweep.seeds for each in (directory, searched)} == {(0, 1)}
+    directory.record.command = "rayfed-ssl benchmark cifar10"
+    with pytest.raises(
+        ConfigError, match="belongs to a benchmark: name more with --seeds in `rayfed-ssl benchmark cif"
+    ):
+        directory.add_seeds("seeds=3")

@@ -1,0 +1,233 @@
+"""The sweeps that come with the package: all load, all points resolve, and settings and grids are the papers'."""
+
+from functools import cache
+from itertools import product
+from typing import Any
+
+import pytest
+
+from rayfed_ssl.config.schema import Config
+from rayfed_ssl.evaluation.registry import is_score
+from tune.studies.definition.files import load_sweep, read_sweep, sweep_names
+from tune.studies.definition.schema import BYTES, Sweep
+from tune.studies.definition.space import Integer, Log, Point, Range
+from tune.studies.definition.table_cells import load_reproduction
+from tune.studies.definition.trial_configs import config_of
+
+NAMES = [
+    *("flesd-rounds", "flesd-temperature", "flesd-queue", "flesd-sparsity", "flesd-upload", "flesd-tpe"),
+    *("fedprox-mu", "fedca", "fcl", "fedfoa"),
+    *("flesd-rounds-cpu", "fedprox-mu-cpu", "flesd-tpe-cpu", "flesd-random-cpu", "flesd-upload-cpu"),
+    "digits",
+    "long-training",
+]
+OTHER_PAPERS = ("fedca", "fcl", "fedfoa")
+SMALL = [name for name in NAMES if name.endswith("-cpu")]
+
+
+def points_of(sweep: Sweep) -> list[Point]:
+    """All points of a grid; of a search the corners of its space."""
+    if sweep.search.name == "grid":
+        return sweep.space.grid()
+    ends = [one.ends for one in sweep.space.parameters.values() if isinstance(one, Range)]
+    return [dict(zip(sweep.space.names, corner, strict=True)) for corner in product(*ends)]
+
+
+def begun(sweep: Sweep) -> Sweep:
+    """Give a sweep what another one would give it."""
+    if sweep.begin is None:
+        return sweep
+    assert sweep.begin.take == ("rounds",)
+    return sweep.model_copy(update={"settings": sweep.settings | {"rounds": 10}})
+
+
+@cache
+def configs(name: str) -> list[Config]:
+    sweep = begun(load_sweep(name))
+    return [config_of(sweep, point, sweep.seeds[0]) for point in points_of(sweep)]
+
+
+def at(name: str, seed: int = 0, **point: Any) -> dict[str, Any]:
+    """Resolve the point of a sweep that has these values; "__" stands for a dot."""
+    sweep = begun(load_sweep(name))
+    wanted = {key.replace("__", "."): value for key, value in point.items()}
+    (chosen,) = [candidate for candidate in points_of(sweep) if wanted.items() <= candidate.items()]
+    return plain(config_of(sweep, chosen, seed))
+
+
+def cell(name: str, size: str, row: str, column: str) -> dict[str, Any]:
+    shown = load_reproduction(name, size)
+    return plain(next(one for one in shown.cells if (one.row, one.column) == (row, column)).config(0))
+
+
+def plain(config: Config) -> dict[str, Any]:
+    """Settings without where they are computed and what they are measured on."""
+    tree = config.dump()
+    del tree["engine"], tree["data"]["validation"]
+    return tree
+
+
+def test_every_sweep_is_there():
+    assert sweep_names() == sorted(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_point_resolves_and_measures_what_is_sought(name: str):
+    sweep = load_sweep(name)
+    for config in configs(name):
+        assert bool(config.data.validation) == (sweep.selection != "test")
+        assert config.engine.executor == "local"
+        for goal in sweep.goals:
+            assert goal.score in BYTES or is_score(goal.score)
+            assert goal.score in (*BYTES, "knn", "linear", *config.evaluation.protocols)
+        if sweep.stop is not None:
+            assert config.evaluation.every == sweep.stop.evaluate_every
+            assert sweep.stop.rungs(config.rounds)
+    assert sweep.title != name
+    assert sweep.source
+    assert sweep.notes
+
+
+def test_flesds_schemes_of_communication_share_their_local_epochs():
+    resolved = configs("flesd-rounds")
+    assert {config.rounds for config in resolved} == {1, 2, 4, 10, 20, 40}
+    assert {config.rounds * config.epochs for config in resolved} == {200}
+    assert {config.partition.alpha for config in resolved} == {100, 1, 0.01}
+    assert len(resolved) == 2 * 6 * 3
+    small = configs("flesd-rounds-cpu")
+    assert {config.rounds * config.epochs for config in small} == {20}
+    assert len(small) * len(load_sweep("flesd-rounds-cpu").seeds) == 2 * 4 * 2
+
+
+def test_fedprox_takes_the_rounds_of_fedavg_and_has_the_papers_mu():
+    for end in ("", "-cpu"):
+        sweep, first = load_sweep(f"fedprox-mu{end}"), load_sweep(f"flesd-rounds{end}")
+        assert sweep.begin is not None
+        assert sweep.begin.sweep == first.name
+        assert sweep.begin.where["system"] == "FedAvg"
+        assert any(sweep.begin.where.items() <= point.items() for point in first.space.grid())
+        assert {config.method.mu for config in configs(sweep.name)} == {0.001, 0.01, 0.1, 1}
+
+
+def test_sweeps_at_the_papers_size_run_over_flesds_splits():
+    for name in ("flesd-rounds", "flesd-temperature", "flesd-queue", "flesd-sparsity", "fedprox-mu", *OTHER_PAPERS):
+        assert {config.partition.alpha for config in configs(name)} == {100, 1, 0.01}
+
+
+def test_settings_of_the_papers_size_are_those_of_the_reproductions():
+    for row in ("FLESD", "FedAvg"):
+        ours = at("flesd-rounds", system=row, rounds=10, partition__alpha=1)
+        assert ours == cell("flesd-figure4", "paper", row, "E_total=200, T=10")
+    table = "flesd-table1", "paper"
+    assert at("fedprox-mu", method__mu=0.001, partition__alpha=1) == cell(*table, "FedProx", "CIFAR100 α=1")
+    assert at("flesd-temperature", method__temperature=0.1, partition__alpha=0.01) == cell(
+        *table, "FLESD", "CIFAR10 α=0.01"
+    )
+    assert at("flesd-queue", method__queue_size=2048, partition__alpha=100) == cell(*table, "FLESD", "CIFAR10 α=100")
+    assert at("flesd-upload", form="representations", method__upload_format="fp32") == cell(
+        *table, "FLESD", "CIFAR10 α=1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "point", "reproduction", "row", "column"),
+    [
+        (
+            "fedca",
+            {"method__beta": 0.01, "method__ensembling": 0.5, "method__dictionary_size": 1024},
+            *("fedca-table1", "FedCA", "Non-IID CIFAR10 CNN"),
+        ),
+        (
+            "fcl",
+            {
+                "objective__temperature": 0.1,
+                "method__neighborhood_temperature": 0.1,
+                "method__neighborhood": 0.1,
+                "method__neighbors": 5,
+            },
+            *("fcl-table1", "Proposed (FCL)", "CIFAR10 Non-1"),
+        ),
+        (
+            "fedfoa",
+            {"method__strength": 0.01, "method__warm_up": 5},
+            *("fedfoa-figure5", "FedEMA+FedFoA", "λ=0.01"),
+        ),
+    ],
+)
+def test_the_papers_own_point_is_on_the_grid_and_differs_in_the_split_alone(name, point, reproduction, row, column):
+    ours, theirs = at(name, partition__alpha=1, **point), cell(reproduction, "paper", row, column)
+    assert ours.pop("partition")["name"] == "dirichlet"
+    del theirs["partition"]
+    assert ours == theirs
+
+
+def test_the_small_schemes_have_the_settings_of_the_small_figure():
+    for row in ("FLESD", "FedAvg"):
+        ours = at("flesd-rounds-cpu", system=row, rounds=4)
+        theirs = cell("flesd-figure4", "cpu", row, "E_total=200, T=4")
+        assert (ours["data"].pop("train_limit"), theirs["data"].pop("train_limit")) == (3000, 2000)
+        assert ours == theirs
+
+
+def test_fedprox_in_small_differs_from_fedavg_in_small_in_its_term_alone():
+    prox, average = at("fedprox-mu-cpu", method__mu=0.1), at("flesd-rounds-cpu", system="FedAvg", rounds=10)
+    assert prox["method"]["weighting"] == average["method"]["weighting"] == "uniform"
+    del prox["method"], average["method"]
+    assert prox == average
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_small_sweeps_need_few_photographs_of_cifar10_alone(name: str):
+    for config in configs(name):
+        assert (config.data.name, config.data.train_limit, config.model.encoder) == ("cifar10", 3000, "cnn")
+        assert config.public in (None, "client:0", "fraction:0.2")
+        assert config.rounds * config.epochs <= 20
+
+
+def test_the_random_search_differs_from_tpe_in_the_search_alone():
+    tpe, random = read_sweep("flesd-tpe-cpu"), read_sweep("flesd-random-cpu")
+    assert {key for key in tpe if tpe[key] != random.get(key)} == {"title", "notes", "search", "trials", "stop"}
+    assert load_sweep("flesd-tpe-cpu").seeds == load_sweep("flesd-random-cpu").seeds
+
+
+@pytest.mark.parametrize("name", ["flesd-upload", "flesd-upload-cpu"])
+def test_uploads_are_compared_in_every_form_by_accuracy_and_bytes(name: str):
+    methods = [config.method for config in configs(name)]
+    formats = ("fp32", "fp16", "int8")
+    expected = {("representations", format, 1.0) for format in formats}
+    expected |= {("similarities", format, keep) for format in formats for keep in (1.0, 0.1, 0.01)}
+    assert {(method.upload, method.upload_format, method.keep) for method in methods} == expected
+    assert len(methods) == len(expected)
+    goals = load_sweep(name).goals
+    assert [(goal.score, goal.maximize) for goal in goals] == [("linear", True), ("bytes_up", False)]
+
+
+def test_the_search_runs_over_orders_of_magnitude_and_stops_early():
+    for name in ("flesd-tpe", "flesd-tpe-cpu"):
+        sweep = load_sweep(name)
+        assert sweep.space.names == ("method.temperature", "method.queue_size")
+        temperature, queue = sweep.space.parameters.values()
+        assert isinstance(temperature, Log)
+        assert isinstance(queue, Integer)
+        assert queue.is_log
+        assert sweep.stop is not None
+        assert (sweep.search.name, sweep.stop.rule) == ("tpe", "asha")
+
+
+def test_the_offline_sweep_is_short_and_needs_no_files():
+    resolved = configs("digits")
+    assert 4 <= len(resolved) <= 6
+    assert {config.data.name for config in resolved} == {"digits"}
+    assert {config.rounds * config.epochs for config in resolved} == {16}
+
+
+def test_sweeps_are_listed_with_their_trials_and_seeds(cli):
+    result = cli("list", "sweeps")
+    assert result.exit_code == 0
+    lines = {line.split()[0]: " ".join(line.split()[1:]) for line in result.output.splitlines() if line.strip()}
+    assert {"name", *NAMES} == set(lines)
+    assert lines["flesd-rounds-cpu"] == (
+        "Accuracy over rounds T of FLESD and FedAvg in small, 20 local epochs in all: 8 trials x 2 seeds"
+    )
+    assert lines["fedprox-mu-cpu"].endswith("4 trials x 2 seeds, after flesd-rounds-cpu")
+    assert lines["flesd-tpe-cpu"].endswith("24 trials x 1 seed")

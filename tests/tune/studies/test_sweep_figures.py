@@ -1,0 +1,190 @@
+"""Figures of sweeps: which are drawn, what is in them, and that they are the same each time."""
+
+import shutil
+import warnings
+
+import matplotlib
+import pytest
+
+from tests.tune.studies.swept import GRID, begin, ended, fabricate, result
+from tune.studies.definition.files import load_sweep
+from tune.studies.execution.trial_table import read_rows
+from tune.studies.results.figures import draw_curves, draw_sweep, draw_trade_off
+from tune.studies.results.search_figures import search_drawings
+from tune.studies.results.trial_results import results_of
+
+CURVE = {
+    "recipe": "digits",
+    "title": "A curve",
+    "seeds": 2,
+    "space": {"rounds": [4, 1, 2, 10], "system": {"variants": {"A": None, "B": None}}, "clients.number": [2, 3]},
+    "figure": {"x": "rounds", "lines": "system", "panels": "clients.number"},
+}
+
+
+def trials_of(directory):
+    return results_of(directory.sweep, read_rows(directory.path / "trials.parquet"))
+
+
+def curve(**others):
+    sweep = load_sweep({**CURVE, **others})
+    points = [
+        {"rounds": rounds, "system": system, "clients.number": number}
+        for rounds in (4, 1, 2, 10)
+        for system in "AB"
+        for number in (2, 3)
+    ]
+    values = [[0.2 + 0.01 * n, 0.3 + 0.01 * n] for n in range(len(points))]
+    return sweep, [result(sweep, n, point, values[n]) for n, point in enumerate(points)]
+
+
+def test_a_curve_has_a_panel_a_line_and_a_point_for_each_value():
+    sweep, trials = curve()
+    figure = draw_curves(sweep, trials, sweep.goals[0])
+    assert [axes.get_title() for axes in figure.axes] == ["clients.number=2", "clients.number=3"]
+    assert [axes.get_ylabel() for axes in figure.axes] == ["linear (%)", ""]
+    for axes in figure.axes:
+        assert (axes.get_xscale(), axes.get_xlabel()) == ("log", "rounds")
+        assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "2", "4", "10"]
+        assert [text.get_text() for text in axes.get_legend().get_texts()] == ["A", "B"]
+    line, _, (bars,) = figure.axes[1].containers[1]
+    assert list(line.get_xdata()) == [1, 2, 4, 10]
+    assert list(line.get_ydata()) == pytest.approx([32, 36, 28, 40])
+    lengths = [segment[1][1] - segment[0][1] for segment in bars.get_segments()]
+    assert lengths == pytest.approx([2 * 10 / 2**0.5] * 4)
+
+
+def test_a_point_is_the_best_over_what_is_not_shown_and_trials_without_result_are_left_out():
+    sweep, trials = curve(figure={"x": "rounds", "lines": "system"})
+    trials[0] = ended(sweep, 0, trials[0].point, "stopped")
+    (axes,) = draw_curves(sweep, trials, sweep.goals[0]).axes
+    assert list(axes.containers[0][0].get_ydata()) == pytest.approx([30, 34, 26, 38])
+    assert axes.get_title() == ""
+
+
+@pytest.mark.parametrize(
+    ("values", "scale", "labels"),
+    [
+        ([0, 0.01, 0.1, 1], "symlog", ["0", "0.01", "0.1", "1"]),
+        ([1, 2, 3], "linear", ["1", "2", "3"]),
+        ([-1, 1, 10, 100], "linear", ["-1", "1", "10", "100"]),
+        (["a", "b"], "linear", ["a", "b"]),
+    ],
+)
+def test_an_axis_is_logarithmic_where_positive_values_span_much(values, scale, labels):
+    sweep = load_sweep({"recipe": "digits", "space": {"method.mu": values}, "figure": {"x": "method.mu"}})
+    trials = [result(sweep, n, {"method.mu": value}, [0.5]) for n, value in enumerate(values)]
+    (axes,) = draw_curves(sweep, trials, sweep.goals[0]).axes
+    assert axes.get_xscale() == scale
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == labels
+
+
+def test_a_range_gives_points_without_a_line():
+    space = {"training.optimizer.lr": {"log": [0.01, 1.0]}}
+    sweep = load_sweep(
+        {"recipe": "digits", "space": space, "search": "random", "trials": 3, "figure": {"x": "training.optimizer.lr"}}
+    )
+    trials = [result(sweep, n, {"training.optimizer.lr": 0.05 * (n + 1)}, [0.5]) for n in range(3)]
+    (axes,) = draw_curves(sweep, trials, sweep.goals[0]).axes
+    (line, *_) = axes.containers[0]
+    assert (line.get_linestyle(), axes.get_xscale()) == ("None", "log")
+
+
+def test_the_front_is_stepped_over_bytes():
+    sweep = load_sweep({"recipe": "digits", "space": {"rounds": [1, 2, 4]}, "maximize": "knn", "minimize": "bytes"})
+    values = {1: (0.5, 1_000_000), 2: (0.4, 2_000_000), 4: (0.75, 10_000_000)}
+    trials = [
+        result(sweep, n, {"rounds": rounds}, {"knn": [knn], "bytes": [moved]})
+        for n, (rounds, (knn, moved)) in enumerate(values.items())
+    ]
+    (axes,) = draw_trade_off(sweep, trials).axes
+    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_xscale()) == ("bytes (MB)", "knn (%)", "log")
+    steps = axes.lines[0]
+    assert (list(steps.get_xdata()), list(steps.get_ydata())) == ([1, 10], [50, 75])
+    assert sorted(text.get_text() for text in axes.texts) == ["trial 0", "trial 2"]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["Pareto front", "1", "2", "4"]
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory):
+    """The grid with scores that no run has given, all of them different."""
+    directory = begin(tmp_path_factory.mktemp("figures"), GRID, "grid")
+    fabricate(directory, lambda one: {"linear": 0.3 + 0.1 * one.trial + 0.01 * one.seed})
+    return directory
+
+
+def test_a_grid_is_drawn_without_a_word(grid, tmp_path):
+    before = dict(matplotlib.rcParams)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        shutil.copy(grid.path / "study.journal", tmp_path)
+        names, undrawn = draw_sweep(grid.sweep, trials_of(grid), tmp_path)
+    stems = ["curve-linear", "history", "importances", "parallel-coordinates", "slices"]
+    assert names == [f"figures/{stem}.{ending}" for stem in stems for ending in ("png", "svg")]
+    assert undrawn == []
+    assert sorted(names) == sorted(f"figures/{path.name}" for path in (tmp_path / "figures").iterdir())
+    assert all((tmp_path / name).stat().st_size > 5000 for name in names)
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_figures_of_the_search_are_in_percent_and_show_the_best_trial(grid):
+    trials = trials_of(grid)
+    draw = dict(search_drawings(grid.sweep, trials, grid.path / "study.journal"))
+    means = [100 * trial.values["linear"].mean for trial in trials if trial.values]
+    (axes,) = draw["history"]().axes
+    assert axes.get_ylabel() == "linear (%)"
+    best, values = axes.lines
+    assert list(values.get_ydata()) == pytest.approx(means)
+    assert list(best.get_ydata()) == pytest.approx(sorted(means))  # each trial is better than those before
+    rounds, system = draw["slices"]().axes
+    assert [rounds.get_ylabel(), rounds.get_xlabel(), system.get_xlabel()] == ["linear (%)", "rounds", "system"]
+    assert [tick.get_text() for tick in system.get_xticklabels()] == ["FedAvg", "FedProx"]
+    (diamond,) = (line for line in rounds.lines if line.get_marker() == "D")
+    assert list(diamond.get_ydata()) == pytest.approx([max(means)])
+
+
+def test_lines_cross_the_axes_where_their_values_lie(swept_front):
+    sweep, trials = swept_front.sweep, trials_of(swept_front)
+    (axes,) = dict(search_drawings(sweep, trials, swept_front.path / "study.journal"))[
+        "parallel-coordinates-knn"
+    ]().axes
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["training.\noptimizer.\nlr", "rounds", "knn (%)"]
+    assert [text.get_text() for text in axes.texts][:4] == ["0.01", "1", "1", "2"]
+    lines = [line for line in axes.lines if len(line.get_xdata()) == 3]
+    for trial, line in zip(trials, lines, strict=True):
+        lr, rounds, _ = line.get_ydata()
+        assert trial.point["training.optimizer.lr"] == pytest.approx(10 ** (2 * lr - 2))
+        assert trial.point["rounds"] == 1 + rounds
+
+
+def test_a_legend_shows_marks_without_the_bars_of_errors():
+    sweep, trials = curve(figure={"x": "rounds", "lines": "system"})
+    (axes,) = draw_curves(sweep, trials, sweep.goals[0]).axes
+    drawn = [line.get_marker() for line, _, _ in axes.containers]
+    assert [handle.get_marker() for handle in axes.get_legend().legend_handles] == drawn == ["o", "s"]
+
+
+def test_two_goals_have_figures_of_each_and_of_both_but_no_history(swept_front):
+    sweep, trials = swept_front.sweep, trials_of(swept_front)
+    names = [name for name, _ in search_drawings(sweep, trials, swept_front.path / "study.journal")]
+    of_knn = ["importances-knn", "parallel-coordinates-knn", "slices-knn"]
+    assert names == [*of_knn, "importances-bytes", "slices-bytes"]
+
+
+def test_a_figure_that_cannot_be_drawn_is_told_and_the_others_are_there(grid, tmp_path):
+    (tmp_path / "study.journal").write_bytes(b"")
+    names, undrawn = draw_sweep(grid.sweep, trials_of(grid), tmp_path)
+    assert {"figures/curve-linear.png", "figures/history.svg", "figures/slices.svg"} < set(names)
+    (line,) = undrawn
+    assert line.startswith("The figure importances could not be drawn: ")
+
+
+def test_few_trials_have_fewer_figures(grid):
+    sweep, trials = grid.sweep, trials_of(grid)
+    journal = grid.path / "study.journal"
+    assert list(search_drawings(sweep, trials[:1], journal)) == []
+    assert [name for name, _ in search_drawings(sweep, trials[:3], journal)] == [
+        "history",
+        "parallel-coordinates",
+        "slices",
+    ]

@@ -1,0 +1,199 @@
+"""What a sweep has given: its files, the best settings as recipes, what the terminal shows."""
+
+import json
+import shutil
+
+import pytest
+
+from rayfed_ssl.config.schema import Config
+from rayfed_ssl.records.manifest import StartEntry, describe
+from rayfed_ssl.records.run_record import RunRecord
+from rayfed_ssl.reports.html.sources import open_sources
+from tests.tune.studies.swept import FRONT, TINY, begin
+from tune.studies.definition.files import load_sweep
+from tune.studies.definition.trial_configs import config_of
+from tune.studies.execution.directory import SweepDirectory
+from tune.studies.results.best_recipe import recipe_of
+from tune.studies.results.remarks import leak_warnings
+from tune.studies.results.reported import read_study
+from tune.studies.results.summary import print_results, summarize_sweep, write_results
+from tune.studies.results.sweep_results import SweepResults
+
+HELD_OUT = 8
+"""A tenth of the tiny recipe's training samples, of each class as many as fit."""
+
+
+@pytest.fixture(scope="module")
+def grid(swept_grid, tmp_path_factory):
+    """A copy of the finished grid with its results, and what was returned."""
+    path = shutil.copytree(swept_grid.path, tmp_path_factory.mktemp("results") / "grid")
+    directory = SweepDirectory.open(path)
+    return directory, write_results(directory)
+
+
+@pytest.fixture(scope="module")
+def front(swept_front, tmp_path_factory):
+    path = shutil.copytree(swept_front.path, tmp_path_factory.mktemp("results") / "front")
+    (path / "study.journal").unlink()  # Optuna's figures have tests of their own
+    directory = SweepDirectory.open(path)
+    return directory, write_results(directory)
+
+
+def files_of(path):
+    names = [*path.glob("*.yaml"), *path.glob("figures/*"), path / "results.json", path / "table.md"]
+    return {str(file.relative_to(path)): file.read_bytes() for file in names}
+
+
+def test_numbers_are_those_of_the_runs(grid):
+    directory, _ = grid
+    content = json.loads((directory.path / "results.json").read_text())
+    done = [trial for trial in content["trials"] if trial["state"] == "complete"]
+    assert len(done) == 4
+    for trial in done:
+        each = [
+            RunRecord.open(directory.path / run).scores(trial["rounds"])["global"]["linear"] for run in trial["runs"]
+        ]
+        assert trial["values"]["linear"]["each"] == each
+        assert trial["seeds"] == [0, 1]
+    assert content["best"]["values"]["linear"]["mean"] == max(trial["values"]["linear"]["mean"] for trial in done)
+    assert content["states"] == {"complete": 4, "stopped": 0, "failed": 2, "waiting": 0}
+    assert (content["runs"], content["held_out"], content["front"]) == (8, [HELD_OUT], [])
+    assert content["finished"] is not None
+
+
+def test_impossible_trials_are_failures_with_their_reason(grid):
+    directory, made = grid
+    assert [trial.label for trial in made.trials if trial.state == "failed"] == [
+        "rounds=4, system=FedAvg",
+        "rounds=4, system=FedProx",
+    ]
+    text = (directory.path / "table.md").read_text()
+    assert "| 4 | failed | failed |" in text
+    assert "- Failed, trial 4 (rounds=4, system=FedAvg): " in text
+    assert f"- Settings are chosen by {HELD_OUT} held-out training samples." in text
+    assert "- The last rounds leave no epoch." in text
+
+
+def test_the_best_recipe_is_the_trial_without_what_the_sweep_added(grid):
+    directory, made = grid
+    ours = config_of(directory.sweep, made.best.point, 0).dump()
+    recipe = Config.load(directory.path / "best.yaml").dump()
+    assert (ours["data"].pop("validation"), recipe["data"].pop("validation")) == (0.1, None)
+    assert (ours["engine"].pop("executor"), recipe["engine"].pop("executor")) == ("local", "ray")
+    assert recipe == ours
+    comment = (directory.path / "best.yaml").read_text().partition("rounds:")[0]
+    assert f"trial {made.best.trial}, rounds={made.best.point['rounds']}, system=" in comment
+    assert f"(seeds 0, 1), chosen by {HELD_OUT} held-out training samples." in comment
+    assert "is measured on the test set" in comment
+
+
+def test_nothing_is_held_out_of_the_recipe_and_where_the_user_computes_stays_in_it():
+    mine = {**TINY, "data": {**TINY["data"], "validation": 0.3}}
+    own = load_sweep(
+        {"recipe": "digits", "space": {"rounds": [1]}, "set": {"engine.executor": "local"} | {"data": mine["data"]}}
+    )
+    recipe, config = Config.load(recipe_of(own, {"rounds": 1}, 5)), config_of(own, {"rounds": 1}, 5)
+    assert (config.data.validation, recipe.data.validation) == (0.3, None)
+    assert recipe == config.model_copy(update={"data": config.data.model_copy(update={"validation": None})})
+    assert (recipe.engine.executor, recipe.seed) == ("local", 5)
+
+
+def test_the_front_has_a_recipe_for_each_member(front):
+    directory, _ = front
+    content = json.loads((directory.path / "results.json").read_text())
+    assert content["recipes"] == {str(n): f"pareto-{n}.yaml" for n in content["front"]}
+    assert content["front"][0] == content["best"]["trial"]
+    for number, name in content["recipes"].items():
+        point = content["trials"][int(number)]["point"]
+        config = Config.load(directory.path / name)
+        assert (config.rounds, config.training.optimizer.lr) == (point["rounds"], point["training.optimizer.lr"])
+    text = (directory.path / "table.md").read_text()
+    assert text.count("\n## ") == 3
+    assert (
+        text.index("## knn (%), more is better")
+        < text.index("## bytes, less is better")
+        < text.index("## Pareto front")
+    )
+    assert "chosen on the test set, as the sweep says: selection: test" in text
+
+
+def test_the_same_rows_give_the_same_files_and_old_recipes_go(grid):
+    directory, _ = grid
+    before = files_of(directory.path)
+    (directory.path / "pareto-77.yaml").write_text("rounds: 1\n")
+    (directory.path / "mine.yaml").write_text("rounds: 1\n")
+    write_results(directory)
+    after = files_of(directory.path)
+    assert after.pop("mine.yaml") == b"rounds: 1\n"
+    (directory.path / "mine.yaml").unlink()
+    assert after == before
+    assert any(name.endswith(".png") for name in after)
+
+
+def test_an_interrupted_sweep_has_results_that_say_so(swept_part, tmp_path):
+    directory = SweepDirectory.open(shutil.copytree(swept_part.path, tmp_path / "part"))
+    made = write_results(directory)
+    assert made.best is not None
+    assert made.best.trial == 0
+    assert "Not finished: 1 of 6 trials have ended." in made.remarks
+    assert "| 1 | **" in (directory.path / "table.md").read_text()
+    assert json.loads((directory.path / "results.json").read_text())["finished"] is None
+
+
+def test_a_sweep_of_which_nothing_has_run_has_empty_tables(tmp_path):
+    directory = begin(tmp_path, FRONT)
+    made = write_results(directory)
+    assert (made.best, made.front, made.figures) == (None, [], [])
+    assert "0 trials, 0 different runs." in made.remarks
+    assert not (directory.path / "best.yaml").exists()
+
+
+def test_the_terminal_shows_table_remarks_and_files(grid, capsys):
+    directory, made = grid
+    print_results(made, directory.path, as_json=False)
+    out = capsys.readouterr().out
+    assert out.startswith("linear (%), more is better\nrounds ")
+    assert f"recipe: {directory.path / 'best.yaml'}" in out
+    assert f"figure: {directory.path / 'figures/curve-linear.png'}" in out
+    print_results(made, directory.path, as_json=True)
+    assert json.loads(capsys.readouterr().out) == json.loads((directory.path / "results.json").read_text())
+
+
+def test_the_report_reads_what_is_written(grid, front):
+    for directory, _ in (grid, front):
+        SweepResults.model_validate_json((directory.path / "results.json").read_text())
+    directory, made = grid
+    sources = open_sources([directory.path], read_table=read_study)
+    assert (len(sources.runs), sources.left_out) == (8, [])
+    assert {run.label for run in sources.runs} == {trial.label for trial in made.trials if trial.runs}
+
+
+def test_encoders_that_may_have_seen_the_held_out_samples_are_named(open_tiny, tmp_path):
+    usual = describe(open_tiny("fedavg"))
+
+    def run(name, fingerprint, start=None):
+        file = str(tmp_path / str(start) / "checkpoints" / "2" / "encoder.pt")
+        data = usual.data.model_copy(update={"fingerprint": fingerprint})
+        manifest = usual.model_copy(update={"data": data, "start": start and StartEntry(file=file, sha256="")})
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text(manifest.text())
+        return manifest
+
+    run("same", "a"), run("other", "b"), run("from-other", "a", "other")
+    assert leak_warnings([run("first", "a", "same")]) == []
+    for name, start in (("second", "other"), ("third", "from-other")):  # directly, or over another run
+        (warning,) = leak_warnings([run(name, "a", start)])
+        assert warning.startswith(str(tmp_path / "other"))
+        assert "was not trained with the same samples held out" in warning
+    (warning,) = leak_warnings([run("fourth", "a", "nowhere")])
+    assert "does not say what it was trained on; it may have" in warning
+
+
+def test_runs_of_several_versions_are_told(swept_grid, tmp_path):
+    directory = SweepDirectory.open(shutil.copytree(swept_grid.path, tmp_path / "copy"))
+    assert not any("several versions" in line for line in summarize_sweep(directory).remarks)
+    file = next(directory.runs.glob("*/run.json"))
+    summary = json.loads(file.read_text())
+    file.write_text(json.dumps(summary | {"versions": summary["versions"] | {"torch": "2.0"}}))
+    (warning,) = [line for line in summarize_sweep(directory).remarks if "several versions" in line]
+    assert "torch 2.0 and " in warning

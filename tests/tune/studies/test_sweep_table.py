@@ -1,0 +1,150 @@
+"""Which trial a sweep's tables show, the best and the front, and how values are written."""
+
+import random
+
+import pytest
+
+from tests.tune.studies.swept import ended, result, row
+from tune.studies.definition.files import load_sweep
+from tune.studies.results.sweep_results import ScoreResult
+from tune.studies.results.table import markdown_lines, table_of
+from tune.studies.results.trial_results import best_of, front_of, results_of, unit_of
+
+
+def sweep_of(space, **others):
+    return load_sweep({"recipe": "digits", "space": space, "seeds": 2, **others})
+
+
+def of(table):
+    return [[line.label, *(cell.text for cell in line.cells)] for line in table.lines]
+
+
+T = sweep_of({"rounds": [1, 2, 4]})
+
+
+def test_the_best_is_the_first_of_equal_ones_whatever_the_order():
+    trials = [result(T, 0, {"rounds": 1}, [0.4, 0.5]), result(T, 1, {"rounds": 2}, [0.6, 0.8])]
+    trials += [result(T, 2, {"rounds": 4}, [0.8, 0.6]), ended(T, 3, {"rounds": 8}, "failed")]
+    for _ in range(6):
+        random.Random(0).shuffle(trials)
+        assert best_of(trials, T.goals).number == 1
+    less = sweep_of({"rounds": [1, 2]}, minimize="diag_uniformity")
+    both = [result(less, 0, {"rounds": 1}, [-1.0, -2.0]), result(less, 1, {"rounds": 2}, [-2.0, -2.0])]
+    assert best_of(both, less.goals).number == 1
+    assert best_of([ended(T, 0, {"rounds": 1}, "stopped")], T.goals) is None
+
+
+def test_a_trial_without_a_finite_score_of_each_seed_is_no_best():
+    rows = [row(T, 0, {"rounds": 1}, seed=0, **{"score.linear": 0.9}), row(T, 0, {"rounds": 1}, seed=1)]
+    rows += [row(T, 1, {"rounds": 2}, seed=seed, **{"score.linear": float("nan")}) for seed in (0, 1)]
+    rows += [row(T, 2, {"rounds": 4}, seed=seed, **{"score.linear": 0.1}) for seed in (0, 1)]
+    assert best_of(results_of(T, rows), T.goals).number == 2
+
+
+def test_the_front_is_what_no_other_trial_beats():
+    two = sweep_of({"rounds": [1, 2, 4, 8]}, maximize="knn", minimize="bytes")
+    values = [(0.5, 100), (0.6, 200), (0.6, 300), (0.4, 100), (0.9, 900), (0.6, 200)]
+    trials = [result(two, n, {"rounds": 1}, {"knn": [knn] * 2, "bytes": [b] * 2}) for n, (knn, b) in enumerate(values)]
+    assert [trial.number for trial in front_of(trials, two.goals)] == [4, 1, 0]
+    assert [trial.number for trial in front_of(reversed(trials), two.goals)] == [4, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("score", "values", "text"),
+    [
+        ("linear", [0.5, 0.6], "55.00 ± 7.07"),
+        ("knn", [0.123], "12.30"),
+        ("bytes", [1_500_000, 1_500_000], "1.50 MB"),
+        ("bytes_up", [1000, 3000], "2.00 kB ± 1.41 kB"),
+        ("diag_alignment", [1.23456, 1.33456], "1.285 ± 0.071"),
+    ],
+)
+def test_values_are_written_as_mean_and_deviation_of_a_sample(score, values, text):
+    assert ScoreResult.of(values).over_seeds().text(unit_of(score), symbol=False) == text
+
+
+def test_a_table_has_the_values_of_the_file_and_the_best_of_each_column_is_bold():
+    two = sweep_of(
+        {"system": {"variants": {"B": None, "A": None}}, "rounds": [4, 1]},
+        table={"rows": "rounds", "columns": "system"},
+    )
+    trials = [
+        result(two, 0, {"system": "B", "rounds": 4}, [0.4, 0.5]),
+        result(two, 1, {"system": "B", "rounds": 1}, [0.5, 0.4]),
+        result(two, 2, {"system": "A", "rounds": 4}, [0.1, 0.1]),
+        result(two, 3, {"system": "A", "rounds": 1}, [0.2, 0.2]),
+    ]
+    table = table_of(two, trials, two.goals[0])
+    assert table.head == ["rounds", "B", "A"]
+    assert of(table) == [["4", "45.00 ± 7.07", "10.00 ± 0.00"], ["1", "45.00 ± 7.07", "20.00 ± 0.00"]]
+    assert markdown_lines(table) == [
+        "| rounds | B | A |",
+        "|---|---|---|",
+        "| 4 | **45.00 ± 7.07** | 10.00 ± 0.00 |",
+        "| 1 | 45.00 ± 7.07 | **20.00 ± 0.00** |",
+    ]
+
+
+def test_one_parameter_makes_a_column_of_the_score():
+    table = table_of(T, [result(T, 0, {"rounds": 2}, [0.5, 0.5])], T.goals[0])
+    assert table.head == ["rounds", "linear (%)"]
+    assert of(table) == [["1", "–"], ["2", "50.00 ± 0.00"], ["4", "–"]]
+
+
+def test_what_rows_and_columns_do_not_show_is_the_best_and_is_named():
+    three = sweep_of(
+        {"rounds": [1, 2], "clients.number": [2, 3], "training.batch": [8, 16]},
+        table={"rows": "rounds", "columns": "clients.number"},
+    )
+    points = [{"rounds": 1, "clients.number": 2, "training.batch": batch} for batch in (8, 16)]
+    trials = [result(three, n, point, [0.1 * n] * 2) for n, point in enumerate(points)]
+    trials += [ended(three, 2, {"rounds": 2, "clients.number": 2, "training.batch": 8}, "failed")]
+    table = table_of(three, trials, three.goals[0])
+    assert table.head == ["rounds", "clients.number=2", "clients.number=3"]
+    assert of(table) == [["1", "10.00 ± 0.00", "–"], ["2", "failed", "–"]]
+    assert table.remarks == [
+        "Each cell is the best by linear over training.batch: training.batch=16 at rounds=1, clients.number=2 (trial 1).",
+    ]
+
+
+def test_a_cell_without_a_complete_trial_says_why():
+    states = ["failed", "stopped", "waiting"]
+    trials = [
+        ended(T, n, {"rounds": rounds}, state) for n, (rounds, state) in enumerate(zip((1, 2, 4), states, strict=True))
+    ]
+    assert of(table_of(T, trials, T.goals[0])) == [["1", "failed"], ["2", "stopped"], ["4", "waiting"]]
+
+
+def test_of_seeds_in_rows_one_cell_is_the_best():
+    some = sweep_of({"rounds": [1, 2]}, table={"rows": "seed", "columns": "rounds"})
+    trials = [result(some, 0, {"rounds": 1}, [0.25, 0.75]), result(some, 1, {"rounds": 2}, [0.5, 0.5])]
+    table = table_of(some, trials, some.goals[0])
+    assert [[cell.best for cell in line.cells] for line in table.lines] == [[False, True], [True, False]]
+
+
+def test_where_one_trial_fills_several_rows_the_first_of_the_best_is_marked():
+    some = sweep_of({"rounds": [1, 2], "training.batch": [32, 64]}, table={"rows": "rounds", "columns": "seed"})
+    trials = [result(some, 0, {"rounds": 1, "training.batch": 32}, [0.5, 0.5])]
+    trials += [result(some, 1, {"rounds": 2, "training.batch": 32}, [0.5, 0.75])]
+    lines = table_of(some, trials, some.goals[0]).lines
+    assert [[cell.best for cell in line.cells] for line in lines] == [[True, False], [False, True]]
+
+
+def test_seeds_can_be_columns():
+    some = sweep_of({"rounds": [1]}, table={"rows": "rounds", "columns": "seed"})
+    table = table_of(some, [result(some, 0, {"rounds": 1}, [0.25, 0.75])], some.goals[0])
+    assert (table.head, of(table)) == (["rounds", "seed=0", "seed=1"], [["1", "25.00", "75.00"]])
+
+
+def test_a_range_makes_a_list_of_the_best():
+    space = {"training.optimizer.lr": {"log": [0.01, 1]}, "rounds": [1, 2]}
+    some = sweep_of(space, search="random", trials=30)
+    trials = [
+        result(some, n, {"training.optimizer.lr": 0.01 * (n + 1), "rounds": 1}, [0.01 * (n % 25)] * 2)
+        for n in range(30)
+    ]
+    table = table_of(some, trials, some.goals[0])
+    assert table.head == ["trial", "training.optimizer.lr", "rounds", "linear (%)"]
+    assert of(table)[:2] == [["24", "0.25", "1", "24.00 ± 0.00"], ["23", "0.24", "1", "23.00 ± 0.00"]]
+    assert len(table.lines) == 20
+    assert table.remarks == ["The 20 best of 30 complete trials."]

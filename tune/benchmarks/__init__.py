@@ -1,1 +1,0 @@
-"""Benchmarks: many systems at an equal budget, each tuned by as many trials."""

@@ -1,1 +1,0 @@
-"""Running the papers' tables and figures."""

@@ -1,0 +1,1 @@
+"""Studies: many runs of one question. Sweeps, the papers' tables and benchmarks."""

@@ -1,0 +1,204 @@
+"""From a point of a sweep's space to the runs that a trial makes, and the names of their directories."""
+
+import hashlib
+import inspect
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from operator import getitem
+from pathlib import Path
+from typing import Any
+
+from rayfed_ssl.config.choices import PARTITION
+from rayfed_ssl.config.recipes import SCALAR_MEANS, apply_override, read_recipe
+from rayfed_ssl.config.schema import Config, apply_overrides
+from rayfed_ssl.config.sections import BITS, Engine
+from rayfed_ssl.data.partitions import PARTITIONS
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.evaluation.protocols import Transfer
+from rayfed_ssl.evaluation.registry import BEST, PROTOCOLS
+from rayfed_ssl.training.optimizers import BETAS
+from tune.studies.definition.schema import HELD_OUT, Sweep
+from tune.studies.definition.space import Point
+from tune.studies.definition.table_cells import THEN, second_config
+
+ADDED: Mapping[str, Any] = {
+    **dict.fromkeys(("data.validation", "data.image", "data.label")),
+    "model.pretrained": False,
+    "training.optimizer.betas": list(BETAS),
+    "training.optimizer.exclude_1d": False,
+}
+"""Keys that earlier versions did not have: runs with these values keep the names that those versions gave them."""
+
+
+@dataclass(frozen=True, eq=False)
+class TrialRun:
+    """A run that a trial needs; it starts from the encoder of `first`, which its configuration does not name."""
+
+    config: Config
+    first: "TrialRun | None" = None
+
+    @cached_property
+    def name(self) -> str:
+        """The name of its directory."""
+        return run_name(self.config, None if self.first is None else self.first.name)
+
+    def placed(self, config: Config, folder: Path) -> Config:
+        """Add where the first run lies, in a directory of runs, to its own configuration or one that was changed."""
+        if self.first is None:
+            return config
+        return Config.load(config.dump(), f"model.start={json.dumps(str((folder / self.first.name).resolve()))}")
+
+
+def run_name(config: Config, first: str | None = None) -> str:
+    """Name a run's directory for its system, its seed and all that decides its bits; it starts from the run `first`."""
+    settings = {key: value for key, value in config.dump().items() if key != "engine"} | {"needs": first}
+    usual, engine = Engine().model_dump(mode="json"), config.dump()["engine"]
+    for path, value in ADDED.items():
+        *sections, key = path.split(".")
+        section = reduce(getitem, sections, settings)
+        if section.get(key, value) == value:
+            section.pop(key, None)
+    with suppress(OSError):  # the run says what is wrong with its file
+        if file := _partition_file(config):
+            settings["partition"]["sha256"] = hashlib.sha256(file.read_bytes()).hexdigest()
+    settings |= {f"engine.{key}": engine[key] for key in BITS if engine[key] != usual[key]}
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:10]
+    return f"{config.system}-s{config.seed}-{digest}"
+
+
+def _partition_file(config: Config) -> Path | None:
+    """Find the file whose contents decide a partition: the indices, or the module of a function from outside."""
+    name = config.partition.name
+    if name == "file":
+        return Path(config.partition.path)
+    source = None if name in PARTITIONS else inspect.getsourcefile(inspect.unwrap(PARTITION.target(name)))
+    return Path(source) if source else None
+
+
+def run_of(sweep: Sweep, point: Point, seed: int) -> TrialRun:
+    """Resolve the run that gives a trial's result, with the run that it starts from."""
+    first = config_of(sweep, point, seed)
+    then = next((variant.then for variant in reversed(list(sweep.space.variants(point))) if variant.then), None)
+    if then is None:
+        return TrialRun(first)
+    second = second_config(first, then, None, sweep.overrides)
+    return TrialRun(second, TrialRun(first) if then.pretrained else None)
+
+
+def config_of(sweep: Sweep, point: Point, seed: int) -> Config:
+    """Resolve what a trial runs first."""
+    tree = settings_of(sweep, point, seed)
+    if "executor" not in _section(tree, "engine"):
+        apply_override(tree, "engine.executor=local")
+    return Config.load(tree)
+
+
+def settings_of(sweep: Sweep, point: Point, seed: int) -> dict[str, Any]:
+    """Collect a trial's settings as a recipe has them, with what the sweep measures, but not where they are computed."""
+    variants = list(sweep.space.variants(point))
+    recipe = next((variant.recipe for variant in reversed(variants) if variant.recipe), sweep.recipe)
+    if recipe is None:
+        raise ConfigError("no variant of this point names a recipe, nor does the sweep")
+    tree = read_recipe(sweep.directory / recipe if Path(recipe).suffix in (".yaml", ".yml") else recipe)
+    for settings in (sweep.settings, *(variant.settings for variant in variants), sweep.space.settings(point)):
+        for key, value in settings.items():
+            apply_override(tree, f"{key}={json.dumps(value, default=str)}")
+    apply_overrides(tree, [override for override in sweep.overrides if not override.startswith(THEN)])
+    _refuse_canceled(sweep, tree, point)
+    apply_override(tree, f"seed={seed}")
+    _measure_what_decides(sweep, tree)
+    _find_from(sweep.directory, tree)
+    return tree
+
+
+def _find_from(base: Path, tree: dict[str, Any]) -> None:
+    """Make paths absolute: a trial's process has another working directory, and a resuming process may have one too."""
+    from rayfed_ssl.data.datasets import DATASETS  # loads torch, which a sweep's status does without
+
+    def absolute(path: str, dataset: object = None) -> str:
+        place = (base / Path(path).expanduser()).resolve()
+        info = DATASETS.get(str(dataset))
+        is_name = info is not None and info.is_remote and not place.exists()
+        return path if is_name or "://" in path else str(place)
+
+    paths = ("data.path", "partition.path", "model.start", "engine.checkpoints", "engine.shared")
+    for section, key in (path.split(".") for path in paths):
+        entry = tree.get(section)
+        if isinstance(entry, dict) and isinstance(entry.get(key), str):
+            entry[key] = absolute(entry[key], entry.get("name") if section == "data" else None)
+    if isinstance(tree.get("public"), str):
+        name, _, rest = tree["public"].partition(":")
+        path, _, count = rest.rpartition(":")
+        tree["public"] = f"{name}:{absolute(path, name)}:{count}" if path else tree["public"]
+    measured = tree.get("evaluation")
+    changed = measured.get("settings") if isinstance(measured, dict) else None
+    for protocol in changed.values() if isinstance(changed, dict) else ():
+        if isinstance(protocol, dict) and isinstance(protocol.get("dataset"), str):
+            name, colon, path = protocol["dataset"].partition(":")
+            protocol["dataset"] = f"{name}:{absolute(path, name)}" if path else name + colon
+
+
+def _refuse_canceled(sweep: Sweep, tree: Mapping[str, Any], point: Point) -> None:
+    """Refuse settings that undo a point's values, so that no trial is shown under values that it did not have."""
+    for key, value in sweep.space.settings(point).items():
+        node: Any = tree
+        for part in key.split("."):
+            node = node.get(part, MISSING) if isinstance(node, Mapping) else MISSING
+        if not _holds(node, json.loads(json.dumps(value, default=str)), key):
+            cause = ", ".join(sweep.overrides) or "see set and space"
+            got = "is not set" if node is MISSING else f"has come to {node!r}"
+            raise ConfigError(
+                f"{key} is varied and {value!r} here, but {got}: another setting undoes it ({cause}); leave one of them out"
+            )
+
+
+MISSING = object()
+
+
+def _holds(setting: Any, value: Any, key: str) -> bool:
+    """Whether a setting is as a point has it; a section may have got more fields."""
+    if isinstance(setting, Mapping) and isinstance(value, Mapping):
+        return all(_holds(setting.get(name, MISSING), field, "") for name, field in value.items())
+    if isinstance(setting, Mapping) and isinstance(value, str):
+        return bool(setting.get(SCALAR_MEANS.get(key, "name")) == value)
+    return setting is not MISSING and bool(setting == value)
+
+
+def _section(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = tree.get(name, {})
+    if not isinstance(section, Mapping):
+        raise ConfigError(f"{name} maps keys to values, got {section!r}")
+    return section
+
+
+def _measure_what_decides(sweep: Sweep, tree: dict[str, Any]) -> None:
+    """Switch on what the sweep's goals and its early stopping look at."""
+    data = tree.get("data")
+    held_out = isinstance(data, Mapping) and data.get("validation") is not None
+    if sweep.selection == "test":
+        apply_override(tree, "data.validation=null")
+    elif not held_out:
+        apply_override(tree, f"data.validation={HELD_OUT}")
+    names = [goal.score for goal in sweep.goals]
+    diagnosed = any(name.startswith("diag_") for name in names)
+    measured = _section(tree, "evaluation")
+    if diagnosed and not measured.get("diagnostics"):
+        apply_override(tree, f"evaluation.diagnostics={tree.get('rounds', 2)}")
+    asked = [name for goal in names if (name := goal.removesuffix(BEST)) in PROTOCOLS and name not in ("knn", "linear")]
+    if sweep.selection == "validation" and (
+        others := [name for name in asked if isinstance(PROTOCOLS[name], Transfer)]
+    ):
+        raise ConfigError(
+            f"{others[0]} is measured on another dataset's test set, which must not choose: set selection: test, or another "
+            "goal"
+        )
+    listed = measured.get("protocols") or []
+    listed = [listed] if isinstance(listed, str) else listed
+    if isinstance(listed, list) and (more := [name for name in asked if name not in listed]):
+        apply_override(tree, f"evaluation.protocols={json.dumps([*listed, *more])}")
+    if sweep.stop is not None:
+        kind = "diagnostics" if sweep.stop_goal.score.startswith("diag_") else "every"
+        apply_override(tree, f"evaluation.{kind}={sweep.stop.evaluate_every}")

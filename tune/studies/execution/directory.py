@@ -1,0 +1,253 @@
+"""The directory of a sweep. Reading it loads neither Ray, torch nor Optuna."""
+
+import json
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from filelock import FileLock, Timeout
+from pydantic import ConfigDict, Field
+
+from rayfed_ssl.config.strict import StrictModel, parse
+from rayfed_ssl.errors import BusyError, ConfigError, UntrustedError, reason
+from rayfed_ssl.reading import read_json
+from rayfed_ssl.storage.own_files import refuse_links_out
+from rayfed_ssl.storage.signatures import is_signed, sign
+from tune.studies.definition.files import load_sweep, read_sweep
+from tune.studies.definition.schema import Sweep
+from tune.studies.execution.trial_table import read_rows
+
+
+class SweepRecord(StrictModel):
+    """`sweep.json`: what was asked for, with which versions, and how far it is.
+
+    Attributes:
+        inherited: Settings from another sweep, and `inherited_from` a line that says where they come from.
+        directory: Directory that relative paths start from.
+        finished: When all trials had ended.
+        points: Of the trials so far, and `runs` the names of their runs.
+        failures: Run and round -> why a segment failed, for those that later points were chosen from.
+        signature: Of what is to be run, by the user who made the sweep; see `rayfed_ssl.storage.signatures`.
+    """
+
+    model_config = ConfigDict(frozen=False)
+
+    format: Literal[1] = 1
+    name: str
+    file: dict[str, Any]
+    overrides: list[str] = Field([])
+    inherited: dict[str, Any] = Field({})
+    inherited_from: str = ""
+    directory: str
+    command: str
+    versions: dict[str, Any]
+    started: str
+    finished: str | None = None
+    points: list[dict[str, Any]] = Field([])
+    runs: list[list[str]] = Field([])
+    failures: dict[str, str] = Field({})
+    signature: str | None = None
+
+    @property
+    def asked(self) -> bytes:
+        """What is to be run."""
+        return json.dumps([self.file, self.overrides, self.inherited, self.directory]).encode()
+
+
+@dataclass
+class SweepDirectory:
+    """A sweep on disk; `trusted` is whether this user has made it here, or trusts who made it."""
+
+    path: Path
+    record: SweepRecord
+    trusted: bool = True
+
+    @property
+    def runs(self) -> Path:
+        """Directory of the runs."""
+        return self.path / "runs"
+
+    @property
+    def sweep(self) -> Sweep:
+        """What was asked for; a ConfigError if this version reads its file differently."""
+        record = self.record
+        sweep = load_sweep(record.file, *record.overrides, name=record.name)
+        settings = sweep.settings | record.inherited
+        return sweep.model_copy(update={"settings": settings, "directory": Path(record.directory)})
+
+    @classmethod
+    def open(cls, path: Path, *, trust: bool = False) -> "SweepDirectory":
+        """Read a sweep's directory; with `trust`, the sweep of somebody else may be run."""
+        file = path / "sweep.json"
+        refuse_links_out(path)
+        if not file.is_file():
+            raise ConfigError(
+                f"{path} holds no sweep, as there is no sweep.json in it: name a directory of rayfed-ssl sweep"
+            )
+        try:
+            content = read_json(file)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{file} is damaged ({reason(error)}): start a new sweep") from None
+        record = parse(SweepRecord, content, f"{file} is damaged")
+        return cls(path, record, trust or is_signed(file, record.asked, record.signature))
+
+    def check_trusted(self) -> None:
+        """Refuse to run the sweep of somebody else, which says what is imported and where runs write."""
+        if not self.trusted:
+            raise UntrustedError(
+                f"{self.path} is not a sweep that you have made here: trust who made it with --trust, or start it anew"
+            )
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        source: str,
+        overrides: Sequence[str],
+        inherited: dict[str, Any],
+        command: str,
+        inherited_from: str = "",
+    ) -> "SweepDirectory":
+        """Start the directory of a sweep, by its name or file.
+
+        Raises:
+            ConfigError: It is not empty, the file does not fit together, or no trial of it could give a value.
+        """
+        from tune.studies.search.check import check_sweep
+
+        _refuse_used(path)
+        directory = cls.of(path, Path(source).stem, read_sweep(source), overrides, command)
+        directory.record.inherited, directory.record.inherited_from = inherited, inherited_from
+        check_sweep(directory.sweep)
+        with directory.locked():
+            _refuse_used(path)  # again: another process may have started one until now
+            directory.save()
+        return directory
+
+    @classmethod
+    def of(
+        cls, path: Path, name: str, file: dict[str, Any], overrides: Sequence[str], command: str
+    ) -> "SweepDirectory":
+        """Describe a sweep that starts now; writes nothing."""
+        from rayfed_ssl.environment import environment
+
+        try:
+            plain = json.loads(json.dumps(file))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(
+                f"{name}: cannot be written as JSON ({' '.join(str(error).split())}): correct the file"
+            ) from None
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        versions = environment()["versions"]
+        record = SweepRecord(
+            name=name,
+            file=plain,
+            overrides=list(overrides),
+            directory=str(Path.cwd()),
+            command=command,
+            versions=versions,
+            started=now,
+        )
+        return cls(path, record)
+
+    def save(self) -> None:
+        """Write sweep.json."""
+        from rayfed_ssl.storage.filesystem import write_atomically
+
+        self.path.mkdir(parents=True, exist_ok=True)
+        if self.trusted:
+            self.record.signature = sign(self.path / "sweep.json", self.record.asked)
+        write_atomically(self.path / "sweep.json", (self.record.model_dump_json(indent=1) + "\n").encode())
+        self.runs.mkdir(exist_ok=True)
+
+    def add_seeds(self, setting: str) -> None:
+        """Have every trial run under more seeds; those that it has already change nothing.
+
+        Args:
+            setting: "seeds=N", or a list that begins with the seeds so far; the command that makes the sweep gets it too.
+
+        Raises:
+            ConfigError: Seeds would be left out, later points were chosen from the means over the seeds so far, the sweep
+                is part of a benchmark, or another process runs it.
+        """
+        before, words = self.sweep, shlex.split(self.record.command)
+        if words[:2] == ["rayfed-ssl", "benchmark"]:
+            raise ConfigError(f"{self.path} belongs to a benchmark: name more with --seeds in `{self.record.command}`")
+        command = shlex.join([*(word for word in words if not word.startswith("seeds=")), setting])
+        changes = {"overrides": [*self.record.overrides, setting], "command": command, "finished": None}
+        asked = replace(self, record=self.record.model_copy(update=changes))
+        seeds = asked.sweep.seeds
+        if seeds == before.seeds:
+            return
+        if seeds[: len(before.seeds)] != before.seeds:
+            raise ConfigError(
+                f"{self.path} ran the seeds {list(before.seeds)}, and {setting} leaves some out or reorders them: give "
+                "those first, then more"
+            )
+        if before.adapts:
+            raise ConfigError(
+                f"{self.path} chose its trials by means over the seeds {list(before.seeds)}, and with {setting} it would "
+                "have chosen others: start a new sweep"
+            )
+        with self.locked():
+            self.record = asked.record
+            self.save()
+
+    def forget_last_failures(self) -> dict[str, str]:
+        """Drop the failures of the last generation, which no later point follows from, and give the others."""
+        record = self.record
+        earlier = record.runs[: max(0, (len(record.points) - 1) // self.sweep.generation) * self.sweep.generation]
+        names = {name for runs in earlier for name in runs}
+        record.failures = {key: why for key, why in record.failures.items() if key.rpartition("@")[0] in names}
+        return record.failures
+
+    def is_complete(self) -> bool:
+        """Whether nothing is left to run: all trials have ended, none failed, and all runs are there."""
+        if self.record.finished is None:
+            return False
+        try:
+            rows = read_rows(self.path / "trials.parquet")
+        except ConfigError:
+            return False
+        return all(
+            row["state"] in ("complete", "stopped") and (self.path / row["run"] / "run.json").is_file() for row in rows
+        )
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from running this sweep; may be nested."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            lock = self._lock.acquire(blocking=False)
+        except Timeout:
+            raise BusyError(f"another process is running {self.path}: wait for it or stop it") from None
+        with lock:
+            yield
+
+    @cached_property
+    def _lock(self) -> FileLock:
+        return FileLock(self.path / "lock")
+
+    def is_running(self) -> bool | None:
+        """Whether a process runs this sweep; None where the lock cannot be read."""
+        if not (self.path / "lock").is_file():
+            return False
+        try:
+            with FileLock(self.path / "lock", blocking=False):
+                return False
+        except Timeout:
+            return True
+        except OSError:  # it belongs to another user, or lies on a file system without locks
+            return None
+
+
+def _refuse_used(path: Path) -> None:
+    """Raise a ConfigError for anything but a missing directory or one that holds nothing but the lock of a start."""
+    if path.exists() and (not path.is_dir() or any(file != path / "lock" for file in path.iterdir())):
+        hint = f": resume it with `rayfed-ssl sweep --resume {path}`" if (path / "sweep.json").is_file() else ""
+        raise ConfigError(f"{path} is not an empty directory{hint or ': name another one with --out'}")

@@ -1,0 +1,105 @@
+"""The results of a sweep's trials, from `trials.parquet` alone: values and their spread, the best, the front."""
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+
+from rayfed_ssl.errors import ConfigError
+from tune.studies.definition.schema import BYTES, Goal, Sweep
+from tune.studies.definition.space import point_text
+from tune.studies.execution.directory import SweepDirectory
+from tune.studies.execution.trial_table import Row, read_rows, unit_of
+from tune.studies.results.sweep_results import ScoreResult, TrialResult
+
+STATES = ("complete", "stopped", "failed", "waiting")
+
+
+def scores_text(trial: TrialResult) -> str:
+    """Write a trial's values: "linear 71.20 ± 0.31%, bytes 1.23 MB"."""
+    return ", ".join(f"{score} {value.over_seeds().text(unit_of(score))}" for score, value in trial.values.items())
+
+
+def read_results(directory: SweepDirectory, sweep: Sweep) -> tuple[TrialResult, ...]:
+    """Read the trials that a sweep has so far."""
+    table = directory.path / "trials.parquet"
+    try:
+        return results_of(sweep, read_rows(table) if table.is_file() else [])
+    except (LookupError, TypeError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"{table} is no table of this sweep: resume the sweep, which writes it anew") from None
+
+
+def results_of(sweep: Sweep, rows: Iterable[Row]) -> tuple[TrialResult, ...]:
+    """Collect the rows of each trial, in the order of their numbers."""
+    by_trial: dict[int, list[Row]] = {}
+    for row in rows:
+        by_trial.setdefault(row["trial"], []).append(row)
+    return tuple(_result(sweep, by_trial[number]) for number in sorted(by_trial))
+
+
+def _result(sweep: Sweep, rows: Sequence[Row]) -> TrialResult:
+    first, runs = rows[0], [row for row in rows if row["run"] is not None]
+    point = {name: json.loads(first[f"param.{name}"]) for name in sweep.space.names}
+    return TrialResult(
+        number=first["trial"],
+        label=point_text(point),
+        point=point,
+        state=first["state"],
+        reason=first["reason"] or "",
+        seeds=[row["seed"] for row in runs],
+        runs=[row["run"] for row in runs],
+        reached=min((row["round"] for row in runs), default=0),
+        rounds=runs[0]["rounds"] if runs else None,
+        bytes=fmean(row["bytes"] for row in runs) if runs else 0.0,
+        seconds={row["run"]: row["seconds"] for row in runs},
+        values=_values(sweep.goals, runs) if first["state"] == "complete" else {},
+    )
+
+
+def _values(goals: Sequence[Goal], runs: Sequence[Row]) -> dict[str, ScoreResult]:
+    scores = {}
+    for goal in goals:
+        values = [row.get(goal.score if goal.score in BYTES else f"score.{goal.score}") for row in runs]
+        finite = [float(value) for value in values if value is not None and math.isfinite(value)]
+        if finite and len(finite) == len(values):
+            scores[goal.score] = ScoreResult.of(finite)
+    return scores
+
+
+def best_of(trials: Iterable[TrialResult], goals: Sequence[Goal]) -> TrialResult | None:
+    """Find the best complete trial by the first goal; of equal ones the first."""
+    if not goals:
+        return None
+    scored = [trial for trial in trials if goals[0].score in trial.values]
+    return min(scored, key=lambda trial: (cost(trial, goals[0]), trial.number), default=None)
+
+
+def cost(trial: TrialResult, goal: Goal) -> float:
+    """Write a trial's value so that less is better."""
+    return goal.cost(trial.values[goal.score].mean)
+
+
+def front_of(trials: Iterable[TrialResult], goals: Sequence[Goal]) -> tuple[TrialResult, ...]:
+    """Find the Pareto front of several goals, the best by the first goal first; of equal trials the first stays."""
+    if len(goals) < 2:
+        return ()
+    scored = [trial for trial in trials if all(goal.score in trial.values for goal in goals)]
+    costs = {trial.number: tuple(cost(trial, goal) for goal in goals) for trial in scored}
+
+    def is_dominated(trial: TrialResult) -> bool:
+        cost = costs[trial.number]
+        return any(
+            all(a <= b for a, b in zip(other, cost, strict=True)) and (other != cost or number < trial.number)
+            for number, other in costs.items()
+            if number != trial.number
+        )
+
+    front = (trial for trial in scored if not is_dominated(trial))
+    return tuple(sorted(front, key=lambda trial: (costs[trial.number], trial.number)))
+
+
+def heading(score: str) -> str:
+    """Name a score with its unit, for the head of a table or an axis."""
+    return f"{score} (%)" if unit_of(score) == "percent" else score

@@ -1,1 +1,0 @@
-"""Sweeps on Ray Tune and Optuna."""
