@@ -6,7 +6,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.tune.studies.test_search import KINDS, answer, sweep
 
 from actors.cluster.machine import Node
 from rayfed_ssl.config.schema import Config
@@ -14,6 +13,7 @@ from rayfed_ssl.engine.round_loop import ServerError
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.run_record import RunRecord
 from tests.tune.studies.swept import begin
+from tests.tune.studies.test_search import KINDS, answer, sweep
 from tune.studies.execution.directory import SweepDirectory
 from tune.studies.execution.resources import TrialResources
 from tune.studies.execution.runner import run_sweep_here
