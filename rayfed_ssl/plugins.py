@@ -40,8 +40,8 @@ def check_allowed(kind: str, name: str) -> None:
     if name not in _allowed:
         module, file = name.partition(":")[0], _named_in.get(name, "a file")
         raise UntrustedError(
-            f"{file} names {kind}={name!r}, which would import the module {module!r}: trust who wrote it with --trust, in "
-            "Python trust=True, or leave it"
+            f"{file} names {kind}={name!r}, which would import the module {module!r}: to allow it, add --trust (Python: "
+            "trust=True)"
         )
 
 

@@ -37,7 +37,7 @@ class Verification:
         rounds: Rounds that were compared.
         state_sha256: Digest after the last of them, computed here.
         differences: A line for each thing that differs, the first round first; none if all is equal.
-        reason: What on record explains them; None where nothing does.
+        reason: What on record explains other states; None where nothing does.
     """
 
     rounds: int
@@ -102,11 +102,10 @@ def verify_run(
     record.check(federation, draws=True)
     result = _run_again(federation, _DigestCheck(digests, record), max(digests), directory, observer, executor)
     again = RunRecord.open(directory)
-    differences = result.differences or tuple(_other_contents(record, again))
-    if not differences:
-        return result
+    if not result.differences:
+        return Verification(result.rounds, result.state_sha256, tuple(_other_contents(record, again)))
     reason = why_bits_differ(record.manifest, config.engine, again.manifest, config.engine)
-    return Verification(result.rounds, result.state_sha256, differences, reason)
+    return Verification(result.rounds, result.state_sha256, result.differences, reason)
 
 
 def verify_recipe(name: str, directory: Path, observer: Observer, executor: ExecutorFactory) -> Verification:
@@ -185,17 +184,28 @@ def _other_contents(record: RunRecord, again: RunRecord) -> Iterator[str]:
     if record.manifest.starts != again.manifest.starts:
         yield "run.json: the scores before round 1 differ"
     if record.manifest.finished:
-        yield from _other_encoders(record.directory / "encoders", again.directory / "encoders")
+        yield from _other_encoders(record.directory / "encoders", record.manifest.encoders, again.manifest.encoders)
+    yield from _damaged_states(record)
 
 
-def _other_encoders(recorded: Path, computed: Path) -> Iterator[str]:
-    for file in sorted(computed.glob("*.safetensors")):
+def _other_encoders(folder: Path, recorded: Mapping[str, str], computed: Mapping[str, str]) -> Iterator[str]:
+    for name in sorted({file.stem for file in folder.glob("*.safetensors")} | recorded.keys() | computed.keys()):
         try:
-            equal = digest(checkpoints.read_file(recorded / file.name)) == digest(checkpoints.read_file(file))
+            sha256 = digest(checkpoints.read_file(folder / f"{name}.safetensors"))
         except CheckpointError:
-            equal = False
-        if not equal:
-            yield f"encoders/{file.name} is missing, damaged or differs"
+            sha256 = None
+        if not sha256 == recorded.get(name) == computed.get(name):
+            yield f"encoders/{name}.safetensors is missing, damaged or differs, or its digest in run.json does"
+
+
+def _damaged_states(record: RunRecord) -> Iterator[str]:
+    """Name the first of the last round's states that is not what its manifest says, where they are kept."""
+    try:
+        if checkpoints.manifests(record.checkpoints):
+            for stored in checkpoints.latest(record.checkpoints).states:
+                checkpoints.read(stored, record.checkpoints)
+    except CheckpointError as error:
+        yield str(error)
 
 
 def _values(rows: Sequence[Row]) -> dict[tuple[int, str, str], str]:

@@ -24,6 +24,7 @@ from rayfed_ssl.reports.summary import digest_notes
 from rayfed_ssl.runs import run
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.filesystem import LocalDirectory
+from rayfed_ssl.storage.tensor_files import EARLIER
 from rayfed_ssl.verification import Verification, verify_recipe, verify_run
 
 Tiny = Callable[..., Config]
@@ -117,13 +118,23 @@ def test_scores_bytes_and_encoders_are_compared_too(copy: Path, tmp_path: Path):
     change_table(copy / "metrics.parquet", raise_score)
     change_table(copy / "ledger.parquet", lambda rows: rows[0].update(bytes=1))
     shutil.copy(copy / "encoders" / "client-1.safetensors", copy / "encoders" / "client-0.safetensors")
+    shutil.copy(copy / "encoders" / "client-1.safetensors", copy / "encoders" / "client-9.safetensors")
     change_manifest(copy, lambda manifest: manifest.update(starts={}))
-    score, *others = verified(copy, tmp_path).differences
+    change_manifest(copy, lambda manifest: manifest["encoders"].update({"client-2": "0" * 64}))
+    change_manifest(copy, lambda manifest: manifest["fingerprint"].update({"Adam": "0" * 16}))
+    state = copy / "checkpoints" / checkpoints.latest(copy / "checkpoints").clients[1].file
+    state.write_bytes(state.read_bytes()[:-1] + bytes([state.read_bytes()[-1] ^ 1]))
+    score, *others = (result := verified(copy, tmp_path)).differences
+    assert result.reason is None  # a processor explains other states alone
     assert score.startswith("metrics.parquet: linear of client-0 in round 3 is 0.875 on record and ")
     assert others == [
         "ledger.parquet differs",
         "run.json: the scores before round 1 differ",
-        "encoders/client-0.safetensors is missing, damaged or differs",
+        *(
+            f"encoders/client-{number}.safetensors is missing, damaged or differs, or its digest in run.json does"
+            for number in (0, 2, 9)
+        ),
+        f"{state} does not match the digest in its manifest: {EARLIER}",
     ]
 
 

@@ -163,7 +163,7 @@ def _memory() -> dict[str, int]:
 def measure_apart(config: Config, limit: float = 3600) -> StepCost:
     """Measure in a new process, for at most `limit` seconds, and record the cost for later runs."""
     settings = json.dumps(one_epoch(config).dump())
-    command = [sys.executable, "-m", "rayfed_ssl.engine.client_cost"]
+    command = [sys.executable, "-P", "-m", "rayfed_ssl.engine.client_cost"]
     try:
         process = subprocess.run(command, input=settings, capture_output=True, text=True, timeout=limit, check=False)
     except subprocess.TimeoutExpired:

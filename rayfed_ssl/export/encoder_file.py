@@ -10,6 +10,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf, isfinite
 from pathlib import Path
 
 import torch
@@ -97,6 +98,8 @@ class Info:
         info = TypeAdapter(cls).validate_python(fields)
         if not (0 < info.size <= MAX_SIZE and 0 < info.channels == len(info.mean) == len(info.std)):
             raise ValueError(f"it takes images of {info.channels} channels and {info.size} pixels")
+        if not (all(map(isfinite, info.mean)) and all(0 < value < inf for value in info.std)):
+            raise ValueError(f"it normalizes with mean {info.mean} and std {info.std}")
         return info
 
     @property

@@ -7,8 +7,8 @@ from rayfed_ssl.errors import ConfigError
 
 FILE = "config.yaml"
 
-OUTSIDE = ("engine.shared=null", "data.download=false")
-"""What a run of somebody else does not do: write outside its directory."""
+OUTSIDE = ("engine.shared=null", "engine.trackers=[]", "data.download=false")
+"""How a run of somebody else writes nothing outside its directory."""
 
 
 def read_config(directory: Path, *overrides: str, trust: bool) -> Config:
@@ -37,5 +37,5 @@ def describe_config(directory: Path) -> Config:
 def _file_in(directory: Path) -> Path:
     file = directory / FILE
     if not file.is_file():
-        raise ConfigError(f"{file} is missing: restore it from a copy, or start a new run")
+        raise ConfigError(f"{file} is missing or no regular file: restore it from a copy, or start a new run")
     return file

@@ -169,9 +169,10 @@ class RunManifest(_Model):
         """
         try:
             manifest = cls.model_validate(read_json(file), strict=False)  # keys of JSON are no integers
-            if manifest.rounds or manifest.finished is None:
+            rounds = [entry.round for entry in manifest.rounds]
+            if rounds == list(range(1, len(rounds) + 1)) and (rounds or manifest.finished is None):
                 return manifest
-            problem = "it is finished and has no rounds"
+            problem = "its rounds are not 1, 2 and so on" if rounds else "it is finished and has no rounds"
         except (FileNotFoundError, NotADirectoryError):
             raise ConfigError(f"{file.parent} holds no run: name a directory with a run.json in it") from None
         except ValidationError as error:

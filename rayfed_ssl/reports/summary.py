@@ -171,7 +171,7 @@ def digest_notes(records: Sequence[RunRecord]) -> list[str]:
             if one == two:
                 notes.append(f"{names} have equal bits, state_sha256 {one[:16]}")
                 continue
-            engines = [each.config().engine for each in (first, other)]
+            engines = [each.described_config().engine for each in (first, other)]
             why = why_bits_differ(first.manifest, engines[0], other.manifest, engines[1])
             reason = why or "nothing on record says why: see `rayfed-ssl verify`"
             notes.append(f"{names} have equal settings and different digests, {one[:16]} and {two[:16]}: {reason}")

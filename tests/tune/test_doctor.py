@@ -31,7 +31,9 @@ def test_doctor_says_what_is_here_what_a_client_takes_and_whether_the_run_fits(c
 
 
 @pytest.mark.slow
-def test_doctor_measures_a_step_remembers_it_and_proposes_settings_to_paste(cli, recipes):
+def test_doctor_measures_a_step_remembers_it_and_proposes_settings_to_paste(cli, recipes, tmp_path, monkeypatch):
+    (tmp_path / "json.py").write_text("raise SystemExit('the working directory was imported from')\n")
+    monkeypatch.chdir(tmp_path)
     words = ("doctor", recipes["fedavg"], "training.batch=13")
     measured = cli(*words, "--measure")
     assert measured.exit_code == 0, measured.output

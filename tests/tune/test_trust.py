@@ -97,10 +97,14 @@ def test_what_a_run_of_somebody_else_names_is_refused_in_one_line(cli: Cli, run:
 @pytest.mark.parametrize("name", NAMES)
 def test_runs_that_name_foreign_code_are_compared_with_others(cli: Cli, run: Path, finished: Finished, name: str):
     rename(run, NAMES[name])
-    for option in ("--by-seed", "--json"):
-        compared = cli("compare", run, finished["flesd"][0], option)
-        assert compared.exit_code == 0, compared.output
-    assert compared.stdout.count("state_sha256") == 2
+    manifest = json.loads((run / "run.json").read_text())
+    manifest["rounds"][-1]["state_sha256"] = "0" * 64
+    (run / "run.json").write_text(json.dumps(manifest))
+    runs = (run, *(finished[other][0] for other in ("flesd", "local")))
+    shown, plain = (cli("compare", *runs, option) for option in ("--by-seed", "--json"))
+    assert (shown.exit_code, plain.exit_code) == (0, 0), shown.output + plain.output
+    assert plain.stdout.count("state_sha256") == 3
+    assert "run and local have equal settings and different digests" in " ".join(shown.output.split())
     assert not Path("executed").exists()
 
 
@@ -215,7 +219,7 @@ def test_a_sweep_of_somebody_else_is_not_run(cli: Cli, swept_part: SweepDirector
     for more in ([], ["seeds=3"]):
         refused = cli("sweep", "--resume", copy, *more)
         assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
-        assert f"{copy} is not a sweep that you have made here: trust who made it with --trust" in refused.stderr
+        assert f"{copy} is not a sweep that you have made here: to run it, add --trust" in refused.stderr
     assert contents(copy) == before
     assert cli("sweep", "--status", copy).exit_code == 0
     assert not SweepDirectory.open(copy).trusted

@@ -5,6 +5,7 @@ import json
 from contextlib import ExitStack
 from pathlib import Path
 
+import cloudpickle
 import pytest
 
 from actors.cluster.machine import Node
@@ -12,7 +13,7 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.round_loop import ServerError
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.run_record import RunRecord
-from tests.tune.studies.swept import begin
+from tests.tune.studies.swept import GRID, begin
 from tests.tune.studies.test_search import KINDS, answer, sweep
 from tune.studies.execution.directory import SweepDirectory
 from tune.studies.execution.resources import TrialResources
@@ -56,6 +57,12 @@ def test_what_the_machines_cannot_carry_is_refused_alone_and_keeps_its_runs(kind
         batch = trial.point["training.batch"]
         assert trial.names
         assert batch <= 14 or trial.reason == f"too much:; {batch}"
+
+
+def test_what_ray_tune_gets_can_be_pickled_while_the_sweep_is_locked(tmp_path):
+    directory = begin(tmp_path, GRID)
+    with directory.locked():
+        assert cloudpickle.loads(cloudpickle.dumps(directory)).path == directory.path
 
 
 def test_a_run_that_was_not_scored_to_its_end_is_run_again(tmp_path, tiny):

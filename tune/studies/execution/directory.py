@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -100,7 +99,7 @@ class SweepDirectory:
         """Refuse to run the sweep of somebody else, which says what is imported and where runs write."""
         if not self.trusted:
             raise UntrustedError(
-                f"{self.path} is not a sweep that you have made here: trust who made it with --trust, or start it anew"
+                f"{self.path} is not a sweep that you have made here: to run it, add --trust, or start it anew"
             )
 
     @classmethod
@@ -229,9 +228,9 @@ class SweepDirectory:
         with lock:
             yield
 
-    @cached_property
+    @property
     def _lock(self) -> FileLock:
-        return FileLock(self.path / "lock")
+        return FileLock(self.path / "lock", is_singleton=True)  # no field: Ray pickles this object
 
     def is_running(self) -> bool | None:
         """Whether a process runs this sweep; None where the lock cannot be read."""

@@ -13,6 +13,7 @@ score.NAME a column for each score of the sweep's encoder (`take`) after the run
 """
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 NO_ROUNDS: Row = {"round": 0, "seconds": 0.0, "bytes": 0, "bytes_up": 0, "bytes_down": 0}
+RUN = re.compile(r"runs/[^/]*[^/.][^/]*")
+"""A run's directory within its sweep's."""
+
 COLUMNS = {"trial", "state", "reason", "seed", "run", "rounds", *NO_ROUNDS}
 
 
@@ -50,6 +54,9 @@ def read_rows(path: Path) -> list[Row]:
         rows: list[Row] = rows_of(read_table(path))
         if rows and not set(rows[0]) >= COLUMNS:
             raise pa.ArrowInvalid("it is no table of trials")
+        for run in {row["run"] for row in rows} - {None}:
+            if not RUN.fullmatch(run):
+                raise pa.ArrowInvalid(f"it names the run {run}")
     except DAMAGE as error:
         raise ConfigError(f"{path} cannot be read ({reason(error)}): resume the sweep, which writes it anew") from None
     return rows
