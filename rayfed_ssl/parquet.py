@@ -4,7 +4,7 @@ Run lengths and dictionaries make many values of few bytes, so a file's size bou
 columns and sizes is looked at before any column is read, and strings are read as indices into their dictionaries.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,7 +18,10 @@ MAX_CELLS = 12_000_000
 """Rows times columns of a table; as Python's rows they take 80 bytes each."""
 
 MAX_BYTES = 64 << 20
-"""Of a file; snappy makes at most 21 bytes of one."""
+"""Of a file's columns that are read; snappy makes at most 24 bytes of one."""
+
+BATCH = 256 << 20
+"""Bytes of pictures that are read at a time."""
 
 MAX_STRING_BYTES = 8 << 20
 """Of a file's columns of strings, as they lie there."""
@@ -26,7 +29,7 @@ MAX_STRING_BYTES = 8 << 20
 MAX_TEXT = 256 << 20
 """Bytes of all strings of a table."""
 
-MAX_FOOTER = 1 << 20
+MAX_FOOTER = 4 << 20
 """Bytes of a file's metadata."""
 
 CODECS = ("SNAPPY", "UNCOMPRESSED")
@@ -70,10 +73,25 @@ def read_table(
     return table
 
 
-def read_metadata(path: Path) -> dict[bytes, bytes]:
-    """Read what its writer has noted in a file; errors as in `read_table`."""
+def read_metadata(path: Path) -> pq.FileMetaData:
+    """Read what describes a file; errors as in `read_table`."""
     with open_regular(path) as file:
-        return dict(_metadata(file).metadata or {})
+        return _metadata(file)
+
+
+def batches(path: Path, column: str) -> Iterator[pa.Array]:
+    """Read a column of pictures in parts of at most `BATCH` bytes, or one row; errors as in `read_table`."""
+    with open_regular(path) as file:
+        reader = pq.ParquetFile(file, metadata=_metadata(file))
+        for index in range(reader.num_row_groups):
+            group = reader.metadata.row_group(index)
+            parts = [group.column(number) for number in range(group.num_columns)]
+            parts = [part for part in parts if part.path_in_schema.split(".")[0] == column]
+            _check_codecs(parts)
+            # Each row can be the whole chunk: a dictionary makes a few kB a million pictures.
+            most = BATCH // (24 * max(1, sum(part.total_compressed_size for part in parts)))
+            rows = reader.iter_batches(max(1, min(1024, most)), row_groups=[index], columns=[column])
+            yield from (batch.column(0) for batch in rows)
 
 
 def rows_of(table: pa.Table) -> Rows:
@@ -93,14 +111,16 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
 def _metadata(file: BinaryIO) -> pq.FileMetaData:
     size = file.seek(0, 2)
     file.seek(max(0, size - 8))
-    if size > MAX_BYTES or int.from_bytes(file.read(4), "little") > MAX_FOOTER:
-        raise ValueError(f"it is larger than {MAX_BYTES >> 20} MiB, or what describes it than {MAX_FOOTER >> 20} MiB")
+    if int.from_bytes(file.read(4), "little") > MAX_FOOTER:
+        raise ValueError(f"what describes it is larger than {MAX_FOOTER >> 20} MiB")
     return pq.read_metadata(file)
 
 
 def _check_columns(held: pa.Schema, schema: pa.Schema | None, names: Sequence[str]) -> None:
     if len(set(held.names)) < len(held):
         raise ValueError("it has two columns of one name")
+    if missing := set(names) - set(held.names):
+        raise ValueError(f"it has no column {min(missing)!r}, but {', '.join(held.names):.200}")
     if schema is not None and {(f.name, f.type) for f in held} != {(f.name, f.type) for f in schema}:
         got, wanted = (", ".join(f"{field.name!r} ({field.type})" for field in side) for side in (held, schema))
         raise ValueError(f"it has columns {got:.500} instead of {wanted}")
@@ -117,13 +137,17 @@ def _check_size(metadata: pq.FileMetaData, names: Sequence[str], max_rows: int |
     parts = [part for part in parts if part.path_in_schema in names]
     if max(metadata.num_rows, sum(group.num_rows for group in groups)) > most:
         raise ValueError(f"it has {metadata.num_rows} rows, more than the {most} that it may have")
-    if other := {part.compression for part in parts} - set(CODECS):
-        raise ValueError(f"it is compressed by {min(other)}: write it with snappy or without compression")
+    _check_codecs(parts)
     text = sum(part.total_compressed_size for part in parts if part.physical_type == "BYTE_ARRAY")
     if text > MAX_STRING_BYTES or sum(part.total_compressed_size for part in parts) > MAX_BYTES:
         raise ValueError(
             f"its strings take more than {MAX_STRING_BYTES >> 20} MiB, or its columns {MAX_BYTES >> 20} MiB"
         )
+
+
+def _check_codecs(parts: Sequence[pq.ColumnChunkMetaData]) -> None:
+    if other := {part.compression for part in parts} - set(CODECS):
+        raise ValueError(f"it is compressed by {min(other)}: write it with snappy or without compression")
 
 
 def _text_bytes(column: pa.ChunkedArray) -> int:

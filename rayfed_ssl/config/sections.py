@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from rayfed_ssl.config.choices import OptimizerField, Section
+from rayfed_ssl.data.decoding import MAX_PIXELS, MOST_PIXELS
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.evaluation.linear_probe import LinearProbe
 from rayfed_ssl.evaluation.registry import Protocol, configured
@@ -32,6 +33,7 @@ class Data(Section):
         seed: Draws these subsets and splits; apart from the run's seed, so that all runs see the same images.
         download: Whether torchvision may fetch missing files.
         on_bad: What unreadable image files do: stop the run ("error") or be left out with a report ("skip").
+        max_pixels: Of a picture; a larger one is unreadable and not decoded. Pillow opens none of more than 178,956,970.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Data(Section):
     seed: int = Field(0, ge=0)
     download: bool = False
     on_bad: Literal["error", "skip"] = "error"
+    max_pixels: int = Field(MAX_PIXELS, ge=1, le=MOST_PIXELS)
 
 
 class Clients(Section):

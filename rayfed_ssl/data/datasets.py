@@ -20,7 +20,7 @@ import numpy as np
 import platformdirs
 
 from rayfed_ssl import plugins
-from rayfed_ssl.data.decoding import OnBad, Source, Split, all_gray, decode
+from rayfed_ssl.data.decoding import MAX_PIXELS, OnBad, Source, Split, all_gray, decode
 from rayfed_ssl.data.folders import ANNOTATIONS, PICTURE_SUFFIXES, by_class, check_nesting
 from rayfed_ssl.data.hub import find_hub
 from rayfed_ssl.data.image_store import FORMAT, Dataset, alone, open_store, write_store
@@ -70,6 +70,7 @@ def open_dataset(
     cache: Path | None = None,
     download: bool = False,
     on_bad: OnBad = "error",
+    max_pixels: int = MAX_PIXELS,
     image: str | None = None,
     label: str | None = None,
     group: str | None = None,
@@ -89,6 +90,7 @@ def open_dataset(
     size, channels = None if size == info.size else size, None if channels == info.channels else channels
     settings: dict[str, Any] = {"name": name, "size": size, "channels": channels, "on_bad": on_bad}
     settings |= {"train_limit": train_limit, "test_limit": test_limit}
+    settings |= {} if max_pixels == MAX_PIXELS else {"max_pixels": max_pixels}
     settings |= {} if source.has_test else {"test_fraction": test_fraction}
     settings |= {} if validation is None else {"validation": validation}
     settings |= {"seed": seed} if not source.has_test or train_limit or test_limit or validation else {}
@@ -112,7 +114,7 @@ def open_dataset(
             check_room(len(train.labels) + len(test.labels), side, channels, store.parent)
             if on_planned:
                 on_planned(planned(name, train, test, classes, (channels, side, side)))
-        convert = partial(decode, size=size, channels=channels, on_bad=on_bad)
+        convert = partial(decode, size=size, channels=channels, on_bad=on_bad, max_pixels=max_pixels)
         report = on_progress or (lambda split, done, total, num_bytes: None)
         write_store(
             store,

@@ -8,16 +8,19 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from rayfed_ssl.data.image_store import Block
+from rayfed_ssl.errors import reason
+from rayfed_ssl.reading import open_regular
 
 Picture = np.ndarray | bytes | Path
 """Pixels uint8 [C, H, W] with C 1 or 3, an encoded picture, or the file that holds one."""
@@ -26,6 +29,12 @@ OnBad = Literal["error", "skip"]
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 """What pictures are opened as: of other kinds, Pillow would start Ghostscript for one."""
+
+MAX_PIXELS = 64_000_000
+"""Of a picture; decoded they take 256 MB."""
+
+MOST_PIXELS = 178_956_970
+"""Pillow opens nothing larger."""
 
 WINDOW = 256
 """Pictures that are decoded at a time."""
@@ -85,6 +94,7 @@ def decode(
     size: int | None,
     channels: int,
     on_bad: OnBad = "error",
+    max_pixels: int = MAX_PIXELS,
     on_progress: Callable[[int, int, int], None] | None = None,
 ) -> Iterator[Block]:
     """Decode a split in order, in parallel, a bounded number of pictures at a time.
@@ -95,7 +105,7 @@ def decode(
     total, done, num_bytes, shape = len(split.labels), 0, 0, None
     bad: list[str] = []
     pictures = split.read(np.arange(total))
-    convert = partial(_decoded, size=size, channels=channels)
+    convert = partial(_decoded, size=size, channels=channels, max_pixels=max_pixels)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         while window := list(itertools.islice(pictures, WINDOW)):
             results = list(pool.map(convert, window))
@@ -123,19 +133,21 @@ def decode(
         raise ValueError(f"{len(bad)} of {total} pictures are unreadable: {first}: repair them or set data.on_bad=skip")
 
 
-def to_pixels(picture: Picture, *, size: int | None, channels: int) -> np.ndarray:
+def to_pixels(picture: Picture, *, size: int | None, channels: int, max_pixels: int = MAX_PIXELS) -> np.ndarray:
     """Turn one picture into uint8 [C, H, W].
 
     With a size, the largest centered square is resized with PIL's antialiased bilinear filter. Palettes become colors and
     transparency is dropped. An encoded picture is turned as its EXIF orientation says.
+
+    Raises:
+        ValueError: It has more pixels than `max_pixels`; it is not decoded.
     """
     if isinstance(picture, np.ndarray):
         if len(picture) == channels and (size is None or picture.shape[1:] == (size, size)):
             return picture
-        image = Image.fromarray(picture[0] if len(picture) == 1 else picture.transpose(1, 2, 0))
-    else:
-        image = _open(picture)
-    with image:
+        array = picture[0] if len(picture) == 1 else picture.transpose(1, 2, 0)
+    opened = Image.fromarray(array) if isinstance(picture, np.ndarray) else _open(picture, max_pixels)
+    with opened as image:
         if not isinstance(picture, np.ndarray):
             ImageOps.exif_transpose(image, in_place=True)
         converted = in_channels(image, channels)
@@ -160,8 +172,16 @@ def _is_gray(picture: Picture) -> bool:
         return True
 
 
-def _open(picture: bytes | Path) -> Image.Image:
-    return Image.open(BytesIO(picture) if isinstance(picture, bytes) else picture, formats=FORMATS)
+@contextmanager
+def _open(picture: bytes | Path, max_pixels: int = MOST_PIXELS) -> Iterator[Image.Image]:
+    """Open a picture, of which only the header is read; a ValueError for one that has too many pixels."""
+    content = BytesIO(picture) if isinstance(picture, bytes) else open_regular(picture)
+    with content as file, Image.open(file, formats=FORMATS) as image:
+        if (pixels := image.width * image.height) > max_pixels:
+            raise ValueError(
+                f"{image.width}x{image.height} pixels: set data.max_pixels={pixels} to take more than {max_pixels}"
+            )
+        yield image
 
 
 def in_channels(image: Image.Image, channels: int) -> Image.Image:
@@ -176,14 +196,15 @@ def in_channels(image: Image.Image, channels: int) -> Image.Image:
     return image.convert("RGB" if channels == 3 else "L")
 
 
-def _decoded(item: tuple[str, Picture], *, size: int | None, channels: int) -> np.ndarray | str:
+def _decoded(item: tuple[str, Picture], **settings: Any) -> np.ndarray | str:
     """Decode a named picture; gives its name and the reason where it is unreadable."""
     name, picture = item
     try:
-        return to_pixels(picture, size=size, channels=channels)
+        return to_pixels(picture, **settings)
     except Exception as error:  # PIL's plug-ins raise whatever their parsers meet, as SyntaxError or struct.error
         other_kind = f"not a picture of the kinds {', '.join(FORMATS)}"
-        return f"{name} ({other_kind if isinstance(error, UnidentifiedImageError) else error})"
+        why = other_kind if isinstance(error, UnidentifiedImageError) else reason(error) or type(error).__name__
+        return f"{name} ({why})"
 
 
 def _side(shape: tuple[int, ...]) -> str:

@@ -1,7 +1,7 @@
 """Tables with a column of pictures and one of classes: which columns they are, and Parquet files of them."""
 
-import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from rayfed_ssl.data.decoding import Picture, Split
-from rayfed_ssl.errors import nearest
+from rayfed_ssl.errors import nearest, reason
+from rayfed_ssl.parquet import DAMAGE, batches, read_metadata, read_table, rows_of
+from rayfed_ssl.reading import plain_json
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,7 @@ def read_parquet(
     pictures = _picture_column(schema, columns.image, train[0])
     label = columns.label or _label_column(schema, train[0])
     raw = [[value for file in files for value in _column(file, label)] for files in (train, test)]
-    features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
-    labels, names = number_classes(raw, features.get(label, {}).get("names"), train[0])
+    labels, names = number_classes(raw, _class_names(schema, label), train[0])
     splits = [
         Split(values, partial(_stream_parquet, files, pictures))
         for values, files in zip(labels, (train, test), strict=True)
@@ -104,32 +104,47 @@ def number_classes(raw: list[list[Any]], names: list[str] | None, file: Path) ->
 def _stream_parquet(files: Sequence[Path], column: str, rows: np.ndarray) -> Iterator[tuple[str, Picture]]:
     start = 0
     for file in files:
-        for batch in pq.ParquetFile(file).iter_batches(batch_size=1024, columns=[column]):
-            values = batch.column(0)
-            for row in rows[np.searchsorted(rows, start) : np.searchsorted(rows, start + len(values))] - start:
-                yield f"{file.name} row {start + row}", encoded(values[row].as_py(), file.parent)
-            start += len(values)
+        with _reading(file):
+            for values in batches(file, column):
+                for row in rows[np.searchsorted(rows, start) : np.searchsorted(rows, start + len(values))] - start:
+                    yield f"{file.name} row {start + row}", encoded(values[row].as_py(), file.parent)
+                start += len(values)
 
 
 def encoded(value: Any, directory: Path) -> Picture:
     """Take a picture out of a row: bytes, or Hugging Face's struct, whose path stands for bytes; b"" for none."""
     if isinstance(value, dict):
-        value = value["bytes"] or (directory / value["path"] if value.get("path") else None)
+        value = value["bytes"] or (directory / str(value["path"]) if value.get("path") else None)
     return value or b""
 
 
-def _schema(file: Path) -> pa.Schema:
+@contextmanager
+def _reading(file: Path) -> Iterator[None]:
     try:
-        return pq.read_schema(file)
-    except (OSError, pa.ArrowException) as error:
-        raise ValueError(f"{file} is not a readable Parquet file: {error}") from error
+        yield
+    except DAMAGE as error:
+        raise ValueError(f"{file} is not a readable Parquet file ({reason(error)}): get it again") from error
+
+
+def _schema(file: Path) -> pa.Schema:
+    with _reading(file):
+        return read_metadata(file).schema.to_arrow_schema()
+
+
+def _class_names(schema: pa.Schema, label: str) -> list[str] | None:
+    """Find the names of classes in what Hugging Face's library notes in a file."""
+    try:
+        names = plain_json(schema.metadata[b"huggingface"])["info"]["features"][label]["names"]
+    except (LookupError, TypeError, ValueError):
+        return None
+    return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else None
 
 
 def _column(file: Path, name: str) -> list[Any]:
     if name not in _schema(file).names:
         raise ValueError(f"{file} has no column {name!r}, unlike the files beside it: use files of one dataset")
-    values: list[Any] = pq.ParquetFile(file).read(columns=[name]).column(0).to_pylist()
-    return values
+    with _reading(file):
+        return [row[name] for row in rows_of(read_table(file, columns=[name]))]
 
 
 def _picture_column(schema: pa.Schema, named: str | None, file: Path) -> str:

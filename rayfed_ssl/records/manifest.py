@@ -199,10 +199,12 @@ class RunManifest(_Model):
 def settings_sha256(config: Config) -> str:
     """Digest of the settings that a run's states depend on.
 
-    All but how it is computed and scored, and the number of rounds where no round depends on it.
+    All but how it is computed and scored, what the data's fingerprint stands for, and the number of rounds where no round
+    depends on it.
     """
     others = {"engine", "evaluation"} | (set() if follows_rounds(config) else {"rounds"})
     settings = {key: value for key, value in config.dump().items() if key not in others}
+    del settings["data"]["max_pixels"]
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 

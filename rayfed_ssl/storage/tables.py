@@ -88,7 +88,7 @@ class GrowingTable:
 
     def _merged(self) -> int:
         try:
-            return int(read_metadata(self._path).get(MERGED, 0))
+            return int((read_metadata(self._path).metadata or {}).get(MERGED, 0))
         except DAMAGE:
             return 0
 

@@ -1,5 +1,6 @@
 import io
 import json
+import os
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from rayfed_ssl.parquet import BATCH, batches
 from tests.data.pictures import RNG, channels_first, pictures, png, save, write_folder
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "cifar10"
@@ -246,3 +248,32 @@ def test_real_photographs_open(opened):
     assert dataset.train.classes[:3] == ("airplane", "automobile", "bird")
     assert np.bincount(dataset.train.labels, minlength=10).min() > 30
     assert 100 < dataset.train.images.mean() < 140  # CIFAR-10's mean is 120.7
+
+
+def test_a_picture_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path, opened, monkeypatch):
+    write_folder(tmp_path, [f"{name}/{i}.png" for name in "ab" for i in range(4)], (7, 6, 3))
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", lambda self: pytest.fail("it was decoded"))
+    with pytest.raises(
+        ValueError, match=r"unreadable: \S+\.png \(6x7 pixels: set data\.max_pixels=42 to take more than 41\)"
+    ):
+        opened("folder", path=tmp_path, max_pixels=41)
+    monkeypatch.undo()
+    assert opened("folder", path=tmp_path, max_pixels=42).train.shape == (3, 7, 6)
+
+
+def test_few_bytes_of_parquet_that_are_many_pictures_are_read_in_small_parts(tmp_path):
+    path = tmp_path / "train.parquet"
+    same = pa.DictionaryArray.from_arrays(pa.array([0] * 5000, pa.int32()), pa.array([bytes(1_000_000)]))
+    pq.write_table(pa.table({"img": same, "label": [0] * 5000}), path)
+    assert path.stat().st_size < 100_000
+    assert max(len(part) * 1_000_000 for part in batches(path, "img")) <= BATCH
+    pq.write_table(pa.table({"img": same}), path, compression="zstd")
+    with pytest.raises(ValueError, match="compressed by ZSTD: write it with snappy"):
+        next(batches(path, "img"))
+
+
+def test_a_pipe_in_place_of_a_picture_is_not_waited_for(tmp_path, opened):
+    write_folder(tmp_path, [f"{name}/{i}.png" for name in "ab" for i in range(4)])
+    os.mkfifo(tmp_path / "a" / "pipe.png")
+    with pytest.raises(ValueError, match=r"unreadable: \S+pipe\.png \(it is no regular file\)"):
+        opened("folder", path=tmp_path)

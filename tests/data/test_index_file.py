@@ -69,12 +69,12 @@ MISTAKES = {
     "no JSON": ("[[0], [1", r"cannot be read as JSON \("),
     "deep": ("[" * 100_000 + "]" * 100_000, r"cannot be read as JSON \(maximum recursion depth"),
     "named twice": ('{"a": [0], "b": [1], "a": [2]}', r"cannot be read as JSON \('a' is there twice\): write one list"),
-    "columns": ({"client": [0, 1], "row": [1, 2]}, "must have the columns client and index, got client, row"),
+    "columns": ({"client": [0, 1], "row": [1, 2]}, "no column 'index', but client, row.: write the columns"),
     "null": ({"client": [0, 1], "index": [1, None]}, "as index in every row, got int64 and int64, or empty cells"),
     "text": ({"client": [0, 1], "index": ["1", "2"]}, "an integer as index in every row, got int64 and string"),
     "float clients": ({"client": [9.0, 10.0], "index": [1, 2]}, "an integer or a string as client .* got double and int64"),
-    "list clients": ({"client": [[0], [1]], "index": [1, 2]}, "an integer or a string as client .* got list<"),
-    "struct clients": ({"client": [{"a": 0}, {"a": 1}], "index": [1, 2]}, "an integer or a string as client .* got struct<"),
+    "list clients": ({"client": [[0], [1]], "index": [1, 2]}, "its column 'client' holds list<"),
+    "struct clients": ({"client": [{"a": 0}, {"a": 1}], "index": [1, 2]}, "its column 'client' holds struct<"),
 }  # fmt: skip
 
 
@@ -94,5 +94,7 @@ def test_files_that_cannot_be_read(tmp_path):
         with pytest.raises(ValueError, match=re.escape(f"{tmp_path / name} cannot be read (")):
             divided(tmp_path / name)
     (tmp_path / "split.csv").write_text("client,index\n0,1\n")
-    with pytest.raises(ValueError, match=re.escape("split.csv is neither .json nor a Parquet file: write the columns")):
+    with pytest.raises(
+        ValueError, match=re.escape("split.csv is neither .json nor a Parquet file of numbers and strings (")
+    ):
         divided(tmp_path / "split.csv")

@@ -7,10 +7,12 @@ from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from rayfed_ssl.data.partitions.rows import Rows, Shards, sorted_shards
+from rayfed_ssl.errors import reason
+from rayfed_ssl.parquet import DAMAGE, read_table
+from rayfed_ssl.reading import read_bytes
 
 IndexPath = Annotated[Path, AfterValidator(lambda path: path.expanduser().resolve())]
 
@@ -37,8 +39,7 @@ def from_file(labels: np.ndarray, num_clients: int, path: IndexPath) -> Shards:
     try:
         shards = _read_json(path) if path.suffix.lower() == ".json" else _read_parquet(path)
     except OSError as error:
-        reason = error.strerror or "it cannot be opened"
-        raise ValueError(f"{path} cannot be read ({reason}): set partition.path to a file of indices") from error
+        raise ValueError(f"{path} cannot be read ({reason(error)}): set partition.path to a file of indices") from error
     if len(shards) != num_clients:
         raise ValueError(
             f"{path} has {len(shards)} clients, but clients.number is {num_clients}: set clients.number={len(shards)}"
@@ -63,7 +64,7 @@ def from_file(labels: np.ndarray, num_clients: int, path: IndexPath) -> Shards:
 
 def _read_json(path: Path) -> dict[str, Rows]:
     try:
-        tree = json.loads(path.read_bytes(), object_pairs_hook=_once)
+        tree = json.loads(read_bytes(path), object_pairs_hook=_once)
         named = _OBJECT.validate_python(tree, strict=True) if isinstance(tree, dict) else None
         lists = _LISTS.validate_python(tree, strict=True) if named is None else None
     except ValidationError as error:
@@ -93,19 +94,19 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _read_parquet(path: Path) -> dict[str, Rows]:
     try:
-        table = pq.ParquetFile(path).read()
-    except pa.ArrowException as error:
+        table = read_table(path, columns=["client", "index"])
+    except OSError:
+        raise
+    except DAMAGE as error:
         raise ValueError(
-            f"{path} is neither .json nor a Parquet file: write the columns client and index, one row a sample"
+            f"{path} is neither .json nor a Parquet file of numbers and strings ({reason(error)}): write the columns client "
+            "and index, one row a sample"
         ) from error
-    if not {"client", "index"} <= set(table.column_names):
-        raise ValueError(f"{path} must have the columns client and index, got {', '.join(table.column_names)}")
     client, index = table["client"], table["index"]
-    kind = client.type.value_type if pa.types.is_dictionary(client.type) else client.type
-    named = pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    named = pa.types.is_integer(client.type) or pa.types.is_string(client.type) or pa.types.is_large_string(client.type)
     if not named or not pa.types.is_integer(index.type) or index.null_count or client.null_count:
         raise ValueError(
-            f"{path} must hold an integer or a string as client and an integer as index in every row, got {kind} and "
+            f"{path} must hold an integer or a string as client and an integer as index in every row, got {client.type} and "
             f"{index.type}, or empty cells: convert the columns"
         )
     names, numbers = np.unique(client.to_numpy(), return_inverse=True)

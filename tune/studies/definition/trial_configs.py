@@ -15,10 +15,13 @@ from rayfed_ssl.config.choices import PARTITION
 from rayfed_ssl.config.recipes import SCALAR_MEANS, apply_override, read_recipe
 from rayfed_ssl.config.schema import Config, apply_overrides
 from rayfed_ssl.config.sections import BITS, Engine
+from rayfed_ssl.data.decoding import MAX_PIXELS
 from rayfed_ssl.data.partitions import PARTITIONS
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.protocols import Transfer
 from rayfed_ssl.evaluation.registry import BEST, PROTOCOLS
+from rayfed_ssl.parquet import MAX_BYTES
+from rayfed_ssl.reading import read_bytes
 from rayfed_ssl.training.optimizers import BETAS
 from tune.studies.definition.schema import HELD_OUT, Sweep
 from tune.studies.definition.space import Point
@@ -29,6 +32,7 @@ ADDED: Mapping[str, Any] = {
     "model.pretrained": False,
     "training.optimizer.betas": list(BETAS),
     "training.optimizer.exclude_1d": False,
+    "data.max_pixels": MAX_PIXELS,
 }
 """Keys that earlier versions did not have: runs with these values keep the names that those versions gave them."""
 
@@ -63,7 +67,7 @@ def run_name(config: Config, first: str | None = None) -> str:
             section.pop(key, None)
     with suppress(OSError):  # the run says what is wrong with its file
         if file := _partition_file(config):
-            settings["partition"]["sha256"] = hashlib.sha256(file.read_bytes()).hexdigest()
+            settings["partition"]["sha256"] = hashlib.sha256(read_bytes(file, MAX_BYTES)).hexdigest()
     settings |= {f"engine.{key}": engine[key] for key in BITS if engine[key] != usual[key]}
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:10]
     return f"{config.system}-s{config.seed}-{digest}"
