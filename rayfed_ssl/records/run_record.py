@@ -25,7 +25,7 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.ledger import LedgerEntry
 from rayfed_ssl.engine.round_loop import Dropped, Evaluation, Observer, RoundOutcome
 from rayfed_ssl.engine.run_watch import RunWarning
-from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.errors import CheckpointError, ConfigError, reason
 from rayfed_ssl.evaluation.registry import is_score
 from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.records.config_file import FILE, describe_config, read_config
@@ -57,6 +57,7 @@ from rayfed_ssl.storage.filesystem import LocalDirectory, write_atomically
 from rayfed_ssl.storage.own_files import refuse_links_out
 from rayfed_ssl.storage.signatures import is_signed, sign
 from rayfed_ssl.storage.tables import GrowingTable
+from rayfed_ssl.storage.tensor_files import EARLIER
 
 
 class RunRecord(Observer):
@@ -301,5 +302,10 @@ class RunRecord(Observer):
 
 def encoders_of(federation: Federation, state: checkpoints.RunState, directory: Directory) -> dict[str, Encoder]:
     """Read from a checkpoint the encoders that the method shows."""
-    clients = checkpoints.StoredStates(state.clients, directory)
-    return federation.method.encoders(checkpoints.read(state.server, directory), clients)
+    clients, server = checkpoints.StoredStates(state.clients, directory), checkpoints.read(state.server, directory)
+    try:
+        return federation.method.encoders(server, clients)
+    except (AttributeError, LookupError, RuntimeError, TypeError) as error:
+        raise CheckpointError(
+            f"the states of round {state.round} are not this method's ({reason(error)}): {EARLIER}"
+        ) from error

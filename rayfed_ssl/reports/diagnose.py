@@ -7,7 +7,7 @@ from typing import Annotated
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from rayfed_ssl.config.strict import StrictModel
@@ -40,12 +40,18 @@ FILE = "diagnostics.json"
 class PairMatrix(StrictModel):
     """A number for each pair of encoders, None where two cannot be compared; an open end of the range is None, too."""
 
-    title: str
+    title: Annotated[str, Field(min_length=1)]
     unit: str
     range: Annotated[list[float | None], Field(min_length=2, max_length=2)]
     encoders: list[str]
     clients: list[int | None]
     values: list[list[float | None]]
+
+    @model_validator(mode="after")
+    def _check(self) -> "PairMatrix":
+        if {len(self.clients), len(self.values), *map(len, self.values)} != {len(self.encoders)}:
+            raise ValueError("a matrix has a row and a column for each encoder")
+        return self
 
 
 class PairAngles(StrictModel):
@@ -68,6 +74,12 @@ class FalseNegatives(StrictModel):
     local: list[float]
     fused: list[float]
     remote: list[float] | None
+
+    @model_validator(mode="after")
+    def _check(self) -> "FalseNegatives":
+        if {len(self.local), len(self.fused), len(self.remote or self.local)} != {len(self.clients)}:
+            raise ValueError("each client has one share of each kind")
+        return self
 
 
 class Diagnostics(StrictModel):

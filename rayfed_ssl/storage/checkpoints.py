@@ -115,10 +115,8 @@ def read(stored: Stored, directory: Directory) -> Tree:
     Raises:
         CheckpointError: The file is missing or damaged.
     """
-    if not stored.file:
-        return Empty()
     backend = backend_of(directory)
-    tree = backend.read_tree(stored.file)
+    tree = backend.read_tree(stored.file) if stored.file else Empty()
     if digest(tree) != stored.sha256:
         raise CheckpointError(f"{backend.file(stored.file)} does not match the digest in its manifest: {EARLIER}")
     return tree

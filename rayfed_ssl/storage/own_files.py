@@ -10,6 +10,9 @@ from rayfed_ssl.errors import ConfigError
 STATE = r"(server|client-\d+)-\d+\.safetensors"
 """Names of states, as `engine.local_executor` gives them."""
 
+FOLDERS = ("checkpoints", "encoders", "figures", "tables", "spare")
+"""Directories of a run."""
+
 _FILE = rf"({STATE}|round-\d+\.json)"
 _DRAFT = rf"\.{_FILE}\.[0-9a-f]{{8}}"
 
@@ -30,9 +33,9 @@ def own_drafts(names: Iterable[str]) -> list[str]:
 
 
 def refuse_links_out(directory: Path) -> None:
-    """Raise ConfigError for a symbolic link anywhere in a directory that leads out of it.
+    """Raise ConfigError for what is neither a file nor a directory, and for a symbolic link that leads out of a directory.
 
-    The directory itself may be named through a link.
+    A file where a run has a directory, and a link to itself, are such too. The directory may be named through a link.
     """
     root = os.path.realpath(directory)
     for folder, subdirectories, files in os.walk(root):
@@ -43,3 +46,7 @@ def refuse_links_out(directory: Path) -> None:
                     f"{path} is a link to {target}, out of {directory}: nothing was read or written; put the files in its "
                     "place, or remove it"
                 )
+            is_kept = os.path.isdir(path) if name in FOLDERS else os.path.isfile(path) or os.path.isdir(path)
+            if not is_kept and os.path.lexists(path):  # a file that its writer has just moved is none
+                kind = "directory" if name in FOLDERS else "regular file or directory"
+                raise ConfigError(f"{path} is no {kind}: restore it from a copy, or remove it")

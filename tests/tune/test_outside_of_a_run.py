@@ -11,11 +11,13 @@ import pytest
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.round_loop import Observer
 from rayfed_ssl.errors import CheckpointError, ConfigError
+from rayfed_ssl.method import Empty
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.records.state_location import MARKER
 from rayfed_ssl.runs import resume, run
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.spare_files import MIN_BYTES
+from rayfed_ssl.trees import digest
 from tests.tune.conftest import Cli, Finished
 from tests.tune.test_trust import COMMANDS, contents, words
 from tune.studies.execution.directory import SweepDirectory
@@ -160,3 +162,27 @@ def test_a_manifest_names_files_of_states_alone(copy: Path, file: str):
     path.write_text(json.dumps(tree))
     with pytest.raises(CheckpointError, match=r"is damaged \(String should match pattern"):
         checkpoints.load(copy / "checkpoints", name)
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "encoders", "figures", "ledger.parquet", "run.json"])
+@pytest.mark.parametrize("kind", ["pipe", "loop"])
+def test_what_is_neither_a_file_nor_a_directory_is_not_waited_for(cli: Cli, copy: Path, name: str, kind: str):
+    place = copy / name
+    shutil.rmtree(place) if place.is_dir() else place.unlink()
+    os.mkfifo(place) if kind == "pipe" else place.symlink_to(place.name)
+    for command in (*COMMANDS, "compare", "report"):
+        result = cli(*words(command, copy)) if command in COMMANDS else cli(command, copy)
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.output
+
+
+def test_a_manifest_that_leaves_out_a_state_is_refused(cli: Cli, finished: Finished, tmp_path: Path):
+    copy = Path(shutil.copytree(finished["flesd"][0], tmp_path / "run"))
+    (_, name) = checkpoints.manifests(copy / "checkpoints").popitem()
+    tree = json.loads((copy / "checkpoints" / name).read_text())
+    tree["state"]["server"] |= {"file": "", "sha256": digest(Empty())}
+    tree["state_sha256"] = checkpoints.MANIFEST.validate_python(tree, strict=False).state.sha256
+    (copy / "checkpoints" / name).write_text(json.dumps(tree))
+    for command in ("evaluate", "diagnose"):
+        result = cli(*words(command, copy))
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.output
+        assert "the states of round 2 are not this method's" in result.stderr

@@ -1,5 +1,6 @@
 """What a report is about: runs, directories of runs, and tables of many runs, which a reader of theirs describes."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,6 +108,10 @@ class Sources:
         table = self.read_table(directory)
         if table is None:
             return
+        if outside := [run for run in table.runs if ".." in Path(run).parts or Path(run).is_absolute()]:
+            raise ConfigError(
+                f"{directory} names {outside[0]} as a run, which is not inside it: restore it from a copy"
+            )
         if table.section is not None:
             self.tables.append(table)
         numbers = [run for run, has_number in table.runs.items() if has_number]
@@ -126,7 +131,7 @@ def open_sources(
     directories: Sequence[Path], *, trust: bool = False, read_table: ReadTable = lambda directory: None
 ) -> Sources:
     """Open runs and tables; one that was named and is damaged, or none, is a ConfigError."""
-    sources = Sources([directory.resolve().name for directory in directories], read_table)
+    sources = Sources([os.path.basename(os.path.realpath(directory)) for directory in directories], read_table)
     for directory in directories:
         sources.add(directory)
     for path, named in sources.paths.items():
