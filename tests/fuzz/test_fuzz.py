@@ -31,7 +31,7 @@ from tests.fuzz.mutations import mutate_bytes, mutate_json, mutate_parquet, muta
 from tests.tune import swept
 from tests.tune.conftest import Cli
 from tests.tune.conftest import cli as _cli
-from tune.sweeps.results.summary import write_results
+from tune.studies.results.summary import write_results
 
 Mutation = Callable[[bytes, Random], bytes]
 
@@ -120,8 +120,8 @@ def corpus(tiny: TinyConfig, cli: Cli, tmp_path_factory: pytest.TempPathFactory)
         swept.go_on(directory)
         write_results(directory)
     root = Path(__file__).parents[2]
-    shutil.copy(root / "tune/benchmarks/shipped/cifar10.yaml", base / "benchmark.yaml")
-    shutil.copy(root / "rayfed_ssl/reproductions/fedca-figure3.yaml", base / "reproduction.yaml")
+    shutil.copy(root / "tune/studies/shipped/benchmarks/cifar10.yaml", base / "benchmark.yaml")
+    shutil.copy(root / "tune/studies/shipped/papers/fedca-figure3.yaml", base / "reproduction.yaml")
     for file in (*base.glob("*.yaml"), base / "run" / "config.yaml"):  # JSON is YAML
         file.write_text(json.dumps(yaml.safe_load(file.read_text())))
     (base / "split.json").write_text(json.dumps([list(range(30)), list(range(30, 60))]))
@@ -194,12 +194,12 @@ def check(kind: str, corpus: Path, cli: Cli, rng: Random) -> None:
     assert len(lines) == (result.exit_code == 2) or len(lines) > 1, said
     assert not seen, (said, seen)
     assert not (place / "executed").exists() or kind in NAMED_BY_USER, said
-    assert time.process_time() - began < 10, said  # on a busy machine: 5 s
+    assert time.process_time() - began < 5, said
     assert grown < 1 << 20, said  # kiB
     counts[f"{kind} {'refused' if result.exit_code else 'accepted'}"] += 1
 
 
-@pytest.mark.parametrize("examples", [1, pytest.param(150, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [1, pytest.param(12, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_changed_file_is_read_or_refused(
     kind: str,
