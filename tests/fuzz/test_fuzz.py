@@ -28,9 +28,9 @@ from rayfed_ssl.trees import digest
 from tests.conftest import TinyConfig
 from tests.data.pictures import png
 from tests.fuzz.mutations import mutate_bytes, mutate_json, mutate_parquet, mutate_safetensors
-from tests.tune import swept
 from tests.tune.conftest import Cli
 from tests.tune.conftest import cli as _cli
+from tests.tune.studies import swept
 from tune.studies.results.summary import write_results
 
 Mutation = Callable[[bytes, Random], bytes]
