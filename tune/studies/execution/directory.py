@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -228,9 +229,13 @@ class SweepDirectory:
         with lock:
             yield
 
-    @property
+    @cached_property
     def _lock(self) -> FileLock:
-        return FileLock(self.path / "lock", is_singleton=True)  # no field: Ray pickles this object
+        return FileLock(self.path / "lock")
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Ray Tune pickles this object, and a lock belongs to its process.
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
 
     def is_running(self) -> bool | None:
         """Whether a process runs this sweep; None where the lock cannot be read."""
