@@ -440,7 +440,7 @@ def test_a_lost_table_is_written_again_where_the_first_checkpoint_is_kept(tiny: 
     ("name", "message"),
     [
         ("metrics.parquet", r"metrics\.parquet is missing: `rayfed-ssl resume`"),
-        ("config.yaml", r"config\.yaml is missing: restore it"),
+        ("config.yaml", r"config\.yaml is missing or no regular file: restore it"),
     ],
 )
 def test_a_missing_file_of_a_run_is_called_so(copy: Path, name: str, message: str):
