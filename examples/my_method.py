@@ -10,6 +10,9 @@ Symbols: w global weights; w' mean of the clients' weights; v velocity; beta mom
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from rayfed_ssl.method import Metrics, Server, Weights
 from rayfed_ssl.methods.fedavg import Averaging, Upload
@@ -49,14 +52,10 @@ class FedAvgM(Averaging):
     """FedAvg whose server moves with momentum.
 
     Attributes:
-        momentum: beta, at least 0 and below 1; 0 is FedAvg up to rounding.
+        momentum: beta; 0 is FedAvg up to rounding.
     """
 
-    momentum: float = 0.9
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"method.momentum must be at least 0 and below 1, got {self.momentum}")
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
 
     def init_server(self, server: Server) -> ServerState:
         """Start from random weights, at rest."""

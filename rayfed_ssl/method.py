@@ -19,6 +19,7 @@ from rayfed_ssl.training.state_parts import Rule, all_with, model_weights
 from rayfed_ssl.training.step import Loss, Term
 from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import Weights
+from rayfed_ssl.validation import Validated
 
 Metrics: TypeAlias = dict[str, float]
 """What a step reports, by name; numbers only, never sent to another client."""
@@ -116,7 +117,7 @@ class Server:
     generator: torch.Generator
 
 
-class Method(ABC):
+class Method(Validated, ABC):
     """A federated method: hyperparameters as fields, the paper's steps as pure functions.
 
     Class attributes:

@@ -1,24 +1,24 @@
 """Keys that choose a class or function by name and hold its fields: {name: fedprox, mu: 0.1}.
 
-Each class or function becomes a model as strict as the sections, with its `name` as the tag: a discriminated union that
-classes from outside this package join when they are named.
+A class validates its own fields; a function's parameters become a section. Those of outside this package join when they
+are named.
 """
 
 import dataclasses
 import inspect
-import json
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import ConfigDict, Field, ValidationInfo, create_model
+from pydantic import ConfigDict, TypeAdapter, ValidationInfo, create_model
 from pydantic_core import CoreSchema, core_schema
 
 from rayfed_ssl import plugins
 from rayfed_ssl.config.recipes import suggestion
-from rayfed_ssl.config.strict import StrictModel
+from rayfed_ssl.config.strict import StrictModel, fields, parse
 from rayfed_ssl.data.partitions import GIVEN, PARTITIONS, check_partition
 from rayfed_ssl.errors import ConfigError, nearest
+from rayfed_ssl.evaluation.registry import PROTOCOLS, Protocol
 from rayfed_ssl.method import Method
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.objectives import OBJECTIVES
@@ -70,6 +70,8 @@ class Choice:
 
         With {"foreign": True} as context it is `Foreign` where it is not imported or not known.
         """
+        if self.parent is not None and isinstance(value, self.parent):
+            value = self.dump(value)
         if isinstance(value, str):
             value = {"name": value}
         if not isinstance(value, Mapping):
@@ -79,32 +81,31 @@ class Choice:
             raise ValueError("needs a name beside its fields")
         if not isinstance(name, str):
             raise ValueError(f"unknown {self.kind} {name!r}{nearest(str(name), self.names())}")
+        settings = {key: field for key, field in value.items() if key != "name"}
         try:
             model = self.model(name)
         except ConfigError:
             if info.context and info.context["foreign"]:
-                return Foreign(name, {key: field for key, field in value.items() if key != "name"})
+                return Foreign(name, settings)
             raise
-        for key in value:
-            if key not in model.model_fields:
-                raise ValueError(f"{name} has no field {key!r}{self._hint(key, model)}")
-        text = json.dumps({**value, "name": name}, default=plain)
-        settings = model.model_validate_json(text, context=info.context)
-        if any(isinstance(field, Foreign) for _, field in settings):
-            return Foreign(name, {key: field for key, field in value.items() if key != "name"})
-        if self.parent is None:
-            return settings
-        return self.target(name)(**{key: getattr(settings, key) for key in model.model_fields if key != "name"})
+        for key in settings:
+            if key not in fields(model):
+                raise ValueError(f"{name} has no field {key!r}{self._hint(str(key), model)}")
+        held = {key: settings[key] for key, hint in get_type_hints(model).items() if hint is Method and key in settings}
+        inner = _INNER_METHODS.validate_python(held, context=info.context)
+        if any(isinstance(method, Foreign) for method in inner.values()):
+            return Foreign(name, settings)
+        return _adapter(model).validate_python(settings | inner)
 
     def dump(self, value: Any) -> dict[str, Any]:
         """Give back the name and all fields as plain data."""
         if isinstance(value, Foreign):
             return {"name": value.name, **value.fields}
+        plain_fields: dict[str, Any] = _adapter(value.__class__).dump_python(value, mode="json")
         if self.parent is None:
-            return dict(value.model_dump(mode="json"))
-        name = self.name_of(value)
-        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        return dict(self.model(name).model_construct(**{"name": name, **fields}).model_dump(mode="json"))
+            return plain_fields
+        held = {key: field for key, field in vars(value).items() if isinstance(field, Method)}
+        return {"name": self.name_of(value)} | plain_fields | {key: METHOD.dump(method) for key, method in held.items()}
 
     def names(self) -> list[str]:
         """List all names."""
@@ -128,50 +129,37 @@ class Choice:
                 raise ConfigError(f"{self.kind}={name} must define {', '.join(missing)}")
         return target
 
-    def model(self, name: str) -> type[Section]:
-        """Describe the fields of the class or function behind a name."""
-        return _model(self, name, self.target(name))
+    def model(self, name: str) -> type:
+        """Give what holds the fields behind a name: the class itself, or a section made of a function's parameters."""
+        target = self.target(name)
+        return target if self.parent is not None else _section(name, target)
 
-    def models(self) -> list[type[Section]]:
-        """Describe the fields of all built-in ones."""
+    def models(self) -> list[type]:
+        """Give what holds the fields of all built-in ones."""
         return [self.model(name) for name in self.built_in()]
 
-    def _hint(self, key: Any, model: type[Section]) -> str:
-        owners = [name for name in self.built_in() if key in self.model(name).model_fields]
-        if owners:
-            return f"; it belongs to {', '.join(owners)}"
-        return nearest(str(key), set(model.model_fields) - {"name"})
+    def _hint(self, key: str, model: type) -> str:
+        owners = [name for name in self.built_in() if key in fields(self.model(name))]
+        return f"; it belongs to {', '.join(owners)}" if owners else nearest(key, set(fields(model)) - {"name"})
 
 
 @cache
-def _model(choice: Choice, name: str, target: Any) -> type[Section]:
-    hints = get_type_hints(target, include_extras=True)
-    fields = dict(_dataclass_fields(target) if choice.parent is not None else _parameters(target))
-    annotations = {key: (_nested(hints.get(key, Any)), default) for key, default in fields.items()}
-    tag = (Literal[name], name)
-    model: type[Section] = create_model(
-        plugins.short(name), __base__=Section, __doc__=target.__doc__, **{"name": tag, **annotations}
+def _adapter(model: type) -> TypeAdapter[Any]:
+    return TypeAdapter(model)
+
+
+@cache
+def _section(name: str, function: Callable[..., Any]) -> type[Section]:
+    hints = get_type_hints(function, include_extras=True)
+    parameters = {
+        key: (hints.get(key, Any), ... if parameter.default is parameter.empty else parameter.default)
+        for key, parameter in inspect.signature(function).parameters.items()
+        if key not in GIVEN
+    }
+    section: type[Section] = create_model(
+        plugins.short(name), __base__=Section, __doc__=function.__doc__, name=(Literal[name], name), **parameters
     )  # type: ignore[call-overload]
-    return model
-
-
-def _nested(annotation: Any) -> Any:
-    """Let a field that holds a method be chosen like the method itself."""
-    return Annotated[Any, INNER_METHOD] if annotation is Method else annotation
-
-
-def _dataclass_fields(target: Any) -> Any:
-    for field in dataclasses.fields(target):
-        if field.default_factory is not dataclasses.MISSING:
-            yield field.name, Field(default_factory=field.default_factory)
-        else:
-            yield field.name, ... if field.default is dataclasses.MISSING else field.default
-
-
-def _parameters(function: Any) -> Any:
-    for name, parameter in inspect.signature(function).parameters.items():
-        if name not in GIVEN:
-            yield name, ... if parameter.default is parameter.empty else parameter.default
+    return section
 
 
 def plain(value: Any) -> Any:
@@ -182,6 +170,14 @@ def plain(value: Any) -> Any:
     return value.model_dump(mode="json") if isinstance(value, Section) else str(value)
 
 
+def configured(name: str, changes: Mapping[str, Any]) -> Protocol:
+    """Take a protocol by name and change its settings."""
+    if name not in PROTOCOLS:
+        raise ConfigError(f"unknown protocol {name!r}{nearest(name, PROTOCOLS)}")
+    protocol = PROTOCOLS[name]
+    return parse(type(protocol), {**vars(protocol), **changes}, f"protocol {name}")
+
+
 METHOD = Choice("method", lambda: {name: info.method for name, info in METHODS.items()}, Method)
 INNER_METHOD = Choice(
     "method", lambda: {name: info.method for name, info in METHODS.items() if info.rounds is None}, Method
@@ -189,6 +185,9 @@ INNER_METHOD = Choice(
 OBJECTIVE = Choice("objective", lambda: OBJECTIVES, Objective)
 OPTIMIZER = Choice("optimizer", lambda: OPTIMIZERS, Optimizer, default="adam")
 PARTITION = Choice("partition", lambda: PARTITIONS, default="dirichlet")
+
+_INNER_METHODS = TypeAdapter(dict[str, Annotated[Any, INNER_METHOD]])
+"""Methods that a method holds, by its field."""
 
 MethodField = Annotated[Method, METHOD]
 ObjectiveField = Annotated[Objective, OBJECTIVE]

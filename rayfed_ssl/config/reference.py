@@ -30,7 +30,7 @@ def all_keys() -> Iterator[Key]:
         owners: dict[Key, list[str]] = {}
         for name in choice.built_in():
             meanings = attributes(choice.target(name))
-            for key, field in choice.model(name).model_fields.items():
+            for key, field in fields(choice.model(name)).items():
                 if fields(field.annotation):
                     for inner in _section_keys(field.annotation, f"{prefix}.{key}.", {}):
                         owners.setdefault(inner, []).append(name)

@@ -21,7 +21,7 @@ from rayfed_ssl.config.choices import (
 )
 from rayfed_ssl.config.recipes import SCALAR_MEANS, apply_override, flatten, read_recipe
 from rayfed_ssl.config.sections import Clients, Data, Engine, Evaluation, ModelChoice, Training
-from rayfed_ssl.config.strict import explain
+from rayfed_ssl.config.strict import explain, fields
 from rayfed_ssl.data.torch_datasets import keep
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.methods import METHODS
@@ -137,12 +137,7 @@ def validate(tree: Mapping[str, Any], *, foreign: bool = False) -> Config:
     if info is not None and info.rounds is not None:
         prepared["rounds"] = info.rounds
     try:
-        # JSON's strict types are YAML's: lists stand for tuples and strings for paths, but no truth for a number.
-        text = json.dumps(prepared, default=plain)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"the configuration is no plain data: {error}") from None
-    try:
-        config = Config.model_validate_json(text, context={"foreign": foreign})
+        config = Config.model_validate(prepared, context={"foreign": foreign})
     except ValidationError as error:
         raise ConfigError(*explain(error, Config, dotted=True)) from None
     _check_epochs(config)
@@ -172,7 +167,7 @@ def _switch(tree: dict[str, Any], override: str) -> None:
         node = node.get(parent) if isinstance(node, dict) else None
     if choice is None or last != "name" or not isinstance(node, dict) or name not in choice.names():
         return
-    known = choice.model(name).model_fields
+    known = fields(choice.model(name)).keys() | {"name"}
     for field in [field for field in node if field not in known]:
         del node[field]
 

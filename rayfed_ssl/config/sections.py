@@ -5,11 +5,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from rayfed_ssl.config.choices import OptimizerField, Section
+from rayfed_ssl.config.choices import OptimizerField, Section, configured
 from rayfed_ssl.data.decoding import MAX_PIXELS, MOST_PIXELS
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.evaluation.linear_probe import LinearProbe
-from rayfed_ssl.evaluation.registry import Protocol, configured
+from rayfed_ssl.evaluation.registry import Protocol
 from rayfed_ssl.models.libraries import is_library
 from rayfed_ssl.training.optimizers import Adam
 
@@ -156,7 +156,7 @@ def _absolute_datasets(settings: dict[str, dict[str, Any]]) -> dict[str, dict[st
 
 
 def _one_or_more(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+    return (value,) if isinstance(value, str) else value
 
 
 class Evaluation(Section):

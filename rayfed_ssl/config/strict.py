@@ -4,35 +4,28 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, ErrorDetails
 
 from rayfed_ssl.errors import ConfigError, nearest
-
-
-def _fail_fast(schema: Any) -> Any:
-    if isinstance(schema, list):
-        return [_fail_fast(part) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    parts = {key: _fail_fast(part) for key, part in schema.items()}
-    return parts | {"fail_fast": True} if parts.get("type") in ("list", "tuple") else parts
+from rayfed_ssl.validation import STRICT, for_plain_data
 
 
 class StrictModel(BaseModel):
     """Part of a file: frozen, no type is converted, and every unknown key is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
+    model_config = STRICT | ConfigDict(frozen=True, populate_by_name=True, allow_inf_nan=True)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Look at no more of a list than its first mistake: a hostile file would have millions, of a kB each."""
-        schema: CoreSchema = _fail_fast(handler(source))
+        """Take lists for tuples and strings for paths."""
+        schema: CoreSchema = for_plain_data(handler(source))
         return schema
 
 
 Model = TypeVar("Model", bound=BaseModel)
+Parsed = TypeVar("Parsed")
 
 MAX_MISTAKES = 50
 """How many mistakes of one file are listed."""
@@ -44,10 +37,10 @@ Settings = Annotated[dict[str, Any], EMPTY_IF_NULL]
 """Values by dotted key of the configuration."""
 
 
-def parse(model: type[Model], tree: Any, name: str) -> Model:
+def parse(model: type[Parsed], tree: Any, name: str) -> Parsed:
     """Validate plain data; a ConfigError has one line per mistake, each after the name."""
     try:
-        return model.model_validate(tree)
+        return TypeAdapter(model).validate_python(tree)
     except ValidationError as error:
         raise ConfigError(*(f"{name}: {line}" for line in explain(error, model))) from None
 

@@ -1,11 +1,16 @@
 """What a view does to an image, and the views of each paper's public code."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveFloat
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+
+from rayfed_ssl.validation import UnitInterval, Validated
 
 
-@dataclass(frozen=True, kw_only=True)
-class ViewRecipe:
+@pydantic_dataclass(frozen=True, kw_only=True)
+class ViewRecipe(Validated):
     """One random view, its operations in the order in which they happen; a default switches one off or is torchvision's.
 
     Attributes:
@@ -33,30 +38,27 @@ class ViewRecipe:
     interpolation: Literal["bilinear", "bicubic"] = "bilinear"
     crop_padding: int = 0
     crop_fill: Literal["reflect", "constant"] = "reflect"
-    flip: float = 0.0
+    flip: UnitInterval = 0.0
     jitter: tuple[float, float, float, float] | None = None
-    jitter_probability: float = 0.8
-    grayscale: float = 0.0
-    blur: float = 0.0
+    jitter_probability: UnitInterval = 0.8
+    grayscale: UnitInterval = 0.0
+    blur: UnitInterval = 0.0
     blur_sigma: tuple[float, float] = (0.1, 2.0)
     blur_kernel: int | None = None
-    solarize: float = 0.0
+    solarize: UnitInterval = 0.0
     solarize_threshold: float = 0.5
     rotation: float = 0.0
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
-    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    std: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] = (0.5, 0.5, 0.5)
 
     def __post_init__(self) -> None:
-        for name in ("flip", "jitter_probability", "grayscale", "blur", "solarize"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be a probability in [0, 1], got {getattr(self, name)}")
         low, high = self.crop_scale or (1, 1)
         if not 0 < low <= high <= 1 or (self.crop_scale and self.crop_padding):
             raise ValueError(f"crop_scale must lie in (0, 1] and excludes crop_padding, got {self}")
         if self.blur_kernel is not None and self.blur_kernel % 2 == 0:
             raise ValueError(f"blur_kernel must be odd, got {self.blur_kernel}")
-        if len(self.mean) != len(self.std) or not min(self.std, default=0) > 0:
-            raise ValueError(f"mean and std need one value a channel, std above 0, got {self.mean} and {self.std}")
+        if len(self.mean) != len(self.std):
+            raise ValueError(f"mean and std need one value a channel, got {self.mean} and {self.std}")
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
+from rayfed_ssl.config.strict import parse
 from rayfed_ssl.errors import ConfigError, nearest
+from rayfed_ssl.validation import UnitInterval
 
 
 @dataclass(frozen=True)
@@ -50,15 +53,8 @@ FAULT_KINDS = {
 
 LOCAL_KINDS = frozenset(name for name, kind in FAULT_KINDS.items() if kind.local)  # of runs in one process
 
-_VALUES: dict[str, TypeAdapter[Any]] = {
-    **{key: TypeAdapter(Annotated[int, Field(ge=1)]) for key in ("round", "times")},
-    **{key: TypeAdapter(Annotated[int, Field(ge=0)]) for key in ("client", "seed")},
-    "seconds": TypeAdapter(Annotated[float, Field(ge=0, allow_inf_nan=False)]),
-    "rate": TypeAdapter(Annotated[float, Field(ge=0, le=1)]),
-}
 
-
-@dataclass(frozen=True)
+@pydantic_dataclass(frozen=True)
 class Fault:
     """One fault.
 
@@ -69,10 +65,10 @@ class Fault:
     """
 
     kind: str
-    round: int
-    client: int | None = None
-    times: int = 1
-    seconds: float = 1.0
+    round: PositiveInt
+    client: NonNegativeInt | None = None
+    times: PositiveInt = 1
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     drawn: bool = False
 
     def __str__(self) -> str:
@@ -86,12 +82,12 @@ class Fault:
         return {"kind": self.kind, "round": self.round, "client": self.client, **lasts}
 
 
-@dataclass(frozen=True)
+@pydantic_dataclass(frozen=True)
 class RandomFaults:
     """Faults that a run survives: in every round each kind happens with a probability, to one client of the cohort."""
 
-    rate: float
-    seed: int
+    rate: UnitInterval
+    seed: NonNegativeInt = 0
 
     def draw(self, cohorts: Iterable[Sequence[int]]) -> list[Fault]:
         """Draw them for the cohorts of rounds 1, 2, ..."""
@@ -118,22 +114,20 @@ def parse_fault(text: str) -> Fault | RandomFaults:
     if name != "random" and name not in FAULT_KINDS:
         raise ConfigError(f"--inject: unknown fault {name!r}{nearest(name, [*FAULT_KINDS, 'random'])}")
     needed, optional = ("rate", ("seed",)) if name == "random" else ("round", FAULT_KINDS[name].optional)
-    values: dict[str, Any] = {}
+    values: dict[str, str] = {}
     for part in rest.split(",") if rest else ():
         key, _, value = part.partition("=")
         if key not in (needed, *optional):
             raise ConfigError(f"--inject {text}: {name} has no {key!r}{nearest(key, (needed, *optional))}")
         if key in values:
             raise ConfigError(f"--inject {text}: {key} is there twice, write --inject once for each fault")
-        try:
-            values[key] = _VALUES[key].validate_python(value)
-        except ValidationError as error:
-            reason = error.errors()[0]["msg"].lower()
-            raise ConfigError(f"--inject {text}: {key}: {reason}, got {value!r}") from None
+        values[key] = value
     if needed not in values:
         example = "0.1" if name == "random" else "2"
         raise ConfigError(f"--inject {text}: {needed} is missing, write {name}:{needed}={example}")
-    return RandomFaults(values["rate"], values.get("seed", 0)) if name == "random" else Fault(name, **values)
+    if name == "random":
+        return parse(RandomFaults, values, f"--inject {text}")
+    return parse(Fault, {"kind": name, **values}, f"--inject {text}")
 
 
 class Faults:

@@ -191,7 +191,7 @@ def divergence(clients: Mapping[str, Metrics]) -> str | None:
 
 def scaled_probes(settings: Settings) -> set[str]:
     """Name the linear probes that scale features before they learn."""
-    names = {probe.name for probe in settings.chosen if isinstance(probe, Linear) and probe.probe.standardize}
+    names = {probe.name for probe in settings.chosen if isinstance(probe, Linear) and probe.standardize}
     return names | ({"linear"} if settings.linear.standardize else set())
 
 

@@ -32,7 +32,7 @@ def score(encoder: Encoder, config: Config, task: Task, dataset: Dataset, final:
         metrics["supervised"] = accuracy_of(subject, nn.Sequential(model.encoder, model.projector))
     if not final:
         return metrics
-    probe = Linear(name="linear", probe=settings.linear, augment=settings.augment)
+    probe = Linear(name="linear", **vars(settings.linear), augment=settings.augment)
     for protocol in (probe, *settings.chosen):
         if protocol.suits(subject):
             metrics |= measure(protocol, subject)

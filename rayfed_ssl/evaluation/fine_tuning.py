@@ -8,11 +8,11 @@ Symbols: N labeled samples, d feature width, K classes, B batch. Batch-norm uses
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -22,10 +22,11 @@ from rayfed_ssl.evaluation.features import evaluating
 from rayfed_ssl.training.batching import finite
 from rayfed_ssl.training.optimizers import OPTIMIZERS, Descent, Optimizer
 from rayfed_ssl.training.step import descend
+from rayfed_ssl.validation import Validated
 
 
 @dataclass(frozen=True, kw_only=True)
-class FineTuning:
+class FineTuning(Validated):
     """How encoder and classifier are trained together; defaults are FedCA's where it names them.
 
     Attributes:
@@ -38,14 +39,14 @@ class FineTuning:
 
     head: Literal["mlp", "linear"] = "mlp"
     optimizer: Literal["adam", "sgd"] = "adam"
-    lr: Annotated[float, Field(gt=0)] = 1e-3
-    head_lr: Annotated[float | None, Field(gt=0)] = None
+    lr: PositiveFloat = 1e-3
+    head_lr: PositiveFloat | None = None
     momentum: float = 0.9
     weight_decay: float = 0.0
     batch: Annotated[int, Field(ge=2)] = 128
-    epochs: Annotated[int, Field(ge=1)] = 100
+    epochs: PositiveInt = 100
     milestones: tuple[int, ...] = ()
-    decay: Annotated[float, Field(gt=0)] = 0.1
+    decay: PositiveFloat = 0.1
     augment: bool = True
 
     def __post_init__(self) -> None:

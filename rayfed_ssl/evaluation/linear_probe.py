@@ -7,16 +7,17 @@ Symbols: N training samples, M test samples, d feature width, K classes, B batch
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
-from pydantic import Field
+from pydantic import PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional as F
 
 from rayfed_ssl.evaluation.features import check_labeled
 from rayfed_ssl.training.optimizers import BETAS, EPSILON
+from rayfed_ssl.validation import Validated
 
 
 class ProbeResult(NamedTuple):
@@ -29,7 +30,7 @@ class ProbeResult(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinearProbe:
+class LinearProbe(Validated):
     """The probe's hyperparameters; defaults are FLESD's for CIFAR, but for `standardize`.
 
     Attributes:
@@ -48,13 +49,13 @@ class LinearProbe:
     """
 
     optimizer: Literal["sgd", "adam"] = "sgd"
-    lr: Annotated[float, Field(gt=0)] = 0.03
+    lr: PositiveFloat = 0.03
     momentum: float = 0.9
     weight_decay: float = 0.0
-    batch: Annotated[int, Field(ge=1)] = 256
-    epochs: Annotated[int, Field(ge=1)] = 60
+    batch: PositiveInt = 256
+    epochs: PositiveInt = 60
     milestones: tuple[int, ...] = (30, 50)
-    decay: Annotated[float, Field(gt=0)] = 0.1
+    decay: PositiveFloat = 0.1
     init_std: float = 0.01
     standardize: bool = True
     shuffle: bool = True

@@ -1,22 +1,21 @@
 """The protocols' kinds: what each measures of an encoder, with its settings as fields."""
 
-import dataclasses
-import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import torch
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from rayfed_ssl.data.datasets import DATASETS, open_dataset
 from rayfed_ssl.data.image_store import Dataset, ImageSet
 from rayfed_ssl.data.label_subset import Choice, label_subset
-from rayfed_ssl.errors import ConfigError, nearest
+from rayfed_ssl.errors import nearest
 from rayfed_ssl.evaluation.evaluation_input import Subject, scores
 from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.evaluation.fine_tuning import FineTuning
@@ -24,6 +23,7 @@ from rayfed_ssl.evaluation.knn import knn_accuracy
 from rayfed_ssl.evaluation.linear_probe import LinearProbe
 from rayfed_ssl.seeds import Purpose, derive_seed, generator
 from rayfed_ssl.training.task import Task
+from rayfed_ssl.validation import Validated
 
 PSEUDO_R2 = "_pseudo_r2"
 """Ending of a linear probe's share of the training labels' entropy that it explains, 1 - loss / entropy (McFadden 1974).
@@ -31,11 +31,9 @@ PSEUDO_R2 = "_pseudo_r2"
 At or below 0 the classifier knows no more than the classes' frequencies.
 """
 
-STRICT = ConfigDict(strict=True, allow_inf_nan=False)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Protocol(ABC):
+class Protocol(Validated, ABC):
     """A named way to measure an encoder.
 
     Attributes:
@@ -56,53 +54,20 @@ class Protocol(ABC):
         """Whether there are labels to measure with."""
         return subject.is_labeled
 
-    def check(self, task: Task, train: ImageSet, seed: int) -> None:  # noqa: B027 - most can work with any data
+    def check(self, task: Task, train: ImageSet, seed: int) -> None:
         """Raise ValueError, before a run begins, for data that this protocol cannot work with."""
 
     def settings(self) -> dict[str, Any]:
-        """Give all settings as plain data."""
-        return {name: getattr(owner, name) for name, (_, owner) in _owners(self)}
-
-    def changed(self, changes: Mapping[str, Any]) -> Self:
-        """Change settings by name; pydantic checks their values."""
-        owners = dict(_owners(self))
-        changed: dict[str | None, dict[str, Any]] = {}
-        for name, value in changes.items():
-            if name not in owners:
-                raise ConfigError(f"protocol {self.name} has no setting {name!r}{nearest(name, owners)}")
-            part, owner = owners[name]
-            kind: Any = next(field.type for field in dataclasses.fields(owner) if field.name == name)
-            try:
-                # The configuration's strict types come from JSON: lists stand for tuples, no boolean for a number.
-                valid = TypeAdapter(kind, config=STRICT).validate_json(json.dumps(value, default=str))
-            except ValidationError as error:
-                why = error.errors()[0]["msg"].lower()
-                raise ConfigError(f"protocol {self.name}: {name}: {why}, got {value!r}") from None
-            changed.setdefault(part, {})[name] = valid
-        try:
-            direct = changed.pop(None, {})
-            parts = {part: replace(getattr(self, part), **fields) for part, fields in changed.items() if part}
-            return replace(self, **direct, **parts)
-        except ValueError as error:
-            raise ConfigError(f"protocol {self.name}: {error}") from None
-
-
-def _owners(protocol: Protocol) -> Iterator[tuple[str, tuple[str | None, Any]]]:
-    """List every setting's name with the dataclass that holds it, and the protocol's field if it is a part of it."""
-    for field in dataclasses.fields(protocol):
-        part = getattr(protocol, field.name)
-        if dataclasses.is_dataclass(part):
-            yield from ((inner.name, (field.name, part)) for inner in dataclasses.fields(part))
-        elif field.name not in ("name", "description", "source"):
-            yield field.name, (None, protocol)
+        """Give all settings."""
+        return {name: value for name, value in vars(self).items() if name not in Protocol.__dataclass_fields__}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Neighbors(Protocol):
     """Vote of the nearest training samples, weighted exp(cosine / temperature)."""
 
-    neighbors: Annotated[int, Field(ge=1)] = 200
-    temperature: Annotated[float, Field(gt=0)] = 0.1
+    neighbors: PositiveInt = 200
+    temperature: PositiveFloat = 0.1
 
     def measure(self, subject: Subject) -> Mapping[str, float]:
         """Compute the accuracy as "knn"; there are no epochs, so there is no best one."""
@@ -120,13 +85,12 @@ class Neighbors(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Linear(Protocol):
+class Linear(LinearProbe, Protocol):
     """Softmax regression on the frozen encoder's features of all labeled training samples.
 
     `augment` draws a crop and a flip of each image in every epoch; else features are computed once.
     """
 
-    probe: LinearProbe
     augment: bool = False
 
     def measure(self, subject: Subject) -> Mapping[str, float]:
@@ -141,7 +105,7 @@ class Linear(Protocol):
             )
 
         train, test = subject.labels
-        result = self.probe.fit(
+        result = self.fit(
             cropped_features() if self.augment else subject.train_features,
             train,
             subject.test_features,
@@ -156,20 +120,19 @@ class Linear(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SemiSupervised(Protocol):
+class SemiSupervised(FineTuning, Protocol):
     """Fine-tuning on the share of the training samples whose labels are known.
 
     `subset` takes equally many labels of each class ("balanced"), or any ("random").
     """
 
-    tuning: FineTuning
-    fraction: float
+    fraction: Annotated[float, Field(gt=0, le=1)]
     subset: Choice
 
     def measure(self, subject: Subject) -> Mapping[str, float]:
         """Fine-tune, testing after every epoch."""
         rows = self.rows(subject.train, subject.seed)
-        return scores(self.name, *self.tuning.fit(subject, torch.from_numpy(rows)))
+        return scores(self.name, *self.fit(subject, torch.from_numpy(rows)))
 
     def check(self, task: Task, train: ImageSet, seed: int) -> None:
         """Refuse a share with fewer labels than classes."""
@@ -187,24 +150,23 @@ class SemiSupervised(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Transfer(Protocol):
+class Transfer(FineTuning, Protocol):
     """Fine-tuning on another dataset, fitted to the size and channels of the images that the encoder learned from.
 
     `dataset` is a name of `rayfed-ssl list datasets`, with a path after a colon where it needs one: "parquet:PATH". The
     limits take random subsets of its samples.
     """
 
-    tuning: FineTuning
     dataset: str | None = None
-    train_limit: int | None = None
-    test_limit: int | None = None
+    train_limit: PositiveInt | None = None
+    test_limit: PositiveInt | None = None
 
     def measure(self, subject: Subject) -> Mapping[str, float]:
         """Fine-tune on the other dataset's training samples, and test on its test samples after every epoch."""
         target = self.open(subject.task)
         other = replace(subject, train=target.train, test=target.test)
         rows = torch.from_numpy((target.train.labels >= 0).nonzero()[0])
-        return scores(self.name, *self.tuning.fit(other, rows))
+        return scores(self.name, *self.fit(other, rows))
 
     def suits(self, subject: Subject) -> bool:
         """Always: the labels are the other dataset's."""

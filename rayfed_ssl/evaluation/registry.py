@@ -5,11 +5,8 @@ Where a paper is silent a value is ours and `docs/evaluation.md` says so. Number
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
-from rayfed_ssl.errors import ConfigError, nearest
-from rayfed_ssl.evaluation.fine_tuning import FineTuning
-from rayfed_ssl.evaluation.linear_probe import LinearProbe
 from rayfed_ssl.evaluation.protocols import Linear, Neighbors, Protocol, SemiSupervised, Transfer
 
 BEST = "_best"  # ending of a score whose epoch the test set has chosen
@@ -22,7 +19,6 @@ def _semi_fedca(percent: int) -> SemiSupervised:
         name=f"semi-fedca-{percent}",
         description=f"fine-tuning of everything under an MLP on {percent} % of the labels, any of them",
         source=f"{FEDCA}, Table 2; batch, crops and which labels are ours",
-        tuning=FineTuning(),
         fraction=percent / 100,
         subset="random",
     )
@@ -34,9 +30,14 @@ def _semi_swav(percent: Literal[1, 10]) -> SemiSupervised:
         name=f"semi-swav-{percent}",
         description=f"fine-tuning of everything under a linear layer on {percent} % of the labels, balanced",
         source=f"{FCL}, Table 2, which follows SwAV (Caron et al. 2020), code",
-        tuning=FineTuning(
-            head="linear", optimizer="sgd", lr=lr, head_lr=head_lr, batch=256, epochs=20, milestones=(12, 16), decay=0.2
-        ),
+        head="linear",
+        optimizer="sgd",
+        lr=lr,
+        head_lr=head_lr,
+        batch=256,
+        epochs=20,
+        milestones=(12, 16),
+        decay=0.2,
         fraction=percent / 100,
         subset="balanced",
     )
@@ -55,35 +56,52 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                 name="linear-flesd",
                 description="SGD 0.03, 60 epochs, crops and flips",
                 source="FLESD (Shi et al. 2021), code, after MoCo",
-                probe=LinearProbe(standardize=False),
+                standardize=False,
                 augment=True,
             ),
             Linear(
                 name="linear-moco",
                 description="SGD 30, 100 epochs, crops and flips",
                 source=f"{FCL}, Table 1, which follows MoCo (He et al. 2020), code",
-                probe=LinearProbe(lr=30, epochs=100, milestones=(60, 80), standardize=False),
+                lr=30,
+                epochs=100,
+                milestones=(60, 80),
+                standardize=False,
                 augment=True,
             ),
             Linear(
                 name="linear-easyfl",
                 description="Adam 0.003, 200 epochs of batches of 2048, features computed once",
                 source="EasyFL (FedU, FedEMA), code",
-                probe=LinearProbe(
-                    optimizer="adam", lr=3e-3, epochs=200, batch=2048, milestones=(), standardize=False, shuffle=False
-                ),
+                optimizer="adam",
+                lr=3e-3,
+                epochs=200,
+                batch=2048,
+                milestones=(),
+                standardize=False,
+                shuffle=False,
             ),
             Linear(
                 name="linear-fedca",
                 description="Adam 0.001, 100 epochs, features computed once",
                 source=f"{FEDCA}, Table 1; learning rate, batch and no crops are ours",
-                probe=LinearProbe(optimizer="adam", lr=1e-3, epochs=100, batch=128, milestones=(), standardize=False),
+                optimizer="adam",
+                lr=1e-3,
+                epochs=100,
+                batch=128,
+                milestones=(),
+                standardize=False,
             ),
             Linear(
                 name="linear-fedfoa",
                 description="200 epochs of a single linear layer; Adam 0.003, batches of 500, features computed once",
                 source="FedFoA (2022), text; all but the epochs and the layer is ours, after EasyFL",
-                probe=LinearProbe(optimizer="adam", lr=3e-3, epochs=200, batch=500, milestones=(), standardize=False),
+                optimizer="adam",
+                lr=3e-3,
+                epochs=200,
+                batch=500,
+                milestones=(),
+                standardize=False,
             ),
             _semi_fedca(1),
             _semi_fedca(10),
@@ -93,18 +111,10 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
                 name="transfer-fedca",
                 description="fine-tuning of everything under an MLP on another dataset, resized",
                 source=f"{FEDCA}, Table 3; batch and crops are ours",
-                tuning=FineTuning(),
             ),
         )
     }
 )
-
-
-def configured(name: str, changes: Mapping[str, Any]) -> Protocol:
-    """Take a protocol by name and change its settings."""
-    if name not in PROTOCOLS:
-        raise ConfigError(f"unknown protocol {name!r}{nearest(name, PROTOCOLS)}")
-    return PROTOCOLS[name].changed(changes)
 
 
 def is_score(name: str) -> bool:
@@ -112,4 +122,4 @@ def is_score(name: str) -> bool:
     return name.removesuffix(BEST) in {"knn", "linear", "supervised", *PROTOCOLS}
 
 
-__all__ = ["PROTOCOLS", "Protocol", "configured", "is_score"]
+__all__ = ["PROTOCOLS", "Protocol", "is_score"]

@@ -23,9 +23,11 @@ What the paper leaves open, and what is done here:
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -112,7 +114,7 @@ def neighborhood_loss(queries: Tensor, candidates: Tensor, neighbors: int, tempe
     return (of_the_choice + elsewhere * entropy_of_others).mean()
 
 
-@dataclass(frozen=True, kw_only=True)
+@pydantic_dataclass(frozen=True, kw_only=True)
 class FCL(Method):
     """FedAvg with MoCo, feature fusion and neighborhood matching.
 
@@ -132,21 +134,14 @@ class FCL(Method):
     held_fields: ClassVar = ("features",)
     fusion: bool = True
     negatives: Literal["both", "remote"] = "both"
-    features: int = 4096
-    mixed: int = 4
-    neighborhood: float = 0.1
-    neighbors: int = 5
-    neighborhood_temperature: float = 0.1
+    features: Annotated[int, Field(ge=2)] = 4096
+    mixed: Annotated[int, Field(ge=2)] = 4
+    neighborhood: NonNegativeFloat = 0.1
+    neighbors: PositiveInt = 5
+    neighborhood_temperature: PositiveFloat = 0.1
     parts: Parts = Parts()
 
     def __post_init__(self) -> None:
-        for name, least in (("features", 2), ("mixed", 2), ("neighbors", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"method.{name} must be at least {least}, got {getattr(self, name)}")
-        if not self.neighborhood_temperature > 0:
-            raise ValueError(f"method.neighborhood_temperature must be above 0, got {self.neighborhood_temperature}")
-        if not self.neighborhood >= 0:
-            raise ValueError(f"method.neighborhood must be at least 0, got {self.neighborhood}")
         if self.neighborhood and not self.fusion:
             raise ValueError(
                 f"neighborhood matching needs fused features, got method.fusion=false and method.neighborhood="

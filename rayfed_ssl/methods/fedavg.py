@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+
 from rayfed_ssl.aggregation.weighted_mean import weighted_mean
 from rayfed_ssl.method import Client, Empty, Encoder, Loss, Method, Metrics, Rule, Server, Task, Term, Weights, sent
 from rayfed_ssl.training import state_parts
@@ -53,7 +55,7 @@ class Upload:
     num_samples: int = sent("statistics")
 
 
-@dataclass(frozen=True, kw_only=True)
+@pydantic_dataclass(frozen=True, kw_only=True)
 class Averaging(Method):
     """The steps of FedAvg, each of which a method may replace.
 
@@ -137,6 +139,6 @@ class Averaging(Method):
         return personal or {"global": Encoder.of(state.architecture, state.weights)}
 
 
-@dataclass(frozen=True, kw_only=True)
+@pydantic_dataclass(frozen=True, kw_only=True)
 class FedAvg(Averaging):
     """Average clients' weights after local training."""

@@ -30,6 +30,8 @@ from functools import partial
 from typing import ClassVar
 
 import torch
+from pydantic import NonNegativeFloat, PositiveInt
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -42,6 +44,7 @@ from rayfed_ssl.objectives.simclr import SimCLR
 from rayfed_ssl.training.objective import Batch, StepOutput
 from rayfed_ssl.training.state_parts import Parts
 from rayfed_ssl.training.step import capturable
+from rayfed_ssl.validation import BelowOne
 
 
 @dataclass(frozen=True)
@@ -139,7 +142,7 @@ def unrecorded(model: nn.Module) -> Iterator[None]:
             layer.track_running_stats = True
 
 
-@dataclass(frozen=True, kw_only=True)
+@pydantic_dataclass(frozen=True, kw_only=True)
 class FedCA(Method):
     """FedAvg with a shared dictionary of negatives and an alignment with a model of public data.
 
@@ -157,21 +160,11 @@ class FedCA(Method):
     held_fields: ClassVar = ("dictionary",)
     not_at_start: ClassVar = ("dictionary", "dictionary_size", "ensembling", "beta")
     dictionary: bool = True
-    dictionary_size: int = 1024
-    ensembling: float = 0.5
-    beta: float = 0.01
-    align_epochs: int = 100
+    dictionary_size: PositiveInt = 1024
+    ensembling: BelowOne = 0.5
+    beta: NonNegativeFloat = 0.01
+    align_epochs: PositiveInt = 100
     parts: Parts = Parts()
-
-    def __post_init__(self) -> None:
-        if self.dictionary_size < 1:
-            raise ValueError(f"method.dictionary_size must be at least 1, got {self.dictionary_size}")
-        if not 0 <= self.ensembling < 1:
-            raise ValueError(f"method.ensembling must be at least 0 and below 1, got {self.ensembling}")
-        if not self.beta >= 0:
-            raise ValueError(f"method.beta must be at least 0, got {self.beta}")
-        if self.align_epochs < 1:
-            raise ValueError(f"method.align_epochs must be at least 1, got {self.align_epochs}: beta=0 aligns nothing")
 
     @property
     def needs_public(self) -> bool:  # type: ignore[override]

@@ -21,8 +21,10 @@ Deviations:
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+from pydantic import Field, NonNegativeInt, PositiveFloat
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -86,7 +88,7 @@ def distance_loss(projections: Tensor, taught: Tensor, distance: str) -> Tensor:
     return 1 - F.cosine_similarity(projections, taught, dim=1).mean()
 
 
-@dataclass(frozen=True, kw_only=True)
+@pydantic_dataclass(frozen=True, kw_only=True)
 class FedDF(Method):
     """FedAvg per architecture, followed by the distillation of all received models into each.
 
@@ -101,18 +103,10 @@ class FedDF(Method):
     privacy: ClassVar = "High"
     needs_public: ClassVar = True
     distance: Literal["mse", "cosine"] = "mse"
-    distil_epochs: int = 20
-    distil_batch: int = 128
-    distil_lr: float = 1e-3
+    distil_epochs: NonNegativeInt = 20
+    distil_batch: Annotated[int, Field(ge=2)] = 128
+    distil_lr: PositiveFloat = 1e-3
     parts: Parts = Parts()
-
-    def __post_init__(self) -> None:
-        if self.distil_epochs < 0:
-            raise ValueError(f"method.distil_epochs must be at least 0, got {self.distil_epochs}")
-        if self.distil_batch < 2:
-            raise ValueError(f"method.distil_batch must be at least 2, got {self.distil_batch}")
-        if not self.distil_lr > 0:
-            raise ValueError(f"method.distil_lr must be above 0, got {self.distil_lr}")
 
     @property
     def averaging(self) -> fedavg.FedAvg:

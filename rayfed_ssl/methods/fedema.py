@@ -17,11 +17,14 @@ Deviations:
 from dataclasses import dataclass
 
 import torch
+from pydantic import NonNegativeFloat
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from rayfed_ssl.method import Client, Empty, Metrics, Rule, Task, Weights
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.methods.fedu import check_averaged, encoder_divergence
 from rayfed_ssl.training.state_parts import OBJECTIVE_STATE, part_of
+from rayfed_ssl.validation import UnitInterval
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ def _mixed(name: str, local: torch.Tensor, received: torch.Tensor, share: float)
     return torch.lerp(received, local, share)
 
 
-@dataclass(frozen=True, kw_only=True)
+@pydantic_dataclass(frozen=True, kw_only=True)
 class FedEMA(fedavg.Averaging):
     """FedAvg whose clients keep a share of their own weights.
 
@@ -79,15 +82,11 @@ class FedEMA(fedavg.Averaging):
             fresh target. For runs in which a part of the clients trains in each round (code).
     """
 
-    tau: float = 0.7
-    scale: float | None = None
+    tau: UnitInterval = 0.7
+    scale: NonNegativeFloat | None = None
     selective: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.tau <= 1:
-            raise ValueError(f"method.tau must lie between 0 and 1, got {self.tau}")
-        if self.scale is not None and not self.scale >= 0:
-            raise ValueError(f"method.scale must be at least 0, got {self.scale}")
         if self.scale is not None and self.tau != FedEMA.tau:
             raise ValueError(f"method.tau={self.tau} has no meaning with method.scale={self.scale}: remove one of them")
 

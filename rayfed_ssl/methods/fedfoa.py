@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+from pydantic import NonNegativeFloat, NonNegativeInt
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -170,7 +172,7 @@ class BaseUploads(Mapping[int, Any]):
         return len(self._uploads)
 
 
-@dataclass(frozen=True, kw_only=True)
+@pydantic_dataclass(frozen=True, kw_only=True)
 class FedFoA(Method):
     """Add the understanding of others' relation matrices to a base method's local training.
 
@@ -186,17 +188,13 @@ class FedFoA(Method):
     not_at_start: ClassVar = ("strength", "warm_up", "normalize")
     inner_field: ClassVar = "base"
     base: Method = LocalOnly()
-    strength: float = 0.01
-    warm_up: int = 5
+    strength: NonNegativeFloat = 0.01
+    warm_up: NonNegativeInt = 5
     normalize: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.base, FedFoA):
             raise ValueError("method.base must be another method, got fedfoa: remove it or take fedavg, fedu or fedema")
-        if not self.strength >= 0:
-            raise ValueError(f"method.strength must be at least 0, got {self.strength}")
-        if self.warm_up < 0:
-            raise ValueError(f"method.warm_up must be at least 0, got {self.warm_up}")
         for name in ("needs_public", "averages_weights", "costly_start"):
             object.__setattr__(self, name, getattr(self.base, name))
         object.__setattr__(self, "held_fields", ("relation", *self.base.held_fields))

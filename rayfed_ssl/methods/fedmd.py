@@ -17,9 +17,11 @@ Deviations:
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field, PositiveInt
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -74,7 +76,7 @@ def digest_loss(projections: Tensor, agreed: Tensor) -> Tensor:
     return F.l1_loss(F.normalize(projections, dim=1), agreed)
 
 
-@dataclass(frozen=True, kw_only=True)
+@pydantic_dataclass(frozen=True, kw_only=True)
 class FedMD(Method):
     """Fit the mean of all clients' projections of public data, then train on private data.
 
@@ -86,15 +88,9 @@ class FedMD(Method):
 
     privacy: ClassVar = "Low"
     needs_public: ClassVar = True
-    digest_epochs: int = 1
-    digest_batch: int = 256
+    digest_epochs: PositiveInt = 1
+    digest_batch: Annotated[int, Field(ge=2)] = 256
     upload_format: compression.Format = "fp32"
-
-    def __post_init__(self) -> None:
-        if self.digest_epochs < 1:
-            raise ValueError(f"method.digest_epochs must be at least 1, got {self.digest_epochs}")
-        if self.digest_batch < 2:
-            raise ValueError(f"method.digest_batch must be at least 2, got {self.digest_batch}")
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Refuse projections of different widths and a public set of one sample."""

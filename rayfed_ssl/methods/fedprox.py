@@ -8,10 +8,11 @@ Deviations: FLESD's code adds mu ||w - w^t||^2 where the paper has mu / 2; `conv
 paper's variable number of local epochs is not simulated.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from pydantic import NonNegativeFloat
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from rayfed_ssl.method import Client, Model, Term, Weights
@@ -36,12 +37,8 @@ class FedProx(Averaging):
         convention: "flesd" adds mu ||w - w^t||^2, "original" mu / 2 ||w - w^t||^2.
     """
 
-    mu: float = 0.01
+    mu: NonNegativeFloat = 0.01
     convention: Literal["flesd", "original"] = "flesd"
-
-    def __post_init__(self) -> None:
-        if not self.mu >= 0:
-            raise ValueError(f"method.mu must be at least 0, got {self.mu}")
 
     def local_term(self, download: Download, client: Client) -> Term | None:
         """Hold local weights near w^t."""

@@ -29,6 +29,8 @@ from functools import partial
 from typing import Any, ClassVar
 
 import torch
+from pydantic import NonNegativeFloat, PositiveInt
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 from torch import Tensor, nn
 
 from rayfed_ssl.aggregation.weighted_mean import WeightedMean, ordered_sum
@@ -39,6 +41,7 @@ from rayfed_ssl.methods.fedfoa import from_triangle, triangle
 from rayfed_ssl.objectives import spectral
 from rayfed_ssl.training.objective import Batch, StepOutput
 from rayfed_ssl.training.step import capturable
+from rayfed_ssl.validation import UnitInterval
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ def contrast(own: Tensor, others: Tensor, share: float) -> Tensor:
     return share * own.square().sum() + 2 * (1 - share) * (own * others).sum()
 
 
-@dataclass(frozen=True, kw_only=True)
+@pydantic_dataclass(frozen=True, kw_only=True)
 class FedSC(fedavg.Averaging):
     """FedAvg with the spectral contrastive objective over all clients' samples.
 
@@ -108,19 +111,10 @@ class FedSC(fedavg.Averaging):
     """
 
     held_fields: ClassVar = ("correlation",)
-    alpha_first: float = 1.0
-    alpha_last: float = 0.2
-    passes: int = 5
-    noise: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("alpha_first", "alpha_last"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"method.{name} must lie between 0 and 1, got {getattr(self, name)}")
-        if self.passes < 1:
-            raise ValueError(f"method.passes must be at least 1, got {self.passes}")
-        if not self.noise >= 0:
-            raise ValueError(f"method.noise must be at least 0, got {self.noise}")
+    alpha_first: UnitInterval = 1.0
+    alpha_last: UnitInterval = 0.2
+    passes: PositiveInt = 5
+    noise: NonNegativeFloat = 0.0
 
     @property
     def follows_rounds(self) -> bool:

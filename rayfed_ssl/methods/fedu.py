@@ -18,6 +18,8 @@ Deviations:
 from dataclasses import dataclass
 
 import torch
+from pydantic import NonNegativeFloat
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from rayfed_ssl.method import Client, Empty, Metrics, Rule, Task, Weights
 from rayfed_ssl.methods import fedavg
@@ -72,7 +74,7 @@ def check_averaged(method: fedavg.Averaging, task: Task, *parts: str) -> None:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@pydantic_dataclass(frozen=True, kw_only=True)
 class FedU(fedavg.Averaging):
     """FedAvg with the divergence-aware predictor update.
 
@@ -80,11 +82,7 @@ class FedU(fedavg.Averaging):
         threshold: mu; 0.4 in the code.
     """
 
-    threshold: float = 0.4
-
-    def __post_init__(self) -> None:
-        if not self.threshold >= 0:
-            raise ValueError(f"method.threshold must be at least 0, got {self.threshold}")
+    threshold: NonNegativeFloat = 0.4
 
     def rules(self, task: Task) -> dict[str, Rule]:
         """As FedAvg's, but for the predictor the client chooses between two."""

@@ -28,11 +28,13 @@ Deviations:
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -125,21 +127,14 @@ class FedU2(Averaging):
     """
 
     held_fields: ClassVar = ("weights",)
-    uniformity: float = 0.43
-    tangent_points: int = 6
-    directions: int = 6
+    uniformity: NonNegativeFloat = 0.43
+    tangent_points: PositiveInt = 6
+    directions: PositiveInt = 6
     aggregator: Literal["eua", "mean"] = "eua"
-    server_lr: float | None = None
-    max_steps: int | None = None
+    server_lr: PositiveFloat | None = None
+    max_steps: PositiveInt | None = None
 
     def __post_init__(self) -> None:
-        if not self.uniformity >= 0:
-            raise ValueError(f"method.uniformity must be at least 0, got {self.uniformity}")
-        for name in ("tangent_points", "directions", "max_steps"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ValueError(f"method.{name} must be at least 1, got {value}")
-        if self.server_lr is not None and not self.server_lr > 0:
-            raise ValueError(f"method.server_lr must be above 0, got {self.server_lr}")
         if self.server_lr is not None and self.aggregator == "mean":
             raise ValueError(
                 f"method.server_lr={self.server_lr} has no meaning with method.aggregator=mean: remove one of them"

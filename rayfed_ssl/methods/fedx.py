@@ -18,11 +18,12 @@ Deviations:
 """
 
 import math
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
+from pydantic import NonNegativeFloat, PositiveFloat
+from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -81,17 +82,10 @@ class FedX(Averaging):
         target_temperature: t_T (code).
     """
 
-    local_relation: float = 1.0
-    global_contrast: float = 1.0
-    global_relation: float = 1.0
-    target_temperature: float = 0.1
-
-    def __post_init__(self) -> None:
-        for name in ("local_relation", "global_contrast", "global_relation"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"method.{name} must be at least 0, got {getattr(self, name)}")
-        if not self.target_temperature > 0:
-            raise ValueError(f"method.target_temperature must be above 0, got {self.target_temperature}")
+    local_relation: NonNegativeFloat = 1.0
+    global_contrast: NonNegativeFloat = 1.0
+    global_relation: NonNegativeFloat = 1.0
+    target_temperature: PositiveFloat = 0.1
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Refuse other objectives."""

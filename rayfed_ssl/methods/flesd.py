@@ -21,9 +21,11 @@ Deviations, each a field where there is a choice:
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -37,6 +39,7 @@ from rayfed_ssl.training.sample_queue import SampleQueue
 from rayfed_ssl.training.state_parts import OBJECTIVE_STATE
 from rayfed_ssl.training.step import descend
 from rayfed_ssl.trees import frozen, tensor_mean
+from rayfed_ssl.validation import UnitInterval
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,7 @@ def distillation_loss(target: Tensor, log_student: Tensor) -> Tensor:
     return F.kl_div(log_student, target, reduction="batchmean")
 
 
-@dataclass(frozen=True, kw_only=True)
+@pydantic_dataclass(frozen=True, kw_only=True)
 class FLESD(Method):
     """Distil the ensemble of clients' similarities on public data.
 
@@ -136,31 +139,21 @@ class FLESD(Method):
 
     privacy: ClassVar = "Low"
     needs_public: ClassVar = True
-    temperature: float = 0.1
-    student_temperature: float | None = None
-    queue_size: int = 2048
-    momentum: float = 0.999
-    distil_epochs: int = 200
-    distil_batch: int | None = None
-    distil_lr: float = 1e-3
-    distil_weight_decay: float = 1e-6
+    temperature: PositiveFloat = 0.1
+    student_temperature: PositiveFloat | None = None
+    queue_size: PositiveInt = 2048
+    momentum: UnitInterval = 0.999
+    distil_epochs: PositiveInt = 200
+    distil_batch: Annotated[int, Field(ge=2)] | None = None
+    distil_lr: PositiveFloat = 1e-3
+    distil_weight_decay: NonNegativeFloat = 1e-6
     refill: Literal["epoch", "first"] = "epoch"
     exclude_self: bool = False
     upload: Literal["representations", "similarities"] = "representations"
     upload_format: compression.Format = "fp32"
-    keep: float = 1.0
+    keep: Annotated[float, Field(gt=0, le=1)] = 1.0
 
     def __post_init__(self) -> None:
-        Adam(lr=self.distil_lr, weight_decay=self.distil_weight_decay)  # refuses what it cannot use
-        for name in ("temperature", "student_temperature", "queue_size", "distil_epochs", "distil_lr", "keep"):
-            if getattr(self, name) is not None and not getattr(self, name) > 0:
-                raise ValueError(f"method.{name} must be above 0, got {getattr(self, name)}")
-        if self.distil_batch is not None and self.distil_batch < 2:
-            raise ValueError(f"method.distil_batch must be at least 2, got {self.distil_batch}")
-        if not 0 <= self.momentum <= 1:
-            raise ValueError(f"method.momentum must lie between 0 and 1, got {self.momentum}")
-        if self.keep > 1:
-            raise ValueError(f"method.keep is a fraction of at most 1, got {self.keep}")
         if self.keep < 1 and self.upload != "similarities":
             raise ValueError("method.keep applies to similarities only: set method.upload=similarities or drop it")
 

@@ -16,9 +16,10 @@ Deviations:
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
+from pydantic import NonNegativeInt
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from rayfed_ssl.method import Metrics, Server, Task, Weights
@@ -90,12 +91,8 @@ class LDAWA(Averaging):
         renormalize: Divide by the sum of delta's magnitudes instead of K, so that layers do not shrink.
     """
 
-    warm_up: int = 3
+    warm_up: NonNegativeInt = 3
     renormalize: bool = False
-
-    def __post_init__(self) -> None:
-        if self.warm_up < 0:
-            raise ValueError(f"method.warm_up must be at least 0, got {self.warm_up}")
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Say where all rounds are FedAvg's."""

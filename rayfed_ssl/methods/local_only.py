@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+
 from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, Weights, sent
 
 
@@ -38,7 +40,7 @@ class ServerState:
     started: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@pydantic_dataclass(frozen=True, kw_only=True)
 class LocalOnly(Method):
     """Train each client alone."""
 

@@ -24,6 +24,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
+from pydantic import PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -106,7 +108,7 @@ def agreement_loss(balanced: Tensor, local: Tensor, centroids: Tensor, temperatu
     return -F.cosine_similarity(balanced, predicted, dim=1).mean()
 
 
-@dataclass(frozen=True, kw_only=True)
+@pydantic_dataclass(frozen=True, kw_only=True)
 class Orchestra(Method):
     """Average weights, and cluster clients' clusters.
 
@@ -120,15 +122,10 @@ class Orchestra(Method):
     privacy: ClassVar = "High"
     averages_weights: ClassVar = True
     held_fields: ClassVar = ("local_centroids",)
-    local_iterations: int = 5
-    sharpness: float = 25.0
-    global_steps: int = 500
-    global_lr: float = 0.01
-
-    def __post_init__(self) -> None:
-        for name in ("local_iterations", "sharpness", "global_steps", "global_lr"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"method.{name} must be above 0, got {getattr(self, name)}")
+    local_iterations: PositiveInt = 5
+    sharpness: PositiveFloat = 25.0
+    global_steps: PositiveInt = 500
+    global_lr: PositiveFloat = 0.01
 
     def rules(self, task: Task) -> Mapping[str, Rule]:
         """The objective's rules, of which its centroids are made by the server from clients' centroids."""

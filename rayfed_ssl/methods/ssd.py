@@ -21,11 +21,12 @@ Deviations, where paper and code differ or the code cannot be followed:
 - K is not known to a client: `share` is 1 / K. Where K share exceeds 1, the S_k wrap around and overlap.
 """
 
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field, NonNegativeFloat, PositiveFloat
+from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -80,21 +81,11 @@ class SSD(Averaging):
         temperature: tau of the distillation (code).
     """
 
-    gamma: float = 1.0
-    delta: float = 0.1
-    scale: float = 10.0
-    share: float = 0.1
-    temperature: float = 0.5
-
-    def __post_init__(self) -> None:
-        for name in ("gamma", "delta"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"method.{name} must be at least 0, got {getattr(self, name)}")
-        for name in ("scale", "temperature"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"method.{name} must be above 0, got {getattr(self, name)}")
-        if not 0 < self.share <= 1:
-            raise ValueError(f"method.share must be above 0 and at most 1, got {self.share}")
+    gamma: NonNegativeFloat = 1.0
+    delta: NonNegativeFloat = 0.1
+    scale: PositiveFloat = 10.0
+    share: Annotated[float, Field(gt=0, le=1)] = 0.1
+    temperature: PositiveFloat = 0.5
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Refuse other objectives, and features that are not as wide as projections."""

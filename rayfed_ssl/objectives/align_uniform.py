@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from pydantic import NonNegativeFloat, PositiveFloat
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -58,7 +60,7 @@ class Embedded:
         return first, second
 
 
-@dataclass(frozen=True, kw_only=True)
+@pydantic_dataclass(frozen=True, kw_only=True)
 class AlignUniform(Objective):
     """Alignment plus weighted uniformity.
 
@@ -68,14 +70,8 @@ class AlignUniform(Objective):
     """
 
     capturable: ClassVar[bool] = True
-    beta: float = 1.0
-    t: float = 2.0
-
-    def __post_init__(self) -> None:
-        if not self.beta >= 0:
-            raise ValueError(f"objective.beta must be at least 0, got {self.beta}")
-        if not self.t > 0:
-            raise ValueError(f"objective.t must be above 0, got {self.t}")
+    beta: NonNegativeFloat = 1.0
+    t: PositiveFloat = 2.0
 
     @property
     def head(self) -> Head:

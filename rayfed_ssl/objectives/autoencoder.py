@@ -12,10 +12,11 @@ Deviations:
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from pydantic import PositiveInt
+from pydantic.dataclasses import dataclass
 from torch import nn
 
 from rayfed_ssl.models import Model
@@ -36,11 +37,7 @@ class AutoEncoder(Objective):
     capturable: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Rule]] = {"decoder": "averaged"}
     fixed_head: ClassVar[bool] = True
-    width: int = 128
-
-    def __post_init__(self) -> None:
-        if self.width < 1:
-            raise ValueError(f"objective.width must be at least 1, got {self.width}")
+    width: PositiveInt = 128
 
     @property
     def head(self) -> Head:

@@ -16,10 +16,11 @@ Deviations:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
+from pydantic import PositiveInt
+from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -29,6 +30,7 @@ from rayfed_ssl.training.context import Context
 from rayfed_ssl.training.ema import update_momentum
 from rayfed_ssl.training.objective import Batch, Head, Objective, StepOutput, state_as, tiny_batch_notes
 from rayfed_ssl.training.state_parts import Rule
+from rayfed_ssl.validation import UnitInterval
 
 
 class BYOLState(nn.Module):
@@ -61,19 +63,13 @@ class BYOL(Objective):
 
     capturable: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Rule]] = {"predictor": "averaged", "target": "local"}
-    momentum: float = 0.99
+    momentum: UnitInterval = 0.99
     projector: Literal["mlp", "linear"] = "mlp"
     predictor: Literal["mlp", "linear"] = "mlp"
-    hidden: int | None = None
+    hidden: PositiveInt | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.momentum <= 1:
-            raise ValueError(f"objective.momentum must be in [0, 1], got {self.momentum}")
-        if self.hidden is None:
-            return
-        if self.hidden < 1:
-            raise ValueError(f"objective.hidden must be at least 1, got {self.hidden}")
-        if self.projector == self.predictor == "linear":
+        if self.hidden is not None and self.projector == self.predictor == "linear":
             raise ValueError(
                 f"objective.hidden={self.hidden} has no meaning here: projector and predictor are linear; leave it out"
             )

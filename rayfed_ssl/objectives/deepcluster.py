@@ -18,10 +18,11 @@ Deviations:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -104,16 +105,9 @@ class DeepCluster(Objective):
 
     capturable: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Rule]] = {"bank": "reset", "centroids": "reset"}
-    clusters: int = 128
-    temperature: float = 0.1
-    iterations: int = 10
-
-    def __post_init__(self) -> None:
-        if not self.temperature > 0:
-            raise ValueError(f"objective.temperature must be above 0, got {self.temperature}")
-        for name, least in (("clusters", 2), ("iterations", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"objective.{name} must be at least {least}, got {getattr(self, name)}")
+    clusters: Annotated[int, Field(ge=2)] = 128
+    temperature: PositiveFloat = 0.1
+    iterations: PositiveInt = 10
 
     @property
     def head(self) -> Head:

@@ -16,10 +16,11 @@ Deviations:
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from pydantic import PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -29,6 +30,7 @@ from rayfed_ssl.training.context import Context
 from rayfed_ssl.training.ema import update_momentum
 from rayfed_ssl.training.objective import Batch, Head, Objective, StepOutput, state_as
 from rayfed_ssl.training.state_parts import Rule
+from rayfed_ssl.validation import UnitInterval
 
 
 class Center(nn.Module):
@@ -92,21 +94,11 @@ class DINO(Objective):
 
     capturable: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Rule]] = {"target": "local", "center": "local"}
-    momentum: float = 0.996
-    student_temperature: float = 0.1
-    teacher_temperature: float = 0.04
-    center_momentum: float = 0.9
-    hidden: int = 2048
-
-    def __post_init__(self) -> None:
-        for name in ("student_temperature", "teacher_temperature"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"objective.{name} must be above 0, got {getattr(self, name)}")
-        for name in ("momentum", "center_momentum"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"objective.{name} must be in [0, 1], got {getattr(self, name)}")
-        if self.hidden < 1:
-            raise ValueError(f"objective.hidden must be at least 1, got {self.hidden}")
+    momentum: UnitInterval = 0.996
+    student_temperature: PositiveFloat = 0.1
+    teacher_temperature: PositiveFloat = 0.04
+    center_momentum: UnitInterval = 0.9
+    hidden: PositiveInt = 2048
 
     @property
     def head(self) -> Head:

@@ -5,9 +5,10 @@ are those of the authors' code. Alone it trains as SimCLR does; `rayfed_ssl.meth
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar, Literal
 
+from pydantic.dataclasses import dataclass
 from torch import nn
 
 from rayfed_ssl.models import build_head

@@ -14,10 +14,12 @@ Deviations:
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import replace
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field, PositiveInt
+from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from rayfed_ssl.data.view_recipes import ViewRecipe
@@ -99,18 +101,10 @@ class MAE(Objective):
     parts: ClassVar[Mapping[str, Rule]] = {"decoder": "averaged"}
     fixed_head: ClassVar[bool] = True
     needs_patches: ClassVar[bool] = True
-    mask_ratio: float = 0.75
-    width: int = 512
-    depth: int = 8
+    mask_ratio: Annotated[float, Field(gt=0, lt=1)] = 0.75
+    width: Annotated[int, Field(ge=1, multiple_of=HEAD_WIDTH)] = 512
+    depth: PositiveInt = 8
     standardize: bool = True
-
-    def __post_init__(self) -> None:
-        if not 0 < self.mask_ratio < 1:
-            raise ValueError(f"objective.mask_ratio must be above 0 and below 1, got {self.mask_ratio}")
-        if self.width < 1 or self.width % HEAD_WIDTH:
-            raise ValueError(f"objective.width must be a multiple of {HEAD_WIDTH}, got {self.width}")
-        if self.depth < 1:
-            raise ValueError(f"objective.depth must be at least 1, got {self.depth}")
 
     @property
     def head(self) -> Head:

@@ -30,6 +30,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
+from pydantic import PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -40,6 +42,7 @@ from rayfed_ssl.training.context import Context
 from rayfed_ssl.training.ema import update_momentum
 from rayfed_ssl.training.objective import Batch, Head, Objective, StepOutput, state_as
 from rayfed_ssl.training.state_parts import Rule
+from rayfed_ssl.validation import UnitInterval
 
 
 class KeyQueue(nn.Module):
@@ -118,7 +121,7 @@ def queue_rows(state: nn.Module) -> Tensor:
     return state_as(MoCoState, state).queue.rows
 
 
-@dataclass(frozen=True, kw_only=True)
+@pydantic_dataclass(frozen=True, kw_only=True)
 class MoCo(Objective):
     """MoCo's contrastive objective.
 
@@ -133,21 +136,12 @@ class MoCo(Objective):
 
     capturable: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Rule]] = {"target": "reset", "queue": "local"}
-    temperature: float = 0.1
-    queue_size: int = 4096
-    momentum: float = 0.99
+    temperature: PositiveFloat = 0.1
+    queue_size: PositiveInt = 4096
+    momentum: UnitInterval = 0.99
     symmetric: bool = True
     projector: Literal["linear", "mlp", "mlp-bn"] = "mlp"
-    key_groups: int = 1
-
-    def __post_init__(self) -> None:
-        if not self.temperature > 0:
-            raise ValueError(f"objective.temperature must be above 0, got {self.temperature}")
-        if not 0 <= self.momentum <= 1:
-            raise ValueError(f"objective.momentum must be in [0, 1], got {self.momentum}")
-        for name in ("queue_size", "key_groups"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"objective.{name} must be at least 1, got {getattr(self, name)}")
+    key_groups: PositiveInt = 1
 
     @property
     def head(self) -> Head:

@@ -16,10 +16,11 @@ Deviations:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -32,6 +33,7 @@ from rayfed_ssl.training.context import Context
 from rayfed_ssl.training.ema import update_momentum
 from rayfed_ssl.training.objective import Batch, Head, Objective, StepOutput, state_as
 from rayfed_ssl.training.state_parts import Rule
+from rayfed_ssl.validation import UnitInterval
 
 
 class OrchestraState(nn.Module):
@@ -80,20 +82,13 @@ class OrchestraObjective(Objective):
         "centroids": "reset",
         "queue": "reset",
     }
-    clusters: int = 128
-    local_clusters: int = 16
+    clusters: Annotated[int, Field(ge=2)] = 128
+    local_clusters: PositiveInt = 16
     memory: int = 128
-    temperature: float = 0.1
-    momentum: float = 0.996
+    temperature: PositiveFloat = 0.1
+    momentum: UnitInterval = 0.996
 
     def __post_init__(self) -> None:
-        if not self.temperature > 0:
-            raise ValueError(f"objective.temperature must be above 0, got {self.temperature}")
-        if not 0 <= self.momentum <= 1:
-            raise ValueError(f"objective.momentum must be in [0, 1], got {self.momentum}")
-        for name, least in (("clusters", 2), ("local_clusters", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"objective.{name} must be at least {least}, got {getattr(self, name)}")
         if self.memory < 2 * self.local_clusters:
             raise ValueError(
                 f"objective.memory must hold at least two projections for each of {self.local_clusters} local clusters, got "

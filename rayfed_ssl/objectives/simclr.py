@@ -13,10 +13,11 @@ code; its paper does not say). The loss is float32 whatever the precision of the
 """
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
+from pydantic import PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -62,17 +63,11 @@ class SimCLR(Objective):
     """
 
     capturable: ClassVar[bool] = True
-    temperature: float = 0.4
+    temperature: PositiveFloat = 0.4
     form: Literal["infonce", "ntxent"] = "infonce"
     encode: Literal["together", "apart"] = "together"
     projector: Literal["mlp", "mlp-bn"] = "mlp"
-    hidden: int | None = None
-
-    def __post_init__(self) -> None:
-        if not self.temperature > 0:
-            raise ValueError(f"objective.temperature must be above 0, got {self.temperature}")
-        if self.hidden is not None and self.hidden < 1:
-            raise ValueError(f"objective.hidden must be at least 1, got {self.hidden}")
+    hidden: PositiveInt | None = None
 
     @property
     def head(self) -> Head:

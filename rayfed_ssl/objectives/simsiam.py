@@ -14,10 +14,11 @@ Deviations:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from pydantic import PositiveInt
+from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -44,14 +45,9 @@ class SimSiam(Objective):
 
     capturable: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Rule]] = {"predictor": "averaged"}
-    hidden: int = 2048
-    predictor_hidden: int = 512
+    hidden: PositiveInt = 2048
+    predictor_hidden: PositiveInt = 512
     output_norm: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("hidden", "predictor_hidden"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"objective.{name} must be at least 1, got {getattr(self, name)}")
 
     @property
     def head(self) -> Head:

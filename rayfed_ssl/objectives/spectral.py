@@ -14,10 +14,11 @@ Two forms are in use:
 """
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
+from pydantic import PositiveFloat
+from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -62,13 +63,11 @@ class Spectral(Objective):
 
     capturable: ClassVar[bool] = True
     form: Literal["fedsc", "orchestra"] = "fedsc"
-    mu: float = 4.0
+    mu: PositiveFloat = 4.0
 
     def __post_init__(self) -> None:
         if self.form == "orchestra" and self.mu != Spectral.mu:
             raise ValueError(f"objective.mu={self.mu} has no meaning with objective.form=orchestra: remove one of them")
-        if not self.mu > 0:
-            raise ValueError(f"objective.mu must be above 0, got {self.mu}")
 
     @property
     def head(self) -> Head:

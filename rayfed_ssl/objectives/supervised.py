@@ -6,10 +6,10 @@ Deviations: none of the papers gives the augmentation, so a batch sees one view 
 """
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from pydantic.dataclasses import dataclass
 from torch import nn
 from torch.nn import functional as F
 

@@ -19,10 +19,11 @@ Deviations:
 """
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -88,24 +89,13 @@ class SwAV(Objective):
 
     capturable: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Rule]] = {"prototypes": "averaged", "queue": "local"}
-    prototypes: int = 32
-    temperature: float = 0.1
-    epsilon: float = 0.05
-    sinkhorn_iterations: int = 3
-    freeze_epochs: int = 1
-    queue_size: int = 0
-    queue_epoch: int = 15
-
-    def __post_init__(self) -> None:
-        for name in ("temperature", "epsilon"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"objective.{name} must be above 0, got {getattr(self, name)}")
-        for name, least in (("prototypes", 2), ("sinkhorn_iterations", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"objective.{name} must be at least {least}, got {getattr(self, name)}")
-        for name in ("freeze_epochs", "queue_size", "queue_epoch"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"objective.{name} must be at least 0, got {getattr(self, name)}")
+    prototypes: Annotated[int, Field(ge=2)] = 32
+    temperature: PositiveFloat = 0.1
+    epsilon: PositiveFloat = 0.05
+    sinkhorn_iterations: PositiveInt = 3
+    freeze_epochs: NonNegativeInt = 1
+    queue_size: NonNegativeInt = 0
+    queue_epoch: NonNegativeInt = 15
 
     @property
     def head(self) -> Head:

@@ -12,6 +12,7 @@ import yaml
 from filelock import FileLock
 
 from rayfed_ssl import plugins
+from rayfed_ssl.config.choices import configured
 from rayfed_ssl.config.recipes import plain_data
 from rayfed_ssl.config.schema import Config, apply_overrides
 from rayfed_ssl.data.datasets import open_dataset
@@ -23,7 +24,7 @@ from rayfed_ssl.engine.scoring import check_protocols, measure, subject_of
 from rayfed_ssl.engine.task_builder import build_task
 from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import ConfigError, nearest, reason
-from rayfed_ssl.evaluation.registry import PROTOCOLS, Protocol, configured
+from rayfed_ssl.evaluation.registry import PROTOCOLS, Protocol
 from rayfed_ssl.export.encoder_file import BODY, read_export
 from rayfed_ssl.export.saved_encoders import read_encoder
 from rayfed_ssl.method import Encoder, Metrics

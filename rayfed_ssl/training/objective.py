@@ -12,6 +12,7 @@ from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.context import Context
 from rayfed_ssl.training.state_parts import Rule
+from rayfed_ssl.validation import Validated
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class StepOutput:
     updates: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-class Objective(ABC):
+class Objective(Validated, ABC):
     """A local objective: hyperparameters as fields, the loss as a pure function.
 
     What it trains beside encoder and projector are `heads`; what it remembers without training it (a slow target, a queue
@@ -126,7 +127,7 @@ class Objective(ABC):
         """
         return nn.Module()
 
-    def start_epoch(  # noqa: B027 - most objectives have nothing to do here
+    def start_epoch(
         self, context: Context, model: Model, state: nn.Module, data: Shard, epoch: int, generator: torch.Generator
     ) -> None:
         """Change the state, or untrained heads, at the start of each local epoch."""
@@ -149,9 +150,7 @@ class Objective(ABC):
             generator: Draws the views.
         """
 
-    def finish_step(  # noqa: B027 - most objectives have nothing to do here
-        self, context: Context, model: Model, state: nn.Module, output: StepOutput
-    ) -> None:
+    def finish_step(self, context: Context, model: Model, state: nn.Module, output: StepOutput) -> None:
         """Change state and heads after the optimizer's step, in place: move a target, enqueue keys."""
 
 

@@ -7,15 +7,18 @@ Inductor and SymPy at its first use, which costs every process that trains more 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
 import torch
+from pydantic import NonNegativeFloat, PositiveFloat
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import Parameter
 
 from rayfed_ssl.draws import host_value
 from rayfed_ssl.training.track import Track, by_dimension
+from rayfed_ssl.validation import BelowOne, Validated
 
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8
@@ -23,7 +26,7 @@ EPSILON = 1e-8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Optimizer(ABC):
+class Optimizer(Validated, ABC):
     """Settings that all optimizers have; the defaults are FLESD's local step (section 5.1, weight decay from its code).
 
     Attributes:
@@ -34,18 +37,12 @@ class Optimizer(ABC):
         weight_decay: L2 factor.
     """
 
-    lr: float = 1e-3
+    lr: PositiveFloat = 1e-3
     schedule: Literal["constant", "cosine", "warmup-cosine"] = "constant"
-    warmup: float = 0.1
-    weight_decay: float = 1e-6
+    warmup: BelowOne = 0.1
+    weight_decay: NonNegativeFloat = 1e-6
 
     def __post_init__(self) -> None:
-        if not self.lr > 0:
-            raise ValueError(f"the learning rate must be above 0, got {self.lr}")
-        if not self.weight_decay >= 0:
-            raise ValueError(f"weight_decay must be at least 0, got {self.weight_decay}")
-        if not 0 <= self.warmup < 1:
-            raise ValueError(f"warmup is a share of all local steps, at least 0 and below 1, got {self.warmup}")
         if self.schedule != "warmup-cosine" and self.warmup != Optimizer.warmup:
             raise ValueError(
                 f"warmup has no meaning for schedule={self.schedule}: remove it or take schedule=warmup-cosine"
@@ -100,12 +97,7 @@ class SGD(Optimizer):
         momentum: Share of the previous step, not Nesterov; 0 for none.
     """
 
-    momentum: float = 0.9
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum must be at least 0 and below 1, got {self.momentum}")
+    momentum: BelowOne = 0.9
 
     def moments(self, values: Tensor) -> tuple[Tensor, ...]:
         """Make a momentum of zeros, so that the first one is the first gradient."""
@@ -136,12 +128,7 @@ class Adam(Optimizer):
     """
 
     kernel: ClassVar[Callable[..., Any]] = torch._fused_adam_
-    betas: tuple[float, float] = BETAS
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"betas must be at least 0 and below 1, got {list(self.betas)}")
+    betas: tuple[BelowOne, BelowOne] = BETAS
 
     def moments(self, values: Tensor) -> tuple[Tensor, ...]:
         """Make first and second moments of zeros."""
@@ -203,16 +190,9 @@ class LARS(Optimizer):
         trust: A step's length over that of the layer's weights, at a learning rate of 1; SimCLR's and BYOL's.
     """
 
-    lr: float = 0.3
-    momentum: float = 0.9
-    trust: float = 0.001
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum must be at least 0 and below 1, got {self.momentum}")
-        if not self.trust > 0:
-            raise ValueError(f"trust must be above 0, got {self.trust}")
+    lr: PositiveFloat = 0.3
+    momentum: BelowOne = 0.9
+    trust: PositiveFloat = 0.001
 
     def moments(self, values: Tensor) -> tuple[Tensor, ...]:
         """Make a momentum of zeros."""

@@ -6,10 +6,13 @@ A participant's whole state is one flat dict of tensors. The first component of 
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
-from typing import ClassVar, Literal, TypeAlias
+from dataclasses import fields
+from typing import Literal, TypeAlias
+
+from pydantic.dataclasses import dataclass
 
 from rayfed_ssl.trees import Weights
+from rayfed_ssl.validation import Validated
 
 Rule: TypeAlias = Literal["averaged", "received", "local", "reset", "mixed"]
 """What happens to a part between two rounds.
@@ -44,7 +47,7 @@ def model_weights(weights: Weights) -> Weights:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts:
+class Parts(Validated):
     """Rules of the parts under a method that averages; None leaves a part to the objective.
 
     Attributes:
@@ -58,7 +61,6 @@ class Parts:
         batch_norm: Running statistics; "local" keeps them on the client, so evaluation sees one encoder per client.
     """
 
-    __pydantic_config__: ClassVar[Mapping[str, str]] = {"extra": "forbid"}
     encoder: Literal["averaged", "local"] | None = None
     projector: Literal["averaged", "local"] | None = None
     predictor: Literal["averaged", "local", "reset"] | None = None

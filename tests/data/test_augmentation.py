@@ -320,7 +320,7 @@ MISTAKES: list[tuple[str, Callable[[], object]]] = [
     ("8 x 10 padded by 8", lambda: augment(pixels(2, 3, 8, 10), replace(RAW, crop_padding=8), seeded())),
     ("no 0 x 0 view", lambda: augment(pixels(2, 3, 8, 10), RAW, seeded(), size=0)),
     ("13 pixels does not fit a 6 x 6", lambda: augment(pixels(1, 3, 6, 6), WIDE_BLUR, seeded())),
-    ("flip must be a probability", lambda: ViewRecipe(flip=1.5)),
+    ("flip", lambda: ViewRecipe(flip=1.5)),
     ("excludes crop_padding", lambda: ViewRecipe(crop_scale=(0.2, 1.0), crop_padding=4)),
     ("crop_scale must lie in", lambda: ViewRecipe(crop_scale=(0.9, 0.2))),
     ("blur_kernel must be odd, got 4", lambda: ViewRecipe(blur_kernel=4)),

@@ -26,7 +26,7 @@ def faults(*texts: str, **options: Any) -> Faults:
         ("kill-acto:round=2", "unknown fault 'kill-acto': did you mean 'kill-actor'"),
         ("raise", "round is missing, write raise:round=2"),
         ("raise:round", "round: input should be a valid integer, unable to parse string as an integer, got ''"),
-        ("raise:round=0", "round: input should be greater than or equal to 1, got '0'"),
+        ("raise:round=0", "round: input should be greater than 0, got '0'"),
         ("raise:round=1.5", "round: input should be a valid integer"),
         ("slow:round=1,seconds=inf", "seconds: input should be a finite number, got 'inf'"),
         ("slow:round=1,second=3", "slow has no 'second': did you mean 'seconds'"),

@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rayfed_ssl.config.choices import configured
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.augmentation import augment, normalize
 from rayfed_ssl.data.image_store import ImageSet
@@ -23,7 +24,7 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.evaluation_input import Subject
 from rayfed_ssl.evaluation.fine_tuning import FineTuning
 from rayfed_ssl.evaluation.protocols import PSEUDO_R2, Linear
-from rayfed_ssl.evaluation.registry import PROTOCOLS, configured, is_score
+from rayfed_ssl.evaluation.registry import PROTOCOLS, is_score
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.reports.diagnose import diagnose
 from rayfed_ssl.reports.rescoring import measure_encoders
@@ -88,7 +89,7 @@ def test_pseudo_r2_is_the_share_of_the_labels_entropy_that_a_probe_explains(subj
     protocol = configured("linear-fedca", {"epochs": 2})
     random, (train, test) = generator(derive_seed(0, Purpose.EVALUATION)), subject.labels
     data = subject.train_features, train, subject.test_features, test
-    loss = protocol.probe.fit(*data, num_classes=subject.train.num_classes, generator=random).loss
+    loss = protocol.fit(*data, num_classes=subject.train.num_classes, generator=random).loss
     shares = np.bincount(train.numpy()) / len(train)
     entropy = -sum(share * np.log(share) for share in shares if share)
     assert protocol.measure(subject)["linear-fedca" + PSEUDO_R2] == pytest.approx(1 - loss / entropy, rel=1e-12)
@@ -96,11 +97,10 @@ def test_pseudo_r2_is_the_share_of_the_labels_entropy_that_a_probe_explains(subj
 
 def test_linear_probes_are_those_of_the_papers():
     def row(name: str) -> tuple[object, ...]:
-        protocol = PROTOCOLS[name]
-        probe = protocol.probe
+        probe = PROTOCOLS[name]
         assert (probe.weight_decay, probe.momentum, probe.init_std, probe.standardize) == (0, 0.9, 0.01, False)
         steps = probe.milestones, probe.decay
-        return probe.optimizer, probe.lr, probe.epochs, probe.batch, steps, protocol.augment, probe.shuffle
+        return probe.optimizer, probe.lr, probe.epochs, probe.batch, steps, probe.augment, probe.shuffle
 
     assert row("linear-flesd") == ("sgd", 0.03, 60, 256, ((30, 50), 0.1), True, True)
     assert row("linear-moco") == ("sgd", 30, 100, 256, ((60, 80), 0.1), True, True)
@@ -127,12 +127,12 @@ def test_fine_tuning_is_that_of_the_papers():
 
 def test_learning_rates_fall_where_the_papers_say(subject: Subject):
     moco, swav = PROTOCOLS["linear-moco"], PROTOCOLS["semi-swav-1"]
-    rates = [moco.probe.learning_rate(epoch) for epoch in (0, 59, 60, 79, 80, 99)]
+    rates = [moco.learning_rate(epoch) for epoch in (0, 59, 60, 79, 80, 99)]
     assert rates == pytest.approx([30, 30, 3, 3, 0.3, 0.3], rel=1e-12)
-    factors = [swav.tuning.factor(epoch) for epoch in (0, 11, 12, 15, 16, 19)]
+    factors = [swav.factor(epoch) for epoch in (0, 11, 12, 15, 16, 19)]
     assert factors == pytest.approx([1, 1, 0.2, 0.2, 0.04, 0.04], rel=1e-12)
-    network = swav.tuning.network(subject)
-    assert [descent.lr for descent in swav.tuning.descents(network)] == [0.02, 5]
+    network = swav.network(subject)
+    assert [descent.lr for descent in swav.descents(network)] == [0.02, 5]
 
 
 def plain_fine_tuning(subject: Subject, rows: np.ndarray, tuning: FineTuning) -> list[float]:
@@ -170,7 +170,7 @@ def test_fine_tuning_is_a_plain_loop_of_torchs_sgd(subject: Subject):
     )
     rows = protocol.rows(subject.train, 0)
     with torch.random.fork_rng():
-        expected = plain_fine_tuning(subject, rows, protocol.tuning)
+        expected = plain_fine_tuning(subject, rows, protocol)
     assert len(set(expected)) > 1
     assert protocol.measure(subject) == {"semi-swav-10": expected[-1], "semi-swav-10_best": max(expected)}
 
@@ -239,9 +239,9 @@ def test_flesds_protocol_is_the_runs_probe_with_crops(open_tiny: Open):
         (("protocols=linear-mocco",), "unknown protocol 'linear-mocco': did you mean 'linear-moco'"),
         (("protocols=[linear-moco, linear-moco]",), "names one twice"),
         (("settings.linear-moco.epochs=3",), "linear-moco is not in evaluation.protocols"),
-        (("protocols=linear-moco", "settings.linear-moco.epoch=3"), "no setting 'epoch': did you mean 'epochs'"),
+        (("protocols=linear-moco", "settings.linear-moco.epoch=3"), "unknown key 'epoch': did you mean 'epochs'"),
         (("protocols=linear-moco", "settings.linear-moco.epochs=many"), "epochs: .*, got 'many'"),
-        (("linear.batch=0",), "evaluation.linear.batch: input should be greater than or equal to 1, got 0"),
+        (("linear.batch=0",), "evaluation.linear.batch: input should be greater than 0, got 0"),
         (("linear.lr=.inf",), "evaluation.linear.lr: input should be a finite number, got inf"),
         (("protocols=linear-fedca", "settings.linear-fedca.momentum=0.5"), "momentum has no meaning"),
     ],
@@ -343,7 +343,7 @@ def test_scores_are_protocols_and_every_protocol_names_its_source():
         ("linear-moco", {"weight_decay": math.inf}, "weight_decay: input should be a finite number, got inf"),
         ("knn", {"temperature": math.nan}, "temperature: input should be a finite number, got nan"),
         ("semi-swav-1", {"head_lr": math.inf}, "head_lr: input should be a finite number, got inf"),
-        ("knn", {"neighbors": 0}, "neighbors: input should be greater than or equal to 1, got 0"),
+        ("knn", {"neighbors": 0}, "neighbors: input should be greater than 0, got 0"),
         ("semi-swav-1", {"head_lr": 0}, "head_lr: input should be greater than 0, got 0"),
         ("semi-swav-1", {"batch": 1}, "batch: input should be greater than or equal to 2, got 1"),
         ("linear-moco", {"decay": -0.1}, "decay: input should be greater than 0, got -0.1"),

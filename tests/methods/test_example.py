@@ -12,6 +12,7 @@ import torch
 
 from examples.my_method import FedAvgM, momentum_step
 from rayfed_ssl.config.schema import Config
+from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.runs import run
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my_method.py"
@@ -35,9 +36,9 @@ def test_statistics_of_batch_norm_have_no_momentum():
     assert momentum_step(moved, mean, velocity, 0.9) == (mean, {})
 
 
-def test_a_momentum_of_one_is_refused():
-    with pytest.raises(ValueError, match=r"method\.momentum must be at least 0 and below 1, got 1\.0"):
-        FedAvgM(momentum=1.0)
+def test_a_momentum_of_one_is_refused(tiny: Callable[..., Config]):
+    with pytest.raises(ConfigError, match=r"^method\.momentum: input should be less than 1, got 1$"):
+        tiny("fedavg", "method={name: 'examples.my_method:FedAvgM', momentum: 1}")
 
 
 def test_the_example_is_short_and_runs_by_its_name(tiny: Callable[..., Config], tmp_path: Path):

@@ -62,16 +62,14 @@ def test_only_a_schedule_by_steps_has_a_rate_for_each():
 
 
 def test_moments_that_never_fade_are_refused():
-    with pytest.raises(ValueError, match=r"^betas must be at least 0 and below 1, got \[0.9, 1.0\]"):
+    with pytest.raises(ValueError, match=r"betas\.1\n  Input should be less than 1"):
         Adam(betas=(0.9, 1.0))
 
 
 def test_a_warm_up_that_cannot_be_is_refused():
-    with pytest.raises(
-        ValueError, match=r"^warmup has no meaning for schedule=cosine: remove it or take schedule=warm"
-    ):
+    with pytest.raises(ValueError, match=r"warmup has no meaning for schedule=cosine: remove it or take schedule=warm"):
         Adam(schedule="cosine", warmup=0.2)
-    with pytest.raises(ValueError, match=r"^warmup is a share of all local steps, at least 0 and below 1, got 1"):
+    with pytest.raises(ValueError, match=r"warmup\n  Input should be less than 1"):
         Adam(schedule="warmup-cosine", warmup=1)
 
 
