@@ -25,6 +25,12 @@ def move(values: Tensor, device: torch.device) -> Tensor:
     """
     if device.type == "cpu":
         return values
+    if (steps := _STEPS.get()) is not None:
+        steps.moves_values = True
+    return _moved(values, device)
+
+
+def _moved(values: Tensor, device: torch.device) -> Tensor:
     if device.type != "cuda":
         return values.to(device, non_blocking=True)
     if torch.cuda.is_current_stream_capturing():
@@ -82,10 +88,13 @@ class StepDraws:
 
     Args:
         device: Where the draws are wanted.
+
+    Attributes:
+        moves_values: Whether a step has moved other values of the host, which a captured step would repeat.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        self._device, self.moves_values = device, False
         self._kinds: dict[Hashable, _Kind] = {}
         self._serving: _Kind | None = None
         self._next = 0
@@ -118,7 +127,7 @@ class StepDraws:
         """Give the next draw of the step that runs."""
         assert self._serving is not None, "draw asks within a step only"
         if self._serving.buffer is None:
-            return move(self._serving.first(request), self._device)
+            return _moved(self._serving.first(request), self._device)
         assert self._serving.requests[self._next : self._next + 1] == [request], "steps of one kind make the same draws"
         self._next += 1
         return self._serving.views[self._next - 1]

@@ -124,31 +124,32 @@ class Method(Validated, ABC):
         privacy: What an upload exposes of a client's data, in the wording of FLESD's Table 1.
         needs_public: Whether the method works on public data; a run without is refused at start-up.
         averages_weights: Whether all clients need one architecture.
-        costly_start: Whether the server trains before round 1, so that runs which begin alike had better do so once.
-        not_at_start: Fields that `init_server` does not look at, while `costly_start` stays what it is.
-        inner_field: Name of the field that holds another method, or None.
         held_fields: Fields of an upload that `update_server` holds of all uploads at once; they should be small.
-        has_break_even: Whether FLESD's Eq. 11 compares this method's uploads with weights.
     """
 
     privacy: ClassVar[Literal["High", "Low", "-"]]
     needs_public: ClassVar[bool] = False
     averages_weights: ClassVar[bool] = False
-    costly_start: ClassVar[bool] = False
-    not_at_start: ClassVar[tuple[str, ...]] = ()
-    inner_field: ClassVar[str | None] = None
     held_fields: ClassVar[tuple[str, ...]] = ()
-    has_break_even: ClassVar[bool] = False
 
     @property
     def inner(self) -> "Method | None":
-        """The method that this one wraps, or None."""
-        return None if self.inner_field is None else getattr(self, self.inner_field)
+        """The method that a field of this one holds, or None."""
+        return next((value for value in vars(self).values() if isinstance(value, Method)), None)
 
     @property
     def follows_rounds(self) -> bool:
         """Whether a step depends on the number of rounds, `task.rounds`: such a run cannot be made longer."""
         return self.inner is not None and self.inner.follows_rounds
+
+    @property
+    def has_break_even(self) -> bool:
+        """Whether FLESD's Eq. 11 compares the uploads with weights."""
+        return False
+
+    def costly_start(self) -> "Method | None":
+        """Give this method without what `init_server` ignores, where that trains: runs that begin alike then do so once."""
+        return None
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Look at the run before it starts.

@@ -66,7 +66,7 @@ def one_thread() -> Iterator[None]:
 
 def tiny_tree(name: str) -> dict[str, Any]:
     """A recipe of two rounds on 150 digits: shards of unequal sizes, batches of unequal sizes, 45 public samples."""
-    method = METHODS[name].method
+    method = METHODS[name].method()
     own = {field.name for field in fields(method)}
     return {
         "rounds": 2,

@@ -258,7 +258,7 @@ def _check_method(config: Config) -> None:
     if not method.needs_public and config.public is not None:
         raise ConfigError(f"{name} uses no public data, got public={config.public}: set public=null")
     models = config.clients.models
-    mixed = [other for other, info in METHODS.items() if not info.method.averages_weights]
+    mixed = [other for other, info in METHODS.items() if not info.method().averages_weights]
     if models and method.averages_weights and set(models) != {config.model.encoder}:
         raise ConfigError(
             f"{name} averages weights, so all clients need one architecture, got {', '.join(models)}: remove "

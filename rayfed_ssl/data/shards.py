@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rayfed_ssl.data.label_subset import Choice, label_subset
-from rayfed_ssl.draws import move
+from rayfed_ssl.draws import draw, move
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.seeds import Purpose, derive_seed
 from rayfed_ssl.trees import to_torch
@@ -88,6 +88,15 @@ class Shard:
         on_device = move(torch.cat(list(positions)), self.device).split([len(index) for index in positions])
         for index, there in zip(positions, on_device, strict=True):
             yield there, self.batch(there if self.is_resident else index)
+
+    def draw_samples(self, number: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draw random samples, all of them if there are fewer: positions and images, as `batches` gives them."""
+        if self.is_resident:
+            there = index = draw(torch.randperm, len(self), generator=generator, device=self.device)[:number]
+        else:
+            index = torch.randperm(len(self), generator=generator)[:number]
+            there = move(index, self.device)
+        return there, self.batch(index)
 
     def select(self, index: Tensor) -> "Shard":
         """Leave the samples at some positions, int64 on the CPU, without their labels."""

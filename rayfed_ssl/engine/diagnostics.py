@@ -32,7 +32,7 @@ from rayfed_ssl.evaluation.representation_metrics import (
 )
 from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.seeds import Purpose, derive_seed, generator
-from rayfed_ssl.training.state_parts import OBJECTIVE_STATE, part_of
+from rayfed_ssl.training.state_parts import is_state, part_of
 from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import Weights, is_node
 
@@ -212,7 +212,8 @@ def update_of(sent: ModelContent, received: ModelContent) -> Weights | None:
         for name, value in sent.weights.items()
         if name in received.weights
         and value.is_floating_point()
-        and part_of(name) not in OBJECTIVE_STATE | {"batch_norm"}
+        and part_of(name) != "batch_norm"
+        and not is_state(part_of(name))
     }
     return trained or None
 

@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 
+from rayfed_ssl.config.choices import METHOD
 from rayfed_ssl.config.sections import BITS
 from rayfed_ssl.data.image_store import alone
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.environment import cpu_model, environment
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.method import Method
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.checkpoints import STATES, Stored
 from rayfed_ssl.storage.filesystem import write_atomically
@@ -38,7 +38,7 @@ def first_state(federation: Federation) -> Any:
         ConfigError: `engine.shared` cannot be written.
     """
     directory = federation.config.engine.shared
-    if directory is None or not federation.method.costly_start:
+    if directory is None or federation.method.costly_start() is None:
         return federation.init_server()
     facts = facts_of(federation)
     key = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:32]
@@ -63,7 +63,7 @@ def facts_of(federation: Federation) -> dict[str, Any]:
     settings = {key: value for key, value in config.items() if key not in ("engine", "evaluation", "partition")}
     return {
         **settings,
-        "method": _at_start(settings["method"], federation.method),
+        "method": METHOD.dump(federation.method.costly_start() or federation.method),
         "engine": {key: config["engine"][key] for key in BITS} | {"device": str(task.device)},
         "precision": asdict(task.precision),
         "threads": torch.get_num_threads(),
@@ -73,14 +73,6 @@ def facts_of(federation: Federation) -> dict[str, Any]:
         "processor": cpu_model(),
         **environment(),
     }
-
-
-def _at_start(settings: Mapping[str, Any], method: Method) -> dict[str, Any]:
-    """Leave out the fields that a method, or the one that it holds, does not look at before round 1."""
-    needed = {name: value for name, value in settings.items() if name not in method.not_at_start}
-    if method.inner is None or method.inner_field is None:
-        return needed
-    return needed | {method.inner_field: _at_start(settings[method.inner_field], method.inner)}
 
 
 def start_of(federation: Federation) -> dict[str, str] | None:

@@ -37,7 +37,6 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from rayfed_ssl.aggregation.weighted_mean import WeightedMean
-from rayfed_ssl.draws import draw, move
 from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Model, Rule, Server, Task, Term, Weights, sent
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.objectives.simclr import SimCLR
@@ -158,7 +157,6 @@ class FedCA(Method):
     privacy: ClassVar = "High"
     averages_weights: ClassVar = True
     held_fields: ClassVar = ("dictionary",)
-    not_at_start: ClassVar = ("dictionary", "dictionary_size", "ensembling", "beta")
     dictionary: bool = True
     dictionary_size: PositiveInt = 1024
     ensembling: BelowOne = 0.5
@@ -171,7 +169,9 @@ class FedCA(Method):
         """Whether there is an alignment, which happens on public data."""
         return self.beta > 0
 
-    costly_start = needs_public  # the server trains a model to align with
+    def costly_start(self) -> Method | None:
+        """The server trains a model to align with."""
+        return FedCA(align_epochs=self.align_epochs, parts=self.parts) if self.beta else None
 
     @property
     def averaging(self) -> fedavg.FedAvg:
@@ -253,17 +253,12 @@ class FedCA(Method):
         targets = aligned.features.to(task.device), aligned.projections.to(task.device)
 
         def term(model: Model, projections: Tensor) -> Tensor:
-            if public.is_resident:
-                order = draw(torch.randperm, len(public), generator=client.method_generator, device=task.device)
-            else:
-                order = torch.randperm(len(public), generator=client.method_generator)
-            chosen = order[: task.batch]
-            index = chosen if public.is_resident else move(chosen, task.device)
+            index, images = public.draw_samples(task.batch, client.method_generator)
             with unrecorded(model), task.autocast():
-                h, z = model(task.plain(public.batch(chosen)))
+                h, z = model(task.plain(images))
             return self.beta * alignment_loss(h, z, (targets[0][index], targets[1][index]))
 
-        return capturable(term) if public.is_resident else term
+        return capturable(term)
 
     def update_server(
         self, state: ServerState, uploads: Mapping[int, Upload], server: Server

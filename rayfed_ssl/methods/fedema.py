@@ -23,7 +23,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from rayfed_ssl.method import Client, Empty, Metrics, Rule, Task, Weights
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.methods.fedu import check_averaged, encoder_divergence
-from rayfed_ssl.training.state_parts import OBJECTIVE_STATE, part_of
+from rayfed_ssl.training.state_parts import is_state, part_of
 from rayfed_ssl.validation import UnitInterval
 
 
@@ -63,7 +63,7 @@ def mix(local: Weights, received: Weights, share: float) -> Weights:
 
 def _mixed(name: str, local: torch.Tensor, received: torch.Tensor, share: float) -> torch.Tensor:
     part = name.partition(".")[0]
-    if part in OBJECTIVE_STATE:
+    if is_state(part):
         return received
     if part_of(name) == "batch_norm" or not received.is_floating_point():
         return local if share > 0.5 and part not in ("encoder", "projector") else received
@@ -92,9 +92,8 @@ class FedEMA(fedavg.Averaging):
 
     def rules(self, task: Task) -> dict[str, Rule]:
         """As FedAvg's, but what gradients train is mixed."""
-        untrained = OBJECTIVE_STATE | {"batch_norm"}
         return {
-            part: "mixed" if rule == "averaged" and part not in untrained else rule
+            part: "mixed" if rule == "averaged" and part != "batch_norm" and not is_state(part) else rule
             for part, rule in super().rules(task).items()
         }
 

@@ -23,7 +23,7 @@ Deviations, where the paper is silent or cannot be meant literally:
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from pydantic import NonNegativeFloat, NonNegativeInt
@@ -184,9 +184,10 @@ class FedFoA(Method):
             by shrinking Z, which an objective on cosines does not resist.
     """
 
-    privacy: ClassVar = "Low"
-    not_at_start: ClassVar = ("strength", "warm_up", "normalize")
-    inner_field: ClassVar = "base"
+    privacy = property(lambda self: "High" if self.base.privacy == "High" else "Low")
+    needs_public = property(lambda self: self.base.needs_public)
+    averages_weights = property(lambda self: self.base.averages_weights)
+    held_fields = property(lambda self: ("relation", *self.base.held_fields))
     base: Method = LocalOnly()
     strength: NonNegativeFloat = 0.01
     warm_up: NonNegativeInt = 5
@@ -195,11 +196,11 @@ class FedFoA(Method):
     def __post_init__(self) -> None:
         if isinstance(self.base, FedFoA):
             raise ValueError("method.base must be another method, got fedfoa: remove it or take fedavg, fedu or fedema")
-        for name in ("needs_public", "averages_weights", "costly_start"):
-            object.__setattr__(self, name, getattr(self.base, name))
-        object.__setattr__(self, "held_fields", ("relation", *self.base.held_fields))
-        if self.base.privacy == "High":
-            object.__setattr__(self, "privacy", "High")
+
+    def costly_start(self) -> Method | None:
+        """The base may train before round 1."""
+        base = self.base.costly_start()
+        return None if base is None else FedFoA(base=base)
 
     def rules(self, task: Task) -> Mapping[str, Rule]:
         """The base's rules."""

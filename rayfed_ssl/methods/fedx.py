@@ -27,7 +27,6 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rayfed_ssl.draws import draw
 from rayfed_ssl.method import Client, Metrics, Model, Task
 from rayfed_ssl.methods.fedavg import Averaging, Download, Upload
 from rayfed_ssl.objectives.fedx import FedXObjective
@@ -63,12 +62,9 @@ def relational_loss(
 
 def random_anchors(client: Client, choices: torch.Generator) -> Tensor:
     """Draw one view each of B random samples of a client, or of all if there are fewer; `choices` says of which."""
-    task, data = client.task, client.data
-    if data.is_resident:
-        order = draw(torch.randperm, len(data), generator=choices, device=task.device)
-    else:
-        order = torch.randperm(len(data), generator=choices)
-    return task.augment(data.batch(order[: task.batch]), task.views.first, client.method_generator)
+    task = client.task
+    _, images = client.data.draw_samples(task.batch, choices)
+    return task.augment(images, task.views.first, client.method_generator)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +95,7 @@ class FedX(Averaging):
         teacher = client.task.model(download.weights | self.local_parts(state)).eval().requires_grad_(False)
         choices = generator(int(torch.randint(2**62, (), generator=client.method_generator)))
         loss = partial(self.distil, client, teacher, choices)
-        return self.train(download.weights, state, client, loss=capturable(loss) if client.data.is_resident else loss)
+        return self.train(download.weights, state, client, loss=capturable(loss))
 
     def distil(
         self,

@@ -36,7 +36,7 @@ from rayfed_ssl.training.batching import finite
 from rayfed_ssl.training.ema import update_momentum
 from rayfed_ssl.training.optimizers import Adam
 from rayfed_ssl.training.sample_queue import SampleQueue
-from rayfed_ssl.training.state_parts import OBJECTIVE_STATE
+from rayfed_ssl.training.state_parts import is_state
 from rayfed_ssl.training.step import descend
 from rayfed_ssl.trees import frozen, tensor_mean
 from rayfed_ssl.validation import UnitInterval
@@ -158,7 +158,7 @@ class FLESD(Method):
             raise ValueError("method.keep applies to similarities only: set method.upload=similarities or drop it")
 
     @property
-    def has_break_even(self) -> bool:  # type: ignore[override]
+    def has_break_even(self) -> bool:
         """Whether representations are sent, whose bytes Eq. 11 compares with those of weights."""
         return self.upload == "representations"
 
@@ -166,7 +166,7 @@ class FLESD(Method):
         """The student's weights come down and no weights go up; where clients differ, everybody keeps its own."""
         if task.heterogeneous:
             return super().rules(task)
-        return {part: "reset" if part in OBJECTIVE_STATE else "received" for part in super().rules(task)}
+        return {part: "reset" if is_state(part) else "received" for part in super().rules(task)}
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Shrink the queue to the public set, or refuse a public set that cannot fill two batches."""

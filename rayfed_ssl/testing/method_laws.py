@@ -22,7 +22,7 @@ from rayfed_ssl.method import Encoder
 from rayfed_ssl.records.manifest import follows_rounds
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.testing.trial import LazyUploads, Trial, open_afresh, play, state_digests
-from rayfed_ssl.training.state_parts import OBJECTIVE_STATE, part_of, with_rule
+from rayfed_ssl.training.state_parts import is_state, part_of, with_rule
 from rayfed_ssl.trees import digest, is_node, leaves
 
 LEAST_SPREAD = 0.005
@@ -167,7 +167,7 @@ def rules_say_what_is_sent(trial: Trial) -> None:
     for round in trial.played:
         for client_id, result in round.results.items():
             model = federation.task.blank(federation.task.architecture(client_id))
-            available = {part_of(name) for name in model.state_dict()} | OBJECTIVE_STATE
+            available = {part_of(name) for name in model.state_dict()} | {*filter(is_state, rules)}
             uploaded = {part_of(path.split("/")[-1]) for path, _ in leaves(result.upload) if "/weights/" in path}
             expected = with_rule(rules, "averaged", "mixed") & available
             demand(

@@ -8,7 +8,7 @@ from rayfed_ssl.seeds import generator
 from rayfed_ssl.testing.method_laws import demand
 from rayfed_ssl.testing.trial import Trial, global_generators
 from rayfed_ssl.training.objective import Batch
-from rayfed_ssl.training.state_parts import OBJECTIVE_STATE, part_of
+from rayfed_ssl.training.state_parts import is_state, part_of
 from rayfed_ssl.trees import digest, frozen
 
 
@@ -26,7 +26,7 @@ def check_steps(config: Config) -> None:
     parts = {part_of(name) for name in model.state_dict()} - {"encoder", "projector", "batch_norm"}
     demand(parts <= set(objective.parts), f"`parts` has no rule for {parts - set(objective.parts)}")
     kept = {name.partition(".")[0] for name in state.state_dict()}
-    demand(kept <= OBJECTIVE_STATE, f"parts of a state are called {sorted(OBJECTIVE_STATE)}, got {sorted(kept)}")
+    demand(all(map(is_state, kept)), f"names of a state's own parts begin with state_, got {sorted(kept)}")
     demand(kept <= set(objective.parts), f"`parts` has no rule for {kept - set(objective.parts)}")
     demand(not any(p.requires_grad for p in state.parameters()), "a state needs no gradients: requires_grad_(False)")
 

@@ -24,16 +24,18 @@ Rule: TypeAlias = Literal["averaged", "received", "local", "reset", "mixed"]
 - mixed: averaged, but the client mixes what it receives with its own, or chooses between the two (FedEMA, FedU).
 """
 
-OBJECTIVE_STATE = frozenset({"target", "queue", "bank", "centroids", "center"})
-"""Parts that gradients do not train; their batch-norm statistics belong to them."""
-
 _STATISTICS = frozenset({"running_mean", "running_var", "num_batches_tracked"})
+
+
+def is_state(part: str) -> bool:
+    """Whether gradients do not train a part: the built-in objectives' states, and those of others by their prefix."""
+    return part in ("target", "queue", "bank", "centroids", "center") or part.startswith("state_")
 
 
 def part_of(name: str) -> str:
     """Name the part that an entry belongs to."""
     part, _, rest = name.partition(".")
-    return "batch_norm" if part not in OBJECTIVE_STATE and rest.rpartition(".")[2] in _STATISTICS else part
+    return "batch_norm" if not is_state(part) and rest.rpartition(".")[2] in _STATISTICS else part
 
 
 def select(weights: Weights, parts: Collection[str]) -> Weights:
@@ -43,7 +45,7 @@ def select(weights: Weights, parts: Collection[str]) -> Weights:
 
 def model_weights(weights: Weights) -> Weights:
     """Select what a model holds: everything but an objective's memory."""
-    return {name: value for name, value in weights.items() if name.partition(".")[0] not in OBJECTIVE_STATE}
+    return {name: value for name, value in weights.items() if not is_state(name.partition(".")[0])}
 
 
 @dataclass(frozen=True, kw_only=True)

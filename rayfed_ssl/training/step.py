@@ -170,7 +170,11 @@ class DeviceRunner:
         kind = (len(batch.index), phase)
         self._draws.ahead(kind)
         if self._capture and kind not in self._captured and self._is_due(kind):
-            self._record(self._capture, kind, batch)
+            if self._draws.moves_values:
+                warnings.warn("steps are not captured: they move values of the host", stacklevel=2)
+                self._capture = None
+            else:
+                self._record(self._capture, kind, batch)
         if kind in self._captured:
             held, replay = self._captured[kind]
             _copy(batch, held)

@@ -13,14 +13,14 @@ import torch
 import yaml
 
 from rayfed_ssl import run
+from rayfed_ssl.config.choices import METHOD
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.client_cost import measure
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.server_init_cache import facts_of, first_state
 from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.method import Method
-from rayfed_ssl.methods import METHODS
+from rayfed_ssl.methods import METHODS, FedCA
 from rayfed_ssl.records.manifest import settings_sha256
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.trees import digest
@@ -80,12 +80,6 @@ def test_runs_that_differ_in_what_is_not_used_at_the_start_train_it_once(begin, 
         assert digest(Federation.open(tiny("fedca", f"method.{name}={value}")).init_server()) == expected, name
 
 
-def test_what_is_said_not_to_be_looked_at_are_fields():
-    assert set(METHODS["fedca"].method.not_at_start) == set(FREE)
-    for info in METHODS.values():
-        assert set(info.method.not_at_start) <= set(info.method.__dataclass_fields__)
-
-
 MATTERS = [
     *("seed=1", "rounds=3", "training.epochs=2", "training.batch=16", "training.optimizer.lr=0.01", "data.seed=1"),
     *("method.align_epochs=3", "method.parts.projector=local", "objective.temperature=0.5", "public=fraction:0.2"),
@@ -132,7 +126,7 @@ def test_a_method_over_another_shares_what_that_one_trains(begin, tiny: Tiny, tm
     assert begin(*OVER, *free, method="fedfoa") == (0, begin(*OVER, method="fedfoa")[1])
     assert begin(*OVER, "method.base.align_epochs=3", method="fedfoa")[0] == 1
     assert begin()[0] == 1, "FedCA alone begins with another state"
-    assert not tiny("fedfoa").method.costly_start
+    assert tiny("fedfoa").method.costly_start() is None
 
 
 def damage_tensor(path: Path) -> None:
@@ -169,7 +163,7 @@ def test_a_start_says_what_it_was_made_from_and_leaves_no_draft(begin, tmp_path:
     begin()
     (path,) = cached(tmp_path)
     said = json.loads(path.with_suffix(".json").read_text())["made_from"]
-    assert said["method"] == {"name": "fedca", "align_epochs": 2, "parts": said["method"]["parts"]}
+    assert said["method"] == METHOD.dump(FedCA(align_epochs=2))
     assert said["versions"]["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
     names = {file.name for file in path.parent.iterdir()}
     assert names == {path.name, path.with_suffix(".json").name, f".{path.stem}.lock"}
@@ -248,8 +242,7 @@ def test_of_processes_that_begin_at_once_one_trains(begin, tiny: Tiny, tmp_path:
 
 def test_only_fedca_trains_before_the_first_round():
     """Of others, `init_server` draws weights at most; who adds one that trains says so with `costly_start`."""
-    assert {name for name, info in METHODS.items() if info.method.costly_start is not False} == {"fedca"}
-    assert Method.costly_start is False
+    assert {name for name, info in METHODS.items() if info.method().costly_start()} == {"fedca"}
 
 
 def test_what_is_read_is_what_was_kept(begin, tmp_path: Path):

@@ -12,7 +12,7 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Empty
 from rayfed_ssl.models.encoders import cnn
 from rayfed_ssl.testing.trial import play
-from rayfed_ssl.training.state_parts import OBJECTIVE_STATE, Parts, model_weights, part_of, select, with_rule
+from rayfed_ssl.training.state_parts import Parts, is_state, model_weights, part_of, select, with_rule
 from rayfed_ssl.trees import digest
 
 Open = Callable[..., Federation]
@@ -23,7 +23,9 @@ MOCO = ("objective={name: moco, queue_size: 40}", "rounds=2")
 def test_the_first_component_of_a_name_is_its_part():
     names = ["encoder.bn1.weight", "encoder.bn1.running_mean", "predictor.1.num_batches_tracked", "queue.rows"]
     assert [part_of(name) for name in names] == ["encoder", "batch_norm", "batch_norm", "queue"]
-    assert part_of("target.encoder.bn1.running_mean") == "target"  # its own statistics
+    for part in ("target", "state_teacher"):
+        assert part_of(f"{part}.encoder.bn1.running_mean") == part  # its own statistics
+        assert not model_weights({f"{part}.weight": torch.ones(1)})
 
 
 def test_selecting_every_part_gives_everything_once():
@@ -56,7 +58,7 @@ def test_local_parts_stay_and_averaged_parts_travel(open_tiny: Open):
     for result in (*first.results.values(), *second.results.values()):
         assert {part_of(name) for name in result.upload.weights} == {"encoder", "projector", "batch_norm"}
         assert {part_of(name) for name in result.state.kept} == {"predictor", "target"}
-    assert not any(part_of(name) in OBJECTIVE_STATE for name in second.server.weights)
+    assert not any(is_state(part_of(name)) for name in second.server.weights)
 
 
 @pytest.mark.slow

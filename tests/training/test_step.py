@@ -1,6 +1,7 @@
 """How an accelerator runs steps: ahead of time and from captured work, with the bits of steps that run as they come."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.models import Model
 from rayfed_ssl.testing.pretend_device import DEVICE, PretendDevice
+from rayfed_ssl.training.objective import Batch
 from rayfed_ssl.training.optimizers import OPTIMIZERS, SGD
 from rayfed_ssl.training.step import (
     CAPTURE_FAILURES,
@@ -152,6 +154,28 @@ def test_a_loss_or_a_term_is_captured_if_it_is_marked(small) -> None:
     assert not obstacle(marked)
     assert not obstacle(marked, marked)
     assert obstacle(lambda *inputs: None) == obstacle(marked, lambda *inputs: None) != ""
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_a_step_that_draws_samples_is_captured_where_their_pixels_are_on_the_device(resident: bool) -> None:
+    images, generator, drawn = np.arange(36, dtype=np.uint8).reshape(9, 1, 2, 2), seeded(1), []
+    with PretendDevice():
+        shard = Shard.of(images, np.arange(9), DEVICE, resident=resident)
+        total = torch.zeros(4, dtype=torch.int64, device=DEVICE)
+
+        def step(batch: Batch) -> None:
+            index, pixels = shard.draw_samples(4, generator)
+            total.copy_(index + pixels[:, 0, 0, 0])
+
+        runner = DeviceRunner(step, torch.device(DEVICE), taped, 30)
+        batch = Batch(torch.zeros(2, 1, device=DEVICE), torch.zeros(2, device=DEVICE), None, 0)
+        with nullcontext() if resident else pytest.warns(UserWarning, match="they move values of the host"):
+            for _ in range(30):
+                runner(batch, None)
+                drawn.append(total.tolist())
+    expected = seeded(1)
+    assert drawn == [(5 * torch.randperm(9, generator=expected)[:4]).tolist() for _ in range(30)]
+    assert runner.num_captured == resident
 
 
 def test_dropout_is_not_captured_and_the_run_says_why(small, monkeypatch: pytest.MonkeyPatch) -> None:

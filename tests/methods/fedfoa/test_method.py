@@ -82,7 +82,6 @@ def test_the_base_says_what_the_run_needs(base: object, privacy: str):
     assert method.privacy == privacy
     assert method.needs_public == base.needs_public
     assert method.averages_weights == base.averages_weights
-    assert not FedFoA.needs_public
 
 
 def test_a_base_is_named_and_set_up_in_the_configuration(tiny: Tiny):
