@@ -25,10 +25,9 @@ from rayfed_ssl.evaluation.registry import PROTOCOLS
 from rayfed_ssl.records.run_record import RunRecord
 from tests.data.pictures import png, write_folder
 from tune.cli.app import app
-from tune.studies.definition.benchmark_file import BenchmarkFile, load_benchmark
-from tune.studies.definition.files import load_sweep
-from tune.studies.definition.schema import Inheritance
-from tune.studies.definition.table_cells import load_reproduction
+from tune.studies.definition.files import load_study
+from tune.studies.definition.layers import Inheritance
+from tune.studies.definition.schema import StudyFile
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -120,10 +119,8 @@ def test_every_block_says_its_language():
 )
 def test_a_file_in_the_docs_is_valid(block: Block):
     tree = yaml.safe_load(block.text)
-    if "systems" in tree:
-        BenchmarkFile.model_validate(tree)
-    elif "space" in tree:
-        load_sweep(tree)
+    if "begin" not in tree:
+        StudyFile.model_validate(tree)
     else:
         Inheritance.model_validate(tree["begin"])
 
@@ -167,14 +164,13 @@ def resolve(arguments: list[str]) -> None:
             assert set(values["protocol"] or ()) <= set(PROTOCOLS)
             apply_all(words)
         case "sweep" if words and not words[0].endswith(".yaml"):
-            load_sweep(*(words if values["resume"] is None else ["digits", *words]))
+            load_study(*(words if values["resume"] is None else ["digits", *words]))
         case "benchmark":
-            assert set(values["system"] or ()) <= set(load_benchmark(values["name"]).systems)
+            assert set(values["system"] or ()) <= set(load_study(values["name"], kind="benchmark").rows)
             apply_all(words)
         case "reproduce":
-            cells = load_reproduction(values["name"], values["size"]).cells
-            assert set(values["row"] or ()) <= {cell.row for cell in cells}
-            assert set(values["column"] or ()) <= {cell.column for cell in cells}
+            study = load_study(values["name"], kind="reproduction", size=values["size"])
+            assert study.only(values["row"], values["column"]).points()
             apply_all(words)
 
 

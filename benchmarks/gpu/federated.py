@@ -17,7 +17,8 @@ from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.summary import summarize
 from rayfed_ssl.runs import Result, resume, run
-from tune.studies.definition.table_cells import load_reproduction
+from tune.studies.definition.files import load_study
+from tune.studies.definition.trial_configs import config_of
 
 KILLED_IN = 2
 
@@ -81,13 +82,14 @@ def cell(setting: Setting, name: str, seconds: float) -> Outcome:
     """Run a cell of `CELLS` at the paper's size; in a dry run at the cpu size, and shorter still."""
     table, row, column = CELLS[name]
     size = "cpu" if setting.dry_run else "paper"
-    (asked,) = load_reproduction(table, size).only([row], [column]).cells
+    study, point = load_study(table, kind="reproduction", size=size), {"row": row, "column": column}
     overrides = setting.overrides
     if setting.dry_run:
         overrides += ["rounds=3", "training.total_epochs=null", "training.epochs=1"]
     elif setting.data is None and name == "fedca":
         overrides += ["public=fraction:0.1"]  # its STL-10 is not there either
-    return _segment(setting, name, asked.config(0, *overrides), asked.score, seconds)
+    config = config_of(study.model_copy(update={"overrides": tuple(overrides)}), point, 0)
+    return _segment(setting, name, config, str(study.cell(point).score), seconds)
 
 
 def _segment(setting: Setting, name: str, config: Config, score: str, seconds: float) -> Outcome:

@@ -12,7 +12,8 @@ from benchmarks.gpu import federated, meters, synthetic
 from benchmarks.gpu.results import Results
 from benchmarks.gpu.setting import Setting
 from rayfed_ssl.data.image_store import open_store
-from tune.studies.definition.table_cells import load_reproduction
+from tune.studies.definition.files import load_study
+from tune.studies.definition.trial_configs import config_of
 
 
 @pytest.mark.slow
@@ -50,9 +51,9 @@ def test_a_cell_runs_in_segments_of_whole_rounds(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", federated.CELLS)
 def test_cells_are_those_of_a_table(name: str, size: str) -> None:
     table, row, column = federated.CELLS[name]
-    (cell,) = load_reproduction(table, size).only([row], [column]).cells
-    assert cell.published is not None
-    assert cell.config(0, "data.name=digits").rounds > 1
+    study, point = load_study(table, "data.name=digits", kind="reproduction", size=size), {"row": row, "column": column}
+    assert study.cell(point).published is not None
+    assert config_of(study, point, 0).rounds > 1
 
 
 def test_a_unit_that_fails_is_reported_and_tried_again(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from rayfed_ssl.reports.html import write_report
 from rayfed_ssl.reports.rescoring import measure_encoders
 from rayfed_ssl.runs import run
 from tests.conftest import TinyConfig
-from tests.reports.fabricated import reproduction_in
+from tests.reports.fabricated import RESULTS, study_in
 from tune.studies.results.reported import read_study
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -27,11 +27,14 @@ def report(tiny: TinyConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(tiny("local", "evaluation.every=1"), table / "cells" / "local")
     diagnose(table / "cells" / "local")
     measure_encoders(table / "cells" / "flesd", ["linear-flesd"], ["epochs=2", "milestones=[1]"])
-    cells = [
-        {"row": name, "column": "alpha 1", "runs": [f"cells/{name}"], "ours": [mean], "mean": mean, "published": 75.8}
-        for name, mean in (("flesd", 40.0), ("local", 41.0))
+    cells = [{"text": "40.00 [75.8; -35.8]", "mean": 40.0}, {"text": "41.00 [75.8; -34.8]", "mean": 41.0}]
+    lines = [{"label": name, "cells": [cell]} for name, cell in zip(("flesd", "local"), cells, strict=True)]
+    shown = {"title": "Ours, the paper's, and the difference (%)", "head": ["", "alpha 1"], "lines": lines}
+    trials = [
+        trial | {"runs": [f"cells/{name}"], "label": f"{name}, alpha 1"}
+        for trial, name in zip(RESULTS["trials"], ("flesd", "local"), strict=True)
     ]
-    reproduction_in(table, {"title": "A table", "rows": ["flesd", "local"], "columns": ["alpha 1"], "cells": cells})
+    study_in(table, RESULTS | {"kind": "reproduction", "title": "A table", "tables": [shown], "trials": trials})
     return write_report([table], folder / "report.html", read_table=read_study)
 
 

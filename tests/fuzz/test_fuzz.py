@@ -58,7 +58,7 @@ KINDS: dict[str, tuple[str, str, Mutation]] = {
         "evaluate encoder.safetensors data.name=digits --protocol knn;partition recipe.yaml model.start=encoder.safetensors",
         mutate_safetensors,
     ),
-    "sweep": ("sweep/sweep.json", SWEEP, mutate_json),
+    "sweep": ("sweep/study.json", SWEEP, mutate_json),
     "trials": ("sweep/trials.parquet", SWEEP, mutate_parquet),
     "sweep's results": ("sweep/results.json", SWEEP + ";sweep --resume sweep -q", mutate_json),
     "recipe": ("recipe.yaml", "partition recipe.yaml", mutate_json),
@@ -121,7 +121,7 @@ def corpus(tiny: TinyConfig, cli: Cli, tmp_path_factory: pytest.TempPathFactory)
         write_results(directory)
     root = Path(__file__).parents[2]
     shutil.copy(root / "tune/studies/shipped/benchmarks/cifar10.yaml", base / "benchmark.yaml")
-    shutil.copy(root / "tune/studies/shipped/papers/fedca-figure3.yaml", base / "reproduction.yaml")
+    shutil.copy(root / "tune/studies/shipped/reproductions/fedca-figure3.yaml", base / "reproduction.yaml")
     for file in (*base.glob("*.yaml"), base / "run" / "config.yaml"):  # JSON is YAML
         file.write_text(json.dumps(yaml.safe_load(file.read_text())))
     (base / "split.json").write_text(json.dumps([list(range(30)), list(range(30, 60))]))

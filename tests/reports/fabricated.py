@@ -27,29 +27,6 @@ DIAGNOSTICS: dict[str, Any] = {
     "notes": ["a pair differs in width"],
 }
 
-REPRODUCTION: dict[str, Any] = {
-    "title": "A table",
-    "size": "cpu",
-    "source": {"paper": "FLESD", "item": "Table 1", "arxiv": "2109.14611"},
-    "seeds": [0, 1],
-    "rows": ["FLESD", "Local"],
-    "columns": ["alpha 1", "skipped"],
-    "skipped": {"skipped": "the dataset is not here"},
-    "cells": [
-        {
-            "row": "FLESD",
-            "column": "alpha 1",
-            "published": 76.2,
-            "runs": ["runs/flesd-0"],
-            "ours": [50.0, 51.0],
-            "mean": 50.5,
-            "std": 0.7071,
-            "difference": -25.7,
-        },
-        {"row": "Local", "column": "alpha 1", "ours": [None], "failures": {"0": "broke"}},
-    ],
-}
-
 
 def _trial(number: int, label: str, run: str, state: str, reason: str, values: dict[str, Any]) -> dict[str, Any]:
     common = {"number": number, "label": label, "state": state, "reason": reason, "seeds": [0, 1], "runs": [run]}
@@ -108,17 +85,10 @@ RESULTS: dict[str, Any] = {
 }
 
 
-def reproduction_in(folder: Path, content: object = REPRODUCTION) -> Path:
-    """Make a reproduction's directory without runs."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "reproduction.json").write_text(json.dumps(content))
-    return folder
-
-
-def sweep_in(folder: Path, content: object = RESULTS) -> Path:
-    """Make a sweep's directory without runs."""
+def study_in(folder: Path, content: object = RESULTS) -> Path:
+    """Make a study's directory without runs."""
     (folder / "figures").mkdir(parents=True)
-    (folder / "sweep.json").write_text("{}")
+    (folder / "study.json").write_text("{}")
     (folder / "results.json").write_text(json.dumps(content))
     (folder / "figures" / "curve-linear.svg").write_text("<svg/>")
     (folder / "figures" / "curve-linear.png").write_bytes(b"PNG")
@@ -126,7 +96,7 @@ def sweep_in(folder: Path, content: object = RESULTS) -> Path:
 
 
 def with_runs(folder: Path, finished: Path) -> Path:
-    """Copy the finished runs that `REPRODUCTION` and `RESULTS` name into a directory."""
+    """Copy the finished runs that `RESULTS` names into a directory."""
     for name in ("flesd-0", "local-0"):
         shutil.copytree(finished / name, folder / "runs" / name)
     return folder

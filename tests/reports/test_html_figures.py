@@ -18,9 +18,7 @@ from rayfed_ssl.reports.html.embedding_plots import SampleFeatures, check_embedd
 from rayfed_ssl.reports.html.figure import FigureWriter, Plot, clean
 from rayfed_ssl.reports.html.sources import open_sources
 from rayfed_ssl.reports.html.tables import score_title
-from tests.reports.fabricated import DIAGNOSTICS, REPRODUCTION
-from tune.studies.results.reproduction_results import ReproductionResults
-from tune.studies.results.reproduction_section import side_by_side
+from tests.reports.fabricated import DIAGNOSTICS
 
 
 @pytest.fixture
@@ -129,14 +127,6 @@ def test_two_figures_of_one_name_have_files_and_addresses_of_their_own(tmp_path)
     references = set(re.findall(r'(?:url\(|xlink:href=")#([^")]+)', first.svg))
     assert references
     assert references <= addresses[0]
-
-
-def test_ours_the_papers_and_the_difference_stand_side_by_side():
-    table = side_by_side(ReproductionResults.model_validate(REPRODUCTION))
-    assert table.columns == ("row", "alpha 1")
-    flesd, local = (row[1] for row in table.rows)
-    assert (flesd.text, flesd.value, flesd.small) == ("50.5 ± 0.71% (n = 2)", 50.5, ("paper 76.2%", "−25.7"))
-    assert (local.text, local.value, local.small) == ("failed", None, ("paper –",))
 
 
 def test_range_and_quartiles_of_a_diagnostic_are_bands_of_its_one_figure():

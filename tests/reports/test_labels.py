@@ -9,19 +9,20 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from rayfed_ssl.reports.labels import mark_style, spread
-from tune.studies.results.benchmark_figures import FIGURES, benchmark_figure
-from tune.studies.results.benchmark_results import RANDOM, BenchmarkResults, Row, RunEntry
+from tune.studies.results.results import StudyResults, System, SystemRun
+from tune.studies.results.system_figures import system_drawings
+from tune.studies.results.systems import RANDOM
 
 SYSTEMS = [f"System number {index}" for index in range(20)]
 
 
-def results(seeds: int) -> BenchmarkResults:
+def results(seeds: int) -> StudyResults:
     """Twenty systems of close scores, most of which send as much as each other, and a random encoder."""
     rows = []
     for index, name in enumerate([*SYSTEMS, RANDOM]):
         num_bytes, knn = (0, 40_000_000, *[720_000_000] * 19)[index], 0.5 + 0.004 * index
         runs = [
-            RunEntry(
+            SystemRun(
                 seed=seed,
                 run=f"runs/{index}-{seed}",
                 scores={"linear": 0.6 + 0.004 * index + 0.01 * seed, "knn": knn},
@@ -33,9 +34,8 @@ def results(seeds: int) -> BenchmarkResults:
             )
             for seed in range(seeds)
         ]
-        rows.append(Row(split="IID", system=name, runs=runs))
-    texts = {"title": "T", "command": "c", "score": "linear", "baseline": SYSTEMS[0]}
-    return BenchmarkResults(**texts, notes=[], commands={}, chosen={}, rows=rows, failures={})
+        rows.append(System(row=name, column="IID", runs=runs))
+    return StudyResults(name="n", title="T", trials=[], tables=[], systems=rows, layout={"score": "linear"})
 
 
 def settled(figure: Figure):
@@ -43,10 +43,10 @@ def settled(figure: Figure):
     return FigureCanvasAgg(figure).get_renderer()
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", ["accuracy-over-bytes", "knn-over-epochs"])
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_twenty_labels_cover_neither_each_other_nor_the_edge(name, seeds):
-    figure = benchmark_figure(results(seeds), name, ["IID"])
+    figure = dict(system_drawings(results(seeds)))[name]()
     renderer, axes = settled(figure), figure.axes[0]
     texts = [text for text in axes.texts if text.get_text() in SYSTEMS]
     boxes = {
@@ -61,7 +61,7 @@ def test_twenty_labels_cover_neither_each_other_nor_the_edge(name, seeds):
 
 def test_no_mark_is_clipped_and_one_seed_has_no_bar():
     for seeds in (1, 3):
-        figure = benchmark_figure(results(seeds), "accuracy-over-bytes", ["IID"])
+        figure = dict(system_drawings(results(seeds)))["accuracy-over-bytes"]()
         settled(figure)
         axes = figure.axes[0]
         for container in axes.containers:

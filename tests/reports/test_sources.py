@@ -11,10 +11,8 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.reports.html import sources as html_sources
 from rayfed_ssl.reports.html import write_report
 from rayfed_ssl.reports.html.groups import labeled_groups
-from tests.reports.fabricated import DIAGNOSTICS, REPRODUCTION, RESULTS, reproduction_in, sweep_in, with_runs
+from tests.reports.fabricated import DIAGNOSTICS, RESULTS, study_in, with_runs
 from tune.studies.results.reported import read_study
-
-CELL = REPRODUCTION["cells"][0]
 
 open_sources = partial(html_sources.open_sources, read_table=read_study)
 
@@ -23,10 +21,9 @@ open_sources = partial(html_sources.open_sources, read_table=read_study)
     ("file", "content", "message"),
     [
         ("metrics.parquet", "nothing", "computes its rounds again where their checkpoints are kept"),
-        ("reproduction.json", REPRODUCTION | {"cells": [{"column": "alpha 1"}]}, r"cells\.0\.row is missing"),
-        ("reproduction.json", REPRODUCTION | {"cells": [CELL | {"mean": "5"}]}, r"cells\.0\.mean: input should be a v"),
-        ("reproduction.json", [], "input should be a valid dictionary"),
-        ("reproduction.json", "{", r"EOF while parsing .*\): make it anew$"),
+        ("results.json", RESULTS | {"trials": [{"number": 0}]}, r"trials\.0\.label is missing"),
+        ("results.json", [], "input should be a valid dictionary"),
+        ("results.json", "{", r"EOF while parsing .*\): make it anew$"),
         ("diagnostics.json", DIAGNOSTICS | {"matrices": {"cka": {}}}, r"matrices\.cka\.title is missing"),
         ("results.json", {key: RESULTS[key] for key in RESULTS if key != "trials"}, "trials is missing"),
         ("results.json", RESULTS | {"front": [9]}, "the best and the front are trials that are not in it"),
@@ -39,9 +36,9 @@ open_sources = partial(html_sources.open_sources, read_table=read_study)
 )
 def test_a_damaged_file_is_one_line_if_named_and_else_left_out(sweep, tmp_path, file, content, message):
     good, bad = (Path(shutil.copytree(sweep / "local-0", tmp_path / "sweep" / name)) for name in ("good", "bad"))
-    if file in ("reproduction.json", "results.json"):
+    if file == "results.json":
         (bad / "run.json").unlink()
-        (bad / "sweep.json").write_text("{}")
+        (bad / "study.json").write_text("{}")
     (bad / file).write_text(content if isinstance(content, str) else json.dumps(content))
     with pytest.raises(ConfigError, match=rf"{file} is damaged \(.*{message}") as caught:
         open_sources([bad])
@@ -62,12 +59,12 @@ def test_a_sweep_that_is_the_current_directory_is_not_its_runs_by_name(sweep, tm
 
 def test_a_directory_without_runs_is_refused(tmp_path):
     for directory in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(ConfigError, match="holds no run, sweep, benchmark or reproduction"):
+        with pytest.raises(ConfigError, match="holds no run and no study"):
             open_sources([directory])
 
 
 def test_a_sweep_brings_its_runs_named_for_their_points(sweep, tmp_path):
-    folder = with_runs(sweep_in(tmp_path / "mine"), sweep)
+    folder = with_runs(study_in(tmp_path / "mine"), sweep)
     sources = open_sources([folder])
     labels = ["system=FLESD", "system=Local"]
     assert [(run.name, run.label) for run in sources.runs] == list(zip(["flesd-0", "local-0"], labels, strict=True))
@@ -75,57 +72,29 @@ def test_a_sweep_brings_its_runs_named_for_their_points(sweep, tmp_path):
     assert open_sources([tmp_path]).tables[0].directory == folder
 
 
-def test_a_reproduction_brings_its_runs_named_for_their_cells(sweep, tmp_path):
-    cells = [
-        {"row": row, "column": column, "runs": [f"runs/{run}"], "ours": [50.0]}
-        for row, column, run in (
-            ("FLESD", "last", "flesd-0"),
-            ("FLESD", "best", "flesd-0"),
-            ("Local", "last", "local-0"),
-        )
-    ]
-    content = REPRODUCTION | {"columns": ["last", "best"], "cells": cells}
-    folder = with_runs(reproduction_in(tmp_path / "table", content), sweep)
-    sources = open_sources([folder])
-    assert [group.label for group in labeled_groups(sources.runs)] == ["FLESD, last and best", "Local, last"]
+def test_a_run_of_several_trials_is_named_for_all_of_them(sweep, tmp_path):
+    trials = [RESULTS["trials"][0], RESULTS["trials"][0] | {"number": 1, "label": "FLESD, best"}]
+    folder = with_runs(study_in(tmp_path / "table", RESULTS | {"kind": "reproduction", "trials": trials}), sweep)
+    assert [run.label for run in open_sources([folder]).runs] == ["system=FLESD; FLESD, best", ""]
     assert [run.label for run in open_sources([folder / "runs" / "flesd-0"]).runs] == [""]
-    assert open_sources([tmp_path]).tables[0].directory == folder
-    reproduction_in(folder)
-    assert [run.label for run in open_sources([folder]).runs] == ["FLESD"]
 
 
-@pytest.mark.parametrize(
-    ("make", "parts", "missing"),
-    [
-        (reproduction_in, ["Reproduction: A table", "A reproduction by rayfed-ssl, without its runs."], "1 of 1"),
-        (
-            sweep_in,
-            [
-                "A sweep by rayfed-ssl, without its runs.",
-                "Sweep: A &lt;sweep&gt;",
-                'id="sweep-1"',
-                "mine/best.yaml",
-                "data:image/svg+xml;base64,",
-            ],
-            "2 of 2",
-        ),
-    ],
-)
-def test_a_table_whose_runs_are_gone_is_shown_without_them(tmp_path, make, parts, missing):
-    folder, lines = make(tmp_path / "mine"), []
+def test_a_table_whose_runs_are_gone_is_shown_without_them(tmp_path):
+    folder, lines = study_in(tmp_path / "mine"), []
     page = write_report([folder], tmp_path / "report.html", on_left_out=lines.append, read_table=read_study).read_text()
-    assert [part for part in parts if part not in page] == []
+    parts = ["A sweep by rayfed-ssl, without its runs.", "Sweep: A &lt;sweep&gt;", 'id="sweep-1"', "mine/best.yaml"]
+    assert [part for part in (*parts, "data:image/svg+xml;base64,") if part not in page] == []
     assert lines == [
-        f"{missing} runs of {folder}, which are missing (such as runs/flesd-0): its table is shown without them"
+        f"2 of 2 runs of {folder}, which are missing (such as runs/flesd-0): its table is shown without them"
     ]
 
 
 def test_a_sweep_without_results_shows_its_runs_and_says_so(sweep, tmp_path):
-    folder = with_runs(sweep_in(tmp_path / "mine"), sweep)
+    folder = with_runs(study_in(tmp_path / "mine"), sweep)
     (folder / "results.json").unlink()
     sources = open_sources([folder])
     assert (len(sources.runs), sources.tables) == (2, [])
-    assert sources.left_out == [f"the table of {folder}: the sweep writes it at its end"]
+    assert sources.left_out == [f"the table of {folder}: it is written at the end"]
     shutil.rmtree(folder / "runs")
-    with pytest.raises(ConfigError, match="is a sweep of which no run has begun: see `rayfed-ssl sweep --status"):
+    with pytest.raises(ConfigError, match="is a study of which no run has begun: see `rayfed-ssl sweep --status"):
         open_sources([folder])

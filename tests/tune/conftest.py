@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from rayfed_ssl.config.schema import Config
 from tune.cli.app import app
-from tune.studies.execution.directory import SweepDirectory
+from tune.studies.execution.directory import StudyDirectory
 
 Cli = Callable[..., Result]
 Recipes = dict[str, Path]
@@ -46,7 +46,7 @@ def finished(cli: Cli, recipes: Recipes, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture(scope="session")
-def swept_grid(tmp_path_factory: pytest.TempPathFactory) -> SweepDirectory:
+def swept_grid(tmp_path_factory: pytest.TempPathFactory) -> StudyDirectory:
     """A finished grid of two seeds, two of its trials impossible; read-only, and without results."""
     from tests.tune.studies.swept import GRID, begin, go_on
 
@@ -56,7 +56,7 @@ def swept_grid(tmp_path_factory: pytest.TempPathFactory) -> SweepDirectory:
 
 
 @pytest.fixture(scope="session")
-def swept_part(tmp_path_factory: pytest.TempPathFactory) -> SweepDirectory:
+def swept_part(tmp_path_factory: pytest.TempPathFactory) -> StudyDirectory:
     """The same grid after three of its runs; read-only."""
     from tests.tune.studies.swept import GRID, begin, go_on
 
@@ -66,7 +66,7 @@ def swept_part(tmp_path_factory: pytest.TempPathFactory) -> SweepDirectory:
 
 
 @pytest.fixture(scope="session")
-def swept_front(tmp_path_factory: pytest.TempPathFactory) -> SweepDirectory:
+def swept_front(tmp_path_factory: pytest.TempPathFactory) -> StudyDirectory:
     """A random search with two goals, with scores that no run has given; read-only, and without results."""
     from tests.tune.studies.swept import FRONT, begin, fabricate
 

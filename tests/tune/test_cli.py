@@ -158,13 +158,13 @@ def test_a_run_without_scores_has_no_table_of_them(finished: Finished, capsys: p
 def test_compare_leaves_out_a_sweep_beside_runs(cli: Cli, finished: Finished, tmp_path: Path):
     run, sweep = finished["flesd"][0], tmp_path / "sweep-digits"
     sweep.mkdir()
-    (sweep / "sweep.json").write_text("{}")
+    (sweep / "study.json").write_text("{}")
     result = cli("compare", run, sweep)
     assert (result.exit_code, result.stdout) == (0, cli("compare", run).stdout)
-    assert result.stderr == f"note: {sweep} is left out: it is a sweep, which `rayfed-ssl report` shows\n"
+    assert result.stderr == f"note: {sweep} is left out: it is a study, which `rayfed-ssl report` shows\n"
     for words in ([sweep], [sweep, sweep]):
         alone = cli("compare", *words)
-        assert (alone.exit_code, alone.stderr.startswith(f"error: {sweep} is a sweep, which ")) == (2, True)
+        assert (alone.exit_code, alone.stderr.startswith(f"error: {sweep} is a study, which ")) == (2, True)
 
 
 def test_partition_prints_and_draws_samples_by_client_and_class(cli: Cli, recipes: Recipes, tmp_path: Path):
@@ -296,7 +296,7 @@ ERRORS = {
     "diagnose": (["diagnose", "/nowhere"], "/nowhere holds no run"),
     "export": (["export", "/nowhere", "e.safetensors"], "/nowhere holds no run"),
     "export's file": (["export", "{run}", "e.pt"], "an exported encoder's name ends in .safetensors, got e.pt"),
-    "report": (["report", "/nowhere"], "/nowhere holds no run, sweep, benchmark or reproduction"),
+    "report": (["report", "/nowhere"], "/nowhere holds no run and no study"),
     "no sweep": (["sweep"], "name a sweep"),
     "sweep": (["sweep", "digit"], "there is no sweep 'digit': did you mean 'digits'?"),
     "resumed sweep": (
@@ -342,7 +342,7 @@ def test_a_sweep_records_the_command_with_its_directory(cli: Cli, tmp_path: Path
     directory = tmp_path / "my sweep"
     result = cli("sweep", "digits", "seeds=2", "--out", directory, "--address", "nowhere")
     assert result.exit_code == 3  # no such Ray: the sweep has begun and runs nothing
-    command = json.loads((directory / "sweep.json").read_text())["command"]
+    command = json.loads((directory / "study.json").read_text())["command"]
     assert command == f"rayfed-ssl sweep digits seeds=2 --out '{directory}'"
 
 

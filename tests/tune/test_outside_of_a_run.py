@@ -20,7 +20,7 @@ from rayfed_ssl.storage.spare_files import MIN_BYTES
 from rayfed_ssl.trees import digest
 from tests.tune.conftest import Cli, Finished
 from tests.tune.test_trust import COMMANDS, contents, words
-from tune.studies.execution.directory import SweepDirectory
+from tune.studies.execution.directory import StudyDirectory
 
 PRECIOUS = {
     "server-000009.safetensors": b"weights",
@@ -122,7 +122,7 @@ def test_a_link_to_a_run_or_within_it_is_followed(cli: Cli, copy: Path, tmp_path
     assert cli("compare", tmp_path / "link").exit_code == 0
 
 
-def test_a_link_out_of_a_sweep_is_refused(cli: Cli, swept_part: SweepDirectory, tmp_path: Path):
+def test_a_link_out_of_a_sweep_is_refused(cli: Cli, swept_part: StudyDirectory, tmp_path: Path):
     sweep = Path(shutil.copytree(swept_part.path, tmp_path / "sweep"))
     shutil.move(sweep / "runs", tmp_path / "runs")
     (sweep / "runs").symlink_to(tmp_path / "runs")

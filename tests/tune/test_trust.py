@@ -19,7 +19,7 @@ from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.trees import digest
 from tests.config.test_plugins import SOURCE
 from tests.tune.conftest import Cli, Finished
-from tune.studies.execution.directory import SweepDirectory
+from tune.studies.execution.directory import StudyDirectory
 
 EVIL = "evil_module:Thing"
 
@@ -213,7 +213,7 @@ def test_an_exported_encoder_is_built_by_its_code_on_trust_alone(cli: Cli, own_r
     assert load_encoder("own.safetensors", trust=True)(torch.rand(2, 3, 8, 8)).shape == (2, 5)
 
 
-def test_a_sweep_of_somebody_else_is_not_run(cli: Cli, swept_part: SweepDirectory, tmp_path: Path):
+def test_a_sweep_of_somebody_else_is_not_run(cli: Cli, swept_part: StudyDirectory, tmp_path: Path):
     copy = Path(shutil.copytree(swept_part.path, tmp_path / "sweep"))
     before = contents(copy)
     for more in ([], ["seeds=3"]):
@@ -222,15 +222,15 @@ def test_a_sweep_of_somebody_else_is_not_run(cli: Cli, swept_part: SweepDirector
         assert f"{copy} is not a sweep that you have made here: to run it, add --trust" in refused.stderr
     assert contents(copy) == before
     assert cli("sweep", "--status", copy).exit_code == 0
-    assert not SweepDirectory.open(copy).trusted
-    assert SweepDirectory.open(swept_part.path).trusted
-    assert SweepDirectory.open(copy, trust=True).trusted
+    assert not StudyDirectory.open(copy).trusted
+    assert StudyDirectory.open(swept_part.path).trusted
+    assert StudyDirectory.open(copy, trust=True).trusted
 
 
-def test_a_signed_sweep_that_was_changed_is_somebody_else_s(swept_part: SweepDirectory, tmp_path: Path):
-    own = SweepDirectory(tmp_path / "own", swept_part.record.model_copy())
+def test_a_signed_sweep_that_was_changed_is_somebody_else_s(swept_part: StudyDirectory, tmp_path: Path):
+    own = StudyDirectory(tmp_path / "own", swept_part.record.model_copy())
     own.save()
-    assert SweepDirectory.open(own.path).trusted
-    text = (own.path / "sweep.json").read_text()
-    (own.path / "sweep.json").write_text(text.replace('"inherited": {}', '"inherited": {"partition": "os:system"}'))
-    assert not SweepDirectory.open(own.path).trusted
+    assert StudyDirectory.open(own.path).trusted
+    text = (own.path / "study.json").read_text()
+    (own.path / "study.json").write_text(text.replace('"inherited": {}', '"inherited": {"partition": "os:system"}'))
+    assert not StudyDirectory.open(own.path).trusted

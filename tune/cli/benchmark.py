@@ -7,7 +7,7 @@ import typer
 
 from tune.cli.errors import exit_on_ray_death, resumable
 from tune.cli.options import Address, AsJson, Quiet, Trust
-from tune.terminal import echo, print_json, print_table
+from tune.terminal import echo
 
 
 def benchmark(
@@ -25,28 +25,26 @@ def benchmark(
     as_json: AsJson = False,
 ) -> None:
     """Compare systems at an equal budget, after a short search for each one's settings."""
-    from tune.studies.benchmark import BenchmarkRequest, run_benchmark
+    from tune.studies.execution.request import StudyRequest
+    from tune.studies.results.summary import print_results
+    from tune.studies.run import run_request
 
-    request = BenchmarkRequest(
-        name, tuple(settings or ()), jobs, address, out, seeds, tuple(system) if system else None, trust
+    request = StudyRequest(
+        name,
+        "benchmark",
+        tuple(settings or ()),
+        jobs,
+        address,
+        out,
+        seeds=None if seeds is None else tuple(range(seeds)),
+        rows=tuple(system) if system else None,
+        trust=trust,
     )
     hint = f"finished rounds are kept; resume with: {request.command}"
-
     with resumable(lambda: hint):
-        results = run_benchmark(
+        results = run_request(
             request, lambda line: None if quiet else echo(line, err=True), exit_on_ray_death(lambda: hint)
         )
-    if as_json:
-        print_json(results.model_dump(mode="json"))
-    else:
-        for split in results.splits:
-            echo(split)
-            print_table(*results.table(split))
-            echo(results.spread(split))
-        for file in ("benchmark.json", "benchmark.md"):
-            echo(f"record: {request.directory / file}")
-        echo(f"figure: {request.directory / 'accuracy-over-bytes.png'}")
-    for failed, why in results.failures.items():
-        echo(f"failed, {failed}: {why}", err=True)
+    print_results(results, request.directory, as_json)
     if results.failures:
         raise typer.Exit(1)

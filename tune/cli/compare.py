@@ -55,16 +55,14 @@ def compare(
 
 def _runs(directories: "Sequence[Path]") -> "Sequence[Path]":
     """Leave out the sweeps and the like that `runs/*` names beside runs; without a run they are an error."""
-    kinds = ("sweep", "benchmark", "reproduction")
-    others = {each: kind for each in directories for kind in kinds if (each / f"{kind}.json").is_file()}
+    others = [each for each in directories for name in ("study", "results") if (each / f"{name}.json").is_file()]
     kept = [each for each in directories if each not in others]
     if not kept:
-        first, kind = next(iter(others.items()))
         raise ConfigError(
-            f"{first} is a {kind}, which `rayfed-ssl report` shows: name a directory with a run.json in it"
+            f"{others[0]} is a study, which `rayfed-ssl report` shows: name a directory with a run.json in it"
         )
-    for each, kind in others.items():
-        echo(f"note: {each} is left out: it is a {kind}, which `rayfed-ssl report` shows", err=True)
+    for each in dict.fromkeys(others):
+        echo(f"note: {each} is left out: it is a study, which `rayfed-ssl report` shows", err=True)
     return kept
 
 

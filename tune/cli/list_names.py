@@ -10,7 +10,7 @@ from tune.terminal import print_table
 
 if TYPE_CHECKING:
     from rayfed_ssl.data.view_recipes import Views
-    from tune.studies.definition.schema import Sweep
+    from tune.studies.definition.schema import StudyFile
 
 
 def list_names(
@@ -79,27 +79,20 @@ def _recipes() -> dict[str, str]:
     return {name: comment.lstrip("# ").rstrip(".") for name, comment in comments.items()}
 
 
-def _reproductions() -> dict[str, str]:
-    from tune.studies.definition.table_cells import read_reproduction, reproduction_names
+def _studies(kind: str) -> dict[str, str]:
+    from tune.studies.definition.files import read_study_file, study_names
+    from tune.studies.definition.schema import StudyFile
 
-    return {name: read_reproduction(name).title for name in reproduction_names()}
-
-
-def _benchmarks() -> dict[str, str]:
-    from tune.studies.definition.benchmark_file import benchmark_names, load_benchmark
-
-    return {name: f"{(file := load_benchmark(name)).title}: {len(file.systems)} systems" for name in benchmark_names()}
+    files = {name: StudyFile.model_validate(read_study_file(name, kind)) for name in study_names(kind)}
+    return {name: _describe_study(file) for name, file in files.items()}
 
 
-def _sweeps() -> dict[str, str]:
-    from tune.studies.definition.files import load_sweep, sweep_names
-
-    return {name: _describe_sweep(load_sweep(name)) for name in sweep_names()}
-
-
-def _describe_sweep(sweep: "Sweep") -> str:
-    after = f", after {sweep.begin.sweep}" if sweep.begin else ""
-    return f"{sweep.heading}: {sweep.num_trials} trials x {len(sweep.seeds)} seed{'s' * (len(sweep.seeds) > 1)}{after}"
+def _describe_study(file: "StudyFile") -> str:
+    if file.kind != "sweep":
+        return f"{file.title}: {len(file.rows)} systems" if file.baseline else str(file.title)
+    after = f", after {file.begin.sweep}" if file.begin else ""
+    trials = file.trials or len(file.space.grid())
+    return f"{file.title}: {trials} trials x {len(file.seeds)} seed{'s' * (len(file.seeds) > 1)}{after}"
 
 
 CONFIGURABLE = ("methods", "objectives", "datasets", "partitions", "models", "views", "protocols")
@@ -107,7 +100,5 @@ CONFIGURABLE = ("methods", "objectives", "datasets", "partitions", "models", "vi
 LISTS: Mapping[str, Callable[[], dict[str, str]]] = {
     **{kind: partial(_configurable, kind) for kind in CONFIGURABLE},
     "recipes": _recipes,
-    "reproductions": _reproductions,
-    "sweeps": _sweeps,
-    "benchmarks": _benchmarks,
+    **{f"{kind}s": partial(_studies, kind) for kind in ("reproduction", "sweep", "benchmark")},
 }

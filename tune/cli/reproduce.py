@@ -7,7 +7,7 @@ import typer
 
 from tune.cli.errors import exit_on_ray_death, resumable
 from tune.cli.options import Address, AsJson, Quiet
-from tune.terminal import echo, print_table
+from tune.terminal import echo
 
 
 def reproduce(
@@ -20,25 +20,28 @@ def reproduce(
     column: Annotated[list[str] | None, typer.Option(help="Only this column. Repeatable.")] = None,
     jobs: Annotated[int, typer.Option(help="Runs at a time; above 1 they are trials on Ray Tune.")] = 1,
     address: Address = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and stop.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and their state, and stop.")] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Reproduce a table or figure of a paper and compare it with the published one."""
-    from tune.studies.reproduce import ReproductionRequest, list_runs, print_result
-    from tune.studies.reproduce import reproduce as run_cells
+    from tune.studies.execution.request import StudyRequest
+    from tune.studies.results.state import print_state, state_before
+    from tune.studies.results.summary import print_results
+    from tune.studies.run import resolve, run_request
 
     rows, columns = (tuple(names) if names else None for names in (row, column))
-    changes, seeds = tuple(settings or ()), tuple(seed or (0,))
-    request = ReproductionRequest(name, changes, jobs, address, out, size=size, seeds=seeds, rows=rows, columns=columns)
+    request = StudyRequest(
+        name, "reproduction", tuple(settings or ()), jobs, address, out, size, tuple(seed or (0,)), rows, columns
+    )
     if dry_run:
-        print_table(*list_runs(request))
+        print_state(state_before(resolve(request), open_data=False), as_json)
         return
     hint = f"resume with: {request.command}"
     with resumable(lambda: hint):
-        result = run_cells(
+        results = run_request(
             request, lambda line: None if quiet else echo(line, err=True), exit_on_ray_death(lambda: hint)
         )
-    print_result(result, request.directory, as_json)
-    if result.failures:
+    print_results(results, request.directory, as_json)
+    if results.failures:
         raise typer.Exit(1)

@@ -2,15 +2,14 @@
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from tune.cli.errors import exit_on_ray_death, fail, resumable
 from tune.cli.options import Address, AsJson, Quiet, Trust
-from tune.terminal import echo, print_json
+from tune.terminal import echo
 
 
 def sweep(
@@ -30,7 +29,7 @@ def sweep(
     status: Annotated[
         Path | None, typer.Option(help="Show the progress of the sweep in this directory.", metavar="SWEEP")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count trials, runs and rounds, and stop.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List trials and runs, and stop.")] = False,
     begin: Annotated[
         Path | None,
         typer.Option(help="The finished sweep that settings come from, if FILE says `begin`.", metavar="SWEEP"),
@@ -47,9 +46,9 @@ def sweep(
     given = {"--out": out, "--begin": begin, "--dry-run": dry_run or None}
     if status is not None:
         _refuse_more(arguments, "--status", given | {"--resume": resume, "--concurrency": concurrency})
-        from tune.studies.results.status import print_status
+        from tune.studies.results.state import print_state, state_of
 
-        print_status(status, as_json)
+        print_state(state_of(status), as_json)
         return
     if resume is not None:
         seeds = [text for text in arguments or [] if text.startswith("seeds=")]
@@ -62,18 +61,20 @@ def sweep(
     if not arguments or "=" in arguments[0]:
         fail("name a sweep: one of `rayfed-ssl list sweeps`, or a YAML file of your own", 2)
     source, overrides = arguments[0], arguments[1:]
-    from tune.studies.results.inherited_settings import inherited_settings, origin_of
+    from tune.studies.execution.directory import StudyDirectory
+    from tune.studies.results.inherited_settings import inherited_settings
 
-    inherited = inherited_settings(source, begin, trust=trust)
-    if dry_run:
-        _print_size(source, overrides, inherited, as_json)
-        return
-    from tune.studies.execution.directory import SweepDirectory
-
+    inherited, origin = inherited_settings(source, begin)
     directory = out or Path("runs") / f"sweep-{Path(source).stem}"
     options = [word for name, path in (("--begin", begin), ("--out", out)) if path for word in (name, str(path))]
     command = shlex.join(["rayfed-ssl", "sweep", *arguments, *options])
-    SweepDirectory.create(directory, source, overrides, inherited, command, origin_of(begin, inherited))
+    asked = StudyDirectory.asked_for(directory, source, overrides, inherited, command, origin)
+    if dry_run:
+        from tune.studies.results.state import print_state, state_before
+
+        print_state(state_before(asked), as_json)
+        return
+    asked.create()
     _run(directory, concurrency, address, quiet, as_json)
 
 
@@ -81,19 +82,6 @@ def _refuse_more(arguments: list[str] | None, option: str, others: Mapping[str, 
     extra = [*(arguments or []), *(name for name, value in others.items() if value is not None)]
     if extra:
         fail(f"{option} takes a sweep's directory and no new settings{allowed}, got {' '.join(extra)}", 2)
-
-
-def _print_size(source: str, overrides: list[str], inherited: dict[str, Any], as_json: bool) -> None:
-    from tune.studies.definition.files import load_sweep
-    from tune.studies.execution.dry_run import size_of
-
-    sweep = load_sweep(source, *overrides)
-    size = size_of(sweep.model_copy(update={"settings": sweep.settings | inherited}))
-    if as_json:
-        print_json(asdict(size))
-        return
-    for line in size.lines():
-        echo(line)
 
 
 def _run(
@@ -106,12 +94,12 @@ def _run(
     *,
     trust: bool = False,
 ) -> None:
-    from tune.studies.execution.directory import SweepDirectory
-    from tune.studies.execution.runner import run_sweep
+    from tune.studies.execution.directory import StudyDirectory
+    from tune.studies.execution.runner import run_study
     from tune.studies.results.summary import print_results, write_results
 
-    opened = SweepDirectory.open(directory, trust=trust)
-    if not opened.sweep.goals:
+    opened = StudyDirectory.open(directory, trust=trust)
+    if opened.study.kind != "sweep":
         fail(f"{directory} holds a reproduction: resume it with `{opened.record.command}`", 2)
     if more_seeds is not None or not opened.is_complete():
         opened.check_trusted()
@@ -127,7 +115,7 @@ def _run(
         say("all trials have ended: nothing is run")
     else:
         with resumable(lambda: hint):
-            run_sweep(
+            run_study(
                 opened, concurrency=concurrency, address=address, say=say, on_ray_death=exit_on_ray_death(lambda: hint)
             )
     result = write_results(opened)

@@ -1,4 +1,4 @@
-"""The report: runs, sweeps and reproductions to one HTML file and the PNG and SVG files of its figures."""
+"""The report: runs to one HTML file and the PNG and SVG files of its figures."""
 
 from rayfed_ssl.reports.html.report import write_report
 

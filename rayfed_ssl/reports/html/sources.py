@@ -91,9 +91,7 @@ class Sources:
             return
         children = sorted(directory.iterdir()) if directory.is_dir() else []
         if not sum(self._add(child, named=False) for child in children):
-            raise ConfigError(
-                f"{directory} holds no run, sweep, benchmark or reproduction: name a directory that rayfed-ssl wrote"
-            )
+            raise ConfigError(f"{directory} holds no run and no study: name a directory that rayfed-ssl wrote")
 
     def _add(self, directory: Path, named: bool) -> bool:
         if (directory / "run.json").is_file():

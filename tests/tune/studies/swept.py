@@ -7,12 +7,12 @@ from typing import Any
 
 import yaml
 
-from tune.studies.definition.schema import Sweep
-from tune.studies.execution.directory import SweepDirectory
+from tune.studies.definition.study import Study
+from tune.studies.execution.directory import StudyDirectory
 from tune.studies.execution.runner import open_queue
 from tune.studies.execution.segments import outcome_of
 from tune.studies.execution.trial_table import write_rows
-from tune.studies.results.sweep_results import TrialResult
+from tune.studies.results.results import TrialResult
 from tune.studies.results.trial_results import results_of
 from tune.studies.search.search import Outcome, Search, Segment
 
@@ -66,26 +66,28 @@ def write(folder: Path, tree: Mapping[str, Any], name: str = "tiny") -> str:
     return str(file)
 
 
-def begin(folder: Path, tree: Mapping[str, Any], name: str = "tiny", overrides: Sequence[str] = ()) -> SweepDirectory:
+def begin(folder: Path, tree: Mapping[str, Any], name: str = "tiny", overrides: Sequence[str] = ()) -> StudyDirectory:
     """Begin a sweep of the tiny recipe in `folder / name`."""
-    return SweepDirectory.create(
+    directory = StudyDirectory.asked_for(
         folder / name, write(folder, tree, name), overrides, {}, f"rayfed-ssl sweep {name}.yaml"
     )
+    directory.create()
+    return directory
 
 
-def go_on(directory: SweepDirectory, segments: int | None = None) -> None:
+def go_on(directory: StudyDirectory, segments: int | None = None) -> None:
     """Run so many segments of a sweep, or all of them, and write down the results."""
     with open_queue(directory) as queue:
         while segments != 0 and (segment := queue.next()) is not None:
             run, names = directory.runs / segment.run.name, segment.scores
             config = segment.run.placed(segment.run.config, directory.runs)
-            queue.done(run.name, outcome_of(config, run, segment.until, names, queue.search.sweep.take))
+            queue.done(run.name, outcome_of(config, run, segment.until, names, segment.take))
             segments = None if segments is None else segments - 1
 
 
-def fabricate(directory: SweepDirectory, outcome: Callable[[Segment], Mapping[str, float]]) -> None:
+def fabricate(directory: StudyDirectory, outcome: Callable[[Segment], Mapping[str, float]]) -> None:
     """Take a sweep to its end with scores that no run has given, and write down its trials."""
-    search = Search(directory.sweep, directory.path / "study.journal")
+    search = Search(directory.study, directory.path / "study.journal")
     found = {}
     while (segment := search.next()) is not None:
         found[segment.trial, segment.seed] = outcome(segment)
@@ -94,34 +96,34 @@ def fabricate(directory: SweepDirectory, outcome: Callable[[Segment], Mapping[st
     for trial in search.trials:
         facts = {"state": trial.state, "reason": trial.reason or None}
         if not trial.runs:
-            rows.append(row(search.sweep, trial.number, trial.point, seed=None, run=None, **facts))
+            rows.append(row(search.study, trial.number, trial.point, seed=None, run=None, **facts))
         for seed in trial.runs:
             scores = found[trial.number, seed].items()
             columns = {score if score == "bytes" else f"score.{score}": value for score, value in scores}
-            rows.append(row(search.sweep, trial.number, trial.point, seed=seed, **facts, **columns))
+            rows.append(row(search.study, trial.number, trial.point, seed=seed, **facts, **columns))
     write_rows(rows, directory.path / "trials.parquet")
 
 
 def result(
-    sweep: Sweep, number: int, point: Mapping[str, Any], values: Sequence[float] | Mapping[str, Sequence[float]] = ()
+    study: Study, number: int, point: Mapping[str, Any], values: Sequence[float] | Mapping[str, Sequence[float]] = ()
 ) -> TrialResult:
     """Make a complete trial that came to these values over seeds; of the first goal, or of several by name."""
-    named = values if isinstance(values, Mapping) else {sweep.goals[0].score: values}
+    named = values if isinstance(values, Mapping) else {study.goals[0].score: values}
     columns = {score if score == "bytes" else f"score.{score}": found for score, found in named.items()}
     rows = [
-        row(sweep, number, point, seed=seed, **{name: found[index] for name, found in columns.items()})
-        for index, seed in enumerate(sweep.seeds)
+        row(study, number, point, seed=seed, **{name: found[index] for name, found in columns.items()})
+        for index, seed in enumerate(study.seeds)
     ]
-    return results_of(sweep, rows)[0]
+    return results_of(study, rows)[0]
 
 
-def ended(sweep: Sweep, number: int, point: Mapping[str, Any], state: str, reason: str = "for a reason") -> TrialResult:
+def ended(study: Study, number: int, point: Mapping[str, Any], state: str, reason: str = "for a reason") -> TrialResult:
     """Make a trial that did not come to its end."""
-    rows = [row(sweep, number, point, seed=seed, state=state, reason=reason, round=1) for seed in sweep.seeds]
-    return results_of(sweep, rows)[0]
+    rows = [row(study, number, point, seed=seed, state=state, reason=reason, round=1) for seed in study.seeds]
+    return results_of(study, rows)[0]
 
 
-def row(sweep: Sweep, number: int, point: Mapping[str, Any], **columns: Any) -> dict[str, Any]:
+def row(study: Study, number: int, point: Mapping[str, Any], **columns: Any) -> dict[str, Any]:
     """Make a row of `trials.parquet`."""
     usual = {"trial": number, "state": "complete", "reason": None, "seed": 0, "round": 2, "rounds": 2, "seconds": 1.5}
     usual |= {"run": f"runs/{number}-{columns.get('seed', 0)}", "bytes": 1000, "bytes_up": 500, "bytes_down": 500}

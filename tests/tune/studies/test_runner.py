@@ -18,8 +18,8 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.run_record import RunRecord
 from tests.actors.conftest import killing
 from tests.conftest import tiny_tree
-from tune.studies.execution.directory import SweepDirectory
-from tune.studies.execution.runner import run_sweep, run_sweep_here
+from tune.studies.execution.directory import StudyDirectory
+from tune.studies.execution.runner import run_study, run_study_here
 from tune.studies.execution.trial_table import read_rows
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -61,11 +61,13 @@ def write(directory: Path, **tree: Any) -> str:
     return str(file)
 
 
-def begin(directory: Path, *overrides: str, **tree: Any) -> SweepDirectory:
-    return SweepDirectory.create(directory / "sweep", write(directory, **tree), overrides, {}, "rayfed-ssl sweep")
+def begin(directory: Path, *overrides: str, **tree: Any) -> StudyDirectory:
+    begun = StudyDirectory.asked_for(directory / "sweep", write(directory, **tree), overrides, {}, "rayfed-ssl sweep")
+    begun.create()
+    return begun
 
 
-def result(directory: SweepDirectory) -> list[dict[str, Any]]:
+def result(directory: StudyDirectory) -> list[dict[str, Any]]:
     """The rows of a sweep, without times, and the digest of each run's final state."""
     rows = read_rows(directory.path / "trials.parquet")
     for row in rows:
@@ -84,7 +86,7 @@ def digest(run: Path) -> str | None:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What the sweep that adapts gives in this process, one run after the other."""
     directory = begin(tmp_path_factory.mktemp("undisturbed"), **ADAPTS)
-    run_sweep_here(directory)
+    run_study_here(directory)
     return result(directory)
 
 
@@ -102,30 +104,30 @@ def test_parallel_interrupted_and_killed_trials_give_the_same_results_and_make_n
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_sweep(directory, concurrency=2, say=interrupt)
+        run_study(directory, concurrency=2, say=interrupt)
     done = [path.parent for path in directory.runs.glob("*/run.json") if RunRecord.open(path.parent).manifest.finished]
     before = {run: (run / "run.json").stat().st_mtime_ns for run in done}
     assert done
     assert is_idle()  # nothing is held for trials that were interrupted
-    again = SweepDirectory.open(directory.path)
+    again = StudyDirectory.open(directory.path)
     assert again.record.finished is None
     with killing("ImplicitFunc.train", 1) as killed:
-        run_sweep(again, concurrency=4)
+        run_study(again, concurrency=4)
     assert killed
     assert result(again) == undisturbed
     assert {run: (run / "run.json").stat().st_mtime_ns for run in done} == before
-    record, lines = SweepDirectory.open(directory.path).record, list[str]()
+    record, lines = StudyDirectory.open(directory.path).record, list[str]()
     assert record.finished is not None
-    run_sweep(SweepDirectory.open(directory.path), say=lines.append)  # runs nothing
+    run_study(StudyDirectory.open(directory.path), say=lines.append)  # runs nothing
     assert result(directory) == undisturbed
-    assert SweepDirectory.open(directory.path).record == record
+    assert StudyDirectory.open(directory.path).record == record
     assert not any("seed" in line for line in lines)
 
 
 def test_trials_with_actors_of_their_own_never_wait_for_each_other_and_give_the_same_bits(tmp_path):
     space = {"method.mu": [0.1, 1.0, 3.0]}
     alone = begin(tmp_path / "alone", search="grid", space=space, maximize="knn", set={"rounds": 1})
-    run_sweep_here(alone)
+    run_study_here(alone)
     federated = begin(
         tmp_path / "federated",
         *("engine.executor=ray", "engine.actors=2"),
@@ -134,7 +136,7 @@ def test_trials_with_actors_of_their_own_never_wait_for_each_other_and_give_the_
         maximize="knn",
         set={"rounds": 1},
     )
-    run_sweep(federated, concurrency=4)  # four CPUs hold two federations of two actors
+    run_study(federated, concurrency=4)  # four CPUs hold two federations of two actors
     assert result(federated) == result(alone)
 
 
@@ -145,7 +147,7 @@ def test_what_fails_outside_the_trials_ends_the_sweep_and_is_not_swallowed_by_tu
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space left on device"):
-        run_sweep(directory, concurrency=1, say=full)
+        run_study(directory, concurrency=1, say=full)
 
 
 def test_impossible_settings_fail_alone_and_what_a_machine_refused_another_may_run(tmp_path, monkeypatch):
@@ -153,11 +155,11 @@ def test_impossible_settings_fail_alone_and_what_a_machine_refused_another_may_r
     directory = begin(tmp_path, search="grid", space=space, maximize="knn", set={"rounds": 1})
     with monkeypatch.context() as refusing:
         refusing.setattr("rayfed_ssl.engine.federation.Federation.check_ready", refuse)
-        run_sweep(directory, concurrency=1)
+        run_study(directory, concurrency=1)
     assert read_rows(directory.path / "trials.parquet")[0]["reason"] == "the data are not mounted"
-    again = SweepDirectory.open(directory.path)
+    again = StudyDirectory.open(directory.path)
     assert not again.is_complete()
-    run_sweep(again)
+    run_study(again)
     rows = read_rows(directory.path / "trials.parquet")
     assert [row["state"] for row in rows] == ["complete", "failed", "failed", "failed"]
     assert "a trial takes 64 cores, and no machine has more than 4: lower engine.threads" in rows[1]["reason"]
@@ -171,7 +173,7 @@ def refuse(federation: object) -> None:
 def test_two_processes_do_not_run_one_sweep(tmp_path):
     directory = begin(tmp_path, search="grid", space={"method.mu": [0.1]})
     with directory.locked(), pytest.raises(ConfigError, match="another process is running"):
-        run_sweep(SweepDirectory.open(directory.path))
+        run_study(StudyDirectory.open(directory.path))
 
 
 def test_a_sweep_that_was_killed_is_resumed_to_the_same_table(undisturbed, tmp_path):
@@ -186,12 +188,12 @@ def test_a_sweep_that_was_killed_is_resumed_to_the_same_table(undisturbed, tmp_p
         assert time.monotonic() < limit
     process.kill()
     process.wait()
-    assert SweepDirectory.open(out).record.finished is None
+    assert StudyDirectory.open(out).record.finished is None
     resumed = subprocess.run(
         [*command, "--resume", str(out), "--quiet"], capture_output=True, text=True, timeout=300, check=False
     )
     assert resumed.returncode == 0, resumed.stderr
-    assert result(SweepDirectory.open(out)) == undisturbed
+    assert result(StudyDirectory.open(out)) == undisturbed
 
 
 def test_a_sweep_whose_ray_died_ends_in_a_line(tmp_path):

@@ -8,7 +8,7 @@ from statistics import fmean
 import optuna
 import pytest
 
-from tune.studies.definition.files import load_sweep
+from tune.studies.definition.files import load_study
 from tune.studies.search.search import Outcome, Search, Segment
 
 RANGES = {"method.mu": {"log": [0.001, 10]}, "training.batch": {"integer": [8, 64], "log": True}}
@@ -23,7 +23,7 @@ def sweep(**change):
         "trials": 12,
         "maximize": "knn",
     }
-    return load_sweep(tree | change)
+    return load_study(tree | change)
 
 
 def answer(segment: Segment) -> Outcome:
@@ -75,9 +75,11 @@ def test_every_trial_ends_and_has_its_number_in_the_study(kind):
     search = Search(sweep(**KINDS[kind]))
     explore(search, 3, random.Random(0))
     states = {"complete": "COMPLETE", "stopped": "PRUNED", "failed": "FAIL"}
-    assert [states[trial.state] for trial in search.trials] == [trial.state.name for trial in search.study.trials]
-    assert [trial.number for trial in search.study.trials] == list(range(search.total))
-    for ours, theirs in zip(search.trials, search.study.trials, strict=True):
+    assert [states[trial.state] for trial in search.trials] == [
+        trial.state.name for trial in search.optuna_study.trials
+    ]
+    assert [trial.number for trial in search.optuna_study.trials] == list(range(search.total))
+    for ours, theirs in zip(search.trials, search.optuna_study.trials, strict=True):
         if ours.state == "complete":
             assert list(ours.values) == theirs.values
 
@@ -125,8 +127,8 @@ def test_the_storage_on_disk_is_one_that_optuna_opens(tmp_path):
     search = Search(sweep(**KINDS["tpe with asha"]), file)
     explore(search, 2, random.Random(0))
     storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(file)))
-    opened = optuna.load_study(study_name="sweep", storage=storage)
-    assert [trial.params for trial in opened.trials] == [trial.params for trial in search.study.trials]
+    opened = optuna.load_study(study_name="study", storage=storage)
+    assert [trial.params for trial in opened.trials] == [trial.params for trial in search.optuna_study.trials]
     assert opened.metric_names == ["knn"]
     assert opened.best_value == max(trial.values[0] for trial in search.trials if trial.state == "complete")
 

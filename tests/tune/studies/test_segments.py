@@ -15,9 +15,9 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.run_record import RunRecord
 from tests.tune.studies.swept import GRID, begin
 from tests.tune.studies.test_search import KINDS, answer, sweep
-from tune.studies.execution.directory import SweepDirectory
+from tune.studies.execution.directory import StudyDirectory
 from tune.studies.execution.resources import TrialResources
-from tune.studies.execution.runner import run_sweep_here
+from tune.studies.execution.runner import run_study_here
 from tune.studies.execution.scores import scores_after, why_none
 from tune.studies.execution.segments import DataCheck, SegmentQueue, run_segment
 from tune.studies.execution.trial_table import read_rows, write_rows
@@ -132,18 +132,18 @@ def test_a_disk_error_ends_the_sweep_and_is_not_recorded(tmp_path):
 def test_equal_runs_of_several_trials_are_made_once_and_other_points_than_before_are_refused(tmp_path):
     space = {"system": {"variants": {"A": {}, "B": {"set": {"evaluation.knn.neighbors": 200}}}}}
     directory = begin(tmp_path, {"space": space, "maximize": "knn", "set": {"rounds": 1}})
-    run_sweep_here(directory)
+    run_study_here(directory)
     rows = read_rows(directory.path / "trials.parquet")
     assert rows[0]["run"] == rows[1]["run"]
     assert len(list(directory.runs.iterdir())) == 1
     directory.record.points[0] = {"system": "C"}
     with pytest.raises(ConfigError, match=r"trial 0 was .*'C'.* and would now be .*'A'"):
-        run_sweep_here(directory)
+        run_study_here(directory)
 
 
 def test_a_sweep_with_a_run_that_waits_is_not_complete(tmp_path):
     directory = begin(tmp_path, {"space": {"rounds": [1]}, "maximize": "knn"})
-    run_sweep_here(directory)
+    run_study_here(directory)
     assert directory.is_complete()
     rows = read_rows(directory.path / "trials.parquet")
     write_rows([row | {"state": "waiting"} for row in rows], directory.path / "trials.parquet")
@@ -153,20 +153,20 @@ def test_a_sweep_with_a_run_that_waits_is_not_complete(tmp_path):
 def test_more_seeds_are_run_beside_those_that_are_there(tmp_path):
     tree = {"space": {"rounds": [1, 2, 4]}, "maximize": "knn", "set": {"training.total_epochs": 2}}  # 4 is impossible
     directory, whole = begin(tmp_path, tree), begin(tmp_path / "whole", tree | {"seeds": 2})
-    run_sweep_here(directory)
+    run_study_here(directory)
     before = {path: path.stat().st_mtime_ns for path in directory.runs.glob("*/run.json")}
-    SweepDirectory.open(directory.path).add_seeds("seeds=2")
-    again = SweepDirectory.open(directory.path)
+    StudyDirectory.open(directory.path).add_seeds("seeds=2")
+    again = StudyDirectory.open(directory.path)
     assert not again.is_complete()
-    run_sweep_here(again)
-    run_sweep_here(whole)
+    run_study_here(again)
+    run_study_here(whole)
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert again.record.runs == whole.record.runs
     assert [len(runs) for runs in again.record.runs] == [2, 2, 0]
-    assert SweepDirectory.open(directory.path).record == again.record
+    assert StudyDirectory.open(directory.path).record == again.record
     assert again.record.command == "rayfed-ssl sweep tiny.yaml seeds=2"
-    SweepDirectory.open(directory.path).add_seeds("seeds=[0, 1]")
-    assert SweepDirectory.open(directory.path).record == again.record  # it stays finished
+    StudyDirectory.open(directory.path).add_seeds("seeds=[0, 1]")
+    assert StudyDirectory.open(directory.path).record == again.record  # it stays finished
 
 
 def test_seeds_that_would_change_what_was_run_are_refused_and_change_nothing(tmp_path):
@@ -177,7 +177,7 @@ def test_seeds_that_would_change_what_was_run_are_refused_and_change_nothing(tmp
     searched = begin(tmp_path / "searched", tree | {"search": "tpe", "trials": 3})
     with pytest.raises(ConfigError, match=r"chose its trials by means over the seeds \[0, 1\]"):
         searched.add_seeds("seeds=3")
-    assert {SweepDirectory.open(each.path).sweep.seeds for each in (directory, searched)} == {(0, 1)}
+    assert {StudyDirectory.open(each.path).study.seeds for each in (directory, searched)} == {(0, 1)}
     directory.record.command = "rayfed-ssl benchmark cifar10"
     with pytest.raises(
         ConfigError, match="belongs to a benchmark: name more with --seeds in `rayfed-ssl benchmark cif"

@@ -8,10 +8,10 @@ import pytest
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.evaluation.registry import is_score
-from tune.studies.definition.files import load_sweep, read_sweep, sweep_names
-from tune.studies.definition.schema import BYTES, Sweep
+from tune.studies.definition.files import load_study, read_study_file, study_names
+from tune.studies.definition.search_plan import BYTES
 from tune.studies.definition.space import Integer, Log, Point, Range
-from tune.studies.definition.table_cells import load_reproduction
+from tune.studies.definition.study import Study
 from tune.studies.definition.trial_configs import config_of
 
 NAMES = [
@@ -25,7 +25,7 @@ OTHER_PAPERS = ("fedca", "fcl", "fedfoa")
 SMALL = [name for name in NAMES if name.endswith("-cpu")]
 
 
-def points_of(sweep: Sweep) -> list[Point]:
+def points_of(sweep: Study) -> list[Point]:
     """All points of a grid; of a search the corners of its space."""
     if sweep.search.name == "grid":
         return sweep.space.grid()
@@ -33,7 +33,7 @@ def points_of(sweep: Sweep) -> list[Point]:
     return [dict(zip(sweep.space.names, corner, strict=True)) for corner in product(*ends)]
 
 
-def begun(sweep: Sweep) -> Sweep:
+def begun(sweep: Study) -> Study:
     """Give a sweep what another one would give it."""
     if sweep.begin is None:
         return sweep
@@ -43,21 +43,20 @@ def begun(sweep: Sweep) -> Sweep:
 
 @cache
 def configs(name: str) -> list[Config]:
-    sweep = begun(load_sweep(name))
+    sweep = begun(load_study(name))
     return [config_of(sweep, point, sweep.seeds[0]) for point in points_of(sweep)]
 
 
 def at(name: str, seed: int = 0, **point: Any) -> dict[str, Any]:
     """Resolve the point of a sweep that has these values; "__" stands for a dot."""
-    sweep = begun(load_sweep(name))
+    sweep = begun(load_study(name))
     wanted = {key.replace("__", "."): value for key, value in point.items()}
     (chosen,) = [candidate for candidate in points_of(sweep) if wanted.items() <= candidate.items()]
     return plain(config_of(sweep, chosen, seed))
 
 
 def cell(name: str, size: str, row: str, column: str) -> dict[str, Any]:
-    shown = load_reproduction(name, size)
-    return plain(next(one for one in shown.cells if (one.row, one.column) == (row, column)).config(0))
+    return plain(config_of(load_study(name, kind="reproduction", size=size), {"row": row, "column": column}, 0))
 
 
 def plain(config: Config) -> dict[str, Any]:
@@ -68,14 +67,14 @@ def plain(config: Config) -> dict[str, Any]:
 
 
 def test_every_sweep_is_there():
-    assert sweep_names() == sorted(NAMES)
+    assert study_names("sweep") == sorted(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_point_resolves_and_measures_what_is_sought(name: str):
-    sweep = load_sweep(name)
+    sweep = load_study(name)
     for config in configs(name):
-        assert bool(config.data.validation) == (sweep.selection != "test")
+        assert bool(config.data.validation) == (sweep.selects_on != "test")
         assert config.engine.executor == "local"
         for goal in sweep.goals:
             assert goal.score in BYTES or is_score(goal.score)
@@ -96,12 +95,12 @@ def test_flesds_schemes_of_communication_share_their_local_epochs():
     assert len(resolved) == 2 * 6 * 3
     small = configs("flesd-rounds-cpu")
     assert {config.rounds * config.epochs for config in small} == {20}
-    assert len(small) * len(load_sweep("flesd-rounds-cpu").seeds) == 2 * 4 * 2
+    assert len(small) * len(load_study("flesd-rounds-cpu").seeds) == 2 * 4 * 2
 
 
 def test_fedprox_takes_the_rounds_of_fedavg_and_has_the_papers_mu():
     for end in ("", "-cpu"):
-        sweep, first = load_sweep(f"fedprox-mu{end}"), load_sweep(f"flesd-rounds{end}")
+        sweep, first = load_study(f"fedprox-mu{end}"), load_study(f"flesd-rounds{end}")
         assert sweep.begin is not None
         assert sweep.begin.sweep == first.name
         assert sweep.begin.where["system"] == "FedAvg"
@@ -185,9 +184,9 @@ def test_small_sweeps_need_few_photographs_of_cifar10_alone(name: str):
 
 
 def test_the_random_search_differs_from_tpe_in_the_search_alone():
-    tpe, random = read_sweep("flesd-tpe-cpu"), read_sweep("flesd-random-cpu")
+    tpe, random = read_study_file("flesd-tpe-cpu"), read_study_file("flesd-random-cpu")
     assert {key for key in tpe if tpe[key] != random.get(key)} == {"title", "notes", "search", "trials", "stop"}
-    assert load_sweep("flesd-tpe-cpu").seeds == load_sweep("flesd-random-cpu").seeds
+    assert load_study("flesd-tpe-cpu").seeds == load_study("flesd-random-cpu").seeds
 
 
 @pytest.mark.parametrize("name", ["flesd-upload", "flesd-upload-cpu"])
@@ -198,13 +197,13 @@ def test_uploads_are_compared_in_every_form_by_accuracy_and_bytes(name: str):
     expected |= {("similarities", format, keep) for format in formats for keep in (1.0, 0.1, 0.01)}
     assert {(method.upload, method.upload_format, method.keep) for method in methods} == expected
     assert len(methods) == len(expected)
-    goals = load_sweep(name).goals
+    goals = load_study(name).goals
     assert [(goal.score, goal.maximize) for goal in goals] == [("linear", True), ("bytes_up", False)]
 
 
 def test_the_search_runs_over_orders_of_magnitude_and_stops_early():
     for name in ("flesd-tpe", "flesd-tpe-cpu"):
-        sweep = load_sweep(name)
+        sweep = load_study(name)
         assert sweep.space.names == ("method.temperature", "method.queue_size")
         temperature, queue = sweep.space.parameters.values()
         assert isinstance(temperature, Log)

@@ -7,12 +7,12 @@ import optuna
 import pytest
 
 from rayfed_ssl.errors import ConfigError
-from tune.studies.definition.files import load_sweep
+from tune.studies.definition.files import load_study
 from tune.studies.definition.space import Space, encoded
 
 
 def space_of(tree: dict[str, Any]) -> Space:
-    return load_sweep({"recipe": "digits", "space": tree, "search": "random", "trials": 2}).space
+    return load_study({"recipe": "digits", "space": tree, "search": "random", "trials": 2}).space
 
 
 def test_the_last_parameter_of_a_grid_runs_fastest():
@@ -64,7 +64,7 @@ def test_lists_survive_the_study_that_keeps_them():
     ("tree", "says"),
     [
         ([], "space: input should be a valid dictionary"),
-        ({}, "space: dictionary should have at least 1 item"),
+        ({}, "space is missing: name what is varied"),
         ({"rounds": []}, "space.rounds.values.values: tuple should have at least 1 item"),
         ({"rounds": [1, 1]}, "counts once"),
         ({"rounds": 3}, "space.rounds: must be a list of values or one of"),
@@ -83,7 +83,7 @@ def test_lists_survive_the_study_that_keeps_them():
 )
 def test_what_is_no_space_is_refused_with_what_was_got(tree, says):
     with pytest.raises(ConfigError) as refused:
-        load_sweep({"recipe": "digits", "space": tree, "search": "random", "trials": 2})
+        load_study({"recipe": "digits", "space": tree, "search": "random", "trials": 2})
     assert says in str(refused.value)
 
 

@@ -7,10 +7,11 @@ import matplotlib
 import pytest
 
 from tests.tune.studies.swept import GRID, begin, ended, fabricate, result
-from tune.studies.definition.files import load_sweep
+from tune.studies.definition.files import load_study
 from tune.studies.execution.trial_table import read_rows
-from tune.studies.results.figures import draw_curves, draw_sweep, draw_trade_off
+from tune.studies.results.figures import draw_curves, draw_study, draw_trade_off
 from tune.studies.results.search_figures import search_drawings
+from tune.studies.results.summary import summarize_study
 from tune.studies.results.trial_results import results_of
 
 CURVE = {
@@ -23,11 +24,11 @@ CURVE = {
 
 
 def trials_of(directory):
-    return results_of(directory.sweep, read_rows(directory.path / "trials.parquet"))
+    return results_of(directory.study, read_rows(directory.path / "trials.parquet"))
 
 
 def curve(**others):
-    sweep = load_sweep({**CURVE, **others})
+    sweep = load_study({**CURVE, **others})
     points = [
         {"rounds": rounds, "system": system, "clients.number": number}
         for rounds in (4, 1, 2, 10)
@@ -72,7 +73,7 @@ def test_a_point_is_the_best_over_what_is_not_shown_and_trials_without_result_ar
     ],
 )
 def test_an_axis_is_logarithmic_where_positive_values_span_much(values, scale, labels):
-    sweep = load_sweep({"recipe": "digits", "space": {"method.mu": values}, "figure": {"x": "method.mu"}})
+    sweep = load_study({"recipe": "digits", "space": {"method.mu": values}, "figure": {"x": "method.mu"}})
     trials = [result(sweep, n, {"method.mu": value}, [0.5]) for n, value in enumerate(values)]
     (axes,) = draw_curves(sweep, trials, sweep.goals[0]).axes
     assert axes.get_xscale() == scale
@@ -81,7 +82,7 @@ def test_an_axis_is_logarithmic_where_positive_values_span_much(values, scale, l
 
 def test_a_range_gives_points_without_a_line():
     space = {"training.optimizer.lr": {"log": [0.01, 1.0]}}
-    sweep = load_sweep(
+    sweep = load_study(
         {"recipe": "digits", "space": space, "search": "random", "trials": 3, "figure": {"x": "training.optimizer.lr"}}
     )
     trials = [result(sweep, n, {"training.optimizer.lr": 0.05 * (n + 1)}, [0.5]) for n in range(3)]
@@ -91,7 +92,7 @@ def test_a_range_gives_points_without_a_line():
 
 
 def test_the_front_is_stepped_over_bytes():
-    sweep = load_sweep({"recipe": "digits", "space": {"rounds": [1, 2, 4]}, "maximize": "knn", "minimize": "bytes"})
+    sweep = load_study({"recipe": "digits", "space": {"rounds": [1, 2, 4]}, "maximize": "knn", "minimize": "bytes"})
     values = {1: (0.5, 1_000_000), 2: (0.4, 2_000_000), 4: (0.75, 10_000_000)}
     trials = [
         result(sweep, n, {"rounds": rounds}, {"knn": [knn], "bytes": [moved]})
@@ -118,7 +119,7 @@ def test_a_grid_is_drawn_without_a_word(grid, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         shutil.copy(grid.path / "study.journal", tmp_path)
-        names, undrawn = draw_sweep(grid.sweep, trials_of(grid), tmp_path)
+        names, undrawn = draw_study(grid.study, summarize_study(grid), tmp_path)
     stems = ["curve-linear", "history", "importances", "parallel-coordinates", "slices"]
     assert names == [f"figures/{stem}.{ending}" for stem in stems for ending in ("png", "svg")]
     assert undrawn == []
@@ -129,7 +130,7 @@ def test_a_grid_is_drawn_without_a_word(grid, tmp_path):
 
 def test_figures_of_the_search_are_in_percent_and_show_the_best_trial(grid):
     trials = trials_of(grid)
-    draw = dict(search_drawings(grid.sweep, trials, grid.path / "study.journal"))
+    draw = dict(search_drawings(grid.study, trials, grid.path / "study.journal"))
     means = [100 * trial.values["linear"].mean for trial in trials if trial.values]
     (axes,) = draw["history"]().axes
     assert axes.get_ylabel() == "linear (%)"
@@ -144,7 +145,7 @@ def test_figures_of_the_search_are_in_percent_and_show_the_best_trial(grid):
 
 
 def test_lines_cross_the_axes_where_their_values_lie(swept_front):
-    sweep, trials = swept_front.sweep, trials_of(swept_front)
+    sweep, trials = swept_front.study, trials_of(swept_front)
     (axes,) = dict(search_drawings(sweep, trials, swept_front.path / "study.journal"))[
         "parallel-coordinates-knn"
     ]().axes
@@ -165,7 +166,7 @@ def test_a_legend_shows_marks_without_the_bars_of_errors():
 
 
 def test_two_goals_have_figures_of_each_and_of_both_but_no_history(swept_front):
-    sweep, trials = swept_front.sweep, trials_of(swept_front)
+    sweep, trials = swept_front.study, trials_of(swept_front)
     names = [name for name, _ in search_drawings(sweep, trials, swept_front.path / "study.journal")]
     of_knn = ["importances-knn", "parallel-coordinates-knn", "slices-knn"]
     assert names == [*of_knn, "importances-bytes", "slices-bytes"]
@@ -173,14 +174,14 @@ def test_two_goals_have_figures_of_each_and_of_both_but_no_history(swept_front):
 
 def test_a_figure_that_cannot_be_drawn_is_told_and_the_others_are_there(grid, tmp_path):
     (tmp_path / "study.journal").write_bytes(b"")
-    names, undrawn = draw_sweep(grid.sweep, trials_of(grid), tmp_path)
+    names, undrawn = draw_study(grid.study, summarize_study(grid), tmp_path)
     assert {"figures/curve-linear.png", "figures/history.svg", "figures/slices.svg"} < set(names)
     (line,) = undrawn
     assert line.startswith("The figure importances could not be drawn: ")
 
 
 def test_few_trials_have_fewer_figures(grid):
-    sweep, trials = grid.sweep, trials_of(grid)
+    sweep, trials = grid.study, trials_of(grid)
     journal = grid.path / "study.journal"
     assert list(search_drawings(sweep, trials[:1], journal)) == []
     assert [name for name, _ in search_drawings(sweep, trials[:3], journal)] == [

@@ -9,10 +9,10 @@ import yaml
 from rayfed_ssl.errors import BusyError, ConfigError
 from rayfed_ssl.evaluation.protocols import Transfer
 from rayfed_ssl.evaluation.registry import PROTOCOLS
-from tune.studies.definition.files import load_sweep
+from tune.studies.definition.files import load_study
 from tune.studies.definition.trial_configs import config_of, settings_of
-from tune.studies.execution.directory import SweepDirectory
-from tune.studies.search.check import check_sweep
+from tune.studies.execution.directory import StudyDirectory
+from tune.studies.search.check import check_study
 
 SMALL = {"recipe": "digits", "space": {"rounds": [1, 2]}}
 
@@ -21,13 +21,13 @@ SEARCHED = {"space": {"training.batch": {"integer": [16, 32]}}, "trials": 3}
 
 
 def test_defaults_are_a_grid_of_the_linear_probe_on_validation_data():
-    sweep = load_sweep(SMALL)
-    assert (sweep.search.name, sweep.selection, sweep.seeds) == ("grid", "validation", (0,))
+    sweep = load_study(SMALL)
+    assert (sweep.search.name, sweep.selects_on, sweep.seeds) == ("grid", "validation", (0,))
     assert [(goal.score, goal.direction) for goal in sweep.goals] == [("linear", "maximize")]
 
 
 def test_settings_of_the_file_the_variant_the_point_and_the_user_go_in_this_order():
-    sweep = load_sweep(
+    sweep = load_study(
         {
             "set": {"clients.number": 3, "training.epochs": 1, "training.batch": 16},
             "space": {
@@ -43,22 +43,22 @@ def test_settings_of_the_file_the_variant_the_point_and_the_user_go_in_this_orde
 
 
 def test_validation_data_are_held_out_unless_the_sweep_says_test_by_name():
-    assert config_of(load_sweep(SMALL), {"rounds": 1}, 0).data.validation == 0.1
-    assert config_of(load_sweep(SMALL, "data.validation=0.3"), {"rounds": 1}, 0).data.validation == 0.3
-    assert config_of(load_sweep(SMALL | {"selection": "test"}), {"rounds": 1}, 0).data.validation is None
+    assert config_of(load_study(SMALL), {"rounds": 1}, 0).data.validation == 0.1
+    assert config_of(load_study(SMALL, "data.validation=0.3"), {"rounds": 1}, 0).data.validation == 0.3
+    assert config_of(load_study(SMALL | {"selection": "test"}), {"rounds": 1}, 0).data.validation is None
     assert (
-        config_of(load_sweep(SMALL, "data.validation=0.3", "selection=test"), {"rounds": 1}, 0).data.validation is None
+        config_of(load_study(SMALL, "data.validation=0.3", "selection=test"), {"rounds": 1}, 0).data.validation is None
     )
 
 
 def test_trials_run_in_one_process_unless_actors_are_asked_for():
-    assert config_of(load_sweep(SMALL), {"rounds": 1}, 0).engine.executor == "local"
-    assert config_of(load_sweep(SMALL, "engine.executor=ray"), {"rounds": 1}, 0).engine.executor == "ray"
+    assert config_of(load_study(SMALL), {"rounds": 1}, 0).engine.executor == "local"
+    assert config_of(load_study(SMALL, "engine.executor=ray"), {"rounds": 1}, 0).engine.executor == "ray"
 
 
 def test_a_name_on_the_hub_is_no_path_unless_there_is_such_a_directory(tmp_path):
     dataset = "evaluation.settings.transfer-fedca.dataset=hub:owner/name"
-    sweep = load_sweep(SMALL, "data={name: hub, path: owner/name}", "public=hub:owner/name:20", dataset)
+    sweep = load_study(SMALL, "data={name: hub, path: owner/name}", "public=hub:owner/name:20", dataset)
     sweep = sweep.model_copy(update={"directory": tmp_path})
 
     def names() -> set[str]:
@@ -75,7 +75,7 @@ def test_relative_paths_start_where_the_sweep_was_begun(tmp_path):
     (tmp_path / "mine.yaml").write_text(
         "{rounds: 1, method: fedavg, objective: simclr, data: digits, partition: iid, training: {epochs: 1}}"
     )
-    sweep = load_sweep(SMALL | {"recipe": "mine.yaml"}, "data={name: folder, path: pictures}", "model.start=~/encoder")
+    sweep = load_study(SMALL | {"recipe": "mine.yaml"}, "data={name: folder, path: pictures}", "model.start=~/encoder")
     config = config_of(sweep.model_copy(update={"directory": tmp_path}), {"rounds": 1}, 0)
     assert config.data.path == tmp_path / "pictures"
     assert config.model.start == Path("~/encoder").expanduser()
@@ -83,29 +83,29 @@ def test_relative_paths_start_where_the_sweep_was_begun(tmp_path):
     others += ("evaluation.settings.transfer-fedca.dataset=folder:third", "evaluation.protocols=transfer-fedca")
     others += ("partition={name: file, path: split.json}", "data.train_limit=null")
     there = config_of(
-        load_sweep(SMALL, *others, "selection=test").model_copy(update={"directory": tmp_path}), {"rounds": 1}, 0
+        load_study(SMALL, *others, "selection=test").model_copy(update={"directory": tmp_path}), {"rounds": 1}, 0
     )
     assert (there.engine.checkpoints, there.public) == (str(tmp_path / "states"), f"folder:{tmp_path}/others:20")
     assert there.engine.shared == tmp_path / "begun"
     assert there.dump()["partition"]["path"] == str(tmp_path / "split.json")
     assert there.evaluation.settings["transfer-fedca"]["dataset"] == f"folder:{tmp_path}/third"
-    away = load_sweep(SMALL, "engine.checkpoints=s3://bucket/states", "public=fraction:0.2")
+    away = load_study(SMALL, "engine.checkpoints=s3://bucket/states", "public=fraction:0.2")
     kept = config_of(away.model_copy(update={"directory": tmp_path}), {"rounds": 1}, 0)
     assert (kept.engine.checkpoints, kept.public) == ("s3://bucket/states", "fraction:0.2")
 
 
 def test_what_decides_is_measured():
-    stopped = load_sweep(SMALL | {"space": {"clients.number": [5]}, "stop": {"rule": "asha", "grace": 2}})
+    stopped = load_study(SMALL | {"space": {"clients.number": [5]}, "stop": {"rule": "asha", "grace": 2}})
     assert config_of(stopped, {"clients.number": 5}, 0).evaluation.every == 2
     quiet = {"set": {"evaluation.diagnostics": 0}}
-    diagnosed = load_sweep(SMALL | quiet | {"maximize": [], "minimize": "diag_alignment"})
+    diagnosed = load_study(SMALL | quiet | {"maximize": [], "minimize": "diag_alignment"})
     assert config_of(diagnosed, {"rounds": 2}, 0).evaluation.diagnostics == 2
-    probed = load_sweep(SMALL | {"maximize": "linear-moco"})
+    probed = load_study(SMALL | {"maximize": "linear-moco"})
     assert config_of(probed, {"rounds": 2}, 0).evaluation.protocols == ("linear-moco",)
 
 
 def test_the_best_epoch_of_a_protocol_is_measured_with_it():
-    assert config_of(load_sweep(SMALL | {"maximize": "linear-moco_best"}), {"rounds": 2}, 0).evaluation.protocols == (
+    assert config_of(load_study(SMALL | {"maximize": "linear-moco_best"}), {"rounds": 2}, 0).evaluation.protocols == (
         "linear-moco",
     )
 
@@ -114,11 +114,11 @@ def test_the_best_epoch_of_a_protocol_is_measured_with_it():
 def test_another_datasets_test_set_chooses_nothing_either(ending):
     transfer = next(name for name, kind in PROTOCOLS.items() if isinstance(kind, Transfer))
     with pytest.raises(ConfigError, match="must not choose: set selection: test"):
-        config_of(load_sweep(SMALL | {"maximize": transfer + ending}), {"rounds": 1}, 0)
+        config_of(load_study(SMALL | {"maximize": transfer + ending}), {"rounds": 1}, 0)
 
 
 def test_a_small_number_is_the_value_that_a_trial_runs():
-    sweep = load_sweep({"recipe": "digits", "space": {"training.optimizer.weight_decay": [1e-5, 0.001]}})
+    sweep = load_study({"recipe": "digits", "space": {"training.optimizer.weight_decay": [1e-5, 0.001]}})
     config = config_of(sweep, {"training.optimizer.weight_decay": 1e-5}, seed=0)
     assert config.training.optimizer.weight_decay == 1e-5
 
@@ -139,36 +139,36 @@ def test_a_small_number_is_the_value_that_a_trial_runs():
 )
 def test_nothing_undoes_a_points_values_unseen(space, override, says):
     with pytest.raises(ConfigError, match=says):
-        check_sweep(load_sweep(SMALL | {"space": space}, override, name="mine"))
+        check_study(load_study(SMALL | {"space": space}, override, name="mine"))
 
 
 def test_an_override_names_another_kind_as_it_does_for_a_run():
-    sweep = load_sweep({"recipe": "digits", "space": {"rounds": [1, 2]}}, "partition.name=iid")
+    sweep = load_study({"recipe": "digits", "space": {"rounds": [1, 2]}}, "partition.name=iid")
     assert config_of(sweep, {"rounds": 1}, 0).partition.model_dump() == {"name": "iid"}
 
 
 def test_sections_that_are_varied_may_get_more_fields():
     space = {"method": ["fedavg", "fedprox"], "partition": [{"name": "dirichlet", "alpha": 1}]}
-    sweep = load_sweep({"recipe": "fedprox", "space": space}, "partition.min_share=2", "method.weighting=uniform")
+    sweep = load_study({"recipe": "fedprox", "space": space}, "partition.min_share=2", "method.weighting=uniform")
     configs = [config_of(sweep, point, 0) for point in sweep.space.grid()]
     assert [config.system for config in configs] == ["fedavg", "fedprox"]
     assert {config.partition.min_share for config in configs} == {2}
 
 
 def test_a_user_changes_the_sweep_itself_by_its_own_words():
-    sweep = load_sweep(
+    sweep = load_study(
         SMALL | {"space": {"rounds": {"integer": [1, 4]}}, "search": "random", "trials": 3}, "trials=5", "seeds=2"
     )
     assert (sweep.trials, sweep.seeds, sweep.overrides) == (5, (0, 1), ())
 
 
 def test_rungs_end_before_the_last_round():
-    stop = load_sweep(SMALL | {"stop": {"rule": "asha", "grace": 1, "reduction": 3}}).stop
+    stop = load_study(SMALL | {"stop": {"rule": "asha", "grace": 1, "reduction": 3}}).stop
     assert stop is not None
     assert stop.rungs(9) == [1, 3]
     assert stop.rungs(10) == [1, 3, 9]
     assert stop.rungs(1) == []
-    median = load_sweep(SMALL | {"stop": {"rule": "median", "grace": 2, "every": 3}}).stop
+    median = load_study(SMALL | {"stop": {"rule": "median", "grace": 2, "every": 3}}).stop
     assert median is not None
     assert median.rungs(9) == [2, 5, 8]
     assert median.evaluate_every == 1
@@ -196,7 +196,7 @@ def test_rungs_end_before_the_last_round():
         ),
         ({"stop": {"rule": "asha", "reduction": 1}}, "greater than or equal to 2, got 1"),
         ({"table": {"rows": "round"}}, "rows is no parameter: 'round'"),
-        ({"figure": {"y": "rounds"}}, "unknown key 'figure.y': choose from lines, panels, x"),
+        ({"figure": {"y": "rounds"}}, "unknown key 'figure.y': choose from draw, lines, panels, x"),
         ({"recipe": None}, "recipe is missing"),
         ({"set": {"rounds": 3}}, "set sets rounds, which is varied as well"),
         ({"begin": {"sweep": "other"}}, "begin.take is missing"),
@@ -215,7 +215,7 @@ def test_rungs_end_before_the_last_round():
 )
 def test_what_does_not_fit_together_is_refused(change, says):
     with pytest.raises(ConfigError) as told:
-        load_sweep(SMALL | change, name="mine")
+        load_study(SMALL | change, name="mine")
     assert says in str(told.value)
     assert str(told.value).startswith("mine: ")
     assert "\n" not in str(told.value)
@@ -233,14 +233,14 @@ def test_what_does_not_fit_together_is_refused(change, says):
 )
 def test_a_users_setting_that_does_not_fit_is_refused(override, says):
     with pytest.raises(ConfigError, match=says):
-        load_sweep(SMALL, override, name="mine")
+        load_study(SMALL, override, name="mine")
 
 
 def test_what_a_user_changes_counts_before_the_sweep_is_checked():
     grid = SMALL | {"space": {"rounds": {"integer": [1, 4]}}}
     with pytest.raises(ConfigError, match="a grid needs values"):
-        load_sweep(grid)
-    assert load_sweep(grid, "search=random", "trials=2").trials == 2
+        load_study(grid)
+    assert load_study(grid, "search=random", "trials=2").trials == 2
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_a_sweep_of_which_no_trial_could_come_to_a_value_is_not_begun(change, ov
     file, out = tmp_path / "mine.yaml", tmp_path / "out"
     file.write_text(yaml.safe_dump(SMALL | change))
     with pytest.raises(ConfigError) as told:
-        SweepDirectory.create(out, str(file), overrides, {}, "rayfed-ssl sweep mine.yaml")
+        StudyDirectory.asked_for(out, str(file), overrides, {}, "rayfed-ssl sweep mine.yaml").create()
     assert says in str(told.value)
     assert not out.exists()
 
@@ -279,24 +279,24 @@ def test_a_full_disk_leaves_no_directory_that_is_neither_empty_nor_a_sweep(tmp_p
     with monkeypatch.context() as patch:
         patch.setattr("rayfed_ssl.storage.filesystem.write_atomically", full)
         with pytest.raises(OSError, match="No space left"):
-            SweepDirectory.create(out, str(file), (), {}, "rayfed-ssl sweep mine.yaml")
-    SweepDirectory.create(out, str(file), (), {}, "rayfed-ssl sweep mine.yaml")
-    assert {path.name for path in out.iterdir()} == {"sweep.json", "runs", "lock"}
+            StudyDirectory.asked_for(out, str(file), (), {}, "rayfed-ssl sweep mine.yaml").create()
+    StudyDirectory.asked_for(out, str(file), (), {}, "rayfed-ssl sweep mine.yaml").create()
+    assert {path.name for path in out.iterdir()} == {"study.json", "runs", "lock"}
 
 
 def test_of_two_starts_of_a_sweep_at_once_the_second_writes_nothing(tmp_path):
     file, out = tmp_path / "mine.yaml", tmp_path / "out"
     file.write_text(yaml.safe_dump(SMALL))
-    first = SweepDirectory.of(out, "mine", SMALL, (), "rayfed-ssl sweep mine.yaml")
+    first = StudyDirectory.of(out, "mine", SMALL, (), "rayfed-ssl sweep mine.yaml")
     with first.locked(), pytest.raises(BusyError, match="another process is running"):
-        SweepDirectory.create(out, str(file), ("seeds=5",), {}, "rayfed-ssl sweep mine.yaml seeds=5")
+        StudyDirectory.asked_for(out, str(file), ("seeds=5",), {}, "rayfed-ssl sweep mine.yaml seeds=5").create()
     assert [path.name for path in out.iterdir()] == ["lock"]
 
 
 def test_a_sweep_of_which_one_trial_can_be_run_is_begun(tmp_path):
-    check_sweep(load_sweep(SMALL | {"space": {"clients.number": [100000, 3]}, "minimize": "diag_cka_max"}))
+    check_study(load_study(SMALL | {"space": {"clients.number": [100000, 3]}, "minimize": "diag_cka_max"}))
 
 
 def test_a_sweep_that_is_not_there_is_told_with_its_neighbor():
     with pytest.raises(ConfigError, match="no sweep 'flesd-round'"):
-        load_sweep("flesd-round")
+        load_study("flesd-round")

@@ -10,14 +10,14 @@ from rayfed_ssl.records.manifest import StartEntry, describe
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.html.sources import open_sources
 from tests.tune.studies.swept import FRONT, TINY, begin
-from tune.studies.definition.files import load_sweep
+from tune.studies.definition.files import load_study
 from tune.studies.definition.trial_configs import config_of
-from tune.studies.execution.directory import SweepDirectory
+from tune.studies.execution.directory import StudyDirectory
 from tune.studies.results.best_recipe import recipe_of
 from tune.studies.results.remarks import leak_warnings
 from tune.studies.results.reported import read_study
-from tune.studies.results.summary import print_results, summarize_sweep, write_results
-from tune.studies.results.sweep_results import SweepResults
+from tune.studies.results.results import StudyResults
+from tune.studies.results.summary import print_results, summarize_study, write_results
 
 HELD_OUT = 8
 """A tenth of the tiny recipe's training samples, of each class as many as fit."""
@@ -27,7 +27,7 @@ HELD_OUT = 8
 def grid(swept_grid, tmp_path_factory):
     """A copy of the finished grid with its results, and what was returned."""
     path = shutil.copytree(swept_grid.path, tmp_path_factory.mktemp("results") / "grid")
-    directory = SweepDirectory.open(path)
+    directory = StudyDirectory.open(path)
     return directory, write_results(directory)
 
 
@@ -35,7 +35,7 @@ def grid(swept_grid, tmp_path_factory):
 def front(swept_front, tmp_path_factory):
     path = shutil.copytree(swept_front.path, tmp_path_factory.mktemp("results") / "front")
     (path / "study.journal").unlink()  # Optuna's figures have tests of their own
-    directory = SweepDirectory.open(path)
+    directory = StudyDirectory.open(path)
     return directory, write_results(directory)
 
 
@@ -76,7 +76,7 @@ def test_impossible_trials_are_failures_with_their_reason(grid):
 
 def test_the_best_recipe_is_the_trial_without_what_the_sweep_added(grid):
     directory, made = grid
-    ours = config_of(directory.sweep, made.best.point, 0).dump()
+    ours = config_of(directory.study, made.best.point, 0).dump()
     recipe = Config.load(directory.path / "best.yaml").dump()
     assert (ours["data"].pop("validation"), recipe["data"].pop("validation")) == (0.1, None)
     assert (ours["engine"].pop("executor"), recipe["engine"].pop("executor")) == ("local", "ray")
@@ -89,7 +89,7 @@ def test_the_best_recipe_is_the_trial_without_what_the_sweep_added(grid):
 
 def test_nothing_is_held_out_of_the_recipe_and_where_the_user_computes_stays_in_it():
     mine = {**TINY, "data": {**TINY["data"], "validation": 0.3}}
-    own = load_sweep(
+    own = load_study(
         {"recipe": "digits", "space": {"rounds": [1]}, "set": {"engine.executor": "local"} | {"data": mine["data"]}}
     )
     recipe, config = Config.load(recipe_of(own, {"rounds": 1}, 5)), config_of(own, {"rounds": 1}, 5)
@@ -131,7 +131,7 @@ def test_the_same_rows_give_the_same_files_and_old_recipes_go(grid):
 
 
 def test_an_interrupted_sweep_has_results_that_say_so(swept_part, tmp_path):
-    directory = SweepDirectory.open(shutil.copytree(swept_part.path, tmp_path / "part"))
+    directory = StudyDirectory.open(shutil.copytree(swept_part.path, tmp_path / "part"))
     made = write_results(directory)
     assert made.best is not None
     assert made.best.trial == 0
@@ -161,7 +161,7 @@ def test_the_terminal_shows_table_remarks_and_files(grid, capsys):
 
 def test_the_report_reads_what_is_written(grid, front):
     for directory, _ in (grid, front):
-        SweepResults.model_validate_json((directory.path / "results.json").read_text())
+        StudyResults.model_validate_json((directory.path / "results.json").read_text())
     directory, made = grid
     sources = open_sources([directory.path], read_table=read_study)
     assert (len(sources.runs), sources.left_out) == (8, [])
@@ -190,10 +190,10 @@ def test_encoders_that_may_have_seen_the_held_out_samples_are_named(open_tiny, t
 
 
 def test_runs_of_several_versions_are_told(swept_grid, tmp_path):
-    directory = SweepDirectory.open(shutil.copytree(swept_grid.path, tmp_path / "copy"))
-    assert not any("several versions" in line for line in summarize_sweep(directory).remarks)
+    directory = StudyDirectory.open(shutil.copytree(swept_grid.path, tmp_path / "copy"))
+    assert not any("several versions" in line for line in summarize_study(directory).remarks)
     file = next(directory.runs.glob("*/run.json"))
     summary = json.loads(file.read_text())
     file.write_text(json.dumps(summary | {"versions": summary["versions"] | {"torch": "2.0"}}))
-    (warning,) = [line for line in summarize_sweep(directory).remarks if "several versions" in line]
+    (warning,) = [line for line in summarize_study(directory).remarks if "several versions" in line]
     assert "torch 2.0 and " in warning

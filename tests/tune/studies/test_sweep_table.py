@@ -5,14 +5,14 @@ import random
 import pytest
 
 from tests.tune.studies.swept import ended, result, row
-from tune.studies.definition.files import load_sweep
-from tune.studies.results.sweep_results import ScoreResult
+from tune.studies.definition.files import load_study
+from tune.studies.results.results import ScoreResult
 from tune.studies.results.table import markdown_lines, table_of
 from tune.studies.results.trial_results import best_of, front_of, results_of, unit_of
 
 
 def sweep_of(space, **others):
-    return load_sweep({"recipe": "digits", "space": space, "seeds": 2, **others})
+    return load_study({"recipe": "digits", "space": space, "seeds": 2, **others})
 
 
 def of(table):

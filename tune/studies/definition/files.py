@@ -1,4 +1,4 @@
-"""Reading sweep files: those that come with the package, a user's own, and the settings on the command line."""
+"""Reading study files: those that come with the package, a user's own, and the settings on the command line."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,51 +8,71 @@ import yaml
 
 from rayfed_ssl.config.recipes import plain_data, read_shipped, shipped_names
 from rayfed_ssl.config.strict import parse
-from rayfed_ssl.errors import ConfigError
-from tune.studies.definition.schema import Sweep, SweepFile
+from rayfed_ssl.errors import ConfigError, nearest
+from tune.studies.definition.schema import StudyFile
+from tune.studies.definition.study import Study
 
 OWN_KEYS = ("trials", "seeds", "generation", "selection", "search")
-"""Keys of the sweep itself that a user may set on the command line."""
+"""Keys of the study itself that a user may set on the command line."""
+
+SHIPPED = {kind: f"tune.studies.shipped.{kind}s" for kind in ("sweep", "reproduction", "benchmark")}
+"""Where the files of each kind lie."""
 
 
-def sweep_names() -> list[str]:
-    """Name the sweeps that come with the package."""
-    return shipped_names("tune.studies.shipped.sweeps")
+def study_names(kind: str) -> list[str]:
+    """Name the studies of a kind that come with the package."""
+    return shipped_names(SHIPPED[kind])
 
 
-def read_sweep(name: str) -> dict[str, Any]:
-    """Read a sweep's file, one of the package's by name or another by its path, as plain data."""
-    tree = read_shipped("sweep", "tune.studies.shipped.sweeps", name)
+def read_study_file(name: str, kind: str = "sweep") -> dict[str, Any]:
+    """Read a study's file, one of the package's by name or another by its path, as plain data."""
+    tree = read_shipped(kind, SHIPPED[kind], name)
     assert isinstance(tree, dict)
     return tree
 
 
-def load_sweep(source: str | Mapping[str, Any], *overrides: str, name: str | None = None) -> Sweep:
-    """Read a sweep by name, by file or as plain data.
+def load_study(
+    source: str | Mapping[str, Any],
+    *overrides: str,
+    kind: str = "sweep",
+    name: str | None = None,
+    size: str | None = None,
+) -> Study:
+    """Read a study by name, by file or as plain data.
 
     Args:
         source: What to read.
-        overrides: A user's settings, "key=value": of the sweep itself, or of all trials.
+        overrides: A user's settings, "key=value": of the study itself, or of all trials.
+        kind: Of a name: "sweep", "reproduction" or "benchmark"; a file is checked to be one.
         name: What plain data are called.
+        size: One of its sizes, for a study that has some.
 
     Raises:
-        ConfigError: There is no such sweep, or it does not fit together; the message names the key.
+        ConfigError: There is no such study, or it does not fit together; the message names the key.
     """
-    tree = dict(source) if isinstance(source, Mapping) else read_sweep(source)
-    name = name or (Path(source).stem if isinstance(source, str) else "sweep")
+    tree = dict(source) if isinstance(source, Mapping) else read_study_file(source, kind)
+    name = name or (Path(source).stem if isinstance(source, str) else "study")
     settings = _apply(overrides, tree, name)
-    file = parse(SweepFile, tree, name)
+    file = parse(StudyFile, tree, name)
+    if isinstance(source, str) and file.kind != kind:
+        raise ConfigError(f"{name} is a {file.kind}: run it with `rayfed-ssl {VERBS[file.kind]} {source}`")
+    if (size is not None or file.sizes) and size not in file.sizes:
+        raise ConfigError(f"{name} has no size {size!r}{nearest(size or '', file.sizes)}")
     for text in settings:
         key = text.partition("=")[0]
         if key in file.space.names:
             raise ConfigError(f"{name}: {key} is what {name} varies: narrow it with {key}: [...] in a file of your own")
         if key == "seed":
             raise ConfigError(f"{name}: a seed is a repeat and no parameter: set seeds")
-    return Sweep.model_validate({**tree, "name": name, "overrides": tuple(settings)})
+    return Study.model_validate({**tree, "name": name, "overrides": tuple(settings), "size": size})
+
+
+VERBS = {"sweep": "sweep", "reproduction": "reproduce", "benchmark": "benchmark"}
+"""The command that runs a study of a kind."""
 
 
 def _apply(overrides: Sequence[str], tree: dict[str, Any], name: str) -> list[str]:
-    """Apply the user's settings of the sweep itself to its tree; returns the others."""
+    """Apply the user's settings of the study itself to its tree; returns the others."""
     others = []
     for text in overrides:
         key, equals, value = text.partition("=")

@@ -1,66 +1,65 @@
-"""Whether the datasets are there that a reproduction's cells need."""
+"""Whether the datasets are there that a study's cells need."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.public_data import PublicDataset, parse_public
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.protocols import Transfer
-from tune.studies.definition.table_cells import Cell, Reproduction
+from tune.studies.definition.schema import COLUMN, ROW
+from tune.studies.definition.study import Study
+from tune.studies.definition.trial_configs import config_of, run_of
 
 Dataset = tuple[str, Path | None, bool]
 """A dataset, its directory, and whether it may be downloaded."""
 
+Missing = dict[tuple[str, str], str]
+"""Row and column of a cell -> why it is not run."""
 
-def one_dataset(reproduction: Reproduction, settings: Sequence[str]) -> None:
+
+def one_dataset(study: Study) -> None:
     """Refuse settings that put columns of several datasets on one."""
-    if not any(text.startswith(("data.name=", "data.path=", "data=")) for text in settings):
+    if not any(text.startswith(("data.name=", "data.path=", "data=")) for text in study.overrides):
         return
-    names = sorted({cell.config(0).data.name for cell in reproduction.cells})
+    plain = study.model_copy(update={"overrides": ()})
+    names = sorted({config_of(plain, point, 0).data.name for point in study.points()})
     if len(names) > 1:
         raise ConfigError(
-            f"the columns of {reproduction.name} are on {', '.join(names)}, which cannot all be one dataset: choose the "
-            "columns of one with --column"
+            f"the columns of {study.name} are on {', '.join(names)}, which cannot all be one dataset: choose the columns of "
+            "one with --column"
         )
 
 
-def absent(reproduction: Reproduction, settings: Sequence[str]) -> dict[tuple[str, str], str]:
-    """Find the cells of which a dataset is not there, with the reason and how to get it, by row and column."""
-    missing: dict[tuple[str, str], str] = {}
+def absent(study: Study) -> Missing:
+    """Find the cells of which a dataset is not there, with the reason and how to get it."""
+    missing: Missing = {}
     checked: dict[Dataset, str | None] = {}
-    obtain = {name: column.obtain for name, column in reproduction.columns.items()}
-    for cell in reproduction.cells:
-        for needed in _needed(cell, settings):
-            if needed not in checked:
-                checked[needed] = _missing(*needed)
-            if reason := checked[needed]:
-                how = obtain[cell.column]
-                missing[cell.row, cell.column] = reason + (f"; {how}" if how else "")
-                break
+    for point in study.points():
+        try:
+            run = run_of(study, point, 0)
+        except ConfigError as error:
+            raise ConfigError(f"{study.label(point)}: {error}") from None
+        for config in (run.first.config, run.config) if run.first else (run.config,):
+            for needed in _needed_by(config):
+                if needed not in checked:
+                    checked[needed] = _missing(*needed)
+                if reason := checked[needed]:
+                    how = study.columns[point[COLUMN]].obtain
+                    missing.setdefault((point[ROW], point[COLUMN]), reason + (f"; {how}" if how else ""))
     return missing
 
 
-def by_column(reproduction: Reproduction, cells: dict[tuple[str, str], str]) -> dict[str, str]:
+def by_column(study: Study, missing: Missing) -> dict[str, str]:
     """Name what is left out: a column where all its cells are for one reason, else "row, column"."""
     named: dict[str, str] = {}
-    for column in reproduction.columns:
-        reasons = [cells.get((row, column)) for row in reproduction.rows]
+    for column in study.axes[COLUMN]:
+        reasons = [missing.get((row, column)) for row in study.axes[ROW]]
         if reasons and reasons[0] and set(reasons) == {reasons[0]}:
             named[column] = reasons[0]
             continue
-        named |= {f"{row}, {column}": why for row, why in zip(reproduction.rows, reasons, strict=True) if why}
+        named |= {f"{row}, {column}": why for row, why in zip(study.axes[ROW], reasons, strict=True) if why}
     return named
-
-
-def _needed(cell: Cell, settings: Sequence[str]) -> Iterator[Dataset]:
-    try:
-        first = cell.config(0, *settings)
-        second = cell.second(first, None, *settings)
-    except ConfigError as error:
-        raise ConfigError(f"{cell.row}, {cell.column}: {error}") from None
-    for config in (first, second) if second else (first,):
-        yield from _needed_by(config)
 
 
 def _needed_by(config: Config) -> Iterator[Dataset]:

@@ -1,137 +1,43 @@
-"""Sweep files: what is varied, how it is searched and what is shown, as YAML; docs/sweeps.md explains the keys.
+"""Study files: what is varied, how it is searched and what is shown, as YAML; docs/sweeps.md explains the keys.
 
-A trial runs the recipe (the variant's, else the file's), changed by `set`, settings inherited from another sweep, the
-variants, its point and last the user.
+A trial runs the recipe (its row's or variant's, else the file's), changed by `set`, settings inherited from another study,
+its column and row (see `layers`), its variants, its point and last the user.
 """
 
-import math
-from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable, Sequence
+from math import prod
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from rayfed_ssl.config.strict import EMPTY_IF_NULL, Settings, StrictModel
 from rayfed_ssl.errors import nearest
-from tune.studies.definition.space import Parameter, Space, Variants
+from tune.studies.definition.layers import (
+    Column,
+    FigureLayout,
+    Inheritance,
+    Row,
+    Size,
+    TableLayout,
+    Texts,
+    Tuning,
+    Variant,
+)
+from tune.studies.definition.search_plan import (
+    BYTES,
+    EVERY_ROUND,
+    MORE_IS_BETTER,
+    Asha,
+    Goal,
+    Median,
+    SearchMethod,
+    is_of_every_round,
+    named,
+)
+from tune.studies.definition.space import Choice, Parameter, Range, Space, Variants
 
-HELD_OUT = 0.1
-"""Part of the training samples that is held out to select by."""
-
-BYTES = ("bytes", "bytes_up", "bytes_down")
-"""Goals that the ledger gives."""
-
-EVERY_ROUND = ("knn", "supervised", *BYTES)
-"""Scores that may be measured after each round, so that they can stop a trial; diagnostics may be too."""
-
-MORE_IS_BETTER = {
-    "knn": True,
-    "supervised": True,
-    "diag_feature_std": True,
-    "diag_effective_rank": True,
-} | dict.fromkeys((*BYTES, "diag_alignment", "diag_uniformity"), False)
-"""Of alignment and uniformity less is better (Wang and Isola 2020)."""
-
-
-@dataclass(frozen=True)
-class Goal:
-    """A score that is to be maximized or minimized."""
-
-    score: str
-    maximize: bool
-
-    @property
-    def direction(self) -> Literal["maximize", "minimize"]:
-        """The direction as Optuna calls it."""
-        return "maximize" if self.maximize else "minimize"
-
-    def cost(self, value: float) -> float:
-        """Write a value so that less is better."""
-        return -value if self.maximize else value
-
-
-def _named(key: str) -> BeforeValidator:
-    return BeforeValidator(lambda entry: {key: entry} if isinstance(entry, str) else entry)
-
-
-class SearchMethod(StrictModel):
-    """How points are chosen; other keys are settings of Optuna's sampler."""
-
-    model_config = ConfigDict(extra="allow")
-
-    name: Literal["grid", "random", "tpe", "nsga2"] = "grid"
-    seed: int = Field(0, ge=0, lt=2**32)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Settings of the sampler."""
-        return {"seed": self.seed} | (self.model_extra or {})
-
-
-class Asha(StrictModel):
-    """Of the trials at a rung, one in `reduction` continues to `reduction` times the rounds."""
-
-    rule: Literal["asha"]
-    grace: int = Field(1, ge=1, lt=10**6)
-    reduction: int = Field(4, ge=2, lt=10**6)
-    score: str | None = None
-
-    def rungs(self, rounds: int) -> list[int]:
-        """List the rounds after which a trial of so many rounds may be stopped."""
-        rungs, rung = [], self.grace
-        while rung < rounds:
-            rungs.append(rung)
-            rung *= self.reduction
-        return rungs
-
-    @property
-    def evaluate_every(self) -> int:
-        """Rounds between two scores, so that each decision has one."""
-        return self.grace
-
-
-class Median(StrictModel):
-    """A trial stops that is worse than the median of complete trials, once there are `samples` of them."""
-
-    rule: Literal["median"]
-    grace: int = Field(1, ge=1, lt=10**6)
-    every: int = Field(1, ge=1, lt=10**6)
-    samples: int = Field(3, ge=1, lt=10**6)
-    score: str | None = None
-
-    def rungs(self, rounds: int) -> list[int]:
-        """List the rounds after which a trial of so many rounds may be stopped."""
-        return list(range(self.grace, rounds, self.every))
-
-    @property
-    def evaluate_every(self) -> int:
-        """Rounds between two scores, so that each decision has one."""
-        return math.gcd(self.grace, self.every)
-
-
-class TableLayout(StrictModel):
-    """Names of the parameters along a table."""
-
-    rows: str | None = None
-    columns: str | None = None
-
-
-class FigureLayout(StrictModel):
-    """Names of the parameters of a figure."""
-
-    x: str | None = None
-    lines: str | None = None
-    panels: str | None = None
-
-
-class Inheritance(StrictModel):
-    """Settings (`take`) from the best trial of another sweep, of those with the values in `where`."""
-
-    sweep: str
-    where: Settings = Field({})
-    take: Annotated[tuple[str, ...], Field(strict=False)]
-
+ROW, COLUMN = "row", "column"
+"""Names of the parameters that `rows` and `columns` are."""
 
 SCORES = Annotated[
     tuple[str, ...], Field(strict=False), BeforeValidator(lambda entry: (entry,) if isinstance(entry, str) else entry)
@@ -143,46 +49,81 @@ SEED_LIST = Annotated[
 ]
 
 
-class SweepFile(StrictModel):
-    """The keys of a sweep file."""
+class StudyFile(StrictModel):
+    """The keys of a study file.
+
+    Attributes:
+        score: What a cell shows, where each has a score of its own and nothing is sought.
+        unit: "percent" (scores in [0, 1] times 100), or the unit of a score that is printed as it is.
+        published: Row -> a number for each column, null where the paper has none.
+        published_score: Which score the published numbers are of, if not that of the cell at the paper's size.
+        baseline: The row that all others are compared with.
+    """
 
     title: str | None = None
     source: str = ""
-    notes: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    notes: Texts = ()
     recipe: str | None = None
     settings: Settings = Field({}, alias="set")
-    parameters: Annotated[dict[str, Parameter], Field(min_length=1, alias="space")]
+    rows: dict[str, Annotated[Row, EMPTY_IF_NULL]] = Field({})
+    columns: dict[str, Annotated[Column, EMPTY_IF_NULL]] = Field({})
+    parameters: dict[str, Parameter] = Field({}, alias="space")
+    sizes: dict[str, Annotated[Size, EMPTY_IF_NULL]] = Field({})
     seeds: SEED_LIST = (0,)
+    score: str | None = None
+    unit: str = "percent"
+    published: Annotated[dict[str, list[float | None]], EMPTY_IF_NULL] = Field({})
+    published_score: str | None = None
+    baseline: str | None = None
+    tuning: Tuning = Tuning()
     maximize: SCORES | None = None
     minimize: SCORES = ()
     take: Annotated[str, Field(pattern=r"^(global|mean|minimum|client-(0|[1-9][0-9]*))$")] | None = None
-    selection: Literal["validation", "test"] = "validation"
-    search: Annotated[SearchMethod, _named("name")] = SearchMethod()
+    selection: Literal["validation", "test"] | None = None
+    search: Annotated[SearchMethod, named("name")] = SearchMethod()
     trials: int | None = Field(None, ge=1)
     generation: int = Field(8, ge=1)
-    stop: Annotated[Annotated[Asha | Median, Field(discriminator="rule")] | None, _named("rule")] = None
+    stop: Annotated[Annotated[Asha | Median, Field(discriminator="rule")] | None, named("rule")] = None
     table: Annotated[TableLayout, EMPTY_IF_NULL] = TableLayout()
     figure: Annotated[FigureLayout, EMPTY_IF_NULL] = FigureLayout()
     begin: Inheritance | None = None
 
-    @cached_property
-    def space(self) -> Space:
-        """What is varied."""
-        return Space(self.parameters)
+    @property
+    def kind(self) -> Literal["sweep", "reproduction", "benchmark"]:
+        """The command that runs it."""
+        return "reproduction" if self.score else "benchmark" if self.baseline else "sweep"
 
-    @cached_property
+    @property
+    def selects_on(self) -> Literal["validation", "test"]:
+        """Which samples scores are of; unless the file says it, held-out ones where settings are chosen by them."""
+        return self.selection or ("validation" if self.kind == "sweep" else "test")
+
+    @property
+    def space(self) -> Space:
+        """What is varied: rows, columns and parameters."""
+        axes: dict[str, Choice | Variants | Range] = {
+            axis: Variants(variants=dict.fromkeys(names, Variant())) for axis, names in self.axes.items() if names
+        }
+        return Space(axes | self.parameters)
+
+    @property
+    def axes(self) -> dict[str, Sequence[str]]:
+        """The names of rows and columns."""
+        return {ROW: list(self.rows), COLUMN: list(self.columns)}
+
+    @property
     def goals(self) -> tuple[Goal, ...]:
-        """What is sought; the linear probe unless the file says otherwise, and nothing with `maximize: []` alone."""
-        maximize = self.maximize if self.maximize is not None else ("linear",) * (not self.minimize)
+        """What is sought; the linear probe unless the file says otherwise, and nothing where cells have a score."""
+        maximize = self.maximize if self.maximize is not None else ("linear",) * (not self.minimize and not self.score)
         return (*(Goal(score, True) for score in maximize), *(Goal(score, False) for score in self.minimize))
 
-    @cached_property
+    @property
     def stop_goal(self) -> Goal:
         """What early stopping compares: the goal where it is measured in every round, else kNN."""
         assert self.stop is not None
         first = self.goals[0].score if self.goals else "knn"
-        score = self.stop.score or (first if _is_of_every_round(first) else "knn")
-        if not _is_of_every_round(score):
+        score = self.stop.score or (first if is_of_every_round(first) else "knn")
+        if not is_of_every_round(score):
             raise ValueError(
                 f"stop.score is one of every round: {', '.join(EVERY_ROUND)} or a diagnostic (diag_...), got {score!r}"
             )
@@ -196,52 +137,88 @@ class SweepFile(StrictModel):
         return Goal(score, MORE_IS_BETTER[score])
 
     @property
-    def rows(self) -> str | None:
+    def table_rows(self) -> str | None:
         """The parameter of a table's rows; by default the first."""
         return self.table.rows if self.table.rows or self.table.columns else self.space.names[0]
 
     @property
-    def columns(self) -> str | None:
+    def table_columns(self) -> str | None:
         """The parameter of a table's columns; by default the second."""
         return self.table.columns if self.table.rows or self.table.columns else next(iter(self.space.names[1:]), None)
 
     @model_validator(mode="after")
-    def _check(self) -> "SweepFile":
+    def _check(self) -> "StudyFile":
+        if not self.rows and not self.parameters:
+            raise ValueError("space is missing: name what is varied, or rows")
         _check_goals(self)
+        _check_axes(self)
         _check_keys(self)
         _check_search(self)
-        if self.recipe is None and not any(
-            all(variant.recipe for variant in parameter.variants.values())
-            for parameter in self.parameters.values()
-            if isinstance(parameter, Variants)
-        ):
-            raise ValueError("recipe is missing: name one, or one in each variant")
+        recipes = [[row.recipe for row in self.rows.values()]]
+        for parameter in self.parameters.values():
+            recipes += [[v.recipe for v in parameter.variants.values()]] if isinstance(parameter, Variants) else []
+        if self.recipe is None and not any(named and all(named) for named in recipes):
+            raise ValueError("recipe is missing: name one, or one in each row or variant")
         return self
 
 
-def _is_of_every_round(score: str) -> bool:
-    return score in EVERY_ROUND or score.startswith("diag_")
-
-
-def _check_goals(sweep: SweepFile) -> None:
-    if len(set(sweep.seeds)) < len(sweep.seeds):
-        raise ValueError(f"seeds must differ, got {list(sweep.seeds)}")
-    for goal in sweep.goals:
+def _check_goals(study: StudyFile) -> None:
+    if len(set(study.seeds)) < len(study.seeds):
+        raise ValueError(f"seeds must differ, got {list(study.seeds)}")
+    if study.score and (study.maximize or study.minimize or study.stop or study.search.name != "grid"):
+        raise ValueError("score shows a number in each cell and seeks nothing: remove it, or what seeks")
+    for goal in study.goals:
         if goal.maximize and goal.score in BYTES:
             raise ValueError(f"{goal.score} are to be minimized, got maximize")
-    if len({goal.score for goal in sweep.goals}) < len(sweep.goals):
-        raise ValueError(f"each goal counts once, got {', '.join(goal.score for goal in sweep.goals)}")
-    if sweep.stop is not None:
-        if len(sweep.goals) > 1:
+    if len({goal.score for goal in study.goals}) < len(study.goals):
+        raise ValueError(f"each goal counts once, got {', '.join(goal.score for goal in study.goals)}")
+    if study.stop is not None:
+        if len(study.goals) > 1:
             raise ValueError("stop needs one goal, and there are several: remove stop or all but one goal")
-        assert sweep.stop_goal
+        assert study.stop_goal
 
 
-def _check_keys(sweep: SweepFile) -> None:
+def _check_axes(study: StudyFile) -> None:
+    """Refuse names of rows and columns that are not there, and a comparison that is not at one budget."""
+    if study.columns and not study.rows:
+        raise ValueError("columns are there and no rows: name rows, or vary parameters in space")
+    of_sizes = [size.columns for size in study.sizes.values() if isinstance(size.columns, dict)]
+    columns = [column for of in (study.columns, *of_sizes) for column in of.values()]
+    rows = [*(row for size in study.sizes.values() for row in size.rows), *(row for c in columns for row in c.rows)]
+    baseline = [study.baseline] if study.baseline else []
+    _check_names("row", [*baseline, *study.published, *rows], study.rows)
+    _check_names("column", [name for size in study.sizes.values() for name in size.columns or ()], study.columns)
+    for row, numbers in study.published.items():
+        if len(numbers) != len(study.columns):
+            raise ValueError(f"row {row} has {len(numbers)} published numbers for {len(study.columns)} columns")
+    trials = {name: prod(map(len, row.tune.values())) for name, row in study.rows.items() if row.tune}
+    if len(set(trials.values())) > 1:
+        counts = ", ".join(f"{name} {count}" for name, count in trials.items())
+        raise ValueError(f"all rows are tuned by as many trials, got {counts}")
+    slugs: dict[str, str] = {}
+    for name in study.rows if study.baseline else ():
+        other = slugs.setdefault(slug(name), name)
+        if not slug(name) or other != name:
+            raise ValueError(f"rows need names that differ in letters and digits, got {name!r} and {other!r}")
+
+
+def slug(row: str) -> str:
+    """Name a row's directory."""
+    return "-".join("".join(letter if letter.isalnum() else " " for letter in row.lower()).split())
+
+
+def _check_names(kind: str, names: list[str], allowed: Iterable[str]) -> None:
+    for name in names:
+        if name not in allowed:
+            raise ValueError(f"there is no {kind} {name!r}{nearest(name, allowed)}")
+
+
+def _check_keys(study: StudyFile) -> None:
     """Refuse settings of what is varied, of the seed, and layouts by what is no parameter."""
-    names = sweep.space.names
-    places = {"set": sweep.settings}
-    for name, parameter in sweep.parameters.items():
+    names = study.space.names
+    places = {"set": study.settings} | {f"rows.{name}": row.settings for name, row in study.rows.items()}
+    places |= {f"columns.{name}": column.settings for name, column in study.columns.items()}
+    for name, parameter in study.parameters.items():
         for variant, chosen in parameter.variants.items() if isinstance(parameter, Variants) else ():
             places[f"space.{name}.{variant}"] = chosen.settings
     for where, settings in places.items():
@@ -250,47 +227,19 @@ def _check_keys(sweep: SweepFile) -> None:
                 raise ValueError(f"{where} sets {key}, which is varied as well: leave it out of one of both")
     if any("seed" in keys for keys in (names, *places.values())):
         raise ValueError("a seed is a repeat and no parameter: set seeds")
-    for part, name in (sweep.table.model_dump() | sweep.figure.model_dump()).items():
+    layout = study.table.model_dump() | study.figure.model_dump(exclude={"draw"})
+    for part, name in layout.items():
         if name is not None and name not in (*names, "seed"):
             raise ValueError(f"{part} is no parameter: {name!r}{nearest(name, [*names, 'seed'])}")
 
 
-def _check_search(sweep: SweepFile) -> None:
-    name = sweep.search.name
+def _check_search(study: StudyFile) -> None:
+    name = study.search.name
     if name == "grid":
-        sweep.space.grid()
-        if sweep.trials is not None:
-            raise ValueError(f"a grid has as many trials as points, got trials: {sweep.trials}: remove it")
-    elif sweep.trials is None:
+        study.space.grid()
+        if study.trials is not None:
+            raise ValueError(f"a grid has as many trials as points, got trials: {study.trials}: remove it")
+    elif study.trials is None:
         raise ValueError(f"search: {name} needs a number of trials: set trials")
-    if len(sweep.goals) > 1 and name == "tpe":
+    if len(study.goals) > 1 and name == "tpe":
         raise ValueError("several goals are searched by nsga2, random or grid, got search: tpe")
-
-
-class Sweep(SweepFile):
-    """A sweep file with what its user and its directory add.
-
-    Attributes:
-        name: The file's name.
-        overrides: The user's settings of all trials, "key=value".
-        directory: Directory that relative paths of data and recipes start from.
-    """
-
-    name: str
-    overrides: tuple[str, ...] = ()
-    directory: Path = Path()
-
-    @property
-    def heading(self) -> str:
-        """Its title, or its name."""
-        return self.title or self.name
-
-    @property
-    def adapts(self) -> bool:
-        """Whether what is tried, or how far, depends on results."""
-        return self.stop is not None or self.search.name in ("tpe", "nsga2")
-
-    @property
-    def num_trials(self) -> int:
-        """How many trials it has."""
-        return self.trials or len(self.space.grid())

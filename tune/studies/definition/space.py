@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from rayfed_ssl.config.strict import EMPTY_IF_NULL, Settings, StrictModel
+from rayfed_ssl.config.strict import EMPTY_IF_NULL, StrictModel
 from rayfed_ssl.errors import ConfigError
-from tune.studies.definition.table_schema import Then
+from tune.studies.definition.layers import Variant
 
 if TYPE_CHECKING:
     from optuna import Trial
@@ -33,20 +33,6 @@ Point = Mapping[str, Value]
 """Values of the parameters by name; of variants the name of one."""
 
 MAX_GRID_POINTS = 10_000
-
-
-class Variant(StrictModel):
-    """Several settings that go together under one name.
-
-    Attributes:
-        recipe: What they change; None is the sweep's.
-        settings: Values by key of the configuration.
-        then: A second run that starts from the encoder of the first.
-    """
-
-    recipe: str | None = None
-    settings: Settings = Field({}, alias="set")
-    then: Then | None = None
 
 
 class Choice(StrictModel):

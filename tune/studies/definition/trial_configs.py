@@ -1,9 +1,9 @@
-"""From a point of a sweep's space to the runs that a trial makes, and the names of their directories."""
+"""From a point of a study's space to the runs that a trial makes, and the names of their directories."""
 
 import hashlib
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, reduce
@@ -23,9 +23,10 @@ from rayfed_ssl.evaluation.registry import BEST, PROTOCOLS
 from rayfed_ssl.parquet import MAX_BYTES
 from rayfed_ssl.reading import read_bytes
 from rayfed_ssl.training.optimizers import BETAS
-from tune.studies.definition.schema import HELD_OUT, Sweep
+from tune.studies.definition.layers import Then
+from tune.studies.definition.search_plan import HELD_OUT
 from tune.studies.definition.space import Point
-from tune.studies.definition.table_cells import THEN, second_config
+from tune.studies.definition.study import Study
 
 ADDED: Mapping[str, Any] = {
     **dict.fromkeys(("data.validation", "data.image", "data.label")),
@@ -82,39 +83,60 @@ def _partition_file(config: Config) -> Path | None:
     return Path(source) if source else None
 
 
-def run_of(sweep: Sweep, point: Point, seed: int) -> TrialRun:
+THEN = "then."
+"""Prefix of a user's settings of second runs."""
+
+
+def second_config(first: Config, then: Then, start: Path | None, overrides: Sequence[str] = ()) -> Config:
+    """Resolve a second run, on the data, shards and architecture of the first.
+
+    It starts from the first run's directory `start`, or for None from random weights. Of the user's settings those apply
+    that start with "then.".
+    """
+    tree, dump = read_recipe(then.recipe), first.dump()
+    tree |= {key: dump[key] for key in ("seed", "data", "partition", "engine")}
+    tree["clients"] = tree.get("clients", {}) | {key: dump["clients"][key] for key in ("number", "models")}
+    tree["model"] = {key: dump["model"][key] for key in ("encoder", "stem", "image_size")}
+    tree["model"] |= {} if start is None else {"start": str(start)}
+    for key, value in then.settings.items():
+        apply_override(tree, f"{key}={json.dumps(value, default=str)}")
+    return Config.load(tree, *(text.removeprefix(THEN) for text in overrides if text.startswith(THEN)))
+
+
+def run_of(study: Study, point: Point, seed: int) -> TrialRun:
     """Resolve the run that gives a trial's result, with the run that it starts from."""
-    first = config_of(sweep, point, seed)
-    then = next((variant.then for variant in reversed(list(sweep.space.variants(point))) if variant.then), None)
+    first, cell = config_of(study, point, seed), study.cell(point)
+    then = next((variant.then for variant in reversed(list(study.space.variants(point))) if variant.then), cell.then)
     if then is None:
         return TrialRun(first)
-    second = second_config(first, then, None, sweep.overrides)
+    second = second_config(first, then, None, study.overrides)
     return TrialRun(second, TrialRun(first) if then.pretrained else None)
 
 
-def config_of(sweep: Sweep, point: Point, seed: int) -> Config:
+def config_of(study: Study, point: Point, seed: int) -> Config:
     """Resolve what a trial runs first."""
-    tree = settings_of(sweep, point, seed)
+    tree = settings_of(study, point, seed)
     if "executor" not in _section(tree, "engine"):
         apply_override(tree, "engine.executor=local")
     return Config.load(tree)
 
 
-def settings_of(sweep: Sweep, point: Point, seed: int) -> dict[str, Any]:
-    """Collect a trial's settings as a recipe has them, with what the sweep measures, but not where they are computed."""
-    variants = list(sweep.space.variants(point))
-    recipe = next((variant.recipe for variant in reversed(variants) if variant.recipe), sweep.recipe)
+def settings_of(study: Study, point: Point, seed: int) -> dict[str, Any]:
+    """Collect a trial's settings as a recipe has them, with what the study measures, but not where they are computed."""
+    variants, cell = list(study.space.variants(point)), study.cell(point)
+    recipe = next((variant.recipe for variant in reversed(variants) if variant.recipe), cell.recipe or study.recipe)
     if recipe is None:
-        raise ConfigError("no variant of this point names a recipe, nor does the sweep")
-    tree = read_recipe(sweep.directory / recipe if Path(recipe).suffix in (".yaml", ".yml") else recipe)
-    for settings in (sweep.settings, *(variant.settings for variant in variants), sweep.space.settings(point)):
+        raise ConfigError("neither a row nor a variant of this point names a recipe, nor does the study")
+    tree = read_recipe(study.directory / recipe if Path(recipe).suffix in (".yaml", ".yml") else recipe)
+    changed = (study.settings, *cell.settings, *(variant.settings for variant in variants), study.space.settings(point))
+    for settings in changed:
         for key, value in settings.items():
             apply_override(tree, f"{key}={json.dumps(value, default=str)}")
-    apply_overrides(tree, [override for override in sweep.overrides if not override.startswith(THEN)])
-    _refuse_canceled(sweep, tree, point)
+    apply_overrides(tree, [override for override in study.overrides if not override.startswith(THEN)])
+    _refuse_canceled(study, tree, point)
     apply_override(tree, f"seed={seed}")
-    _measure_what_decides(sweep, tree)
-    _find_from(sweep.directory, tree)
+    _measure_what_decides(study, tree)
+    _find_from(study.directory, tree)
     return tree
 
 
@@ -145,14 +167,14 @@ def _find_from(base: Path, tree: dict[str, Any]) -> None:
             protocol["dataset"] = f"{name}:{absolute(path, name)}" if path else name + colon
 
 
-def _refuse_canceled(sweep: Sweep, tree: Mapping[str, Any], point: Point) -> None:
+def _refuse_canceled(study: Study, tree: Mapping[str, Any], point: Point) -> None:
     """Refuse settings that undo a point's values, so that no trial is shown under values that it did not have."""
-    for key, value in sweep.space.settings(point).items():
+    for key, value in study.space.settings(point).items():
         node: Any = tree
         for part in key.split("."):
             node = node.get(part, MISSING) if isinstance(node, Mapping) else MISSING
         if not _holds(node, json.loads(json.dumps(value, default=str)), key):
-            cause = ", ".join(sweep.overrides) or "see set and space"
+            cause = ", ".join(study.overrides) or "see set and space"
             got = "is not set" if node is MISSING else f"has come to {node!r}"
             raise ConfigError(
                 f"{key} is varied and {value!r} here, but {got}: another setting undoes it ({cause}); leave one of them out"
@@ -178,21 +200,21 @@ def _section(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return section
 
 
-def _measure_what_decides(sweep: Sweep, tree: dict[str, Any]) -> None:
-    """Switch on what the sweep's goals and its early stopping look at."""
+def _measure_what_decides(study: Study, tree: dict[str, Any]) -> None:
+    """Switch on what the study's goals and its early stopping look at."""
     data = tree.get("data")
     held_out = isinstance(data, Mapping) and data.get("validation") is not None
-    if sweep.selection == "test":
+    if study.selects_on == "test":
         apply_override(tree, "data.validation=null")
     elif not held_out:
         apply_override(tree, f"data.validation={HELD_OUT}")
-    names = [goal.score for goal in sweep.goals]
+    names = [goal.score for goal in study.goals]
     diagnosed = any(name.startswith("diag_") for name in names)
     measured = _section(tree, "evaluation")
     if diagnosed and not measured.get("diagnostics"):
         apply_override(tree, f"evaluation.diagnostics={tree.get('rounds', 2)}")
     asked = [name for goal in names if (name := goal.removesuffix(BEST)) in PROTOCOLS and name not in ("knn", "linear")]
-    if sweep.selection == "validation" and (
+    if study.selects_on == "validation" and (
         others := [name for name in asked if isinstance(PROTOCOLS[name], Transfer)]
     ):
         raise ConfigError(
@@ -203,6 +225,6 @@ def _measure_what_decides(sweep: Sweep, tree: dict[str, Any]) -> None:
     listed = [listed] if isinstance(listed, str) else listed
     if isinstance(listed, list) and (more := [name for name in asked if name not in listed]):
         apply_override(tree, f"evaluation.protocols={json.dumps([*listed, *more])}")
-    if sweep.stop is not None:
-        kind = "diagnostics" if sweep.stop_goal.score.startswith("diag_") else "every"
-        apply_override(tree, f"evaluation.{kind}={sweep.stop.evaluate_every}")
+    if study.stop is not None:
+        kind = "diagnostics" if study.stop_goal.score.startswith("diag_") else "every"
+        apply_override(tree, f"evaluation.{kind}={study.stop.evaluate_every}")

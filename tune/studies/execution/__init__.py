@@ -1,1 +1,1 @@
-"""Running the trials of a sweep."""
+"""Running the trials of a study."""

@@ -1,4 +1,4 @@
-"""The directory of a sweep. Reading it loads neither Ray, torch nor Optuna."""
+"""The directory of a study. Reading it loads neither Ray, torch nor Optuna."""
 
 import json
 import shlex
@@ -18,16 +18,20 @@ from rayfed_ssl.errors import BusyError, ConfigError, UntrustedError, reason
 from rayfed_ssl.reading import read_json
 from rayfed_ssl.storage.own_files import refuse_links_out
 from rayfed_ssl.storage.signatures import is_signed, sign
-from tune.studies.definition.files import load_sweep, read_sweep
-from tune.studies.definition.schema import Sweep
+from tune.studies.definition.files import load_study, read_study_file
+from tune.studies.definition.study import Study
 from tune.studies.execution.trial_table import read_rows
 
 
-class SweepRecord(StrictModel):
-    """`sweep.json`: what was asked for, with which versions, and how far it is.
+class StudyRecord(StrictModel):
+    """`study.json`: what was asked for, with which versions, and how far it is.
 
     Attributes:
-        inherited: Settings from another sweep, and `inherited_from` a line that says where they come from.
+        size: One of the file's sizes.
+        only_rows: The rows that are asked for, as `only_columns`; None for all.
+        skipped: Column, or "row, column" for a cell alone -> why it is not run.
+        left_out: Row and column of each cell that is not run.
+        inherited: Settings from another study, and `inherited_from` a line that says where they come from.
         directory: Directory that relative paths start from.
         finished: When all trials had ended.
         points: Of the trials so far, and `runs` the names of their runs.
@@ -41,6 +45,11 @@ class SweepRecord(StrictModel):
     name: str
     file: dict[str, Any]
     overrides: list[str] = Field([])
+    size: str | None = None
+    only_rows: list[str] | None = None
+    only_columns: list[str] | None = None
+    skipped: dict[str, str] = Field({})
+    left_out: list[list[str]] = Field([])
     inherited: dict[str, Any] = Field({})
     inherited_from: str = ""
     directory: str
@@ -56,15 +65,16 @@ class SweepRecord(StrictModel):
     @property
     def asked(self) -> bytes:
         """What is to be run."""
-        return json.dumps([self.file, self.overrides, self.inherited, self.directory]).encode()
+        chosen = [self.size, self.only_rows, self.only_columns, self.left_out]
+        return json.dumps([self.file, self.overrides, chosen, self.inherited, self.directory]).encode()
 
 
 @dataclass
-class SweepDirectory:
+class StudyDirectory:
     """A sweep on disk; `trusted` is whether this user has made it here, or trusts who made it."""
 
     path: Path
-    record: SweepRecord
+    record: StudyRecord
     trusted: bool = True
 
     @property
@@ -73,27 +83,28 @@ class SweepDirectory:
         return self.path / "runs"
 
     @property
-    def sweep(self) -> Sweep:
+    def study(self) -> Study:
         """What was asked for; a ConfigError if this version reads its file differently."""
         record = self.record
-        sweep = load_sweep(record.file, *record.overrides, name=record.name)
-        settings = sweep.settings | record.inherited
-        return sweep.model_copy(update={"settings": settings, "directory": Path(record.directory)})
+        study = load_study(record.file, *record.overrides, name=record.name, size=record.size)
+        more: dict[str, Any] = {"settings": study.settings | record.inherited, "directory": Path(record.directory)}
+        more["left_out"] = tuple((row, column) for row, column in record.left_out)
+        return study.model_copy(update=more).only(record.only_rows, record.only_columns)
 
     @classmethod
-    def open(cls, path: Path, *, trust: bool = False) -> "SweepDirectory":
+    def open(cls, path: Path, *, trust: bool = False) -> "StudyDirectory":
         """Read a sweep's directory; with `trust`, the sweep of somebody else may be run."""
-        file = path / "sweep.json"
+        file = path / "study.json"
         refuse_links_out(path)
         if not file.is_file():
             raise ConfigError(
-                f"{path} holds no sweep, as there is no sweep.json in it: name a directory of rayfed-ssl sweep"
+                f"{path} holds no study, as there is no study.json in it: name a directory of rayfed-ssl sweep"
             )
         try:
             content = read_json(file)
         except (OSError, ValueError) as error:
             raise ConfigError(f"{file} is damaged ({reason(error)}): start a new sweep") from None
-        record = parse(SweepRecord, content, f"{file} is damaged")
+        record = parse(StudyRecord, content, f"{file} is damaged")
         return cls(path, record, trust or is_signed(file, record.asked, record.signature))
 
     def check_trusted(self) -> None:
@@ -104,7 +115,7 @@ class SweepDirectory:
             )
 
     @classmethod
-    def create(
+    def asked_for(
         cls,
         path: Path,
         source: str,
@@ -112,28 +123,28 @@ class SweepDirectory:
         inherited: dict[str, Any],
         command: str,
         inherited_from: str = "",
-    ) -> "SweepDirectory":
-        """Start the directory of a sweep, by its name or file.
+    ) -> "StudyDirectory":
+        """Describe a study that a user names, by its name or file; a ConfigError if no trial of it could give a value."""
+        from tune.studies.search.check import check_study
 
-        Raises:
-            ConfigError: It is not empty, the file does not fit together, or no trial of it could give a value.
-        """
-        from tune.studies.search.check import check_sweep
-
-        _refuse_used(path)
-        directory = cls.of(path, Path(source).stem, read_sweep(source), overrides, command)
-        directory.record.inherited, directory.record.inherited_from = inherited, inherited_from
-        check_sweep(directory.sweep)
-        with directory.locked():
-            _refuse_used(path)  # again: another process may have started one until now
-            directory.save()
+        load_study(source, *overrides)  # by its source: it has to be a sweep
+        more = {"inherited": inherited, "inherited_from": inherited_from}
+        directory = cls.of(path, Path(source).stem, read_study_file(source), overrides, command, **more)
+        check_study(directory.study)
         return directory
+
+    def create(self) -> None:
+        """Start it; a ConfigError if the directory is not empty."""
+        _refuse_used(self.path)
+        with self.locked():
+            _refuse_used(self.path)  # again: another process may have started one until now
+            self.save()
 
     @classmethod
     def of(
-        cls, path: Path, name: str, file: dict[str, Any], overrides: Sequence[str], command: str
-    ) -> "SweepDirectory":
-        """Describe a sweep that starts now; writes nothing."""
+        cls, path: Path, name: str, file: dict[str, Any], overrides: Sequence[str], command: str, **more: Any
+    ) -> "StudyDirectory":
+        """Describe a study that starts now, with `more` entries of its record; writes nothing."""
         from rayfed_ssl.environment import environment
 
         try:
@@ -144,7 +155,7 @@ class SweepDirectory:
             ) from None
         now = datetime.now(UTC).isoformat(timespec="seconds")
         versions = environment()["versions"]
-        record = SweepRecord(
+        record = StudyRecord(
             name=name,
             file=plain,
             overrides=list(overrides),
@@ -152,17 +163,18 @@ class SweepDirectory:
             command=command,
             versions=versions,
             started=now,
+            **more,
         )
         return cls(path, record)
 
     def save(self) -> None:
-        """Write sweep.json."""
+        """Write study.json."""
         from rayfed_ssl.storage.filesystem import write_atomically
 
         self.path.mkdir(parents=True, exist_ok=True)
         if self.trusted:
-            self.record.signature = sign(self.path / "sweep.json", self.record.asked)
-        write_atomically(self.path / "sweep.json", (self.record.model_dump_json(indent=1) + "\n").encode())
+            self.record.signature = sign(self.path / "study.json", self.record.asked)
+        write_atomically(self.path / "study.json", (self.record.model_dump_json(indent=1) + "\n").encode())
         self.runs.mkdir(exist_ok=True)
 
     def add_seeds(self, setting: str) -> None:
@@ -175,13 +187,13 @@ class SweepDirectory:
             ConfigError: Seeds would be left out, later points were chosen from the means over the seeds so far, the sweep
                 is part of a benchmark, or another process runs it.
         """
-        before, words = self.sweep, shlex.split(self.record.command)
+        before, words = self.study, shlex.split(self.record.command)
         if words[:2] == ["rayfed-ssl", "benchmark"]:
             raise ConfigError(f"{self.path} belongs to a benchmark: name more with --seeds in `{self.record.command}`")
         command = shlex.join([*(word for word in words if not word.startswith("seeds=")), setting])
         changes = {"overrides": [*self.record.overrides, setting], "command": command, "finished": None}
         asked = replace(self, record=self.record.model_copy(update=changes))
-        seeds = asked.sweep.seeds
+        seeds = asked.study.seeds
         if seeds == before.seeds:
             return
         if seeds[: len(before.seeds)] != before.seeds:
@@ -201,7 +213,7 @@ class SweepDirectory:
     def forget_last_failures(self) -> dict[str, str]:
         """Drop the failures of the last generation, which no later point follows from, and give the others."""
         record = self.record
-        earlier = record.runs[: max(0, (len(record.points) - 1) // self.sweep.generation) * self.sweep.generation]
+        earlier = record.runs[: max(0, (len(record.points) - 1) // self.study.generation) * self.study.generation]
         names = {name for runs in earlier for name in runs}
         record.failures = {key: why for key, why in record.failures.items() if key.rpartition("@")[0] in names}
         return record.failures
@@ -253,5 +265,5 @@ class SweepDirectory:
 def _refuse_used(path: Path) -> None:
     """Raise a ConfigError for anything but a missing directory or one that holds nothing but the lock of a start."""
     if path.exists() and (not path.is_dir() or any(file != path / "lock" for file in path.iterdir())):
-        hint = f": resume it with `rayfed-ssl sweep --resume {path}`" if (path / "sweep.json").is_file() else ""
+        hint = f": resume it with `rayfed-ssl sweep --resume {path}`" if (path / "study.json").is_file() else ""
         raise ConfigError(f"{path} is not an empty directory{hint or ': name another one with --out'}")

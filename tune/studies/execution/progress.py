@@ -4,17 +4,17 @@ import time
 from collections.abc import Callable
 
 from rayfed_ssl.formats import MeanStd
-from tune.studies.definition.schema import Sweep
 from tune.studies.definition.space import point_text
+from tune.studies.definition.study import Study
 from tune.studies.execution.trial_table import unit_of
 from tune.studies.search.search import Outcome, Segment, Trial
 
 
-class SweepProgress:
+class StudyProgress:
     """Prints the progress of a sweep by `say`, a line at a time."""
 
-    def __init__(self, sweep: Sweep, say: Callable[[str], None]) -> None:
-        self._sweep, self._say = sweep, say
+    def __init__(self, study: Study, say: Callable[[str], None]) -> None:
+        self._study, self._say = study, say
         self._started = time.perf_counter()
         self._num_ended = self._num_run = self._num_on_disk = 0
 
@@ -40,7 +40,7 @@ class SweepProgress:
         self._num_ended += 1
         text = f"{trial.state}: {trial.reason}"
         if trial.state == "complete":
-            values = zip(self._sweep.goals, trial.values, strict=True)
+            values = zip(self._study.goals, trial.values, strict=True)
             text = ", ".join(["complete", *(f"{goal.score} {_text(goal.score, value)}" for goal, value in values)])
             text += f", mean of {len(trial.runs)} seeds" * (len(trial.runs) > 1)
         self._say(f"trial {trial.number} ({point_text(trial.point)}): {text}")

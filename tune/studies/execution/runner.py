@@ -1,6 +1,6 @@
 """Running and resuming a sweep: one directory with all that it was and gave.
 
-sweep.json       what was asked for, with which versions, and how far it is
+study.json       what was asked for, with which versions, and how far it is
 trials.parquet   a row for each trial and seed, written anew as runs end
 study.journal    Optuna's storage, for `optuna-dashboard DIR/study.journal`
 shared/          what the server of several runs starts from, trained once
@@ -18,8 +18,8 @@ from typing import Any
 
 from rayfed_ssl.environment import environment
 from rayfed_ssl.errors import ConfigError
-from tune.studies.execution.directory import SweepDirectory
-from tune.studies.execution.progress import SweepProgress
+from tune.studies.execution.directory import StudyDirectory
+from tune.studies.execution.progress import StudyProgress
 from tune.studies.execution.segments import DataCheck, SegmentQueue, run_here
 from tune.studies.execution.trial_table import TrialTable, write_rows
 from tune.studies.search.search import Search
@@ -30,7 +30,7 @@ Say = Callable[[str], None]
 class Recorder:
     """Writes down the state of a search while it runs."""
 
-    def __init__(self, directory: SweepDirectory, search: Search) -> None:
+    def __init__(self, directory: StudyDirectory, search: Search) -> None:
         self._directory, self._search = directory, search
         record = directory.record
         self._before = list(zip(record.points, record.runs, strict=False))
@@ -66,8 +66,8 @@ def _size(runs: Sequence[Sequence[str]]) -> int:
     return sum(1 + len(names) for names in runs)
 
 
-def run_sweep(
-    directory: SweepDirectory,
+def run_study(
+    directory: StudyDirectory,
     *,
     concurrency: int | None = None,
     address: str | None = None,
@@ -104,7 +104,7 @@ def run_sweep(
             cluster.stop()
 
 
-def run_sweep_here(directory: SweepDirectory, say: Say = lambda line: None) -> Search:
+def run_study_here(directory: StudyDirectory, say: Say = lambda line: None) -> Search:
     """Run a sweep to its end in this process, one run after the other, from wherever it is."""
     with directory.locked(), open_queue(directory, say) as queue:
         run_here(queue)
@@ -112,10 +112,10 @@ def run_sweep_here(directory: SweepDirectory, say: Say = lambda line: None) -> S
 
 
 @contextmanager
-def open_queue(directory: SweepDirectory, say: Say = lambda line: None) -> Iterator[SegmentQueue]:
+def open_queue(directory: StudyDirectory, say: Say = lambda line: None) -> Iterator[SegmentQueue]:
     """Give the segments of a sweep that have to be run, and record their outcomes."""
-    progress = SweepProgress(directory.sweep, say)
-    search = Search(directory.sweep, directory.path / "study.journal", progress.trial_ended)
+    progress = StudyProgress(directory.study, say)
+    search = Search(directory.study, directory.path / "study.journal", progress.trial_ended)
     recorder = Recorder(directory, search)
     yield SegmentQueue(
         search,

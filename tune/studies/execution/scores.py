@@ -6,7 +6,7 @@ from pathlib import Path
 from rayfed_ssl.engine.ledger import Direction
 from rayfed_ssl.records.metric_rows import taken
 from rayfed_ssl.records.run_record import RunRecord
-from tune.studies.definition.schema import BYTES
+from tune.studies.definition.search_plan import BYTES
 
 
 def scores_after(

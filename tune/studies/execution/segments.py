@@ -21,7 +21,7 @@ BUSY_TIMEOUT = 120.0
 """Seconds that a segment waits for another process to release its run."""
 
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
-"""Errors that end a sweep, because the next trial would meet them too."""
+"""Errors that end a study, because the next trial would meet them too."""
 
 
 def run_segment(config: Config, directory: Path, until: int) -> str | None:
@@ -116,7 +116,7 @@ class SegmentQueue:
         failures: Why segments failed earlier, by run and round. A search that adapts has seen these failures and so is
             answered with them again; others are tried once more.
         check: Refuses what the machines cannot run, with a `ConfigError`.
-        confirm: Refuses to take a run for the result of a configuration, with a `ConfigError`, which ends the sweep.
+        confirm: Refuses to take a run for the result of a configuration, with a `ConfigError`, which ends the study.
         on_end: Is called with each segment that ended, its outcome, and whether an earlier call had run it.
     """
 
@@ -169,9 +169,9 @@ class SegmentQueue:
     def _on_disk(self, segment: Segment) -> Outcome | None:
         """Read what an earlier call has given."""
         name = segment.run.name
-        if self.search.sweep.adapts and (failure := self.failures.get(f"{name}@{segment.until}")) is not None:
+        if self.search.study.adapts and (failure := self.failures.get(f"{name}@{segment.until}")) is not None:
             return Outcome(failure=failure)
-        take, directory = self.search.sweep.take, self.folder / name
+        take, directory = segment.take, self.folder / name
         try:
             scores = scores_after(directory, segment.scores, take, segment.until, whole=segment.is_last)
         except ConfigError:
@@ -188,7 +188,7 @@ class SegmentQueue:
             if outcome.failure is not None:
                 self.failures[f"{name}@{segment.until}"] = outcome.failure
             elif not set(segment.scores) <= set(outcome.scores):  # the run is the first one of another trial
-                scores = segment.scores, self.search.sweep.take, segment.until
+                scores = segment.scores, segment.take, segment.until
                 answer = self._on_disk(segment) or Outcome(failure=why_none(self.folder / name, *scores))
             self._answer(segment, answer)
 
@@ -203,5 +203,5 @@ def run_here(queue: SegmentQueue) -> None:
     while (segment := queue.next()) is not None:
         run, folder = segment.run, queue.folder
         config = run.placed(run.config, folder)
-        outcome = outcome_of(config, folder / run.name, segment.until, segment.scores, queue.search.sweep.take)
+        outcome = outcome_of(config, folder / run.name, segment.until, segment.scores, segment.take)
         queue.done(run.name, outcome)

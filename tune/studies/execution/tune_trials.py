@@ -79,7 +79,7 @@ class SegmentSearcher(Searcher):
             "config": run.placed(config, folder).dump(),
             "until": segment.until,
             "scores": segment.scores,
-            "take": self._queue.search.sweep.take,
+            "take": segment.take,
         }
         return {"segment": json.dumps(asked), "bundles": bundles, "working_directory": os.getcwd()}
 

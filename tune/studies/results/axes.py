@@ -9,10 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
 from matplotlib.ticker import LogLocator, NullLocator
 
-from tune.studies.definition.schema import BYTES, Goal, Sweep
+from tune.studies.definition.search_plan import BYTES, Goal
 from tune.studies.definition.space import Range, value_text
+from tune.studies.definition.study import Study
 from tune.studies.execution.trial_table import unit_of
-from tune.studies.results.sweep_results import TrialResult
+from tune.studies.results.results import TrialResult
 from tune.studies.results.table import SEED, Key, is_continuous, key_of, keys_of
 from tune.studies.results.trial_results import heading
 
@@ -27,9 +28,9 @@ LOG_TICKS = ((0.7, (1, 1.5, 2, 3, 5, 7)), (1.5, (1, 2, 5)), (3, (1, 3)), (math.i
 """Leading digits of the ticks of a logarithmic axis by the orders of magnitude, below these, that it spans."""
 
 
-def title_of(sweep: Sweep) -> str:
+def title_of(study: Study) -> str:
     """Title a figure."""
-    return sweep.heading + (f" ({sweep.source})" if sweep.source else "")
+    return study.heading + (f" ({study.source})" if study.source else "")
 
 
 def scale_of(goal: Goal) -> float:
@@ -47,10 +48,10 @@ def text_of(key: Key) -> str:
     return "none" if key is None else value_text(json.loads(key))
 
 
-def positions(sweep: Sweep, trials: Sequence[TrialResult], name: str) -> dict[Key, float]:
+def positions(study: Study, trials: Sequence[TrialResult], name: str) -> dict[Key, float]:
     """Place the values of a parameter on an axis, from left to right: numbers by their size, texts one after the other."""
-    present = {key_of(trial, name) for trial in trials} if name != SEED else {str(seed) for seed in sweep.seeds}
-    keys = [key for key in keys_of(sweep, trials, name) if key is not None and key in present]
+    present = {key_of(trial, name) for trial in trials} if name != SEED else {str(seed) for seed in study.seeds}
+    keys = [key for key in keys_of(study, trials, name) if key is not None and key in present]
     if _are_numbers(keys):
         return dict(sorted(((key, float(json.loads(key))) for key in keys), key=lambda pair: pair[1]))
     return {key: float(place) for place, key in enumerate(keys)}
@@ -60,12 +61,12 @@ def _are_numbers(keys: Sequence[str]) -> bool:
     return all(isinstance(value := json.loads(key), int | float) and not isinstance(value, bool) for key in keys)
 
 
-def label_x_axis(axes: Axes, sweep: Sweep, name: str, xs: Mapping[Key, float]) -> None:
+def label_x_axis(axes: Axes, study: Study, name: str, xs: Mapping[Key, float]) -> None:
     """Name the x axis of a panel, and write the parameter's values along it; what it shows has to be drawn."""
     axes.set_xlabel(name)
     values = list(xs.values())
     positive = [value for value in values if value > 0]
-    parameter = sweep.space.parameters.get(name)
+    parameter = study.space.parameters.get(name)
     wide = len(positive) > 2 and values[0] >= 0 and positive[-1] >= WIDE_RANGE * positive[0]
     is_log = _are_numbers([key for key in xs if key is not None]) and (
         parameter.is_log if isinstance(parameter, Range) else wide
@@ -73,7 +74,7 @@ def label_x_axis(axes: Axes, sweep: Sweep, name: str, xs: Mapping[Key, float]) -
     if is_log:
         linear = {"linthresh": positive[0]} if len(positive) < len(values) else {}
         axes.set_xscale("symlog" if linear else "log", **linear)
-    if is_continuous(sweep, name):
+    if is_continuous(study, name):
         plain_ticks(axes, is_log)
         return
     labels = [text_of(key) for key in xs]

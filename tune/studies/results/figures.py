@@ -18,7 +18,8 @@ from rayfed_ssl.reports.figures import METHOD_STYLES
 from rayfed_ssl.reports.html.figure import STYLE
 from rayfed_ssl.reports.labels import Label, label_points
 from rayfed_ssl.storage.filesystem import write_atomically
-from tune.studies.definition.schema import BYTES, Goal, Sweep
+from tune.studies.definition.search_plan import BYTES, Goal
+from tune.studies.definition.study import Study
 from tune.studies.results.axes import (
     WIDE_RANGE,
     add_legend,
@@ -30,8 +31,10 @@ from tune.studies.results.axes import (
     text_of,
     title_of,
 )
+from tune.studies.results.paper_figures import draw_paper
+from tune.studies.results.results import StudyResults, TrialResult
 from tune.studies.results.search_figures import Drawing, search_drawings
-from tune.studies.results.sweep_results import TrialResult
+from tune.studies.results.system_figures import system_drawings
 from tune.studies.results.table import Entry, Key, best_entry, is_continuous, key_of, keys_of, places_of
 from tune.studies.results.trial_results import front_of
 
@@ -43,15 +46,14 @@ ACROSS = 4
 DASHES = ("-", "--", "-.", ":")
 
 
-def draw_sweep(sweep: Sweep, trials: Sequence[TrialResult], directory: Path) -> tuple[list[str], list[str]]:
-    """Draw what has a meaning for these trials into the sweep's directory.
+def draw_study(study: Study, results: StudyResults, directory: Path) -> tuple[list[str], list[str]]:
+    """Draw what has a meaning for these results into the study's directory.
 
     Returns:
         Names of the files, relative to the directory, and a line for each figure that could not be drawn.
     """
-    drawings = [*_own_drawings(sweep, trials), *search_drawings(sweep, trials, directory / "study.journal")]
     names, undrawn = list[str](), list[str]()
-    for stem, draw in drawings:
+    for stem, draw in _drawings(study, results, directory):
         try:
             names += _save(draw, directory / FOLDER, stem)
         except Exception as error:  # results of hours must not be lost for the picture of them
@@ -59,13 +61,23 @@ def draw_sweep(sweep: Sweep, trials: Sequence[TrialResult], directory: Path) -> 
     return names, undrawn
 
 
-def _own_drawings(sweep: Sweep, trials: Sequence[TrialResult]) -> Iterator[Drawing]:
-    if sweep.figure.x is not None:
-        for goal in sweep.goals:
+def _drawings(study: Study, results: StudyResults, directory: Path) -> Iterator[Drawing]:
+    if study.kind == "benchmark":
+        yield from system_drawings(results)
+        return
+    if study.figure.draw is not None and any(trial.values for trial in results.trials):
+        yield study.name, partial(draw_paper, study, results, directory)
+    yield from _own_drawings(study, results.trials)
+    yield from search_drawings(study, results.trials, directory / "study.journal")
+
+
+def _own_drawings(study: Study, trials: Sequence[TrialResult]) -> Iterator[Drawing]:
+    if study.figure.x is not None:
+        for goal in study.goals:
             if any(goal.score in trial.values for trial in trials):
-                yield f"curve-{goal.score}", partial(draw_curves, sweep, trials, goal)
-    if len(sweep.goals) == 2 and front_of(trials, sweep.goals):
-        yield "trade-off", partial(draw_trade_off, sweep, trials)
+                yield f"curve-{goal.score}", partial(draw_curves, study, trials, goal)
+    if len(study.goals) == 2 and front_of(trials, study.goals):
+        yield "trade-off", partial(draw_trade_off, study, trials)
 
 
 def _save(draw: Callable[[], Figure], folder: Path, stem: str) -> list[str]:
@@ -82,38 +94,38 @@ def _save(draw: Callable[[], Figure], folder: Path, stem: str) -> list[str]:
     return [f"{FOLDER}/{name}" for name in files]
 
 
-def draw_curves(sweep: Sweep, trials: Sequence[TrialResult], goal: Goal) -> Figure:
+def draw_curves(study: Study, trials: Sequence[TrialResult], goal: Goal) -> Figure:
     """Draw a goal over a parameter, a line for each value of another, with the spread over seeds as error bars."""
-    layout = sweep.figure
+    layout = study.figure
     assert layout.x is not None
-    panels = keys_of(sweep, trials, layout.panels)
+    panels = keys_of(study, trials, layout.panels)
     across = min(len(panels), ACROSS)
     down = -(-len(panels) // across)
     figure = Figure(figsize=(max(6.0, 3.6 * across), 4.0 * down), layout="constrained")
     grid = figure.subplots(down, across, sharey=True, squeeze=False).ravel()
-    places = places_of(sweep, trials, goal, (layout.panels, layout.lines, layout.x))
+    places = places_of(study, trials, goal, (layout.panels, layout.lines, layout.x))
     best_entries = {place: best for place, entries in places.items() if (best := best_entry(entries, goal)) is not None}
     for index, axes in enumerate(grid):
         if index >= len(panels):
             axes.set_visible(False)
             continue
         of_panel = {place[1:]: entry for place, entry in best_entries.items() if place[0] == panels[index]}
-        _curves(axes, sweep, trials, goal, of_panel)
+        _curves(axes, study, trials, goal, of_panel)
         axes.set_title("" if layout.panels is None else f"{layout.panels}={text_of(panels[index])}", fontsize=10)
         axes.set_ylabel(axis_of(goal) if index % across == 0 else "")
-    figure.suptitle(title_of(sweep), fontsize=10)
+    figure.suptitle(title_of(study), fontsize=10)
     return figure
 
 
 def _curves(
-    axes: Axes, sweep: Sweep, trials: Sequence[TrialResult], goal: Goal, best_entries: Mapping[tuple[Key, ...], Entry]
+    axes: Axes, study: Study, trials: Sequence[TrialResult], goal: Goal, best_entries: Mapping[tuple[Key, ...], Entry]
 ) -> None:
     """Draw the lines of one panel; `best_entries` has its entries by line and x."""
-    layout = sweep.figure
+    layout = study.figure
     assert layout.x is not None
     scored = [trial for trial in trials if goal.score in trial.values]
-    xs, lines = positions(sweep, scored, layout.x), keys_of(sweep, trials, layout.lines)
-    dashes = [""] if is_continuous(sweep, layout.x) else DASHES
+    xs, lines = positions(study, scored, layout.x), keys_of(study, trials, layout.lines)
+    dashes = [""] if is_continuous(study, layout.x) else DASHES
     for line, (color, marker), dash in zip(lines, cycle(METHOD_STYLES), cycle(dashes), strict=False):
         points = {place: best_entries[line, x] for x, place in xs.items() if (line, x) in best_entries}
         if points:
@@ -121,7 +133,7 @@ def _curves(
             name = None if layout.lines is None else text_of(line)
             axes.errorbar(list(points), means, spreads, color=color, marker=marker, linestyle=dash,
                           label=name, capsize=3)  # fmt: skip
-    label_x_axis(axes, sweep, layout.x, xs)
+    label_x_axis(axes, study, layout.x, xs)
     if axes.get_legend_handles_labels()[1]:
         add_legend(axes, title=layout.lines)
 
@@ -132,16 +144,16 @@ def _scaled(entries: Sequence[Entry], goal: Goal) -> tuple[list[float], list[flo
     return [scale_of(goal) * value.mean for value in values], [scale_of(goal) * (value.std or 0.0) for value in values]
 
 
-def draw_trade_off(sweep: Sweep, trials: Sequence[TrialResult]) -> Figure:
+def draw_trade_off(study: Study, trials: Sequence[TrialResult]) -> Figure:
     """Draw the trials by two goals, and the Pareto front as steps: what can be had at most for so much of the other."""
-    across, up = sorted(sweep.goals, key=lambda goal: (goal.score not in BYTES, goal.maximize))
+    across, up = sorted(study.goals, key=lambda goal: (goal.score not in BYTES, goal.maximize))
     figure = Figure(figsize=(7, 4.4), layout="constrained")
     axes = figure.add_subplot()
-    scored = [trial for trial in trials if all(goal.score in trial.values for goal in sweep.goals)]
-    front = sorted(front_of(trials, sweep.goals), key=lambda trial: trial.values[across.score].mean)
+    scored = [trial for trial in trials if all(goal.score in trial.values for goal in study.goals)]
+    front = sorted(front_of(trials, study.goals), key=lambda trial: trial.values[across.score].mean)
     steps = [_scaled([Entry(trial, trial.values[goal.score]) for trial in front], goal)[0] for goal in (across, up)]
     axes.step(*steps, where="pre" if across.maximize else "post", color="0.5", label="Pareto front")
-    groups, title = _grouped(sweep, scored)
+    groups, title = _grouped(study, scored)
     for (name, members), (color, marker) in zip(groups.items(), cycle(METHOD_STYLES), strict=False):
         (x, x_std), (y, y_std) = (_scaled([Entry(t, t.values[g.score]) for t in members], g) for g in (across, up))
         axes.errorbar(x, y, y_std, x_std, color=color, marker=marker, linestyle="", capsize=2, label=name)
@@ -152,17 +164,17 @@ def draw_trade_off(sweep: Sweep, trials: Sequence[TrialResult]) -> Figure:
         axes.set_xscale("log")
         plain_ticks(axes, True)
     add_legend(axes, loc="center left", bbox_to_anchor=(1.02, 0.5), title=title)
-    figure.suptitle(title_of(sweep), fontsize=10)
+    figure.suptitle(title_of(study), fontsize=10)
     names = [f"trial {trial.number}" for trial in front]
     label_points(axes, [Label(name, x, y) for name, x, y in zip(names, *steps, strict=True)])
     return figure
 
 
-def _grouped(sweep: Sweep, trials: Sequence[TrialResult]) -> tuple[dict[str, list[TrialResult]], str | None]:
+def _grouped(study: Study, trials: Sequence[TrialResult]) -> tuple[dict[str, list[TrialResult]], str | None]:
     """Sort trials by what tells a figure's lines or a table's rows apart, and name it."""
-    name = sweep.figure.lines or sweep.rows
-    if name is None or name not in sweep.space.names or is_continuous(sweep, name):
+    name = study.figure.lines or study.table_rows
+    if name is None or name not in study.space.names or is_continuous(study, name):
         return {"trials": list(trials)}, None
-    keys = keys_of(sweep, trials, name)
+    keys = keys_of(study, trials, name)
     groups = {text_of(key): [trial for trial in trials if key_of(trial, name) == key] for key in keys}
     return {label: members for label, members in groups.items() if members}, name

@@ -6,49 +6,50 @@ from pathlib import Path
 
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.manifest import RunManifest
-from tune.studies.definition.schema import Sweep
+from tune.studies.definition.study import Study
 from tune.studies.execution.trial_table import unit_of
-from tune.studies.results.sweep_results import TrialResult
+from tune.studies.results.results import TrialResult
 from tune.studies.results.trial_results import best_of, scores_text
 
 BEST = "best.yaml"
 
 
-def chosen_by(sweep: Sweep, held_out: Sequence[int]) -> str:
+def chosen_by(study: Study, held_out: Sequence[int]) -> str:
     """Say which samples have decided; `held_out` are their numbers, one for each dataset, none if no run has started."""
-    if sweep.selection == "test":
+    if study.selects_on == "test":
         return "chosen on the test set, as the sweep says: selection: test"
     counts = " or ".join(map(str, held_out))
     return f"chosen by {counts} held-out training samples" if counts else "chosen by held-out training samples"
 
 
-def remarks_of(sweep: Sweep, trials: Sequence[TrialResult], held_out: Sequence[int], finished: bool) -> list[str]:
+def remarks_of(study: Study, trials: Sequence[TrialResult], held_out: Sequence[int], finished: bool) -> list[str]:
     """Collect the remarks on a sweep's trials; `held_out` as for `chosen_by`, `finished` if all trials have ended."""
-    lines, best = [_seeds_text(sweep)], best_of(trials, sweep.goals)
+    lines, best = [_seeds_text(study)], best_of(trials, study.goals)
     if best is not None:
         scores = scores_text(best)
         lines.append(
-            f"Best by {sweep.goals[0].score}: trial {best.number} ({best.label}): {scores}; its recipe is {BEST}."
+            f"Best by {study.goals[0].score}: trial {best.number} ({best.label}): {scores}; its recipe is {BEST}."
         )
-    lines.append(f"Settings are {chosen_by(sweep, held_out)}.")
+    if study.kind == "sweep":
+        lines.append(f"Settings are {chosen_by(study, held_out)}.")
     lines.append(_counts(trials))
     if not finished:
         ended = sum(trial.state != "waiting" for trial in trials)
-        lines.append(f"Not finished: {ended} of {sweep.num_trials} trials have ended.")
+        lines.append(f"Not finished: {ended} of {study.num_trials} trials have ended.")
     for state in ("stopped", "failed"):
         lines += [
             f"{state.capitalize()}, trial {trial.number} ({trial.label}): {trial.reason}"
             for trial in trials
-            if trial.state == state
+            if trial.state == state or (state == "failed" and trial.state == "complete" and trial.reason)
         ]
     return lines
 
 
-def _seeds_text(sweep: Sweep) -> str:
-    unit = " Scores are in percent." if any(unit_of(goal.score) == "percent" for goal in sweep.goals) else ""
-    if len(sweep.seeds) == 1:
-        return f"Each cell: one run, seed {sweep.seeds[0]}.{unit}"
-    seeds = ", ".join(map(str, sweep.seeds))
+def _seeds_text(study: Study) -> str:
+    unit = " Scores are in percent." if any(unit_of(goal.score) == "percent" for goal in study.goals) else ""
+    if len(study.seeds) == 1:
+        return f"Each cell: one run, seed {study.seeds[0]}.{unit}"
+    seeds = ", ".join(map(str, study.seeds))
     return f"Each cell: mean ± standard deviation (n - 1) over seeds {seeds}.{unit}"
 
 

@@ -12,10 +12,11 @@ from matplotlib.ticker import MaxNLocator
 
 from rayfed_ssl.reports.figures import BLUE, ORANGE
 from rayfed_ssl.reports.html.figure import MUTED, PAPER
-from tune.studies.definition.schema import Goal, Sweep
+from tune.studies.definition.search_plan import Goal
 from tune.studies.definition.space import Range, value_text
+from tune.studies.definition.study import Study
 from tune.studies.results.axes import axis_of, label_x_axis, positions, scale_of, text_of, title_of
-from tune.studies.results.sweep_results import TrialResult
+from tune.studies.results.results import TrialResult
 from tune.studies.results.table import key_of, keys_of
 from tune.studies.results.trial_results import best_of
 
@@ -29,28 +30,28 @@ Heights = tuple[list[float], list[tuple[float, str]]]
 """Where each trial crosses an axis, in [0, 1], and the axis's labels at their heights."""
 
 
-def search_drawings(sweep: Sweep, trials: Sequence[TrialResult], journal: Path) -> Iterator[Drawing]:
+def search_drawings(study: Study, trials: Sequence[TrialResult], journal: Path) -> Iterator[Drawing]:
     """Give the figures that have a meaning for these trials, by name; `journal` is Optuna's storage."""
-    complete = [trial for trial in trials if all(goal.score in trial.values for goal in sweep.goals)]
+    complete = [trial for trial in trials if all(goal.score in trial.values for goal in study.goals)]
     if len(complete) < 2:
         return
-    varied = [name for name in sweep.space.names if len({key_of(trial, name) for trial in complete}) > 1]
-    for index, goal in enumerate(sweep.goals):
-        ending = f"-{goal.score}" if len(sweep.goals) > 1 else ""
-        if len(sweep.goals) == 1:
-            yield "history", partial(draw_history, sweep, complete, goal)
+    varied = [name for name in study.space.names if len({key_of(trial, name) for trial in complete}) > 1]
+    for index, goal in enumerate(study.goals):
+        ending = f"-{goal.score}" if len(study.goals) > 1 else ""
+        if len(study.goals) == 1:
+            yield "history", partial(draw_history, study, complete, goal)
         if len(varied) > 1 and len(complete) >= MIN_TRIALS and len(set(_values(complete, goal))) > 1:
-            yield f"importances{ending}", partial(draw_importances, sweep, journal, index)
-        if index == 0 and len(sweep.space.names) > 1:
-            yield f"parallel-coordinates{ending}", partial(draw_parallel, sweep, complete, goal)
-        yield f"slices{ending}", partial(draw_slices, sweep, complete, goal)
+            yield f"importances{ending}", partial(draw_importances, study, journal, index)
+        if index == 0 and len(study.space.names) > 1:
+            yield f"parallel-coordinates{ending}", partial(draw_parallel, study, complete, goal)
+        yield f"slices{ending}", partial(draw_slices, study, complete, goal)
 
 
 def _values(trials: Sequence[TrialResult], goal: Goal) -> list[float]:
     return [scale_of(goal) * trial.values[goal.score].mean for trial in trials]
 
 
-def draw_history(sweep: Sweep, trials: Sequence[TrialResult], goal: Goal) -> Figure:
+def draw_history(study: Study, trials: Sequence[TrialResult], goal: Goal) -> Figure:
     """Draw each trial's value, and the best so far."""
     figure = Figure(figsize=(6, 3.6), layout="constrained")
     axes = figure.add_subplot()
@@ -61,21 +62,21 @@ def draw_history(sweep: Sweep, trials: Sequence[TrialResult], goal: Goal) -> Fig
     axes.set(xlabel="trial", ylabel=axis_of(goal))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     figure.legend(loc="outside lower left", ncols=2)
-    figure.suptitle(title_of(sweep), fontsize=10)
+    figure.suptitle(title_of(study), fontsize=10)
     return figure
 
 
-def draw_importances(sweep: Sweep, journal: Path, goal: int) -> Figure:
+def draw_importances(study: Study, journal: Path, goal: int) -> Figure:
     """Draw the share of a goal's variance that each parameter explains, by Optuna's fANOVA."""
     import optuna
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.load_study(study_name=sweep.name, storage=JournalStorage(JournalFileBackend(str(journal))))
+    optuna_study = optuna.load_study(study_name=study.name, storage=JournalStorage(JournalFileBackend(str(journal))))
     evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
     shares = optuna.importance.get_param_importances(
-        study, evaluator=evaluator, target=lambda trial: trial.values[goal]
+        optuna_study, evaluator=evaluator, target=lambda trial: trial.values[goal]
     )
     figure = Figure(figsize=(6, 1.4 + 0.4 * len(shares)), layout="constrained")
     axes = figure.add_subplot()
@@ -84,14 +85,14 @@ def draw_importances(sweep: Sweep, journal: Path, goal: int) -> Figure:
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
     axes.margins(x=0.1)
-    axes.set(xlabel=f"share of the variance of {sweep.goals[goal].score} (%)")
-    figure.suptitle(title_of(sweep), fontsize=10)
+    axes.set(xlabel=f"share of the variance of {study.goals[goal].score} (%)")
+    figure.suptitle(title_of(study), fontsize=10)
     return figure
 
 
-def draw_slices(sweep: Sweep, trials: Sequence[TrialResult], goal: Goal) -> Figure:
+def draw_slices(study: Study, trials: Sequence[TrialResult], goal: Goal) -> Figure:
     """Draw the trials' values over each parameter."""
-    names, values, best = sweep.space.names, _values(trials, goal), best_of(trials, [goal])
+    names, values, best = study.space.names, _values(trials, goal), best_of(trials, [goal])
     across = min(len(names), 3)
     down = -(-len(names) // across)
     figure = Figure(figsize=(max(4.5, 3.2 * across), 3.4 * down), layout="constrained")
@@ -100,21 +101,21 @@ def draw_slices(sweep: Sweep, trials: Sequence[TrialResult], goal: Goal) -> Figu
         if index >= len(names):
             axes.set_visible(False)
             continue
-        xs = positions(sweep, trials, names[index])
+        xs = positions(study, trials, names[index])
         for trial, value in zip(trials, values, strict=True):
             color, marker = (ORANGE, "D") if trial is best else (BLUE, "o")
             axes.plot(xs[key_of(trial, names[index])], value, marker, color=color, zorder=3 if trial is best else 2)
         axes.margins(x=0.12)
-        label_x_axis(axes, sweep, names[index], xs)
+        label_x_axis(axes, study, names[index], xs)
         axes.set_ylabel(axis_of(goal) if index % across == 0 else "")
-    figure.suptitle(f"{title_of(sweep)}; diamond: the best trial", fontsize=10)
+    figure.suptitle(f"{title_of(study)}; diamond: the best trial", fontsize=10)
     return figure
 
 
-def draw_parallel(sweep: Sweep, trials: Sequence[TrialResult], goal: Goal) -> Figure:
+def draw_parallel(study: Study, trials: Sequence[TrialResult], goal: Goal) -> Figure:
     """Draw each trial as a line across an axis for each parameter and one for the goal."""
-    columns = [_of_parameter(sweep, trials, name) for name in sweep.space.names] + [_of_goal(trials, goal)]
-    titles = [*(name.replace(".", ".\n") for name in sweep.space.names), axis_of(goal)]
+    columns = [_of_parameter(study, trials, name) for name in study.space.names] + [_of_goal(trials, goal)]
+    titles = [*(name.replace(".", ".\n") for name in study.space.names), axis_of(goal)]
     texts = [text for _, labels in columns for _, text in labels] + [
         line for title in titles for line in title.split("\n")
     ]
@@ -135,16 +136,16 @@ def draw_parallel(sweep: Sweep, trials: Sequence[TrialResult], goal: Goal) -> Fi
     axes.tick_params(length=0)
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
-    figure.suptitle(f"{title_of(sweep)}; thick: the best trial", fontsize=10)
+    figure.suptitle(f"{title_of(study)}; thick: the best trial", fontsize=10)
     return figure
 
 
-def _of_parameter(sweep: Sweep, trials: Sequence[TrialResult], name: str) -> Heights:
-    parameter = sweep.space.parameters.get(name)
+def _of_parameter(study: Study, trials: Sequence[TrialResult], name: str) -> Heights:
+    parameter = study.space.parameters.get(name)
     if isinstance(parameter, Range):
         values = [float(json.loads(key_of(trial, name) or "0")) for trial in trials]
         return _along(values, *parameter.ends, is_log=parameter.is_log)
-    keys = keys_of(sweep, trials, name)
+    keys = keys_of(study, trials, name)
     height = {key: index / (len(keys) - 1) if len(keys) > 1 else 0.5 for index, key in enumerate(keys)}
     return [height[key_of(trial, name)] for trial in trials], [(y, text_of(key)) for key, y in height.items()]
 

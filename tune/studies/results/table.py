@@ -8,10 +8,11 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tune.studies.definition.schema import Goal, Sweep
+from tune.studies.definition.search_plan import Goal
 from tune.studies.definition.space import Choice, Range, Variants, point_text, value_text
+from tune.studies.definition.study import Study
 from tune.studies.execution.trial_table import unit_of
-from tune.studies.results.sweep_results import ScoreResult, TableCell, TableLine, TableResult, TrialResult
+from tune.studies.results.results import ScoreResult, TableCell, TableLine, TableResult, TrialResult
 from tune.studies.results.trial_results import cost, heading
 
 SEED = "seed"
@@ -57,13 +58,13 @@ def _row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def table_of(sweep: Sweep, trials: Sequence[TrialResult], goal: Goal) -> TableResult:
+def table_of(study: Study, trials: Sequence[TrialResult], goal: Goal) -> TableResult:
     """Lay out the results by one goal."""
-    row_name, column_name = sweep.rows, sweep.columns
-    if any(name is not None and is_continuous(sweep, name) for name in (row_name, column_name)):
-        return _ranking(sweep, trials, goal)
-    places = places_of(sweep, trials, goal, (row_name, column_name))
-    rows, columns = (keys_of(sweep, trials, name) for name in (row_name, column_name))
+    row_name, column_name = study.table_rows, study.table_columns
+    if any(name is not None and is_continuous(study, name) for name in (row_name, column_name)):
+        return _ranking(study, trials, goal)
+    places = places_of(study, trials, goal, (row_name, column_name))
+    rows, columns = (keys_of(study, trials, name) for name in (row_name, column_name))
     best = {
         column: _best_place({(row, column): places.get((row, column), []) for row in rows}, goal) for column in columns
     }
@@ -75,19 +76,19 @@ def table_of(sweep: Sweep, trials: Sequence[TrialResult], goal: Goal) -> TableRe
         for row in rows
     ]
     heads = [heading(goal.score) if column_name is None else _head(column_name, key) for key in columns]
-    remarks = _chosen_parameters(sweep, places, goal)
+    remarks = _chosen_parameters(study, places, goal)
     return TableResult(
         goal=goal.score, title=title_of(goal), head=[row_name or "", *heads], lines=lines, remarks=remarks
     )
 
 
-def is_continuous(sweep: Sweep, name: str) -> bool:
+def is_continuous(study: Study, name: str) -> bool:
     """Whether a parameter runs over a range."""
-    return isinstance(sweep.space.parameters.get(name), Range)
+    return isinstance(study.space.parameters.get(name), Range)
 
 
 def places_of(
-    sweep: Sweep, trials: Iterable[TrialResult], goal: Goal, names: Sequence[str | None]
+    study: Study, trials: Iterable[TrialResult], goal: Goal, names: Sequence[str | None]
 ) -> dict[tuple[Key, ...], list[Entry]]:
     """Sort trials by their values of some parameters; None stands for no parameter."""
     places: dict[tuple[Key, ...], list[Entry]] = {}
@@ -97,7 +98,7 @@ def places_of(
             place = tuple(key_of(trial, name) for name in names)
             places.setdefault(place, []).append(Entry(trial, value))
             continue
-        for index, seed in enumerate(sweep.seeds):
+        for index, seed in enumerate(study.seeds):
             place = tuple(str(seed) if name == SEED else key_of(trial, name) for name in names)
             of_seed = None if value is None else ScoreResult.of([value.each[index]])
             places.setdefault(place, []).append(Entry(trial, of_seed))
@@ -109,13 +110,13 @@ def key_of(trial: TrialResult, name: str | None) -> Key:
     return None if name is None else json.dumps(trial.point[name])
 
 
-def keys_of(sweep: Sweep, trials: Sequence[TrialResult], name: str | None) -> list[Key]:
+def keys_of(study: Study, trials: Sequence[TrialResult], name: str | None) -> list[Key]:
     """List what stands along an axis: a parameter's values in the order of the file, or of their size."""
     if name is None:
         return [None]
     if name == SEED:
-        return [str(seed) for seed in sweep.seeds]
-    parameter = sweep.space.parameters[name]
+        return [str(seed) for seed in study.seeds]
+    parameter = study.space.parameters[name]
     values = parameter.values if isinstance(parameter, Choice | Variants) else ()
     listed: list[Key] = [json.dumps(value) for value in values]
     others = sorted(
@@ -168,13 +169,13 @@ def _head(name: str, key: Key) -> str:
     return value if isinstance(value, str) else f"{name}={value_text(value)}"
 
 
-def _chosen_parameters(sweep: Sweep, places: Mapping[tuple[Key, ...], Sequence[Entry]], goal: Goal) -> list[str]:
+def _chosen_parameters(study: Study, places: Mapping[tuple[Key, ...], Sequence[Entry]], goal: Goal) -> list[str]:
     """Say which parameters have been chosen per cell, and how."""
     shared = [entries for entries in places.values() if len({entry.trial.number for entry in entries}) > 1]
     others = [
         name
-        for name in sweep.space.names
-        if name not in (sweep.rows, sweep.columns)
+        for name in study.space.names
+        if name not in (study.table_rows, study.table_columns)
         and any(len({key_of(entry.trial, name) for entry in entries}) > 1 for entries in shared)
     ]
     if not others:
@@ -191,15 +192,15 @@ def _choice(trial: TrialResult, others: Sequence[str]) -> str:
     return point_text(chosen) + (f" at {point_text(rest)}" if rest else "") + f" (trial {trial.number})"
 
 
-def _ranking(sweep: Sweep, trials: Sequence[TrialResult], goal: Goal) -> TableResult:
+def _ranking(study: Study, trials: Sequence[TrialResult], goal: Goal) -> TableResult:
     """List the best trials with their values."""
     scored = [trial for trial in trials if goal.score in trial.values]
     ranked = sorted(scored, key=lambda trial: (cost(trial, goal), trial.number))
     lines = []
     for place, trial in enumerate(ranked[:MAX_RANKED]):
-        values = [TableCell(text=value_text(trial.point[name])) for name in sweep.space.names]
+        values = [TableCell(text=value_text(trial.point[name])) for name in study.space.names]
         score = _score_cell(trial.number, trial.values[goal.score], goal, place == 0)
         lines.append(TableLine(label=str(trial.number), cells=[*values, score]))
     remarks = [f"The {MAX_RANKED} best of {len(ranked)} complete trials."] * (len(ranked) > MAX_RANKED)
-    head = ["trial", *sweep.space.names, heading(goal.score)]
+    head = ["trial", *study.space.names, heading(goal.score)]
     return TableResult(goal=goal.score, title=title_of(goal), head=head, lines=lines, remarks=remarks)

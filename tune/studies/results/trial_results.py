@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from rayfed_ssl.errors import ConfigError
-from tune.studies.definition.schema import BYTES, Goal, Sweep
-from tune.studies.definition.space import point_text
-from tune.studies.execution.directory import SweepDirectory
+from tune.studies.definition.search_plan import BYTES, Goal
+from tune.studies.definition.study import Cell, Study
+from tune.studies.execution.directory import StudyDirectory
 from tune.studies.execution.trial_table import Row, read_rows, unit_of
-from tune.studies.results.sweep_results import ScoreResult, TrialResult
+from tune.studies.results.results import ScoreResult, TrialResult
 
 STATES = ("complete", "stopped", "failed", "waiting")
 
@@ -20,42 +20,61 @@ def scores_text(trial: TrialResult) -> str:
     return ", ".join(f"{score} {value.over_seeds().text(unit_of(score))}" for score, value in trial.values.items())
 
 
-def read_results(directory: SweepDirectory, sweep: Sweep) -> tuple[TrialResult, ...]:
+def read_results(directory: StudyDirectory, study: Study) -> tuple[TrialResult, ...]:
     """Read the trials that a sweep has so far."""
     table = directory.path / "trials.parquet"
     try:
-        return results_of(sweep, read_rows(table) if table.is_file() else [])
+        return results_of(study, read_rows(table) if table.is_file() else [])
     except (LookupError, TypeError, ValueError) as error:
         if isinstance(error, ConfigError):
             raise
-        raise ConfigError(f"{table} is no table of this sweep: resume the sweep, which writes it anew") from None
+        raise ConfigError(f"{table} is no table of this sweep: resume the study, which writes it anew") from None
 
 
-def results_of(sweep: Sweep, rows: Iterable[Row]) -> tuple[TrialResult, ...]:
+def results_of(study: Study, rows: Iterable[Row]) -> tuple[TrialResult, ...]:
     """Collect the rows of each trial, in the order of their numbers."""
     by_trial: dict[int, list[Row]] = {}
     for row in rows:
         by_trial.setdefault(row["trial"], []).append(row)
-    return tuple(_result(sweep, by_trial[number]) for number in sorted(by_trial))
+    return tuple(_result(study, by_trial[number]) for number in sorted(by_trial))
 
 
-def _result(sweep: Sweep, rows: Sequence[Row]) -> TrialResult:
+def _result(study: Study, rows: Sequence[Row]) -> TrialResult:
     first, runs = rows[0], [row for row in rows if row["run"] is not None]
-    point = {name: json.loads(first[f"param.{name}"]) for name in sweep.space.names}
+    point = {name: json.loads(first[f"param.{name}"]) for name in study.space.names}
+    cell, reason = study.cell(point), first["reason"] or ""
+    if cell.score is None:
+        values = _values(study.goals, runs) if first["state"] == "complete" else {}
+    else:
+        values, unscored = _of_cell(cell, runs if first["state"] in ("complete", "failed") else [])
+        reason = reason or unscored
     return TrialResult(
         number=first["trial"],
-        label=point_text(point),
+        label=study.label(point),
         point=point,
         state=first["state"],
-        reason=first["reason"] or "",
+        reason=reason,
         seeds=[row["seed"] for row in runs],
         runs=[row["run"] for row in runs],
         reached=min((row["round"] for row in runs), default=0),
         rounds=runs[0]["rounds"] if runs else None,
         bytes=fmean(row["bytes"] for row in runs) if runs else 0.0,
         seconds={row["run"]: row["seconds"] for row in runs},
-        values=_values(sweep.goals, runs) if first["state"] == "complete" else {},
+        values=values,
+        score=cell.score,
+        take=cell.take,
     )
+
+
+def _of_cell(cell: Cell, runs: Sequence[Row]) -> tuple[dict[str, ScoreResult], str]:
+    """Read a cell's score of the runs that have ended, and say which of them has none."""
+    ended = [row for row in runs if row["round"] == row["rounds"]]
+    values = {row["run"]: row.get(f"score.{cell.score}") for row in ended}
+    finite = [float(value) for value in values.values() if value is not None and math.isfinite(value)]
+    missing = [run for run, value in values.items() if value is None]
+    of = f" of {cell.take}" if cell.take else ""
+    unscored = f"{missing[0].rpartition('/')[2]} has no score {cell.score!r}{of}" if missing else ""
+    return ({str(cell.score): ScoreResult.of(finite)} if finite else {}), unscored
 
 
 def _values(goals: Sequence[Goal], runs: Sequence[Row]) -> dict[str, ScoreResult]:

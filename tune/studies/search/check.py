@@ -11,82 +11,83 @@ from rayfed_ssl.engine.diagnostics import DIAGNOSTICS
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.evaluation.registry import PROTOCOLS, is_score
-from tune.studies.definition.schema import BYTES, EVERY_ROUND, Sweep
+from tune.studies.definition.search_plan import BYTES, EVERY_ROUND
 from tune.studies.definition.space import Point
+from tune.studies.definition.study import Study
 from tune.studies.definition.trial_configs import config_of
-from tune.studies.search.optuna_study import make_study
+from tune.studies.search.optuna_study import make_optuna_study
 
 MAX_ATTEMPTS = 64
 """Points that are tried, at most, to find one that can be run."""
 
 
-def check_sweep(sweep: Sweep) -> None:
+def check_study(study: Study) -> None:
     """Refuse a sweep of which no trial could give a value."""
-    if not sweep.goals:
-        raise ConfigError(f"{sweep.name}: there is no goal to choose by: name a score, as in maximize: linear")
-    asked = [goal.score for goal in sweep.goals] + ([] if sweep.stop is None else [sweep.stop_goal.score])
+    if not study.goals:
+        raise ConfigError(f"{study.name}: there is no goal to choose by: name a score, as in maximize: linear")
+    asked = [goal.score for goal in study.goals] + ([] if study.stop is None else [study.stop_goal.score])
     for score in asked:
         if not is_score(score) and score not in (*DIAGNOSTICS, *BYTES):
             scores = {*EVERY_ROUND, "linear", *PROTOCOLS, *DIAGNOSTICS}
             raise ConfigError(
-                f"{sweep.name}: there is no score {score!r}{nearest(score, scores)}: see docs/sweeps.md, goals"
+                f"{study.name}: there is no score {score!r}{nearest(score, scores)}: see docs/sweeps.md, goals"
             )
-    for key in sweep.space.names:
+    for key in study.space.names:
         section, _, name = key.partition(".")
         if section == "engine" and name not in BITS:
-            raise ConfigError(f"{sweep.name}: {key} changes how a run is computed and not its result: do not vary it")
-    config = _first_possible(sweep)
+            raise ConfigError(f"{study.name}: {key} changes how a run is computed and not its result: do not vary it")
+    config = _first_possible(study)
     if "supervised" in asked and not config.objective.classifies:
         name = config.dump()["objective"]["name"]
         raise ConfigError(
-            f"{sweep.name}: supervised is the accuracy of the classifier that an objective trains, and {name} trains none: "
+            f"{study.name}: supervised is the accuracy of the classifier that an objective trains, and {name} trains none: "
             "take linear or knn"
         )
-    _try_sampler(sweep)
-    kind, _, number = (sweep.take or "").partition("-")
+    _try_sampler(study)
+    kind, _, number = (study.take or "").partition("-")
     if kind == "client" and int(number) >= config.clients.number:
         raise ConfigError(
-            f"{sweep.name}: take: {sweep.take}, but clients are client-0 to client-{config.clients.number - 1}"
+            f"{study.name}: take: {study.take}, but clients are client-0 to client-{config.clients.number - 1}"
         )
 
 
-def _first_possible(sweep: Sweep) -> Config:
+def _first_possible(study: Study) -> Config:
     """Resolve the first point that can be run, and open its data; else say what is wrong with the first one."""
     refused: list[str] = []
-    for point in islice(_points(sweep), MAX_ATTEMPTS):
+    for point in islice(_points(study), MAX_ATTEMPTS):
         try:
-            config = config_of(sweep, point, sweep.seeds[0])
+            config = config_of(study, point, study.seeds[0])
             Federation.open(config)
             return config
         except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, OSError) as error:
             refused.append(str(error))
-    raise ConfigError(*(f"{sweep.name}: no trial can be run: {line}" for line in refused[0].splitlines()))
+    raise ConfigError(*(f"{study.name}: no trial can be run: {line}" for line in refused[0].splitlines()))
 
 
-def _points(sweep: Sweep) -> Iterator[Point]:
+def _points(study: Study) -> Iterator[Point]:
     """Give the points of a grid, or some at random."""
-    if sweep.search.name == "grid":
-        yield from sweep.space.grid()
+    if study.search.name == "grid":
+        yield from study.points()
         return
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    optuna_study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     while True:
-        yield sweep.space.suggest(study.ask())
+        yield study.space.suggest(optuna_study.ask())
 
 
-def _try_sampler(sweep: Sweep) -> None:
+def _try_sampler(study: Study) -> None:
     """Let a sampler choose among invented results, so that it refuses its settings now and not after hours."""
-    study = make_study(sweep, None)
-    if sweep.search.name == "grid":
+    optuna_study = make_optuna_study(study, None)
+    if study.search.name == "grid":
         return
-    startup = sweep.search.settings.get("n_startup_trials", 0)
+    startup = study.search.settings.get("n_startup_trials", 0)
     try:
-        for number in range(min(int(startup), MAX_ATTEMPTS) + 2 * min(sweep.generation, MAX_ATTEMPTS) + 1):
-            asked = study.ask()
-            sweep.space.suggest(asked)
-            study.tell(asked, [float(number)] * len(sweep.goals))
+        for number in range(min(int(startup), MAX_ATTEMPTS) + 2 * min(study.generation, MAX_ATTEMPTS) + 1):
+            asked = optuna_study.ask()
+            study.space.suggest(asked)
+            optuna_study.tell(asked, [float(number)] * len(study.goals))
     except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
         why = " ".join(str(error).split())
         raise ConfigError(
-            f"{sweep.name}: search: {sweep.search.name} does not work with these settings ({why})"
+            f"{study.name}: search: {study.search.name} does not work with these settings ({why})"
         ) from None

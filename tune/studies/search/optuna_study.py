@@ -11,10 +11,11 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 from rayfed_ssl.errors import ConfigError
-from tune.studies.definition.schema import Asha, Median, Sweep
+from tune.studies.definition.search_plan import Asha, Median
+from tune.studies.definition.study import Study
 
 
-def make_study(sweep: Sweep, journal: Path | None) -> optuna.Study:
+def make_optuna_study(study: Study, journal: Path | None) -> optuna.Study:
     """Create Optuna's study, with its storage in a new file `journal` or, for None, in memory."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     storage = None
@@ -26,37 +27,37 @@ def make_study(sweep: Sweep, journal: Path | None) -> optuna.Study:
         storage = JournalStorage(JournalFileBackend(str(journal)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        study = optuna.create_study(
+        optuna_study = optuna.create_study(
             storage=storage,
-            study_name=sweep.name,
-            sampler=_sampler(sweep),
-            pruner=_pruner(sweep),
-            directions=[goal.direction for goal in sweep.goals] or ["maximize"],  # Optuna has no study without a goal
+            study_name=study.name,
+            sampler=_sampler(study),
+            pruner=_pruner(study),
+            directions=[goal.direction for goal in study.goals] or ["maximize"],  # Optuna has no study without a goal
         )
-        if sweep.goals:
-            study.set_metric_names([goal.score for goal in sweep.goals])
-    return study
+        if study.goals:
+            optuna_study.set_metric_names([goal.score for goal in study.goals])
+    return optuna_study
 
 
-def _sampler(sweep: Sweep) -> BaseSampler:
+def _sampler(study: Study) -> BaseSampler:
     kinds: dict[str, tuple[Any, dict[str, Any]]] = {
         "grid": (RandomSampler, {}),
         "random": (RandomSampler, {}),
         # One generation at random; Optuna's 10 would make it two of the usual 8.
-        "tpe": (TPESampler, {"constant_liar": True, "n_startup_trials": min(10, sweep.generation)}),
-        "nsga2": (NSGAIISampler, {"population_size": sweep.generation}),
+        "tpe": (TPESampler, {"constant_liar": True, "n_startup_trials": min(10, study.generation)}),
+        "nsga2": (NSGAIISampler, {"population_size": study.generation}),
     }
-    name = sweep.search.name
+    name = study.search.name
     kind, usual = kinds[name]
     try:
-        sampler: BaseSampler = kind(**usual | sweep.search.settings)
+        sampler: BaseSampler = kind(**usual | study.search.settings)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"search: {name} does not take these settings ({error})") from None
     return sampler
 
 
-def _pruner(sweep: Sweep) -> BasePruner:
-    stop = sweep.stop
+def _pruner(study: Study) -> BasePruner:
+    stop = study.stop
     if isinstance(stop, Asha):
         return SuccessiveHalvingPruner(min_resource=stop.grace, reduction_factor=stop.reduction)
     if isinstance(stop, Median):

@@ -15,10 +15,10 @@ from typing import Any, Literal
 
 from optuna.trial import TrialState
 
-from tune.studies.definition.schema import Sweep
 from tune.studies.definition.space import Point, encoded
+from tune.studies.definition.study import Study
 from tune.studies.definition.trial_configs import TrialRun, run_of
-from tune.studies.search.optuna_study import make_study
+from tune.studies.search.optuna_study import make_optuna_study
 
 State = Literal["waiting", "complete", "stopped", "failed"]
 
@@ -31,6 +31,7 @@ class Segment:
         run: Equal runs of several trials are one.
         until: After which round it ends.
         scores: What is read of the run then.
+        take: Of which encoder.
     """
 
     trial: int
@@ -38,6 +39,7 @@ class Segment:
     run: TrialRun
     until: int
     scores: tuple[str, ...] = ()
+    take: str | None = None
 
     @property
     def is_last(self) -> bool:
@@ -96,26 +98,26 @@ class Search:
     """Gives segments to be run, takes their outcomes, and chooses what to try next.
 
     Args:
-        sweep: What is sought.
+        study: What is sought.
         journal: File for Optuna's storage, which is written anew; None keeps the study in memory.
         on_trial_end: Is called with each trial that has ended.
 
     Attributes:
-        study: Its trials have the same numbers.
+        optuna_study: Its trials have the same numbers.
     """
 
     def __init__(
-        self, sweep: Sweep, journal: Path | None = None, on_trial_end: Callable[[Trial], None] = lambda trial: None
+        self, study: Study, journal: Path | None = None, on_trial_end: Callable[[Trial], None] = lambda trial: None
     ) -> None:
-        self.sweep, self.trials = sweep, list[Trial]()
-        self.study = make_study(sweep, journal)
+        self.study, self.trials = study, list[Trial]()
+        self.optuna_study = make_optuna_study(study, journal)
         self._on_trial_end = on_trial_end
-        self._remaining = sweep.num_trials
+        self._remaining = study.num_trials
         self._queue: deque[Segment] = deque()
         self._generations: list[Generation] = []
-        if sweep.search.name == "grid":
-            for point in sweep.space.grid():
-                self.study.enqueue_trial(encoded(point))
+        if study.search.name == "grid":
+            for point in study.points():
+                self.optuna_study.enqueue_trial(encoded(point))
 
     @property
     def finished(self) -> bool:
@@ -129,23 +131,23 @@ class Search:
 
     def next(self) -> Segment | None:
         """Give a segment that may be run now; None if all of them wait for others."""
-        while not self._queue and self._remaining and not (self._generations and self.sweep.adapts):
+        while not self._queue and self._remaining and not (self._generations and self.study.adapts):
             self._start_generation()
         return self._queue.popleft() if self._queue else None
 
     def _start_generation(self) -> None:
-        number = min(self._remaining, self.sweep.generation if self.sweep.adapts else 1)
-        generation = Generation(self.sweep, [self._new_trial() for _ in range(number)])
+        number = min(self._remaining, self.study.generation if self.study.adapts else 1)
+        generation = Generation(self.study, [self._new_trial() for _ in range(number)])
         self._remaining -= number
         self._generations.append(generation)
         self._advance(generation)
 
     def _new_trial(self) -> Trial:
-        asked = self.study.ask()
-        trial = Trial(len(self.trials), self.sweep.space.suggest(asked), asked=asked)
+        asked = self.optuna_study.ask()
+        trial = Trial(len(self.trials), self.study.space.suggest(asked), asked=asked)
         self.trials.append(trial)
         try:
-            trial.runs = {seed: run_of(self.sweep, trial.point, seed) for seed in self.sweep.seeds}
+            trial.runs = {seed: run_of(self.study, trial.point, seed) for seed in self.study.seeds}
         except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
             trial.state, trial.reason = "failed", "; ".join(str(error).splitlines()) or type(error).__name__
         return trial
@@ -171,9 +173,11 @@ class Search:
         if trial.reason:
             trial.asked.set_user_attr("reason", trial.reason)
         if trial.state == "complete":
-            self.study.tell(trial.asked, list(trial.values) or [0.0])
+            self.optuna_study.tell(trial.asked, list(trial.values) or [0.0])
         else:
-            self.study.tell(trial.asked, state=TrialState.PRUNED if trial.state == "stopped" else TrialState.FAIL)
+            self.optuna_study.tell(
+                trial.asked, state=TrialState.PRUNED if trial.state == "stopped" else TrialState.FAIL
+            )
         self._on_trial_end(trial)
 
 
@@ -184,10 +188,10 @@ class Generation:
         missing: Trial and seed of each segment to this rung that has not ended.
     """
 
-    def __init__(self, sweep: Sweep, trials: Sequence[Trial]) -> None:
+    def __init__(self, study: Study, trials: Sequence[Trial]) -> None:
         self.trials = list(trials)
         self.numbers = {trial.number for trial in trials}
-        self._sweep = sweep
+        self._study = study
         self._level = -1
         self.missing: set[tuple[int, int]] = set()
         self._outcomes: dict[tuple[int, int], Outcome] = {}
@@ -214,7 +218,7 @@ class Generation:
         return segments
 
     def _until(self, trial: Trial) -> int:
-        rungs = [] if self._sweep.stop is None else self._sweep.stop.rungs(trial.rounds)
+        rungs = [] if self._study.stop is None else self._study.stop.rungs(trial.rounds)
         level = self._level - trial.has_first_run
         return rungs[level] if level < len(rungs) else trial.rounds
 
@@ -224,8 +228,8 @@ class Generation:
             return Segment(trial.number, seed, run.first, run.first.config.rounds)
         until = self._until(trial)
         last = until == trial.rounds
-        scores = tuple(goal.score for goal in self._sweep.goals) if last else (self._sweep.stop_goal.score,)
-        return Segment(trial.number, seed, run, until, scores)
+        scores = tuple(goal.score for goal in self._study.goals) if last else (self._study.stop_goal.score,)
+        return Segment(trial.number, seed, run, until, scores, self._study.cell(trial.point).take)
 
     def _judge(self, trial: Trial) -> None:
         outcomes = {seed: self._outcomes[trial.number, seed] for seed in trial.runs}
@@ -243,15 +247,15 @@ class Generation:
             return fmean(outcome.scores[name] for outcome in outcomes.values())
 
         if trial.reached == trial.rounds:
-            trial.state, trial.values = "complete", tuple(mean(goal.score) for goal in self._sweep.goals)
+            trial.state, trial.values = "complete", tuple(mean(goal.score) for goal in self._study.goals)
             return
-        self._prune(trial, mean(self._sweep.stop_goal.score))
+        self._prune(trial, mean(self._study.stop_goal.score))
 
     def _prune(self, trial: Trial, value: float) -> None:
         """Ask Optuna's pruner, which compares in the direction of the sweep's goal."""
-        goal, stop = self._sweep.stop_goal, self._sweep.stop
+        goal, stop = self._study.stop_goal, self._study.stop
         assert stop is not None
-        same_direction = not self._sweep.goals or goal.maximize == self._sweep.goals[0].maximize
+        same_direction = not self._study.goals or goal.maximize == self._study.goals[0].maximize
         trial.asked.report(value if same_direction else -value, trial.reached)
         if trial.asked.should_prune():
             trial.state = "stopped"

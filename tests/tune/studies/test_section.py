@@ -1,0 +1,61 @@
+"""The report's section on a sweep, from `results.json` alone."""
+
+import pytest
+
+from rayfed_ssl.reports.html.figure import FigureWriter
+from tests.reports.fabricated import study_in
+from tune.studies.results.reported import read_study
+
+
+def texts(table):
+    return [[cell.text for cell in row] for row in table.rows]
+
+
+@pytest.fixture
+def section(tmp_path):
+    table = read_study(study_in(tmp_path / "mine"))
+    return table.section(FigureWriter(tmp_path / "figures"), "rayfed-ssl report mine", "sweep-1")
+
+
+def test_the_best_comes_first_with_its_recipe(section, tmp_path):
+    best, trials = section.cards
+    assert (best.title, best.value) == ("Best linear", "75.00 ± 1.00% (n = 2)")
+    assert best.notes == ("trial 0: system=FLESD", f"rayfed-ssl run {tmp_path / 'mine' / 'best.yaml'}")
+    assert (trials.value, trials.notes) == ("2 of 4", ("1 complete", "1 failed"))
+
+
+def test_table_front_and_trials_are_there(section):
+    table, front = section.tables
+    assert (table.caption, table.columns) == ("linear (%), more is better", ("system", "linear (%)"))
+    assert texts(table) == [["FLESD", "75.00 ± 1.00"], ["Local", "failed"]]
+    assert [row[1].small for row in table.rows] == [("best",), ()]
+    assert front.columns == ("trial", "state", "rounds", "linear", "bytes", "bytes a run", "recipe")
+    row = [
+        "0: system=FLESD",
+        "complete",
+        "2 of 2",
+        "75.00 ± 1.00% (n = 2)",
+        "1.50 MB (n = 2)",
+        "1.50 MB",
+        "pareto-0.yaml",
+    ]
+    assert texts(front) == [row]
+    ended, everything = section.folded
+    assert texts(ended) == [["1: system=Local", "failed", "its process died"]]
+    assert len(everything.rows) == 2
+
+
+def test_remarks_are_paragraphs_but_for_those_that_are_a_table(section):
+    assert section.text == (
+        "FLESD, Figure 4.",
+        "Each cell is the best.",
+        "Settings are chosen by 12 held-out training samples.",
+        "A note.",
+    )
+
+
+def test_figures_that_are_there_are_shown_with_their_files(section):
+    (figure,) = section.figures
+    assert figure.title == "Linear over rounds"
+    assert figure.files == ("figures/curve-linear-svg.svg", "figures/curve-linear-png.png")
+    assert figure.origin == "rayfed-ssl sweep mine.yaml · rayfed-ssl report mine"

@@ -1,0 +1,270 @@
+"""A benchmark in small: two systems are tuned, compared on two splits and two seeds, stopped and resumed."""
+
+import json
+import shlex
+import shutil
+from dataclasses import replace
+from functools import reduce
+from operator import getitem
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import pytest
+import yaml
+
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.records.run_record import RunRecord
+from rayfed_ssl.reports.html import write_report
+from tests.tune.conftest import Cli
+from tune.studies.definition.files import load_study, study_names
+from tune.studies.definition.trial_configs import run_of
+from tune.studies.definition.tuning import row_of, search_of
+from tune.studies.execution.request import StudyRequest
+from tune.studies.results.reported import read_study
+from tune.studies.results.results import StudyResults, System, SystemRun
+from tune.studies.results.systems import compared, paired_difference, spread, summarize_systems, system_table
+from tune.studies.run import run_request
+
+TREE: dict[str, Any] = {
+    "title": "Two systems",
+    "notes": ["In small."],
+    "set": {
+        "data": {"name": "digits", "train_limit": 60, "test_limit": 30},
+        "clients.number": 2,
+        "rounds": 2,
+        "model": {"encoder": "cnn", "projection_dim": 16},
+        "training": {"epochs": 1, "batch": 16},
+        "evaluation": {"every": 1, "linear": {"epochs": 1}},
+        "engine": {"device": "cpu", "precision": "fp32", "trackers": []},
+    },
+    "columns": {
+        "IID": {"set": {"partition": {"name": "iid"}}},
+        "skewed": {"set": {"partition": {"name": "dirichlet", "alpha": 1.0}}},
+    },
+    "tuning": {"set": {"rounds": 1, "data.validation": 0.2}},
+    "seeds": 2,
+    "baseline": "FedSimCLR",
+    "rows": {
+        "FedSimCLR": {"recipe": "fedsimclr", "tune": {"training.optimizer.lr": [0.001, 0.01]}},
+        "FedProx": {"recipe": "fedprox", "tune": {"method.mu": [0.01, 0.1]}},
+        "alone": {"recipe": "simclr-local"},
+    },
+}
+
+
+def write(folder: Path, **changes: Any) -> str:
+    file = folder / "small.yaml"
+    file.write_text(yaml.safe_dump(TREE | changes, sort_keys=False))
+    return str(file)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyRequest, StudyResults]:
+    """A benchmark that was run with one seed first, and then with both."""
+    folder = tmp_path_factory.mktemp("benchmark")
+    request = StudyRequest(write(folder), "benchmark", out=folder / "out")
+    run_request(replace(request, seeds=(0,)), lambda line: None)
+    return request, run_request(request, lambda line: None)
+
+
+def test_each_system_runs_with_what_its_search_chose(made: tuple[StudyRequest, StudyResults]) -> None:
+    request, results = made
+    for name, directory in (("FedSimCLR", "fedsimclr"), ("FedProx", "fedprox")):
+        search = json.loads((request.directory / "search" / directory / "results.json").read_text())
+        scores = {json.dumps(trial["point"]): trial["values"]["linear"]["mean"] for trial in search["trials"]}
+        assert len(scores) == 2
+        assert scores[json.dumps(results.chosen[name])] == max(scores.values())
+        assert search["selection"] == "validation"
+        for run in (run for row in results.systems if row.row == name for run in row.runs):
+            settings = RunRecord.open(request.directory / run.run).config().dump()
+            assert settings["data"]["validation"] is None
+            for key, value in results.chosen[name].items():
+                assert reduce(getitem, key.split("."), settings) == value
+    assert "alone" not in results.chosen
+
+
+def test_differences_are_paired_by_seed(made: tuple[StudyRequest, StudyResults]) -> None:
+    _, results = made
+    for split in ("IID", "skewed"):
+        rows = {row.row: row for row in results.systems if row.column == split}
+        assert [run.seed for run in rows["alone"].runs] == [0, 1]
+        base = [run.scores["linear"] for run in rows["FedSimCLR"].runs]
+        mine = [run.scores["linear"] for run in rows["alone"].runs]
+        differences = [a - b for a, b in zip(mine, base, strict=True)]
+        found = rows["alone"].difference
+        assert found is not None
+        assert found.mean == pytest.approx(fmean(differences), abs=1e-15)
+        half = 12.706204736432095 * stdev(differences) / 2**0.5  # Student's t, one degree of freedom
+        assert (found.low, found.high) == pytest.approx((found.mean - half, found.mean + half), abs=1e-9)
+        assert rows["FedSimCLR"].difference is None
+        means = {name: fmean(run.scores["linear"] for run in row.runs) for name, row in rows.items()}
+        best = max(means, key=lambda name: means[name])
+        assert rows[best].rank == 1
+
+
+def test_the_random_encoder_is_what_the_baseline_starts_from(made: tuple[StudyRequest, StudyResults]) -> None:
+    request, results = made
+    for row in (row for row in results.systems if row.row == "Random encoder"):
+        assert [run.seed for run in row.runs] == [0, 1]
+        for run in row.runs:
+            starts = RunRecord.open(request.directory / run.run).manifest.starts["cnn"]
+            assert (run.scores["linear"], run.scores["knn"]) == (starts["linear"], starts["knn"])
+            assert run.bytes == 0
+
+
+def test_a_row_has_the_command_that_makes_it(made: tuple[StudyRequest, StudyResults], cli: Cli) -> None:
+    _, results = made
+    commands = {line.label: line.cells[0].text.strip("`") for line in results.details[1].lines}
+    assert set(commands) == {"FedSimCLR", "FedProx", "alone"}
+    words = shlex.split(commands["alone"])
+    assert words[:2] == ["rayfed-ssl", "benchmark"]
+    again = cli(*words[1:], "--json")
+    assert again.exit_code == 0, again.output
+    now = StudyResults.model_validate_json(again.stdout)
+    assert [row for row in now.systems if row.row == "alone"] == [row for row in results.systems if row.row == "alone"]
+
+
+def test_curves_begin_at_the_start(made: tuple[StudyRequest, StudyResults]) -> None:
+    request, results = made
+    for row in (row for row in results.systems if row.row == "alone"):
+        starts = [RunRecord.open(request.directory / run.run).manifest.starts["cnn"]["knn"] for run in row.runs]
+        assert list(row.knn_curve()) == [0, 1, 2]
+        assert row.knn_curve()[0] == fmean(starts)
+
+
+def entry(seed: int, linear: float, knn: float = 0.5) -> SystemRun:
+    scores = {"linear": linear, "knn": knn}
+    costs: dict[str, Any] = {"bytes": 1_500_000, "seconds": 12.0, "state_sha256": None, "epochs": [], "knn": []}
+    return SystemRun.model_validate({"seed": seed, "run": "r", "scores": scores} | costs)
+
+
+def test_the_spread_between_systems_stands_beside_that_between_seeds() -> None:
+    iid = [
+        System(row="A", column="IID", runs=[entry(0, 0.50), entry(1, 0.52)]),
+        System(row="B", column="IID", runs=[entry(0, 0.60), entry(1, 0.64)]),
+        System(row="Random encoder", column="IID", runs=[entry(0, 0.10), entry(1, 0.10)]),
+    ]
+    between = 100 * stdev([0.51, 0.62])
+    within = 100 * ((stdev([0.50, 0.52]) ** 2 + stdev([0.60, 0.64]) ** 2) / 2) ** 0.5
+    text = f"linear {between:.2f} between systems, {within:.2f} between seeds; knn 0.00"
+    assert text in spread(iid, "linear")
+    assert text in system_table(iid, "IID", "linear", "A").remarks[0]
+    single = [System(row=name, column="IID", runs=[entry(0, score)]) for name, score in (("A", 0.5), ("B", 0.6))]
+    assert "linear 7.07 between systems, one seed of each" in spread(single, "linear")
+    assert spread(single[:1], "linear") == ""
+
+
+def test_a_table_has_both_scores_megabytes_and_seconds() -> None:
+    systems = compared([System(row="A", column="IID", runs=[entry(0, 0.5, 0.4), entry(1, 0.6, 0.5)])], "A", "linear")
+    table = system_table(systems, "IID", "linear", "A")
+    cells = dict(zip(table.head[1:], [cell.text for cell in table.lines[0].cells], strict=True))
+    assert cells["linear (%)"] == "55.00 ± 7.07"
+    assert cells["kNN (%)"] == "45.00 ± 7.07"
+    assert (cells["rank"], cells["MB"], cells["seconds"], cells["seeds"]) == ("1", "1.50", "12", "2")
+
+
+def test_one_seed_has_no_interval() -> None:
+    assert paired_difference([(0.5, 0.4)]).text == "+10.00"
+
+
+def test_a_finished_benchmark_runs_nothing_and_writes_the_same_files(
+    made: tuple[StudyRequest, StudyResults], cli: Cli
+) -> None:
+    request, _ = made
+    before = {path: path.stat().st_mtime_ns for path in request.directory.rglob("run.json")}
+    text = (request.directory / "table.md").read_text()
+    again = cli("benchmark", request.name, "--out", request.directory)
+    assert again.exit_code == 0, again.output
+    assert {path: path.stat().st_mtime_ns for path in request.directory.rglob("run.json")} == before
+    head = [line for line in text.splitlines() if "rayfed-ssl benchmark" not in line]
+    now = (request.directory / "table.md").read_text()
+    assert [line for line in now.splitlines() if "rayfed-ssl benchmark" not in line] == head
+    assert "FedProx" in again.output
+    assert (request.directory / "figures" / "accuracy-over-bytes.svg").is_file()
+    digests = [run.state_sha256 for row in made[1].systems for run in row.runs if row.row != "Random encoder"]
+    assert all(digest is not None and digest[:16] in text for digest in digests)
+
+
+def test_the_report_shows_it(made: tuple[StudyRequest, StudyResults], tmp_path: Path) -> None:
+    page = write_report([made[0].directory], tmp_path / "report.html", read_table=read_study).read_text()
+    assert "mathdefault" not in page  # powers of ten as source
+    assert "Benchmark: Two systems" in page
+    means = [mean for row in made[1].systems if (mean := row.mean("linear")) is not None]
+    assert len(means) == 8
+    assert all(mean.text(symbol=False) in page for mean in means)
+    assert "Accuracy by kNN over local epochs" in page
+
+
+def test_a_part_adds_to_what_is_there(made: tuple[StudyRequest, StudyResults]) -> None:
+    request, results = made
+    part = run_request(replace(request, rows=("alone",), seeds=(0,)), lambda line: None)
+    assert part.systems == results.systems
+    assert part.chosen == results.chosen
+
+
+def test_a_missing_run_costs_its_seed_alone(made: tuple[StudyRequest, StudyResults], tmp_path: Path) -> None:
+    request, results = made
+    out = tmp_path / "out"
+    shutil.copytree(request.directory, out)
+    (lost,) = [row.runs[1].run for row in results.systems if (row.column, row.row) == ("IID", "alone")]
+    shutil.rmtree(out / lost)
+    study = load_study(request.name, kind="benchmark")
+    (row,) = [
+        row for row in summarize_systems(out, study, "again", {}).systems if (row.column, row.row) == ("IID", "alone")
+    ]
+    assert [run.seed for run in row.runs] == [0]
+    assert row.difference is not None
+    assert (row.difference.n, row.difference.low) == (1, None)
+
+
+def test_equal_means_share_a_rank() -> None:
+    scores = {"A": 0.5, "B": 0.5, "C": 0.4}
+    rows = [System(row=name, column="IID", runs=[entry(0, score)]) for name, score in scores.items()]
+    assert [row.rank for row in compared(rows, "A", "linear")] == [1, 1, 3]
+
+
+def test_a_system_that_cannot_run_is_refused_before_any_run(tmp_path: Path, cli: Cli) -> None:
+    eleven = {"recipe": "fedsimclr", "set": {"partition": {"name": "classes_per_client", "classes": 11}}}
+    name = write(tmp_path, rows=TREE["rows"] | {"alone": eleven})
+    result = cli("benchmark", name, "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert len(result.output.strip().splitlines()) == 1, result.output
+    assert not list(tmp_path.rglob("run.json"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"baseline": "FedSimCRL"}, "there is no row 'FedSimCRL': did you mean 'FedSimCLR'?"),
+        (
+            {"rows": TREE["rows"] | {"FedProx": {"recipe": "fedprox", "tune": {"method.mu": [0.1]}}}},
+            "all rows are tuned by as many trials, got FedSimCLR 2, FedProx 1",
+        ),
+        ({"column": {}}, "unknown key 'column': did you mean 'columns'?"),
+    ],
+)
+def test_a_mistake_is_one_line(tmp_path: Path, cli: Cli, changes: dict[str, Any], message: str) -> None:
+    result = cli("benchmark", write(tmp_path, **changes))
+    assert result.exit_code == 2
+    assert message in result.output
+    assert len(result.output.strip().splitlines()) == 1
+
+
+def test_another_benchmark_is_not_written_over(made: tuple[StudyRequest, StudyResults], tmp_path: Path) -> None:
+    request = StudyRequest(write(tmp_path, title="Others"), "benchmark", out=made[0].directory)
+    with pytest.raises(ConfigError, match="name another directory with --out"):
+        run_request(request, lambda line: None)
+
+
+@pytest.mark.parametrize("name", study_names("benchmark"))
+def test_shipped_benchmarks_resolve_at_an_equal_budget(name: str) -> None:
+    file = load_study(name, kind="benchmark")
+    for row in file.rows:
+        if file.rows[row].tune:
+            search = load_study(search_of(file, row))
+            assert all(run_of(search, point, 0) for point in search.points())
+    rows = [load_study(row_of(file, row, {}, [0])) for row in file.rows]
+    configs = [run_of(study, point, 0).config for study in rows for point in study.points()]
+    on_all_samples = [config for config in configs if getattr(config.partition, "fraction", 1) == 1]
+    assert len({config.rounds * config.epochs for config in on_all_samples}) == 1

@@ -1,0 +1,132 @@
+"""A study file at a size, with what its user asks for: the points that it has, and what each of them changes."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from rayfed_ssl.errors import ConfigError, nearest
+from tune.studies.definition.layers import Column, Row, RowChange, Size, Then
+from tune.studies.definition.schema import COLUMN, ROW, StudyFile
+from tune.studies.definition.space import Point, point_text
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a row and a column make of a point.
+
+    Attributes:
+        settings: What is changed in the recipe, in this order.
+        score: Which score of the last run is shown; None where the study seeks goals.
+        take: Of which encoder; None takes the global one, or the mean.
+        then: The second run.
+    """
+
+    recipe: str | None
+    settings: tuple[Mapping[str, Any], ...]
+    score: str | None
+    take: str | None
+    published: float | None
+    then: Then | None
+
+
+class Study(StudyFile):
+    """A study file with what its user and its directory add.
+
+    Attributes:
+        name: The file's name.
+        overrides: The user's settings of all trials, "key=value".
+        directory: Directory that relative paths of data and recipes start from.
+        size: One of the file's sizes.
+        only_rows: The rows that are asked for, as `only_columns`; None for all.
+        left_out: Row and column of cells that are not run.
+    """
+
+    name: str
+    overrides: tuple[str, ...] = ()
+    directory: Path = Path()
+    size: str | None = None
+    only_rows: tuple[str, ...] | None = None
+    only_columns: tuple[str, ...] | None = None
+    left_out: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def heading(self) -> str:
+        """Its title, or its name."""
+        return self.title or self.name
+
+    @property
+    def axes(self) -> dict[str, Sequence[str]]:
+        """The rows and columns that there are at this size, of those that are asked for."""
+        rows = [row for row in self.rows if self.only_rows is None or row in self.only_rows]
+        of_size = self.at_size.columns
+        columns = [column for column in self.columns if of_size is None or column in of_size]
+        return {
+            ROW: rows,
+            COLUMN: [column for column in columns if self.only_columns is None or column in self.only_columns],
+        }
+
+    @property
+    def at_size(self) -> Size:
+        """What holds at its size."""
+        return self.sizes[self.size] if self.size is not None else Size()
+
+    @property
+    def adapts(self) -> bool:
+        """Whether what is tried, or how far, depends on results."""
+        return self.stop is not None or self.search.name in ("tpe", "nsga2")
+
+    @property
+    def num_trials(self) -> int:
+        """How many trials it has."""
+        return self.trials or len(self.points())
+
+    def points(self) -> list[dict[str, Any]]:
+        """List the points of a grid, without those of cells that are left out."""
+        left_out = set(self.left_out)
+        return [point for point in self.space.grid() if (point.get(ROW), point.get(COLUMN)) not in left_out]
+
+    def only(self, rows: Iterable[str] | None, columns: Iterable[str] | None) -> "Study":
+        """Select some rows and columns; None selects all."""
+        for kind, asked in ((ROW, rows), (COLUMN, columns)):
+            for name in asked or ():
+                if name not in self.axes[kind]:
+                    raise ConfigError(f"{self.name} has no {kind} {name!r}{nearest(name, self.axes[kind])}")
+        chosen = {"only_rows": rows, "only_columns": columns}
+        return self.model_copy(update={key: None if names is None else tuple(names) for key, names in chosen.items()})
+
+    def label(self, point: Point) -> str:
+        """Write a point for people: the row and the column, and other parameters with their names."""
+        axes = [str(point[axis]) for axis in (ROW, COLUMN) if axis in point and axis not in self.parameters]
+        others = {name: value for name, value in point.items() if name in self.parameters}
+        return ", ".join([*axes, point_text(others)] if others else axes)
+
+    def cell(self, point: Point) -> Cell:
+        """Collect what a point's row and column change."""
+        name, column_name = point.get(ROW, ""), point.get(COLUMN, "")
+        size, row, column = self.at_size, self.rows.get(name, Row()), self.columns.get(column_name, Column())
+        row_change = size.rows.get(name, RowChange())
+        column_changes = size.columns if isinstance(size.columns, dict) else {}
+        column_change = column_changes.get(column_name, Column())
+        entries: tuple[BaseModel, ...] = (row_change, row, column_change, column, size, self)
+        then = None if row.runs == "first" else column_change.then or column.then
+        if then is not None:
+            settings = {key: value for key, value in then.settings.items() if key not in size.then} | size.then
+            then = then.model_copy(update={"settings": settings, "pretrained": row.runs != "second"})
+        numbers = self.published.get(name)
+        changes = [size.settings, column.settings, row.settings, column.rows.get(name, {})]
+        changes += [column_change.settings, column_change.rows.get(name, {}), row_change.settings]
+        return Cell(
+            recipe=row_change.recipe or row.recipe,
+            settings=tuple(changes),
+            score=_first_set(entries, "score"),
+            take=_first_set(entries, "take"),
+            published=None if numbers is None else numbers[list(self.columns).index(column_name)],
+            then=then,
+        )
+
+
+def _first_set(entries: Iterable[BaseModel], key: str) -> Any:
+    return next((getattr(entry, key) for entry in entries if key in entry.model_fields_set), None)
