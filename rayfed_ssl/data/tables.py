@@ -55,8 +55,10 @@ def read_parquet(
             raise ValueError(f"{key}: {train[0]} has no column {name!r}{nearest(name, schema.names)}")
     pictures = _picture_column(schema, columns.image, train[0])
     label = columns.label or _label_column(schema, train[0])
-    if pa.types.is_nested(kind := schema.field(label).type):
-        raise ValueError(f"data.label: classes of {train[0]} are integers or strings, got {kind}: name another column")
+    if nested := [field.type for field in schema if field.name == label and pa.types.is_nested(field.type)]:
+        raise ValueError(
+            f"data.label: classes of {train[0]} are integers or strings, got {nested[0]}: name another column"
+        )
     raw = [[value for file in files for value in _column(file, label)] for files in (train, test)]
     labels, names = number_classes(raw, _class_names(schema, label), train[0])
     splits = [
