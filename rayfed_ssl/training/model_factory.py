@@ -7,6 +7,7 @@ from typing import Literal
 
 import torch
 
+from rayfed_ssl.errors import CheckpointError, reason
 from rayfed_ssl.models import Model, build_model
 from rayfed_ssl.models.precision import prepare
 from rayfed_ssl.models.pretrained import Start
@@ -80,7 +81,10 @@ class ModelFactory(Context):
             encoder = {key for key in model.state_dict() if key.startswith("encoder.")}
             fresh = self._random_weights if encoder <= held.keys() else self.initial_weights
             held = fresh(name) | held  # heads alone need no start, which may be gone by now
-        model.load_state_dict(held)
+        try:
+            model.load_state_dict(held)
+        except RuntimeError as error:
+            raise CheckpointError(f"these weights are not a {name}'s ({reason(error)}): take other ones") from None
         return prepare(model, self.precision, self.device).train()
 
     def twin(self, model: Model) -> Model:
