@@ -49,13 +49,10 @@ def momentum_step(weights: Weights, mean: Weights, velocity: Weights | None, bet
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvgM(Averaging):
-    """FedAvg whose server moves with momentum.
-
-    Attributes:
-        momentum: beta; 0 is FedAvg up to rounding.
-    """
+    """FedAvg whose server moves with momentum."""
 
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """beta; 0 is FedAvg up to rounding."""
 
     def init_server(self, server: Server) -> ServerState:
         """Start from random weights, at rest."""

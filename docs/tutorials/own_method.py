@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from pydantic import PositiveFloat
 
 from rayfed_ssl import Config, run
 from rayfed_ssl.method import Metrics, Server, Weights
@@ -20,13 +21,10 @@ from rayfed_ssl.testing import check_method
 
 @dataclass(frozen=True, kw_only=True)
 class FedMedian(Averaging):
-    """FedAvg with a coordinate-wise median of the clients' changes (Yin et al. 2018).
+    """FedAvg with a coordinate-wise median of the clients' changes (Yin et al. 2018)."""
 
-    Attributes:
-        step: How far the server moves, above 0; 1 goes all the way.
-    """
-
-    step: float = 1.0
+    step: PositiveFloat = 1.0
+    """How far the server moves; 1 goes all the way."""
     held_fields = ("weights",)  # a median needs all uploads at once
 
     def aggregate(self, state: Any, uploads: Mapping[int, Upload], server: Server) -> tuple[Weights, Metrics]:

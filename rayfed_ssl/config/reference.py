@@ -1,9 +1,11 @@
 """Every key of the configuration with its default and meaning, read off the classes that define them."""
 
+import ast
 import dataclasses
 import inspect
-import re
 from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from pydantic_core import PydanticUndefined
@@ -29,29 +31,30 @@ def all_keys() -> Iterator[Key]:
     for prefix, choice in choices.items():
         owners: dict[Key, list[str]] = {}
         for name in choice.built_in():
-            meanings = attributes(choice.target(name))
-            for key, field in fields(choice.model(name)).items():
+            model = choice.model(name)
+            for key, field in fields(model).items():
                 if fields(field.annotation):
                     for inner in _section_keys(field.annotation, f"{prefix}.{key}.", {}):
                         owners.setdefault(inner, []).append(name)
                 elif key != "name":
-                    owners.setdefault(Key(f"{prefix}.{key}", _plain(field.default), meanings[key]), []).append(name)
+                    owners.setdefault(Key(f"{prefix}.{key}", _plain(field.default), meanings(model)[key]), []).append(
+                        name
+                    )
         for row, names in owners.items():
             yield row._replace(meaning=f"({', '.join(names)}) {row.meaning}")
 
 
 def _section_keys(section: Any, prefix: str, choices: dict[str, Choice]) -> Iterator[Key]:
     """List a section's keys, and note the choices among them."""
-    meanings = attributes(section)
     for name, field in fields(section).items():
         choice = next((item for item in field.metadata if isinstance(item, Choice)), None)
         if choice is not None:
             choices[prefix + name] = choice
-            yield Key(f"{prefix}{name}.name", choice.default or "required", meanings[name])
+            yield Key(f"{prefix}{name}.name", choice.default or "required", meanings(section)[name])
         elif fields(field.annotation):
             yield from _section_keys(field.annotation, f"{prefix}{name}.", choices)
         else:
-            yield Key(prefix + name, _plain(field.default), meanings[name])
+            yield Key(prefix + name, _plain(field.default), meanings(section)[name])
 
 
 def _plain(default: Any) -> str:
@@ -64,15 +67,26 @@ def _plain(default: Any) -> str:
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 
-def attributes(documented: Any) -> dict[str, str]:
-    """Read the "Attributes:" section of a class's docstring and its parents', or the "Args:" of a function's."""
-    meanings: dict[str, str] = {}
-    for source in reversed(getattr(documented, "__mro__", (documented,))):
-        text = inspect.cleandoc(source.__doc__ or "")
-        section = re.split(r"^(?:Attributes|Args):\n", text, maxsplit=1, flags=re.MULTILINE)[-1]
-        entries = re.findall(r"^    (\w+): (.*(?:\n     +.*)*)", section, flags=re.MULTILINE)
-        meanings |= {name: " ".join(meaning.split()) for name, meaning in entries}
-    return meanings
+def meanings(settings: type) -> dict[str, str]:
+    """Give the strings below the fields of a class and of its parents, or the descriptions of a function's parameters."""
+    texts = {key: field.description or "" for key, field in fields(settings).items()}
+    for source in reversed(settings.__mro__):
+        texts |= _below_fields(source)
+    return texts
+
+
+@cache
+def _below_fields(source: type) -> dict[str, str]:
+    """Read them from the source; pydantic can do so as it makes a class, which takes every process a third of a second."""
+    try:
+        (tree,) = ast.parse(inspect.getsource(source)).body
+    except (OSError, TypeError):  # a class without a file
+        return {}
+    return {
+        ast.unparse(field.target): " ".join(ast.literal_eval(text.value).split())
+        for field, text in pairwise(getattr(tree, "body", ()))
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
+    }
 
 
 def page() -> str:

@@ -29,26 +29,22 @@ from rayfed_ssl.models.libraries import is_library
 
 
 class Config(Section):
-    """A complete run.
-
-    Attributes:
-        seed: Fixes every draw of the run.
-        rounds: T.
-        method: The federated method and its fields: one of `rayfed-ssl list methods`, or `module:Class`.
-        objective: The local objective and its fields: one of `rayfed-ssl list objectives`, or `module:Class`.
-        partition: How training samples are divided over clients: one of `rayfed-ssl list partitions`, or
-            `module:function`.
-        public: Public data: "client:0", "fraction:0.1" or another dataset as "stl10:3200".
-    """
+    """A complete run."""
 
     seed: int = Field(0, ge=0)
+    """Fixes every draw of the run."""
     rounds: int = Field(2, ge=1)
+    """T."""
     method: MethodField
+    """The federated method and its fields: one of `rayfed-ssl list methods`, or `module:Class`."""
     objective: ObjectiveField
+    """The local objective and its fields: one of `rayfed-ssl list objectives`, or `module:Class`."""
     data: Data
     partition: PartitionField = Field({"name": "dirichlet"}, validate_default=True)
+    """How training samples are divided over clients: one of `rayfed-ssl list partitions`, or `module:function`."""
     clients: Clients = Clients()
     public: str | None = None
+    """Public data: "client:0", "fraction:0.1" or another dataset as "stl10:3200"."""
     model: ModelChoice = ModelChoice()
     training: Training = Training()
     evaluation: Evaluation = Evaluation()

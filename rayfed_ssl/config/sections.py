@@ -15,60 +15,57 @@ from rayfed_ssl.training.optimizers import Adam
 
 
 class Data(Section):
-    """The dataset.
-
-    Attributes:
-        name: One of `rayfed-ssl list datasets`, `torchvision:Class`, or `module:Class` of a torch Dataset that gives images.
-        path: Directory of the files, where the dataset needs one or they do not lie in the default place; for hub also
-            owner/name.
-        image: Column of the pictures of parquet or hub; None finds it.
-        label: Column of the classes of parquet or hub; None finds it.
-        size: Side in pixels to which images are resized; None keeps the dataset's own.
-        channels: 1 or 3; None keeps the dataset's own.
-        train_limit: Use this many training samples, a random subset.
-        test_limit: Measure on this many samples, a random subset.
-        test_fraction: Held out where the files have no test split.
-        validation: Hold out this part of the labeled training samples, which no client gets, and measure on it in place of
-            the test set: to choose settings by.
-        seed: Draws these subsets and splits; apart from the run's seed, so that all runs see the same images.
-        download: Whether torchvision may fetch missing files.
-        on_bad: What unreadable image files do: stop the run ("error") or be left out with a report ("skip").
-        max_pixels: Of a picture; a larger one is unreadable and not decoded. Pillow opens none of more than 178,956,970.
-    """
+    """The dataset."""
 
     name: str
+    """One of `rayfed-ssl list datasets`, `torchvision:Class`, or `module:Class` of a torch Dataset that gives images."""
     path: Path | None = None
+    """Directory of the files, where the dataset needs one or they do not lie in the default place; for hub also
+    owner/name.
+    """
     image: str | None = None
+    """Column of the pictures of parquet or hub; None finds it."""
     label: str | None = None
+    """Column of the classes of parquet or hub; None finds it."""
     size: int | None = Field(None, ge=4)
+    """Side in pixels to which images are resized; None keeps the dataset's own."""
     channels: Literal[1, 3] | None = None
+    """1 or 3; None keeps the dataset's own."""
     train_limit: int | None = Field(None, ge=2)
+    """Use this many training samples, a random subset."""
     test_limit: int | None = Field(None, ge=1)
+    """Measure on this many samples, a random subset."""
     test_fraction: float = Field(0.2, gt=0, lt=1)
+    """Held out where the files have no test split."""
     validation: float | None = Field(None, gt=0, lt=1)
+    """Hold out this part of the labeled training samples, which no client gets, and measure on it in place of the test
+    set: to choose settings by.
+    """
     seed: int = Field(0, ge=0)
+    """Draws these subsets and splits; apart from the run's seed, so that all runs see the same images."""
     download: bool = False
+    """Whether torchvision may fetch missing files."""
     on_bad: Literal["error", "skip"] = "error"
+    """What unreadable image files do: stop the run ("error") or be left out with a report ("skip")."""
     max_pixels: int = Field(MAX_PIXELS, ge=1, le=MOST_PIXELS)
+    """Of a picture; a larger one is unreadable and not decoded. Pillow opens none of more than 178,956,970."""
 
 
 class Clients(Section):
-    """The federation.
-
-    Attributes:
-        number: K, with the client that gives its shard as public data.
-        fraction: C, the part of the clients that takes part in a round.
-        models: Encoders by client id, cyclically; None gives everybody the global one.
-        labeled: The part of its samples that a client has labels of; a supervised objective trains on these alone. None
-            gives it all labels.
-        label_choice: Which samples these are: as many of each class as can be ("balanced"), or any ("random").
-    """
+    """The federation."""
 
     number: int = Field(6, ge=1)
+    """K, with the client that gives its shard as public data."""
     fraction: float = Field(1.0, gt=0, le=1)
+    """C, the part of the clients that takes part in a round."""
     models: tuple[str, ...] | None = None
+    """Encoders by client id, cyclically; None gives everybody the global one."""
     labeled: float | None = Field(None, gt=0, le=1)
+    """The part of its samples that a client has labels of; a supervised objective trains on these alone. None gives it
+    all labels.
+    """
     label_choice: Literal["balanced", "random"] = "balanced"
+    """Which samples these are: as many of each class as can be ("balanced"), or any ("random")."""
 
 
 def _absolute(path: Path) -> Path:
@@ -76,26 +73,26 @@ def _absolute(path: Path) -> Path:
 
 
 class ModelChoice(Section):
-    """The global model.
-
-    Attributes:
-        encoder: One of `rayfed-ssl list models`, `torchvision:NAME`, `timm:NAME`, or `module:factory` of an nn.Module that
-            gives features [N, d].
-        stem: A ResNet's first layers: "cifar" (3x3, no pooling), "imagenet", or by image size.
-        projection_dim: Width of the projections; None takes the objective's own.
-        image_size: Side in pixels of what it sees: views are cut out of larger images, and plain ones are cropped in the
-            center. None takes that of the images.
-        start: A finished run, one of its encoders/*.safetensors, an exported encoder or a safetensors file with the names
-            of the encoder's layers, from which everybody starts; None starts from random weights.
-        pretrained: Whether everybody starts from the weights that torchvision or timm publish, which are fetched once.
-    """
+    """The global model."""
 
     encoder: str = "cnn"
+    """One of `rayfed-ssl list models`, `torchvision:NAME`, `timm:NAME`, or `module:factory` of an nn.Module that gives
+    features [N, d].
+    """
     stem: Literal["auto", "cifar", "imagenet"] = "auto"
+    """A ResNet's first layers: "cifar" (3x3, no pooling), "imagenet", or by image size."""
     projection_dim: int | None = Field(None, ge=1, le=65536)
+    """Width of the projections; None takes the objective's own."""
     image_size: int | None = Field(None, ge=4)
+    """Side in pixels of what it sees: views are cut out of larger images, and plain ones are cropped in the center.
+    None takes that of the images.
+    """
     start: Annotated[Path, AfterValidator(_absolute)] | None = None
+    """A finished run, one of its encoders/*.safetensors, an exported encoder or a safetensors file with the names of
+    the encoder's layers, from which everybody starts; None starts from random weights.
+    """
     pretrained: bool = False
+    """Whether everybody starts from the weights that torchvision or timm publish, which are fetched once."""
 
     @property
     def is_random(self) -> bool:
@@ -115,35 +112,29 @@ class ModelChoice(Section):
 
 
 class Training(Section):
-    """Local training.
-
-    Attributes:
-        epochs: E_local.
-        total_epochs: E_total = T x E_local, in place of `epochs`.
-        batch: Samples a step.
-        drop_last: Whether an incomplete last batch is left out.
-        views: One of `rayfed-ssl list views`; None takes the dataset's own by image size, which records name.
-        optimizer: "adam", "adamw", "lars" or "sgd", and its fields.
-    """
+    """Local training."""
 
     epochs: int | None = Field(None, ge=1)
+    """E_local."""
     total_epochs: int | None = Field(None, ge=1)
+    """E_total = T x E_local, in place of `epochs`."""
     batch: int = Field(128, ge=2)
+    """Samples a step."""
     drop_last: bool = False
+    """Whether an incomplete last batch is left out."""
     views: str | None = None
+    """One of `rayfed-ssl list views`; None takes the dataset's own by image size, which records name."""
     optimizer: OptimizerField = Adam()
+    """Its name, "adam", "adamw", "lars" or "sgd", and its fields."""
 
 
 class KNN(Section):
-    """The kNN monitor: weighted vote of the nearest training samples (facts: EasyFL's k and temperature).
-
-    Attributes:
-        neighbors: k.
-        temperature: Of the vote's weights exp(cosine / temperature).
-    """
+    """The kNN monitor: weighted vote of the nearest training samples (facts: EasyFL's k and temperature)."""
 
     neighbors: int = Field(200, ge=1)
+    """k."""
     temperature: float = Field(0.1, gt=0)
+    """Of the vote's weights exp(cosine / temperature)."""
 
 
 def _absolute_datasets(settings: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -160,29 +151,26 @@ def _one_or_more(value: Any) -> Any:
 
 
 class Evaluation(Section):
-    """What is measured, and when.
-
-    Attributes:
-        every: Run the kNN monitor after every so many rounds; 0 means at the end only.
-        knn: The monitor's settings.
-        linear: The linear probe at the end; FLESD's, on scaled features. FLESD's own is the protocol linear-flesd.
-        augment: Draw crops and flips for the probe in every epoch, as FLESD's protocol does, instead of computing
-            features once.
-        train_limit: Probe, monitor and protocols see this many training samples at most.
-        protocols: Protocols of `rayfed-ssl list protocols` that are run at the end besides kNN and linear probe.
-        settings: Changes of their settings by name: evaluation.settings.linear-moco.epochs=5.
-        diagnostics: Look at encoders (where they are scored) and compare clients, without labels, after every so many
-            rounds and the last; 0 means never.
-    """
+    """What is measured, and when."""
 
     every: int = Field(1, ge=0)
+    """Run the kNN monitor after every so many rounds; 0 means at the end only."""
     knn: KNN = KNN()
+    """The monitor's settings."""
     linear: LinearProbe = LinearProbe()
+    """The linear probe at the end; FLESD's, on scaled features. FLESD's own is the protocol linear-flesd."""
     augment: bool = False
+    """Draw crops and flips for the probe in every epoch, as FLESD's protocol does, instead of computing features once."""
     train_limit: int | None = Field(None, ge=2)
+    """Probe, monitor and protocols see this many training samples at most."""
     protocols: Annotated[tuple[str, ...], BeforeValidator(_one_or_more)] = ()
+    """Protocols of `rayfed-ssl list protocols` that are run at the end besides kNN and linear probe."""
     settings: Annotated[dict[str, dict[str, Any]], AfterValidator(_absolute_datasets)] = Field({})
+    """Changes of their settings by name: evaluation.settings.linear-moco.epochs=5."""
     diagnostics: int = Field(0, ge=0)
+    """Look at encoders (where they are scored) and compare clients, without labels, after every so many rounds and the
+    last; 0 means never.
+    """
 
     @property
     def chosen(self) -> tuple[Protocol, ...]:
@@ -228,56 +216,58 @@ def _trackers(value: Any) -> "Literal['auto'] | tuple[str, ...]":
 
 
 class Engine(Section):
-    """How the run is computed. Bits depend on device, precision, compile and threads, never on the rest.
-
-    Attributes:
-        executor: "ray" (actors) or "local" (this process).
-        actors: Client actors; "auto" takes one for each core or GPU slot, as far as memory carries them, "per-client" gives
-            each client its own.
-        cpus_per_actor: What Ray reserves for a client actor.
-        gpus_per_actor: Fraction of a GPU, and of its memory, for a client actor; None shares each GPU evenly among `actors`.
-        device: "auto", "cpu" or "cuda".
-        cpu: "native" takes the processor's fastest instructions. "portable" gives the same bits on every x86-64 processor
-            with AVX2, in fp32 and without a GPU.
-        precision: "auto", "fp32" or "bf16" (autocast).
-        channels_last: Memory layout of images; None lets the device decide.
-        compile: Whether torch.compile is used.
-        deterministic: Whether a GPU takes kernels that give the same bits each time; false gives speed instead.
-        capture: Whether a GPU captures training steps in CUDA graphs where it can ("auto") or "never"; same bits.
-        threads: Compute threads of a client actor.
-        server_threads: Compute threads of the server.
-        attempts: How often a client whose actor died is tried before it counts as failed.
-        on_failure: What a client's step that failed does: end the run ("stop") or leave the client out of the round
-            ("drop"), and one that killed its actor in every attempt out of all rounds to come; such a run is degraded.
-        deadline: Seconds after which the clients of a round that are not done are dropped; None waits for all.
-        quorum: Part of a cohort that must deliver, or the round fails.
-        checkpoints: Directory or s3:// address for states, which all machines must reach; None means the run's own.
-        shared: Directory, which all machines must reach, for what the server trains before round 1: runs that begin alike,
-            as those of a sweep, then train it once. None keeps nothing.
-        trackers: "tensorboard", "wandb", "mlflow", several of them in a list, or [] for none; "auto" takes TensorBoard where
-            it is installed.
-    """
+    """How the run is computed. Bits depend on device, precision, compile and threads, never on the rest."""
 
     executor: Literal["ray", "local"] = "ray"
+    """Where steps run: "ray" (actors) or "local" (this process)."""
     actors: Annotated[str | int, BeforeValidator(_actors)] = "auto"
+    """Client actors; "auto" takes one for each core or GPU slot, as far as memory carries them, "per-client" gives each
+    client its own.
+    """
     cpus_per_actor: float = Field(1.0, ge=0)
+    """What Ray reserves for a client actor."""
     gpus_per_actor: float | None = Field(None, ge=0)
+    """Fraction of a GPU, and of its memory, for a client actor; None shares each GPU evenly among `actors`."""
     device: str = "auto"
+    """One of "auto", "cpu" and "cuda"."""
     cpu: Literal["native", "portable"] = "native"
+    """Instructions: "native" takes the processor's fastest ones. "portable" gives the same bits on every x86-64
+    processor with AVX2, in fp32 and without a GPU.
+    """
     precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """One of "auto", "fp32" and "bf16" (autocast)."""
     channels_last: bool | None = None
+    """Memory layout of images; None lets the device decide."""
     compile: bool = False
+    """Whether torch.compile is used."""
     deterministic: bool = True
+    """Whether a GPU takes kernels that give the same bits each time; false gives speed instead."""
     capture: Literal["auto", "never"] = "auto"
+    """Whether a GPU captures training steps in CUDA graphs where it can ("auto") or "never"; same bits."""
     threads: int = Field(1, ge=1, le=256)
+    """Compute threads of a client actor."""
     server_threads: int = Field(1, ge=1, le=256)
+    """Compute threads of the server."""
     attempts: int = Field(3, ge=1)
+    """How often a client whose actor died is tried before it counts as failed."""
     on_failure: Literal["stop", "drop"] = "stop"
+    """What a client's step that failed does: end the run ("stop") or leave the client out of the round ("drop"), and
+    one that killed its actor in every attempt out of all rounds to come; such a run is degraded.
+    """
     deadline: float | None = Field(None, gt=0)
+    """Seconds after which the clients of a round that are not done are dropped; None waits for all."""
     quorum: float = Field(0.5, gt=0, le=1)
+    """Part of a cohort that must deliver, or the round fails."""
     checkpoints: str | None = None
+    """Directory or s3:// address for states, which all machines must reach; None means the run's own."""
     shared: Annotated[Path, AfterValidator(_absolute)] | None = None
+    """Directory, which all machines must reach, for what the server trains before round 1: runs that begin alike, as
+    those of a sweep, then train it once. None keeps nothing.
+    """
     trackers: Annotated[Literal["auto"] | tuple[str, ...], BeforeValidator(_trackers)] = "auto"
+    """One of "tensorboard", "wandb" and "mlflow", several of them in a list, or [] for none; "auto" takes TensorBoard
+    where it is installed.
+    """
 
     @model_validator(mode="after")
     def _check_portable(self) -> "Engine":

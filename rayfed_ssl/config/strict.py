@@ -20,7 +20,7 @@ class StrictModel(BaseModel):
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Take lists for tuples and strings for paths."""
-        schema: CoreSchema = for_plain_data(handler(source))
+        schema: CoreSchema = for_plain_data(handler(source), handler)
         return schema
 
 

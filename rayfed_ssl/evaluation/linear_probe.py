@@ -31,34 +31,32 @@ class ProbeResult(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LinearProbe(Validated):
-    """The probe's hyperparameters; defaults are FLESD's for CIFAR, but for `standardize`.
-
-    Attributes:
-        optimizer: "sgd", or "adam" with torch's moments.
-        lr: Initial learning rate; 0.3 for ImageNet-100 in FLESD.
-        momentum: SGD momentum, not Nesterov; "adam" has none to set.
-        weight_decay: Added to the gradients of weights and bias.
-        batch: B; an incomplete last batch counts as a batch.
-        epochs: Passes over the training features.
-        milestones: Epochs after which the learning rate is multiplied by `decay`.
-        decay: That factor.
-        init_std: Standard deviation of the initial weights; the bias starts at 0.
-        standardize: Whether features are scaled to mean 0 and deviation 1 by training statistics first. No paper's probe
-            does; at a fixed learning rate the accuracy of small features then says how small they are, not what they tell.
-        shuffle: Whether every epoch draws a new order of the samples.
-    """
+    """The probe's hyperparameters; defaults are FLESD's for CIFAR, but for `standardize`."""
 
     optimizer: Literal["sgd", "adam"] = "sgd"
+    """How weights move: "sgd", or "adam" with torch's moments."""
     lr: PositiveFloat = 0.03
+    """Initial learning rate; 0.3 for ImageNet-100 in FLESD."""
     momentum: float = 0.9
+    """SGD momentum, not Nesterov; "adam" has none to set."""
     weight_decay: float = 0.0
+    """Added to the gradients of weights and bias."""
     batch: PositiveInt = 256
+    """B; an incomplete last batch counts as a batch."""
     epochs: PositiveInt = 60
+    """Passes over the training features."""
     milestones: tuple[int, ...] = (30, 50)
+    """Epochs after which the learning rate is multiplied by `decay`."""
     decay: PositiveFloat = 0.1
+    """That factor."""
     init_std: float = 0.01
+    """Standard deviation of the initial weights; the bias starts at 0."""
     standardize: bool = True
+    """Whether features are scaled to mean 0 and deviation 1 by training statistics first. No paper's probe does; at a
+    fixed learning rate the accuracy of small features then says how small they are, not what they tell.
+    """
     shuffle: bool = True
+    """Whether every epoch draws a new order of the samples."""
 
     def __post_init__(self) -> None:
         if self.optimizer == "adam" and self.momentum != LinearProbe.momentum:

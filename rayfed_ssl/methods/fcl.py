@@ -116,30 +116,27 @@ def neighborhood_loss(queries: Tensor, candidates: Tensor, neighbors: int, tempe
 
 @pydantic_dataclass(frozen=True, kw_only=True)
 class FCL(Method):
-    """FedAvg with MoCo, feature fusion and neighborhood matching.
-
-    Attributes:
-        fusion: Whether features of encrypted images are shared as negatives; without it FCL is FedAvg with MoCo.
-        negatives: What a query is told from: Q_l and Q_s ("both", Eq. 3), or Q_s alone ("remote", Eq. 5).
-        features: How many features a client shares; the paper's K.
-        mixed: k of InstaHide (its authors' code).
-        neighborhood: lambda (not in the paper); 0 switches neighborhood matching off.
-        neighbors: N (not in the paper).
-        neighborhood_temperature: tau_nm (not in the paper).
-        parts: As in FedAvg, but the target is averaged.
-    """
+    """FedAvg with MoCo, feature fusion and neighborhood matching."""
 
     privacy: ClassVar = "High"
     averages_weights: ClassVar = True
     held_fields: ClassVar = ("features",)
     fusion: bool = True
+    """Whether features of encrypted images are shared as negatives; without it FCL is FedAvg with MoCo."""
     negatives: Literal["both", "remote"] = "both"
+    """What a query is told from: Q_l and Q_s ("both", Eq. 3), or Q_s alone ("remote", Eq. 5)."""
     features: Annotated[int, Field(ge=2)] = 4096
+    """How many features a client shares; the paper's K."""
     mixed: Annotated[int, Field(ge=2)] = 4
+    """k of InstaHide (its authors' code)."""
     neighborhood: NonNegativeFloat = 0.1
+    """lambda (not in the paper); 0 switches neighborhood matching off."""
     neighbors: PositiveInt = 5
+    """N (not in the paper)."""
     neighborhood_temperature: PositiveFloat = 0.1
+    """tau_nm (not in the paper)."""
     parts: Parts = Parts()
+    """As in FedAvg, but the target is averaged."""
 
     def __post_init__(self) -> None:
         if self.neighborhood and not self.fusion:

@@ -57,17 +57,14 @@ class Upload:
 
 @pydantic_dataclass(frozen=True, kw_only=True)
 class Averaging(Method):
-    """The steps of FedAvg, each of which a method may replace.
-
-    Attributes:
-        weighting: p_k in proportion to n_k ("samples", McMahan et al.) or equal ("uniform", FLESD's code).
-        parts: What is averaged, kept by the client or reset, where it shall differ from the objective's own rules.
-    """
+    """The steps of FedAvg, each of which a method may replace."""
 
     privacy: ClassVar = "High"
     averages_weights: ClassVar = True
     weighting: Literal["samples", "uniform"] = "samples"
+    """p_k in proportion to n_k ("samples", McMahan et al.) or equal ("uniform", FLESD's code)."""
     parts: Parts = Parts()
+    """What is averaged, kept by the client or reset, where it shall differ from the objective's own rules."""
 
     def rules(self, task: Task) -> dict[str, Rule]:
         """Name each part's rule under this task's objective."""

@@ -143,26 +143,23 @@ def unrecorded(model: nn.Module) -> Iterator[None]:
 
 @pydantic_dataclass(frozen=True, kw_only=True)
 class FedCA(Method):
-    """FedAvg with a shared dictionary of negatives and an alignment with a model of public data.
-
-    Attributes:
-        dictionary: Whether projections are shared as negatives.
-        dictionary_size: K (paper).
-        ensembling: alpha (paper); 0 switches temporal ensembling off.
-        beta: Strength of the alignment (paper); 0 switches it off, and no public data are needed.
-        align_epochs: Passes over D_align in which the server trains the alignment model; as many as the paper's clients.
-        parts: As in FedAvg.
-    """
+    """FedAvg with a shared dictionary of negatives and an alignment with a model of public data."""
 
     privacy: ClassVar = "High"
     averages_weights: ClassVar = True
     held_fields: ClassVar = ("dictionary",)
     dictionary: bool = True
+    """Whether projections are shared as negatives."""
     dictionary_size: PositiveInt = 1024
+    """K (paper)."""
     ensembling: BelowOne = 0.5
+    """alpha (paper); 0 switches temporal ensembling off."""
     beta: NonNegativeFloat = 0.01
+    """Strength of the alignment (paper); 0 switches it off, and no public data are needed."""
     align_epochs: PositiveInt = 100
+    """Passes over D_align in which the server trains the alignment model; as many as the paper's clients."""
     parts: Parts = Parts()
+    """As in FedAvg."""
 
     @property
     def needs_public(self) -> bool:  # type: ignore[override]

@@ -90,23 +90,20 @@ def distance_loss(projections: Tensor, taught: Tensor, distance: str) -> Tensor:
 
 @pydantic_dataclass(frozen=True, kw_only=True)
 class FedDF(Method):
-    """FedAvg per architecture, followed by the distillation of all received models into each.
-
-    Attributes:
-        distance: What the student minimizes.
-        distil_epochs: Passes over D_pub per round and architecture; 0 leaves the averages as they are.
-        distil_batch: Samples a step (code).
-        distil_lr: Learning rate of Adam (code).
-        parts: As in FedAvg; encoder, projector and running statistics are always averaged.
-    """
+    """FedAvg per architecture, followed by the distillation of all received models into each."""
 
     privacy: ClassVar = "High"
     needs_public: ClassVar = True
     distance: Literal["mse", "cosine"] = "mse"
+    """What the student minimizes."""
     distil_epochs: NonNegativeInt = 20
+    """Passes over D_pub per round and architecture; 0 leaves the averages as they are."""
     distil_batch: Annotated[int, Field(ge=2)] = 128
+    """Samples a step (code)."""
     distil_lr: PositiveFloat = 1e-3
+    """Learning rate of Adam (code)."""
     parts: Parts = Parts()
+    """As in FedAvg; encoder, projector and running statistics are always averaged."""
 
     @property
     def averaging(self) -> fedavg.FedAvg:

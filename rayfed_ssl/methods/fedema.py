@@ -72,19 +72,18 @@ def _mixed(name: str, local: torch.Tensor, received: torch.Tensor, share: float)
 
 @pydantic_dataclass(frozen=True, kw_only=True)
 class FedEMA(fedavg.Averaging):
-    """FedAvg whose clients keep a share of their own weights.
-
-    Attributes:
-        tau: Target of the autoscaler, the share at a client's second participation; 0.7 in the code's instructions, 0.8 its
-            parser's default.
-        scale: One lambda for all clients in place of the autoscaler; the code's default is 1.
-        selective: Mix only if the client also trained in the round before; otherwise it takes the global weights and a
-            fresh target. For runs in which a part of the clients trains in each round (code).
-    """
+    """FedAvg whose clients keep a share of their own weights."""
 
     tau: UnitInterval = 0.7
+    """Target of the autoscaler, the share at a client's second participation; 0.7 in the code's instructions, 0.8 its
+    parser's default.
+    """
     scale: NonNegativeFloat | None = None
+    """One lambda for all clients in place of the autoscaler; the code's default is 1."""
     selective: bool = False
+    """Mix only if the client also trained in the round before; otherwise it takes the global weights and a fresh
+    target. For runs in which a part of the clients trains in each round (code).
+    """
 
     def __post_init__(self) -> None:
         if self.scale is not None and self.tau != FedEMA.tau:

@@ -174,24 +174,22 @@ class BaseUploads(Mapping[int, Any]):
 
 @pydantic_dataclass(frozen=True, kw_only=True)
 class FedFoA(Method):
-    """Add the understanding of others' relation matrices to a base method's local training.
-
-    Attributes:
-        base: The method that trains the models; by default none, as in the paper's heterogeneous setting.
-        strength: lambda (section 4.1).
-        warm_up: t_warm, rounds without the term (section 4.1).
-        normalize: Whether rows of Z are brought to unit length first (not in the paper). Without it the term can be lowered
-            by shrinking Z, which an objective on cosines does not resist.
-    """
+    """Add the understanding of others' relation matrices to a base method's local training."""
 
     privacy = property(lambda self: "High" if self.base.privacy == "High" else "Low")
     needs_public = property(lambda self: self.base.needs_public)
     averages_weights = property(lambda self: self.base.averages_weights)
     held_fields = property(lambda self: ("relation", *self.base.held_fields))
     base: Method = LocalOnly()
+    """The method that trains the models; by default none, as in the paper's heterogeneous setting."""
     strength: NonNegativeFloat = 0.01
+    """lambda (section 4.1)."""
     warm_up: NonNegativeInt = 5
+    """t_warm, rounds without the term (section 4.1)."""
     normalize: bool = False
+    """Whether rows of Z are brought to unit length first (not in the paper). Without it the term can be lowered by
+    shrinking Z, which an objective on cosines does not resist.
+    """
 
     def __post_init__(self) -> None:
         if isinstance(self.base, FedFoA):

@@ -78,19 +78,16 @@ def digest_loss(projections: Tensor, agreed: Tensor) -> Tensor:
 
 @pydantic_dataclass(frozen=True, kw_only=True)
 class FedMD(Method):
-    """Fit the mean of all clients' projections of public data, then train on private data.
-
-    Attributes:
-        digest_epochs: Passes over D_pub per round in which a client fits the consensus (code).
-        digest_batch: Samples a step of them (code).
-        upload_format: Number format of what is sent.
-    """
+    """Fit the mean of all clients' projections of public data, then train on private data."""
 
     privacy: ClassVar = "Low"
     needs_public: ClassVar = True
     digest_epochs: PositiveInt = 1
+    """Passes over D_pub per round in which a client fits the consensus (code)."""
     digest_batch: Annotated[int, Field(ge=2)] = 256
+    """Samples a step of them (code)."""
     upload_format: compression.Format = "fp32"
+    """Number format of what is sent."""
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Refuse projections of different widths and a public set of one sample."""

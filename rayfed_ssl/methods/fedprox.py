@@ -30,15 +30,12 @@ def proximal_term(model: Model, reference: Weights, mu: float) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class FedProx(Averaging):
-    """FedAvg with a proximal term.
-
-    Attributes:
-        mu: Strength; FLESD searches {0.001, 0.01, 0.1, 1}.
-        convention: "flesd" adds mu ||w - w^t||^2, "original" mu / 2 ||w - w^t||^2.
-    """
+    """FedAvg with a proximal term."""
 
     mu: NonNegativeFloat = 0.01
+    """Strength; FLESD searches {0.001, 0.01, 0.1, 1}."""
     convention: Literal["flesd", "original"] = "flesd"
+    """Form of the term: "flesd" adds mu ||w - w^t||^2, "original" mu / 2 ||w - w^t||^2."""
 
     def local_term(self, download: Download, client: Client) -> Term | None:
         """Hold local weights near w^t."""

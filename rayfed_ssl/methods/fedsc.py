@@ -100,21 +100,19 @@ def contrast(own: Tensor, others: Tensor, share: float) -> Tensor:
 
 @pydantic_dataclass(frozen=True, kw_only=True)
 class FedSC(fedavg.Averaging):
-    """FedAvg with the spectral contrastive objective over all clients' samples.
-
-    Attributes:
-        alpha_first: Share of a client's own correlations in round 1 (code).
-        alpha_last: The share towards which it falls; 1 / K makes the clients' losses add up to the global one (code: 0.2).
-        passes: How often each sample's two views are drawn for R_k (code).
-        noise: Standard deviation of Gaussian noise on the entries of R_k. One sample moves R_k by at most 2 mu / n_k in
-            Frobenius norm; 0 is no protection.
-    """
+    """FedAvg with the spectral contrastive objective over all clients' samples."""
 
     held_fields: ClassVar = ("correlation",)
     alpha_first: UnitInterval = 1.0
+    """Share of a client's own correlations in round 1 (code)."""
     alpha_last: UnitInterval = 0.2
+    """The share towards which it falls; 1 / K makes the clients' losses add up to the global one (code: 0.2)."""
     passes: PositiveInt = 5
+    """How often each sample's two views are drawn for R_k (code)."""
     noise: NonNegativeFloat = 0.0
+    """Standard deviation of Gaussian noise on the entries of R_k. One sample moves R_k by at most 2 mu / n_k in
+    Frobenius norm; 0 is no protection.
+    """
 
     @property
     def follows_rounds(self) -> bool:

@@ -76,13 +76,10 @@ def check_averaged(method: fedavg.Averaging, task: Task, *parts: str) -> None:
 
 @pydantic_dataclass(frozen=True, kw_only=True)
 class FedU(fedavg.Averaging):
-    """FedAvg with the divergence-aware predictor update.
-
-    Attributes:
-        threshold: mu; 0.4 in the code.
-    """
+    """FedAvg with the divergence-aware predictor update."""
 
     threshold: NonNegativeFloat = 0.4
+    """mu; 0.4 in the code."""
 
     def rules(self, task: Task) -> dict[str, Rule]:
         """As FedAvg's, but for the predictor the client chooses between two."""

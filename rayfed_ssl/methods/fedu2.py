@@ -114,25 +114,25 @@ class FedU2(Averaging):
     """FedAvg with representations spread over the sphere, and a step that suits all clients.
 
     The server holds all uploads of a round at once: it needs every client's weights to weigh each.
-
-    Attributes:
-        uniformity: Strength of FUR; 0 leaves it out.
-        tangent_points: Tangent spaces in which distributions are compared, drawn for each step (code, see above).
-        directions: Directions in each of them (code).
-        aggregator: "eua" or, for FUR alone, "mean".
-        server_lr: eta, 8 in the code; w moves by 2 eta ||sum_k lambda_k d_k||. None takes the mean length of the clients'
-            moves in the place of 2 eta.
-        max_steps: Steps in which a client does as many whole epochs as it can, from 1 to 10; in the code those of the
-            largest client. None is equal epochs for all.
     """
 
     held_fields: ClassVar = ("weights",)
     uniformity: NonNegativeFloat = 0.43
+    """Strength of FUR; 0 leaves it out."""
     tangent_points: PositiveInt = 6
+    """Tangent spaces in which distributions are compared, drawn for each step (code, see above)."""
     directions: PositiveInt = 6
+    """Directions in each of them (code)."""
     aggregator: Literal["eua", "mean"] = "eua"
+    """How weights are aggregated: "eua" or, for FUR alone, "mean"."""
     server_lr: PositiveFloat | None = None
+    """eta, 8 in the code; w moves by 2 eta ||sum_k lambda_k d_k||. None takes the mean length of the clients' moves in
+    the place of 2 eta.
+    """
     max_steps: PositiveInt | None = None
+    """Steps in which a client does as many whole epochs as it can, from 1 to 10; in the code those of the largest
+    client. None is equal epochs for all.
+    """
 
     def __post_init__(self) -> None:
         if self.server_lr is not None and self.aggregator == "mean":

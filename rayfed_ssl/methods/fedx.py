@@ -69,19 +69,16 @@ def random_anchors(client: Client, choices: torch.Generator) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class FedX(Averaging):
-    """FedAvg with local and global distillation.
-
-    Attributes:
-        local_relation: Weight of L_r among the client's own projections; 0 leaves it out.
-        global_contrast: Weight of L_c between predictions and the global model's projections; 0 leaves it out.
-        global_relation: Weight of L_r between predictions and the global model's anchors; 0 leaves it out.
-        target_temperature: t_T (code).
-    """
+    """FedAvg with local and global distillation."""
 
     local_relation: NonNegativeFloat = 1.0
+    """Weight of L_r among the client's own projections; 0 leaves it out."""
     global_contrast: NonNegativeFloat = 1.0
+    """Weight of L_c between predictions and the global model's projections; 0 leaves it out."""
     global_relation: NonNegativeFloat = 1.0
+    """Weight of L_r between predictions and the global model's anchors; 0 leaves it out."""
     target_temperature: PositiveFloat = 0.1
+    """t_T (code)."""
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Refuse other objectives."""

@@ -118,40 +118,38 @@ def distillation_loss(target: Tensor, log_student: Tensor) -> Tensor:
 
 @pydantic_dataclass(frozen=True, kw_only=True)
 class FLESD(Method):
-    """Distil the ensemble of clients' similarities on public data.
-
-    Attributes:
-        temperature: tau_T (section 5.1).
-        student_temperature: tau_S; None means tau_T, as the paper sets it.
-        queue_size: m, anchors (section 5.1); a smaller public set makes it the largest multiple of `distil_batch` that
-            leaves one batch over.
-        momentum: zeta (section 5.1).
-        distil_epochs: Passes over D_pub per round (section 5.1).
-        distil_batch: B'; None takes the paper's 128 (section 5.1), halved until the public set has at least 8 batches.
-        distil_lr: Learning rate of Adam (section 5.1).
-        distil_weight_decay: L2 factor (code).
-        refill: When steps only refill the queue: at the start of every "epoch" (code) or of the "first" alone.
-        exclude_self: Whether a sample is left out of its own anchors.
-        upload: Send "representations" (code) or "similarities" (the paper's privacy argument).
-        upload_format: Number format of what is sent.
-        keep: Fraction of each row of similarities that is sent; below 1 needs upload="similarities".
-    """
+    """Distil the ensemble of clients' similarities on public data."""
 
     privacy: ClassVar = "Low"
     needs_public: ClassVar = True
     temperature: PositiveFloat = 0.1
+    """tau_T (section 5.1)."""
     student_temperature: PositiveFloat | None = None
+    """tau_S; None means tau_T, as the paper sets it."""
     queue_size: PositiveInt = 2048
+    """m, anchors (section 5.1); a smaller public set makes it the largest multiple of `distil_batch` that leaves one
+    batch over.
+    """
     momentum: UnitInterval = 0.999
+    """zeta (section 5.1)."""
     distil_epochs: PositiveInt = 200
+    """Passes over D_pub per round (section 5.1)."""
     distil_batch: Annotated[int, Field(ge=2)] | None = None
+    """B'; None takes the paper's 128 (section 5.1), halved until the public set has at least 8 batches."""
     distil_lr: PositiveFloat = 1e-3
+    """Learning rate of Adam (section 5.1)."""
     distil_weight_decay: NonNegativeFloat = 1e-6
+    """L2 factor (code)."""
     refill: Literal["epoch", "first"] = "epoch"
+    """When steps only refill the queue: at the start of every "epoch" (code) or of the "first" alone."""
     exclude_self: bool = False
+    """Whether a sample is left out of its own anchors."""
     upload: Literal["representations", "similarities"] = "representations"
+    """Send "representations" (code) or "similarities" (the paper's privacy argument)."""
     upload_format: compression.Format = "fp32"
+    """Number format of what is sent."""
     keep: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Fraction of each row of similarities that is sent; below 1 needs upload="similarities"."""
 
     def __post_init__(self) -> None:
         if self.keep < 1 and self.upload != "similarities":

@@ -84,15 +84,12 @@ class LayerwiseMean:
 
 @dataclass(frozen=True, kw_only=True)
 class LDAWA(Averaging):
-    """FedAvg with a mean that looks at each layer's direction.
-
-    Attributes:
-        warm_up: First rounds that are FedAvg's, `weighting` too; the code's condition makes them 3.
-        renormalize: Divide by the sum of delta's magnitudes instead of K, so that layers do not shrink.
-    """
+    """FedAvg with a mean that looks at each layer's direction."""
 
     warm_up: NonNegativeInt = 3
+    """First rounds that are FedAvg's, `weighting` too; the code's condition makes them 3."""
     renormalize: bool = False
+    """Divide by the sum of delta's magnitudes instead of K, so that layers do not shrink."""
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Say where all rounds are FedAvg's."""

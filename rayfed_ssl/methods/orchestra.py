@@ -110,22 +110,19 @@ def agreement_loss(balanced: Tensor, local: Tensor, centroids: Tensor, temperatu
 
 @pydantic_dataclass(frozen=True, kw_only=True)
 class Orchestra(Method):
-    """Average weights, and cluster clients' clusters.
-
-    Attributes:
-        local_iterations: How often local centroids move (code).
-        sharpness: lambda of balanced assignments (code).
-        global_steps: Steps of gradient descent on C in a round (code).
-        global_lr: Their learning rate; momentum 0.9 and weight decay 1e-4 (code).
-    """
+    """Average weights, and cluster clients' clusters."""
 
     privacy: ClassVar = "High"
     averages_weights: ClassVar = True
     held_fields: ClassVar = ("local_centroids",)
     local_iterations: PositiveInt = 5
+    """How often local centroids move (code)."""
     sharpness: PositiveFloat = 25.0
+    """lambda of balanced assignments (code)."""
     global_steps: PositiveInt = 500
+    """Steps of gradient descent on C in a round (code)."""
     global_lr: PositiveFloat = 0.01
+    """Their learning rate; momentum 0.9 and weight decay 1e-4 (code)."""
 
     def rules(self, task: Task) -> Mapping[str, Rule]:
         """The objective's rules, of which its centroids are made by the server from clients' centroids."""

@@ -71,21 +71,18 @@ def distillation(features: Tensor, projections: Tensor, temperature: float) -> T
 
 @dataclass(frozen=True, kw_only=True)
 class SSD(Averaging):
-    """FedAlignUniform with soft separation and projector distillation.
-
-    Attributes:
-        gamma: Weight of the separation.
-        delta: Weight of the distillation.
-        scale: alpha, by which a client's own dimensions are stretched.
-        share: Part of the dimensions that a client has for itself, 1 / K; the code has 51 and 10 of 512 for 10 and 50.
-        temperature: tau of the distillation (code).
-    """
+    """FedAlignUniform with soft separation and projector distillation."""
 
     gamma: NonNegativeFloat = 1.0
+    """Weight of the separation."""
     delta: NonNegativeFloat = 0.1
+    """Weight of the distillation."""
     scale: PositiveFloat = 10.0
+    """alpha, by which a client's own dimensions are stretched."""
     share: Annotated[float, Field(gt=0, le=1)] = 0.1
+    """Part of the dimensions that a client has for itself, 1 / K; the code has 51 and 10 of 512 for 10 and 50."""
     temperature: PositiveFloat = 0.5
+    """tau of the distillation (code)."""
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Refuse other objectives, and features that are not as wide as projections."""

@@ -62,16 +62,13 @@ class Embedded:
 
 @pydantic_dataclass(frozen=True, kw_only=True)
 class AlignUniform(Objective):
-    """Alignment plus weighted uniformity.
-
-    Attributes:
-        beta: Weight of the uniformity (SSD).
-        t: Sharpness of the Gaussian potential (Wang and Isola, section 4.1).
-    """
+    """Alignment plus weighted uniformity."""
 
     capturable: ClassVar[bool] = True
     beta: NonNegativeFloat = 1.0
+    """Weight of the uniformity (SSD)."""
     t: PositiveFloat = 2.0
+    """Sharpness of the Gaussian potential (Wang and Isola, section 4.1)."""
 
     @property
     def head(self) -> Head:

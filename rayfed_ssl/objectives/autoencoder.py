@@ -28,16 +28,13 @@ from rayfed_ssl.training.state_parts import Rule
 
 @dataclass(frozen=True, kw_only=True)
 class AutoEncoder(Objective):
-    """Reconstruction of images from features.
-
-    Attributes:
-        width: Channels of the decoder's first map; every doubling halves them, down to 16.
-    """
+    """Reconstruction of images from features."""
 
     capturable: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Rule]] = {"decoder": "averaged"}
     fixed_head: ClassVar[bool] = True
     width: PositiveInt = 128
+    """Channels of the decoder's first map; every doubling halves them, down to 16."""
 
     @property
     def head(self) -> Head:

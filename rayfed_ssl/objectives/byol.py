@@ -52,21 +52,18 @@ def regression_error(predictions: Tensor, targets: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class BYOL(Objective):
-    """BYOL's regression.
-
-    Attributes:
-        momentum: zeta; 0.99 in EasyFL.
-        projector: d-4096-2048 with batch-norm ("mlp", EasyFL) or one layer to 256 ("linear", FedFoA's calibration layer).
-        predictor: p-4096-p with batch-norm ("mlp", EasyFL) or one layer ("linear", EasyFL's choice "1_layer").
-        hidden: Width of the hidden layers of projector and predictor; None takes 4096.
-    """
+    """BYOL's regression."""
 
     capturable: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Rule]] = {"predictor": "averaged", "target": "local"}
     momentum: UnitInterval = 0.99
+    """zeta; 0.99 in EasyFL."""
     projector: Literal["mlp", "linear"] = "mlp"
+    """d-4096-2048 with batch-norm ("mlp", EasyFL) or one layer to 256 ("linear", FedFoA's calibration layer)."""
     predictor: Literal["mlp", "linear"] = "mlp"
+    """p-4096-p with batch-norm ("mlp", EasyFL) or one layer ("linear", EasyFL's choice "1_layer")."""
     hidden: PositiveInt | None = None
+    """Width of the hidden layers of projector and predictor; None takes 4096."""
 
     def __post_init__(self) -> None:
         if self.hidden is not None and self.projector == self.predictor == "linear":

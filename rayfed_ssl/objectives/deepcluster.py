@@ -95,19 +95,16 @@ def project_views(
 
 @dataclass(frozen=True, kw_only=True)
 class DeepCluster(Objective):
-    """DeepCluster-v2's prediction of its own clusters.
-
-    Attributes:
-        clusters: K. The paper's 3000 are for 1.28 million images; a client of 10,000 fills 128 with 78 each.
-        temperature: T (code).
-        iterations: Of spherical k-means (code).
-    """
+    """DeepCluster-v2's prediction of its own clusters."""
 
     capturable: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Rule]] = {"bank": "reset", "centroids": "reset"}
     clusters: Annotated[int, Field(ge=2)] = 128
+    """K. The paper's 3000 are for 1.28 million images; a client of 10,000 fills 128 with 78 each."""
     temperature: PositiveFloat = 0.1
+    """T (code)."""
     iterations: PositiveInt = 10
+    """Of spherical k-means (code)."""
 
     @property
     def head(self) -> Head:

@@ -83,22 +83,20 @@ class DINO(Objective):
     """Self-distillation without labels.
 
     K is the width of the projections, `model.projection_dim`.
-
-    Attributes:
-        momentum: l; the code's first value.
-        student_temperature: tau_s.
-        teacher_temperature: tau_t, below tau_s; the code's default.
-        center_momentum: m (Eq. 4).
-        hidden: Width of the head's hidden layers.
     """
 
     capturable: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Rule]] = {"target": "local", "center": "local"}
     momentum: UnitInterval = 0.996
+    """l; the code's first value."""
     student_temperature: PositiveFloat = 0.1
+    """tau_s."""
     teacher_temperature: PositiveFloat = 0.04
+    """tau_t, below tau_s; the code's default."""
     center_momentum: UnitInterval = 0.9
+    """m (Eq. 4)."""
     hidden: PositiveInt = 2048
+    """Width of the head's hidden layers."""
 
     @property
     def head(self) -> Head:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar, Literal
 
+from pydantic import PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 from torch import nn
 
@@ -20,22 +21,20 @@ from rayfed_ssl.training.state_parts import Rule
 
 @dataclass(frozen=True, kw_only=True)
 class FedXObjective(SimCLR):
-    """SimCLR with a predictor; it works with method=fedx alone.
-
-    Attributes:
-        temperature: t (code).
-        form: "ntxent" (code) or "infonce", for the contrast of a client's own projections.
-        encode: Both views and the anchors pass the network in one batch (code).
-        projector: As SimCLR's; without batch-norm in the code.
-        hidden: Width of its hidden layer (code); None takes the encoder's d.
-    """
+    """SimCLR with a predictor; it works with method=fedx alone."""
 
     belongs_to: ClassVar[str | None] = "fedx"
     parts: ClassVar[Mapping[str, Rule]] = {"predictor": "averaged"}
-    temperature: float = 0.1
+    temperature: PositiveFloat = 0.1
+    """t (code)."""
     form: Literal["infonce", "ntxent"] = "ntxent"
+    """Form of the contrast of a client's own projections: "ntxent" (code) or "infonce"."""
     encode: Literal["together"] = "together"
-    hidden: int | None = 256
+    """Both views and the anchors pass the network in one batch (code)."""
+    projector: Literal["mlp", "mlp-bn"] = "mlp"
+    """As SimCLR's; without batch-norm in the code."""
+    hidden: PositiveInt | None = 256
+    """Width of its hidden layer (code); None takes the encoder's d."""
 
     def chance_loss(self, batch: int) -> None:
         """Give no number: the loss of FedX has terms besides the contrast."""

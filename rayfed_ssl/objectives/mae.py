@@ -88,23 +88,20 @@ class MaskedDecoder(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class MAE(Objective):
-    """Masked autoencoding of patches.
-
-    Attributes:
-        mask_ratio: Share of the patches that is hidden (Figure 5).
-        width: Of the decoder's tokens, a multiple of 32 (Table 1b).
-        depth: Blocks of the decoder (Table 1a).
-        standardize: Whether each patch's pixels are rebuilt at mean 0 and deviation 1 (Table 1d).
-    """
+    """Masked autoencoding of patches."""
 
     capturable: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Rule]] = {"decoder": "averaged"}
     fixed_head: ClassVar[bool] = True
     needs_patches: ClassVar[bool] = True
     mask_ratio: Annotated[float, Field(gt=0, lt=1)] = 0.75
+    """Share of the patches that is hidden (Figure 5)."""
     width: Annotated[int, Field(ge=1, multiple_of=HEAD_WIDTH)] = 512
+    """Of the decoder's tokens, a multiple of 32 (Table 1b)."""
     depth: PositiveInt = 8
+    """Blocks of the decoder (Table 1a)."""
     standardize: bool = True
+    """Whether each patch's pixels are rebuilt at mean 0 and deviation 1 (Table 1d)."""
 
     @property
     def head(self) -> Head:

@@ -123,25 +123,22 @@ def queue_rows(state: nn.Module) -> Tensor:
 
 @pydantic_dataclass(frozen=True, kw_only=True)
 class MoCo(Objective):
-    """MoCo's contrastive objective.
-
-    Attributes:
-        temperature: tau; 0.1 in the CIFAR demonstration, 0.07 in v1, 0.2 in v2.
-        queue_size: K; 4096 in the CIFAR demonstration and EasyFL, 65536 for ImageNet.
-        momentum: m; 0.99 in the CIFAR demonstration and EasyFL, 0.999 for ImageNet.
-        symmetric: Whether second views are queries too (EasyFL).
-        projector: One layer ("linear", v1), d-d-128 ("mlp", v2 and FCL), or that with batch-norm ("mlp-bn", EasyFL's v2).
-        key_groups: Random groups in which keys are encoded; above 1 it stands for shuffle-BN.
-    """
+    """MoCo's contrastive objective."""
 
     capturable: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Rule]] = {"target": "reset", "queue": "local"}
     temperature: PositiveFloat = 0.1
+    """tau; 0.1 in the CIFAR demonstration, 0.07 in v1, 0.2 in v2."""
     queue_size: PositiveInt = 4096
+    """K; 4096 in the CIFAR demonstration and EasyFL, 65536 for ImageNet."""
     momentum: UnitInterval = 0.99
+    """m; 0.99 in the CIFAR demonstration and EasyFL, 0.999 for ImageNet."""
     symmetric: bool = True
+    """Whether second views are queries too (EasyFL)."""
     projector: Literal["linear", "mlp", "mlp-bn"] = "mlp"
+    """One layer ("linear", v1), d-d-128 ("mlp", v2 and FCL), or that with batch-norm ("mlp-bn", EasyFL's v2)."""
     key_groups: PositiveInt = 1
+    """Random groups in which keys are encoded; above 1 it stands for shuffle-BN."""
 
     @property
     def head(self) -> Head:

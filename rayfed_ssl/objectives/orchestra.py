@@ -65,13 +65,6 @@ class OrchestraObjective(Objective):
     """Agreement on the federation's clusters.
 
     It works with method=orchestra alone, which sends the clusters.
-
-    Attributes:
-        clusters: G, global clusters (code).
-        local_clusters: L, centroids that a client uploads, if it has twice as many samples (code).
-        memory: Projections from which a client makes its local clusters (code).
-        temperature: T (code).
-        momentum: zeta (code).
     """
 
     capturable: ClassVar[bool] = True
@@ -83,10 +76,15 @@ class OrchestraObjective(Objective):
         "queue": "reset",
     }
     clusters: Annotated[int, Field(ge=2)] = 128
+    """G, global clusters (code)."""
     local_clusters: PositiveInt = 16
+    """L, centroids that a client uploads, if it has twice as many samples (code)."""
     memory: int = 128
+    """Projections from which a client makes its local clusters (code)."""
     temperature: PositiveFloat = 0.1
+    """T (code)."""
     momentum: UnitInterval = 0.996
+    """zeta (code)."""
 
     def __post_init__(self) -> None:
         if self.memory < 2 * self.local_clusters:

@@ -54,22 +54,19 @@ def shifted_and_mirrored(views: ViewRecipe, size: int) -> ViewRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class Rotation(Objective):
-    """Prediction of quarter turns.
-
-    Attributes:
-        augmentation: What precedes the rotation: shift and mirror ("rotnet"), the run's first view ("views") or nothing
-            ("none").
-        turns: Whether a step shows "all" four rotations of each image (RotNet) or "one" at random (FedCA).
-        projector: What precedes the layer that tells rotations: nothing ("linear") or 512-512 with batch-norm after both
-            layers ("orchestra").
-    """
+    """Prediction of quarter turns."""
 
     capturable: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Rule]] = {}
     fixed_head: ClassVar[bool] = True
     augmentation: Literal["rotnet", "views", "none"] = "rotnet"
+    """What precedes the rotation: shift and mirror ("rotnet"), the run's first view ("views") or nothing ("none")."""
     turns: Literal["all", "one"] = "all"
+    """Whether a step shows "all" four rotations of each image (RotNet) or "one" at random (FedCA)."""
     projector: Literal["linear", "orchestra"] = "linear"
+    """What precedes the layer that tells rotations: nothing ("linear") or 512-512 with batch-norm after both layers
+    ("orchestra").
+    """
 
     @property
     def head(self) -> Head:

@@ -52,22 +52,19 @@ def nt_xent(first: Tensor, second: Tensor, temperature: float) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class SimCLR(Objective):
-    """SimCLR's contrastive objective.
-
-    Attributes:
-        temperature: tau; 0.4 for CIFAR and 0.2 for ImageNet in FLESD.
-        form: "infonce" (FLESD, FedCA) or "ntxent" (SimCLR).
-        encode: Both views in one batch, "together" (SimCLR), or each in its own, "apart" (FLESD's code).
-        projector: Two layers with ReLU ("mlp", FLESD) or also with batch-norm in the hidden one ("mlp-bn", EasyFL, FedU2).
-        hidden: Width of its hidden layer; None takes the encoder's d (FLESD).
-    """
+    """SimCLR's contrastive objective."""
 
     capturable: ClassVar[bool] = True
     temperature: PositiveFloat = 0.4
+    """tau; 0.4 for CIFAR and 0.2 for ImageNet in FLESD."""
     form: Literal["infonce", "ntxent"] = "infonce"
+    """Form of the loss: "infonce" (FLESD, FedCA) or "ntxent" (SimCLR)."""
     encode: Literal["together", "apart"] = "together"
+    """Both views in one batch, "together" (SimCLR), or each in its own, "apart" (FLESD's code)."""
     projector: Literal["mlp", "mlp-bn"] = "mlp"
+    """Two layers with ReLU ("mlp", FLESD) or also with batch-norm in the hidden one ("mlp-bn", EasyFL, FedU2)."""
     hidden: PositiveInt | None = None
+    """Width of its hidden layer; None takes the encoder's d (FLESD)."""
 
     @property
     def head(self) -> Head:

@@ -35,19 +35,16 @@ def negative_cosine(predictions: Tensor, projections: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class SimSiam(Objective):
-    """SimSiam's similarity.
-
-    Attributes:
-        hidden: Width of the projector's hidden layer.
-        predictor_hidden: Width of the predictor's hidden layer; a quarter of the projections in the paper.
-        output_norm: Whether batch-norm without scale and shift follows the projector's last layer (paper; EasyFL: no).
-    """
+    """SimSiam's similarity."""
 
     capturable: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Rule]] = {"predictor": "averaged"}
     hidden: PositiveInt = 2048
+    """Width of the projector's hidden layer."""
     predictor_hidden: PositiveInt = 512
+    """Width of the predictor's hidden layer; a quarter of the projections in the paper."""
     output_norm: bool = True
+    """Whether batch-norm without scale and shift follows the projector's last layer (paper; EasyFL: no)."""
 
     @property
     def head(self) -> Head:

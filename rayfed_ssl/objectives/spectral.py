@@ -54,16 +54,13 @@ def repulsion(first: Tensor, second: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Spectral(Objective):
-    """The spectral contrastive loss.
-
-    Attributes:
-        form: "fedsc" or "orchestra".
-        mu: Largest squared length of a projection under "fedsc"; 4 in the code's configuration.
-    """
+    """The spectral contrastive loss."""
 
     capturable: ClassVar[bool] = True
     form: Literal["fedsc", "orchestra"] = "fedsc"
+    """Form of the loss: "fedsc" or "orchestra"."""
     mu: PositiveFloat = 4.0
+    """Largest squared length of a projection under "fedsc"; 4 in the code's configuration."""
 
     def __post_init__(self) -> None:
         if self.form == "orchestra" and self.mu != Spectral.mu:

@@ -20,17 +20,14 @@ from rayfed_ssl.training.objective import Batch, Head, Objective, StepOutput
 
 @dataclass(frozen=True, kw_only=True)
 class Supervised(Objective):
-    """Cross entropy of a linear classifier on top of the encoder.
-
-    Attributes:
-        num_classes: Width of the classifier; the engine fills it in from the dataset.
-    """
+    """Cross entropy of a linear classifier on top of the encoder."""
 
     capturable: ClassVar[bool] = True
     needs_labels: ClassVar[bool] = True
     classifies: ClassVar[bool] = True
     fixed_head: ClassVar[bool] = True
     num_classes: int = 0
+    """Width of the classifier; the engine fills it in from the dataset."""
 
     @property
     def head(self) -> Head:

@@ -74,28 +74,26 @@ def swapped_prediction(scores: Sequence[Tensor], codes: Sequence[Tensor], temper
 
 @dataclass(frozen=True, kw_only=True)
 class SwAV(Objective):
-    """SwAV's swapped prediction.
-
-    Attributes:
-        prototypes: K, below the samples of a client; 32 in FedU2's FedSwAV.
-        temperature: T (section 4 of the paper's appendix, code).
-        epsilon: eps (code).
-        sinkhorn_iterations: Of Sinkhorn's iteration (code).
-        freeze_epochs: Local epochs since the run began in which prototypes are not trained.
-        queue_size: Projections per view that codes are computed with beside the batch's own; 0 for none, 256 in FedU2, 3840
-            for the code's small batches. It helps where a batch is not much larger than K.
-        queue_epoch: Local epochs since the run began before the queue is used (code).
-    """
+    """SwAV's swapped prediction."""
 
     capturable: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Rule]] = {"prototypes": "averaged", "queue": "local"}
     prototypes: Annotated[int, Field(ge=2)] = 32
+    """K, below the samples of a client; 32 in FedU2's FedSwAV."""
     temperature: PositiveFloat = 0.1
+    """T (section 4 of the paper's appendix, code)."""
     epsilon: PositiveFloat = 0.05
+    """eps (code)."""
     sinkhorn_iterations: PositiveInt = 3
+    """Of Sinkhorn's iteration (code)."""
     freeze_epochs: NonNegativeInt = 1
+    """Local epochs since the run began in which prototypes are not trained."""
     queue_size: NonNegativeInt = 0
+    """Projections per view that codes are computed with beside the batch's own; 0 for none, 256 in FedU2, 3840 for the
+    code's small batches. It helps where a batch is not much larger than K.
+    """
     queue_epoch: NonNegativeInt = 15
+    """Local epochs since the run began before the queue is used (code)."""
 
     @property
     def head(self) -> Head:

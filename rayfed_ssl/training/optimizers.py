@@ -27,20 +27,18 @@ EPSILON = 1e-8
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer(Validated, ABC):
-    """Settings that all optimizers have; the defaults are FLESD's local step (section 5.1, weight decay from its code).
-
-    Attributes:
-        lr: Learning rate; the highest one of a schedule.
-        schedule: "constant"; "cosine", round by round from lr in the first one towards 0 (EasyFL's FedU and FedEMA); or
-            "warmup-cosine", step by step over a client's local steps of all rounds (SimCLR).
-        warmup: Share of these steps in which the learning rate rises linearly to lr, before a cosine takes it towards 0.
-        weight_decay: L2 factor.
-    """
+    """Settings that all optimizers have; the defaults are FLESD's local step (section 5.1, weight decay from its code)."""
 
     lr: PositiveFloat = 1e-3
+    """Learning rate; the highest one of a schedule."""
     schedule: Literal["constant", "cosine", "warmup-cosine"] = "constant"
+    """Of the learning rate: "constant"; "cosine", round by round from lr in the first one towards 0 (EasyFL's FedU and
+    FedEMA); or "warmup-cosine", step by step over a client's local steps of all rounds (SimCLR).
+    """
     warmup: BelowOne = 0.1
+    """Share of these steps in which the learning rate rises linearly to lr, before a cosine takes it towards 0."""
     weight_decay: NonNegativeFloat = 1e-6
+    """L2 factor."""
 
     def __post_init__(self) -> None:
         if self.schedule != "warmup-cosine" and self.warmup != Optimizer.warmup:
@@ -91,13 +89,10 @@ class Optimizer(Validated, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class SGD(Optimizer):
-    """Stochastic gradient descent.
-
-    Attributes:
-        momentum: Share of the previous step, not Nesterov; 0 for none.
-    """
+    """Stochastic gradient descent."""
 
     momentum: BelowOne = 0.9
+    """Share of the previous step, not Nesterov; 0 for none."""
 
     def moments(self, values: Tensor) -> tuple[Tensor, ...]:
         """Make a momentum of zeros, so that the first one is the first gradient."""
@@ -121,14 +116,11 @@ class SGD(Optimizer):
 
 @dataclass(frozen=True, kw_only=True)
 class Adam(Optimizer):
-    """Adam with L2 weight decay, as torch.optim.Adam.
-
-    Attributes:
-        betas: Decays of the first and second moments; torch's.
-    """
+    """Adam with L2 weight decay, as torch.optim.Adam."""
 
     kernel: ClassVar[Callable[..., Any]] = torch._fused_adam_
     betas: tuple[BelowOne, BelowOne] = BETAS
+    """Decays of the first and second moments; torch's."""
 
     def moments(self, values: Tensor) -> tuple[Tensor, ...]:
         """Make first and second moments of zeros."""
@@ -155,16 +147,13 @@ class Adam(Optimizer):
 
 @dataclass(frozen=True, kw_only=True)
 class AdamW(Adam):
-    """Adam with decoupled weight decay (Loshchilov and Hutter 2019), as torch.optim.AdamW.
-
-    Attributes:
-        weight_decay: Share of the values, times the learning rate, that a step takes away; torch's default.
-        exclude_1d: Whether biases, scales and shifts, all of one dimension, have no decay (codes of MAE, DINO).
-    """
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019), as torch.optim.AdamW."""
 
     kernel: ClassVar[Callable[..., Any]] = torch._fused_adamw_
     weight_decay: float = 1e-2
+    """Share of the values, times the learning rate, that a step takes away; torch's default."""
     exclude_1d: bool = False
+    """Whether biases, scales and shifts, all of one dimension, have no decay (codes of MAE, DINO)."""
 
     def move(self, lr: float | Tensor, tracks: list[Track], gradients: list[Tensor]) -> None:
         """Move parameters by AdamW, with exclude_1d in two groups."""
@@ -183,16 +172,14 @@ class LARS(Optimizer):
     A matrix or kernel w with gradient g moves by its momentum: v <- momentum v + lr r g', w <- w - v, where
     g' = g + weight_decay w and r = trust |w| / |g'|, or 1 if a norm is 0; the paper divides by |g| + weight_decay |w|.
     Biases and the scales and shifts of batch-norm have r = 1 and no decay.
-
-    Attributes:
-        lr: For batches of 256; SimCLR and BYOL scale it with the batch.
-        momentum: Share of the previous step.
-        trust: A step's length over that of the layer's weights, at a learning rate of 1; SimCLR's and BYOL's.
     """
 
     lr: PositiveFloat = 0.3
+    """For batches of 256; SimCLR and BYOL scale it with the batch."""
     momentum: BelowOne = 0.9
+    """Share of the previous step."""
     trust: PositiveFloat = 0.001
+    """A step's length over that of the layer's weights, at a learning rate of 1; SimCLR's and BYOL's."""
 
     def moments(self, values: Tensor) -> tuple[Tensor, ...]:
         """Make a momentum of zeros."""

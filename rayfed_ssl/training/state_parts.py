@@ -50,27 +50,24 @@ def model_weights(weights: Weights) -> Weights:
 
 @dataclass(frozen=True, kw_only=True)
 class Parts(Validated):
-    """Rules of the parts under a method that averages; None leaves a part to the objective.
-
-    Attributes:
-        encoder: Averaged by default.
-        projector: Averaged by default; "local" makes it personal.
-        predictor: BYOL's and SimSiam's.
-        prototypes: SwAV's.
-        decoder: The autoencoder's and MAE's.
-        target: BYOL's, DINO's and MoCo's slow encoder.
-        queue: MoCo's keys.
-        batch_norm: Running statistics; "local" keeps them on the client, so evaluation sees one encoder per client.
-    """
+    """Rules of the parts under a method that averages; None leaves a part to the objective."""
 
     encoder: Literal["averaged", "local"] | None = None
+    """Averaged by default."""
     projector: Literal["averaged", "local"] | None = None
+    """Averaged by default; "local" makes it personal."""
     predictor: Literal["averaged", "local", "reset"] | None = None
+    """BYOL's and SimSiam's."""
     prototypes: Literal["averaged", "local", "reset"] | None = None
+    """SwAV's."""
     decoder: Literal["averaged", "local", "reset"] | None = None
+    """The autoencoder's and MAE's."""
     target: Literal["averaged", "local", "reset"] | None = None
+    """BYOL's, DINO's and MoCo's slow encoder."""
     queue: Literal["local", "reset"] | None = None
+    """MoCo's keys."""
     batch_norm: Literal["averaged", "local"] | None = None
+    """Running statistics; "local" keeps them on the client, so evaluation sees one encoder per client."""
 
     def over(self, rules: Mapping[str, Rule]) -> dict[str, Rule]:
         """Lay what is set here over an objective's rules.

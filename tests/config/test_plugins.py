@@ -74,14 +74,15 @@ def mean_and_linear(channels):
 def maps(channels):
     return nn.Conv2d(channels, 4, 3)
 
+@dataclass(frozen=True)
+class Steps:
+    rounds: tuple[int, ...] = ()
+
 @dataclass(frozen=True, kw_only=True)
 class Halved(FedAvg):
-    """FedAvg with a field of its own.
-
-    Attributes:
-        damping: Factor.
-    """
+    """FedAvg with fields of its own."""
     damping: float = 0.5
+    steps: Steps = Steps()
 
 @dataclass(frozen=True, kw_only=True)
 class Warmer(SimCLR):
@@ -115,7 +116,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("outside_module", None)
 
 
-METHOD = "method={name: 'outside_module:Halved', damping: 0.25}"
+METHOD = "method={name: 'outside_module:Halved', damping: 0.25, steps: {rounds: [1, 2]}}"
 OBJECTIVE = "objective=outside_module:Warmer"
 PARTITION = "partition={name: 'outside_module:striped', offset: 1}"
 
@@ -123,6 +124,7 @@ PARTITION = "partition={name: 'outside_module:striped', offset: 1}"
 def test_classes_from_outside_run_resume_and_are_written_down(tiny: TinyConfig, tmp_path: Path):
     config = tiny("fedavg", METHOD, OBJECTIVE, PARTITION, "objective.warmth=2")
     assert (config.method.damping, config.objective.warmth, config.partition.offset) == (0.25, 2, 1)
+    assert config.method.steps.rounds == (1, 2)
     assert config.system == "Halved-Warmer"
     assert Config.load(yaml.safe_load(yaml.safe_dump(config.dump()))) == config
     result = run(config, tmp_path / "run")

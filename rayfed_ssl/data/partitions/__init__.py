@@ -1,7 +1,8 @@
 """Partitions: how a training set's samples are divided among clients.
 
-Every partition is a pure function of the labels and a seed. It returns one shard per client, in ascending client id:
-the rows of its samples, sorted, int64. No sample is in two shards.
+Every partition is a pure function of the labels, int64 [N] with -1 for none, of the number of clients K and of a seed.
+It returns one shard per client, in ascending client id: the rows of its samples, sorted, int64. No sample is in two
+shards. The types of its other parameters say their ranges and what they mean.
 
 - `iid`: equal random shares, all samples.
 - `dirichlet`: FLESD (2022), as in the authors' sampling.py. Its counts are truncated, so a few samples are dropped.

@@ -3,10 +3,11 @@
 from typing import Annotated
 
 import numpy as np
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat
 
 from rayfed_ssl.data.partitions.rows import (
     MAX_DRAWS,
+    MinSamples,
     Shards,
     check_clients,
     cut,
@@ -16,6 +17,22 @@ from rayfed_ssl.data.partitions.rows import (
     too_skewed,
 )
 
+ClientShare = Annotated[
+    float,
+    Field(
+        gt=0,
+        le=1,
+        description="Part of the samples that the client holds, with the class proportions of all; nobody holds the others.",
+    ),
+]
+SizeAlpha = Annotated[
+    PositiveFloat, Field(description="Concentration; 100 is nearly IID, 0.01 gives most samples to few clients.")
+]
+Column = Annotated[
+    str,
+    Field(description="The column of the data (parquet, hub) whose values divide the samples: integers or strings."),
+]
+
 
 def iid(labels: np.ndarray, num_clients: int, seed: int) -> Shards:
     """Divide all samples at random into shards whose sizes differ by at most one."""
@@ -23,33 +40,19 @@ def iid(labels: np.ndarray, num_clients: int, seed: int) -> Shards:
     return sorted_shards(np.array_split(stream("iid", seed).permutation(len(labels)), num_clients))
 
 
-def pooled(labels: np.ndarray, seed: int = 0, *, fraction: Annotated[float, Field(gt=0, le=1)] = 1.0) -> Shards:
-    """Give everything to one client, or a stratified fraction.
-
-    Args:
-        labels: Classes or -1, int64 [N].
-        seed: Draws the fraction.
-        fraction: Part of the samples that the client holds, with the class proportions of all; nobody holds the others.
-    """
+def pooled(labels: np.ndarray, seed: int = 0, *, fraction: ClientShare = 1.0) -> Shards:
+    """Give everything to one client, or a stratified fraction."""
     check_clients(labels, 1)
     return (np.arange(len(labels), dtype=np.int64) if fraction == 1 else stratified_split(labels, fraction, seed)[1],)
 
 
 def quantity_skew(
-    labels: np.ndarray, num_clients: int, alpha: PositiveFloat, seed: int, *, min_samples: PositiveInt = 10
+    labels: np.ndarray, num_clients: int, alpha: SizeAlpha, seed: int, *, min_samples: MinSamples = 10
 ) -> Shards:
     """Divide all samples at random into shards whose shares are one draw from Dir(alpha, ..., alpha) over the clients.
 
     NIID-Bench (2022), quantity skew; its beta is alpha, 0.5 there. The shares are drawn again until every client has
     `min_samples`.
-
-    Args:
-        labels: Classes or -1, int64 [N].
-        num_clients: K.
-        alpha: Concentration; 100 is nearly IID, 0.01 gives most samples to few clients.
-        seed: Draws the shares and the samples of each client.
-        min_samples: Shares are drawn again until each client has this many samples; the authors of EasyFL and NIID-Bench
-            use 10.
     """
     check_clients(labels, num_clients, min_samples)
     rng = stream("quantity_skew", seed)
@@ -60,17 +63,10 @@ def quantity_skew(
     raise too_skewed(num_clients, alpha, min_samples)
 
 
-def by_column(labels: np.ndarray, num_clients: int, seed: int, groups: np.ndarray, *, column: str) -> Shards:
+def by_column(labels: np.ndarray, num_clients: int, seed: int, groups: np.ndarray, *, column: Column) -> Shards:
     """Give each client the samples of one value of a column, or of as many values as the others, give or take one.
 
     With as many values as clients, client k has the k-th in ascending order. With more, values are dealt at random.
-
-    Args:
-        labels: Classes or -1, int64 [N].
-        num_clients: K.
-        seed: Deals the values where there are more than clients.
-        groups: Numbers of the values, int64 [N].
-        column: The column of the data (parquet, hub) whose values divide the samples: integers or strings.
     """
     values = np.unique(groups)
     if len(values) < num_clients:

@@ -14,7 +14,13 @@ from rayfed_ssl.errors import reason
 from rayfed_ssl.parquet import DAMAGE, read_table
 from rayfed_ssl.reading import read_bytes
 
-IndexPath = Annotated[Path, AfterValidator(lambda path: path.expanduser().resolve())]
+IndexPath = Annotated[
+    Path,
+    AfterValidator(lambda path: path.expanduser().resolve()),
+    Field(
+        description="File of the indices of each client: JSON (.json), or Parquet with the columns client and index."
+    ),
+]
 
 _Indices = list[Annotated[int, Field(ge=-(2**63), lt=2**63)]]
 _LISTS, _OBJECT = TypeAdapter(list[_Indices]), TypeAdapter(dict[str, _Indices])
@@ -26,11 +32,6 @@ def from_file(labels: np.ndarray, num_clients: int, path: IndexPath) -> Shards:
     A JSON file holds a list of lists of indices, one list a client, as SSD (2025) publishes its splits, or an object from
     client to list. A Parquet file has the columns `client` and `index`, one row a sample. Clients with names are numbered
     in ascending order, by value if all names are numbers. Indices count the samples of the training set from 0.
-
-    Args:
-        labels: Classes, int64 [N].
-        num_clients: K, which the file must have.
-        path: File of the indices of each client: JSON (.json), or Parquet with the columns client and index.
 
     Raises:
         ValueError: The file cannot be read, has another number of clients, an empty client, an index out of range, or an

@@ -1,12 +1,14 @@
 """Partitions whose clients differ in their classes."""
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
-from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from rayfed_ssl.data.partitions.rows import (
     MAX_DRAWS,
+    MinSamples,
     Shards,
     check_clients,
     cut,
@@ -17,24 +19,26 @@ from rayfed_ssl.data.partitions.rows import (
     too_skewed,
 )
 
+Alpha = Annotated[
+    PositiveFloat,
+    Field(description="Concentration; 100 is nearly IID, 0.01 gives most classes to one client each."),
+]
+MinShare = Annotated[
+    NonNegativeFloat,
+    Field(description="Proportions are drawn again until each client's sum to min_share / K; the authors use 0.5."),
+]
+PerClient = Annotated[PositiveInt, Field(description="Pieces of the samples sorted by class that each client gets.")]
+Classes = Annotated[PositiveInt, Field(description="Classes per client.")]
+
 _MAX_SCALED = 10
 _MAX_SCALINGS = 10_000
 
 
-def dirichlet(
-    labels: np.ndarray, num_clients: int, alpha: PositiveFloat, seed: int, *, min_share: NonNegativeFloat = 0.5
-) -> Shards:
+def dirichlet(labels: np.ndarray, num_clients: int, alpha: Alpha, seed: int, *, min_share: MinShare = 0.5) -> Shards:
     """Divide each class by proportions drawn from Dir(alpha, ..., alpha) over the clients.
 
     All proportions d [C, K] are drawn again until every client k has sum_c d[c, k] > min_share / K. That sum is C / K
     on average, so the rule only keeps a client from being left with next to nothing: shards differ a lot in size.
-
-    Args:
-        labels: Classes, int64 [N], none of them -1.
-        num_clients: K.
-        alpha: Concentration; 100 is nearly IID, 0.01 gives most classes to one client each.
-        seed: Draws the proportions and the samples of each client.
-        min_share: Proportions are drawn again until each client's sum to min_share / K; the authors use 0.5.
     """
     check_clients(labels, num_clients)
     rng = stream("dirichlet", seed)
@@ -56,21 +60,13 @@ def dirichlet(
 
 
 def dirichlet_min_samples(
-    labels: np.ndarray, num_clients: int, alpha: PositiveFloat, seed: int, *, min_samples: PositiveInt = 10
+    labels: np.ndarray, num_clients: int, alpha: Alpha, seed: int, *, min_samples: MinSamples = 10
 ) -> Shards:
     """Divide each class by proportions from Dir(alpha, ..., alpha), none of it to clients that have N / K samples.
 
     FedMA (2020), NIID-Bench (2022) and EasyFL (2022, the code of FedU and FedEMA). Classes are divided one after the
     other: proportions of clients that hold N / K samples or more become 0, the others are scaled to sum to 1, and the
     class is cut at the truncated cumulative sums. All of it is drawn again until every client has `min_samples`.
-
-    Args:
-        labels: Classes, int64 [N], none of them -1.
-        num_clients: K.
-        alpha: Concentration; 100 is nearly IID, 0.01 gives most classes to one client each.
-        seed: Draws the proportions and the samples of each client.
-        min_samples: Shares are drawn again until each client has this many samples; the authors of EasyFL and NIID-Bench
-            use 10.
     """
     check_clients(labels, num_clients, min_samples)
     rng = stream("dirichlet_min_samples", seed)
@@ -93,18 +89,12 @@ def _capped_counts(rng: np.random.Generator, class_sizes: Sequence[int], num_cli
     return counts
 
 
-def dirichlet_balanced(labels: np.ndarray, num_clients: int, alpha: PositiveFloat, seed: int) -> Shards:
+def dirichlet_balanced(labels: np.ndarray, num_clients: int, alpha: Alpha, seed: int) -> Shards:
     """Divide classes by proportions from Dir(alpha, ..., alpha) that are scaled so that clients have equal sizes.
 
     Orchestra (2022), sampler of its authors' code. The draws [C, K] are scaled by Sinkhorn's iteration: each class then
     sums to its number of samples and each client to N / K. Rounding to whole samples keeps both sums, so that no sample
     is left out and sizes differ by at most one; the authors truncate, and drop up to C samples a client.
-
-    Args:
-        labels: Classes, int64 [N], none of them -1.
-        num_clients: K.
-        alpha: Concentration; 100 is nearly IID, 0.01 gives most classes to one client each.
-        seed: Draws the proportions and the samples of each client.
     """
     check_clients(labels, num_clients)
     rng = stream("dirichlet_balanced", seed)
@@ -155,17 +145,11 @@ def _rounded(shares: np.ndarray, class_sizes: np.ndarray, client_sizes: np.ndarr
     return counts
 
 
-def shards(labels: np.ndarray, num_clients: int, seed: int, *, shards_per_client: PositiveInt = 2) -> Shards:
+def shards(labels: np.ndarray, num_clients: int, seed: int, *, shards_per_client: PerClient = 2) -> Shards:
     """Sort samples by class, divide them into K * shards_per_client pieces of equal size, and give each client its number.
 
     McMahan et al. (2017), with 100 clients and 2 pieces each. Sizes of pieces differ by at most one, and no sample is left
     out. Samples of one class keep their order.
-
-    Args:
-        labels: Classes, int64 [N], none of them -1.
-        num_clients: K.
-        seed: Draws who gets which pieces.
-        shards_per_client: Pieces of the samples sorted by class that each client gets.
     """
     check_clients(labels, num_clients, shards_per_client)
     by_class = np.concatenate(rows_by_class(labels, "shards"))
@@ -174,17 +158,11 @@ def shards(labels: np.ndarray, num_clients: int, seed: int, *, shards_per_client
     return sorted_shards([np.concatenate([pieces[number] for number in own]) for own in drawn])
 
 
-def classes_per_client(labels: np.ndarray, num_clients: int, classes: PositiveInt, seed: int) -> Shards:
+def classes_per_client(labels: np.ndarray, num_clients: int, classes: Classes, seed: int) -> Shards:
     """Give each client samples of exactly `classes` classes, held as evenly as can be.
 
     A class held by several clients is divided among them equally. Every class is held by someone if
     num_clients * classes is at least the number of classes; the samples of classes that nobody holds are dropped.
-
-    Args:
-        labels: Classes, int64 [N], none of them -1.
-        num_clients: K.
-        classes: Classes per client.
-        seed: Draws the classes and the samples of each client.
     """
     check_clients(labels, num_clients)
     by_class = rows_by_class(labels, "classes_per_client")

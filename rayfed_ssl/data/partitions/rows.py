@@ -2,12 +2,22 @@
 
 import math
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field, PositiveInt
 
 Rows = npt.NDArray[np.int64]
 Shards = tuple[Rows, ...]
+
+MinSamples = Annotated[
+    PositiveInt,
+    Field(
+        description="Shares are drawn again until each client has this many samples; the authors of EasyFL and NIID-Bench "
+        "use 10."
+    ),
+]
 
 MAX_DRAWS = 10_000
 """Proportions that are drawn before a partition is refused."""
