@@ -26,7 +26,7 @@ def reproduce(
 ) -> None:
     """Reproduce a table or figure of a paper and compare it with the published one."""
     from tune.studies.execution.request import StudyRequest
-    from tune.studies.results.state import print_state, state_before
+    from tune.studies.results.state import state_before
     from tune.studies.results.summary import print_results
     from tune.studies.run import resolve, run_request
 
@@ -35,7 +35,7 @@ def reproduce(
         name, "reproduction", tuple(settings or ()), jobs, address, out, size, tuple(seed or (0,)), rows, columns
     )
     if dry_run:
-        print_state(state_before(resolve(request), open_data=False), as_json)
+        state_before(resolve(request), open_data=False).print(as_json)
         return
     hint = f"resume with: {request.command}"
     with resumable(lambda: hint):

@@ -46,9 +46,9 @@ def sweep(
     given = {"--out": out, "--begin": begin, "--dry-run": dry_run or None}
     if status is not None:
         _refuse_more(arguments, "--status", given | {"--resume": resume, "--concurrency": concurrency})
-        from tune.studies.results.state import print_state, state_of
+        from tune.studies.results.state import state_of
 
-        print_state(state_of(status), as_json)
+        state_of(status).print(as_json)
         return
     if resume is not None:
         seeds = [text for text in arguments or [] if text.startswith("seeds=")]
@@ -70,9 +70,9 @@ def sweep(
     command = shlex.join(["rayfed-ssl", "sweep", *arguments, *options])
     asked = StudyDirectory.asked_for(directory, source, overrides, inherited, command, origin)
     if dry_run:
-        from tune.studies.results.state import print_state, state_before
+        from tune.studies.results.state import state_before
 
-        print_state(state_before(asked), as_json)
+        state_before(asked).print(as_json)
         return
     asked.create()
     _run(directory, concurrency, address, quiet, as_json)

@@ -120,7 +120,7 @@ def test_a_grid_is_drawn_without_a_word(grid, tmp_path):
         warnings.simplefilter("error")
         shutil.copy(grid.path / "study.journal", tmp_path)
         names, undrawn = draw_study(grid.study, summarize_study(grid), tmp_path)
-    stems = ["curve-linear", "history", "importances", "parallel-coordinates", "slices"]
+    stems = ["curve-linear", "history", "importances", "slices"]
     assert names == [f"figures/{stem}.{ending}" for stem in stems for ending in ("png", "svg")]
     assert undrawn == []
     assert sorted(names) == sorted(f"figures/{path.name}" for path in (tmp_path / "figures").iterdir())
@@ -128,34 +128,16 @@ def test_a_grid_is_drawn_without_a_word(grid, tmp_path):
     assert dict(matplotlib.rcParams) == before
 
 
-def test_figures_of_the_search_are_in_percent_and_show_the_best_trial(grid):
+def test_figures_of_the_search_show_the_best_so_far_and_every_parameter(grid):
     trials = trials_of(grid)
     draw = dict(search_drawings(grid.study, trials, grid.path / "study.journal"))
-    means = [100 * trial.values["linear"].mean for trial in trials if trial.values]
-    (axes,) = draw["history"]().axes
-    assert axes.get_ylabel() == "linear (%)"
-    best, values = axes.lines
-    assert list(values.get_ydata()) == pytest.approx(means)
-    assert list(best.get_ydata()) == pytest.approx(sorted(means))  # each trial is better than those before
-    rounds, system = draw["slices"]().axes
+    with matplotlib.rc_context():  # Optuna changes the style
+        (axes,) = draw["history"]().axes
+        rounds, system, *_ = draw["slices"]().axes
+    assert axes.get_ylabel() == "linear"
+    means = [trial.values["linear"].mean for trial in trials if trial.values]
+    assert max(axes.lines[0].get_ydata()) == pytest.approx(max(means))
     assert [rounds.get_ylabel(), rounds.get_xlabel(), system.get_xlabel()] == ["linear (%)", "rounds", "system"]
-    assert [tick.get_text() for tick in system.get_xticklabels()] == ["FedAvg", "FedProx"]
-    (diamond,) = (line for line in rounds.lines if line.get_marker() == "D")
-    assert list(diamond.get_ydata()) == pytest.approx([max(means)])
-
-
-def test_lines_cross_the_axes_where_their_values_lie(swept_front):
-    sweep, trials = swept_front.study, trials_of(swept_front)
-    (axes,) = dict(search_drawings(sweep, trials, swept_front.path / "study.journal"))[
-        "parallel-coordinates-knn"
-    ]().axes
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["training.\noptimizer.\nlr", "rounds", "knn (%)"]
-    assert [text.get_text() for text in axes.texts][:4] == ["0.01", "1", "1", "2"]
-    lines = [line for line in axes.lines if len(line.get_xdata()) == 3]
-    for trial, line in zip(trials, lines, strict=True):
-        lr, rounds, _ = line.get_ydata()
-        assert trial.point["training.optimizer.lr"] == pytest.approx(10 ** (2 * lr - 2))
-        assert trial.point["rounds"] == 1 + rounds
 
 
 def test_a_legend_shows_marks_without_the_bars_of_errors():
@@ -168,24 +150,19 @@ def test_a_legend_shows_marks_without_the_bars_of_errors():
 def test_two_goals_have_figures_of_each_and_of_both_but_no_history(swept_front):
     sweep, trials = swept_front.study, trials_of(swept_front)
     names = [name for name, _ in search_drawings(sweep, trials, swept_front.path / "study.journal")]
-    of_knn = ["importances-knn", "parallel-coordinates-knn", "slices-knn"]
+    of_knn = ["importances-knn", "slices-knn"]
     assert names == [*of_knn, "importances-bytes", "slices-bytes"]
 
 
-def test_a_figure_that_cannot_be_drawn_is_told_and_the_others_are_there(grid, tmp_path):
+def test_figures_that_cannot_be_drawn_are_named_and_the_others_are_there(grid, tmp_path):
     (tmp_path / "study.journal").write_bytes(b"")
     names, undrawn = draw_study(grid.study, summarize_study(grid), tmp_path)
-    assert {"figures/curve-linear.png", "figures/history.svg", "figures/slices.svg"} < set(names)
-    (line,) = undrawn
-    assert line.startswith("The figure importances could not be drawn: ")
+    assert names == ["figures/curve-linear.png", "figures/curve-linear.svg"]
+    assert [line.split()[2] for line in undrawn] == ["history", "importances", "slices"]
 
 
 def test_few_trials_have_fewer_figures(grid):
     sweep, trials = grid.study, trials_of(grid)
     journal = grid.path / "study.journal"
     assert list(search_drawings(sweep, trials[:1], journal)) == []
-    assert [name for name, _ in search_drawings(sweep, trials[:3], journal)] == [
-        "history",
-        "parallel-coordinates",
-        "slices",
-    ]
+    assert [name for name, _ in search_drawings(sweep, trials[:3], journal)] == ["history", "slices"]

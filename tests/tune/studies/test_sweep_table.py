@@ -115,27 +115,6 @@ def test_a_cell_without_a_complete_trial_says_why():
     assert of(table_of(T, trials, T.goals[0])) == [["1", "failed"], ["2", "stopped"], ["4", "waiting"]]
 
 
-def test_of_seeds_in_rows_one_cell_is_the_best():
-    some = sweep_of({"rounds": [1, 2]}, table={"rows": "seed", "columns": "rounds"})
-    trials = [result(some, 0, {"rounds": 1}, [0.25, 0.75]), result(some, 1, {"rounds": 2}, [0.5, 0.5])]
-    table = table_of(some, trials, some.goals[0])
-    assert [[cell.best for cell in line.cells] for line in table.lines] == [[False, True], [True, False]]
-
-
-def test_where_one_trial_fills_several_rows_the_first_of_the_best_is_marked():
-    some = sweep_of({"rounds": [1, 2], "training.batch": [32, 64]}, table={"rows": "rounds", "columns": "seed"})
-    trials = [result(some, 0, {"rounds": 1, "training.batch": 32}, [0.5, 0.5])]
-    trials += [result(some, 1, {"rounds": 2, "training.batch": 32}, [0.5, 0.75])]
-    lines = table_of(some, trials, some.goals[0]).lines
-    assert [[cell.best for cell in line.cells] for line in lines] == [[True, False], [False, True]]
-
-
-def test_seeds_can_be_columns():
-    some = sweep_of({"rounds": [1]}, table={"rows": "rounds", "columns": "seed"})
-    table = table_of(some, [result(some, 0, {"rounds": 1}, [0.25, 0.75])], some.goals[0])
-    assert (table.head, of(table)) == (["rounds", "seed=0", "seed=1"], [["1", "25.00", "75.00"]])
-
-
 def test_a_range_makes_a_list_of_the_best():
     space = {"training.optimizer.lr": {"log": [0.01, 1]}, "rounds": [1, 2]}
     some = sweep_of(space, search="random", trials=30)

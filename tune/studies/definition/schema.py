@@ -229,8 +229,8 @@ def _check_keys(study: StudyFile) -> None:
         raise ValueError("a seed is a repeat and no parameter: set seeds")
     layout = study.table.model_dump() | study.figure.model_dump(exclude={"draw"})
     for part, name in layout.items():
-        if name is not None and name not in (*names, "seed"):
-            raise ValueError(f"{part} is no parameter: {name!r}{nearest(name, [*names, 'seed'])}")
+        if name is not None and name not in names:
+            raise ValueError(f"{part} is no parameter: {name!r}{nearest(name, names)}")
 
 
 def _check_search(study: StudyFile) -> None:

@@ -14,7 +14,7 @@ from tune.studies.definition.space import Range, value_text
 from tune.studies.definition.study import Study
 from tune.studies.execution.trial_table import unit_of
 from tune.studies.results.results import TrialResult
-from tune.studies.results.table import SEED, Key, is_continuous, key_of, keys_of
+from tune.studies.results.table import Key, is_continuous, key_of, keys_of
 from tune.studies.results.trial_results import heading
 
 WIDE_RANGE = 8
@@ -50,7 +50,7 @@ def text_of(key: Key) -> str:
 
 def positions(study: Study, trials: Sequence[TrialResult], name: str) -> dict[Key, float]:
     """Place the values of a parameter on an axis, from left to right: numbers by their size, texts one after the other."""
-    present = {key_of(trial, name) for trial in trials} if name != SEED else {str(seed) for seed in study.seeds}
+    present = {key_of(trial, name) for trial in trials}
     keys = [key for key in keys_of(study, trials, name) if key is not None and key in present]
     if _are_numbers(keys):
         return dict(sorted(((key, float(json.loads(key))) for key in keys), key=lambda pair: pair[1]))

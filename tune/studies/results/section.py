@@ -13,7 +13,6 @@ TITLES = {
     "trade-off": "Both goals of each trial, and the Pareto front",
     "history": "{} of each trial, and the best so far",
     "importances": "How much each parameter decides about {} (fANOVA)",
-    "parallel-coordinates": "{} along all parameters",
     "slices": "{} over each parameter",
     "accuracy-over-bytes": "Accuracy over bytes",
     "knn-over-epochs": "Accuracy by kNN over local epochs",

@@ -1,6 +1,6 @@
 """The state of a study, as one table: its trials, the rounds that each run has reached, and what cannot be run.
 
-It is read from a directory, whose study may run in another process or on another machine meanwhile, or is that of a study
+It is read from a directory, whose study may run in another process or on another machine meanwhile, or foreseen for a study
 that has not begun.
 """
 
@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunState:
-    """A run of a trial: "finished", "to do", "round 3 of 10", or why it has failed or cannot be run."""
+    """A run of a trial, of so many `rounds`; `state` is "finished", "to do", "round 3", or why there is none."""
 
-    trial: int
+    trial: int | None
     point: str
     seed: int | None
     run: str
+    rounds: int
     state: str
 
 
@@ -39,10 +40,8 @@ class StudyState:
     """How far a study is.
 
     Attributes:
-        running: Whether a process of this machine runs it; null where that cannot be found out.
-        finished: When all trials had ended.
+        state: "running", "not running" or when it has finished.
         trials: How many it has in all.
-        rounds: Of all different runs together; an upper bound where trials are stopped early.
         skipped: Column, or "row, column" -> why it is not run.
         best: The best complete trial by the first goal, as text.
         resume: The command to resume with; null where it has not begun, is finished or runs.
@@ -50,66 +49,57 @@ class StudyState:
 
     name: str
     title: str
-    running: bool | None
-    finished: str | None
+    state: str
     trials: int
-    rounds: int
     runs: tuple[RunState, ...]
     skipped: Mapping[str, str]
     best: str | None = None
     resume: str | None = None
 
-    def lines(self) -> Iterator[str]:
-        """Write what stands above the table."""
-        ended = sum(run.state == "finished" for run in self.runs)
-        state = f"finished {self.finished}" if self.finished else ("running" if self.running else "not running")
-        different = len({run.run for run in self.runs if run.run})
-        yield f"{self.name}: {self.title}"
-        yield f"{state}; {self.trials} trials, {different} different runs, at most {self.rounds} rounds; {ended} ended"
-        yield from (f"left out, {name}: {why}" for name, why in self.skipped.items())
-        yield from [f"best{' so far' * (not self.finished)}: {self.best}"] * (self.best is not None)
-        yield from [f"resume with: {self.resume}"] * (self.resume is not None)
-
-
-def print_state(state: StudyState, as_json: bool) -> None:
-    """Print a study's state, for people or as JSON."""
-    if as_json:
-        print_json(asdict(state))
-        return
-    for line in state.lines():
-        echo(line)
-    rows = [
-        [str(run.trial), run.point, "" if run.seed is None else str(run.seed), run.run, run.state] for run in state.runs
-    ]
-    print_table(["trial", "settings", "seed", "run", "state"], rows)
+    def print(self, as_json: bool) -> None:
+        """Print it, for people or as JSON."""
+        if as_json:
+            print_json(asdict(self))
+            return
+        rounds = {run.run: run.rounds for run in self.runs if run.run}
+        counts = f"{self.trials} trials, {len(rounds)} different runs, at most {sum(rounds.values())} rounds"
+        echo(f"{self.name}: {self.title}")
+        echo(f"{self.state}; {counts}")
+        for name, why in self.skipped.items():
+            echo(f"left out, {name}: {why}")
+        for kind, text in (("best", self.best), ("resume with", self.resume)):
+            if text is not None:
+                echo(f"{kind}: {text}")
+        rows = [[str(run.trial), run.point, str(run.seed), run.run, str(run.rounds), run.state] for run in self.runs]
+        print_table(["trial", "settings", "seed", "run", "rounds", "state"], rows)
 
 
 def state_of(path: Path) -> StudyState:
     """Read how far the study in a directory is; loads neither Ray nor torch."""
     directory = StudyDirectory.open(path)
     study, record = directory.study, directory.record
-    trials, rounds = read_results(directory, study), _rounds(directory.runs)
-    runs = [run for trial in trials for run in _runs(trial, rounds)]
+    trials, reached = read_results(directory, study), _reached(directory.runs)
+    runs = [run for trial in trials for run in _runs(trial, reached)]
     listed = {run.run for run in runs}
-    runs += [RunState(-1, "", None, name, f"round {last}") for name, last in rounds.items() if name not in listed]
-    best, running, finished = best_of(trials, study.goals), directory.is_running(), record.finished
+    runs += [
+        RunState(None, "", None, name, last, f"round {last}") for name, last in reached.items() if name not in listed
+    ]
+    best, running = best_of(trials, study.goals), directory.is_running()
     resume = f"rayfed-ssl sweep --resume {shlex.quote(str(path))}" if study.kind == "sweep" else record.command
-    lengths = {run: trial.rounds or 0 for trial in trials for run in trial.runs}
+    state = f"finished {record.finished}" if record.finished else "running" if running else "not running"
     return StudyState(
         name=study.name,
         title=study.heading,
-        running=running,
-        finished=finished,
+        state=state,
         trials=study.num_trials,
-        rounds=sum(lengths.values()),
         runs=tuple(runs),
         skipped=record.skipped,
         best=None if best is None else f"trial {best.number} ({best.label}): {scores_text(best)}",
-        resume=None if finished or running else resume,
+        resume=resume if state == "not running" else None,
     )
 
 
-def _rounds(runs: Path) -> dict[str, int]:
+def _reached(runs: Path) -> dict[str, int]:
     """Read the last round of each run that has started, by its directory relative to the study's."""
     last = {}
     for file in sorted(runs.glob("*/run.json")):
@@ -119,16 +109,14 @@ def _rounds(runs: Path) -> dict[str, int]:
     return last
 
 
-def _runs(trial: TrialResult, rounds: Mapping[str, int]) -> Iterator[RunState]:
+def _runs(trial: TrialResult, reached: Mapping[str, int]) -> Iterator[RunState]:
+    rounds, ended = trial.rounds or 0, {"complete": "finished", "waiting": ""}
+    state = ended.get(trial.state, f"{trial.state}: {trial.reason}")
     if not trial.runs:
-        yield RunState(trial.number, trial.label, None, "", f"{trial.state}: {trial.reason}")
+        yield RunState(trial.number, trial.label, None, "", rounds, state)
     for seed, run in zip(trial.seeds, trial.runs, strict=True):
-        state = "to do" if run not in rounds else f"round {rounds[run]} of {trial.rounds}"
-        if trial.state == "complete":
-            state = "finished"
-        elif trial.state != "waiting":
-            state = f"{trial.state}: {trial.reason}"
-        yield RunState(trial.number, trial.label, seed, run, state)
+        so_far = f"round {reached[run]}" if run in reached else "to do"
+        yield RunState(trial.number, trial.label, seed, run, rounds, state or so_far)
 
 
 def state_before(directory: StudyDirectory, *, open_data: bool = True) -> StudyState:
@@ -138,35 +126,26 @@ def state_before(directory: StudyDirectory, *, open_data: bool = True) -> StudyS
     """
     from tune.studies.search.search import Search
 
-    study = directory.study
+    study, reached = directory.study, _reached(directory.runs)
     method = study.search if study.search.name == "grid" else SearchMethod(name="random")
-    search = Search(study.model_copy(update={"search": method, "stop": None}))
+    search, runs = Search(study.model_copy(update={"search": method, "stop": None})), list[RunState]()
     while search.next() is not None:
         pass
-    states, lengths = list[RunState](), dict[str, int]()
-    finished = _rounds(directory.runs)
     for trial in search.trials:
-        label, refused = study.label(trial.point), trial.reason
-        for seed, run in trial.runs.items():
-            refused = refused or (_refusal(run.config) if open_data else "")
-            name, last = f"{directory.runs.name}/{run.name}", run.config.rounds
-            reached = finished.get(name)
-            state = "to do" if reached is None else "finished" if reached == last else f"round {reached} of {last}"
-            states.append(RunState(trial.number, label, seed, name, f"impossible: {refused}" if refused else state))
-            lengths |= {} if refused else {name: last}
+        label = study.label(trial.point)
         if not trial.runs:
-            states.append(RunState(trial.number, label, None, "", f"impossible: {refused}"))
-    if not lengths:
-        raise ConfigError(f"no trial of {study.name} can be run: {states[0].state}")
+            runs.append(RunState(trial.number, label, None, "", 0, f"impossible: {trial.reason}"))
+        for seed, run in trial.runs.items():
+            name, rounds = f"{directory.runs.name}/{run.name}", run.config.rounds
+            refused = _refusal(run.config) if open_data else ""
+            last = reached.get(name)
+            so_far = "to do" if last is None else "finished" if last == rounds else f"round {last}"
+            state = f"impossible: {refused}" if refused else so_far
+            runs.append(RunState(trial.number, label, seed, name, rounds, state))
+    if all(run.state.startswith("impossible") for run in runs):
+        raise ConfigError(f"no trial of {study.name} can be run: {runs[0].state}")
     return StudyState(
-        name=study.name,
-        title=study.heading,
-        running=None,
-        finished=None,
-        trials=len(search.trials),
-        rounds=sum(lengths.values()),
-        runs=tuple(states),
-        skipped=directory.record.skipped,
+        study.name, study.heading, "not running", len(search.trials), tuple(runs), directory.record.skipped
     )
 
 

@@ -15,9 +15,6 @@ from tune.studies.execution.trial_table import unit_of
 from tune.studies.results.results import ScoreResult, TableCell, TableLine, TableResult, TrialResult
 from tune.studies.results.trial_results import cost, heading
 
-SEED = "seed"
-"""The name of the seeds in a layout, which are no parameter."""
-
 NO_TRIAL = "–"
 """The text of a cell without a trial."""
 
@@ -30,7 +27,7 @@ Key = str | None
 
 @dataclass(frozen=True)
 class Entry:
-    """A trial, or one of its seeds, as a place in a table or a figure shows it."""
+    """A trial as a place in a table or a figure shows it."""
 
     trial: TrialResult
     value: ScoreResult | None
@@ -93,15 +90,8 @@ def places_of(
     """Sort trials by their values of some parameters; None stands for no parameter."""
     places: dict[tuple[Key, ...], list[Entry]] = {}
     for trial in trials:
-        value = trial.values.get(goal.score)
-        if SEED not in names:
-            place = tuple(key_of(trial, name) for name in names)
-            places.setdefault(place, []).append(Entry(trial, value))
-            continue
-        for index, seed in enumerate(study.seeds):
-            place = tuple(str(seed) if name == SEED else key_of(trial, name) for name in names)
-            of_seed = None if value is None else ScoreResult.of([value.each[index]])
-            places.setdefault(place, []).append(Entry(trial, of_seed))
+        place = tuple(key_of(trial, name) for name in names)
+        places.setdefault(place, []).append(Entry(trial, trial.values.get(goal.score)))
     return places
 
 
@@ -114,8 +104,6 @@ def keys_of(study: Study, trials: Sequence[TrialResult], name: str | None) -> li
     """List what stands along an axis: a parameter's values in the order of the file, or of their size."""
     if name is None:
         return [None]
-    if name == SEED:
-        return [str(seed) for seed in study.seeds]
     parameter = study.space.parameters[name]
     values = parameter.values if isinstance(parameter, Choice | Variants) else ()
     listed: list[Key] = [json.dumps(value) for value in values]
