@@ -54,7 +54,7 @@ def resolve(request: StudyRequest) -> StudyDirectory:
     file = read_study_file(request.name, request.kind)
     file["set"] = {"engine.executor": "local" if request.on_tune else "ray"} | (file.get("set") or {})
     seeds = {} if request.seeds is None else {"seeds": list(request.seeds)}
-    more: dict[str, Any] = {"size": request.size, "skipped": skipped, "left_out": [list(cell) for cell in missing]}
+    more: dict[str, Any] = {"size": request.size, "skipped": skipped, "left_out": list(missing)}
     more |= {
         "only_rows": request.rows and list(request.rows),
         "only_columns": request.columns and list(request.columns),

@@ -16,7 +16,7 @@ from rayfed_ssl.objectives import Rotation, Spectral
 from rayfed_ssl.training.optimizers import SGD, Adam
 from tests.tune.studies.swept import result as swept_result
 from tune.studies.definition.comparable import other_data, unlike
-from tune.studies.definition.files import load_study, read_study_file, study_names
+from tune.studies.definition.files import load_study, read_study_file
 from tune.studies.definition.study import Cell, Study
 from tune.studies.definition.trial_configs import config_of, run_of
 from tune.studies.results.published import (
@@ -80,10 +80,6 @@ def paper(name: str, row: str, column: str) -> Config:
     return cell_of(load(name, "paper"), row, column).config()
 
 
-def test_every_table_and_figure_is_there():
-    assert study_names("reproduction") == sorted(NAMES)
-
-
 @pytest.mark.parametrize(("name", "size"), BOTH)
 def test_every_cell_resolves_and_measures_its_score(name: str, size: str):
     study = load(name, size)
@@ -129,44 +125,6 @@ def test_flesds_table_has_the_papers_settings():
     assert paper("flesd-table1", "FedAvg", "CIFAR10 α=1").method.weighting == "uniform"
 
 
-FLESDS = [(name, size) for name, size in BOTH if name.startswith("flesd")]
-
-
-@pytest.mark.parametrize(("name", "size"), FLESDS)
-def test_flesds_rows_see_views_apart_and_have_its_probe_and_weights(name: str, size: str):
-    for cell in cells(load(name, size)):
-        config = cell.config()
-        assert config.evaluation.augment
-        assert config.evaluation.linear.standardize == (size == "cpu")
-        assert config.objective.needs_labels or config.objective.encode == "apart"
-        assert getattr(config.method, "weighting", "uniform") == "uniform"
-
-
-def test_flesds_centralized_row_is_one_run_for_all_splits():
-    configs = [paper("flesd-table1", "Non-FL", f"CIFAR10 α={alpha}") for alpha in ("100", "1", "0.01")]
-    assert configs[0] == configs[1] == configs[2]
-    assert configs[0].partition.name == "pooled"
-
-
-def test_flesds_minimum_is_over_clients():
-    assert cell_of(load("flesd-table1", "cpu"), "Min-Local", "CIFAR10 α=1").cell.take == "minimum"
-
-
-def test_flesds_figures_keep_what_they_hold_fixed():
-    shown = load("flesd-figure4", "paper")
-    for cell in cells(shown):
-        column = shown.columns[cell.column]
-        config = cell.config()
-        fixed = {
-            "E_total fixed": (config.rounds == column.x and config.rounds * config.epochs == 200),
-            "E_local fixed": (config.rounds == column.x and config.epochs == 100),
-            "T=2": (config.rounds == 2 and config.epochs == column.x),
-        }
-        assert fixed[str(column.panel)]
-    assert [paper("flesd-figure5", row, "α=1").rounds for row in ("FLESD", "FedAvg")] == [5, 20]
-    assert all(c.rounds * c.epochs == 2000 for c in (paper("flesd-figure5", row, "α=1") for row in ("FLESD", "FedAvg")))
-
-
 def test_fedcas_tables_have_the_papers_settings():
     config = paper("fedca-table1", "FedCA", "Non-IID CIFAR100 ResNet-50")
     assert (config.rounds, config.epochs, config.clients.number, config.training.batch) == (20, 5, 5, 128)
@@ -206,40 +164,6 @@ def test_fcls_fine_tuning_starts_from_the_first_runs_encoder_with_its_labels():
     assert second.model.encoder == first.model.encoder == "resnet18"
     alone = cell_of(load("fcl-table3", "paper"), "FedAvg (Supervised)", "IID CIFAR10 10%")
     assert run_of(alone.study, alone.point, 0).first is None
-
-
-@pytest.mark.parametrize(("name", "size"), [(name, size) for name, size in BOTH if name[:3] in ("fed", "fcl")])
-def test_fedsimclr_has_both_directions_and_fedca_its_own_contrast(name: str, size: str):
-    for cell in cells(load(name, size)):
-        config = cell.config()
-        if "FedSimCLR" in cell.row:
-            assert (config.method_name, config.objective.form, config.public) == ("fedavg", "ntxent", None)
-        if config.method_name == "fedca":
-            assert config.objective.form == ("infonce" if config.method.dictionary else "ntxent")
-        if cell.row in ("FedPR", "FedRot"):
-            assert config.objective.turns == {"FedPR": "one", "FedRot": "all"}[cell.row]
-
-
-def test_flesds_supervised_rows_crop_and_mirror_only():
-    for size in ("cpu", "paper"):
-        views = {cell.row: cell.config().training.views for cell in cells(load("flesd-figure2", size))}
-        assert views["supervised"] == views["supervised, linear probe"] == "flesd-supervised"
-        assert views["SimCLR, linear probe"] == {"cpu": "orchestra", "paper": "flesd-cifar"}[size]
-
-
-@pytest.mark.parametrize("name", ["fcl-table1", "fcl-table2"])
-def test_fcls_centralized_moco_has_a_two_layer_projector(name: str):
-    config = next(cell for cell in cells(load(name, "paper")) if cell.row == "MoCo (Centralized)").config()
-    assert (config.objective.projector, config.model.projection_dim) == ("mlp", None)
-    assert config.rounds * config.epochs == 200
-
-
-@pytest.mark.parametrize("name", ["fedfoa-table3", "fedfoa-figure4", "fedfoa-figure7"])
-def test_only_fedfoa_has_the_linear_layer_on_clients_of_one_architecture(name: str):
-    for cell in cells(load(name, "paper")):
-        config = cell.config()
-        expected = ("linear", 256) if "FedFoA" in cell.row else ("mlp", 2048)
-        assert (config.objective.projector, config.model.projection_dim, config.objective.hidden) == (*expected, 4096)
 
 
 def test_a_tables_notes_say_what_each_row_trains_with_as_it_is_run(tmp_path: Path):
@@ -422,6 +346,9 @@ def small(folder: Path, size: str = "cpu", **changes: Any) -> Study:
         ({"rows": {"a": {}}}, "recipe is missing"),
         ({"published": {"a": ["one", 2]}}, "published.a.0: input should be a valid number, got 'one'"),
         ({"sizes": {"cpu": {"columns": [1]}}}, "input should be a valid string, got 1"),
+        ({"columns": {}, "published": {}}, "columns is missing: score shows"),
+        ({"space": {"rounds": [1, 2]}}, "space is there beside score or baseline"),
+        ({"score": None}, "sizes belong to a study with a score"),
         ({"maximize": "knn"}, "score shows a number in each cell and seeks nothing"),
     ],
 )

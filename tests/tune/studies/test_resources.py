@@ -30,12 +30,6 @@ def test_what_no_machine_has_is_refused(tiny, override, says):
         TrialResources([Node("small", cpus=2)]).placed(tiny("fedavg", *override.split()))
 
 
-def test_trials_that_differ_little_reserve_the_same_so_that_one_process_serves_them_all(tiny):
-    resources = TrialResources([Node("small", cpus=2, memory=8e9)])
-    bundles = [resources.placed(tiny("fedavg", f"training.batch={batch}"))[1] for batch in (16, 32, 48)]
-    assert bundles[0] == bundles[1] == bundles[2]
-
-
 def test_actors_are_reserved_with_their_trial_and_their_number_is_fixed(tiny):
     config, bundles = TrialResources([Node("large", cpus=8)]).placed(
         tiny("fedavg", "engine.executor=ray", "engine.actors=2")

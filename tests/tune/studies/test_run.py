@@ -179,14 +179,6 @@ def test_a_second_run_starts_from_the_encoder_of_the_first(tmp_path: Path):
     assert starts[1] is None
 
 
-def test_a_second_run_fails_with_its_first(tmp_path: Path):
-    columns = {"10%": {"then": {"recipe": "federated-finetune"}}}
-    name = write(tmp_path, rows={"too many": TOO_MANY}, columns=columns, published={}, score="supervised")
-    result = run_request(asked(name, tmp_path / "out"), lambda line: None)
-    assert "11" in result.trials[0].reason
-    assert len(list((tmp_path / "out" / "runs").glob("*/run.json"))) == 0
-
-
 def test_a_column_without_data_is_left_out_with_a_line_that_says_how_to_get_them(cli: Cli, tmp_path: Path):
     columns = TREE["columns"] | {"pictures": {"obtain": "ask the author", "set": {"data.name": "folder"}}}
     result = cli("reproduce", write(tmp_path, columns=columns, published={}), "--dry-run")

@@ -8,9 +8,9 @@ import pytest
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.evaluation.registry import is_score
-from tune.studies.definition.files import load_study, read_study_file, study_names
+from tune.studies.definition.files import load_study
 from tune.studies.definition.search_plan import BYTES
-from tune.studies.definition.space import Integer, Log, Point, Range
+from tune.studies.definition.space import Point, Range
 from tune.studies.definition.study import Study
 from tune.studies.definition.trial_configs import config_of
 
@@ -21,8 +21,6 @@ NAMES = [
     "digits",
     "long-training",
 ]
-OTHER_PAPERS = ("fedca", "fcl", "fedfoa")
-SMALL = [name for name in NAMES if name.endswith("-cpu")]
 
 
 def points_of(sweep: Study) -> list[Point]:
@@ -66,10 +64,6 @@ def plain(config: Config) -> dict[str, Any]:
     return tree
 
 
-def test_every_sweep_is_there():
-    assert study_names("sweep") == sorted(NAMES)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_every_point_resolves_and_measures_what_is_sought(name: str):
     sweep = load_study(name)
@@ -87,17 +81,6 @@ def test_every_point_resolves_and_measures_what_is_sought(name: str):
     assert sweep.notes
 
 
-def test_flesds_schemes_of_communication_share_their_local_epochs():
-    resolved = configs("flesd-rounds")
-    assert {config.rounds for config in resolved} == {1, 2, 4, 10, 20, 40}
-    assert {config.rounds * config.epochs for config in resolved} == {200}
-    assert {config.partition.alpha for config in resolved} == {100, 1, 0.01}
-    assert len(resolved) == 2 * 6 * 3
-    small = configs("flesd-rounds-cpu")
-    assert {config.rounds * config.epochs for config in small} == {20}
-    assert len(small) * len(load_study("flesd-rounds-cpu").seeds) == 2 * 4 * 2
-
-
 def test_fedprox_takes_the_rounds_of_fedavg_and_has_the_papers_mu():
     for end in ("", "-cpu"):
         sweep, first = load_study(f"fedprox-mu{end}"), load_study(f"flesd-rounds{end}")
@@ -106,11 +89,6 @@ def test_fedprox_takes_the_rounds_of_fedavg_and_has_the_papers_mu():
         assert sweep.begin.where["system"] == "FedAvg"
         assert any(sweep.begin.where.items() <= point.items() for point in first.space.grid())
         assert {config.method.mu for config in configs(sweep.name)} == {0.001, 0.01, 0.1, 1}
-
-
-def test_sweeps_at_the_papers_size_run_over_flesds_splits():
-    for name in ("flesd-rounds", "flesd-temperature", "flesd-queue", "flesd-sparsity", "fedprox-mu", *OTHER_PAPERS):
-        assert {config.partition.alpha for config in configs(name)} == {100, 1, 0.01}
 
 
 def test_settings_of_the_papers_size_are_those_of_the_reproductions():
@@ -158,66 +136,6 @@ def test_the_papers_own_point_is_on_the_grid_and_differs_in_the_split_alone(name
     assert ours.pop("partition")["name"] == "dirichlet"
     del theirs["partition"]
     assert ours == theirs
-
-
-def test_the_small_schemes_have_the_settings_of_the_small_figure():
-    for row in ("FLESD", "FedAvg"):
-        ours = at("flesd-rounds-cpu", system=row, rounds=4)
-        theirs = cell("flesd-figure4", "cpu", row, "E_total=200, T=4")
-        assert (ours["data"].pop("train_limit"), theirs["data"].pop("train_limit")) == (3000, 2000)
-        assert ours == theirs
-
-
-def test_fedprox_in_small_differs_from_fedavg_in_small_in_its_term_alone():
-    prox, average = at("fedprox-mu-cpu", method__mu=0.1), at("flesd-rounds-cpu", system="FedAvg", rounds=10)
-    assert prox["method"]["weighting"] == average["method"]["weighting"] == "uniform"
-    del prox["method"], average["method"]
-    assert prox == average
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_small_sweeps_need_few_photographs_of_cifar10_alone(name: str):
-    for config in configs(name):
-        assert (config.data.name, config.data.train_limit, config.model.encoder) == ("cifar10", 3000, "cnn")
-        assert config.public in (None, "client:0", "fraction:0.2")
-        assert config.rounds * config.epochs <= 20
-
-
-def test_the_random_search_differs_from_tpe_in_the_search_alone():
-    tpe, random = read_study_file("flesd-tpe-cpu"), read_study_file("flesd-random-cpu")
-    assert {key for key in tpe if tpe[key] != random.get(key)} == {"title", "notes", "search", "trials", "stop"}
-    assert load_study("flesd-tpe-cpu").seeds == load_study("flesd-random-cpu").seeds
-
-
-@pytest.mark.parametrize("name", ["flesd-upload", "flesd-upload-cpu"])
-def test_uploads_are_compared_in_every_form_by_accuracy_and_bytes(name: str):
-    methods = [config.method for config in configs(name)]
-    formats = ("fp32", "fp16", "int8")
-    expected = {("representations", format, 1.0) for format in formats}
-    expected |= {("similarities", format, keep) for format in formats for keep in (1.0, 0.1, 0.01)}
-    assert {(method.upload, method.upload_format, method.keep) for method in methods} == expected
-    assert len(methods) == len(expected)
-    goals = load_study(name).goals
-    assert [(goal.score, goal.maximize) for goal in goals] == [("linear", True), ("bytes_up", False)]
-
-
-def test_the_search_runs_over_orders_of_magnitude_and_stops_early():
-    for name in ("flesd-tpe", "flesd-tpe-cpu"):
-        sweep = load_study(name)
-        assert sweep.space.names == ("method.temperature", "method.queue_size")
-        temperature, queue = sweep.space.parameters.values()
-        assert isinstance(temperature, Log)
-        assert isinstance(queue, Integer)
-        assert queue.is_log
-        assert sweep.stop is not None
-        assert (sweep.search.name, sweep.stop.rule) == ("tpe", "asha")
-
-
-def test_the_offline_sweep_is_short_and_needs_no_files():
-    resolved = configs("digits")
-    assert 4 <= len(resolved) <= 6
-    assert {config.data.name for config in resolved} == {"digits"}
-    assert {config.rounds * config.epochs for config in resolved} == {16}
 
 
 def test_sweeps_are_listed_with_their_trials_and_seeds(cli):

@@ -25,14 +25,6 @@ def test_the_last_parameter_of_a_grid_runs_fastest():
     ]
 
 
-def test_variants_are_no_settings_themselves():
-    space = space_of({"system": {"variants": {"A": {"recipe": "flesd", "set": {"rounds": 3}}}}, "clients.number": [5]})
-    point = {"system": "A", "clients.number": 5}
-    assert space.settings(point) == {"clients.number": 5}
-    (variant,) = space.variants(point)
-    assert (variant.recipe, variant.settings) == ("flesd", {"rounds": 3})
-
-
 def test_a_sampler_is_asked_within_the_ranges_and_as_whole_numbers_where_these_are_meant():
     space = space_of(
         {

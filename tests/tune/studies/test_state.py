@@ -48,12 +48,6 @@ def test_while_a_process_holds_the_lock_it_is_running(swept_part):
         pass
 
 
-def test_runs_that_the_table_does_not_have_yet_are_listed(swept_part, tmp_path):
-    copy = shutil.copytree(swept_part.path, tmp_path / "copy")
-    (copy / "trials.parquet").unlink()
-    assert [run.state for run in state_of(copy).runs] == ["round 1"] * 3
-
-
 def test_a_damaged_record_keeps_nobody_from_looking(swept_part, tmp_path):
     copy = shutil.copytree(swept_part.path, tmp_path / "copy")
     records = sorted(copy.glob("runs/*/run.json"))

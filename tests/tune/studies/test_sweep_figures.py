@@ -140,13 +140,6 @@ def test_figures_of_the_search_show_the_best_so_far_and_every_parameter(grid):
     assert [rounds.get_ylabel(), rounds.get_xlabel(), system.get_xlabel()] == ["linear (%)", "rounds", "system"]
 
 
-def test_a_legend_shows_marks_without_the_bars_of_errors():
-    sweep, trials = curve(figure={"x": "rounds", "lines": "system"})
-    (axes,) = draw_curves(sweep, trials, sweep.goals[0]).axes
-    drawn = [line.get_marker() for line, _, _ in axes.containers]
-    assert [handle.get_marker() for handle in axes.get_legend().legend_handles] == drawn == ["o", "s"]
-
-
 def test_two_goals_have_figures_of_each_and_of_both_but_no_history(swept_front):
     sweep, trials = swept_front.study, trials_of(swept_front)
     names = [name for name, _ in search_drawings(sweep, trials, swept_front.path / "study.journal")]
@@ -159,10 +152,3 @@ def test_figures_that_cannot_be_drawn_are_named_and_the_others_are_there(grid, t
     names, undrawn = draw_study(grid.study, summarize_study(grid), tmp_path)
     assert names == ["figures/curve-linear.png", "figures/curve-linear.svg"]
     assert [line.split()[2] for line in undrawn] == ["history", "importances", "slices"]
-
-
-def test_few_trials_have_fewer_figures(grid):
-    sweep, trials = grid.study, trials_of(grid)
-    journal = grid.path / "study.journal"
-    assert list(search_drawings(sweep, trials[:1], journal)) == []
-    assert [name for name, _ in search_drawings(sweep, trials[:3], journal)] == ["history", "slices"]

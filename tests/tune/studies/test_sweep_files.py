@@ -51,11 +51,6 @@ def test_validation_data_are_held_out_unless_the_sweep_says_test_by_name():
     )
 
 
-def test_trials_run_in_one_process_unless_actors_are_asked_for():
-    assert config_of(load_study(SMALL), {"rounds": 1}, 0).engine.executor == "local"
-    assert config_of(load_study(SMALL, "engine.executor=ray"), {"rounds": 1}, 0).engine.executor == "ray"
-
-
 def test_a_name_on_the_hub_is_no_path_unless_there_is_such_a_directory(tmp_path):
     dataset = "evaluation.settings.transfer-fedca.dataset=hub:owner/name"
     sweep = load_study(SMALL, "data={name: hub, path: owner/name}", "public=hub:owner/name:20", dataset)
@@ -104,23 +99,11 @@ def test_what_decides_is_measured():
     assert config_of(probed, {"rounds": 2}, 0).evaluation.protocols == ("linear-moco",)
 
 
-def test_the_best_epoch_of_a_protocol_is_measured_with_it():
-    assert config_of(load_study(SMALL | {"maximize": "linear-moco_best"}), {"rounds": 2}, 0).evaluation.protocols == (
-        "linear-moco",
-    )
-
-
 @pytest.mark.parametrize("ending", ["", "_best"])
 def test_another_datasets_test_set_chooses_nothing_either(ending):
     transfer = next(name for name, kind in PROTOCOLS.items() if isinstance(kind, Transfer))
     with pytest.raises(ConfigError, match="must not choose: set selection: test"):
         config_of(load_study(SMALL | {"maximize": transfer + ending}), {"rounds": 1}, 0)
-
-
-def test_a_small_number_is_the_value_that_a_trial_runs():
-    sweep = load_study({"recipe": "digits", "space": {"training.optimizer.weight_decay": [1e-5, 0.001]}})
-    config = config_of(sweep, {"training.optimizer.weight_decay": 1e-5}, seed=0)
-    assert config.training.optimizer.weight_decay == 1e-5
 
 
 @pytest.mark.parametrize(
@@ -140,11 +123,6 @@ def test_a_small_number_is_the_value_that_a_trial_runs():
 def test_nothing_undoes_a_points_values_unseen(space, override, says):
     with pytest.raises(ConfigError, match=says):
         check_study(load_study(SMALL | {"space": space}, override, name="mine"))
-
-
-def test_an_override_names_another_kind_as_it_does_for_a_run():
-    sweep = load_study({"recipe": "digits", "space": {"rounds": [1, 2]}}, "partition.name=iid")
-    assert config_of(sweep, {"rounds": 1}, 0).partition.model_dump() == {"name": "iid"}
 
 
 def test_sections_that_are_varied_may_get_more_fields():
@@ -236,13 +214,6 @@ def test_a_users_setting_that_does_not_fit_is_refused(override, says):
         load_study(SMALL, override, name="mine")
 
 
-def test_what_a_user_changes_counts_before_the_sweep_is_checked():
-    grid = SMALL | {"space": {"rounds": {"integer": [1, 4]}}}
-    with pytest.raises(ConfigError, match="a grid needs values"):
-        load_study(grid)
-    assert load_study(grid, "search=random", "trials=2").trials == 2
-
-
 @pytest.mark.parametrize(
     ("change", "overrides", "says"),
     [
@@ -291,10 +262,6 @@ def test_of_two_starts_of_a_sweep_at_once_the_second_writes_nothing(tmp_path):
     with first.locked(), pytest.raises(BusyError, match="another process is running"):
         StudyDirectory.asked_for(out, str(file), ("seeds=5",), {}, "rayfed-ssl sweep mine.yaml seeds=5").create()
     assert [path.name for path in out.iterdir()] == ["lock"]
-
-
-def test_a_sweep_of_which_one_trial_can_be_run_is_begun(tmp_path):
-    check_study(load_study(SMALL | {"space": {"clients.number": [100000, 3]}, "minimize": "diag_cka_max"}))
 
 
 def test_a_sweep_that_is_not_there_is_told_with_its_neighbor():

@@ -8,15 +8,12 @@ import pytest
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.records.manifest import StartEntry, describe
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.html.sources import open_sources
-from tests.tune.studies.swept import FRONT, TINY, begin
+from tests.tune.studies.swept import TINY
 from tune.studies.definition.files import load_study
 from tune.studies.definition.trial_configs import config_of
 from tune.studies.execution.directory import StudyDirectory
 from tune.studies.results.best_recipe import recipe_of
 from tune.studies.results.remarks import leak_warnings
-from tune.studies.results.reported import read_study
-from tune.studies.results.results import StudyResults
 from tune.studies.results.summary import print_results, summarize_study, write_results
 
 HELD_OUT = 8
@@ -140,14 +137,6 @@ def test_an_interrupted_sweep_has_results_that_say_so(swept_part, tmp_path):
     assert json.loads((directory.path / "results.json").read_text())["finished"] is None
 
 
-def test_a_sweep_of_which_nothing_has_run_has_empty_tables(tmp_path):
-    directory = begin(tmp_path, FRONT)
-    made = write_results(directory)
-    assert (made.best, made.front, made.figures) == (None, [], [])
-    assert "0 trials, 0 different runs." in made.remarks
-    assert not (directory.path / "best.yaml").exists()
-
-
 def test_the_terminal_shows_table_remarks_and_files(grid, capsys):
     directory, made = grid
     print_results(made, directory.path, as_json=False)
@@ -157,15 +146,6 @@ def test_the_terminal_shows_table_remarks_and_files(grid, capsys):
     assert f"figure: {directory.path / 'figures/curve-linear.png'}" in out
     print_results(made, directory.path, as_json=True)
     assert json.loads(capsys.readouterr().out) == json.loads((directory.path / "results.json").read_text())
-
-
-def test_the_report_reads_what_is_written(grid, front):
-    for directory, _ in (grid, front):
-        StudyResults.model_validate_json((directory.path / "results.json").read_text())
-    directory, made = grid
-    sources = open_sources([directory.path], read_table=read_study)
-    assert (len(sources.runs), sources.left_out) == (8, [])
-    assert {run.label for run in sources.runs} == {trial.label for trial in made.trials if trial.runs}
 
 
 def test_encoders_that_may_have_seen_the_held_out_samples_are_named(open_tiny, tmp_path):

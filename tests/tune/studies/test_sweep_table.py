@@ -85,12 +85,6 @@ def test_a_table_has_the_values_of_the_file_and_the_best_of_each_column_is_bold(
     ]
 
 
-def test_one_parameter_makes_a_column_of_the_score():
-    table = table_of(T, [result(T, 0, {"rounds": 2}, [0.5, 0.5])], T.goals[0])
-    assert table.head == ["rounds", "linear (%)"]
-    assert of(table) == [["1", "–"], ["2", "50.00 ± 0.00"], ["4", "–"]]
-
-
 def test_what_rows_and_columns_do_not_show_is_the_best_and_is_named():
     three = sweep_of(
         {"rounds": [1, 2], "clients.number": [2, 3], "training.batch": [8, 16]},

@@ -23,7 +23,7 @@ from tune.studies.definition.tuning import row_of, search_of
 from tune.studies.execution.request import StudyRequest
 from tune.studies.results.reported import read_study
 from tune.studies.results.results import StudyResults, System, SystemRun
-from tune.studies.results.systems import compared, paired_difference, spread, summarize_systems, system_table
+from tune.studies.results.systems import compared, spread, summarize_systems, system_table
 from tune.studies.run import run_request
 
 TREE: dict[str, Any] = {
@@ -125,14 +125,6 @@ def test_a_row_has_the_command_that_makes_it(made: tuple[StudyRequest, StudyResu
     assert [row for row in now.systems if row.row == "alone"] == [row for row in results.systems if row.row == "alone"]
 
 
-def test_curves_begin_at_the_start(made: tuple[StudyRequest, StudyResults]) -> None:
-    request, results = made
-    for row in (row for row in results.systems if row.row == "alone"):
-        starts = [RunRecord.open(request.directory / run.run).manifest.starts["cnn"]["knn"] for run in row.runs]
-        assert list(row.knn_curve()) == [0, 1, 2]
-        assert row.knn_curve()[0] == fmean(starts)
-
-
 def entry(seed: int, linear: float, knn: float = 0.5) -> SystemRun:
     scores = {"linear": linear, "knn": knn}
     costs: dict[str, Any] = {"bytes": 1_500_000, "seconds": 12.0, "state_sha256": None, "epochs": [], "knn": []}
@@ -162,10 +154,6 @@ def test_a_table_has_both_scores_megabytes_and_seconds() -> None:
     assert cells["linear (%)"] == "55.00 ± 7.07"
     assert cells["kNN (%)"] == "45.00 ± 7.07"
     assert (cells["rank"], cells["MB"], cells["seconds"], cells["seeds"]) == ("1", "1.50", "12", "2")
-
-
-def test_one_seed_has_no_interval() -> None:
-    assert paired_difference([(0.5, 0.4)]).text == "+10.00"
 
 
 def test_a_finished_benchmark_runs_nothing_and_writes_the_same_files(
@@ -216,12 +204,6 @@ def test_a_missing_run_costs_its_seed_alone(made: tuple[StudyRequest, StudyResul
     assert [run.seed for run in row.runs] == [0]
     assert row.difference is not None
     assert (row.difference.n, row.difference.low) == (1, None)
-
-
-def test_equal_means_share_a_rank() -> None:
-    scores = {"A": 0.5, "B": 0.5, "C": 0.4}
-    rows = [System(row=name, column="IID", runs=[entry(0, score)]) for name, score in scores.items()]
-    assert [row.rank for row in compared(rows, "A", "linear")] == [1, 1, 3]
 
 
 def test_a_system_that_cannot_run_is_refused_before_any_run(tmp_path: Path, cli: Cli) -> None:

@@ -182,6 +182,12 @@ def _check_axes(study: StudyFile) -> None:
     """Refuse names of rows and columns that are not there, and a comparison that is not at one budget."""
     if study.columns and not study.rows:
         raise ValueError("columns are there and no rows: name rows, or vary parameters in space")
+    if study.score and not study.columns:
+        raise ValueError("columns is missing: score shows a number for each row and column")
+    if study.parameters and study.kind != "sweep":
+        raise ValueError("space is there beside score or baseline, which compare rows and columns: remove one of both")
+    if study.sizes and not study.score:
+        raise ValueError("sizes belong to a study with a score: remove them, or name a score")
     of_sizes = [size.columns for size in study.sizes.values() if isinstance(size.columns, dict)]
     columns = [column for of in (study.columns, *of_sizes) for column in of.values()]
     rows = [*(row for size in study.sizes.values() for row in size.rows), *(row for c in columns for row in c.rows)]

@@ -30,12 +30,13 @@ def row_of(file: StudyFile, name: str, chosen: Mapping[str, Any], seeds: Sequenc
         seeds: Of the row on each column.
     """
     row = file.rows[name]
+    settings = {**row.settings, **chosen}
     return {
         "title": f"{file.title}: {name}",
         "notes": list(file.notes),
-        "recipe": row.recipe or file.recipe,
+        "recipe": file.recipe,
         "set": dict(file.settings),
-        "rows": {name: {"set": {**row.settings, **chosen}}},
+        "rows": {name: row.model_dump(exclude_unset=True, exclude={"tune", "settings"}) | {"set": settings}},
         "columns": {key: column.model_dump(by_alias=True, exclude_unset=True) for key, column in file.columns.items()},
         "seeds": list(seeds),
         **_goals(file),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from filelock import FileLock, Timeout
 from pydantic import ConfigDict, Field
@@ -49,7 +49,7 @@ class StudyRecord(StrictModel):
     only_rows: list[str] | None = None
     only_columns: list[str] | None = None
     skipped: dict[str, str] = Field({})
-    left_out: list[list[str]] = Field([])
+    left_out: list[Annotated[tuple[str, str], Field(strict=False)]] = Field([])
     inherited: dict[str, Any] = Field({})
     inherited_from: str = ""
     directory: str
@@ -88,7 +88,7 @@ class StudyDirectory:
         record = self.record
         study = load_study(record.file, *record.overrides, name=record.name, size=record.size)
         more: dict[str, Any] = {"settings": study.settings | record.inherited, "directory": Path(record.directory)}
-        more["left_out"] = tuple((row, column) for row, column in record.left_out)
+        more["left_out"] = tuple(record.left_out)
         return study.model_copy(update=more).only(record.only_rows, record.only_columns)
 
     @classmethod
