@@ -56,9 +56,6 @@ class Choice:
     parent: type | None = None
     default: str | None = None
 
-    def __hash__(self) -> int:
-        return hash(self.kind)
-
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
         """Validate by `build` and serialize by `dump`."""
         return core_schema.with_info_plain_validator_function(

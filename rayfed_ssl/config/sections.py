@@ -9,6 +9,7 @@ from rayfed_ssl.config.choices import OptimizerField, Section, configured
 from rayfed_ssl.data.decoding import MAX_PIXELS, MOST_PIXELS
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.evaluation.linear_probe import LinearProbe
+from rayfed_ssl.evaluation.protocols import Vote
 from rayfed_ssl.evaluation.registry import Protocol
 from rayfed_ssl.models.libraries import is_library
 from rayfed_ssl.training.optimizers import Adam
@@ -128,15 +129,6 @@ class Training(Section):
     """Its name, "adam", "adamw", "lars" or "sgd", and its fields."""
 
 
-class KNN(Section):
-    """The kNN monitor: weighted vote of the nearest training samples (facts: EasyFL's k and temperature)."""
-
-    neighbors: int = Field(200, ge=1)
-    """k."""
-    temperature: float = Field(0.1, gt=0)
-    """Of the vote's weights exp(cosine / temperature)."""
-
-
 def _absolute_datasets(settings: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Make the paths of datasets to transfer to absolute: "folder:tr" means the same in another directory then."""
     absolute = {}
@@ -155,7 +147,7 @@ class Evaluation(Section):
 
     every: int = Field(1, ge=0)
     """Run the kNN monitor after every so many rounds; 0 means at the end only."""
-    knn: KNN = KNN()
+    knn: Vote = Vote()
     """The monitor's settings."""
     linear: LinearProbe = LinearProbe()
     """The linear probe at the end; FLESD's, on scaled features. FLESD's own is the protocol linear-flesd."""

@@ -4,24 +4,18 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_core import CoreSchema, ErrorDetails
+from pydantic_core import ErrorDetails
 
 from rayfed_ssl.errors import ConfigError, nearest
-from rayfed_ssl.validation import STRICT, for_plain_data
+from rayfed_ssl.validation import STRICT, Validated
 
 
-class StrictModel(BaseModel):
+class StrictModel(Validated, BaseModel):
     """Part of a file: frozen, no type is converted, and every unknown key is an error."""
 
     model_config = STRICT | ConfigDict(frozen=True, populate_by_name=True, allow_inf_nan=True)
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Take lists for tuples and strings for paths."""
-        schema: CoreSchema = for_plain_data(handler(source), handler)
-        return schema
 
 
 Model = TypeVar("Model", bound=BaseModel)

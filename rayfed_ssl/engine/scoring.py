@@ -25,7 +25,7 @@ def score(encoder: Encoder, config: Config, task: Task, dataset: Dataset, final:
     """
     subject = subject_of(encoder, config, task, dataset)
     settings = config.evaluation
-    monitor = Neighbors(name="knn", neighbors=settings.knn.neighbors, temperature=settings.knn.temperature)
+    monitor = Neighbors(name="knn", **vars(settings.knn))
     metrics = dict(monitor.measure(subject)) if subject.is_labeled else {}
     if metrics and task.objective.classifies and any(name.startswith("projector.") for name in subject.weights):
         model = subject.model()

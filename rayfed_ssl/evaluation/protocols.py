@@ -63,11 +63,18 @@ class Protocol(Validated, ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Neighbors(Protocol):
-    """Vote of the nearest training samples, weighted exp(cosine / temperature)."""
+class Vote(Validated):
+    """Weighted vote of the nearest training samples; defaults are EasyFL's."""
 
     neighbors: PositiveInt = 200
+    """k."""
     temperature: PositiveFloat = 0.1
+    """Of the vote's weights exp(cosine / temperature)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neighbors(Vote, Protocol):
+    """Vote of the nearest training samples."""
 
     def measure(self, subject: Subject) -> Mapping[str, float]:
         """Compute the accuracy as "knn"; there are no epochs, so there is no best one."""

@@ -25,7 +25,7 @@ Deviations: t in Eq. 9 counts the rounds in which the client took part. Metrics 
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
@@ -168,7 +168,8 @@ class FedCA(Method):
 
     def costly_start(self) -> Method | None:
         """The server trains a model to align with."""
-        return FedCA(align_epochs=self.align_epochs, parts=self.parts) if self.beta else None
+        unused = {name: getattr(FedCA, name) for name in ("dictionary", "dictionary_size", "ensembling", "beta")}
+        return replace(self, **unused) if self.beta else None
 
     @property
     def averaging(self) -> fedavg.FedAvg:

@@ -22,7 +22,7 @@ Deviations, where the paper is silent or cannot be meant literally:
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -198,7 +198,8 @@ class FedFoA(Method):
     def costly_start(self) -> Method | None:
         """The base may train before round 1."""
         base = self.base.costly_start()
-        return None if base is None else FedFoA(base=base)
+        unused = {name: getattr(FedFoA, name) for name in ("strength", "warm_up", "normalize")}
+        return None if base is None else replace(self, base=base, **unused)
 
     def rules(self, task: Task) -> Mapping[str, Rule]:
         """The base's rules."""
