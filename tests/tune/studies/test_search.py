@@ -1,6 +1,5 @@
 """The search: what is tried follows from the sweep and the results, whatever the order in which these come."""
 
-import itertools
 import random
 from pathlib import Path
 from statistics import fmean
@@ -96,13 +95,6 @@ def test_a_search_that_adapts_waits_for_its_generation():
     assert search.next() is not None
 
 
-def test_a_search_that_does_not_adapt_never_waits():
-    search = Search(sweep())
-    segments = [search.next() for _ in range(12)]
-    assert all(segment is not None for segment in segments)
-    assert search.next() is None
-
-
 def test_seeds_are_repeats_and_a_trial_is_judged_by_their_mean():
     search = Search(sweep(**KINDS["two seeds"]))
     explore(search, 2, random.Random(0))
@@ -180,16 +172,3 @@ def test_a_second_run_starts_from_the_first_and_reports_its_scores():
     search.done(second, Outcome({"knn": 0.5}))
     search.done(plain, Outcome(failure="it is broken"))
     assert [(trial.state, trial.values) for trial in search.trials] == [("complete", (0.5,)), ("failed", ())]
-
-
-def test_tpe_comes_closer_than_random_points():
-    best: dict[str, list[float]] = {"random": [], "tpe": []}
-    for name, seed in itertools.product(best, range(3)):
-        chosen = {"name": name, "seed": seed}
-        settings = {"rounds": 1, "training.batch": 8}
-        search = Search(
-            sweep(space={"method.mu": {"log": [1e-4, 100]}}, search=chosen, trials=40, generation=4, set=settings)
-        )
-        explore(search, 4, random.Random(0))
-        best[name].append(max(trial.values[0] for trial in search.trials))
-    assert fmean(best["tpe"]) > fmean(best["random"])

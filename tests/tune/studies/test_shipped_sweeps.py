@@ -106,38 +106,6 @@ def test_settings_of_the_papers_size_are_those_of_the_reproductions():
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "point", "reproduction", "row", "column"),
-    [
-        (
-            "fedca",
-            {"method__beta": 0.01, "method__ensembling": 0.5, "method__dictionary_size": 1024},
-            *("fedca-table1", "FedCA", "Non-IID CIFAR10 CNN"),
-        ),
-        (
-            "fcl",
-            {
-                "objective__temperature": 0.1,
-                "method__neighborhood_temperature": 0.1,
-                "method__neighborhood": 0.1,
-                "method__neighbors": 5,
-            },
-            *("fcl-table1", "Proposed (FCL)", "CIFAR10 Non-1"),
-        ),
-        (
-            "fedfoa",
-            {"method__strength": 0.01, "method__warm_up": 5},
-            *("fedfoa-figure5", "FedEMA+FedFoA", "λ=0.01"),
-        ),
-    ],
-)
-def test_the_papers_own_point_is_on_the_grid_and_differs_in_the_split_alone(name, point, reproduction, row, column):
-    ours, theirs = at(name, partition__alpha=1, **point), cell(reproduction, "paper", row, column)
-    assert ours.pop("partition")["name"] == "dirichlet"
-    del theirs["partition"]
-    assert ours == theirs
-
-
 def test_sweeps_are_listed_with_their_trials_and_seeds(cli):
     result = cli("list", "sweeps")
     assert result.exit_code == 0

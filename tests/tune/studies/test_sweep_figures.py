@@ -80,17 +80,6 @@ def test_an_axis_is_logarithmic_where_positive_values_span_much(values, scale, l
     assert [tick.get_text() for tick in axes.get_xticklabels()] == labels
 
 
-def test_a_range_gives_points_without_a_line():
-    space = {"training.optimizer.lr": {"log": [0.01, 1.0]}}
-    sweep = load_study(
-        {"recipe": "digits", "space": space, "search": "random", "trials": 3, "figure": {"x": "training.optimizer.lr"}}
-    )
-    trials = [result(sweep, n, {"training.optimizer.lr": 0.05 * (n + 1)}, [0.5]) for n in range(3)]
-    (axes,) = draw_curves(sweep, trials, sweep.goals[0]).axes
-    (line, *_) = axes.containers[0]
-    assert (line.get_linestyle(), axes.get_xscale()) == ("None", "log")
-
-
 def test_the_front_is_stepped_over_bytes():
     sweep = load_study({"recipe": "digits", "space": {"rounds": [1, 2, 4]}, "maximize": "knn", "minimize": "bytes"})
     values = {1: (0.5, 1_000_000), 2: (0.4, 2_000_000), 4: (0.75, 10_000_000)}

@@ -125,14 +125,6 @@ def test_nothing_undoes_a_points_values_unseen(space, override, says):
         check_study(load_study(SMALL | {"space": space}, override, name="mine"))
 
 
-def test_sections_that_are_varied_may_get_more_fields():
-    space = {"method": ["fedavg", "fedprox"], "partition": [{"name": "dirichlet", "alpha": 1}]}
-    sweep = load_study({"recipe": "fedprox", "space": space}, "partition.min_share=2", "method.weighting=uniform")
-    configs = [config_of(sweep, point, 0) for point in sweep.space.grid()]
-    assert [config.system for config in configs] == ["fedavg", "fedprox"]
-    assert {config.partition.min_share for config in configs} == {2}
-
-
 def test_a_user_changes_the_sweep_itself_by_its_own_words():
     sweep = load_study(
         SMALL | {"space": {"rounds": {"integer": [1, 4]}}, "search": "random", "trials": 3}, "trials=5", "seeds=2"

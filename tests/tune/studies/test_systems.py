@@ -23,7 +23,7 @@ from tune.studies.definition.tuning import row_of, search_of
 from tune.studies.execution.request import StudyRequest
 from tune.studies.results.reported import read_study
 from tune.studies.results.results import StudyResults, System, SystemRun
-from tune.studies.results.systems import compared, spread, summarize_systems, system_table
+from tune.studies.results.systems import spread, summarize_systems, system_table
 from tune.studies.run import run_request
 
 TREE: dict[str, Any] = {
@@ -145,15 +145,6 @@ def test_the_spread_between_systems_stands_beside_that_between_seeds() -> None:
     single = [System(row=name, column="IID", runs=[entry(0, score)]) for name, score in (("A", 0.5), ("B", 0.6))]
     assert "linear 7.07 between systems, one seed of each" in spread(single, "linear")
     assert spread(single[:1], "linear") == ""
-
-
-def test_a_table_has_both_scores_megabytes_and_seconds() -> None:
-    systems = compared([System(row="A", column="IID", runs=[entry(0, 0.5, 0.4), entry(1, 0.6, 0.5)])], "A", "linear")
-    table = system_table(systems, "IID", "linear", "A")
-    cells = dict(zip(table.head[1:], [cell.text for cell in table.lines[0].cells], strict=True))
-    assert cells["linear (%)"] == "55.00 ± 7.07"
-    assert cells["kNN (%)"] == "45.00 ± 7.07"
-    assert (cells["rank"], cells["MB"], cells["seconds"], cells["seeds"]) == ("1", "1.50", "12", "2")
 
 
 def test_a_finished_benchmark_runs_nothing_and_writes_the_same_files(
