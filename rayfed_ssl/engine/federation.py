@@ -28,6 +28,7 @@ from rayfed_ssl.engine.task_builder import build_task, views_of
 from rayfed_ssl.engine.upload_checks import check_upload
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server
+from rayfed_ssl.methods import METHODS
 from rayfed_ssl.processor import check_process
 from rayfed_ssl.seeds import SERVER, Purpose, derive_seed, generator
 
@@ -201,7 +202,8 @@ class Federation:
                 )
                 method_seed = derive_seed(self.config.seed, Purpose.METHOD, round=round, participant=client_id)
                 draws = generator(method_seed)
-                client = Client(client_id, round, data, public, self.task, random, draws)
+                captured = any(info.captured for info in METHODS.values() if info.method is type(self.config.method))
+                client = Client(client_id, round, data, public, self.task, random, draws, captured=captured)
                 previous = self.method.init_client(client) if state is None else state
                 upload, next_state, metrics = self.method.update_client(download, previous, client)
                 check_upload(upload, download)

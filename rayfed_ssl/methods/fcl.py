@@ -39,7 +39,6 @@ from rayfed_ssl.methods import fedavg
 from rayfed_ssl.objectives import moco
 from rayfed_ssl.training.objective import Batch, StepOutput
 from rayfed_ssl.training.state_parts import Parts
-from rayfed_ssl.training.step import capturable
 
 
 @dataclass(frozen=True)
@@ -183,7 +182,7 @@ class FCL(Method):
         """Train f_q and f_k on Eq. 12, then encode encrypted images with f_k."""
         averaging = self.averaging
         remote = torch.cat(download.features).to(client.task.device) if download.features else None
-        loss = capturable(partial(self.loss, client, remote)) if self.fusion else None
+        loss = partial(self.loss, client, remote) if self.fusion else None
         upload, next_state, metrics = averaging.train(download.weights, state, client, loss=loss)
         trained = upload.weights | averaging.local_parts(next_state)
         features = self.encode_encrypted(trained, client) if self.fusion else None

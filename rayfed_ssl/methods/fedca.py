@@ -42,7 +42,6 @@ from rayfed_ssl.methods import fedavg
 from rayfed_ssl.objectives.simclr import SimCLR
 from rayfed_ssl.training.objective import Batch, StepOutput
 from rayfed_ssl.training.state_parts import Parts
-from rayfed_ssl.training.step import capturable
 from rayfed_ssl.validation import BelowOne
 
 
@@ -221,7 +220,7 @@ class FedCA(Method):
         aligned = download.aligned or state.aligned
         term = None if aligned is None else self.alignment(client, aligned)
         others = None if download.dictionary is None else download.dictionary.to(client.task.device)
-        loss = None if others is None else capturable(partial(self.contrast, client, others))
+        loss = None if others is None else partial(self.contrast, client, others)
         averaging = self.averaging
         upload, averaged, metrics = averaging.train(download.weights, state.own, client, loss=loss, term=term)
         if not self.dictionary:
@@ -256,7 +255,7 @@ class FedCA(Method):
                 h, z = model(task.plain(images))
             return self.beta * alignment_loss(h, z, (targets[0][index], targets[1][index]))
 
-        return capturable(term)
+        return term
 
     def update_server(
         self, state: ServerState, uploads: Mapping[int, Upload], server: Server

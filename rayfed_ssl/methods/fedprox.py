@@ -17,7 +17,6 @@ from torch import Tensor
 
 from rayfed_ssl.method import Client, Model, Term, Weights
 from rayfed_ssl.methods.fedavg import Averaging, Download
-from rayfed_ssl.training.step import capturable
 
 
 def proximal_term(model: Model, reference: Weights, mu: float) -> Tensor:
@@ -43,4 +42,4 @@ class FedProx(Averaging):
             return None
         reference = {name: value.to(client.task.device) for name, value in download.weights.items()}
         strength = self.mu if self.convention == "flesd" else self.mu / 2
-        return capturable(lambda model, projections: proximal_term(model, reference, strength))
+        return lambda model, projections: proximal_term(model, reference, strength)

@@ -40,7 +40,6 @@ from rayfed_ssl.methods import fedavg
 from rayfed_ssl.methods.fedfoa import from_triangle, triangle
 from rayfed_ssl.objectives import spectral
 from rayfed_ssl.training.objective import Batch, StepOutput
-from rayfed_ssl.training.step import capturable
 from rayfed_ssl.validation import UnitInterval
 
 
@@ -143,7 +142,7 @@ class FedSC(fedavg.Averaging):
         if download.others is not None:
             others = symmetric(download.others).to(client.task.device)
             share = own_share(client.round, client.task.rounds, self.alpha_first, self.alpha_last)
-            loss = capturable(partial(self.loss, client, others, share))
+            loss = partial(self.loss, client, others, share)
         upload, next_state, metrics = self.train(download.weights, state, client, loss=loss)
         return Upload(upload.weights, upload.num_samples, correlation), next_state, metrics
 

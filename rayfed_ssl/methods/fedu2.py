@@ -42,7 +42,6 @@ from rayfed_ssl.aggregation.weighted_mean import weighted_mean
 from rayfed_ssl.draws import draw
 from rayfed_ssl.method import Client, Metrics, Model, Server, Task, Term, Weights
 from rayfed_ssl.methods.fedavg import Averaging, Download, ServerState, Upload
-from rayfed_ssl.training.step import capturable
 
 MAX_COSINE = 1 - 1e-6
 """Beyond it a point and a tangent point are the same or opposite, where the angle has no gradient."""
@@ -165,7 +164,6 @@ class FedU2(Averaging):
             return None
         normal = partial(draw, torch.randn, generator=client.method_generator, device=client.task.device)
 
-        @capturable
         def term(model: Model, projections: Tensor) -> Tensor:
             num, width = projections.shape
             uniform, points = (F.normalize(normal(count, width), dim=1) for count in (num, self.tangent_points))

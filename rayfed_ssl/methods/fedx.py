@@ -33,7 +33,6 @@ from rayfed_ssl.objectives.fedx import FedXObjective
 from rayfed_ssl.objectives.simclr import nt_xent
 from rayfed_ssl.seeds import generator
 from rayfed_ssl.training.objective import Batch, StepOutput
-from rayfed_ssl.training.step import capturable
 
 
 def relational_loss(
@@ -92,7 +91,7 @@ class FedX(Averaging):
         teacher = client.task.model(download.weights | self.local_parts(state)).eval().requires_grad_(False)
         choices = generator(int(torch.randint(2**62, (), generator=client.method_generator)))
         loss = partial(self.distil, client, teacher, choices)
-        return self.train(download.weights, state, client, loss=capturable(loss))
+        return self.train(download.weights, state, client, loss=loss)
 
     def distil(
         self,

@@ -35,7 +35,6 @@ from rayfed_ssl.methods.fedavg import Averaging, Download, Upload
 from rayfed_ssl.models.encoders import Encoder
 from rayfed_ssl.objectives.align_uniform import AlignUniform
 from rayfed_ssl.training.objective import Batch, StepOutput
-from rayfed_ssl.training.step import capturable
 
 
 def num_own(width: int, share: float) -> int:
@@ -105,7 +104,7 @@ class SSD(Averaging):
     def update_client(self, download: Download, state: Any, client: Client) -> tuple[Upload, Any, Metrics]:
         """E_local epochs from the global weights on L."""
         stretch = scales(client.id, _width(client.task), self.share, self.scale).to(client.task.device)
-        loss = capturable(partial(self.loss, client, stretch))
+        loss = partial(self.loss, client, stretch)
         return self.train(download.weights, state, client, loss=loss)
 
     def loss(self, client: Client, stretch: Tensor, model: Model, state: nn.Module, batch: Batch) -> StepOutput:

@@ -1,6 +1,6 @@
 """How an accelerator runs steps: ahead of time and from captured work, with the bits of steps that run as they come."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -14,6 +14,7 @@ from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.models import Model
 from rayfed_ssl.testing.pretend_device import DEVICE, PretendDevice
+from rayfed_ssl.testing.trial import play
 from rayfed_ssl.training.objective import Batch
 from rayfed_ssl.training.optimizers import OPTIMIZERS, SGD
 from rayfed_ssl.training.step import (
@@ -176,6 +177,21 @@ def test_a_step_that_draws_samples_is_captured_where_their_pixels_are_on_the_dev
     expected = seeded(1)
     assert drawn == [(5 * torch.randperm(9, generator=expected)[:4]).tolist() for _ in range(30)]
     assert runner.num_captured == resident
+
+
+@pytest.mark.parametrize(("name", "captured"), [("fedprox", True), ("fedfoa", False)])
+def test_terms_of_built_in_methods_are_captured_but_those_that_wait(
+    open_tiny: Open, monkeypatch: pytest.MonkeyPatch, name: str, captured: bool
+) -> None:
+    marks, train = [], Task.train
+
+    def watched(self: Task, *inputs: Any, terms: Sequence[Callable[..., Tensor]], **settings: Any) -> Any:
+        marks.extend(getattr(term, "capturable", False) for term in terms)
+        return train(self, *inputs, terms=terms, **settings)
+
+    monkeypatch.setattr(Task, "train", watched)
+    play(open_tiny(name), 1)
+    assert marks == [captured] * 3
 
 
 def test_dropout_is_not_captured_and_the_run_says_why(small, monkeypatch: pytest.MonkeyPatch) -> None:
