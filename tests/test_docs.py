@@ -218,7 +218,7 @@ def test_the_blocks_of_a_page_run(name: str, workspace: Path):
                 if program == "rayfed-ssl" and not arguments[0].startswith("--"):
                     call(arguments, name)
     if name == "bits":
-        rounds = [RunRecord.open(run).manifest.rounds for run in Path("runs").iterdir()]
+        rounds = [RunRecord.open(run).manifest.rounds for run in Path("runs").iterdir() if run.name != "portable"]
         assert len({committed[-1].state_sha256 for committed in rounds}) == 1 < len(rounds)
 
 

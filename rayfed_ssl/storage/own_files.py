@@ -10,6 +10,9 @@ from rayfed_ssl.errors import ConfigError
 STATE = r"(server|client-\d+)-\d+\.safetensors"
 """Names of states, as `engine.local_executor` gives them."""
 
+TRACKER = "wandb"
+"""Directory of Weights & Biases, which links to its logs elsewhere."""
+
 FOLDERS = ("checkpoints", "encoders", "figures", "tables", "spare")
 """Directories of a run."""
 
@@ -35,7 +38,8 @@ def own_drafts(names: Iterable[str]) -> list[str]:
 def refuse_links_out(directory: Path) -> None:
     """Raise ConfigError for what is neither a file nor a directory, and for a symbolic link that leads out of a directory.
 
-    A file where a run has a directory, and a link to itself, are such too. The directory may be named through a link.
+    A file where a run has a directory, and a link to itself, are such too. The directory may be named through a link. What
+    lies in a directory of a tracker is not looked at, as nothing here reads or writes it.
     """
     root = os.path.realpath(directory)
     for folder, subdirectories, files in os.walk(root):
@@ -50,3 +54,4 @@ def refuse_links_out(directory: Path) -> None:
             if not is_kept and os.path.lexists(path):  # a file that its writer has just moved is none
                 kind = "directory" if name in FOLDERS else "regular file or directory"
                 raise ConfigError(f"{path} is no {kind}: restore it from a copy, or remove it")
+        subdirectories[:] = [name for name in subdirectories if name != TRACKER]
