@@ -18,7 +18,7 @@ MAX_CELLS = 12_000_000
 """Rows times columns of a table; as Python's rows they take 80 bytes each."""
 
 MAX_BYTES = 64 << 20
-"""Of a file's columns that are read; snappy makes at most 24 bytes of one."""
+"""Of a file's columns that are read, as snappy would store them: it makes at most 24 bytes of one."""
 
 BATCH = 256 << 20
 """Bytes of pictures that are read at a time."""
@@ -32,8 +32,8 @@ MAX_TEXT = 256 << 20
 MAX_FOOTER = 4 << 20
 """Bytes of a file's metadata."""
 
-CODECS = ("SNAPPY", "UNCOMPRESSED")
-"""Others make thousands of bytes of one."""
+EXPANSION = 24
+"""Bytes that snappy makes of one at most; other codecs make thousands."""
 
 DAMAGE = (OSError, ValueError, SystemError, pa.ArrowException)
 """What pyarrow raises for a damaged file."""
@@ -87,9 +87,8 @@ def batches(path: Path, column: str) -> Iterator[pa.Array]:
             group = reader.metadata.row_group(index)
             parts = [group.column(number) for number in range(group.num_columns)]
             parts = [part for part in parts if part.path_in_schema.split(".")[0] == column]
-            _check_codecs(parts)
             # Each row can be the whole chunk: a dictionary makes a few kB a million pictures.
-            most = BATCH // (24 * max(1, sum(part.total_compressed_size for part in parts)))
+            most = BATCH // (EXPANSION * max(1, sum(map(_stored, parts))))
             rows = reader.iter_batches(max(1, min(1024, most)), row_groups=[index], columns=[column])
             yield from (batch.column(0) for batch in rows)
 
@@ -137,17 +136,21 @@ def _check_size(metadata: pq.FileMetaData, names: Sequence[str], max_rows: int |
     parts = [part for part in parts if part.path_in_schema in names]
     if max(metadata.num_rows, sum(group.num_rows for group in groups)) > most:
         raise ValueError(f"it has {metadata.num_rows} rows, more than the {most} that it may have")
-    _check_codecs(parts)
-    text = sum(part.total_compressed_size for part in parts if part.physical_type == "BYTE_ARRAY")
-    if text > MAX_STRING_BYTES or sum(part.total_compressed_size for part in parts) > MAX_BYTES:
+    text = sum(_stored(part) for part in parts if part.physical_type == "BYTE_ARRAY")
+    if text > MAX_STRING_BYTES or sum(map(_stored, parts)) > MAX_BYTES:
         raise ValueError(
             f"its strings take more than {MAX_STRING_BYTES >> 20} MiB, or its columns {MAX_BYTES >> 20} MiB"
         )
 
 
-def _check_codecs(parts: Sequence[pq.ColumnChunkMetaData]) -> None:
-    if other := {part.compression for part in parts} - set(CODECS):
-        raise ValueError(f"it is compressed by {min(other)}: write it with snappy or without compression")
+def _stored(part: pq.ColumnChunkMetaData) -> int:
+    """Give the bytes that snappy would need at least; a ValueError for a chunk that another codec has made far smaller."""
+    if part.compression in ("SNAPPY", "UNCOMPRESSED"):
+        return int(part.total_compressed_size)
+    if part.total_uncompressed_size > max(BATCH, EXPANSION * part.total_compressed_size):
+        size, compression = part.total_uncompressed_size >> 20, part.compression
+        raise ValueError(f"its column {part.path_in_schema} takes {size} MiB without {compression}: write it with snappy")
+    return max(int(part.total_compressed_size), int(part.total_uncompressed_size) // EXPANSION)
 
 
 def _text_bytes(column: pa.ChunkedArray) -> int:
