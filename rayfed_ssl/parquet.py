@@ -149,7 +149,9 @@ def _stored(part: pq.ColumnChunkMetaData) -> int:
         return int(part.total_compressed_size)
     if part.total_uncompressed_size > max(BATCH, EXPANSION * part.total_compressed_size):
         size, compression = part.total_uncompressed_size >> 20, part.compression
-        raise ValueError(f"its column {part.path_in_schema} takes {size} MiB without {compression}: write it with snappy")
+        raise ValueError(
+            f"its column {part.path_in_schema} takes {size} MiB without {compression}: write it with snappy"
+        )
     return max(int(part.total_compressed_size), int(part.total_uncompressed_size) // EXPANSION)
 
 

@@ -58,9 +58,13 @@ def check_process(cpu: str) -> None:
 
     Raises:
         NotPortableError: It was started without the variables.
-        ConfigError: The processor has no AVX2.
+        ConfigError: The processor has no AVX2, or the variables are set for a run that is not portable.
     """
     if cpu != "portable":
+        if is_portable():
+            raise ConfigError(
+                f"engine.cpu={cpu} cannot be computed with the variables of engine.cpu=portable: unset {' '.join(PORTABLE)}"
+            )
         return
     if missing := sorted(REQUIRED - cpu_flags()):
         raise ConfigError(

@@ -24,7 +24,7 @@ from rayfed_ssl.export.encoder_file import LoadedEncoder, as_module
 from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.records.extension import config_to_resume, write_rounds
 from rayfed_ssl.records.metric_rows import METRICS, client_of, losses_by_round
-from rayfed_ssl.records.resume_point import check_bits, other_processor, state_to_resume
+from rayfed_ssl.records.resume_point import check_bits, other_bits, state_to_resume
 from rayfed_ssl.records.run_lock import claimed
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.export import export_of, last_encoder
@@ -195,7 +195,7 @@ def resume(
                 checkpoints.discard_after(record.checkpoints, last)
                 write_rounds(record, federation)
                 record.truncate(last, federation.public_entries())
-                if warning := other_processor(record, federation):
+                for warning in other_bits(record, federation):
                     record.add_warning(warning)
                     observing.on_warning(warning.message)
                 return _run(federation, record, state, observing, running, until)

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
@@ -13,8 +13,8 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.round_loop import Observer, RoundOutcome
 from rayfed_ssl.errors import CheckpointError, ConfigError
-from rayfed_ssl.records.bits import why_bits_differ
-from rayfed_ssl.records.manifest import settings_sha256
+from rayfed_ssl.records.bits import other_processor, why_bits_differ
+from rayfed_ssl.records.manifest import fingerprint_of, settings_sha256
 from rayfed_ssl.records.metric_rows import EVALUATION_SECONDS, Row
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.runs import ExecutorFactory, Observers, run
@@ -25,8 +25,11 @@ from rayfed_ssl.trees import digest
 NOT_COMPARED = ("seconds", EVALUATION_SECONDS, "retries")
 """Metrics that depend on the machine's speed and on its faults."""
 
+FACTS = ("method", "num_rounds", "privacy", "parts", "notes", "data", "start", "seeds", "break_even", "starts")
+"""What run.json says besides, wherever and whenever it is run."""
+
 PUBLISHED = "digests.json"
-"""In `rayfed_ssl.recipes`: digests of recipes with engine.cpu=portable, and the version of torch that they hold for."""
+"""In `rayfed_ssl.recipes`: digests of recipes with engine.cpu=portable, and the version and fingerprint they hold for."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,7 @@ def verify_run(
     again = RunRecord.open(directory)
     if not result.differences:
         return Verification(result.rounds, result.state_sha256, tuple(_other_contents(record, again)))
-    reason = why_bits_differ(record.manifest, config.engine, again.manifest, config.engine)
+    reason = why_bits_differ(record.manifest, again.manifest)
     return Verification(result.rounds, result.state_sha256, result.differences, reason)
 
 
@@ -122,13 +125,14 @@ def verify_recipe(name: str, directory: Path, observer: Observer, executor: Exec
     entry, config = published["recipes"][name], Config.load(name, "engine.cpu=portable")
     if entry["settings_sha256"] != settings_sha256(config):
         raise ConfigError(f"the recipe {name} has changed since its digests were published: verify a run's directory")
-    digests = dict(enumerate(entry["rounds"], 1))
-    result = _run_again(Federation.open(config), _DigestCheck(digests), len(digests), directory, observer, executor)
+    digests, federation = dict(enumerate(entry["rounds"], 1)), Federation.open(config)
+    result = _run_again(federation, _DigestCheck(digests), len(digests), directory, observer, executor)
+    if not result.differences:
+        return result
     here = torch.__version__.partition("+")[0]
-    if result.differences and here != published["torch"]:
-        reason = f"other versions: torch {published['torch']} and {here}"
-        return Verification(result.rounds, result.state_sha256, result.differences, reason)
-    return result
+    versions = f"other versions: torch {published['torch']} and {here}" if here != published["torch"] else None
+    processor = other_processor(published["fingerprint"], fingerprint_of(federation), "portable")
+    return replace(result, reason=versions or processor or None)
 
 
 def _run_again(
@@ -181,8 +185,12 @@ def _other_contents(record: RunRecord, again: RunRecord) -> Iterator[str]:
             yield f"metrics.parquet: {name} of {participant} in round {round} is {was} on record and {now} here"
     if _counted(record.ledger) != _counted(again.ledger):
         yield "ledger.parquet differs"
-    if record.manifest.starts != again.manifest.starts:
-        yield "run.json: the scores before round 1 differ"
+    for name in FACTS:
+        if getattr(record.manifest, name) != getattr(again.manifest, name):
+            yield f"run.json: {name} differs"
+    for entry, computed_entry in zip(record.manifest.rounds, again.manifest.rounds, strict=True):
+        if entry.cohort != computed_entry.cohort:
+            yield f"run.json: the cohort of round {entry.round} differs"
     if record.manifest.finished:
         yield from _other_encoders(record.directory / "encoders", record.manifest.encoders, again.manifest.encoders)
     yield from _damaged_states(record)
@@ -199,10 +207,10 @@ def _other_encoders(folder: Path, recorded: Mapping[str, str], computed: Mapping
 
 
 def _damaged_states(record: RunRecord) -> Iterator[str]:
-    """Name the first of the last round's states that is not what its manifest says, where they are kept."""
+    """Name the first state of a kept round that is not what its manifest says."""
     try:
-        if checkpoints.manifests(record.checkpoints):
-            for stored in checkpoints.latest(record.checkpoints).states:
+        for round in checkpoints.manifests(record.checkpoints):
+            for stored in checkpoints.latest(record.checkpoints, round).states:
                 checkpoints.read(stored, record.checkpoints)
     except CheckpointError as error:
         yield str(error)

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,7 @@ from rayfed_ssl.processor import PORTABLE, NotPortableError, set_up_portable_cpu
 from rayfed_ssl.records.manifest import RunManifest
 
 # Measured with torch 2.15.0 on an AMD EPYC (Zen 3) without AVX-512. Whoever runs this test tries another processor.
-FINGERPRINT = {
-    "convolution": "0328c89adb32506a",
-    "matrix product": "29d377e3c03ebf76",
-    "softmax": "49e32727fec3b1a4",
-    "batch norm": "f0fec647bc2749f8",
-    "Adam": "a6587f07e746f40c",
-    "normal draws": "33baa5baf6ebf25d",
-}
+FINGERPRINT = json.loads(resources.files("rayfed_ssl.recipes").joinpath("digests.json").read_text())["fingerprint"]
 
 # The same AMD EPYC, and an Intel Xeon with AMX.
 DIGITS = "2b32eb3bc87b0b8213a54071dd9ae3c3d8524a43c63fc60ff45a0d312f89c5cc"
@@ -119,3 +113,14 @@ def test_a_fingerprint_is_the_same_each_time_and_names_what_differs():
     assert full == fingerprint(device, choose_precision(device, "fp32"))
     assert different(full, full) == different(full, {}) == []
     assert different(full, half) == ["convolution", "matrix product"]
+
+
+def test_a_process_with_the_variables_computes_no_native_run(
+    tiny: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+):
+    for name, value in PORTABLE.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(
+        ConfigError, match=r"^engine.cpu=native cannot be computed with the variables of .*: unset ATEN_"
+    ):
+        Federation.open(tiny("fedavg"))

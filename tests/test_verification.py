@@ -29,7 +29,10 @@ from rayfed_ssl.verification import Verification, verify_recipe, verify_run
 
 Tiny = Callable[..., Config]
 
-PROCESSOR = "another kind of processor computes other bits (matrix product): run with engine.cpu=portable to compare"
+PROCESSOR = (
+    "another kind of processor, or other variables of its libraries, computes other bits (matrix product), without "
+    "engine.cpu=portable: run with it to compare"
+)
 
 
 class Warnings(Observer):
@@ -119,17 +122,21 @@ def test_scores_bytes_and_encoders_are_compared_too(copy: Path, tmp_path: Path):
     change_table(copy / "ledger.parquet", lambda rows: rows[0].update(bytes=1))
     shutil.copy(copy / "encoders" / "client-1.safetensors", copy / "encoders" / "client-0.safetensors")
     shutil.copy(copy / "encoders" / "client-1.safetensors", copy / "encoders" / "client-9.safetensors")
-    change_manifest(copy, lambda manifest: manifest.update(starts={}))
+    change_manifest(copy, lambda manifest: manifest.update(starts={}, privacy="Low"))
+    change_manifest(copy, lambda manifest: manifest["rounds"][1].update(cohort=[0]))
     change_manifest(copy, lambda manifest: manifest["encoders"].update({"client-2": "0" * 64}))
     change_manifest(copy, lambda manifest: manifest["fingerprint"].update({"Adam": "0" * 16}))
-    state = copy / "checkpoints" / checkpoints.latest(copy / "checkpoints").clients[1].file
+    kept = min(checkpoints.manifests(copy / "checkpoints"))
+    state = copy / "checkpoints" / checkpoints.latest(copy / "checkpoints", kept).clients[1].file
     state.write_bytes(state.read_bytes()[:-1] + bytes([state.read_bytes()[-1] ^ 1]))
     score, *others = (result := verified(copy, tmp_path)).differences
     assert result.reason is None  # a processor explains other states alone
     assert score.startswith("metrics.parquet: linear of client-0 in round 3 is 0.875 on record and ")
     assert others == [
         "ledger.parquet differs",
-        "run.json: the scores before round 1 differ",
+        "run.json: privacy differs",
+        "run.json: starts differs",
+        "run.json: the cohort of round 2 differs",
         *(
             f"encoders/client-{number}.safetensors is missing, damaged or differs, or its digest in run.json does"
             for number in (0, 2, 9)
@@ -185,7 +192,7 @@ def test_the_command_says_whether_a_recipe_has_its_published_digests(tmp_path: P
 def test_comparing_runs_says_whether_bits_are_equal_and_why_not(original: Path, copy: Path):
     digest = RunRecord.open(original).manifest.rounds[-1].state_sha256[:16]
     assert digest_notes([RunRecord.open(original), RunRecord.open(copy)]) == [
-        f"original and copy have equal bits, state_sha256 {digest}"
+        f"original and copy have equal states, state_sha256 {digest}"
     ]
     differ = f"original and copy have equal settings and different digests, {digest} and {'0' * 16}: "
     change_manifest(copy, lambda manifest: manifest["rounds"][-1].update(state_sha256="0" * 64))
@@ -197,8 +204,8 @@ def test_comparing_runs_says_whether_bits_are_equal_and_why_not(original: Path, 
             f"other versions: torch {metadata.version('torch')} and 2.11.0",
         ),
         (
-            lambda manifest: manifest["precision"].update(dtype="bf16"),
-            "engine.precision=fp32 and engine.precision=bf16",
+            lambda manifest: manifest["bits"].update(precision="bf16", threads="2"),
+            "engine.precision=fp32, engine.threads=1 and engine.precision=bf16, engine.threads=2",
         ),
     ]
     for change, reason in reasons:
@@ -206,10 +213,21 @@ def test_comparing_runs_says_whether_bits_are_equal_and_why_not(original: Path, 
         assert digest_notes([RunRecord.open(original), RunRecord.open(copy)]) == [differ + reason]
 
 
-def test_resuming_on_another_processor_warns_and_is_recorded(copy: Path):
+def test_resuming_where_other_bits_are_computed_warns_and_is_recorded(original: Path, copy: Path):
     change_manifest(copy, lambda manifest: manifest["fingerprint"].update({"convolution": "0" * 16}))
+    change_manifest(copy, lambda manifest: manifest["versions"].update(torch="2.11.0"))
     observer = Warnings()
     resume(copy, round=2, observer=observer)
-    (line,) = [line for line in observer.lines if "processor" in line]
-    assert line.startswith("this processor computes other bits than the one on which this run began (convolution): ")
-    assert line in [warning.message for warning in RunRecord.open(copy).manifest.warnings]
+    lines = [line for line in observer.lines if "the run goes on" in line]
+    assert lines[0].startswith(
+        "another kind of processor, or other variables of its libraries, computes other bits (conv"
+    )
+    assert lines[1].startswith(f"this run began with other versions: torch 2.11.0 and {metadata.version('torch')}; ")
+    assert lines == [warning.message for warning in RunRecord.open(copy).manifest.warnings]
+    change_manifest(copy, lambda manifest: manifest["rounds"][-1].update(state_sha256="0" * 64))
+    began = json.loads((original / "run.json").read_text())
+    change_manifest(
+        copy, lambda manifest: manifest.update(fingerprint=began["fingerprint"], versions=began["versions"])
+    )
+    (note,) = digest_notes([RunRecord.open(original), RunRecord.open(copy)])
+    assert note.endswith(": a run was resumed on another processor or with other versions")

@@ -1,41 +1,47 @@
 """Why two runs with equal settings have other bits: settings of the engine, versions, processors."""
 
-from rayfed_ssl.config.sections import BITS, Engine
+from collections.abc import Mapping
+
 from rayfed_ssl.engine.fingerprint import different
-from rayfed_ssl.records.manifest import PrecisionEntry, RunManifest
+from rayfed_ssl.records.manifest import RunManifest
 
 VERSIONS = ("torch", "numpy", "rayfed-ssl")
 """Packages whose versions decide bits."""
 
-OTHER_PROCESSOR = (
-    "another kind of processor computes other bits ({operations}): run with engine.cpu=portable to compare"
-)
+
+def other_versions(one: Mapping[str, str | None], other: Mapping[str, str | None]) -> str:
+    """Name the versions that decide bits and differ: "torch 2.14.0 and 2.15.0"; "" if none does."""
+    return ", ".join(
+        f"{name} {one.get(name)} and {other.get(name)}" for name in VERSIONS if one.get(name) != other.get(name)
+    )
 
 
-def bits_settings(precision: PrecisionEntry, engine: Engine) -> dict[str, str]:
-    """Write down what `BITS` names, with what "auto" and null stand for on the machine that the entry describes."""
-    values = {
-        "device": precision.device.partition(":")[0],
-        "cpu": engine.cpu,
-        "precision": precision.dtype,
-        "channels_last": precision.channels_last,
-        "compile": precision.compile,
-        "deterministic": engine.deterministic or not precision.device.startswith("cuda"),
-        "threads": engine.threads,
-        "server_threads": engine.server_threads,
-    }
-    return {name: f"engine.{name}={str(values[name]).lower()}" for name in BITS}
+def other_processor(one: Mapping[str, str], other: Mapping[str, str], cpu: str) -> str:
+    """Say that two fingerprints of runs with this `engine.cpu` differ, and what to do; "" if they do not."""
+    if not (operations := different(one, other)):
+        return ""
+    remedy = (
+        "it was not tried on this kind of processor, see docs/bits.md"
+        if cpu == "portable"
+        else "run with it to compare"
+    )
+    return (
+        f"another kind of processor, or other variables of its libraries, computes other bits ({', '.join(operations)}), "
+        f"{'in spite of' if cpu == 'portable' else 'without'} engine.cpu=portable: {remedy}"
+    )
 
 
-def why_bits_differ(one: RunManifest, engine: Engine, other: RunManifest, other_engine: Engine) -> str | None:
+def why_bits_differ(one: RunManifest, other: RunManifest) -> str | None:
     """Say what on record explains that two runs of the same settings have other digests; None where nothing does."""
-    ours, theirs = bits_settings(one.precision, engine), bits_settings(other.precision, other_engine)
-    if names := [name for name in BITS if ours[name] != theirs[name]]:
-        return f"{', '.join(ours[name] for name in names)} and {', '.join(theirs[name] for name in names)}"
-    if names := [name for name in VERSIONS if one.versions.get(name) != other.versions.get(name)]:
-        return f"other versions: {', '.join(f'{n} {one.versions.get(n)} and {other.versions.get(n)}' for n in names)}"
-    if operations := different(one.fingerprint, other.fingerprint):
-        return OTHER_PROCESSOR.format(operations=", ".join(operations))
+    if names := [name for name in one.bits if one.bits[name] != other.bits.get(name)]:
+        ours, theirs = (", ".join(f"engine.{name}={each.bits.get(name)}" for name in names) for each in (one, other))
+        return f"{ours} and {theirs}"
+    if versions := other_versions(one.versions, other.versions):
+        return f"other versions: {versions}"
+    if processor := other_processor(one.fingerprint, other.fingerprint, one.bits.get("cpu", "native")):
+        return processor
+    if any(warning.kind == "bits" for manifest in (one, other) for warning in manifest.warnings):
+        return "a run was resumed on another processor or with other versions"
     if any(entry.dropped for manifest in (one, other) for entry in manifest.rounds):
         return "clients were left out of rounds"
     return None

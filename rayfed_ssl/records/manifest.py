@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field, PrivateAttr, ValidationError
 
 from rayfed_ssl.config.choices import METHOD, OBJECTIVE
 from rayfed_ssl.config.schema import Config
+from rayfed_ssl.config.sections import BITS, Engine
 from rayfed_ssl.config.strict import StrictModel
 from rayfed_ssl.data.partitions import Skew
 from rayfed_ssl.engine.federation import Federation, training_seed
@@ -122,6 +123,7 @@ class RunManifest(_Model):
         parts: Which parts of the model are trained, averaged or kept, by part.
         notes: Where the run differs from what was configured.
         start: The file of the first weights; None if they are drawn.
+        bits: Settings of the engine that decide bits, with what "auto" and null stand for.
         fingerprint: Digests of fixed computations on the machine that started the run, by operation.
         seeds: Derived seeds, to compare implementations by.
         break_even: FLESD's Eq. 11, where representations are sent.
@@ -149,6 +151,7 @@ class RunManifest(_Model):
     break_even: BreakEven | None
     versions: dict[str, str | None]
     hardware: HardwareEntry
+    bits: dict[str, str] = Field({})
     fingerprint: dict[str, str] = Field({})
     checkpoints: str | None
     states_id: str | None = None
@@ -235,6 +238,21 @@ def start_entry(federation: Federation) -> StartEntry | None:
     return None if start is None else StartEntry(**start)
 
 
+def bits_settings(precision: PrecisionEntry, engine: Engine) -> dict[str, str]:
+    """Write down what `BITS` names, with what "auto" and null stand for on the machine that the entry describes."""
+    values = {
+        "device": precision.device.partition(":")[0],
+        "cpu": engine.cpu,
+        "precision": precision.dtype,
+        "channels_last": precision.channels_last,
+        "compile": precision.compile,
+        "deterministic": engine.deterministic or not precision.device.startswith("cuda"),
+        "threads": engine.threads,
+        "server_threads": engine.server_threads,
+    }
+    return {name: str(values[name]).lower() for name in BITS}
+
+
 def fingerprint_of(federation: Federation) -> dict[str, str]:
     """Digest fixed computations, computed as clients compute but in this process."""
     with compute_threads(federation.config.engine.threads):
@@ -271,6 +289,7 @@ def describe(federation: Federation) -> RunManifest:
         break_even=federation.break_even(),
         versions=facts["versions"],
         hardware=HardwareEntry(**facts["hardware"]),
+        bits=bits_settings(PrecisionEntry.of(task), config.engine),
         fingerprint=fingerprint_of(federation),
         checkpoints=None,
         faults=[],

@@ -1,13 +1,13 @@
 """Where a run resumes, the last round whose states and rows are whole, and whether it gives the same bits there."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.engine.fingerprint import different
 from rayfed_ssl.engine.run_watch import RunWarning
+from rayfed_ssl.environment import environment
 from rayfed_ssl.errors import CheckpointError, ConfigError
-from rayfed_ssl.records.bits import bits_settings
-from rayfed_ssl.records.manifest import PrecisionEntry, fingerprint_of
+from rayfed_ssl.records.bits import other_processor, other_versions
+from rayfed_ssl.records.manifest import PrecisionEntry, bits_settings, fingerprint_of
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.addresses import Directory, backend_of
@@ -101,24 +101,21 @@ def check_bits(record: RunRecord, federation: Federation) -> None:
     Raises:
         ConfigError: They differ.
     """
-    began = bits_settings(record.manifest.precision, record.config().engine)
-    now = bits_settings(PrecisionEntry.of(federation.task), federation.config.engine)
-    if different := [name for name in began if began[name] != now[name]]:
-        before, after = (" ".join(settings[name] for name in different) for settings in (began, now))
+    began, now = record.manifest.bits, bits_settings(PrecisionEntry.of(federation.task), federation.config.engine)
+    if names := [name for name in began if began[name] != now[name]]:
+        before, after = (" ".join(f"engine.{name}={bits[name]}" for name in names) for bits in (began, now))
         raise ConfigError(
             f"this run began with {before}, got {after}, which gives other results: resume it with {before}, or start a "
             "new run"
         )
 
 
-def other_processor(record: RunRecord, federation: Federation) -> RunWarning | None:
-    """Warn where this process computes other bits than the one that began the run; None where it computes the same."""
-    operations = different(record.manifest.fingerprint, fingerprint_of(federation))
-    if not operations:
-        return None
-    return RunWarning(
-        "processor",
-        record.last_round,
-        f"this processor computes other bits than the one on which this run began ({', '.join(operations)}): the run goes "
-        "on, and its digests compare with no other run's; runs with engine.cpu=portable can change processors",
-    )
+def other_bits(record: RunRecord, federation: Federation) -> Iterator[RunWarning]:
+    """Warn where this process computes other bits than the one that began the run."""
+    manifest = record.manifest
+    processor = other_processor(manifest.fingerprint, fingerprint_of(federation), federation.config.engine.cpu)
+    versions = other_versions(manifest.versions, environment()["versions"])
+    for line in (processor, versions and f"this run began with other versions: {versions}"):
+        if line:
+            message = f"{line}; the run goes on, and its digests compare with no other run's"
+            yield RunWarning("bits", record.last_round, message)

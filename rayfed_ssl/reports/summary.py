@@ -169,10 +169,9 @@ def digest_notes(records: Sequence[RunRecord]) -> list[str]:
             names = f"{first.directory.name} and {other.directory.name}"
             one, two = (each.manifest.rounds[-1].state_sha256 for each in (first, other))
             if one == two:
-                notes.append(f"{names} have equal bits, state_sha256 {one[:16]}")
+                notes.append(f"{names} have equal states, state_sha256 {one[:16]}")
                 continue
-            engines = [each.described_config().engine for each in (first, other)]
-            why = why_bits_differ(first.manifest, engines[0], other.manifest, engines[1])
+            why = why_bits_differ(first.manifest, other.manifest)
             reason = why or "nothing on record says why: see `rayfed-ssl verify`"
             notes.append(f"{names} have equal settings and different digests, {one[:16]} and {two[:16]}: {reason}")
     return notes
