@@ -1,4 +1,4 @@
-"""Equal bits on every x86-64 processor with AVX2: what libraries read from the environment before they are loaded.
+"""Equal bits on x86-64 processors with AVX2: what libraries read from the environment before they are loaded.
 
 Without these variables PyTorch, oneDNN, MKL, NumPy and OpenBLAS choose kernels by the processor, and kernels sum in
 different orders. What is portable was measured, not promised by the libraries; docs/bits.md says on which processors.

@@ -223,8 +223,8 @@ class Engine(Section):
     device: str = "auto"
     """One of "auto", "cpu" and "cuda"."""
     cpu: Literal["native", "portable"] = "native"
-    """Instructions: "native" takes the processor's fastest ones. "portable" gives the same bits on every x86-64
-    processor with AVX2, in fp32 and without a GPU.
+    """Instructions: "native" takes the processor's fastest ones. "portable" gives the same bits on the x86-64
+    processors that docs/bits.md names, in fp32 and without a GPU.
     """
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """One of "auto", "fp32" and "bf16" (autocast)."""
