@@ -44,7 +44,7 @@ class Config(Section):
     """How training samples are divided over clients: one of `rayfed-ssl list partitions`, or `module:function`."""
     clients: Clients = Clients()
     public: str | None = None
-    """Public data: "client:0"; "fraction:0.1", a tenth of each class, which clients then lack; or another one, "stl10:3200"."""
+    """Public data: "client:0"; "fraction:0.1", a tenth of each class, which clients then lack; or "stl10:3200"."""
     model: ModelChoice = ModelChoice()
     training: Training = Training()
     evaluation: Evaluation = Evaluation()
