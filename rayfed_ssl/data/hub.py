@@ -8,10 +8,16 @@ from typing import Any
 import numpy as np
 
 from rayfed_ssl.data.decoding import Picture, Source, Split
-from rayfed_ssl.data.tables import NO_COLUMNS, Columns, choose, encoded, group_values, number_classes
-from rayfed_ssl.errors import nearest
-
-USUAL_LABELS = ("label", "labels", "fine_label", "target", "class")
+from rayfed_ssl.data.tables import (
+    NO_COLUMNS,
+    Columns,
+    class_names,
+    encoded,
+    find_columns,
+    group_values,
+    number_classes,
+)
+from rayfed_ssl.errors import reason
 
 
 def find_hub(path: Path, download: bool, columns: Columns = NO_COLUMNS, *, test_names: tuple[str, ...] = ()) -> Source:
@@ -35,18 +41,18 @@ def find_hub(path: Path, download: bool, columns: Columns = NO_COLUMNS, *, test_
     files = tuple(sorted({Path(entry["filename"]) for part in parts for entry in part.cache_files}))
 
     def read() -> tuple[Split, Split | None, tuple[str, ...]]:
-        names = _columns(train, columns, path)
-        raw = [list(part[names.label]) for part in parts]
-        known = getattr(train.features[names.label], "names", None)
-        labels, classes = number_classes(raw, known, path)
-        groups = None if names.group is None else group_values(list(train[names.group]), names.group)
-        first, *second = (_split(part, names.image, values) for part, values in zip(parts, labels, strict=True))
+        schema = train.features.arrow_schema
+        image, label = find_columns(schema, columns, path)
+        raw = [list(part[label]) for part in parts]
+        labels, classes = number_classes(raw, class_names(schema, label), path)
+        groups = None if columns.group is None else group_values(list(train[columns.group]), columns.group)
+        first, *second = (_split(part, image, values) for part, values in zip(parts, labels, strict=True))
         return Split(first.labels, first.read, groups), next(iter(second), None), tuple(classes)
 
     return Source(files, read, has_test=test is not None)
 
 
-def _split(part: Any, image: str | None, labels: np.ndarray) -> Split:
+def _split(part: Any, image: str, labels: np.ndarray) -> Split:
     from datasets import Image
 
     pictures = part.select_columns([image]).cast_column(image, Image(decode=False))
@@ -56,30 +62,6 @@ def _split(part: Any, image: str | None, labels: np.ndarray) -> Split:
             yield f"row {row}", encoded(pictures[row][image], Path())
 
     return Split(labels, read)
-
-
-def _columns(train: Any, asked: Columns, path: Path) -> Columns:
-    """Name the columns of pictures and labels, by their types where they are not named."""
-    from datasets import ClassLabel, Image
-
-    features = train.features
-    for key, name in (("data.image", asked.image), ("data.label", asked.label), ("partition.column", asked.group)):
-        if name is not None and name not in features:
-            raise ValueError(f"{key}: {path} has no column {name!r}{nearest(name, features)}")
-    pictures = [name for name, kind in features.items() if isinstance(kind, Image)]
-    if (
-        asked.image is not None
-        and asked.image not in pictures
-        and getattr(features[asked.image], "dtype", None) != "binary"
-    ):
-        raise ValueError(f"data.image: {asked.image!r} of {path} holds no pictures: name another column")
-    classes = [name for name, kind in features.items() if isinstance(kind, ClassLabel)]
-    usual = [name for name in USUAL_LABELS if name in features][:1]
-    label = asked.label or choose(
-        classes if len(classes) == 1 else usual or classes, (), "label column", "data.label", list(features), path
-    )
-    image = asked.image or choose(pictures, ("img", "image"), "picture column", "data.image", list(features), path)
-    return Columns(image, label, asked.group)
 
 
 def _load(path: Path) -> Mapping[str, Any]:
@@ -96,9 +78,9 @@ def _load(path: Path) -> Mapping[str, Any]:
     try:
         loaded = datasets.load_from_disk(str(path)) if on_disk else datasets.load_dataset(str(path))
     except Exception as error:  # the library's own, its HTTP client's and its parsers' errors have no common parent
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ValueError(
-            f"data.path={path} is neither a directory of a dataset nor one that this machine gets from the Hub ({reason}): "
-            "write it with save_to_disk where there is internet, copy the directory here, and set data.path to it"
+            f"data.path={path} is neither a directory of a dataset nor one that this machine gets from the Hub "
+            f"({reason(error)}): write it with save_to_disk where there is internet, copy the directory here, and set "
+            "data.path to it"
         ) from error
     return loaded if isinstance(loaded, Mapping) else {"train": loaded}

@@ -8,7 +8,7 @@ reads the footer only: a file that is cut short or is no store is noticed, a bit
 
 import hashlib
 import json
-import os
+import math
 import uuid
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
@@ -129,10 +129,7 @@ def alone(store: Path) -> AbstractContextManager[object]:
 def write_store(
     path: Path, *, name: str, classes: tuple[str, ...], train: Iterable[Block], test: Iterable[Block]
 ) -> None:
-    """Write a store from blocks of samples, atomically and in bounded memory.
-
-    Of several processes that write the same store at once the first to finish keeps its file, so that all share its pages.
-    """
+    """Write a store from blocks of samples, atomically and in bounded memory."""
     path.parent.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
     with TemporaryFile(dir=path.parent) as train_file, TemporaryFile(dir=path.parent) as test_file:
@@ -153,13 +150,7 @@ def write_store(
             values, codes = np.unique(groups, return_inverse=True)
             header["groups"] = [str(value) for value in values]
             splits = splits[0]._replace(groups=codes.astype(np.int64)), splits[1]
-        temporary = _write_arrow(path, header, splits)
-        try:
-            open_store(path)
-        except ValueError:
-            os.replace(temporary, path)
-        else:
-            temporary.unlink()
+        _write_arrow(path, header, splits)
 
 
 def _spool(blocks: Iterable[Block], file: IO[bytes], digest: "hashlib._Hash", split: str) -> _Spooled:
@@ -185,35 +176,30 @@ def _spool(blocks: Iterable[Block], file: IO[bytes], digest: "hashlib._Hash", sp
     return _Spooled(pixels, targets, skipped, np.concatenate(groups) if groups else None)
 
 
-def _write_arrow(path: Path, header: dict[str, Any], splits: tuple[_Spooled, ...]) -> Path:
-    width = int(np.prod(header["shape"]))
-    fields = {"image": pa.binary(width), "label": pa.int64()} | ({"group": pa.int64()} if "groups" in header else {})
+def _write_arrow(path: Path, header: dict[str, Any], splits: tuple[_Spooled, ...]) -> None:
+    fields = {"image": pa.binary(math.prod(header["shape"])), "label": pa.int64()}
+    fields |= {"group": pa.int64()} if "groups" in header else {}
     schema = pa.schema(fields, metadata={_KEY: json.dumps(header).encode()})
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
-        with temporary.open("wb") as file:
-            with pa.ipc.new_file(file, schema) as writer:
-                for split in splits:
-                    # pa.array would import pandas; buffers do not.
-                    columns = [
-                        pa.Array.from_buffers(schema.types[0], len(split.labels), [None, pa.py_buffer(split.pixels)]),
-                        pa.Array.from_buffers(schema.types[1], len(split.labels), [None, pa.py_buffer(split.labels)]),
-                    ]
-                    if "groups" in header:
-                        codes = np.full(len(split.labels), -1) if split.groups is None else split.groups
-                        columns.append(pa.Array.from_buffers(pa.int64(), len(codes), [None, pa.py_buffer(codes)]))
-                    writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
-            # Without this a power cut can leave a complete name on empty pages, which opening would not notice.
-            os.fsync(file.fileno())
-    except BaseException:
+        with pa.ipc.new_file(temporary, schema) as writer:
+            for split in splits:
+                columns = [split.pixels, split.labels]
+                if "groups" in header:
+                    columns.append(np.full(len(split.labels), -1) if split.groups is None else split.groups)
+                arrays = [  # pa.array would import pandas; buffers do not
+                    pa.Array.from_buffers(kind, len(split.labels), [None, pa.py_buffer(column)])
+                    for kind, column in zip(schema.types, columns, strict=True)
+                ]
+                writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+        temporary.replace(path)
+    finally:
         temporary.unlink(missing_ok=True)
-        raise
-    return temporary
 
 
 def _image_set(batch: Any, header: dict[str, Any], path: Path, split: str) -> ImageSet:
     names = tuple(header.get("groups", ()))
-    kinds = ((np.uint8, np.prod(header["shape"])), *[(np.int64, 1)] * (2 if names else 1))
+    kinds = ((np.uint8, math.prod(header["shape"])), *[(np.int64, 1)] * (2 if names else 1))
     images, labels, *groups = (
         np.frombuffer(column.buffers()[1], dtype, count=batch.num_rows * width)
         for column, (dtype, width) in zip(batch.columns, kinds, strict=True)

@@ -33,6 +33,8 @@ class Columns:
 
 NO_COLUMNS = Columns()
 
+USUAL_LABELS = ("label", "labels", "fine_label", "target", "class")
+
 MAX_CLASSES = 1 << 16
 """Larger numbers name samples or times; ImageNet-21k has 21,841 classes."""
 
@@ -46,23 +48,11 @@ def read_parquet(
     `huggingface` metadata, else from string labels, else they are the numbers. A missing label becomes -1.
     """
     schema = _schema(train[0])
-    for key, name in (
-        ("data.image", columns.image),
-        ("data.label", columns.label),
-        ("partition.column", columns.group),
-    ):
-        if name is not None and name not in schema.names:
-            raise ValueError(f"{key}: {train[0]} has no column {name!r}{nearest(name, schema.names)}")
-    pictures = _picture_column(schema, columns.image, train[0])
-    label = columns.label or _label_column(schema, train[0])
-    if nested := [field.type for field in schema if field.name == label and pa.types.is_nested(field.type)]:
-        raise ValueError(
-            f"data.label: classes of {train[0]} are integers or strings, got {nested[0]}: name another column"
-        )
+    image, label = find_columns(schema, columns, train[0])
     raw = [[value for file in files for value in _column(file, label)] for files in (train, test)]
-    labels, names = number_classes(raw, _class_names(schema, label), train[0])
+    labels, names = number_classes(raw, class_names(schema, label), train[0])
     splits = [
-        Split(values, partial(_stream_parquet, files, pictures))
+        Split(values, partial(_stream_parquet, files, image))
         for values, files in zip(labels, (train, test), strict=True)
     ]
     if columns.group is not None:
@@ -135,8 +125,8 @@ def _schema(file: Path) -> pa.Schema:
         return read_metadata(file).schema.to_arrow_schema()
 
 
-def _class_names(schema: pa.Schema, label: str) -> list[str] | None:
-    """Find the names of classes in what Hugging Face's library notes in a file."""
+def class_names(schema: pa.Schema, label: str) -> list[str] | None:
+    """Find the names of classes in what Hugging Face's library notes in a schema."""
     try:
         names = plain_json(schema.metadata[b"huggingface"])["info"]["features"][label]["names"]
     except (LookupError, TypeError, ValueError):
@@ -151,34 +141,45 @@ def _column(file: Path, name: str) -> list[Any]:
         return [row[name] for row in rows_of(read_table(file, columns=[name]))]
 
 
-def _picture_column(schema: pa.Schema, named: str | None, file: Path) -> str:
+def find_columns(schema: pa.Schema, asked: Columns, file: Path) -> tuple[str, str]:
+    """Name the columns of pictures and of classes, by their types and usual names where they are not named."""
+    for key, name in (("data.image", asked.image), ("data.label", asked.label), ("partition.column", asked.group)):
+        if name is not None and name not in schema.names:
+            raise ValueError(f"{key}: {file} has no column {name!r}{nearest(name, schema.names)}")
     structs = [f.name for f in schema if pa.types.is_struct(f.type) and f.type.get_field_index("bytes") >= 0]
-    plain = [f.name for f in schema if pa.types.is_binary(f.type) or pa.types.is_large_binary(f.type)]
-    what = "picture column (struct with bytes, or binary)"
-    if named is not None:
-        if named not in structs + plain:
-            raise ValueError(f"data.image: {named!r} of {file} is no {what}: name another column")
-        return named
-    return choose(structs or plain, ("img", "image"), what, "data.image", schema.names, file)
-
-
-def _label_column(schema: pa.Schema, file: Path) -> str:
-    numbers = [f.name for f in schema if pa.types.is_integer(f.type)]
-    names = [f.name for f in schema if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)]
-    usual = [name for name in ("label", "labels", "fine_label", "target", "class") if name in numbers + names]
-    return choose(usual[:1] or numbers, (), "label column (integer or string)", "data.label", schema.names, file)
-
-
-def choose(
-    candidates: list[str], preferred: tuple[str, ...], what: str, key: str, columns: list[str], file: Path
-) -> str:
-    """Choose the preferred or only candidate of the columns; `key` is what names one in a configuration."""
-    for name in preferred:
-        if name in candidates:
-            return name
-    if len(candidates) != 1:
+    binary = [f.name for f in schema if pa.types.is_binary(f.type) or pa.types.is_large_binary(f.type)]
+    image = asked.image or _choose(structs or binary, ("img", "image"), "picture", "data.image", schema, file)
+    if image not in structs + binary:
         raise ValueError(
-            f"{file} needs one {what}, but {len(candidates)} of its columns ({', '.join(columns)}) could be it: "
+            f"data.image: {image!r} of {file} is no picture column (struct with bytes, or binary): name another column"
+        )
+    label = asked.label or _choose(_classes(schema), USUAL_LABELS, "label", "data.label", schema, file)
+    if pa.types.is_nested(kind := schema.field(label).type):
+        raise ValueError(f"data.label: classes of {file} are integers or strings, got {kind}: name another column")
+    return image, label
+
+
+def _classes(schema: pa.Schema) -> list[str]:
+    """Name what may hold classes: the only column whose classes have names, or else usual names and integers."""
+    named = [name for name in schema.names if class_names(schema, name)]
+    if len(named) == 1:
+        return named
+    return [
+        f.name
+        for f in schema
+        if pa.types.is_integer(f.type)
+        or (f.name in USUAL_LABELS and (pa.types.is_string(f.type) or pa.types.is_large_string(f.type)))
+    ]
+
+
+def _choose(
+    candidates: list[str], preferred: tuple[str, ...], what: str, key: str, schema: pa.Schema, file: Path
+) -> str:
+    """Choose the preferred or only candidate; `key` is what names one in a configuration."""
+    chosen = [name for name in preferred if name in candidates][:1] or candidates
+    if len(chosen) != 1:
+        raise ValueError(
+            f"{file} needs one {what} column, but {len(chosen)} of its columns ({', '.join(schema.names)}) could be it: "
             f"name it in {key}"
         )
-    return candidates[0]
+    return chosen[0]

@@ -94,7 +94,7 @@ def test_splits_whose_classes_differ_in_type_are_refused(tmp_path, opened):
 
 
 def test_a_column_that_holds_no_pictures_is_refused(saved, tmp_path, opened):
-    with pytest.raises(ValueError, match=r"^data.image: 'age' of .* holds no pictures"):
+    with pytest.raises(ValueError, match=r"^data.image: 'age' of .* is no picture column"):
         opened("hub", path=saved, image="age")
     rows = {"image": [png(picture) for picture in PIXELS], "label": LABELS, "file": ["x.png"] * 12}
     pq.write_table(pa.table(rows), tmp_path / "train.parquet")
