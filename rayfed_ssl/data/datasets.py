@@ -8,7 +8,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,16 +20,12 @@ import platformdirs
 
 from rayfed_ssl import plugins
 from rayfed_ssl.data.decoding import MAX_PIXELS, OnBad, Source, Split, all_gray, decode
-from rayfed_ssl.data.folders import ANNOTATIONS, PICTURE_SUFFIXES, by_class, check_nesting
+from rayfed_ssl.data.folders import ANNOTATIONS, PICTURE_SUFFIXES, by_class
 from rayfed_ssl.data.hub import find_hub
-from rayfed_ssl.data.image_store import FORMAT, Dataset, alone, open_store, write_store
+from rayfed_ssl.data.image_store import FORMAT, Dataset, ImageSet, alone, open_store, write_store
 from rayfed_ssl.data.partitions import random_rows, stratified_split
-from rayfed_ssl.data.planning import check_room, planned
-from rayfed_ssl.data.tables import NO_COLUMNS, Columns, read_parquet
+from rayfed_ssl.data.tables import NO_COLUMNS, TEST_NAMES, Columns, find_parquet
 from rayfed_ssl.data.torch_datasets import check_torch, find_torch, find_torchvision, find_vision
-
-_SPLIT = re.compile(r"(train|test|validation|valid|val)(?![a-z])", re.IGNORECASE)
-_TEST_NAMES = ("test", "validation", "valid", "val")
 
 
 @dataclass(frozen=True)
@@ -110,10 +105,9 @@ def open_dataset(
             return open_store(store)  # another process has just written it
         train, test, classes = _read(source, test_fraction, (train_limit, test_limit), validation, seed)
         channels = channels or info.channels or (1 if all_gray(train) and all_gray(test) else 3)
-        if side := size or info.size:
-            check_room(len(train.labels) + len(test.labels), side, channels, store.parent)
-            if on_planned:
-                on_planned(planned(name, train, test, classes, (channels, side, side)))
+        if on_planned and (side := size or info.size):
+            shape = channels, side, side
+            on_planned(Dataset(name, _blank(train, classes, shape), _blank(test, classes, shape), fingerprint=""))
         convert = partial(decode, size=size, channels=channels, on_bad=on_bad, max_pixels=max_pixels)
         report = on_progress or (lambda split, done, total, num_bytes: None)
         write_store(
@@ -138,13 +132,6 @@ def dataset_info(name: str) -> DatasetInfo:
     return DatasetInfo(plugins.summary(target), partial(find_torch, name, target))
 
 
-def files_of(name: str, path: Path | None) -> frozenset[Path]:
-    """Find the files that a dataset consists of; none where it is missing, or has none."""
-    with suppress(ValueError, OSError):
-        return frozenset(_find(name, path, False)[1].files)
-    return frozenset()
-
-
 def _read(
     source: Source, test_fraction: float, limits: tuple[int | None, int | None], validation: float | None, seed: int
 ) -> tuple[Split, Split, tuple[str, ...]]:
@@ -157,6 +144,15 @@ def _read(
         train, test = _hold_out(train, validation, seed + 2)
     test = test.select(random_rows(len(test.labels), limits[1], seed + 1))
     return train, test, classes
+
+
+def _blank(split: Split, classes: tuple[str, ...], shape: tuple[int, int, int]) -> ImageSet:
+    """Describe a split before its pictures [C, H, W] are decoded; blank ones take no memory."""
+    images = np.broadcast_to(np.uint8(0), (len(split.labels), *shape))
+    if split.groups is None:
+        return ImageSet(images, split.labels, classes)
+    names, groups = np.unique(split.groups, return_inverse=True)
+    return ImageSet(images, split.labels, classes, groups=groups.astype(np.int64), group_names=tuple(map(str, names)))
 
 
 def _hold_out(train: Split, fraction: float, seed: int) -> tuple[Split, Split]:
@@ -215,26 +211,6 @@ def _find_store(path: Path, download: bool) -> Source:
     return Source((path,), lambda: (train, test, stored.train.classes), has_test=True)
 
 
-def _find_parquet(path: Path, download: bool, columns: Columns = NO_COLUMNS) -> Source:
-    """Find Parquet files by their split's name, in the directory or one or two levels below it."""
-    levels = [[path]] if path.is_file() else [sorted(path.glob(level + "*.parquet")) for level in ("", "*/", "*/*/")]
-    files = next(filter(None, levels), [])
-    if not files:
-        raise ValueError(f"no *.parquet file in {path}: set data.path to the directory that holds them")
-    named = {file: _SPLIT.match(file.name) or _SPLIT.fullmatch(file.parent.name) for file in files}
-    by_split: dict[str, list[Path]] = {}
-    for file, match in named.items():
-        by_split.setdefault(match[1].lower() if match else "", []).append(file)
-    train = by_split.get("train") or by_split.get("", [])
-    test = next((by_split[split] for split in _TEST_NAMES if split in by_split), [])
-    roots = {file.parent.parent if _SPLIT.fullmatch(file.parent.name) else file.parent for file in train + test}
-    if not train or len(roots) > 1:
-        examples = ", ".join(str(file.relative_to(path)) for file in files[:4])
-        problem = "several datasets" if len(roots) > 1 else "no training file (train*.parquet)"
-        raise ValueError(f"{problem} in {path}, which has {examples}: set data.path to the directory of one dataset")
-    return Source((*train, *test), partial(read_parquet, train, test, columns), has_test=bool(test))
-
-
 def _find_folder(path: Path, download: bool) -> Source:
     """Find pictures in one directory per class, under train and test or val, or all in one place."""
     root = path / "train" if (path / "train").is_dir() else path
@@ -245,9 +221,8 @@ def _find_folder(path: Path, download: bool) -> Source:
             f"no pictures in class directories of {root} ({', '.join(PICTURE_SUFFIXES)}): set data.path to a directory "
             "with train/<class>/ and test/<class>/, or with <class>/"
         )
-    check_nesting(root, classes, [file.parent for _, file in train])
     test: list[tuple[str, Path]] = []
-    for name in _TEST_NAMES if root != path else ():
+    for name in TEST_NAMES if root != path else ():
         samples = by_class(path / name)
         labels = {label for label, _ in samples}
         # Tiny-ImageNet's test/images has no labels; its val is the test set.
@@ -261,7 +236,7 @@ def _find_folder(path: Path, download: bool) -> Source:
     def split(samples: list[tuple[str, Path]]) -> Split:
         return Split.of_files([file for _, file in samples], np.array([number[name] for name, _ in samples], np.int64))
 
-    directories = dict.fromkeys([root, *(path / name for name in _TEST_NAMES)])
+    directories = dict.fromkeys([root, *(path / name for name in TEST_NAMES)])
     annotations = [file for each in directories if (file := each / ANNOTATIONS).is_file()]
     files = (*(file for _, file in train + test), *annotations)
     return Source(files, lambda: (split(train), split(test) if test else None, classes), has_test=bool(test))
@@ -288,11 +263,11 @@ DATASETS: dict[str, DatasetInfo] = {
         "stl10, and 100,000 photographs with label -1 to train on", *_STL10, "train+unlabeled", "test"
     ),
     "parquet": DatasetInfo(
-        "Parquet files in Hugging Face's image layout", _find_parquet, needs_path=True, has_columns=True
+        "Parquet files in Hugging Face's image layout", find_parquet, needs_path=True, has_columns=True
     ),
     "hub": DatasetInfo(
         "a Hugging Face dataset: what save_to_disk wrote, or owner/name",
-        partial(find_hub, test_names=_TEST_NAMES),
+        find_hub,
         needs_path=True,
         has_columns=True,
         is_remote=True,

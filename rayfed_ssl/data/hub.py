@@ -10,6 +10,7 @@ import numpy as np
 from rayfed_ssl.data.decoding import Picture, Source, Split
 from rayfed_ssl.data.tables import (
     NO_COLUMNS,
+    TEST_NAMES,
     Columns,
     class_names,
     encoded,
@@ -20,14 +21,13 @@ from rayfed_ssl.data.tables import (
 from rayfed_ssl.errors import reason
 
 
-def find_hub(path: Path, download: bool, columns: Columns = NO_COLUMNS, *, test_names: tuple[str, ...] = ()) -> Source:
+def find_hub(path: Path, download: bool, columns: Columns = NO_COLUMNS) -> Source:
     """Find a dataset, which its library fetches if it is not on this machine; pictures are decoded later.
 
     Args:
         path: A directory, or owner/name.
         download: Without meaning: the library keeps what it has fetched.
         columns: Names of columns; those that are None are found by their types.
-        test_names: What a test split may be called.
 
     Raises:
         ValueError: The library or the dataset is missing, or no column or several could be meant.
@@ -36,7 +36,7 @@ def find_hub(path: Path, download: bool, columns: Columns = NO_COLUMNS, *, test_
     train = splits.get("train", next(iter(splits.values())) if len(splits) == 1 else None)
     if train is None:
         raise ValueError(f"{path} has the splits {', '.join(splits)}: it needs one called train, or a single one")
-    test = next((splits[name] for name in test_names if name in splits), None)
+    test = next((splits[name] for name in TEST_NAMES if name in splits), None)
     parts = [train] if test is None else [train, test]
     files = tuple(sorted({Path(entry["filename"]) for part in parts for entry in part.cache_files}))
 

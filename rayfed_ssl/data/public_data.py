@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rayfed_ssl.data.datasets import DATASETS, files_of
+from rayfed_ssl.data.datasets import DATASETS
 from rayfed_ssl.data.image_store import Dataset, ImageSet
 from rayfed_ssl.data.partitions import Rows, Shards, stratified_split
 
@@ -76,12 +76,10 @@ def parse_public(text: str) -> PublicSpec:
 
 
 def refuse_own(spec: PublicSpec | None, name: str, path: Path | None) -> None:
-    """Refuse public pictures from the files of the run's own dataset: some that are held out may be among them."""
-    if not isinstance(spec, PublicDataset):
+    """Refuse public pictures from the run's own dataset: some that are held out may be among them."""
+    if not isinstance(spec, PublicDataset) or spec.name.removesuffix("-unlabeled") != name.removesuffix("-unlabeled"):
         return
-    public, private = (dataset.removesuffix("-unlabeled") for dataset in (spec.name, name))
-    same = public == private and (spec.path is None or path is None or spec.path.resolve() == path.resolve())
-    if same or not files_of(spec.name, spec.path).isdisjoint(files_of(name, path)):
+    if spec.path is None or path is None or spec.path.resolve() == path.resolve():
         raise ValueError(
             f"public {spec.name} would be drawn from the training samples, and so from those that data.validation holds "
             "out: take public=fraction:0.1, a client's shard or another dataset"

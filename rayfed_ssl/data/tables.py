@@ -1,5 +1,6 @@
 """Tables with a column of pictures and one of classes: which columns they are, and Parquet files of them."""
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rayfed_ssl.data.decoding import Picture, Split
+from rayfed_ssl.data.decoding import Picture, Source, Split
 from rayfed_ssl.errors import nearest, reason
 from rayfed_ssl.parquet import DAMAGE, batches, read_metadata, read_table, rows_of
 from rayfed_ssl.reading import plain_json
@@ -33,13 +34,38 @@ class Columns:
 
 NO_COLUMNS = Columns()
 
+TEST_NAMES = ("test", "validation", "valid", "val")
+"""What a test split may be called."""
+
+_SPLIT = re.compile(r"(train|test|validation|valid|val)(?![a-z])", re.IGNORECASE)
+
 USUAL_LABELS = ("label", "labels", "fine_label", "target", "class")
 
 MAX_CLASSES = 1 << 16
 """Larger numbers name samples or times; ImageNet-21k has 21,841 classes."""
 
 
-def read_parquet(
+def find_parquet(path: Path, download: bool, columns: Columns = NO_COLUMNS) -> Source:
+    """Find Parquet files by their split's name, in the directory or one or two levels below it."""
+    levels = [[path]] if path.is_file() else [sorted(path.glob(level + "*.parquet")) for level in ("", "*/", "*/*/")]
+    files = next(filter(None, levels), [])
+    if not files:
+        raise ValueError(f"no *.parquet file in {path}: set data.path to the directory that holds them")
+    named = {file: _SPLIT.match(file.name) or _SPLIT.fullmatch(file.parent.name) for file in files}
+    by_split: dict[str, list[Path]] = {}
+    for file, match in named.items():
+        by_split.setdefault(match[1].lower() if match else "", []).append(file)
+    train = by_split.get("train") or by_split.get("", [])
+    test = next((by_split[split] for split in TEST_NAMES if split in by_split), [])
+    roots = {file.parent.parent if _SPLIT.fullmatch(file.parent.name) else file.parent for file in train + test}
+    if not train or len(roots) > 1:
+        examples = ", ".join(str(file.relative_to(path)) for file in files[:4])
+        problem = "several datasets" if len(roots) > 1 else "no training file (train*.parquet)"
+        raise ValueError(f"{problem} in {path}, which has {examples}: set data.path to the directory of one dataset")
+    return Source((*train, *test), partial(_read_parquet, train, test, columns), has_test=bool(test))
+
+
+def _read_parquet(
     train: Sequence[Path], test: Sequence[Path], columns: Columns = NO_COLUMNS
 ) -> tuple[Split, Split | None, tuple[str, ...]]:
     """Read the labels of Parquet files in Hugging Face's image layout, and prepare their pictures.

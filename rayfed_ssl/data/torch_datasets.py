@@ -3,6 +3,7 @@
 import inspect
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from rayfed_ssl.data.decoding import Picture, Source, Split, all_gray, decode, i
 from rayfed_ssl.data.folders import walk
 from rayfed_ssl.data.image_store import open_store, write_store
 from rayfed_ssl.data.partitions import stratified_split
-from rayfed_ssl.errors import nearest
+from rayfed_ssl.errors import nearest, reason
 
 
 def find_torchvision(
@@ -29,11 +30,8 @@ def find_torchvision(
     def load(split: dict[str, Any]) -> Any:
         from torchvision import datasets
 
-        try:
+        with _complete(class_name, root / folder, download):
             return getattr(datasets, class_name)(str(root), **split, download=download)
-        except (RuntimeError, OSError) as error:
-            done = "the download failed" if download else "set data.path, or data.download=true to fetch it"
-            raise ValueError(f"no complete copy of {class_name} in {root / folder}: {done} ({error})") from error
 
     def read() -> tuple[Split, Split, tuple[str, ...]]:
         train, test = (load(split) for split in splits)
@@ -42,10 +40,19 @@ def find_torchvision(
     if download and not (root / folder).is_dir():
         root.mkdir(parents=True, exist_ok=True)
         load(splits[0])
-    if not (root / folder).is_dir():
-        done = "set data.path to where it is, or data.download=true to fetch it"
-        raise ValueError(f"no copy of {class_name} in {root}, which would hold {folder}: {done}")
     return Source(tuple(file for _, file in walk(root / folder, None)), read, has_test=True)
+
+
+@contextmanager
+def _complete(class_name: str, place: Path, download: bool) -> Iterator[None]:
+    """Say what to do where torchvision misses files of a dataset, or a package."""
+    try:
+        yield
+    except ImportError as error:
+        raise ValueError(f"{class_name} of torchvision needs a package that is not installed: {error}") from error
+    except (RuntimeError, OSError) as error:
+        done = "the download failed" if download else "set data.path, or data.download=true to fetch it"
+        raise ValueError(f"no complete copy of {class_name} in {place}: {done} ({reason(error)})") from error
 
 
 def _torchvision_split(dataset: Any) -> Split:
@@ -113,14 +120,8 @@ def find_vision(class_name: str, path: Path, download: bool) -> Source:
 
     @wraps(dataset)
     def factory(**given: Any) -> Any:
-        try:
+        with _complete(class_name, path, download):
             return dataset(**given)
-        except ImportError as error:
-            raise ValueError(f"{class_name} of torchvision needs a package that is not installed: {error}") from error
-        except (RuntimeError, OSError) as error:
-            done = "the download failed" if download else "set data.path, or data.download=true to fetch it"
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise ValueError(f"no complete copy of {class_name} in {path}: {done} ({reason})") from error
 
     if download and not any(walk(path, None)):
         path.mkdir(parents=True, exist_ok=True)

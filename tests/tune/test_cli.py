@@ -249,7 +249,7 @@ ERRORS = {
     "key": (["run", "{fedavg}", "training.epoch=1"], "unknown key 'training.epoch': did you mean 'training.epochs'?"),
     "null method": (["run", "method=null"], "method"),
     "dataset": (["run", "{fedavg}", "data.name=digit"], "unknown dataset 'digit'"),
-    "no files": (["run", "{fedavg}", "data=cifar10"], "no copy of CIFAR10"),
+    "no files": (["run", "{fedavg}", "data=cifar10"], "no complete copy of CIFAR10"),
     "two lines at once": (["doctor", "{fedavg}", "engine.actors=0"], "engine.actors"),
     "partition": (["partition", "{fedavg}", "clients.number=100000"], "cannot divide 150 samples among 100000 clients"),
     "resume": (["resume", "/nowhere"], "/nowhere holds no run"),
