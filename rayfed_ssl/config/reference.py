@@ -89,45 +89,19 @@ def _below_fields(source: type) -> dict[str, str]:
     }
 
 
-def page() -> str:
-    """Write docs/configuration.md."""
-    lines = [
-        "# Configuration",
-        "",
-        "Made by `uv run python -m rayfed_ssl.config.reference > docs/configuration.md`. A recipe is a YAML file of these",
-        "keys; on the command line they are written `section.key=value`. A bare value for a section replaces it:",
-        "`method=fedavg`, `model=resnet18`. Unknown keys, and keys that the chosen method would ignore, are errors.",
-        "",
-        "Methods, objectives, encoders, partitions and datasets can come from outside this package, without a fork:",
-        "",
-        "| key | value | what it names |",
-        "|---|---|---|",
-        "| `method` | `my_module:MyMethod` | a frozen dataclass that inherits from `rayfed_ssl.method.Method` |",
-        "| `objective` | `my_module:MyObjective` | a frozen dataclass that inherits from "
-        "`rayfed_ssl.training.objective.Objective` |",
-        "| `model.encoder` | `my_module:my_encoder` | a subclass of `nn.Module`, or a function of "
-        "`channels`, `size` or both that gives a module, images [N, C, S, S] to features [N, d] |",
-        "| `partition` | `my_module:my_partition` | a function that gives a list of row indices per client; it "
-        "takes `labels`, and gets those of `num_clients`, `seed`, `generator` and `groups` that it has, all other "
-        "parameters are fields |",
-        "| `data.name` | `my_module:MyDataset` | a torch `Dataset` of images (PIL, or tensors [C, H, W]) with or "
-        "without labels, or a function that gives one; gets those of `root` (`data.path`), `train` or `split`, and "
-        "`download` that it has, and a function has at least one of them |",
-        "",
-        "Their fields are set, checked, swept and recorded like built-in ones: `method.damping=0.25`. Modules are imported",
-        "from where Python finds them and from the working directory, also in Ray's actors. An installed package has names",
-        "by entry points of the groups `rayfed_ssl.methods`, `rayfed_ssl.objectives`, `rayfed_ssl.encoders`,",
-        "`rayfed_ssl.partitions` and `rayfed_ssl.datasets`. From Python, `Config.load(..., data=dataset)` or",
-        "`data=(train, test)` takes `Dataset` objects: their images are stored on this machine for all processes.",
-        "",
-        "| key | default | meaning |",
-        "|---|---|---|",
-    ]
-    lines += [f"| `{key.name}` | {key.default} | {key.meaning.replace('|', '/')} |" for key in all_keys()]
-    return "\n".join(lines) + "\n"
+TABLE = "| key | default | meaning |"
+"""First line of the table in docs/configuration.md."""
+
+
+def page(old: str) -> str:
+    """Write docs/configuration.md: what stands before the table of keys, and the table."""
+    rows = (f"| `{key.name}` | {key.default} | {key.meaning.replace('|', '/')} |" for key in all_keys())
+    return "\n".join([old.partition(TABLE)[0] + TABLE, "|---|---|---|", *rows]) + "\n"
 
 
 if __name__ == "__main__":
     import sys
+    from pathlib import Path
 
-    sys.stdout.write(page())
+    file = Path(sys.argv[1])
+    file.write_text(page(file.read_text()))

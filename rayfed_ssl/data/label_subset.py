@@ -19,8 +19,6 @@ def label_subset(labels: np.ndarray, fraction: float, choice: Choice, seed: int)
     The nearest whole number of samples is chosen, one at least. "balanced" takes equally many of each class, one more of
     some where that does not work out, and all of a class that has fewer; "random" takes any.
     """
-    if not 0 < fraction <= 1:
-        raise ValueError(f"the labeled fraction must be above 0 and at most 1, got {fraction}")
     rows = np.flatnonzero(labels >= 0)
     if not len(rows):
         raise ValueError(f"none of {len(labels)} samples has a label: take a dataset with classes")

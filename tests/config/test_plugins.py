@@ -187,7 +187,7 @@ UNFIT = {
     "data={name: 'outside_module:NotOne'}": "NotOne must be a subclass of torch.utils.data.Dataset or a",
     "model.encoder=math:sqrt": "a Python function that takes channels or size, got builtin_function_or_method sqrt",
     "partition=os:listdir": "partition=os:listdir must be a Python function that takes labels, got builtin_",
-    "partition=outside_module:overlapping": "overlapping gives 300 rows to more than one client",
+    "partition=outside_module:overlapping": "overlapping gives 300 rows more than once",
     "data=nowhere": "unknown dataset 'nowhere'",
     "model.encoder=nowhere": "unknown encoder 'nowhere'",
     "model.encoder=nowhere:net": "encoder=nowhere:net cannot be imported: there is no module 'nowhere'",

@@ -56,11 +56,6 @@ def test_a_file_gives_each_client_its_samples(tmp_path, name, content):
 
 MISTAKES = {
     "number": ([[0], [1]], "has 2 clients, but clients.number is 3: set clients.number=2"),
-    "empty": ([[0], [], [1]], "client 1 in .* has no samples: remove it or give it some"),
-    "above": ([[0], [1], [3, 12]], "client 2 in .* has index 12, but the training set has the indices 0 to 11"),
-    "below": ({"a": [0], "b": [1], "c": [-1]}, "client c in .* has index -1, but the training set has the indices 0 to 11"),
-    "shared": ([[0, 4], [1], [3, 4]], "gives index 4 to client 0 and again to client 2: remove one of the two"),
-    "twice": ([[0], [1, 5, 5], [3]], "gives index 5 to client 1 and again to client 1: remove one of the two"),
     "float": ([[0], [1, 2.0], [3]], "for each client: client 1, entry 1: input should be a valid integer, got '2.0'"),
     "truth": ([[0], [True], [3]], "client 1, entry 0: input should be a valid integer, got 'True'"),
     "huge": ([[0], [2**64], [3]], "client 1, entry 0: input should be less than"),
@@ -68,7 +63,6 @@ MISTAKES = {
     "number alone": (7, "must hold a list of indices for each client: the file: input should be a valid list, got '7'"),
     "no JSON": ("[[0], [1", r"cannot be read as JSON \("),
     "deep": ("[" * 100_000 + "]" * 100_000, r"cannot be read as JSON \(maximum recursion depth"),
-    "named twice": ('{"a": [0], "b": [1], "a": [2]}', r"cannot be read as JSON \('a' is there twice\): write one list"),
     "columns": ({"client": [0, 1], "row": [1, 2]}, "no column 'index', but client, row.: write the columns"),
     "null": ({"client": [0, 1], "index": [1, None]}, "as index in every row, got int64 and int64, or empty cells"),
     "text": ({"client": [0, 1], "index": ["1", "2"]}, "an integer as index in every row, got int64 and string"),
@@ -76,6 +70,19 @@ MISTAKES = {
     "list clients": ({"client": [[0], [1]], "index": [1, 2]}, "its column 'client' holds list<"),
     "struct clients": ({"client": [{"a": 0}, {"a": 1}], "index": [1, 2]}, "its column 'client' holds struct<"),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("lists", "message"),
+    [
+        ([[0], [1], [3, 12]], "partition file must give rows from 0 to 11, got 0 to 12"),
+        ({"a": [0], "b": [1], "c": [-1]}, "must give rows from 0 to 11, got -1 to 1"),
+        ([[0, 4], [1], [3, 4]], "partition file gives 1 rows more than once"),
+    ],
+)
+def test_rows_that_are_not_there_or_come_twice_are_refused(tmp_path, lists, message):
+    with pytest.raises(ValueError, match=message):
+        divided(write(tmp_path / "split.json", lists))
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

@@ -2,18 +2,7 @@
 
 Every partition is a pure function of the labels, int64 [N] with -1 for none, of the number of clients K and of a seed.
 It returns one shard per client, in ascending client id: the rows of its samples, sorted, int64. No sample is in two
-shards. The types of its other parameters say their ranges and what they mean.
-
-- `iid`: equal random shares, all samples.
-- `dirichlet`: FLESD (2022), as in the authors' sampling.py. Its counts are truncated, so a few samples are dropped.
-- `classes_per_client`: FedCA (2020), 2 classes per client on CIFAR-10 and 20 on CIFAR-100 with 5 clients.
-- `dirichlet_balanced`: Orchestra (2022), clients of equal size by Sinkhorn's iteration.
-- `dirichlet_min_samples`: EasyFL, FedMA (2020) and NIID-Bench (2022), at least 10 samples a client.
-- `shards`: McMahan et al. (2017), pieces of the samples sorted by class.
-- `quantity_skew`: NIID-Bench (2022), sizes from a Dirichlet distribution, classes IID.
-- `file`: from a JSON or Parquet file of indices, as SSD (2025) publishes its splits.
-- `column`: by a column of the data, as the hospital that a picture comes from.
-- `pooled`: one client with everything, the centralized upper bound, or with a fraction, as a server with public data alone.
+shards. The types of its other parameters say their ranges and what they mean. docs/partitions.md compares them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -104,5 +93,7 @@ def partition(
             f"partition {name} must give rows from 0 to {len(labels) - 1}, got {rows.min()} to {rows.max()}"
         )
     if len(np.unique(rows)) < len(rows):
-        raise ValueError(f"partition {name} gives {len(rows) - len(np.unique(rows))} rows to more than one client")
+        raise ValueError(
+            f"partition {name} gives {len(rows) - len(np.unique(rows))} rows more than once: give each to one"
+        )
     return sorted_shards(shards)

@@ -34,8 +34,7 @@ def from_file(labels: np.ndarray, num_clients: int, path: IndexPath) -> Shards:
     in ascending order, by value if all names are numbers. Indices count the samples of the training set from 0.
 
     Raises:
-        ValueError: The file cannot be read, has another number of clients, an empty client, an index out of range, or an
-            index more than once.
+        ValueError: The file cannot be read, or has another number of clients.
     """
     try:
         shards = _read_json(path) if path.suffix.lower() == ".json" else _read_parquet(path)
@@ -45,29 +44,16 @@ def from_file(labels: np.ndarray, num_clients: int, path: IndexPath) -> Shards:
         raise ValueError(
             f"{path} has {len(shards)} clients, but clients.number is {num_clients}: set clients.number={len(shards)}"
         )
-    holder: dict[int, str] = {}
-    for client, rows in shards.items():
-        if not len(rows):
-            raise ValueError(f"client {client} in {path} has no samples: remove it or give it some")
-        if len(outside := rows[(rows < 0) | (rows >= len(labels))]):
-            raise ValueError(
-                f"client {client} in {path} has index {outside[0]}, but the training set has the indices 0 to "
-                f"{len(labels) - 1}: is the file for another dataset?"
-            )
-        for row in rows.tolist():
-            if row in holder:
-                raise ValueError(
-                    f"{path} gives index {row} to client {holder[row]} and again to client {client}: remove one of the two"
-                )
-            holder[row] = client
     return sorted_shards(list(shards.values()))
 
 
 def _read_json(path: Path) -> dict[str, Rows]:
     try:
-        tree = json.loads(read_bytes(path), object_pairs_hook=_once)
-        named = _OBJECT.validate_python(tree, strict=True) if isinstance(tree, dict) else None
-        lists = _LISTS.validate_python(tree, strict=True) if named is None else None
+        tree = json.loads(read_bytes(path))
+        if isinstance(tree, dict):
+            groups = _ordered(_OBJECT.validate_python(tree, strict=True))
+        else:
+            groups = list(enumerate(_LISTS.validate_python(tree, strict=True)))
     except ValidationError as error:
         first = error.errors()[0]
         where = ", ".join(f"{what} {at}" for what, at in zip(("client", "entry"), first["loc"], strict=False))
@@ -79,18 +65,7 @@ def _read_json(path: Path) -> dict[str, Rows]:
         raise ValueError(
             f"{path} cannot be read as JSON ({error}): write one list of indices for each client"
         ) from error
-    groups = _ordered(named) if named is not None else enumerate(lists or [])
     return {str(client): np.array(rows, np.int64) for client, rows in groups}
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object of its pairs; raises ValueError for a name that is there twice."""
-    named: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in named:
-            raise ValueError(f"{name!r} is there twice")
-        named[name] = value
-    return named
 
 
 def _read_parquet(path: Path) -> dict[str, Rows]:

@@ -35,7 +35,7 @@ _MAX_SCALINGS = 10_000
 
 
 def dirichlet(labels: np.ndarray, num_clients: int, alpha: Alpha, seed: int, *, min_share: MinShare = 0.5) -> Shards:
-    """Divide each class by proportions drawn from Dir(alpha, ..., alpha) over the clients.
+    """Divide each class by proportions drawn from Dir(alpha, ..., alpha) over the clients (FLESD's sampling.py).
 
     All proportions d [C, K] are drawn again until every client k has sum_c d[c, k] > min_share / K. That sum is C / K
     on average, so the rule only keeps a client from being left with next to nothing: shards differ a lot in size.
@@ -159,7 +159,7 @@ def shards(labels: np.ndarray, num_clients: int, seed: int, *, shards_per_client
 
 
 def classes_per_client(labels: np.ndarray, num_clients: int, classes: Classes, seed: int) -> Shards:
-    """Give each client samples of exactly `classes` classes, held as evenly as can be.
+    """Give each client samples of exactly `classes` classes, held as evenly as can be (FedCA, 2020: 2 of 10, 20 of 100).
 
     A class held by several clients is divided among them equally. Every class is held by someone if
     num_clients * classes is at least the number of classes; the samples of classes that nobody holds are dropped.
