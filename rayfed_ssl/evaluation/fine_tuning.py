@@ -19,21 +19,19 @@ from torch.nn import functional as F
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.evaluation.evaluation_input import Subject
 from rayfed_ssl.evaluation.features import evaluating
+from rayfed_ssl.evaluation.linear_probe import Classifier
 from rayfed_ssl.training.batching import finite
 from rayfed_ssl.training.optimizers import OPTIMIZERS, Descent, Optimizer
 from rayfed_ssl.training.step import descend
-from rayfed_ssl.validation import Validated
 
 
 @dataclass(frozen=True, kw_only=True)
-class FineTuning(Validated):
+class FineTuning(Classifier):
     """How encoder and classifier are trained together; defaults are FedCA's where it names them.
 
     Attributes:
         head: "mlp" (d-d-K with a ReLU) or "linear" (d-K).
         head_lr: Learning rate of the classifier; None takes the encoder's.
-        momentum: Of SGD, not Nesterov; "adam" has none to set.
-        milestones: Epochs after which both learning rates are multiplied by `decay`.
         augment: Whether each epoch draws a crop and a flip of every sample.
     """
 
@@ -41,25 +39,14 @@ class FineTuning(Validated):
     optimizer: Literal["adam", "sgd"] = "adam"
     lr: PositiveFloat = 1e-3
     head_lr: PositiveFloat | None = None
-    momentum: float = 0.9
-    weight_decay: float = 0.0
     batch: Annotated[int, Field(ge=2)] = 128
     epochs: PositiveInt = 100
     milestones: tuple[int, ...] = ()
-    decay: PositiveFloat = 0.1
     augment: bool = True
-
-    def __post_init__(self) -> None:
-        if self.optimizer == "adam" and self.momentum != FineTuning.momentum:
-            raise ValueError("momentum has no meaning for fine-tuning with adam: remove it or take optimizer=sgd")
 
     @property
     def _head_lr(self) -> float:
         return self.lr if self.head_lr is None else self.head_lr
-
-    def factor(self, epoch: int) -> float:
-        """Multiplier of both learning rates in an epoch, counted from 0."""
-        return self.decay ** sum(epoch >= milestone for milestone in self.milestones)
 
     def fit(self, subject: Subject, rows: Tensor) -> tuple[float, float]:
         """Train a copy of the encoder and a classifier on training samples `rows` [N]; give the last and best accuracy."""

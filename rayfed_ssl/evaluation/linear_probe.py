@@ -30,8 +30,8 @@ class ProbeResult(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinearProbe(Validated):
-    """The probe's hyperparameters; defaults are FLESD's for CIFAR, but for `standardize`."""
+class Classifier(Validated):
+    """How a classifier is trained, alone or with its encoder; defaults are FLESD's for CIFAR."""
 
     optimizer: Literal["sgd", "adam"] = "sgd"
     """How weights move: "sgd", or "adam" with torch's moments."""
@@ -49,6 +49,20 @@ class LinearProbe(Validated):
     """Epochs after which the learning rate is multiplied by `decay`."""
     decay: PositiveFloat = 0.1
     """That factor."""
+
+    def __post_init__(self) -> None:
+        if self.optimizer == "adam" and self.momentum != Classifier.momentum:
+            raise ValueError("momentum has no meaning for a classifier with adam: remove it or take optimizer=sgd")
+
+    def factor(self, epoch: int) -> float:
+        """Multiplier of the learning rate in an epoch, counted from 0."""
+        return self.decay ** sum(epoch >= milestone for milestone in self.milestones)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearProbe(Classifier):
+    """The probe's hyperparameters; defaults are FLESD's, but for `standardize`."""
+
     init_std: float = 0.01
     """Standard deviation of the initial weights; the bias starts at 0."""
     standardize: bool = True
@@ -57,10 +71,6 @@ class LinearProbe(Validated):
     """
     shuffle: bool = True
     """Whether every epoch draws a new order of the samples."""
-
-    def __post_init__(self) -> None:
-        if self.optimizer == "adam" and self.momentum != LinearProbe.momentum:
-            raise ValueError("momentum has no meaning for a linear probe with adam: remove it or take optimizer=sgd")
 
     def fit(
         self,
@@ -92,15 +102,11 @@ class LinearProbe(Validated):
             order = torch.randperm(len(train), generator=generator) if self.shuffle else torch.arange(len(train))
             for index in order.to(train.device).split(self.batch):
                 gradient = cross_entropy_gradient(weights, train[index], train_labels[index])
-                descent.step(gradient, self.learning_rate(epoch))
+                descent.step(gradient, self.lr * self.factor(epoch))
             accuracies.append(_accuracy(self._finite(test @ weights.T), test_labels))
         logits = self._finite(train @ weights.T)
         loss = float(F.cross_entropy(logits, train_labels))
         return ProbeResult(accuracies[-1], max(accuracies), _accuracy(logits, train_labels), loss)
-
-    def learning_rate(self, epoch: int) -> float:
-        """Learning rate of an epoch, counted from 0."""
-        return self.lr * self.decay ** sum(epoch >= milestone for milestone in self.milestones)
 
     def _finite(self, logits: Tensor) -> Tensor:
         if not bool(logits.isfinite().all()):

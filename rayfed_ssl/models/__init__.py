@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from rayfed_ssl import plugins
-from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.errors import ConfigError, reason
 from rayfed_ssl.models import encoders, libraries
 from rayfed_ssl.models.encoders import MIN_SIZE, Encoder, Stem
 from rayfed_ssl.models.heads import HEADS, Model, build_head, head_width
@@ -77,23 +77,16 @@ def encoder_info(name: str) -> EncoderInfo:
 
 def _outside(name: str, factory: Callable[..., nn.Module], *, channels: int, size: int) -> Encoder:
     """Build an encoder from outside with those keywords that it has; a pass of two blank images gives its width."""
-    keywords = {"channels": channels, "size": size}.items()
-    parameters = inspect.signature(factory).parameters
+    parameters, keywords = inspect.signature(factory).parameters, {"channels": channels, "size": size}
     try:
-        module = factory(**{key: value for key, value in keywords if key in parameters})
+        module = factory(**{key: value for key, value in keywords.items() if key in parameters})
+        with torch.no_grad():
+            features = module.eval()(torch.zeros(2, channels, size, size))
     except ConfigError:
         raise
-    except (AssertionError, TypeError, ValueError) as error:
-        raise ValueError(f"encoder {name} cannot be built from channels and size: {error}") from error
-    if not isinstance(module, nn.Module):
-        raise ValueError(f"encoder {name} must give a torch.nn.Module, got {type(module).__name__}")
-    module.eval()
-    try:
-        with torch.no_grad():
-            features = module(torch.zeros(2, channels, size, size))
-    except (AssertionError, RuntimeError, ValueError, TypeError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"encoder {name} does not take images [N, {channels}, {size}, {size}]: {reason}") from error
+    except (AssertionError, AttributeError, RuntimeError, TypeError, ValueError) as error:
+        images = f"images [N, {channels}, {size}, {size}]"
+        raise ValueError(f"encoder {name} does not take {images}: {reason(error)}") from error
     shape = list(getattr(features, "shape", ()))
     if len(shape) != 2 or shape[0] != 2:
         raise ValueError(

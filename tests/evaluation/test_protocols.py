@@ -127,7 +127,7 @@ def test_fine_tuning_is_that_of_the_papers():
 
 def test_learning_rates_fall_where_the_papers_say(subject: Subject):
     moco, swav = PROTOCOLS["linear-moco"], PROTOCOLS["semi-swav-1"]
-    rates = [moco.learning_rate(epoch) for epoch in (0, 59, 60, 79, 80, 99)]
+    rates = [moco.lr * moco.factor(epoch) for epoch in (0, 59, 60, 79, 80, 99)]
     assert rates == pytest.approx([30, 30, 3, 3, 0.3, 0.3], rel=1e-12)
     factors = [swav.factor(epoch) for epoch in (0, 11, 12, 15, 16, 19)]
     assert factors == pytest.approx([1, 1, 0.2, 0.2, 0.04, 0.04], rel=1e-12)
