@@ -1,6 +1,6 @@
 """What an evaluation protocol looks at: an encoder, and labeled data that no client has shown."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -69,10 +69,12 @@ class Subject:
         """Features of the test images, float32 [M, d]."""
         return self.extract(self.encoder, self.test.images)
 
-    def extract(self, module: nn.Module, images: np.ndarray) -> Tensor:
-        """Compute what a module makes of unaugmented images, in evaluation mode, [N, d] on the CPU."""
+    def extract(
+        self, module: nn.Module, images: np.ndarray, transform: Callable[[Tensor], Tensor] | None = None
+    ) -> Tensor:
+        """Compute what a module makes of images, unaugmented by default, in evaluation mode, [N, d] on the CPU."""
         task = self.task
-        return extract_features(module, images, task.plain, device=task.device, precision=task.precision)
+        return extract_features(module, images, transform or task.plain, device=task.device, precision=task.precision)
 
     def crop(self, images: Tensor, random: torch.Generator) -> Tensor:
         """Draw a crop and a flip of each uint8 image, normalized as the encoder is used to: [B, C, S, S]."""

@@ -12,12 +12,10 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from rayfed_ssl.data.datasets import DATASETS, open_dataset
+from rayfed_ssl.data.datasets import open_dataset
 from rayfed_ssl.data.image_store import Dataset, ImageSet
 from rayfed_ssl.data.label_subset import Choice, label_subset
-from rayfed_ssl.errors import nearest
 from rayfed_ssl.evaluation.evaluation_input import Subject, scores
-from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.evaluation.fine_tuning import FineTuning
 from rayfed_ssl.evaluation.knn import knn_accuracy
 from rayfed_ssl.evaluation.linear_probe import LinearProbe
@@ -102,14 +100,10 @@ class Linear(LinearProbe, Protocol):
 
     def measure(self, subject: Subject) -> Mapping[str, float]:
         """Train the classifier and test it after every epoch; its fit to the training set is the score with `PSEUDO_R2`."""
-        task = subject.task
         random = generator(derive_seed(subject.seed, Purpose.EVALUATION))
-        crop = partial(subject.crop, random=random)
 
         def cropped_features() -> Tensor:
-            return extract_features(
-                subject.encoder, subject.train.images, crop, device=task.device, precision=task.precision
-            )
+            return subject.extract(subject.encoder, subject.train.images, partial(subject.crop, random=random))
 
         train, test = subject.labels
         result = self.fit(
@@ -191,8 +185,6 @@ class Transfer(FineTuning, Protocol):
                 "dataset=parquet:PATH"
             )
         name, _, path = self.dataset.partition(":")
-        if name not in DATASETS:
-            raise ValueError(f"{self.name}: unknown dataset {name!r}{nearest(name, DATASETS)}")
         return open_dataset(
             name,
             path=Path(path) if path else None,

@@ -92,8 +92,6 @@ def head_width(spec: HeadSpec, in_features: int, out: int | None = None) -> int:
 
 def build_head(name: str, in_features: int, *, out: int | None = None, hidden: int | None = None) -> nn.Module:
     """Build a head, initialized by torch's global generator; widths that are None are the head's defaults."""
-    if name not in HEADS:
-        raise ValueError(f"unknown head {name!r}: take one of {', '.join(HEADS)}")
     spec = HEADS[name]
     width = head_width(spec, in_features, out)
     if spec.num_layers == 0:

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from rayfed_ssl.errors import ConfigError, nearest
+from rayfed_ssl.errors import ConfigError, nearest, reason
 
 LIBRARIES = ("torchvision", "timm")
 
@@ -84,10 +84,9 @@ def _fetched(encoder: str, make: Callable[[], Any]) -> Any:
             f"the weights of model.encoder={encoder} do not fit these images ({error}): set data.size as they need it"
         ) from error
     except (OSError, RuntimeError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ConfigError(
-            f"the weights of model.encoder={encoder} cannot be fetched ({reason}): connect this machine once, or download "
-            "them as a safetensors file elsewhere and set model.start=FILE in place of model.pretrained"
+            f"the weights of model.encoder={encoder} cannot be fetched ({reason(error)}): connect this machine once, or "
+            "download them as a safetensors file elsewhere and set model.start=FILE in place of model.pretrained"
         ) from error
 
 

@@ -12,50 +12,31 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rayfed_ssl.data.datasets import DATASETS, open_dataset
+from rayfed_ssl.data.datasets import open_dataset
 from tests.data.pictures import RNG, channels_first, pictures, png, save, write_folder
 from tests.data.processes import run_together
 
 
-def write_cifar(root, name, monkeypatch):
-    """Write five tiny training batches (one for CIFAR-100) and a test batch; returns pixels and labels of both."""
-    import torchvision.datasets as vision
+def test_cifar_batches_are_read_as_they_are(tmp_path, monkeypatch, opened):
+    from torchvision.datasets import CIFAR10
 
-    hundred = name == "cifar100"
-    cls, folder = (vision.CIFAR100, "cifar-100-python") if hundred else (vision.CIFAR10, "cifar-10-batches-py")
-    train_names = ["train"] if hundred else [f"data_batch_{i}" for i in range(1, 6)]
-    test_name, meta, key = (
-        ("test", "meta", "fine_label_names") if hundred else ("test_batch", "batches.meta", "label_names")
-    )
-    monkeypatch.setattr(cls, "train_list", [[file, None] for file in train_names])
-    monkeypatch.setattr(cls, "test_list", [[test_name, None]])
-    monkeypatch.setattr(cls, "meta", cls.meta | {"md5": None})
+    folder, train_names = tmp_path / "cifar-10-batches-py", [f"data_batch_{i}" for i in range(1, 6)]
+    monkeypatch.setattr(CIFAR10, "train_list", [[file, None] for file in train_names])
+    monkeypatch.setattr(CIFAR10, "test_list", [["test_batch", None]])
+    monkeypatch.setattr(CIFAR10, "meta", CIFAR10.meta | {"md5": None})
     wanted = {}
-    for file in [*train_names, test_name]:
+    for file in [*train_names, "test_batch"]:
         data, labels = pictures(7, 3072), RNG.integers(0, 10, 7).tolist()
-        save(root / folder / file, pickle.dumps({"data": data, "fine_labels" if hundred else "labels": labels}))
+        save(folder / file, pickle.dumps({"data": data, "labels": labels}))
         wanted[file] = data.reshape(-1, 3, 32, 32), labels
-    save(root / folder / meta, pickle.dumps({key: [f"class {i}" for i in range(10)]}))
-    train = [np.concatenate([wanted[file][part] for file in train_names]) for part in (0, 1)]
-    return train, wanted[test_name], folder
-
-
-@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
-def test_cifar_batches_are_read_as_they_are(name, tmp_path, monkeypatch, opened):
-    train, test, folder = write_cifar(tmp_path / "root", name, monkeypatch)
-    dataset = opened(name, path=tmp_path / "root")
-    for images, (pixels, labels) in ((dataset.train, train), (dataset.test, test)):
-        assert np.array_equal(images.images, pixels)
-        assert images.labels.tolist() == list(labels)
+    save(folder / "batches.meta", pickle.dumps({"label_names": [f"class {i}" for i in range(10)]}))
+    dataset = opened("cifar10", path=tmp_path)
+    for images, files in ((dataset.train, train_names), (dataset.test, ["test_batch"])):
+        assert np.array_equal(images.images, np.concatenate([wanted[file][0] for file in files]))
+        assert images.labels.tolist() == [label for file in files for label in wanted[file][1]]
     assert dataset.train.classes == tuple(f"class {i}" for i in range(10))
     # The directory that torchvision makes may be given as well as the one around it.
-    assert opened(name, path=tmp_path / "root" / folder).fingerprint == dataset.fingerprint
-
-
-def test_a_checksum_that_does_not_match_is_an_error(tmp_path, opened):
-    save(tmp_path / "cifar-10-batches-py" / "data_batch_1", b"torn")
-    with pytest.raises(ValueError, match=r"no complete copy of CIFAR10 in .*cifar-10-batches-py.*data\.download=true"):
-        opened("cifar10", path=tmp_path)
+    assert opened("cifar10", path=folder).fingerprint == dataset.fingerprint
 
 
 def test_fashion_mnist_is_read_as_it_is(tmp_path, opened):
@@ -112,8 +93,7 @@ def test_digits_are_split_per_class_by_the_seed(opened):
     assert len(opened("digits", test_fraction=0.5).test) == 899
     # Asking for the native format makes no second store.
     assert opened("digits", size=8, channels=1).train.path == dataset.train.path
-    assert opened("digits", size=16).train.shape == (1, 16, 16)
-    assert opened("digits", channels=3).train.shape == (3, 8, 8)
+    assert opened("digits", size=16, channels=3).train.shape == (3, 16, 16)
 
 
 LAYOUT = [f"{split}/{label}/{i}.png" for split in ("train", "test") for label in "ab" for i in range(3)]
@@ -212,24 +192,12 @@ def test_held_out_samples_are_training_samples_that_nobody_trains_on(opened):
     assert samples(limited.train, limited.test) <= samples(opened("digits", train_limit=200).train)
 
 
-def test_without_held_out_samples_the_store_is_that_of_earlier_versions(opened):
-    assert opened("digits").train.path.name == "digits-8e8e124ab84f41e2bebd6011.arrow"
-    assert opened("digits", validation=None).train.path.name == "digits-8e8e124ab84f41e2bebd6011.arrow"
-    paths = {opened("digits", validation=share).train.path for share in (0.2, 0.3)}
-    assert len(paths | {opened("digits").train.path}) == 3
-
-
 def test_where_samples_are_held_out_the_test_set_is_not_looked_at(tmp_path, opened):
     write_folder(tmp_path, LAYOUT)
-    before = opened("folder", path=tmp_path, validation=0.5)
     for path in tmp_path.glob("test/*/*.png"):
         path.write_bytes(b"torn")
-    again = opened("folder", path=tmp_path, validation=0.5)
-    assert again.train.path != before.train.path  # the files have changed, so all was read anew
-    assert again.fingerprint == before.fingerprint
-    assert (len(again.train), len(again.test)) == (3, 3)
-    with pytest.raises(ValueError, match="6 of 6 pictures are unreadable"):
-        opened("folder", path=tmp_path)
+    apart = opened("folder", path=tmp_path, validation=0.5)
+    assert (len(apart.train), len(apart.test)) == (3, 3)
 
 
 def test_samples_without_a_label_are_not_held_out(tmp_path, opened):
@@ -269,21 +237,11 @@ def test_tiny_imagenet_is_read_with_its_annotations(tmp_path, opened):
     assert_split(dataset.train, wanted, train, ("n01", "n02"))
     assert_split(dataset.test, wanted, ["val/images/val_0.JPEG", "val/images/val_1.JPEG"], ("n01", "n02"))
     assert dataset.test.labels.tolist() == [1, 0]
-    save(tmp_path / "val/val_annotations.txt", b"val_0.JPEG\tn01\nval_1.JPEG\tn01\n")
-    assert opened("folder", path=tmp_path).test.labels.tolist() == [0, 0]
-    flat = tmp_path / "val"
-    for content, count in (
-        (b"val_0.JPEG\tn01\nval_1.JPEG\tn01\n", 1),
-        (b"\xef\xbb\xbfval_0.JPEG\tn02\nval_1.JPEG\tn01\n", 2),
+    save(tmp_path / "val/val_annotations.txt", b"val_0.JPEG n02\n")
+    with pytest.raises(
+        ValueError, match=r"val_annotations.txt must name pictures of .*val, one a line, each with a tab"
     ):
-        save(flat / "val_annotations.txt", content)
-        assert len(opened("folder", path=flat).train.classes) == count
-    for text in (b"val_0.JPEG n02\n", b"\xff\tn02\n", b"val_2.JPEG\tn02\n", b""):
-        save(tmp_path / "val/val_annotations.txt", text)
-        with pytest.raises(
-            ValueError, match=r"val_annotations.txt must name pictures of .*val, one a line, each with a tab"
-        ):
-            opened("folder", path=tmp_path)
+        opened("folder", path=tmp_path)
 
 
 def test_a_folder_without_splits_is_split_by_the_seed(tmp_path, opened):
@@ -343,13 +301,6 @@ def test_a_second_opening_imports_no_library_that_only_reading_needs(tmp_path, o
     assert process.stdout == "[]\n"
 
 
-def test_every_dataset_says_what_it_is():
-    assert set(DATASETS) >= {"digits", "cifar10", "cifar100", "fashion-mnist", "stl10", "parquet", "folder"}
-    for name, info in DATASETS.items():
-        assert info.description
-        assert info.needs_path == (name in ("parquet", "hub", "folder", "store")) == (info.size is None)
-
-
 def test_a_cache_that_cannot_be_written_is_named_with_what_to_do(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(
@@ -376,7 +327,6 @@ def test_a_plan_has_labels_and_shape_and_its_refusal_leaves_no_store(tmp_path, o
     assert len(list((tmp_path / "stores").glob("*.arrow"))) == 1
 
 
-@pytest.mark.parametrize("layout", ["photos/{}.png", "photos/images/{}.png"])
-def test_one_class_is_a_dataset(layout, tmp_path, opened):
-    write_folder(tmp_path, [layout.format(i) for i in range(5)])
+def test_one_class_is_a_dataset(tmp_path, opened):
+    write_folder(tmp_path, [f"photos/{i}.png" for i in range(5)])
     assert opened("folder", path=tmp_path).train.classes == ("photos",)

@@ -47,13 +47,9 @@ def test_head_none_projects_to_the_features() -> None:
     assert torch.equal(features, projections)
 
 
-@pytest.mark.parametrize(
-    ("head", "message"),
-    [("none", "passes 256 features through, got projection_dim=128"), ("mlp", "unknown head 'mlp': take one of flesd")],
-)
-def test_an_impossible_head_is_refused(head: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        build_model("cnn", head=head, projection_dim=128, channels=1, size=8)
+def test_an_impossible_width_is_refused() -> None:
+    with pytest.raises(ValueError, match="passes 256 features through, got projection_dim=128"):
+        build_model("cnn", head="none", projection_dim=128, channels=1, size=8)
 
 
 @pytest.mark.parametrize("head", ["flesd", "byol"])
