@@ -64,7 +64,7 @@ class Setting:
 
     @property
     def _store(self) -> Path:
-        return self.out / "synthetic.arrow"
+        return self.out / "synthetic"
 
     @property
     def overrides(self) -> list[str]:

@@ -91,7 +91,7 @@ def open_dataset(
     settings |= {"seed": seed} if not source.has_test or train_limit or test_limit or validation else {}
     settings |= {key: value for key, value in dataclasses.asdict(columns).items() if value is not None}
     directory = cache or platformdirs.user_cache_path("rayfed-ssl") / "stores"
-    store = directory / f"{plugins.short(name)}-{_key(_root(path), source.files, settings)}.arrow"
+    store = directory / f"{plugins.short(name)}-{_key(_root(path), source.files, settings)}"
     with suppress(ValueError):
         return open_store(store)
     try:
@@ -208,7 +208,7 @@ def _find_store(path: Path, download: bool) -> Source:
     """Find a store that `keep` has written."""
     stored = open_store(path)
     train, test = (Split.of_pixels(part.images, part.labels) for part in (stored.train, stored.test))
-    return Source((path,), lambda: (train, test, stored.train.classes), has_test=True)
+    return Source((path / "header.json",), lambda: (train, test, stored.train.classes), has_test=True)
 
 
 def _find_folder(path: Path, download: bool) -> Source:

@@ -1,6 +1,7 @@
 """Datasets of torch: torchvision's by class name, and anybody's `Dataset` that gives images, with or without labels."""
 
 import inspect
+import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -143,9 +144,14 @@ def keep(
         first, second = map(first.select, stratified_split(first.labels, test_fraction, 0))
     convert = partial(decode, size=size, channels=channels or (1 if all_gray(first) and all_gray(second) else 3))
     directory = platformdirs.user_cache_path("rayfed-ssl") / "stores"
-    draft = directory / f"{uuid.uuid4().hex}.arrow"
+    draft = directory / uuid.uuid4().hex
     write_store(draft, name=kind, classes=_classes(train, first, second), train=convert(first), test=convert(second))
-    return draft.replace(directory / f"{kind}-{open_store(draft).fingerprint[:24]}.arrow")
+    store = directory / f"{kind}-{open_store(draft).fingerprint[:24]}"
+    if store.exists():
+        shutil.rmtree(draft)
+    else:
+        draft.rename(store)
+    return store
 
 
 def _split(name: str, dataset: Any) -> Split:

@@ -118,11 +118,11 @@ def test_utilization_leaves_out_what_is_no_number() -> None:
 
 
 def test_synthetic_images_are_told_apart_by_their_nearest_neighbor(tmp_path: Path) -> None:
-    synthetic.write(tmp_path / "a.arrow", 400, 100)
-    store = open_store(tmp_path / "a.arrow")
+    synthetic.write(tmp_path / "a", 400, 100)
+    store = open_store(tmp_path / "a")
     assert store.train.shape == (3, 32, 32)
     train, test = (part.images.reshape(len(part.images), -1).astype(np.float64) for part in (store.train, store.test))
     nearest = ((test[:, None] - train[None]) ** 2).sum(2).argmin(1)
     assert (store.train.labels[nearest] == store.test.labels).mean() > 0.3
-    synthetic.write(tmp_path / "b.arrow", 400, 100)
-    assert open_store(tmp_path / "b.arrow").fingerprint == store.fingerprint
+    synthetic.write(tmp_path / "b", 400, 100)
+    assert open_store(tmp_path / "b").fingerprint == store.fingerprint

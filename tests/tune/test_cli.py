@@ -211,7 +211,7 @@ def test_a_step_that_cannot_fit_memory_is_refused_before_anything_is_decoded(exe
     assert result.exit_code in (2, 3)
     (line,) = result.stderr.splitlines()
     assert re.search(r"by estimate; `rayfed-ssl doctor --measure` measures it.*lower training\.batch", line)
-    assert not list((tmp_path / "cache").rglob("*.arrow"))
+    assert not list((tmp_path / "cache").rglob("header.json"))
 
 
 LISTS = {
