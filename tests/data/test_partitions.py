@@ -79,15 +79,6 @@ def test_each_client_holds_exactly_its_classes_and_none_is_forgotten(num_classes
         assert len(labels) - sum(map(len, shards)) == 0
 
 
-@pytest.mark.parametrize(("num_clients", "holders"), [(5, 1), (10, 2)])  # five clients: FedCA on CIFAR-10
-def test_a_class_is_whole_or_divided_evenly_among_its_holders(num_clients, holders):
-    shards = classes_per_client(CIFAR10_LABELS, num_clients, 2, 0)
-    counts = np.stack([np.bincount(CIFAR10_LABELS[shard], minlength=10) for shard in shards])
-    assert set(counts.ravel().tolist()) == {0, 5000 // holders}
-    assert (np.count_nonzero(counts, axis=0) == holders).all()
-    assert (np.count_nonzero(counts, axis=1) == 2).all()
-
-
 @pytest.mark.parametrize(
     ("name", "fields"),
     [
@@ -158,14 +149,6 @@ def test_each_client_has_its_number_of_pieces_of_the_samples_sorted_by_class(lab
     owners = [[client for client in range(num_clients) if set(piece) <= set(held[client].tolist())] for piece in pieces]
     assert all(len(owner) == 1 for owner in owners)
     assert np.bincount(np.concatenate(owners)).tolist() == [per_client] * num_clients
-
-
-def test_two_shards_a_client_are_two_classes_at_most():
-    held = shards(CIFAR10_LABELS, 100, 0)  # McMahan et al.: 200 pieces; here of 250
-    assert {len(shard) for shard in held} == {500}
-    counts = np.stack([np.bincount(CIFAR10_LABELS[shard], minlength=10) for shard in held])
-    assert set(np.count_nonzero(counts, axis=1)) == {1, 2}
-    assert set(counts.ravel().tolist()) == {0, 250, 500}
 
 
 @pytest.mark.parametrize(("alpha", "num_clients", "seed"), [(0.1, 30, 0), (0.1, 10, 1), (0.5, 20, 2)])
@@ -242,43 +225,20 @@ def test_balancing_reaches_clients_that_no_class_was_drawn_for():
     np.testing.assert_allclose(shares, 5.0, rtol=1e-9)  # floors in equal parts, then equal scalings
 
 
-def shares(alpha: float) -> np.ndarray:
-    shards = dirichlet(CIFAR10_LABELS, 6, alpha, 0)
-    return np.stack([np.bincount(CIFAR10_LABELS[shard], minlength=10) for shard in shards]) / 5000
-
-
-def test_large_alpha_is_nearly_uniform_and_small_alpha_gives_most_of_a_class_to_one_client():
-    # Each share is Beta(100, 500): mean 1/6, deviation 0.0152; five deviations hold for 60 draws.
-    assert np.abs(shares(100.0) - 1 / 6).max() < 5 * 0.0152
-    assert np.median(shares(0.01).max(axis=0)) > 0.95
-
-
 def test_truncation_leaves_no_client_of_a_tiny_dataset_without_samples():
     for seed in range(50):
         assert_shards(np.arange(10) % 2, dirichlet(np.arange(10) % 2, 4, 0.5, seed), 4)
 
 
-def test_the_redraw_rule_changes_only_draws_that_break_it():
-    def smallest(min_share, seed):
-        return min(len(s) for s in dirichlet(CIFAR10_LABELS, 6, 0.05, seed, min_share=min_share))
-
-    free = [smallest(0.0, seed) for seed in range(30)]
-    ruled = [smallest(3.0, seed) for seed in range(30)]
-    threshold = 5000 * 3.0 / 6
-    assert any(size < threshold - 10 for size in free)
-    for before, after in zip(free, ruled, strict=True):
-        assert after > threshold - 10
-        assert before < threshold + 10 or after == before
-
-
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_dirichlet_follows_the_authors_loop(seed):
-    rng = np.random.default_rng(np.random.SeedSequence([seed, *b"dirichlet"]))
+@pytest.mark.parametrize(("seed", "min_share"), [(0, 0.5), (1, 0.5), (2, 4.5)])
+def test_dirichlet_follows_the_authors_loop(seed, min_share):
+    rng, drawn = np.random.default_rng(np.random.SeedSequence([seed, *b"dirichlet"])), 0
     while True:
-        proportions = rng.dirichlet([0.1] * 6, 10).T  # [K, C] as in sampling.py
-        if min(sum(row) for row in proportions) > 0.5 / 6:
+        proportions, drawn = rng.dirichlet([0.1] * 6, 10).T, drawn + 1  # [K, C] as in sampling.py
+        if min(sum(row) for row in proportions) > min_share / 6:
             break
-    shards = dirichlet(CIFAR10_LABELS, 6, 0.1, seed)
+    assert drawn > 1 or min_share == 0.5
+    shards = dirichlet(CIFAR10_LABELS, 6, 0.1, seed, min_share=min_share)
     for row, shard in zip(proportions, shards, strict=True):
         assert [int(5000 * share) for share in row] == np.bincount(CIFAR10_LABELS[shard], minlength=10).tolist()
 
@@ -287,10 +247,7 @@ def test_dirichlet_follows_the_authors_loop(seed):
     ("call", "message"),
     [
         (lambda: iid(np.zeros(3, np.int64), 4, 0), "cannot divide 3 samples among 4 clients"),
-        (lambda: iid(np.empty(0, np.int64), 1, 0), "cannot divide 0 samples among 1 clients"),
-        (lambda: pooled(np.empty(0, np.int64)), "cannot divide 0 samples"),
         (lambda: pooled(np.arange(3), fraction=1e-12), "cannot hold out a fraction 1e-12 of 3 samples"),
-        (lambda: iid(np.zeros(3, np.int64), 0, 0), "among 0 clients"),
         (lambda: dirichlet(np.array([0, 1, -1]), 2, 1.0, 0), "1 samples have no label: use iid"),
         (lambda: dirichlet(CIFAR10_LABELS, 6, 0.01, 0, min_share=9.9), "none of 10000 Dirichlet draws"),
         (lambda: classes_per_client(CIFAR10_LABELS, 5, 11, 0), "11 classes, but there are 10"),
@@ -300,11 +257,6 @@ def test_dirichlet_follows_the_authors_loop(seed):
             "unknown partition 'shreds': did you mean 'shards'?",
         ),
         (
-            lambda: dirichlet_balanced(np.arange(2), 3, 1.0, 0),
-            "cannot divide 2 samples among 3 clients: each needs at least one",
-        ),
-        (lambda: dirichlet_balanced(np.array([0, 1, -1]), 2, 1.0, 0), "partition dirichlet_balanced needs classes"),
-        (
             lambda: dirichlet_min_samples(np.zeros(59, np.int64), 6, 1.0, 0),
             "cannot divide 59 samples among 6 clients: each needs at least 10",
         ),
@@ -312,13 +264,6 @@ def test_dirichlet_follows_the_authors_loop(seed):
             lambda: dirichlet_min_samples(np.zeros(60, np.int64), 6, 0.001, 0),
             "none of 10000 Dirichlet draws gave each of 6 clients 10 samples (alpha 0.001): raise partition.alpha",
         ),
-        (
-            lambda: quantity_skew(np.zeros(600), 60, 0.1, 0),
-            "none of 10000 Dirichlet draws gave each of 60 clients 10 samples (alpha 0.1): raise partition.alpha",
-        ),
-        (lambda: shards(np.zeros(7, np.int64), 4, 0), "cannot divide 7 samples among 4 clients: each needs at least 2"),
-        (lambda: shards(np.array([-1, 1, 1, 1]), 2, 0), "partition shards needs classes, but 1 samples have no label"),
-        (lambda: stratified_split(np.zeros(3), 1.0, 0), "cannot hold out a fraction 1.0 of 3 samples"),
         (lambda: stratified_split(np.zeros(1), 0.5, 0), "both parts need a sample"),
     ],
 )

@@ -69,13 +69,6 @@ def test_parameters_are_as_many_as_the_source_has(name: str, size: int, count: i
         assert parameters(build_encoder(name, channels=3, size=size)) == count
 
 
-@pytest.mark.parametrize("name", ["cnn", "resnet8"])
-@pytest.mark.parametrize(("size", "side"), [(8, 8), (15, 15), (16, 8), (32, 16)])
-def test_small_encoders_halve_the_resolution_at_once_from_16_pixels_on(name: str, size: int, side: int) -> None:
-    encoder = build_encoder(name, channels=1, size=size)
-    assert encoder.get_submodule("conv1")(torch.zeros(1, 1, size, size)).shape == (1, 32, side, side)
-
-
 @pytest.mark.parametrize(
     ("size", "stem", "kernel"), [(64, "auto", 3), (65, "auto", 7), (32, "imagenet", 7), (84, "cifar", 3)]
 )
@@ -204,12 +197,6 @@ def test_vgg9_keeps_its_dropout() -> None:
     encoder = build_encoder("vgg9", channels=3, size=32)
     rates = [(type(m), m.p) for m in encoder if isinstance(m, nn.Dropout | nn.Dropout2d)]
     assert rates == [(nn.Dropout2d, 0.05), (nn.Dropout, 0.1)]
-
-
-def test_cnn5_has_five_convolutions_and_no_linear_layer() -> None:
-    encoder = build_encoder("cnn5", channels=3, size=84)
-    assert sum(isinstance(m, nn.Conv2d) for m in encoder) == 5
-    assert not any(isinstance(m, nn.Linear) for m in encoder)
 
 
 @pytest.mark.parametrize(
