@@ -37,8 +37,6 @@ from rayfed_ssl.method import Method
 from rayfed_ssl.methods import FedAvg
 from rayfed_ssl.objectives import SimCLR
 
-NUMBER = 3
-
 class Colored(Dataset):
     """Random images."""
 
@@ -188,8 +186,6 @@ UNFIT = {
     "model.encoder=math:sqrt": "a Python function that takes channels or size, got builtin_function_or_method sqrt",
     "partition=os:listdir": "partition=os:listdir must be a Python function that takes labels, got builtin_",
     "partition=outside_module:overlapping": "overlapping gives 300 rows more than once",
-    "data=nowhere": "unknown dataset 'nowhere'",
-    "model.encoder=nowhere": "unknown encoder 'nowhere'",
     "model.encoder=nowhere:net": "encoder=nowhere:net cannot be imported: there is no module 'nowhere'",
 }
 
@@ -223,12 +219,8 @@ REFUSED = {
     "method=nowhere:Method": "method=nowhere:Method cannot be imported: there is no module 'nowhere'; install it, or run",
     "method=outside_module:Halfed": "module outside_module has no 'Halfed': did you mean 'Halved'?",
     "method=outside_module:NotOne": "method=outside_module:NotOne must be a subclass of Method",
-    "method=outside_module:NUMBER": "method=outside_module:NUMBER must name a class or a function, got int",
     "method=outside_module:Unfinished": "Unfinished must define download, encoders, init_server, update_client, update",
-    "objective=outside_module:Halved": "objective=outside_module:Halved must be a subclass of Objective",
     "method={name: 'outside_module:Halved', dampng: 1}": "has no field 'dampng': did you mean 'damping'?",
-    "method={name: 'outside_module:Halved', damping: much}": "method.damping: input should be a valid number, got 'much'",
-    "method=leaving_module:X": "method=leaving_module:X cannot be imported: SystemExit: 0",
     "method=broken_module:X": "method=broken_module:X cannot be imported: ZeroDivisionError: division",
 }
 
@@ -236,7 +228,6 @@ REFUSED = {
 @pytest.mark.parametrize("override", REFUSED)
 def test_what_is_no_method_is_refused_in_one_line(tiny: TinyConfig, tmp_path: Path, override: str):
     (tmp_path / "broken_module.py").write_text("1 / 0")
-    (tmp_path / "leaving_module.py").write_text("raise SystemExit(0)")
     with pytest.raises(ConfigError, match=REFUSED[override]) as caught:
         tiny("fedavg", override)
     assert len(str(caught.value).splitlines()) == 1

@@ -9,11 +9,9 @@ import torch
 
 from rayfed_ssl.config.recipes import read_recipe, recipe_names
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.data.view_recipes import VIEWS
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.runs import run
-from rayfed_ssl.training.optimizers import SGD, AdamW
 from tests.small_recipes import small
 
 PAPERS = [
@@ -44,30 +42,6 @@ def test_a_recipes_comment_gives_the_full_size(name: str):
     assert config.data.name == "cifar10"
     assert config.model.encoder in ("resnet18", "resnet34", "resnet50", "cnn5", "vit-tiny")
     assert config.rounds * config.epochs >= 100
-
-
-@pytest.mark.parametrize("name", ["fedbyol", "fedu", "fedema"])
-def test_easyfls_settings_are_the_defaults_of_byol(name: str):
-    config = Config.load(name, *full_size(name))
-    objective, training = config.objective, config.training
-    assert (objective.hidden, objective.momentum, config.model.projection_dim) == (4096, 0.99, 2048)
-    assert training.optimizer == SGD(lr=0.032, weight_decay=5e-4, schedule="cosine")
-    assert (config.rounds, config.epochs, training.batch, training.drop_last) == (100, 5, 128, True)
-    assert (config.partition.name, config.partition.classes, config.clients.number) == ("classes_per_client", 2, 5)
-
-
-def test_full_sizes_have_the_partitions_and_bounds_of_their_codes():
-    fedx, orchestra, fedsc = (Config.load(name, *full_size(name)) for name in ("fedx", "orchestra", "fedsc"))
-    assert (fedx.partition.name, fedx.partition.alpha, fedx.partition.min_samples) == ("dirichlet_min_samples", 0.5, 10)
-    assert (orchestra.partition.name, orchestra.training.drop_last) == ("dirichlet_balanced", True)
-    assert (fedsc.objective.mu, VIEWS[fedsc.training.views].first.std) == (4, (0.2470, 0.2434, 0.2615))
-
-
-@pytest.mark.parametrize(("name", "betas"), [("fedmae", (0.9, 0.95)), ("feddino", (0.9, 0.999))])
-def test_vision_transformers_have_the_betas_and_the_decay_of_their_codes(name: str, betas: tuple[float, float]):
-    optimizer = Config.load(Config.load(name).dump()).training.optimizer
-    assert isinstance(optimizer, AdamW)
-    assert (optimizer.betas, optimizer.exclude_1d) == (betas, True)
 
 
 @pytest.mark.slow

@@ -19,15 +19,10 @@ MISTAKES = {
     "trainin.batch=2": "unknown key 'trainin': did you mean 'training'?",
     "training.batsh=2": "unknown key 'training.batsh': did you mean 'training.batch'?",
     "method=fedavgg": "method: unknown method 'fedavgg': did you mean 'fedavg'?",
-    "method=xyz": f"method: unknown method 'xyz': choose from {', '.join(sorted(METHODS))}",
     "objective=orchestra": "objective=orchestra belongs to method=orchestra alone, got method=flesd: take another objective "
     "or method=orchestra",
     "method=fedavg public=null method.parts.targte=local": "'method.parts.targte': did you mean 'method.parts.target'?",
-    "method={name:fedfoa,base:fedem} public=null": "method.base: unknown method 'fedem': did you mean 'fedema'?",
-    "objective=simclar": "objective: unknown objective 'simclar': did you mean 'simclr'?",
-    "method=FedAVG": "method: unknown method 'FedAVG': did you mean 'fedavg'?",
     "method=simclr": "method: unknown method 'simclr': it is set as objective=simclr",
-    "objective=flesd": "objective: unknown objective 'flesd': it is set as method=flesd",
     "method=fedsimclr": "method: unknown method 'fedsimclr': it is a recipe, which comes before all settings",
     "method.temprature=1": "method: flesd has no field 'temprature': did you mean 'temperature'?",
     # fields that would be ignored
@@ -38,21 +33,13 @@ MISTAKES = {
     # values
     "rounds=abc": "rounds: input should be a valid integer, .*got 'abc'",
     "rounds=0": "rounds: input should be greater than or equal to 1, got 0",
-    "rounds=true": "^rounds: input should be a valid integer, got True",
-    "training.optimizer.lr=true": r"^training\.optimizer\.lr: input should be a valid number, got True",
     "objective.form=foo": "objective.form: input should be 'infonce' or 'ntxent', got 'foo'",
-    "method.queue_size=many": "method.queue_size: input should be a valid integer, .*got 'many'",
     "method.temperature=-1": "method.temperature: input should be greater than 0, got -1",
-    "method.momentum=1.5": "method.momentum: input should be less than or equal to 1, got 1.5",
-    "method.keep=2 method.upload=similarities": "method.keep: input should be less than or equal to 1, got 2",
-    "evaluation.linear.lr=-1": "evaluation.linear.lr: input should be greater than 0, got -1",
     "rounds": "a setting looks like key=value, got 'rounds'; one recipe may come before all settings",
-    "=3": "a setting looks like key=value, got '=3'",
     "seed.x=3": "seed.x cannot be set: seed holds 0, which has no fields",
     "clients=5": r"^clients is a section of keys, got 5: set one of clients\.number, clients\.fraction, ",
     "method=fedavg public=null method.parts=3": r"got 3: set one of (method\.parts\.\w+(, |$))+$",
     "method=fedfoa public=null method.base=flesd-cc": r"base: unknown method 'flesd-cc': (did you mean|choose from) ",
-    "evaluation.linear=5": r"^evaluation\.linear is a section of keys, got 5: set one of evaluation\.linear\.optimizer, ",
     "clients.models=cnn,vgg9": r"clients\.models: input should be a list such as \[a, b\], got 'cnn,vgg9'",
     # sums and combinations
     "rounds=3": "training.total_epochs=40 does not split into rounds=3 equal rounds",
@@ -64,9 +51,6 @@ MISTAKES = {
     "partition=file": "partition.path is missing: set partition.path=",
     "partition={name:file,path:a.json} data.train_limit=100 data.validation=0.1": "partition=file counts the whole training "
     "set, and data.train_limit and data.validation would take samples out of it.*: set data.train_limit=null and ",
-    "partition={name:file,path:a.json} data.train_limit=null data.on_bad=skip": "partition=file counts .*, and data.on_bad "
-    "would take samples out of it, .*: set data.on_bad=error, or take another partition",
-    "partition={name:shards,shards_per_client:0}": "partition.shards_per_client: input should be greater than 0, got 0",
     "partition=classes_per_client": "partition.classes is missing: set partition.classes=",
     "public=null": r"flesd works on public data, but this run has none: set public \(for example",
     "method=fedavg": "fedavg uses no public data, got public=client:0: set public=null",
@@ -75,8 +59,6 @@ MISTAKES = {
     "objective=supervised": "flesd compares representations: a supervised objective has none",
     # odd types
     "method={name:[a]}": r"unknown method \['a'\]: choose from",
-    "objective={name:[a]}": r"unknown objective \['a'\]: choose from",
-    "method={name:fedfoa,base:{name:[a]}}": r"unknown method \['a'\]: choose from",
     "method={name:fedavg,1:2} public=null": "method: fedavg has no field 1",
     "partition={name:dirichlet,alpha:1,alpha:2}": "^partition cannot be read: 'alpha' is there twice",
     **{f"{key}=null": key for key in ("method", "objective")},

@@ -40,13 +40,6 @@ def test_a_random_choice_follows_the_classes_sizes():
 
 
 @pytest.mark.parametrize("choice", ["balanced", "random"])
-def test_the_seed_decides(choice: str):
-    labels = classes(50, 50)
-    one, same, other = (label_subset(labels, 0.2, choice, seed) for seed in (3, 3, 4))  # type: ignore[arg-type]
-    assert one.tolist() == same.tolist() != other.tolist()
-
-
-@pytest.mark.parametrize("choice", ["balanced", "random"])
 def test_samples_without_a_label_are_never_chosen_and_do_not_count(choice: str):
     labels = classes(20, 20)
     labels[::2] = -1

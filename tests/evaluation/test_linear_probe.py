@@ -79,14 +79,6 @@ def test_gradient_is_autograds() -> None:
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-14)
 
 
-def test_one_hot_labels_are_learned_perfectly() -> None:
-    labels = torch.arange(400) % 4
-    features = 4 * torch.eye(4)[labels]
-    result = LinearProbe().fit(features, labels, features[:7], labels[:7], num_classes=4, generator=seeded())
-    assert (result.last, result.best, result.train_accuracy) == (1.0, 1.0, 1.0)
-    assert result.loss < 0.5
-
-
 def fit(probe: LinearProbe, train: Tensor | None = None, test: Tensor | None = None, **options: Any) -> ProbeResult:
     (features, labels), (test_features, test_labels) = blobs(71, 1), blobs(53, 2)
     train, test = features if train is None else train, test_features if test is None else test
@@ -123,11 +115,6 @@ def test_small_features_tell_the_default_probe_as_much_as_large_ones_and_the_pap
     train, test = (1e-4 * blobs(num, seed)[0] for num, seed in ((71, 1), (53, 2)))
     assert fit(LinearProbe(), train, test)[:3] == fit(LinearProbe())[:3]
     assert fit(LinearProbe(), train, test).last > fit(LinearProbe(standardize=False), train, test).last + 0.2
-
-
-def test_one_test_sample_and_classes_without_samples_are_allowed() -> None:
-    assert SHORT.fit(*blobs(71, 1), *blobs(1, 2), num_classes=3, generator=seeded()).last in (0.0, 1.0)
-    assert fit(SHORT, num_classes=9).last > 0.5
 
 
 def test_divergence_is_refused() -> None:

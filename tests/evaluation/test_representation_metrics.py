@@ -52,17 +52,6 @@ def test_measures_of_features_are_lightlys():
     assert uniformity(first) == pytest.approx(float(loss(t=2, lam=1)(first, first)), rel=EXACT)
 
 
-def test_feature_std_of_directions_that_are_spread_evenly_is_one():
-    both_ways = torch.cat([torch.eye(5), -torch.eye(5)])
-    assert feature_std(both_ways) == pytest.approx(1, rel=EXACT)
-
-
-@pytest.mark.parametrize("rank", [1, 3, 5])
-def test_effective_rank_counts_directions_of_equal_strength(rank: int):
-    basis = torch.linalg.qr(rows(8, rank))[0]
-    assert effective_rank(basis @ torch.linalg.qr(rows(6, rank, 1))[0].T) == pytest.approx(rank, rel=1e-10)  # SVD
-
-
 @pytest.mark.parametrize(("num", "first", "second"), [(9, 4, 4), (5, 8, 3), (3, 2, 7)])
 def test_cka_is_the_papers_also_for_different_widths(num: int, first: int, second: int):
     one, other = rows(num, first), rows(num, second, 1)

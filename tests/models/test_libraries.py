@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.models import build_encoder, libraries
+from rayfed_ssl.models import build_encoder
 from rayfed_ssl.runs import run
 from rayfed_ssl.trees import digest
 
@@ -134,12 +134,3 @@ def test_a_run_trains_a_librarys_model(tiny: Callable[..., Any], tmp_path: Path)
     config = tiny("fedavg", *COLOR, "model.encoder=torchvision:mobilenet_v3_small", "rounds=1")
     result = run(config, tmp_path / "run")
     assert all(bool(torch.as_tensor(value).isfinite().all()) for value in result.encoder_weights().weights.values())
-
-
-def test_names_of_libraries_are_not_modules():
-    assert [libraries.is_library(name) for name in ("timm:x", "torchvision:x", "timmy:x", "cnn")] == [
-        True,
-        True,
-        False,
-        False,
-    ]

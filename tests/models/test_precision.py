@@ -31,10 +31,6 @@ def test_auto_takes_bf16_on_gpus_from_ampere_on(
     assert (chosen.dtype, chosen.channels_last) == (dtype, dtype == "bf16")
 
 
-def test_auto_stays_with_fp32_on_untried_devices() -> None:
-    assert choose_precision("mps") == Precision("fp32", False, False, "auto: bfloat16 was not tried on mps")
-
-
 def test_a_requested_precision_is_granted_and_emulation_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, "amx_bf16")
     assert choose_precision("cpu", "fp32").dtype == "fp32"
@@ -42,11 +38,6 @@ def test_a_requested_precision_is_granted_and_emulation_is_named(monkeypatch: py
     pretend(monkeypatch)
     assert choose_precision("cpu", "bf16").dtype == "bf16"
     assert choose_precision("cpu", "bf16").reason == "asked for, emulated: CPU multiplies no bfloat16"
-
-
-def test_layout_and_compilation_are_the_callers_choice() -> None:
-    chosen = choose_precision("cpu", "fp32", channels_last=False, compile=True)
-    assert (chosen.channels_last, chosen.compile) == (False, True)
 
 
 def test_autocast_sets_the_number_format_and_fp32_switches_it_off() -> None:
@@ -90,8 +81,3 @@ def test_layout_changes_features_by_rounding_only_and_bf16_by_its_own() -> None:
     # 8 bits of mantissa are 0.4 % an operation; four layers on.
     assert torch.nn.functional.cosine_similarity(rounded, exact).min() > 0.999
     assert (rounded - exact).abs().max() > 1e-4 * exact.abs().max()  # the layout alone changes the seventh digit
-
-
-def test_a_device_without_autocast_computes_in_fp32() -> None:
-    with autocast(Precision("fp32"), "meta"):
-        assert (torch.ones(2, 3, device="meta") @ torch.ones(3, 2, device="meta")).dtype == torch.float32
