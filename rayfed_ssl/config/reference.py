@@ -31,17 +31,11 @@ def all_keys() -> Iterator[Key]:
     for prefix, choice in choices.items():
         owners: dict[Key, list[str]] = {}
         for name in choice.built_in():
-            model = choice.model(name)
-            for key, field in fields(model).items():
-                if fields(field.annotation):
-                    for inner in _section_keys(field.annotation, f"{prefix}.{key}.", {}):
-                        owners.setdefault(inner, []).append(name)
-                elif key != "name":
-                    owners.setdefault(Key(f"{prefix}.{key}", _plain(field.default), meanings(model)[key]), []).append(
-                        name
-                    )
+            for row in _section_keys(choice.model(name), f"{prefix}.", {}):
+                owners.setdefault(row, []).append(name)
         for row, names in owners.items():
-            yield row._replace(meaning=f"({', '.join(names)}) {row.meaning}")
+            if row.name != f"{prefix}.name":
+                yield row._replace(meaning=f"({', '.join(names)}) {row.meaning}")
 
 
 def _section_keys(section: Any, prefix: str, choices: dict[str, Choice]) -> Iterator[Key]:
