@@ -5,16 +5,9 @@ import torch
 from torch import Tensor
 
 from rayfed_ssl.evaluation.knn import knn_accuracy, votes
+from tests.evaluation.test_linear_probe import blobs
 
 torch.set_num_threads(1)
-
-
-def blobs(num: int, spread: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Three overlapping clusters of different lengths in five dimensions."""
-    generator = torch.Generator().manual_seed(seed)
-    labels = torch.randint(3, (num,), generator=generator)
-    centers = torch.tensor([[3.0, 0, 0, 1, 0], [0, 2, 0, 0, 1], [1, 0, 4, 0, 0]])
-    return centers[labels] + spread * torch.randn(num, 5, generator=generator), labels
 
 
 def naive_accuracy(

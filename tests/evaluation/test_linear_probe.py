@@ -8,15 +8,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfed_ssl.evaluation.linear_probe import LinearProbe, ProbeResult, cross_entropy_gradient
+from tests.tensors import seeded
 
 torch.set_num_threads(1)
 
 Data = tuple[Tensor, Tensor]
 SHORT = LinearProbe(lr=0.3, batch=16, epochs=9, milestones=(4, 7), standardize=False)
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def blobs(num: int, seed: int, spread: float = 1.5) -> tuple[Tensor, Tensor]:
