@@ -8,6 +8,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,14 +19,15 @@ from typing import Any
 import numpy as np
 import platformdirs
 
-from rayfed_ssl import plugins
-from rayfed_ssl.data.decoding import MAX_PIXELS, OnBad, Source, Split, all_gray, decode
-from rayfed_ssl.data.folders import ANNOTATIONS, PICTURE_SUFFIXES, by_class
+from rayfed_ssl import formats, plugins
+from rayfed_ssl.data.decoding import MAX_PIXELS, WINDOW, OnBad, Source, Split, all_gray, decode
+from rayfed_ssl.data.folders import ANNOTATIONS, PICTURE_SUFFIXES, by_class, check_nesting
 from rayfed_ssl.data.hub import find_hub
 from rayfed_ssl.data.image_store import FORMAT, Dataset, ImageSet, alone, open_store, write_store
 from rayfed_ssl.data.partitions import random_rows, stratified_split
 from rayfed_ssl.data.tables import NO_COLUMNS, TEST_NAMES, Columns, find_parquet
 from rayfed_ssl.data.torch_datasets import check_torch, find_torch, find_torchvision, find_vision
+from rayfed_ssl.resources import free_memory
 
 
 @dataclass(frozen=True)
@@ -105,9 +107,11 @@ def open_dataset(
             return open_store(store)  # another process has just written it
         train, test, classes = _read(source, test_fraction, (train_limit, test_limit), validation, seed)
         channels = channels or info.channels or (1 if all_gray(train) and all_gray(test) else 3)
-        if on_planned and (side := size or info.size):
-            shape = channels, side, side
-            on_planned(Dataset(name, _blank(train, classes, shape), _blank(test, classes, shape), fingerprint=""))
+        if side := size or info.size:
+            _check_room(len(train.labels) + len(test.labels), side, channels, store.parent)
+            if on_planned:
+                blank = [_blank(split, classes, (channels, side, side)) for split in (train, test)]
+                on_planned(Dataset(name, blank[0], blank[1], fingerprint=""))
         convert = partial(decode, size=size, channels=channels, on_bad=on_bad, max_pixels=max_pixels)
         report = on_progress or (lambda split, done, total, num_bytes: None)
         write_store(
@@ -144,6 +148,21 @@ def _read(
         train, test = _hold_out(train, validation, seed + 2)
     test = test.select(random_rows(len(test.labels), limits[1], seed + 1))
     return train, test, classes
+
+
+def _check_room(num_pictures: int, side: int, channels: int, directory: Path) -> None:
+    """Refuse, before any is decoded, pictures that memory or the directory's disk cannot hold."""
+    each, text = channels * side**2, f"{num_pictures:,} pictures of {side}x{side} pixels"
+    needs = {
+        "disk": (num_pictures * each, shutil.disk_usage(directory).free),
+        "memory": (2 * min(WINDOW, num_pictures) * each, free_memory()),
+    }
+    for what, (needed, free) in needs.items():
+        if needed > free:
+            raise ValueError(
+                f"{text} take {formats.size(needed)} of {what} to decode, but {formats.size(free)} are free: lower "
+                "data.size or data.train_limit"
+            )
 
 
 def _blank(split: Split, classes: tuple[str, ...], shape: tuple[int, int, int]) -> ImageSet:
@@ -221,6 +240,7 @@ def _find_folder(path: Path, download: bool) -> Source:
             f"no pictures in class directories of {root} ({', '.join(PICTURE_SUFFIXES)}): set data.path to a directory "
             "with train/<class>/ and test/<class>/, or with <class>/"
         )
+    check_nesting(root, classes, [file.parent for _, file in train])
     test: list[tuple[str, Path]] = []
     for name in TEST_NAMES if root != path else ():
         samples = by_class(path / name)

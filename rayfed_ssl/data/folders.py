@@ -1,7 +1,7 @@
 """Pictures in directories: which files there are, and of which class each is."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,3 +39,13 @@ def walk(root: Path, suffixes: tuple[str, ...] | None) -> Iterator[tuple[str, Pa
         for name in sorted(names):
             if not name.startswith(".") and (suffixes is None or name.lower().endswith(suffixes)):
                 yield first, Path(directory, name)
+
+
+def check_nesting(root: Path, classes: Sequence[str], parents: Sequence[Path]) -> None:
+    """Refuse a directory that holds nothing but the directory with the classes, which would be one class itself."""
+    inner = Path(os.path.commonpath(parents))
+    if len(classes) == 1 and inner not in parents:
+        raise ValueError(
+            f"all pictures of {root} lie in directories of {inner.relative_to(root)}, and would be one class: did you mean "
+            f"data.path={inner}?"
+        )

@@ -305,6 +305,23 @@ def test_a_cache_that_cannot_be_written_is_named_with_what_to_do(tmp_path):
         open_dataset("digits", cache=tmp_path / "file" / "stores")
 
 
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        (100_000, r"1,797 pictures of 100000x100000 pixels take 17\.97 TB of disk to decode, but 1\.00 TB are free"),
+        (2000, r"take 2\.05 GB of memory to decode, but 1\.00 GB are free: lower data\.size or data\.train_limit"),
+    ],
+)
+def test_pictures_that_disk_or_memory_cannot_hold_are_refused_before_decoding(size, message, opened, monkeypatch):
+    usage = shutil.disk_usage("/")
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage._replace(free=10**12))
+    monkeypatch.setattr("rayfed_ssl.data.datasets.free_memory", lambda: 10**9)
+    decoded = []
+    with pytest.raises(ValueError, match=message):
+        opened("digits", size=size, on_progress=lambda *call: decoded.append(call))
+    assert not decoded
+
+
 def test_a_plan_has_labels_and_shape_and_its_refusal_leaves_no_store(tmp_path, opened):
     plans = []
     dataset = opened("digits", size=16, on_planned=plans.append)
@@ -321,6 +338,12 @@ def test_a_plan_has_labels_and_shape_and_its_refusal_leaves_no_store(tmp_path, o
     with pytest.raises(ValueError, match="too large"):
         opened("digits", size=24, on_planned=refuse)
     assert len(list((tmp_path / "stores").glob("*/header.json"))) == 1
+
+
+def test_a_directory_around_the_one_with_the_classes_asks_for_that_one(tmp_path, opened):
+    write_folder(tmp_path, [f"photos/raw/{name}/{i}.png" for name in ("cat", "dog") for i in range(4)])
+    with pytest.raises(ValueError, match=rf"did you mean data\.path={re.escape(str(tmp_path / 'photos/raw'))}\?"):
+        opened("folder", path=tmp_path)
 
 
 def test_one_class_is_a_dataset(tmp_path, opened):
