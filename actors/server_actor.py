@@ -11,7 +11,6 @@ from actors.fault_injection import fail_actor
 from actors.objects.client_states import ClientStates, StateRef
 from actors.objects.object_store import UPLOAD_CACHE_BYTES, ItemRef, Uploads, pack
 from rayfed_ssl import plugins
-from rayfed_ssl.aggregation import weighted_mean as averaging
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.fault_injection import fill_disk
 from rayfed_ssl.engine.fault_schedule import Fault
@@ -90,8 +89,7 @@ class ServerActor:
     ) -> ServerReport:
         """Aggregate a round's uploads, a few in memory at a time, and store the next state."""
         current, lazy_uploads = self._read(state, directory), Uploads(uploads, self._cache_bytes)
-        with averaging.holding(self._cache_bytes):
-            result = self._federation.update_server(round, current, lazy_uploads)
+        result = self._federation.update_server(round, current, lazy_uploads)
         fail_actor(faults)
         fill_disk(faults, server_file(round))
         return ServerReport(self._store(result.state, directory, round), result.metrics, result.seconds)

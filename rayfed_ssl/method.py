@@ -191,8 +191,8 @@ class Method(Validated, ABC):
         """Aggregate a round; ids that are missing dropped out.
 
         `uploads` is a lazy mapping in ascending client id, which reads an upload when it is asked for: iterate over it
-        once. Memory must not grow with the cohort: hold no upload while later ones are read, but for those that wait in a
-        `WeightedMean` (at most 8, or 256 MiB, in each) and for the fields that `held_fields` names.
+        once. Memory must not grow with the cohort: hold no upload while later ones are read, but for the fields that
+        `held_fields` names.
         """
 
     @abstractmethod
