@@ -34,11 +34,10 @@ from torch.nn import functional as F
 from rayfed_ssl.aggregation.weighted_mean import WeightedMean
 from rayfed_ssl.data.instahide import encrypt
 from rayfed_ssl.draws import draw
-from rayfed_ssl.method import Client, Encoder, Method, Metrics, Model, Rule, Server, Task, Weights, sent
+from rayfed_ssl.method import Client, Encoder, Metrics, Model, Rule, Server, Task, Weights, sent
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.objectives import moco
 from rayfed_ssl.training.objective import Batch, StepOutput
-from rayfed_ssl.training.state_parts import Parts
 
 
 @dataclass(frozen=True)
@@ -114,11 +113,10 @@ def neighborhood_loss(queries: Tensor, candidates: Tensor, neighbors: int, tempe
 
 
 @pydantic_dataclass(frozen=True, kw_only=True)
-class FCL(Method):
+class FCL(fedavg.Averaging):
     """FedAvg with MoCo, feature fusion and neighborhood matching."""
 
-    privacy: ClassVar = "High"
-    averages_weights: ClassVar = True
+    weighting: ClassVar = "samples"  # type: ignore[misc]
     held_fields: ClassVar = ("features",)
     fusion: bool = True
     """Whether features of encrypted images are shared as negatives; without it FCL is FedAvg with MoCo."""
@@ -134,8 +132,6 @@ class FCL(Method):
     """N (not in the paper)."""
     neighborhood_temperature: PositiveFloat = 0.1
     """tau_nm (not in the paper)."""
-    parts: Parts = Parts()
-    """As in FedAvg, but the target is averaged."""
 
     def __post_init__(self) -> None:
         if self.neighborhood and not self.fusion:
@@ -144,20 +140,15 @@ class FCL(Method):
                 f"{self.neighborhood}: set method.fusion=true or method.neighborhood=0"
             )
 
-    @property
-    def averaging(self) -> fedavg.FedAvg:
-        """The FedAvg of both models: f_q is encoder and projector, f_k is the target."""
-        return fedavg.FedAvg(parts=replace(self.parts, target=self.parts.target or "averaged"))
-
-    def rules(self, task: Task) -> Mapping[str, Rule]:
-        """The same rules as FedAvg's."""
-        return self.averaging.rules(task)
+    def rules(self, task: Task) -> dict[str, Rule]:
+        """As FedAvg's, but both models are averaged: f_q is encoder and projector, f_k is the target."""
+        return replace(self.parts, target=self.parts.target or "averaged").over(task.objective.parts)
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Refuse objectives without queries and keys."""
         if not isinstance(task.objective, moco.MoCo):
             raise ValueError(f"fcl extends MoCo, got {type(task.objective).__name__}: set objective=moco")
-        notes = self.averaging.check(task, num_public)
+        notes = super().check(task, num_public)
         if self.parts.target == "reset":
             raise ValueError(
                 "fcl's clients encode with their momentum models, got method.parts.target=reset: remove it"
@@ -171,20 +162,19 @@ class FCL(Method):
 
     def init_server(self, server: Server) -> ServerState:
         """Start from random weights and without features."""
-        return ServerState(self.averaging.init_server(server), {})
+        return ServerState(super().init_server(server), {})
 
-    def download(self, state: ServerState, client_id: int) -> Download:
+    def download(self, state: Any, client_id: int) -> Any:
         """Send the aggregated models and Q_s,c = { Q^_i : i != c } (Eq. 2)."""
         others = tuple(features for owner, features in sorted(state.features.items()) if owner != client_id)
         return Download(state.averaged.weights, others or None)
 
-    def update_client(self, download: Download, state: Any, client: Client) -> tuple[Upload, Any, Metrics]:
+    def update_client(self, download: Any, state: Any, client: Client) -> tuple[Any, Any, Metrics]:
         """Train f_q and f_k on Eq. 12, then encode encrypted images with f_k."""
-        averaging = self.averaging
         remote = torch.cat(download.features).to(client.task.device) if download.features else None
         loss = partial(self.loss, client, remote) if self.fusion else None
-        upload, next_state, metrics = averaging.train(download.weights, state, client, loss=loss)
-        trained = upload.weights | averaging.local_parts(next_state)
+        upload, next_state, metrics = self.train(download.weights, state, client, loss=loss)
+        trained = upload.weights | self.local_parts(next_state)
         features = self.encode_encrypted(trained, client) if self.fusion else None
         return Upload(upload.weights, upload.num_samples, features), next_state, metrics
 
@@ -224,20 +214,18 @@ class FCL(Method):
             rows.append(F.normalize(projections, dim=1))
         return torch.cat(rows).cpu()
 
-    def update_server(
-        self, state: ServerState, uploads: Mapping[int, Upload], server: Server
-    ) -> tuple[ServerState, Metrics]:
+    def update_server(self, state: Any, uploads: Mapping[int, Any], server: Server) -> tuple[ServerState, Metrics]:
         """Average both models by |D_c| / |D| and collect the features."""
         mean, features = WeightedMean(), {}
         for client_id, upload in uploads.items():
-            mean.add(float(upload.num_samples), upload.weights)
+            mean.add(self.factor(upload), upload.weights)
             if upload.features is not None:
                 features[client_id] = upload.features
         return ServerState(fedavg.ServerState(state.averaged.architecture, mean.result()), features), {}
 
-    def encoders(self, state: ServerState, clients: Mapping[int, Any]) -> dict[str, Encoder]:
+    def encoders(self, state: Any, clients: Mapping[int, Any]) -> dict[str, Encoder]:
         """The same encoders as FedAvg's."""
-        return self.averaging.encoders(state.averaged, clients)
+        return super().encoders(state.averaged, clients)
 
 
 def _target(weights: Weights) -> Weights:

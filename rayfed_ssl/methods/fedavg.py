@@ -10,7 +10,8 @@ weights. Ours have batch-norm, whose running statistics are averaged too, as in 
 parts that belong to an objective; `parts` says which are averaged and which stay with the client.
 
 `Averaging` holds the steps, with hooks for methods that change one of them: `local_term` for what a client minimizes,
-`aggregate` for what the server makes of the uploads, `local_parts` where a client's state holds more.
+`aggregate` for what the server makes of the uploads, `local_parts` where a client's state holds more. A method that leaves
+no choice of `weighting` or `parts` makes it a class variable (docs/decisions/0008-methods-that-average.md).
 """
 
 from collections.abc import Mapping
@@ -72,7 +73,7 @@ class Averaging(Method):
 
     def averaged(self, weights: Weights, task: Task) -> Weights:
         """Select the parts that are averaged."""
-        return state_parts.select(weights, state_parts.with_rule(self.parts.over(task.objective.parts), "averaged"))
+        return state_parts.select(weights, state_parts.with_rule(self.rules(task), "averaged", "mixed"))
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Refuse rules for parts that the objective does not have."""
@@ -98,9 +99,7 @@ class Averaging(Method):
         if term is not None:
             client = client.with_term(term)
         trained, metrics = client.train(weights | self.local_parts(state), loss)
-        local = state_parts.select(
-            trained, state_parts.with_rule(self.parts.over(client.task.objective.parts), "local")
-        )
+        local = state_parts.select(trained, state_parts.with_rule(self.rules(client.task), "local"))
         upload = Upload(self.averaged(trained, client.task), len(client.data))
         return upload, ClientState(local) if local else Empty(), metrics
 

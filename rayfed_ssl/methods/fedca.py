@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from pydantic import NonNegativeFloat, PositiveInt
@@ -37,11 +37,10 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from rayfed_ssl.aggregation.weighted_mean import WeightedMean
-from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Model, Rule, Server, Task, Term, Weights, sent
+from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Model, Server, Task, Term, Weights, sent
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.objectives.simclr import SimCLR
 from rayfed_ssl.training.objective import Batch, StepOutput
-from rayfed_ssl.training.state_parts import Parts
 from rayfed_ssl.validation import BelowOne
 
 
@@ -141,11 +140,10 @@ def unrecorded(model: nn.Module) -> Iterator[None]:
 
 
 @pydantic_dataclass(frozen=True, kw_only=True)
-class FedCA(Method):
+class FedCA(fedavg.Averaging):
     """FedAvg with a shared dictionary of negatives and an alignment with a model of public data."""
 
-    privacy: ClassVar = "High"
-    averages_weights: ClassVar = True
+    weighting: ClassVar = "samples"  # type: ignore[misc]
     held_fields: ClassVar = ("dictionary",)
     dictionary: bool = True
     """Whether projections are shared as negatives."""
@@ -157,8 +155,6 @@ class FedCA(Method):
     """Strength of the alignment (paper); 0 switches it off, and no public data are needed."""
     align_epochs: PositiveInt = 100
     """Passes over D_align in which the server trains the alignment model; as many as the paper's clients."""
-    parts: Parts = Parts()
-    """As in FedAvg."""
 
     @property
     def needs_public(self) -> bool:  # type: ignore[override]
@@ -170,18 +166,9 @@ class FedCA(Method):
         unused = {name: getattr(FedCA, name) for name in ("dictionary", "dictionary_size", "ensembling", "beta")}
         return replace(self, **unused) if self.beta else None
 
-    @property
-    def averaging(self) -> fedavg.FedAvg:
-        """The FedAvg that weights are left to."""
-        return fedavg.FedAvg(parts=self.parts)
-
-    def rules(self, task: Task) -> Mapping[str, Rule]:
-        """The same rules as FedAvg's."""
-        return self.averaging.rules(task)
-
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Refuse objectives to whose negatives a dictionary cannot be added."""
-        self.averaging.check(task, num_public)
+        notes = super().check(task, num_public)
         if not isinstance(task.objective, SimCLR) or (self.dictionary and task.objective.form != "infonce"):
             raise ValueError(
                 f"fedca adds negatives to InfoNCE, got {type(task.objective).__name__}: set objective=simclr and "
@@ -189,11 +176,11 @@ class FedCA(Method):
             )
         if self.beta and num_public < 2:
             raise ValueError(f"fedca aligns on at least 2 public samples, got {num_public}: set a larger public set")
-        return ()
+        return notes
 
     def init_server(self, server: Server) -> ServerState:
         """Initialize theta_0; prepare D_align and an alignment model (Algorithm 1, server, 1-2)."""
-        averaged = self.averaging.init_server(server)
+        averaged = super().init_server(server)
         return ServerState(averaged, aligned=self.alignment_model(server) if self.beta else None)
 
     def alignment_model(self, server: Server) -> Aligned:
@@ -208,30 +195,27 @@ class FedCA(Method):
         """Z^0 = 0, and nothing to align with yet."""
         return ClientState(Empty(), None, None)
 
-    def download(self, state: ServerState, client_id: int) -> Download:
+    def download(self, state: Any, client_id: int) -> Any:
         """Send theta_t and dict_t, and to a newcomer what it shall align with."""
         aligned = None if client_id in state.started else state.aligned
         return Download(state.averaged.weights, state.dictionary, aligned)
 
-    def update_client(
-        self, download: Download, state: ClientState, client: Client
-    ) -> tuple[Upload, ClientState, Metrics]:
+    def update_client(self, download: Any, state: ClientState, client: Client) -> tuple[Any, ClientState, Metrics]:
         """ClientUpdate(u, theta, dict): E epochs on Eq. 14, then dict^u by Eq. 9-10."""
         aligned = download.aligned or state.aligned
         term = None if aligned is None else self.alignment(client, aligned)
         others = None if download.dictionary is None else download.dictionary.to(client.task.device)
         loss = None if others is None else partial(self.contrast, client, others)
-        averaging = self.averaging
-        upload, averaged, metrics = averaging.train(download.weights, state.own, client, loss=loss, term=term)
+        upload, own, metrics = self.train(download.weights, state, client, loss=loss, term=term)
         if not self.dictionary:
-            return Upload(upload.weights, upload.num_samples, None), ClientState(averaged, None, aligned), metrics
-        model = client.task.model(upload.weights | averaging.local_parts(averaged))
+            return Upload(upload.weights, upload.num_samples, None), ClientState(own, None, aligned), metrics
+        model = client.task.model(upload.weights | self.local_parts(own))
         _, projections = client.task.represent(model, client.data)
         ensembled = ensemble(state.ensembled, projections.cpu(), self.ensembling)
         chosen = torch.randperm(len(ensembled), generator=client.generator)
         rows = normalized(ensembled)[chosen[: self.dictionary_size]]
         remembered = ensembled if self.ensembling else None
-        return Upload(upload.weights, upload.num_samples, rows), ClientState(averaged, remembered, aligned), metrics
+        return Upload(upload.weights, upload.num_samples, rows), ClientState(own, remembered, aligned), metrics
 
     def contrast(self, client: Client, dictionary: Tensor, model: Model, state: nn.Module, batch: Batch) -> StepOutput:
         """Contrast two random views of each image, drawn and encoded as SimCLR does, with the dictionary besides."""
@@ -257,13 +241,15 @@ class FedCA(Method):
 
         return term
 
-    def update_server(
-        self, state: ServerState, uploads: Mapping[int, Upload], server: Server
-    ) -> tuple[ServerState, Metrics]:
+    def local_parts(self, state: ClientState | fedavg.ClientState | Empty) -> Weights:
+        """Find what FedAvg keeps."""
+        return super().local_parts(state.own if isinstance(state, ClientState) else state)
+
+    def update_server(self, state: Any, uploads: Mapping[int, Any], server: Server) -> tuple[ServerState, Metrics]:
         """Average the weights by |D_u|; concatenate the dictionaries (Algorithm 1, server, 8-9)."""
         mean, rows, started = WeightedMean(), [], set(state.started)
         for position, (client_id, upload) in enumerate(uploads.items()):
-            mean.add(float(upload.num_samples), upload.weights)
+            mean.add(self.factor(upload), upload.weights)
             if upload.dictionary is not None:
                 rows.append(upload.dictionary[: share_of(self.dictionary_size, position, len(uploads))].clone())
             started.add(client_id)
@@ -272,6 +258,6 @@ class FedCA(Method):
         metrics = {} if dictionary is None else {"dictionary_rows": float(len(dictionary))}
         return ServerState(averaged, dictionary, state.aligned, tuple(sorted(started))), metrics
 
-    def encoders(self, state: ServerState, clients: Mapping[int, ClientState]) -> dict[str, Encoder]:
+    def encoders(self, state: Any, clients: Mapping[int, Any]) -> dict[str, Encoder]:
         """The same encoders as FedAvg's."""
-        return self.averaging.encoders(state.averaged, {k: client.own for k, client in clients.items()})
+        return super().encoders(state.averaged, clients)

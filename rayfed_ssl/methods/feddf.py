@@ -18,7 +18,7 @@ Deviations:
 - With four clients of four architectures the averages are the clients' own models.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
@@ -29,11 +29,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rayfed_ssl.aggregation.weighted_mean import WeightedMean, ordered_sum
-from rayfed_ssl.method import Client, Encoder, Method, Metrics, Model, Rule, Server, Task, Weights, sent
+from rayfed_ssl.method import Client, Encoder, Metrics, Model, Server, Shard, Task, Weights, sent
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.training.optimizers import Adam
-from rayfed_ssl.training.state_parts import Parts
-from rayfed_ssl.trees import frozen
+from rayfed_ssl.trees import frozen, tensor_mean
 
 
 @dataclass(frozen=True)
@@ -60,24 +59,6 @@ class Upload:
     num_samples: int = sent("statistics")
 
 
-class MeanTeacher:
-    """The running mean M of the teachers' projections (code: `avg_logits`)."""
-
-    def __init__(self) -> None:
-        self._total: Tensor | None = None
-        self._count = 0
-
-    def add(self, projections: Tensor) -> None:
-        """Add one teacher's R_k, [P, D]."""
-        self._total = projections.clone() if self._total is None else self._total.add_(projections)
-        self._count += 1
-
-    def result(self) -> Tensor:
-        """Compute M = 1/|S| sum_k R_k, [P, D]."""
-        assert self._total is not None, "averaging has refused a round without uploads before"
-        return self._total / self._count
-
-
 def distance_loss(projections: Tensor, taught: Tensor, distance: str) -> Tensor:
     """Compare a student's projections, not normalized, with rows of M, both [B, D].
 
@@ -89,11 +70,12 @@ def distance_loss(projections: Tensor, taught: Tensor, distance: str) -> Tensor:
 
 
 @pydantic_dataclass(frozen=True, kw_only=True)
-class FedDF(Method):
+class FedDF(fedavg.Averaging):
     """FedAvg per architecture, followed by the distillation of all received models into each."""
 
-    privacy: ClassVar = "High"
+    averages_weights: ClassVar = False
     needs_public: ClassVar = True
+    weighting: ClassVar = "samples"  # type: ignore[misc]
     distance: Literal["mse", "cosine"] = "mse"
     """What the student minimizes."""
     distil_epochs: NonNegativeInt = 20
@@ -102,21 +84,10 @@ class FedDF(Method):
     """Samples a step (code)."""
     distil_lr: PositiveFloat = 1e-3
     """Learning rate of Adam (code)."""
-    parts: Parts = Parts()
-    """As in FedAvg; encoder, projector and running statistics are always averaged."""
-
-    @property
-    def averaging(self) -> fedavg.FedAvg:
-        """The FedAvg of one architecture, which trains the clients."""
-        return fedavg.FedAvg(parts=self.parts)
-
-    def rules(self, task: Task) -> Mapping[str, Rule]:
-        """The same rules as FedAvg's."""
-        return self.averaging.rules(task)
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Refuse what a teacher cannot do without, projections of different widths and a public set of one sample."""
-        rules = self.averaging.rules(task)
+        rules = self.rules(task)
         for part in ("encoder", "projector", "batch_norm"):
             if rules[part] != "averaged":
                 raise ValueError(
@@ -130,43 +101,41 @@ class FedDF(Method):
 
     def init_server(self, server: Server) -> ServerState:
         """Start every architecture from its random weights."""
-        task, averaging = server.task, self.averaging
+        task = server.task
         architectures = task.client_encoders or (task.encoder,)
         names = sorted(set(architectures))
-        return ServerState(
-            architectures, {name: averaging.averaged(task.initial_weights(name), task) for name in names}
-        )
+        return ServerState(architectures, {name: self.averaged(task.initial_weights(name), task) for name in names})
 
-    def download(self, state: ServerState, client_id: int) -> Download:
+    def download(self, state: Any, client_id: int) -> Any:
         """Send a client the weights of its architecture."""
         return Download(state.weights[_architecture(state, client_id)])
 
-    def update_client(self, download: Download, state: Any, client: Client) -> tuple[Upload, Any, Metrics]:
+    def update_client(self, download: Any, state: Any, client: Client) -> tuple[Any, Any, Metrics]:
         """Train as FedAvg's clients do."""
-        upload, next_state, metrics = self.averaging.train(download.weights, state, client)
+        upload, next_state, metrics = self.train(download.weights, state, client)
         return Upload(client.architecture, upload.weights, upload.num_samples), next_state, metrics
 
-    def update_server(
-        self, state: ServerState, uploads: Mapping[int, Upload], server: Server
-    ) -> tuple[ServerState, Metrics]:
+    def update_server(self, state: Any, uploads: Mapping[int, Any], server: Server) -> tuple[ServerState, Metrics]:
         """Average each architecture's clients (n_k / n); distil the ensemble of all into each average that moved."""
         assert server.public is not None, "the engine refuses to start FedDF without public data"
         means: dict[str, WeightedMean] = {}
-        teacher = MeanTeacher()
-        for upload in uploads.values():
-            means.setdefault(upload.architecture, WeightedMean()).add(float(upload.num_samples), upload.weights)
-            if self.distil_epochs:
-                model = server.task.model(upload.weights, upload.architecture)
-                teacher.add(server.task.project(model, server.public))
+
+        def projections(public: Shard) -> Iterator[Tensor]:
+            for upload in uploads.values():
+                means.setdefault(upload.architecture, WeightedMean()).add(self.factor(upload), upload.weights)
+                if self.distil_epochs:
+                    yield server.task.project(server.task.model(upload.weights, upload.architecture), public)
+
+        taught = tensor_mean(projections(server.public))  # M = 1/|S| sum_k R_k (code: `avg_logits`)
         weights = state.weights | {name: mean.result() for name, mean in means.items()}
-        if not self.distil_epochs:
+        if taught is None:
             return ServerState(state.architectures, weights), {}
         losses = []
         for name in sorted(means):
             student = server.task.model(weights[name], name)
-            losses.append(self.distil(student, teacher.result(), server))
-            taught = frozen(student.state_dict())
-            weights[name] = {key: taught.get(key, value) for key, value in weights[name].items()}
+            losses.append(self.distil(student, taught, server))
+            fitted = frozen(student.state_dict())
+            weights[name] = {key: fitted.get(key, value) for key, value in weights[name].items()}
         names = {"distil_loss_first": "loss_first", "distil_loss": "loss", "distil_steps": "steps"}
         metrics = {name: ordered_sum(loss[key] for loss in losses) / len(losses) for name, key in names.items()}
         return ServerState(state.architectures, weights), metrics
@@ -185,7 +154,7 @@ class FedDF(Method):
             optimizer=Adam(lr=self.distil_lr, weight_decay=0),
         )
 
-    def encoders(self, state: ServerState, clients: Mapping[int, Any]) -> dict[str, Encoder]:
+    def encoders(self, state: Any, clients: Mapping[int, Any]) -> dict[str, Encoder]:
         """The global encoder where there is one architecture, else the one of each client that has trained."""
         if len(state.weights) == 1:
             ((name, weights),) = state.weights.items()

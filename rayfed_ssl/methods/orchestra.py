@@ -19,9 +19,9 @@ Deviations:
 - The number of batches counts an incomplete last batch where the run trains on it; the code drops it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from pydantic import PositiveFloat, PositiveInt
@@ -29,30 +29,27 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rayfed_ssl.aggregation.weighted_mean import weighted_mean
+from rayfed_ssl.aggregation.weighted_mean import WeightedMean
 from rayfed_ssl.draws import draw
-from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Rule, Server, Task, Weights, sent
-from rayfed_ssl.methods.fedavg import FedAvg
+from rayfed_ssl.method import Client, Empty, Metrics, Rule, Server, Task, Weights, sent
+from rayfed_ssl.methods import fedavg
 from rayfed_ssl.objectives.deepcluster import project_views
 from rayfed_ssl.objectives.orchestra import OrchestraObjective
 from rayfed_ssl.training import clustering
 from rayfed_ssl.training.optimizers import SGD
+from rayfed_ssl.training.state_parts import Parts
 from rayfed_ssl.training.step import descend
 
 
 @dataclass(frozen=True)
-class ServerState:
-    """Global weights, target included, and C.
+class ServerState(fedavg.ServerState):
+    """The global weights, from round 2 on the target's among them, and C.
 
     Attributes:
-        architecture: The encoder's name.
-        weights: Online network, rotation layer and, from round 2 on, target.
         centroids: C, [G, p]; random directions before round 1.
         clustered: Whether C has come from clients.
     """
 
-    architecture: str
-    weights: Weights
     centroids: Tensor
     clustered: bool = False
 
@@ -109,11 +106,11 @@ def agreement_loss(balanced: Tensor, local: Tensor, centroids: Tensor, temperatu
 
 
 @pydantic_dataclass(frozen=True, kw_only=True)
-class Orchestra(Method):
+class Orchestra(fedavg.Averaging):
     """Average weights, and cluster clients' clusters."""
 
-    privacy: ClassVar = "High"
-    averages_weights: ClassVar = True
+    weighting: ClassVar = "samples"  # type: ignore[misc]
+    parts: ClassVar = Parts()  # type: ignore[misc]
     held_fields: ClassVar = ("local_centroids",)
     local_iterations: PositiveInt = 5
     """How often local centroids move (code)."""
@@ -124,9 +121,9 @@ class Orchestra(Method):
     global_lr: PositiveFloat = 0.01
     """Their learning rate; momentum 0.9 and weight decay 1e-4 (code)."""
 
-    def rules(self, task: Task) -> Mapping[str, Rule]:
+    def rules(self, task: Task) -> dict[str, Rule]:
         """The objective's rules, of which its centroids are made by the server from clients' centroids."""
-        return {**FedAvg().rules(task), "centroids": "received"}
+        return {**super().rules(task), "centroids": "received"}
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
         """Refuse other objectives, and runs that end before training begins."""
@@ -142,11 +139,11 @@ class Orchestra(Method):
         directions = torch.randn(num, dim, generator=server.generator)
         return ServerState(task.encoder, task.initial_weights(), F.normalize(directions, dim=1))
 
-    def download(self, state: ServerState, client_id: int) -> Download:
+    def download(self, state: Any, client_id: int) -> Any:
         """Send online and target network and C to everybody."""
         return Download(state.weights, state.centroids if state.clustered else None)
 
-    def update_client(self, download: Download, state: Empty, client: Client) -> tuple[Upload, Empty, Metrics]:
+    def update_client(self, download: Any, state: Empty, client: Client) -> tuple[Any, Empty, Metrics]:
         """Train towards C, then cluster what the target saw; without C only cluster."""
         if download.centroids is None:
             return Upload(self._local_centroids(first_projections(download.weights, client), client), 0), state, {}
@@ -154,27 +151,24 @@ class Orchestra(Method):
         rows, filled = trained["queue.rows"], int(trained["queue.filled"])
         seen = rows[:filled].to(client.task.device)
         num_batches = int(metrics["steps"]) // client.task.epochs
-        return (
-            Upload(self._local_centroids(seen, client), num_batches, FedAvg().averaged(trained, client.task)),
-            state,
-            metrics,
-        )
+        upload = Upload(self._local_centroids(seen, client), num_batches, self.averaged(trained, client.task))
+        return upload, state, metrics
 
     def _local_centroids(self, rows: Tensor, client: Client) -> Tensor:
         num_clusters = min(_objective(client.task).num_local(len(client.data)), len(rows))
         return cluster_locally(rows, num_clusters, self.sharpness, self.local_iterations, client.generator).cpu()
 
-    def update_server(
-        self, state: ServerState, uploads: Mapping[int, Upload], server: Server
-    ) -> tuple[ServerState, Metrics]:
+    def update_server(self, state: Any, uploads: Mapping[int, Any], server: Server) -> tuple[ServerState, Metrics]:
         """Server executes: w <- sum_k p_k w_k, and C from all local centroids of the round."""
-        local: list[Tensor] = []
-        if state.clustered:
-            state = replace(state, weights=weighted_mean(_weights(uploads.values(), local)))
-        else:
-            local = [upload.local_centroids for upload in uploads.values()]
+        local, mean = [], WeightedMean()
+        for upload in uploads.values():
+            local.append(upload.local_centroids)
+            if state.clustered:
+                mean.add(float(upload.num_batches), upload.weights)
         if not local:
             raise ValueError("Orchestra has nothing to cluster: no client of this round sent an upload")
+        if state.clustered:
+            state = replace(state, weights=mean.result())
         # On the CPU: thousands of iterations on small matrices, each of which may be the last.
         temperature = _objective(server.task).temperature
         centroids, metrics = self.cluster_globally(torch.cat(local), state.centroids, temperature)
@@ -199,24 +193,12 @@ class Orchestra(Method):
                 losses.append(float(loss.detach()))
         return moving.detach(), {"clustering_loss_first": losses[0], "clustering_loss": losses[-1]}
 
-    def encoders(self, state: ServerState, clients: Mapping[int, Empty]) -> dict[str, Encoder]:
-        """The global online encoder."""
-        return {"global": Encoder.of(state.architecture, state.weights)}
-
 
 def first_projections(weights: Weights, client: Client) -> Tensor:
     """Project random samples, as many as the queue holds, by the initial target: unit rows [N, p]."""
     task, data = client.task, client.data
     some = data.select(torch.randperm(len(data), generator=client.generator)[: _objective(task).memory])
     return project_views(task, task.model(weights), some, task.views.first, client.generator)
-
-
-def _weights(uploads: Iterable[Upload], local: list[Tensor]) -> Iterator[tuple[float, Weights]]:
-    """Yield (p_k, w_k) one by one, and collect the local centroids."""
-    for upload in uploads:
-        assert upload.weights is not None, "all clients of a round get the same download"
-        local.append(upload.local_centroids)
-        yield float(upload.num_batches), upload.weights
 
 
 def _objective(task: Task) -> OrchestraObjective:
