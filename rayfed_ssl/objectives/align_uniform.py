@@ -12,7 +12,6 @@ small images are 0.75 and 0.5, or 1 and 1); SSD's code has 1 and beta = 1.
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat
@@ -64,7 +63,6 @@ class Embedded:
 class AlignUniform(Objective):
     """Alignment plus weighted uniformity."""
 
-    capturable: ClassVar[bool] = True
     beta: NonNegativeFloat = 1.0
     """Weight of the uniformity (SSD)."""
     t: PositiveFloat = 2.0

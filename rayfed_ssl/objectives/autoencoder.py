@@ -30,7 +30,6 @@ from rayfed_ssl.training.state_parts import Rule
 class AutoEncoder(Objective):
     """Reconstruction of images from features."""
 
-    capturable: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Rule]] = {"decoder": "averaged"}
     fixed_head: ClassVar[bool] = True
     width: PositiveInt = 128

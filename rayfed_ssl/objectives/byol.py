@@ -28,21 +28,15 @@ from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.models import Model, build_head
 from rayfed_ssl.training.context import Context
 from rayfed_ssl.training.ema import update_momentum
-from rayfed_ssl.training.objective import Batch, Head, Objective, StepOutput, state_as, tiny_batch_notes
+from rayfed_ssl.training.objective import Batch, Head, Memory, Objective, StepOutput, state_as, tiny_batch_notes
 from rayfed_ssl.training.state_parts import Rule
 from rayfed_ssl.validation import UnitInterval
 
 
-class BYOLState(nn.Module):
-    """What BYOL remembers.
+class BYOLState(Memory):
+    """What BYOL remembers: the target xi, in training mode, without gradients."""
 
-    Attributes:
-        target: xi, in training mode, without gradients.
-    """
-
-    def __init__(self, target: Model) -> None:
-        super().__init__()
-        self.target = target
+    target: Model
 
 
 def regression_error(predictions: Tensor, targets: Tensor) -> Tensor:
@@ -54,7 +48,6 @@ def regression_error(predictions: Tensor, targets: Tensor) -> Tensor:
 class BYOL(Objective):
     """BYOL's regression."""
 
-    capturable: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Rule]] = {"predictor": "averaged", "target": "local"}
     momentum: UnitInterval = 0.99
     """zeta; 0.99 in EasyFL."""
@@ -84,7 +77,7 @@ class BYOL(Objective):
 
     def start(self, context: Context, model: Model, data: Shard, generator: torch.Generator) -> BYOLState:
         """Start the target: xi <- theta, without the predictor."""
-        return BYOLState(context.twin(model))
+        return BYOLState(target=context.twin(model))
 
     def check(self, context: Context, shard_sizes: Sequence[int]) -> tuple[str, ...]:
         """Say where batches are too small."""

@@ -31,41 +31,28 @@ from rayfed_ssl.data.view_recipes import ViewRecipe
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.clustering import spherical_k_means
 from rayfed_ssl.training.context import Context
-from rayfed_ssl.training.objective import Batch, Head, Objective, StepOutput, state_as
+from rayfed_ssl.training.objective import Batch, Head, Memory, Objective, StepOutput, state_as
 from rayfed_ssl.training.state_parts import Rule
 
 
-class Bank(nn.Module):
-    """A projection and a cluster for each sample.
-
-    Attributes:
-        rows: Unit projections, float32 [N, p].
-        assignments: Clusters, int64 [N].
-    """
+class Bank(Memory):
+    """A unit projection, float32 [N, p], and a cluster, int64 [N], for each sample."""
 
     rows: Tensor
     assignments: Tensor
 
-    def __init__(self, rows: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("rows", rows)
-        self.register_buffer("assignments", torch.zeros(len(rows), dtype=torch.int64, device=rows.device))
 
+class DeepClusterState(Memory):
+    """What DeepCluster-v2 remembers: the bank, and C, unit rows [K, p]."""
 
-class DeepClusterState(nn.Module):
-    """What DeepCluster-v2 remembers.
-
-    Attributes:
-        bank: Projections and clusters by sample.
-        centroids: C, unit rows, [K, p].
-    """
-
+    bank: Bank
     centroids: Tensor
 
-    def __init__(self, bank: Bank, num_clusters: int) -> None:
-        super().__init__()
-        self.bank = bank
-        self.register_buffer("centroids", bank.rows[:num_clusters].clone())
+    @classmethod
+    def of(cls, rows: Tensor, num_clusters: int) -> "DeepClusterState":
+        """Start from a bank's rows, before they are clustered."""
+        assignments = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
+        return cls(bank=Bank(rows=rows, assignments=assignments), centroids=rows[:num_clusters].clone())
 
 
 def cluster_prediction(views: Sequence[Tensor], centroids: Tensor, assignments: Tensor, temperature: float) -> Tensor:
@@ -97,7 +84,6 @@ def project_views(
 class DeepCluster(Objective):
     """DeepCluster-v2's prediction of its own clusters."""
 
-    capturable: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Rule]] = {"bank": "reset", "centroids": "reset"}
     clusters: Annotated[int, Field(ge=2)] = 128
     """K. The paper's 3000 are for 1.28 million images; a client of 10,000 fills 128 with 78 each."""
@@ -130,7 +116,7 @@ class DeepCluster(Objective):
     def start(self, context: Context, model: Model, data: Shard, generator: torch.Generator) -> DeepClusterState:
         """Fill the bank by a pass over first views."""
         rows = project_views(context, model, data, context.views.first, generator)
-        return DeepClusterState(Bank(rows), min(self.clusters, len(data)))
+        return DeepClusterState.of(rows, min(self.clusters, len(data)))
 
     def start_epoch(
         self, context: Context, model: Model, state: nn.Module, data: Shard, epoch: int, generator: torch.Generator

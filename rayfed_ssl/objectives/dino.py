@@ -28,37 +28,22 @@ from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.context import Context
 from rayfed_ssl.training.ema import update_momentum
-from rayfed_ssl.training.objective import Batch, Head, Objective, StepOutput, state_as
+from rayfed_ssl.training.objective import Batch, Head, Memory, Objective, StepOutput, state_as
 from rayfed_ssl.training.state_parts import Rule
 from rayfed_ssl.validation import UnitInterval
 
 
-class Center(nn.Module):
-    """A center of outputs.
-
-    Attributes:
-        mean: c, float32 [K].
-    """
+class Center(Memory):
+    """The center c of outputs, float32 [K]."""
 
     mean: Tensor
 
-    def __init__(self, mean: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("mean", mean)
 
+class DINOState(Memory):
+    """What DINO remembers: the teacher, in training mode, without gradients, and the center."""
 
-class DINOState(nn.Module):
-    """What DINO remembers.
-
-    Attributes:
-        target: The teacher, in training mode, without gradients.
-        center: c.
-    """
-
-    def __init__(self, target: Model, center: Center) -> None:
-        super().__init__()
-        self.target = target
-        self.center = center
+    target: Model
+    center: Center
 
 
 def teacher_distribution(outputs: Tensor, center: Tensor, temperature: float) -> Tensor:
@@ -85,7 +70,6 @@ class DINO(Objective):
     K is the width of the projections, `model.projection_dim`.
     """
 
-    capturable: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Rule]] = {"target": "local", "center": "local"}
     momentum: UnitInterval = 0.996
     """l; the code's first value."""
@@ -105,7 +89,8 @@ class DINO(Objective):
 
     def start(self, context: Context, model: Model, data: Shard, generator: torch.Generator) -> DINOState:
         """Start the teacher as the student, and the center at 0."""
-        return DINOState(context.twin(model), Center(torch.zeros(model.projection_dim, device=context.device)))
+        center = Center(mean=torch.zeros(model.projection_dim, device=context.device))
+        return DINOState(target=context.twin(model), center=center)
 
     def loss(
         self, context: Context, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator

@@ -90,7 +90,6 @@ class MaskedDecoder(nn.Module):
 class MAE(Objective):
     """Masked autoencoding of patches."""
 
-    capturable: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Rule]] = {"decoder": "averaged"}
     fixed_head: ClassVar[bool] = True
     needs_patches: ClassVar[bool] = True

@@ -40,12 +40,12 @@ from rayfed_ssl.draws import draw
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.context import Context
 from rayfed_ssl.training.ema import update_momentum
-from rayfed_ssl.training.objective import Batch, Head, Objective, StepOutput, state_as
+from rayfed_ssl.training.objective import Batch, Head, Memory, Objective, StepOutput, state_as
 from rayfed_ssl.training.state_parts import Rule
 from rayfed_ssl.validation import UnitInterval
 
 
-class KeyQueue(nn.Module):
+class KeyQueue(Memory):
     """The last K keys, first in, first out.
 
     Attributes:
@@ -57,9 +57,7 @@ class KeyQueue(nn.Module):
     filled: Tensor
 
     def __init__(self, rows: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("rows", rows)
-        self.register_buffer("filled", torch.zeros((), dtype=torch.int64, device=rows.device))
+        super().__init__(rows=rows, filled=torch.zeros((), dtype=torch.int64, device=rows.device))
 
     @classmethod
     def random(cls, size: int, dim: int, generator: torch.Generator, device: torch.device) -> "KeyQueue":
@@ -75,18 +73,11 @@ class KeyQueue(nn.Module):
         self.filled += len(keys)
 
 
-class MoCoState(nn.Module):
-    """What MoCo remembers: the key encoder and its keys.
+class MoCoState(Memory):
+    """What MoCo remembers: the key encoder with its projector, in training mode, without gradients, and the last K keys."""
 
-    Attributes:
-        target: The key encoder with its projector, in training mode, without gradients.
-        queue: The last K keys.
-    """
-
-    def __init__(self, target: Model, queue: KeyQueue) -> None:
-        super().__init__()
-        self.target = target
-        self.queue = queue
+    target: Model
+    queue: KeyQueue
 
 
 @dataclass(frozen=True)
@@ -125,7 +116,6 @@ def queue_rows(state: nn.Module) -> Tensor:
 class MoCo(Objective):
     """MoCo's contrastive objective."""
 
-    capturable: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Rule]] = {"target": "reset", "queue": "local"}
     temperature: PositiveFloat = 0.1
     """tau; 0.1 in the CIFAR demonstration, 0.07 in v1, 0.2 in v2."""
@@ -168,9 +158,8 @@ class MoCo(Objective):
 
     def start(self, context: Context, model: Model, data: Shard, generator: torch.Generator) -> MoCoState:
         """Start the key encoder, theta_k <- theta_q, and a queue of random directions."""
-        return MoCoState(
-            context.twin(model), KeyQueue.random(self.queue_size, model.projection_dim, generator, context.device)
-        )
+        queue = KeyQueue.random(self.queue_size, model.projection_dim, generator, context.device)
+        return MoCoState(target=context.twin(model), queue=queue)
 
     def encode(
         self, context: Context, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator

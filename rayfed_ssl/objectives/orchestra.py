@@ -31,12 +31,12 @@ from rayfed_ssl.models import Model
 from rayfed_ssl.objectives.moco import KeyQueue
 from rayfed_ssl.training.context import Context
 from rayfed_ssl.training.ema import update_momentum
-from rayfed_ssl.training.objective import Batch, Head, Objective, StepOutput, state_as
+from rayfed_ssl.training.objective import Batch, Head, Memory, Objective, StepOutput, state_as
 from rayfed_ssl.training.state_parts import Rule
 from rayfed_ssl.validation import UnitInterval
 
 
-class OrchestraState(nn.Module):
+class OrchestraState(Memory):
     """What Orchestra's clients hold in a round.
 
     Attributes:
@@ -45,13 +45,9 @@ class OrchestraState(nn.Module):
         queue: The target's last projections of first views, which become local clusters.
     """
 
+    target: Model
     centroids: Tensor
-
-    def __init__(self, target: Model, centroids: Tensor, queue: KeyQueue) -> None:
-        super().__init__()
-        self.target = target
-        self.register_buffer("centroids", centroids)
-        self.queue = queue
+    queue: KeyQueue
 
 
 def assignment_consistency(target: Tensor, online: Tensor, centroids: Tensor, temperature: float) -> Tensor:
@@ -67,7 +63,6 @@ class OrchestraObjective(Objective):
     It works with method=orchestra alone, which sends the clusters.
     """
 
-    capturable: ClassVar[bool] = True
     belongs_to: ClassVar[str | None] = "orchestra"
     parts: ClassVar[Mapping[str, Rule]] = {
         "degree": "averaged",
@@ -126,11 +121,10 @@ class OrchestraObjective(Objective):
 
     def start(self, context: Context, model: Model, data: Shard, generator: torch.Generator) -> OrchestraState:
         """Start the target as the online network, without centroids and with an empty queue."""
-        centroids = torch.zeros(self.clusters, model.projection_dim, device=context.device)
         return OrchestraState(
-            context.twin(model),
-            centroids,
-            KeyQueue.random(self.memory, model.projection_dim, generator, context.device),
+            target=context.twin(model),
+            centroids=torch.zeros(self.clusters, model.projection_dim, device=context.device),
+            queue=KeyQueue.random(self.memory, model.projection_dim, generator, context.device),
         )
 
     def loss(

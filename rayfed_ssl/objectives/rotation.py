@@ -56,7 +56,6 @@ def shifted_and_mirrored(views: ViewRecipe, size: int) -> ViewRecipe:
 class Rotation(Objective):
     """Prediction of quarter turns."""
 
-    capturable: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Rule]] = {}
     fixed_head: ClassVar[bool] = True
     augmentation: Literal["rotnet", "views", "none"] = "rotnet"

@@ -37,7 +37,6 @@ def negative_cosine(predictions: Tensor, projections: Tensor) -> Tensor:
 class SimSiam(Objective):
     """SimSiam's similarity."""
 
-    capturable: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Rule]] = {"predictor": "averaged"}
     hidden: PositiveInt = 2048
     """Width of the projector's hidden layer."""

@@ -14,7 +14,7 @@ Two forms are in use:
 """
 
 import math
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import PositiveFloat
@@ -56,7 +56,6 @@ def repulsion(first: Tensor, second: Tensor) -> Tensor:
 class Spectral(Objective):
     """The spectral contrastive loss."""
 
-    capturable: ClassVar[bool] = True
     form: Literal["fedsc", "orchestra"] = "fedsc"
     """Form of the loss: "fedsc" or "orchestra"."""
     mu: PositiveFloat = 4.0

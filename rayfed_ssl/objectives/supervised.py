@@ -22,7 +22,6 @@ from rayfed_ssl.training.objective import Batch, Head, Objective, StepOutput
 class Supervised(Objective):
     """Cross entropy of a linear classifier on top of the encoder."""
 
-    capturable: ClassVar[bool] = True
     needs_labels: ClassVar[bool] = True
     classifies: ClassVar[bool] = True
     fixed_head: ClassVar[bool] = True

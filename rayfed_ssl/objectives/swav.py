@@ -32,34 +32,21 @@ from rayfed_ssl.models import Model
 from rayfed_ssl.objectives.moco import KeyQueue
 from rayfed_ssl.training.clustering import sinkhorn
 from rayfed_ssl.training.context import Context
-from rayfed_ssl.training.objective import Batch, Head, Objective, StepOutput, state_as
+from rayfed_ssl.training.objective import Batch, Head, Memory, Objective, StepOutput, state_as
 from rayfed_ssl.training.state_parts import Rule
 
 
-class ViewQueues(nn.Module):
-    """Projections of earlier batches, by view.
+class ViewQueues(Memory):
+    """Projections of earlier batches, of first and of second views."""
 
-    Attributes:
-        first: Of first views.
-        second: Of second views.
-    """
-
-    def __init__(self, first: KeyQueue, second: KeyQueue) -> None:
-        super().__init__()
-        self.first = first
-        self.second = second
+    first: KeyQueue
+    second: KeyQueue
 
 
-class SwAVState(nn.Module):
-    """What SwAV remembers.
+class SwAVState(Memory):
+    """What SwAV remembers: the queues of both views, or None."""
 
-    Attributes:
-        queue: The queues of both views, or None.
-    """
-
-    def __init__(self, queue: ViewQueues | None) -> None:
-        super().__init__()
-        self.queue = queue
+    queue: ViewQueues | None
 
 
 def swapped_prediction(scores: Sequence[Tensor], codes: Sequence[Tensor], temperature: float) -> Tensor:
@@ -76,7 +63,6 @@ def swapped_prediction(scores: Sequence[Tensor], codes: Sequence[Tensor], temper
 class SwAV(Objective):
     """SwAV's swapped prediction."""
 
-    capturable: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Rule]] = {"prototypes": "averaged", "queue": "local"}
     prototypes: Annotated[int, Field(ge=2)] = 32
     """K, below the samples of a client; 32 in FedU2's FedSwAV."""
@@ -136,11 +122,11 @@ class SwAV(Objective):
         """Bring averaged prototypes back to unit length, and start two queues."""
         normalize_prototypes(model)
         if not self.queue_size:
-            return SwAVState(None)
+            return SwAVState(queue=None)
         first, second = (
             KeyQueue.random(self.queue_size, model.projection_dim, generator, context.device) for _ in range(2)
         )
-        return SwAVState(ViewQueues(first, second))
+        return SwAVState(queue=ViewQueues(first=first, second=second))
 
     def phase(self, epoch: int) -> Hashable:
         """Whether prototypes are frozen, and whether queues are used."""

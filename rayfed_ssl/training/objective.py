@@ -77,8 +77,8 @@ class Objective(Validated, ABC):
         needs_patches: Whether it hides patches from the encoder, which only our vision transformers allow.
         follows_rounds: Whether a step depends on the number of rounds, `context.rounds`: such a run cannot be made longer.
         belongs_to: The only method that can train on it, or None.
-        capturable: Whether a CUDA graph may replay its steps: `loss` and `finish_step` read and write tensors in place and
-            nothing else, and what depends on the epoch is named by `phase`.
+        capturable: Whether a CUDA graph may replay its steps: then `loss` and `finish_step` read and write tensors in place
+            and nothing else, and `phase` names what depends on the epoch.
     """
 
     needs_labels: ClassVar[bool] = False
@@ -88,7 +88,7 @@ class Objective(Validated, ABC):
     needs_patches: ClassVar[bool] = False
     follows_rounds: ClassVar[bool] = False
     belongs_to: ClassVar[str | None] = None
-    capturable: ClassVar[bool] = False
+    capturable: ClassVar[bool] = True
 
     @property
     @abstractmethod
@@ -154,10 +154,22 @@ class Objective(Validated, ABC):
         """Change state and heads after the optimizer's step, in place: move a target, enqueue keys."""
 
 
-Memory = TypeVar("Memory", bound=nn.Module)
+class Memory(nn.Module):
+    """An objective's state: submodules and, from tensors, buffers, each named for its part."""
+
+    def __init__(self, **parts: nn.Module | Tensor | None) -> None:
+        super().__init__()
+        for name, part in parts.items():
+            if isinstance(part, Tensor):
+                self.register_buffer(name, part)
+            else:
+                self.add_module(name, part)
 
 
-def state_as(kind: type[Memory], state: nn.Module) -> Memory:
+State = TypeVar("State", bound=Memory)
+
+
+def state_as(kind: type[State], state: nn.Module) -> State:
     """Give an objective its state back under the type that its `start` made."""
     assert isinstance(state, kind), "the engine gives back what start made"
     return state

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from rayfed_ssl.objectives import DeepCluster
-from rayfed_ssl.objectives.deepcluster import Bank, DeepClusterState, cluster_prediction
+from rayfed_ssl.objectives.deepcluster import DeepClusterState, cluster_prediction
 from rayfed_ssl.training.task import Task
 from tests.objectives.linear_model import batch_of, linear, linear_model, views
 from tests.tensors import EXACT, seeded, unit_rows
@@ -30,7 +30,7 @@ def test_cluster_prediction_is_the_codes(num: int, clusters: int, temperature: f
 
 def test_a_step_looks_up_its_samples_clusters_and_remembers_first_views(task: Task):
     model, index = linear_model(5), torch.tensor([5, 0, 3, 6])
-    state = DeepClusterState(Bank(unit_rows(7, 5, 5).float()), 3)
+    state = DeepClusterState.of(unit_rows(7, 5, 5).float(), 3)
     state.bank.assignments.copy_(torch.tensor([2, 0, 0, 1, 0, 0, 2]))
     before = state.bank.rows.clone()
     projections = [F.normalize(linear(view, model.projector), dim=1) for view in views(task, 4)]
@@ -48,7 +48,7 @@ def test_a_step_looks_up_its_samples_clusters_and_remembers_first_views(task: Ta
 
 
 def test_every_epoch_clusters_the_bank_anew(task: Task):
-    objective, state = DeepCluster(clusters=3, iterations=4), DeepClusterState(Bank(unit_rows(9, 4, 6).float()), 3)
+    objective, state = DeepCluster(clusters=3, iterations=4), DeepClusterState.of(unit_rows(9, 4, 6).float(), 3)
     for epoch, seed in ((0, 1), (1, 2)):
         first = state.bank.rows[torch.randperm(9, generator=seeded(seed))[:3]]
         centroids, assigned = naive.spherical_k_means(state.bank.rows.tolist(), first.tolist(), 4)

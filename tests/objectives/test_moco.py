@@ -44,27 +44,6 @@ def test_a_queue_that_a_client_never_fills_keeps_its_random_directions(federatio
     assert not torch.equal(weights["queue.rows"][:10], fresh[:10])
 
 
-def test_a_queue_smaller_than_a_batch_holds_the_last_keys(federation: Federation):
-    data = digits(federation, 6)
-    task = replace(federation.task, objective=replace(federation.task.objective, queue_size=7))
-    model, state = started(task, data)
-    output = task.objective.loss(task, model, state, first_batch(data, 6), seeded(0))
-    task.objective.finish_step(task, model, state, output)
-    keys = output.updates["keys"]
-    assert keys.shape == (12, 24)
-    assert torch.equal(queue_rows(state).roll(-(12 % 7), 0), keys[-7:])
-
-
-@pytest.mark.slow
-def test_the_loss_falls_on_a_queue_of_real_keys(federation: Federation):
-    task = replace(federation.task, epochs=10, batch=20, objective=replace(federation.task.objective, queue_size=30))
-    data = digits(federation, 60)
-    model, state = started(task, data)
-    task.fit(model, data, seeded(1), state=state, epochs=1)  # replaces the random directions
-    metrics = task.fit(model, data, seeded(2), state=state)
-    assert metrics["loss"] < 0.9 * metrics["loss_first"]
-
-
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_queries_and_keys_are_float32_unit_rows(open_objective: Open, precision: str):
     federation = open_objective("moco", f"engine.precision={precision}")

@@ -6,7 +6,6 @@ import pytest
 
 from rayfed_ssl.objectives import BYOL, AlignUniform, MoCo, Objective, Rotation, SimCLR, SimSiam, Spectral
 from rayfed_ssl.objectives.fedx import FedXObjective
-from rayfed_ssl.training.objective import Head
 from rayfed_ssl.training.task import Task
 from tests.objectives.local_rounds import Open
 
@@ -46,12 +45,6 @@ def test_heads_are_as_wide_as_the_papers(
     heads = {name: value for name, value in weights.items() if not name.startswith("encoder.")}
     assert [tuple(value.shape) for value in heads.values() if value.dim() == 2] == layers
     assert [len(value) for name, value in heads.items() if name.endswith("running_mean")] == norms
-
-
-@pytest.mark.parametrize(("projector", "name"), [("linear", "linear"), ("mlp", "fcl"), ("mlp-bn", "simclr-bn")])
-def test_mocos_projectors_are_those_of_its_versions_and_the_default_is_fcls(projector: str, name: str):
-    assert MoCo(projector=projector).head == Head(name, 128)
-    assert MoCo().projector == "mlp"
 
 
 def test_the_supervised_head_is_as_wide_as_the_dataset_has_classes(open_tiny: Open):

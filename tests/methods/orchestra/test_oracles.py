@@ -105,7 +105,7 @@ def test_a_step_adds_consistency_and_the_rotation_of_a_third_view(open_tiny: Ope
     images, target, centroids = pixels(6), linear(4), unit_rows(3, 5, 6).float()
     head = nn.Linear(5, 4)
     online = linear(3, heads={"degree": head})
-    state = OrchestraState(target, centroids, KeyQueue(torch.zeros(8, 5)))
+    state = OrchestraState(target=target, centroids=centroids, queue=KeyQueue(torch.zeros(8, 5)))
     batch = Batch(images, torch.arange(6), None, 0)
     objective = OrchestraObjective(clusters=3)
     output = objective.loss(task, online, state, batch, seeded(2))
