@@ -1,5 +1,6 @@
 """Smaller uploads: number formats and sparse rows. What is packed here is what crosses the client's boundary."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -75,15 +76,22 @@ def fill_rows(sparse: SparseRows) -> Tensor:
     return full.scatter_(1, sparse.columns.long(), unpack(sparse.values))
 
 
-def upper_triangle(matrix: Tensor) -> Tensor:
-    """The entries above the diagonal of a symmetric [N, N] matrix, row by row, [N (N - 1) / 2]."""
-    rows, columns = torch.triu_indices(len(matrix), len(matrix), offset=1, device=matrix.device)
+def upper_triangle(matrix: Tensor, offset: int = 0) -> Tensor:
+    """Read the entries of a square matrix [N, N] on its `offset`-th diagonal and above, row by row."""
+    rows, columns = torch.triu_indices(len(matrix), len(matrix), offset, device=matrix.device)
     return matrix[rows, columns]
 
 
-def symmetric(triangle: Tensor, num_rows: int, diagonal: float) -> Tensor:
-    """Rebuild a symmetric [N, N] matrix from its upper triangle and a constant diagonal."""
-    matrix = torch.zeros(num_rows, num_rows, device=triangle.device)
-    rows, columns = torch.triu_indices(num_rows, num_rows, offset=1, device=triangle.device)
-    matrix[rows, columns] = triangle
-    return (matrix + matrix.T).fill_diagonal_(diagonal)
+def from_triangle(packed: Tensor, offset: int = 0) -> Tensor:
+    """Restore a matrix [N, N] from its upper triangle; other entries are 0."""
+    width = (math.isqrt(8 * len(packed) + 1) - 1) // 2 + offset
+    matrix = packed.new_zeros(width, width)
+    rows, columns = torch.triu_indices(width, width, offset, device=packed.device)
+    matrix[rows, columns] = packed
+    return matrix
+
+
+def symmetric(packed: Tensor, offset: int = 0) -> Tensor:
+    """Restore a symmetric matrix [N, N] from its upper triangle; with `offset` 1 its diagonal is 0."""
+    upper = from_triangle(packed, offset)
+    return upper + upper.triu(1).T

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from rayfed_ssl.aggregation.compression import upper_triangle
 from rayfed_ssl.aggregation.weighted_mean import ordered_sum
-from rayfed_ssl.methods.fedfoa import factorize, filled, triangle
+from rayfed_ssl.methods.fedfoa import factorize, filled
 from rayfed_ssl.trees import Weights
 
 
@@ -102,7 +103,7 @@ def angles(first: Tensor, second: Tensor) -> Angles:
 
 def relation(projections: Tensor) -> Tensor:
     """Pack the relation matrix R of Z = QR, Z [N, n], as FedFoA's clients do (Eq. 4): upper triangle, [n (n + 1) / 2]."""
-    return triangle(factorize(filled(_exact(projections)))[1])
+    return upper_triangle(factorize(filled(_exact(projections)))[1]).float().cpu()
 
 
 def relation_distance(first: Tensor, second: Tensor) -> float:

@@ -20,9 +20,8 @@ Deviations, where the paper is silent or cannot be meant literally:
 - Every client that ever sent one has its last Rbar in the bank, also if it does not take part in the round.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,6 +30,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from torch import Tensor
 from torch.nn import functional as F
 
+from rayfed_ssl.aggregation.compression import from_triangle, upper_triangle
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Model, Rule, Server, Task, sent
 from rayfed_ssl.methods.local_only import LocalOnly
 
@@ -39,7 +39,7 @@ from rayfed_ssl.methods.local_only import LocalOnly
 class ServerState:
     """The base's state, the bank of relation matrices by client, and the last round that was aggregated.
 
-    A relation matrix is kept and sent as `triangle` packs it, float32 [n (n + 1) / 2].
+    A relation matrix is kept and sent as its upper triangle row by row, float32 [n (n + 1) / 2].
     """
 
     base: Any
@@ -93,21 +93,6 @@ def recreation_error(features: Tensor, basis: Tensor, other: Tensor) -> Tensor:
     return error
 
 
-def triangle(relation: Tensor) -> Tensor:
-    """Pack R, [n, n], as its upper triangle row by row: float32 [n (n + 1) / 2] on the CPU."""
-    rows, columns = torch.triu_indices(len(relation), len(relation), device=relation.device)
-    return relation[rows, columns].float().cpu()
-
-
-def from_triangle(packed: Tensor) -> Tensor:
-    """Restore R, [n, n], from its upper triangle."""
-    width = (math.isqrt(8 * len(packed) + 1) - 1) // 2
-    relation = packed.new_zeros(width, width)
-    rows, columns = torch.triu_indices(width, width, device=packed.device)
-    relation[rows, columns] = packed
-    return relation
-
-
 class Understanding:
     """The term of one client's local training in one round, and the mean of its own R over the steps (Eq. 12, 13).
 
@@ -146,7 +131,7 @@ class Understanding:
 
     def mean(self) -> Tensor | None:
         """Rbar (Eq. 12), packed; None if no step was taken."""
-        return None if self.total is None else triangle(self.total / self.steps)
+        return None if self.total is None else upper_triangle(self.total / self.steps).float().cpu()
 
 
 class BaseUploads(Mapping[int, Any]):
@@ -191,22 +176,12 @@ class FedFoA(Method):
     shrinking Z, which an objective on cosines does not resist.
     """
 
-    def __post_init__(self) -> None:
-        if isinstance(self.base, FedFoA):
-            raise ValueError("method.base must be another method, got fedfoa: remove it or take fedavg, fedu or fedema")
-
-    def costly_start(self) -> Method | None:
-        """The base may train before round 1."""
-        base = self.base.costly_start()
-        unused = {name: getattr(FedFoA, name) for name in ("strength", "warm_up", "normalize")}
-        return None if base is None else replace(self, base=base, **unused)
-
     def rules(self, task: Task) -> Mapping[str, Rule]:
         """The base's rules."""
         return self.base.rules(task)
 
     def check(self, task: Task, num_public: int) -> tuple[str, ...]:
-        """Refuse projections of different widths; say where the term costs much or never acts."""
+        """Refuse projections of different widths; say where the term tells little or never acts."""
         width = task.shared_width("fedfoa")
         notes = []
         if task.rounds <= self.warm_up:
@@ -215,10 +190,6 @@ class FedFoA(Method):
             notes.append(
                 f"a batch of {task.batch} cannot tell the correlations of {width} projections: raise training.batch or "
                 "lower model.projection_dim"
-            )
-        if width > 512:
-            notes.append(
-                f"every step takes an SVD of {width} x {width} for each other client: model.projection_dim=256 is FedFoA's"
             )
         return (*self.base.check(task, num_public), *notes)
 

@@ -27,15 +27,8 @@ from torch.nn import functional as F
 
 from rayfed_ssl.aggregation import compression
 from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, Task, Weights, sent
+from rayfed_ssl.methods.local_only import ClientState, own_encoders
 from rayfed_ssl.trees import frozen, tensor_mean
-
-
-@dataclass(frozen=True)
-class ClientState:
-    """The client's own model and its objective's state, which never leave it."""
-
-    architecture: str
-    weights: Weights
 
 
 @dataclass(frozen=True)
@@ -146,8 +139,4 @@ class FedMD(Method):
 
     def encoders(self, state: ServerState, clients: Mapping[int, ClientState | Empty]) -> dict[str, Encoder]:
         """Each client's own encoder; there is no global one."""
-        return {
-            f"client-{client_id}": Encoder.of(state.architecture, state.weights)
-            for client_id, state in clients.items()
-            if isinstance(state, ClientState)
-        }
+        return own_encoders(clients)

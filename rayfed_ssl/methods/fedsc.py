@@ -33,11 +33,11 @@ from pydantic import NonNegativeFloat, PositiveInt
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 from torch import Tensor, nn
 
+from rayfed_ssl.aggregation.compression import symmetric, upper_triangle
 from rayfed_ssl.aggregation.weighted_mean import WeightedMean, ordered_sum
 from rayfed_ssl.draws import draw
 from rayfed_ssl.method import Client, Metrics, Model, Server, Task, Weights, sent
 from rayfed_ssl.methods import fedavg
-from rayfed_ssl.methods.fedfoa import from_triangle, triangle
 from rayfed_ssl.objectives import spectral
 from rayfed_ssl.training.objective import Batch, StepOutput
 from rayfed_ssl.validation import UnitInterval
@@ -69,12 +69,6 @@ class Upload:
     weights: Weights = sent("weights")
     num_samples: int = sent("statistics")
     correlation: Tensor = sent("correlation matrix")
-
-
-def symmetric(packed: Tensor) -> Tensor:
-    """Restore a symmetric matrix [p, p] from its upper triangle."""
-    upper = from_triangle(packed)
-    return upper + upper.triu(1).T
 
 
 def mean_of_others(correlations: Mapping[int, Tensor], factors: Mapping[int, float], client_id: int) -> Tensor | None:
@@ -165,7 +159,7 @@ class FedSC(fedavg.Averaging):
                 views, _ = _objective(task).embed(task, model, images, generator)
                 total = total + spectral.correlation(*views).double() * len(index)
         assert isinstance(total, Tensor), "a shard has samples"
-        packed = triangle(total / (self.passes * len(data)))
+        packed = upper_triangle(total / (self.passes * len(data))).float().cpu()
         if self.noise == 0:
             return packed
         return packed + self.noise * draw(torch.randn, len(packed), generator=generator, device=packed.device)

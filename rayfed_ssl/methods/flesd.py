@@ -32,22 +32,15 @@ from torch.nn import functional as F
 from rayfed_ssl.aggregation import compression
 from rayfed_ssl.data.public_data import batch_for, check_public
 from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Model, Rule, Server, Task, Weights, sent
+from rayfed_ssl.methods.local_only import ClientState, own_encoders
+from rayfed_ssl.objectives.moco import KeyQueue
 from rayfed_ssl.training.batching import finite
 from rayfed_ssl.training.ema import update_momentum
 from rayfed_ssl.training.optimizers import Adam
-from rayfed_ssl.training.sample_queue import SampleQueue
 from rayfed_ssl.training.state_parts import is_state
 from rayfed_ssl.training.step import descend
 from rayfed_ssl.trees import frozen, tensor_mean
 from rayfed_ssl.validation import UnitInterval
-
-
-@dataclass(frozen=True)
-class ClientState:
-    """The client's own model and objective's state, kept where architectures differ and global weights cannot be loaded."""
-
-    architecture: str
-    weights: Weights
 
 
 @dataclass(frozen=True)
@@ -210,28 +203,25 @@ class FLESD(Method):
         matrix = similarity(representations)
         if self.keep < 1:
             return Upload(largest_similarities=compression.keep_largest(matrix, self.keep, self.upload_format))
-        return Upload(
-            similarities=compression.pack(compression.upper_triangle(matrix).unsqueeze(0), self.upload_format)
-        )
+        triangle = compression.upper_triangle(matrix, offset=1).unsqueeze(0)
+        return Upload(similarities=compression.pack(triangle, self.upload_format))
 
-    def unpack(self, upload: Upload, num_public: int) -> Tensor:
+    def unpack(self, upload: Upload) -> Tensor:
         """Recover M_k, [P, P], from what was sent."""
         if upload.representations is not None:
             return similarity(F.normalize(compression.unpack(upload.representations), dim=1))
         if upload.largest_similarities is not None:
             return compression.fill_rows(upload.largest_similarities)
         assert upload.similarities is not None, "one of the three forms is always there"
-        return compression.symmetric(compression.unpack(upload.similarities).squeeze(0), num_public, diagonal=1.0)
+        return compression.symmetric(compression.unpack(upload.similarities).squeeze(0), offset=1).fill_diagonal_(1.0)
 
     def update_server(
         self, state: ServerState, uploads: Mapping[int, Upload], server: Server
     ) -> tuple[ServerState, Metrics]:
         """Server: ensemble the similarities, then distil them into the global model."""
         assert server.public is not None, "the engine refuses to start FLESD without public data"
-        num_public, device = len(server.public), server.task.device
-        sharpened = (
-            sharpen(self.unpack(upload, num_public).to(device), self.temperature) for upload in uploads.values()
-        )
+        device = server.task.device
+        sharpened = (sharpen(self.unpack(upload).to(device), self.temperature) for upload in uploads.values())
         student, momentum = (server.task.model(state.weights, state.architecture) for _ in range(2))
         metrics = self.distil(student, momentum, ensemble(sharpened), server)
         return replace(state, weights=frozen(student.state_dict())), metrics
@@ -242,11 +232,12 @@ class FLESD(Method):
         assert public is not None, "the engine refuses to start FLESD without public data"
         batch = self.distil_batch or batch_for(len(public))
         size = check_public(len(public), self.queue_size, batch)
-        queue = SampleQueue.random(size, student.projection_dim, generator, task.device)
+        queue = KeyQueue.random(size, student.projection_dim, generator, task.device)
+        samples = KeyQueue(torch.zeros(size, dtype=torch.int64, device=task.device))
         descent = Adam(lr=self.distil_lr, weight_decay=self.distil_weight_decay).over(student.parameters())
-        losses, num_steps = [], 0
+        losses, num_steps, enqueued = [], 0, 0
         for epoch in range(self.distil_epochs):
-            before = queue.filled if self.refill == "epoch" else 0
+            enqueued = 0 if self.refill == "epoch" else enqueued
             total, count = torch.zeros((), device=task.device), 0
             order = torch.randperm(len(public), generator=generator)
             order = order[: len(order) // batch * batch]
@@ -257,34 +248,31 @@ class FLESD(Method):
                 update_momentum(momentum, student, self.momentum)  # Eq. 10
                 with torch.no_grad(), task.autocast():
                     _, projections = momentum(task.augment(images, task.views.second, generator))
-                queue.enqueue(F.normalize(projections.float(), dim=1), index)
-                if queue.filled - before <= size:
+                queue.enqueue(F.normalize(projections.float(), dim=1))
+                samples.enqueue(index)
+                enqueued += len(index)
+                if enqueued <= size:
                     continue
-                loss = self.loss(ensembled, queries, index, queue)
+                loss = self.loss(ensembled, queries, index, queue.rows, samples.rows)
                 descend(loss, descent)
                 total, count, num_steps = total + loss.detach(), count + 1, num_steps + 1
             if count:
                 losses.append(finite(float(total) / count, f"distillation epoch {epoch + 1}", descent))
         return {"distil_loss_first": losses[0], "distil_loss": losses[-1], "distil_steps": num_steps}
 
-    def loss(self, ensembled: Tensor, queries: Tensor, index: Tensor, queue: SampleQueue) -> Tensor:
-        """Distillation loss of one batch against the queue (Eq. 7-9)."""
-        target = target_probabilities(ensembled, index, queue.samples)
+    def loss(self, ensembled: Tensor, queries: Tensor, index: Tensor, anchors: Tensor, samples: Tensor) -> Tensor:
+        """Distillation loss of one batch against the queue (Eq. 7-9): anchors [m, D], and which sample each is of, [m]."""
+        target = target_probabilities(ensembled, index, samples)
         temperature = self.student_temperature or self.temperature
         if not self.exclude_self:
-            return distillation_loss(target, student_log_probabilities(queries, queue.representations, temperature))
-        same_sample = index.unsqueeze(1) == queue.samples.unsqueeze(0)
+            return distillation_loss(target, student_log_probabilities(queries, anchors, temperature))
+        same_sample = index.unsqueeze(1) == samples.unsqueeze(0)
         target = target.masked_fill(same_sample, 0)
         total = target.sum(dim=1, keepdim=True).clamp_min(torch.finfo(target.dtype).tiny)
         target = target / total  # where all other anchors underflow, nothing is left to teach and the loss is 0
-        logits = (queries @ queue.representations.T / temperature).masked_fill(same_sample, -1e9)
+        logits = (queries @ anchors.T / temperature).masked_fill(same_sample, -1e9)
         return distillation_loss(target, F.log_softmax(logits, dim=1))
 
     def encoders(self, state: ServerState, clients: Mapping[int, ClientState | Empty]) -> dict[str, Encoder]:
         """The global encoder, and where architectures differ each client's own beside it."""
-        personal = {
-            f"client-{client_id}": Encoder.of(client.architecture, client.weights)
-            for client_id, client in clients.items()
-            if isinstance(client, ClientState)
-        }
-        return {"global": Encoder(state.architecture, state.weights)} | personal
+        return {"global": Encoder(state.architecture, state.weights)} | own_encoders(clients)

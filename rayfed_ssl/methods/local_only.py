@@ -10,7 +10,7 @@ Deviations: with more than one round the optimizer starts anew in each, as it do
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
@@ -38,6 +38,15 @@ class ServerState:
 
     weights: Weights | None
     started: tuple[int, ...] = ()
+
+
+def own_encoders(clients: Mapping[int, Any]) -> dict[str, Encoder]:
+    """Name the encoders of clients that have a model of their own."""
+    return {
+        f"client-{client_id}": Encoder.of(state.architecture, state.weights)
+        for client_id, state in clients.items()
+        if isinstance(state, ClientState)
+    }
 
 
 @pydantic_dataclass(frozen=True, kw_only=True)
@@ -73,8 +82,4 @@ class LocalOnly(Method):
 
     def encoders(self, state: ServerState, clients: Mapping[int, ClientState | Empty]) -> dict[str, Encoder]:
         """Each client's own encoder."""
-        return {
-            f"client-{client_id}": Encoder.of(state.architecture, state.weights)
-            for client_id, state in clients.items()
-            if isinstance(state, ClientState)
-        }
+        return own_encoders(clients)

@@ -117,18 +117,6 @@ def test_where_nothing_is_trained_nothing_is_kept(begin, tmp_path: Path):
     assert not (tmp_path / "shared").exists()
 
 
-OVER = ("method.base={name: fedca, align_epochs: 2, dictionary_size: 40}", "public=fraction:0.3")
-
-
-def test_a_method_over_another_shares_what_that_one_trains(begin, tiny: Tiny, tmp_path: Path):
-    assert begin(*OVER, method="fedfoa")[0] == 1
-    free = "method.strength=0.5", "method.warm_up=0", "method.base.beta=0.5", "method.base.ensembling=0"
-    assert begin(*OVER, *free, method="fedfoa") == (0, begin(*OVER, method="fedfoa")[1])
-    assert begin(*OVER, "method.base.align_epochs=3", method="fedfoa")[0] == 1
-    assert begin()[0] == 1, "FedCA alone begins with another state"
-    assert tiny("fedfoa").method.costly_start() is None
-
-
 def damage_tensor(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-5] ^= 1

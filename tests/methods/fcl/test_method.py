@@ -34,20 +34,6 @@ def test_a_client_receives_the_others_last_features_and_never_its_own(rounds: li
             assert digest(list(download.features)) == digest(others)
 
 
-def test_everybody_shares_one_tensor_per_client(rounds: list[Round]):
-    """The executor parks a tensor once however many downloads mention it."""
-    seen = {id(features) for download in rounds[1].downloads.values() for features in download.features}
-    assert len(seen) == len(rounds[1].downloads)
-
-
-def test_features_are_unit_rows_one_per_encrypted_image(federation: Federation, rounds: list[Round]):
-    for round in rounds:
-        for client_id, upload in round.uploads.items():
-            assert upload.features.shape == (min(24, len(federation.shards[client_id])), 24)
-            assert upload.features.dtype == torch.float32
-            torch.testing.assert_close(upload.features.norm(dim=1), torch.ones(len(upload.features)), rtol=1e-5, atol=0)
-
-
 def test_a_client_that_is_missing_is_in_nobodys_features(federation: Federation, rounds: list[Round]):
     uploads = {k: upload for k, upload in rounds[0].uploads.items() if k != 1}
     after = federation.update_server(1, rounds[0].server_before, uploads).state
@@ -87,14 +73,6 @@ def test_features_are_those_of_encrypted_images_by_the_momentum_model(federation
     torch.testing.assert_close(found, torch.cat(rows), rtol=1e-5, atol=1e-6)  # one division in another order
 
 
-def test_encrypting_changes_what_is_sent(federation: Federation, rounds: list[Round]):
-    weights, data = rounds[0].uploads[0].weights, shard_of(federation, 0)
-    less, more = (
-        FCL(features=24, mixed=mixed).encode_encrypted(weights, client_of(federation.task, data)) for mixed in (2, 4)
-    )
-    assert not torch.allclose(less, more, atol=1e-3)
-
-
 @pytest.mark.parametrize("num", [2, 3, 5])
 def test_a_client_smaller_than_a_batch_sends_what_it_has(federation: Federation, rounds: list[Round], num: int):
     client = client_of(replace(federation.task, batch=2), shard_of(federation, 0, num))
@@ -103,14 +81,6 @@ def test_a_client_smaller_than_a_batch_sends_what_it_has(federation: Federation,
     assert len(upload.features) == num
     assert bool(upload.features.isfinite().all())
     assert metrics["loss"] == metrics["loss"]
-
-
-def test_remote_features_change_local_training(federation: Federation, rounds: list[Round]):
-    download, state = rounds[1].downloads[0], rounds[0].results[0].state
-    seen = {}
-    for name, features in (("with", download.features), ("without", None), ("fewer", download.features[:1])):
-        seen[name] = digest(federation.update_client(2, 0, replace(download, features=features), state).upload.weights)
-    assert len(set(seen.values())) == 3
 
 
 def test_without_fusion_no_feature_leaves_a_client(open_tiny: Open):

@@ -13,7 +13,6 @@ from rayfed_ssl.testing.trial import Round, play
 from rayfed_ssl.trees import digest
 from tests.methods.conftest import Open
 from tests.methods.steps import client_of, shard_of
-from tests.tensors import seeded
 
 
 @pytest.fixture(scope="module")
@@ -84,16 +83,6 @@ def test_ensembles_go_on_from_round_to_round(federation: Federation, rounds: lis
             assert float(distances.max()) < 1e-4
 
 
-def test_without_ensembling_nothing_is_remembered_of_projections(open_tiny: Open):
-    federation = open_tiny("fedca", "method.ensembling=0", "method.beta=0", "public=null")
-    (first, _) = play(federation)
-    for client_id, result in first.results.items():
-        assert result.state.ensembled is result.state.aligned is None
-        z = federation.task.project(federation.task.model(result.upload.weights), shard_of(federation, client_id))
-        distances = torch.cdist(result.upload.dictionary.double(), z.double()).amin(dim=1)
-        assert float(distances.max()) < 1e-5
-
-
 def test_without_a_dictionary_no_projection_leaves_a_client(open_tiny: Open):
     for round in play(open_tiny("fedca", "method.dictionary=false")):
         assert all(upload.dictionary is None for upload in round.uploads.values())
@@ -116,18 +105,6 @@ def test_the_alignment_model_is_trained_on_public_data_alone(open_tiny: Open):
     assert digest(other.init_server().aligned) == digest(aligned)
 
 
-def test_aligning_leaves_no_trace_in_running_statistics(federation: Federation):
-    model = federation.task.model(federation.task.initial_weights())
-    before = {name: value.clone() for name, value in model.named_buffers()}
-    with fedca.unrecorded(model):
-        batched = model(torch.randn(4, 1, 8, 8, generator=seeded()))[1]
-    assert all(torch.equal(value, before[name]) for name, value in model.named_buffers())
-    assert model.training
-    recorded = model(torch.randn(4, 1, 8, 8, generator=seeded()))[1]
-    assert torch.equal(batched, recorded)  # batch statistics were used all the same
-    assert any(not torch.equal(value, before[name]) for name, value in model.named_buffers())
-
-
 def test_the_alignment_of_a_step_records_nothing(federation: Federation, rounds: list[Round]):
     public, task = federation._server_public, federation.task
     model, client = task.model(task.initial_weights()), client_of(task, public, public)
@@ -142,16 +119,3 @@ def test_layers_without_running_statistics_stay_so():
     with fedca.unrecorded(model):
         pass
     assert [layer.track_running_stats for layer in model] == [False, True]
-
-
-def test_alignment_draws_local_models_to_the_alignment_model(open_tiny: Open):
-    """On public samples, and the more the stronger it is."""
-    distances = []
-    for beta in ("0.0001", "1"):
-        federation = open_tiny("fedca", f"method.beta={beta}", "training.epochs=4")
-        (first,) = play(federation, 1)
-        aligned, task = first.server_before.aligned, federation.task
-        model = task.model(first.uploads[0].weights)
-        h, z = task.represent(model, federation._server_public)
-        distances.append(float(fedca.alignment_loss(h, z, (aligned.features, aligned.projections))))
-    assert distances[1] < distances[0] / 2

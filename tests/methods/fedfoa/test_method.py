@@ -7,7 +7,6 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.ledger import account
 from rayfed_ssl.methods import FLESD, FedAvg, FedEMA, FedFoA, FedU, LocalOnly
-from rayfed_ssl.methods.fedfoa import from_triangle
 from rayfed_ssl.testing.trial import Round, play
 from rayfed_ssl.trees import digest
 from tests.methods.conftest import Open, Played, Tiny
@@ -45,14 +44,6 @@ def test_a_client_gets_everybody_elses_matrix_and_not_its_own(rounds: list[Round
             assert digest(list(download.relations)) == digest(others)
 
 
-def test_a_matrix_is_upper_triangular_with_a_diagonal_that_is_not_negative(rounds: list[Round]):
-    for upload in rounds[0].uploads.values():
-        relation = from_triangle(upload.relation)
-        assert relation.shape == (24, 24)
-        assert bool((relation.diagonal() >= 0).all())
-        assert not relation.tril(-1).any()
-
-
 def test_bytes_are_those_of_the_triangle_and_of_the_base(played: Played):
     second = played("fedfoa", "method.base=fedavg", "method.warm_up=0")[1]
     up = {entry.field: (entry.kind, entry.bytes) for entry in account(second.uploads[0], 2, 0, "up")}
@@ -67,11 +58,6 @@ def test_the_dropped_outs_matrix_stays(federation: Federation, rounds: list[Roun
     uploads = dict(list(rounds[1].uploads.items())[:1])
     after = federation.update_server(2, rounds[1].server_before, uploads).state
     assert set(after.bank) == set(rounds[1].server_before.bank) | set(uploads)
-
-
-def test_by_default_clients_train_alone():
-    assert FedFoA().base == LocalOnly()
-    assert (FedFoA().strength, FedFoA().warm_up) == (0.01, 5)
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from rayfed_ssl.aggregation.compression import from_triangle
 from rayfed_ssl.methods.fedfoa import (
     Understanding,
     best_basis,
     factorize,
     filled,
-    from_triangle,
     recreation_error,
-    triangle,
 )
 from rayfed_ssl.models import Model
 from tests.methods.fedfoa import naive
@@ -46,11 +45,6 @@ def test_the_factors_are_gram_schmidts(num: int, dim: int):
     assert not relation[num:].any(), "rows of zeros bring nothing new"
 
 
-def test_the_diagonal_of_the_relation_matrix_is_not_negative():
-    for seed in range(5):
-        assert bool((relation_of(9, 4, seed).diagonal() >= 0).all())
-
-
 def test_equal_second_moments_give_equal_relation_matrices():
     """R^T R = Z^T Z, so turning all samples at once changes nothing: R tells about features, not about samples."""
     values, turn = rows(6, 3, 1), torch.linalg.qr(rows(6, 6, 2)).Q
@@ -66,36 +60,6 @@ def test_the_best_basis_is_found_by_turning_pairs_of_rows(num: int, dim: int):
     torch.testing.assert_close(ours[:num], theirs[:num], rtol=0, atol=1e-7)
     expected = naive.recreation_error(values.tolist(), other.tolist())
     assert float(recreation_error(filled(values), ours, other)) == pytest.approx(expected, rel=EXACT)
-
-
-@pytest.mark.parametrize(("num", "dim"), SHAPES)
-def test_the_best_basis_is_orthonormal(num: int, dim: int):
-    basis = best_basis(*factorize(filled(rows(num, dim, 1))), relation_of(dim + 2, dim, 2))
-    torch.testing.assert_close(basis.T @ basis, torch.eye(dim, dtype=torch.float64), rtol=0, atol=EXACT)
-
-
-def test_no_basis_is_better_than_the_best():
-    values, other = rows(6, 3, 1), relation_of(7, 3, 2)
-    least = float(recreation_error(values, best_basis(*factorize(values), other), other))
-    for seed in range(200):
-        basis = torch.linalg.qr(rows(6, 3, seed)).Q
-        assert float(recreation_error(values, basis, other)) > least
-
-
-@pytest.mark.parametrize(("num", "dim"), [(6, 3), (4, 4), (3, 5)])
-def test_the_least_error_is_that_of_the_nuclear_norm(num: int, dim: int):
-    """||Z||^2 + ||R||^2 - 2 ||R Z^T||_*, from the lemma's last line."""
-    values, other = rows(num, dim, 1), relation_of(9, dim, 2)
-    error = recreation_error(filled(values), best_basis(*factorize(filled(values)), other), other)
-    nuclear = torch.linalg.svdvals(other @ values.T).sum()
-    expected = (values.square().sum() + other.square().sum() - 2 * nuclear).sqrt()
-    assert float(error) == pytest.approx(float(expected), rel=1e-10)  # a difference of large numbers
-
-
-def test_ones_own_relation_matrix_is_understood():
-    values = rows(6, 3, 1)
-    basis, relation = factorize(values)
-    assert float(recreation_error(values, best_basis(basis, relation, relation), relation)) < EXACT
 
 
 @pytest.mark.parametrize(("num", "dim"), [(6, 3), (4, 4), (3, 5)])
@@ -136,12 +100,6 @@ def test_normalized_features_are_rows_of_unit_length():
     assert float(Understanding(others, 0.25, normalize=True)(no_model(), values)) == pytest.approx(expected, rel=EXACT)
 
 
-def test_an_equal_trace_is_not_higher():
-    values = rows(6, 3, 1)
-    own = factorize(values)[1]
-    assert float(Understanding([own], 1.0)(no_model(), values)) == 0
-
-
 def test_the_round_average_is_eq_12_over_batches_of_different_sizes():
     understanding, relations = Understanding([], 0.01), []
     for seed, num in enumerate((6, 5, 2)):
@@ -156,27 +114,6 @@ def test_the_round_average_is_eq_12_over_batches_of_different_sizes():
 
 def test_a_round_without_steps_has_no_average():
     assert Understanding([], 0.01).mean() is None
-
-
-@pytest.mark.parametrize("width", [1, 2, 5, 24])
-def test_a_triangle_is_unpacked_to_what_was_packed(width: int):
-    relation = rows(width, width, 1).triu().float()
-    packed = triangle(relation)
-    assert packed.nbytes == 4 * width * (width + 1) // 2
-    assert torch.equal(from_triangle(packed), relation)
-
-
-def test_descent_on_the_term_ends_in_the_others_relation_matrix():
-    """Where a client understands another, both have the same correlations: l_A = 0 means Z^T Z = R^T R."""
-    values, other = rows(8, 3, 1), relation_of(30, 3, 2)
-    for _ in range(400):
-        values = values.detach().requires_grad_()
-        error = recreation_error(values, best_basis(*factorize(values.detach()), other), other)
-        error.backward()
-        assert values.grad is not None
-        values = values - 0.02 * values.grad
-    assert float(error.detach()) < 0.03  # steps have a fixed length, so the end is circled
-    torch.testing.assert_close(factorize(values.detach())[1], other, rtol=0, atol=0.05)
 
 
 @pytest.mark.parametrize("spread", [0, 2])

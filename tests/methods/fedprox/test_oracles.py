@@ -67,18 +67,3 @@ def two_steps_of_sgd(
             for name, parameter in model.named_parameters():
                 parameter -= 0.05 * (parameter.grad + 2 * strength * (parameter - start[name]))
     return {name: value.detach().contiguous() for name, value in model.state_dict().items()}
-
-
-def test_a_stronger_term_keeps_clients_nearer(open_tiny: Open):
-    distances = []
-    for mu in (0.0, 0.1, 10.0):
-        federation = open_tiny("fedprox", f"method.mu={mu}", "training.epochs=3")
-        state = federation.init_server()
-        weights = federation.update_client(1, 0, federation.method.download(state, 0), None).upload.weights
-        squares = [
-            (value - state.weights[name]).double().square().sum()
-            for name, value in weights.items()
-            if "running" not in name
-        ]
-        distances.append(float(torch.stack(squares).sum()))
-    assert distances[0] > distances[1] > distances[2]

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.engine.ledger import account
 from rayfed_ssl.methods.fedsc import mean_of_others
 from rayfed_ssl.testing.trial import Round, play
 from rayfed_ssl.trees import digest
@@ -35,16 +34,6 @@ def test_a_client_gets_the_others_mean_of_the_rounds_before(rounds: list[Round])
         bank = round.server_before
         for client_id, download in round.downloads.items():
             assert digest(download.others) == digest(mean_of_others(bank.correlations, bank.factors, client_id))
-
-
-def test_the_ledger_names_the_correlation_matrix(rounds: list[Round]):
-    client_id = min(rounds[1].uploads)
-    up = {entry.field: (entry.kind, entry.bytes) for entry in account(rounds[1].uploads[client_id], 2, 0, "up")}
-    assert up["correlation"] == ("correlation matrix", 4 * 24 * 25 // 2)
-    assert up["weights"][0] == "weights"
-    assert up["num_samples"] == ("statistics", 8)
-    down = {entry.field: entry.kind for entry in account(rounds[1].downloads[client_id], 2, 0, "down")}
-    assert down == {"weights": "weights", "others": "correlation matrix"}
 
 
 def test_a_dropped_outs_matrix_stays(federation: Federation, rounds: list[Round]):

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rayfed_ssl.aggregation.compression import symmetric
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.methods import FedSC
-from rayfed_ssl.methods.fedfoa import triangle
-from rayfed_ssl.methods.fedsc import contrast, mean_of_others, own_share, symmetric
+from rayfed_ssl.methods.fedsc import contrast, mean_of_others, own_share
 from rayfed_ssl.objectives import Spectral
 from rayfed_ssl.training.objective import Batch
 from tests.methods.conftest import Open
@@ -65,11 +65,6 @@ def test_the_others_mean_leaves_a_client_out_and_is_weighted():
 
 def test_the_share_of_own_correlations_falls_along_a_line():
     assert [own_share(t, 4, 1.0, 0.2) for t in (1, 2, 3, 4)] == pytest.approx([1.0, 0.8, 0.6, 0.4])
-
-
-def test_a_packed_matrix_is_restored():
-    matrix = symmetric_rows(5, 1).float()
-    assert torch.equal(symmetric(triangle(matrix)), matrix)
 
 
 def test_a_clients_correlation_is_the_mean_over_all_views_of_its_shard(federation: Federation):

@@ -58,8 +58,3 @@ def test_a_predictor_goes_with_its_statistics(first: Round):
     kept = first.results[0].state.predictor
     assert any(name.endswith("running_mean") for name in kept)
     assert all(torch.equal(value, first.uploads[0].weights[name]) for name, value in kept.items())
-
-
-def test_the_target_stays_with_the_client(first: Round):
-    assert all(name.startswith("target.") for name in first.results[0].state.averaging.kept)
-    assert not any(name.startswith("target.") for name in first.uploads[0].weights)

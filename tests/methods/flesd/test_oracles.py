@@ -1,17 +1,14 @@
 """FLESD's equations 4 to 10 against naive loops."""
 
-import copy
 import math
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rayfed_ssl.methods import FLESD, flesd
-from rayfed_ssl.models import Model
-from rayfed_ssl.training.sample_queue import SampleQueue
 from tests import naive
-from tests.tensors import seeded, unit_rows
+from tests.tensors import unit_rows
 
 EXACT = {"rtol": 1e-12, "atol": 1e-15}
 """float64 keeps 16 digits; sums of a dozen terms and exponents of up to 20 lose two or three. Absolute: for zeros."""
@@ -97,82 +94,36 @@ def test_the_divergence_is_zero_exactly_where_student_and_target_agree():
 
 @pytest.mark.parametrize("student_temperature", [None, 0.4])
 def test_a_batchs_loss_is_eq_7_to_9_and_tau_s_is_tau_t_unless_set(student_temperature: float | None):
-    queue = SampleQueue(unit_rows(5, 4, 2), ANCHORS)
+    anchors = unit_rows(5, 4, 2)
     queries = unit_rows(3, 4, 1)
     method = FLESD(temperature=0.2, student_temperature=student_temperature)
     papers = naive.ensemble([m.tolist() for m in similarities()], 0.2)
     expected = naive.divergence(
         naive.target(papers, QUERIES.tolist(), ANCHORS.tolist()),
-        naive.student(queries.tolist(), queue.representations.tolist(), student_temperature or 0.2),
+        naive.student(queries.tolist(), anchors.tolist(), student_temperature or 0.2),
     )
-    assert float(method.loss(ensembled(0.2), queries, QUERIES, queue)) == pytest.approx(expected, rel=1e-12)
+    assert float(method.loss(ensembled(0.2), queries, QUERIES, anchors, ANCHORS)) == pytest.approx(expected, rel=1e-12)
 
 
 def test_exclude_self_leaves_a_sample_out_of_its_own_anchors():
     """As if the sample had fewer anchors: each query by itself, on the anchors that are other samples."""
-    queue = SampleQueue(unit_rows(5, 4, 2), ANCHORS)
+    anchors = unit_rows(5, 4, 2)
     queries = unit_rows(3, 4, 1)
     papers = naive.ensemble([m.tolist() for m in similarities()], 0.2)
     losses = []
     for row, sample in enumerate(QUERIES.tolist()):
         others = [position for position, anchor in enumerate(ANCHORS.tolist()) if anchor != sample]
         target = naive.target(papers, [sample], [ANCHORS.tolist()[position] for position in others])
-        anchors = [queue.representations[position].tolist() for position in others]
-        losses.append(naive.divergence(target, naive.student([queries[row].tolist()], anchors, 0.2)))
-    found = FLESD(temperature=0.2, exclude_self=True).loss(ensembled(0.2), queries, QUERIES, queue)
+        keys = [anchors[position].tolist() for position in others]
+        losses.append(naive.divergence(target, naive.student([queries[row].tolist()], keys, 0.2)))
+    found = FLESD(temperature=0.2, exclude_self=True).loss(ensembled(0.2), queries, QUERIES, anchors, ANCHORS)
     assert float(found) == pytest.approx(sum(losses) / 3, rel=1e-12)
-
-
-def batch_norm_model() -> Model:
-    torch.manual_seed(5)
-    return Model(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), nn.Linear(3, 2), 2).double()
-
-
-@pytest.mark.parametrize("zeta", [0.0, 0.9, 0.999, 1.0])
-def test_eq_10_over_parameters_and_not_over_running_statistics(zeta: float):
-    student, momentum = batch_norm_model(), batch_norm_model()
-    with torch.no_grad():
-        for parameter in momentum.parameters():
-            parameter.add_(torch.randn_like(parameter))
-    momentum(torch.randn(6, 4, dtype=torch.float64))
-    before, fast = copy.deepcopy(momentum.state_dict()), copy.deepcopy(student.state_dict())
-    flesd.update_momentum(momentum, student, zeta)
-    after, names = momentum.state_dict(), {name for name, _ in momentum.named_parameters()}
-    for name, value in after.items():
-        if name in names:
-            expected = [
-                zeta * mu + (1 - zeta) * theta
-                for mu, theta in zip(before[name].flatten().tolist(), fast[name].flatten().tolist(), strict=True)
-            ]
-            torch.testing.assert_close(value.flatten(), torch.tensor(expected, dtype=torch.float64), **EXACT)
-        else:
-            assert torch.equal(value, before[name])
-    assert all(torch.equal(value, fast[name]) for name, value in student.state_dict().items())
-
-
-def test_the_queue_replaces_its_oldest_rows():
-    queue = SampleQueue.random(6, 3, seeded(), torch.device("cpu"))
-    norms = queue.representations.norm(dim=1)
-    torch.testing.assert_close(norms, torch.ones(6), rtol=1e-6, atol=0)  # float32
-    naive_rows, naive_samples = queue.representations.tolist(), [0] * 6
-    for step in range(5):
-        rows = unit_rows(2, 3, step).float()
-        samples = torch.tensor([10 * step, 10 * step + 1])
-        queue.enqueue(rows, samples)
-        naive_rows = naive_rows[2:] + rows.tolist()
-        naive_samples = naive_samples[2:] + samples.tolist()
-        # The same rows, written in a ring: compare them by age.
-        start = queue.filled % 6
-        order = [(start + age) % 6 for age in range(6)]
-        assert queue.representations[order].tolist() == naive_rows
-        assert queue.samples[order].tolist() == naive_samples
-    assert queue.filled == 10
 
 
 def test_a_sample_without_similar_anchors_teaches_nothing_when_it_is_left_out():
     ensembled = flesd.sharpen(2 * torch.eye(4) - 1, 0.01)
-    queue = flesd.SampleQueue(torch.eye(4), torch.arange(4))
-    loss = flesd.FLESD(exclude_self=True, temperature=0.01).loss(ensembled, torch.eye(4)[:2], torch.arange(2), queue)
+    method, anchors = FLESD(exclude_self=True, temperature=0.01), torch.eye(4)
+    loss = method.loss(ensembled, anchors[:2], torch.arange(2), anchors, torch.arange(4))
     assert float(loss) == 0
 
 

@@ -1,7 +1,5 @@
 """L-DAWA's mean of layers against naive loops."""
 
-import math
-
 import pytest
 import torch
 
@@ -42,19 +40,6 @@ def test_layers_are_scaled_by_their_cosine(number: int, renormalize: bool, near:
         torch.testing.assert_close(
             mean[name].flatten(), torch.tensor(expected, dtype=torch.float64), rtol=EXACT, atol=EXACT
         )
-
-
-def test_a_layer_turned_by_60_degrees_is_halved():
-    reference = {"w": torch.tensor([1.0, 0.0])}
-    turned = {"w": torch.tensor([math.cos(math.pi / 3), math.sin(math.pi / 3)]) * 4}
-    torch.testing.assert_close(mean_of([turned], reference)["w"], turned["w"] / 2)
-    torch.testing.assert_close(mean_of([turned], reference, renormalize=True)["w"], turned["w"])
-
-
-def test_an_opposite_layer_is_turned_round():
-    reference = {"w": torch.tensor([1.0, 2.0])}
-    mean = mean_of([{"w": -reference["w"]}], reference)["w"]
-    torch.testing.assert_close(mean, reference["w"])
 
 
 def test_cosines_are_cut_off_at_one():
