@@ -24,10 +24,6 @@ def test_a_cosine_falls_from_the_full_rate_in_the_first_round_towards_0():
     assert rates[0] == 0.032 == Adam(lr=0.032, schedule="cosine").at(1, 1).lr
 
 
-def test_a_constant_rate_stays():
-    assert {Adam(lr=0.1).at(round, 7).lr for round in (1, 3, 7)} == {0.1}
-
-
 def test_local_training_takes_its_rounds_rate(open_tiny: Callable[..., Federation]):
     federation = open_tiny("fedavg")
     shard = Shard.of(federation.dataset.train.images, federation.shards[0], "cpu")
@@ -61,16 +57,9 @@ def test_only_a_schedule_by_steps_has_a_rate_for_each():
     assert Adam().rates(1, 2, 3) is None is Adam(schedule="cosine").rates(1, 2, 3)
 
 
-def test_moments_that_never_fade_are_refused():
-    with pytest.raises(ValueError, match=r"betas\.1\n  Input should be less than 1"):
-        Adam(betas=(0.9, 1.0))
-
-
 def test_a_warm_up_that_cannot_be_is_refused():
     with pytest.raises(ValueError, match=r"warmup has no meaning for schedule=cosine: remove it or take schedule=warm"):
         Adam(schedule="cosine", warmup=0.2)
-    with pytest.raises(ValueError, match=r"warmup\n  Input should be less than 1"):
-        Adam(schedule="warmup-cosine", warmup=1)
 
 
 @pytest.mark.parametrize("round", [None, 2])

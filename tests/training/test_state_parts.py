@@ -9,10 +9,9 @@ from torch import nn
 
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.method import Empty
 from rayfed_ssl.models.encoders import cnn
 from rayfed_ssl.testing.trial import play
-from rayfed_ssl.training.state_parts import Parts, is_state, model_weights, part_of, select, with_rule
+from rayfed_ssl.training.state_parts import Parts, model_weights, part_of, with_rule
 from rayfed_ssl.trees import digest
 
 Open = Callable[..., Federation]
@@ -28,15 +27,6 @@ def test_the_first_component_of_a_name_is_its_part():
         assert not model_weights({f"{part}.weight": torch.ones(1)})
 
 
-def test_selecting_every_part_gives_everything_once():
-    weights = {f"{part}.x": torch.ones(1) for part in ("encoder", "target", "queue")} | {
-        "encoder.running_var": torch.ones(1)
-    }
-    parts = {part_of(name) for name in weights}
-    assert sorted(name for part in parts for name in select(weights, (part,))) == sorted(weights)
-    assert set(model_weights(weights)) == {"encoder.x", "encoder.running_var"}
-
-
 def test_what_is_not_said_is_left_to_the_objective():
     rules = Parts(target="averaged", batch_norm="local").over({"target": "local", "queue": "reset"})
     assert rules["encoder"] == rules["projector"] == rules["target"] == "averaged"
@@ -50,25 +40,6 @@ def test_every_entry_of_a_state_has_a_rule(open_tiny: Open):
         rules = Parts().over(federation.task.objective.parts)
         state = play(federation, 1)[0].results[0].state
         assert {part_of(name) for name in state.weights} == set(rules)
-
-
-def test_local_parts_stay_and_averaged_parts_travel(open_tiny: Open):
-    federation = open_tiny("fedavg", *BYOL, "method.parts.predictor=local")
-    (first, second) = play(federation)
-    for result in (*first.results.values(), *second.results.values()):
-        assert {part_of(name) for name in result.upload.weights} == {"encoder", "projector", "batch_norm"}
-        assert {part_of(name) for name in result.state.kept} == {"predictor", "target"}
-    assert not any(is_state(part_of(name)) for name in second.server.weights)
-
-
-@pytest.mark.slow
-def test_an_averaged_target_goes_up_and_comes_down_again(open_tiny: Open):
-    (first, second) = play(open_tiny("fedavg", *BYOL, "method.parts.target=averaged"))
-    assert all(isinstance(result.state, Empty) for result in first.results.values())
-    targets = {name for name in first.server.weights if part_of(name) == "target"}
-    assert targets
-    assert targets <= set(second.downloads[0].weights)
-    assert not targets & set(first.downloads[0].weights)
 
 
 @pytest.mark.slow
