@@ -66,25 +66,3 @@ METHODS: dict[str, MethodInfo] = {
     "local": MethodInfo(LocalOnly, "no federation: lower bound per client, upper bound with partition=pooled"),
 }
 """Methods by the name under which they can be run."""
-
-__all__ = [
-    "FCL",
-    "FLESD",
-    "LDAWA",
-    "METHODS",
-    "SSD",
-    "FedAvg",
-    "FedCA",
-    "FedDF",
-    "FedEMA",
-    "FedFoA",
-    "FedMD",
-    "FedProx",
-    "FedSC",
-    "FedU",
-    "FedU2",
-    "FedX",
-    "LocalOnly",
-    "MethodInfo",
-    "Orchestra",
-]

@@ -35,7 +35,7 @@ from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Model, Ru
 from rayfed_ssl.methods.local_only import ClientState, own_encoders
 from rayfed_ssl.objectives.moco import KeyQueue
 from rayfed_ssl.training.batching import finite
-from rayfed_ssl.training.ema import update_momentum
+from rayfed_ssl.training.context import update_momentum
 from rayfed_ssl.training.optimizers import Adam
 from rayfed_ssl.training.state_parts import is_state
 from rayfed_ssl.training.step import descend

@@ -15,7 +15,7 @@ Deviations:
 - The warm-up is weighted as FedAvg is, later rounds are not weighted by samples (code).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from pydantic import NonNegativeInt
@@ -38,48 +38,38 @@ def is_layer(value: Tensor) -> bool:
     return value.is_floating_point() and value.dim() > 0
 
 
-class LayerwiseMean:
-    """w^l <- 1/K sum_k delta_k^l w_k^l computed one client at a time; sums are float64.
+def layerwise_mean(trained: Iterable[Weights], reference: Weights, renormalize: bool) -> tuple[Weights, list[float]]:
+    """w^l <- 1/K sum_k delta_k^l w_k^l, one client at a time; sums are float64.
 
-    Attributes:
+    Args:
+        trained: w_k of each client.
         reference: w_g.
-        renormalize: Whether the sum of |delta_k^l| stands in the place of K.
+        renormalize: Whether the sum of |delta_k^l| stands in the place of K; a layer at right angles to all clients' then
+            stays as it was.
+
+    Returns:
+        The mean, and all delta_k^l.
+
+    Raises:
+        ValueError: No client sent anything.
     """
-
-    def __init__(self, reference: Weights, renormalize: bool) -> None:
-        self.reference, self.renormalize = reference, renormalize
-        self.sums: Weights = {}
-        self.scales: dict[str, float] = {}
-        self.angles: list[float] = []
-        self.count = 0
-
-    def add(self, weights: Weights) -> None:
-        """Add w_k; it is not kept."""
-        self.count += 1
+    sums, scales, angles = dict[str, Tensor](), dict[str, float](), []
+    for weights in trained:
         for name, value in weights.items():
             cosine = 1.0
             if is_layer(value):
-                cosine = angle(value, self.reference[name])
-                self.angles.append(cosine)
+                cosine = angle(value, reference[name])
+                angles.append(cosine)
             summand = value.double() * cosine
-            self.sums[name] = self.sums[name].add_(summand) if name in self.sums else summand
-            self.scales[name] = self.scales.get(name, 0.0) + (abs(cosine) if self.renormalize else 1.0)
-
-    def result(self) -> Weights:
-        """Compute the mean; a layer at right angles to all clients' stays as it was under `renormalize`.
-
-        Raises:
-            ValueError: No client sent anything.
-        """
-        if not self.count:
-            raise ValueError("L-DAWA has nothing to average: no client of this round sent an upload")
-        return {name: self._mean(name, self.reference[name]) for name in self.sums}
-
-    def _mean(self, name: str, reference: Tensor) -> Tensor:
-        if self.scales[name] == 0:
-            return reference
-        mean = self.sums[name] / self.scales[name]
-        return mean.to(reference.dtype) if reference.is_floating_point() else mean.round().to(reference.dtype)
+            sums[name] = sums[name].add_(summand) if name in sums else summand
+            scales[name] = scales.get(name, 0.0) + (abs(cosine) if renormalize else 1.0)
+    if not sums:
+        raise ValueError("L-DAWA has nothing to average: no client of this round sent an upload")
+    means = {name: total / scales[name] if scales[name] else reference[name] for name, total in sums.items()}
+    return {
+        name: (mean if reference[name].is_floating_point() else mean.round()).to(reference[name].dtype)
+        for name, mean in means.items()
+    }, angles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +92,6 @@ class LDAWA(Averaging):
         """Average, after the warm-up layer by layer; reports the mean cosine."""
         if server.round <= self.warm_up:
             return super().aggregate(state, uploads, server)
-        mean = LayerwiseMean(state.weights, self.renormalize)
-        for upload in uploads.values():
-            mean.add(upload.weights)
-        return mean.result(), {"cosine": float(torch.tensor(mean.angles, dtype=torch.float64).mean())}
+        trained = (upload.weights for upload in uploads.values())
+        mean, angles = layerwise_mean(trained, state.weights, self.renormalize)
+        return mean, {"cosine": float(torch.tensor(angles, dtype=torch.float64).mean())}

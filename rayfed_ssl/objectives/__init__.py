@@ -15,7 +15,7 @@ from rayfed_ssl.objectives.simsiam import SimSiam
 from rayfed_ssl.objectives.spectral import Spectral
 from rayfed_ssl.objectives.supervised import Supervised
 from rayfed_ssl.objectives.swav import SwAV
-from rayfed_ssl.training.objective import Head, Objective
+from rayfed_ssl.training.objective import Objective
 
 OBJECTIVES: dict[str, type[Objective]] = {
     "simclr": SimCLR,
@@ -35,24 +35,3 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "supervised": Supervised,
 }
 """Objectives by name."""
-
-__all__ = [
-    "BYOL",
-    "DINO",
-    "MAE",
-    "OBJECTIVES",
-    "AlignUniform",
-    "AutoEncoder",
-    "DeepCluster",
-    "FedXObjective",
-    "Head",
-    "MoCo",
-    "Objective",
-    "OrchestraObjective",
-    "Rotation",
-    "SimCLR",
-    "SimSiam",
-    "Spectral",
-    "Supervised",
-    "SwAV",
-]

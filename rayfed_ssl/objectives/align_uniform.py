@@ -12,6 +12,7 @@ small images are 0.75 and 0.5, or 1 and 1); SSD's code has 1 and beta = 1.
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat
@@ -63,15 +64,12 @@ class Embedded:
 class AlignUniform(Objective):
     """Alignment plus weighted uniformity."""
 
+    head: ClassVar = Head("byol", 512, 2048)
+    """SSD's head: d-2048-512 with batch-norm after the hidden layer (code)."""
     beta: NonNegativeFloat = 1.0
     """Weight of the uniformity (SSD)."""
     t: PositiveFloat = 2.0
     """Sharpness of the Gaussian potential (Wang and Isola, section 4.1)."""
-
-    @property
-    def head(self) -> Head:
-        """SSD's head: d-2048-512 with batch-norm after the hidden layer (code)."""
-        return Head("byol", 512, 2048)
 
     def embed(self, context: Context, model: Model, images: Tensor, generator: torch.Generator) -> Embedded:
         """Encode two random views of each image, each in a batch of its own (code)."""

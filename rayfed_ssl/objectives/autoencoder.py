@@ -32,18 +32,11 @@ class AutoEncoder(Objective):
 
     parts: ClassVar[Mapping[str, Rule]] = {"decoder": "averaged"}
     fixed_head: ClassVar[bool] = True
+    head: ClassVar = Head("none")
+    """None: projections are the features."""
+    num_views: ClassVar = 1
     width: PositiveInt = 128
     """Channels of the decoder's first map; every doubling halves them, down to 16."""
-
-    @property
-    def head(self) -> Head:
-        """None: projections are the features."""
-        return Head("none")
-
-    @property
-    def num_views(self) -> int:
-        """One view of each image."""
-        return 1
 
     def heads(self, context: Context, feature_dim: int, projection_dim: int) -> dict[str, nn.Module]:
         """The decoder."""

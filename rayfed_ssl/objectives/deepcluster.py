@@ -31,7 +31,7 @@ from rayfed_ssl.data.view_recipes import ViewRecipe
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.clustering import spherical_k_means
 from rayfed_ssl.training.context import Context
-from rayfed_ssl.training.objective import Batch, Head, Memory, Objective, StepOutput, state_as
+from rayfed_ssl.training.objective import Batch, Head, Memory, Objective, StepOutput, check_groups, state_as
 from rayfed_ssl.training.state_parts import Rule
 
 
@@ -85,6 +85,8 @@ class DeepCluster(Objective):
     """DeepCluster-v2's prediction of its own clusters."""
 
     parts: ClassVar[Mapping[str, Rule]] = {"bank": "reset", "centroids": "reset"}
+    head: ClassVar = Head("simclr-bn", 128)
+    """The projector: d-d-128 with batch-norm, as SwAV's."""
     clusters: Annotated[int, Field(ge=2)] = 128
     """K. The paper's 3000 are for 1.28 million images; a client of 10,000 fills 128 with 78 each."""
     temperature: PositiveFloat = 0.1
@@ -92,26 +94,10 @@ class DeepCluster(Objective):
     iterations: PositiveInt = 10
     """Of spherical k-means (code)."""
 
-    @property
-    def head(self) -> Head:
-        """The projector: d-d-128 with batch-norm, as SwAV's."""
-        return Head("simclr-bn", 128)
-
     def check(self, context: Context, shard_sizes: Sequence[int]) -> tuple[str, ...]:
         """Refuse more clusters than any client has samples; tell which clients get fewer."""
-        if self.clusters >= max(shard_sizes):
-            raise ValueError(
-                f"DeepCluster's objective.clusters must stay below the clients' sample counts, got {self.clusters} and at "
-                f"most {max(shard_sizes)} samples: lower it or clients.number"
-            )
-        small = [size for size in shard_sizes if size <= self.clusters]
-        if not small:
-            return ()
-        return (
-            f"{len(small)} of {len(shard_sizes)} clients have no more samples than DeepCluster has clusters "
-            f"({self.clusters}; the smallest has {min(small)}): each sample can become a cluster of its own; a lower "
-            "objective.clusters avoids that",
-        )
+        alone = "each sample can become a cluster of its own"
+        return check_groups("DeepCluster", "clusters", self.clusters, shard_sizes, alone)
 
     def start(self, context: Context, model: Model, data: Shard, generator: torch.Generator) -> DeepClusterState:
         """Fill the bank by a pass over first views."""

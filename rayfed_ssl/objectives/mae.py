@@ -93,6 +93,8 @@ class MAE(Objective):
     parts: ClassVar[Mapping[str, Rule]] = {"decoder": "averaged"}
     fixed_head: ClassVar[bool] = True
     needs_patches: ClassVar[bool] = True
+    head: ClassVar = Head("none")
+    """None: projections are the mean over visible patches."""
     mask_ratio: Annotated[float, Field(gt=0, lt=1)] = 0.75
     """Share of the patches that is hidden (Figure 5)."""
     width: Annotated[int, Field(ge=1, multiple_of=HEAD_WIDTH)] = 512
@@ -101,11 +103,6 @@ class MAE(Objective):
     """Blocks of the decoder (Table 1a)."""
     standardize: bool = True
     """Whether each patch's pixels are rebuilt at mean 0 and deviation 1 (Table 1d)."""
-
-    @property
-    def head(self) -> Head:
-        """None: projections are the mean over visible patches."""
-        return Head("none")
 
     def heads(self, context: Context, feature_dim: int, projection_dim: int) -> dict[str, nn.Module]:
         """The decoder."""

@@ -29,8 +29,7 @@ from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.draws import draw
 from rayfed_ssl.models import Model
 from rayfed_ssl.objectives.moco import KeyQueue
-from rayfed_ssl.training.context import Context
-from rayfed_ssl.training.ema import update_momentum
+from rayfed_ssl.training.context import Context, update_momentum
 from rayfed_ssl.training.objective import Batch, Head, Memory, Objective, StepOutput, state_as
 from rayfed_ssl.training.state_parts import Rule
 from rayfed_ssl.validation import UnitInterval
@@ -70,6 +69,8 @@ class OrchestraObjective(Objective):
         "centroids": "reset",
         "queue": "reset",
     }
+    head: ClassVar = Head("orchestra", 512)
+    """The projector: 512-512 with batch-norm after both layers, the last without scale and shift (code)."""
     clusters: Annotated[int, Field(ge=2)] = 128
     """G, global clusters (code)."""
     local_clusters: PositiveInt = 16
@@ -87,11 +88,6 @@ class OrchestraObjective(Objective):
                 f"objective.memory must hold at least two projections for each of {self.local_clusters} local clusters, got "
                 f"{self.memory}: raise it or lower objective.local_clusters"
             )
-
-    @property
-    def head(self) -> Head:
-        """The projector: 512-512 with batch-norm after both layers, the last without scale and shift (code)."""
-        return Head("orchestra", 512)
 
     def heads(self, context: Context, feature_dim: int, projection_dim: int) -> dict[str, nn.Module]:
         """The layer that tells rotations from projections (code)."""

@@ -25,6 +25,7 @@ class Supervised(Objective):
     needs_labels: ClassVar[bool] = True
     classifies: ClassVar[bool] = True
     fixed_head: ClassVar[bool] = True
+    num_views: ClassVar = 1
     num_classes: int = 0
     """Width of the classifier; the engine fills it in from the dataset."""
 
@@ -32,11 +33,6 @@ class Supervised(Objective):
     def head(self) -> Head:
         """One linear layer from features to class scores."""
         return Head("linear", self.num_classes)
-
-    @property
-    def num_views(self) -> int:
-        """One view of each image."""
-        return 1
 
     def chance_loss(self, batch: int) -> float:
         """The logarithm of the number of classes."""

@@ -32,7 +32,7 @@ from rayfed_ssl.models import Model
 from rayfed_ssl.objectives.moco import KeyQueue
 from rayfed_ssl.training.clustering import sinkhorn
 from rayfed_ssl.training.context import Context
-from rayfed_ssl.training.objective import Batch, Head, Memory, Objective, StepOutput, state_as
+from rayfed_ssl.training.objective import Batch, Head, Memory, Objective, StepOutput, check_groups, state_as
 from rayfed_ssl.training.state_parts import Rule
 
 
@@ -64,6 +64,8 @@ class SwAV(Objective):
     """SwAV's swapped prediction."""
 
     parts: ClassVar[Mapping[str, Rule]] = {"prototypes": "averaged", "queue": "local"}
+    head: ClassVar = Head("simclr-bn", 128)
+    """The projector: d-d-128 with batch-norm."""
     prototypes: Annotated[int, Field(ge=2)] = 32
     """K, below the samples of a client; 32 in FedU2's FedSwAV."""
     temperature: PositiveFloat = 0.1
@@ -81,42 +83,20 @@ class SwAV(Objective):
     queue_epoch: NonNegativeInt = 15
     """Local epochs since the run began before the queue is used (code)."""
 
-    @property
-    def head(self) -> Head:
-        """The projector: d-d-128 with batch-norm."""
-        return Head("simclr-bn", 128)
-
     def heads(self, context: Context, feature_dim: int, projection_dim: int) -> dict[str, nn.Module]:
         """The prototypes C, random directions."""
         return {"prototypes": nn.Linear(projection_dim, self.prototypes, bias=False)}
 
     def check(self, context: Context, shard_sizes: Sequence[int]) -> tuple[str, ...]:
-        """Refuse more prototypes than any client has samples; tell where codes cannot be balanced or queues stay unused."""
-        if self.prototypes >= max(shard_sizes):
-            raise ValueError(
-                f"SwAV's objective.prototypes must stay below the clients' sample counts, got {self.prototypes} and at most "
-                f"{max(shard_sizes)} samples: lower it or clients.number"
-            )
-        notes = []
-        small = [size for size in shard_sizes if size <= self.prototypes]
-        if small:
-            notes.append(
-                f"{len(small)} of {len(shard_sizes)} clients have no more samples than SwAV has prototypes "
-                f"({self.prototypes}; the smallest has {min(small)}): their codes are arbitrary; a lower "
-                "objective.prototypes avoids that"
-            )
-        batch = min(context.batch, max(shard_sizes))
-        if batch + self.queue_size < self.prototypes:
-            notes.append(
-                f"SwAV spreads {batch + self.queue_size} samples a step over {self.prototypes} prototypes: a larger "
-                "training.batch or objective.queue_size gives them more than one sample each"
-            )
+        """Refuse more prototypes than any client has samples; tell where codes are arbitrary or queues unused."""
+        notes = check_groups("SwAV", "prototypes", self.prototypes, shard_sizes, "their codes are arbitrary")
         if self.queue_size and self.queue_epoch >= context.rounds * context.epochs:
-            notes.append(
+            unused = (
                 f"SwAV's queue is never used: objective.queue_epoch={self.queue_epoch} and the run has "
                 f"{context.rounds * context.epochs} local epochs"
             )
-        return tuple(notes)
+            return (*notes, unused)
+        return notes
 
     def start(self, context: Context, model: Model, data: Shard, generator: torch.Generator) -> SwAVState:
         """Bring averaged prototypes back to unit length, and start two queues."""

@@ -13,6 +13,13 @@ from rayfed_ssl.models import Model
 from rayfed_ssl.models.precision import Precision, autocast
 
 
+@torch.no_grad()
+def update_momentum(slow: Model, fast: Model, zeta: float) -> None:
+    """Move a slow copy's encoder and projector towards a model's, in place: mu <- zeta mu + (1 - zeta) theta."""
+    ours: list[Tensor] = [*slow.encoder.parameters(), *slow.projector.parameters()]
+    torch._foreach_lerp_(ours, [*fast.encoder.parameters(), *fast.projector.parameters()], 1 - zeta)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Context(ABC):
     """Settings of local training.

@@ -175,6 +175,36 @@ def state_as(kind: type[State], state: nn.Module) -> State:
     return state
 
 
+def check_groups(objective: str, field: str, number: int, shard_sizes: Sequence[int], small: str) -> tuple[str, ...]:
+    """Compare a number of clusters or prototypes with the clients' sample counts.
+
+    Args:
+        objective: Its name, for messages.
+        field: The setting.
+        number: Its value.
+        shard_sizes: Samples by client.
+        small: What becomes of clients that have no more samples than that.
+
+    Returns:
+        Which clients have no more samples, if any.
+
+    Raises:
+        ValueError: No client has more samples.
+    """
+    if number >= max(shard_sizes):
+        raise ValueError(
+            f"{objective}'s objective.{field} must stay below the clients' sample counts, got {number} and at most "
+            f"{max(shard_sizes)} samples: lower it or clients.number"
+        )
+    few = [size for size in shard_sizes if size <= number]
+    if not few:
+        return ()
+    return (
+        f"{len(few)} of {len(shard_sizes)} clients have no more samples than {objective} has {field} ({number}; the "
+        f"smallest has {min(few)}): {small}; a lower objective.{field} avoids that",
+    )
+
+
 def tiny_batch_notes(context: Context, shard_sizes: Sequence[int]) -> tuple[str, ...]:
     """Say where an incomplete last batch is so small that objectives without negatives suffer from its statistics.
 

@@ -179,5 +179,8 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     ),
 }
 
-DEFAULT = frozenset({"flesd", "fedmd", "fedu", "orchestra"})
-"""What the default tier checks: similarities, projections, weights and clusters as messages; the others are slow."""
+DEFAULT = frozenset(METHODS) - {
+    *("flesd-cc", "fedavg", "fedprox", "feddf", "fedca", "fedema", "ldawa", "ssd", "fedx", "fedu2", "fedfoa", "fedsc"),
+    *("fcl", "local"),
+}
+"""What the default tier checks: similarities, projections, weights and clusters as messages, and every new method."""

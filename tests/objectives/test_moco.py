@@ -7,8 +7,7 @@ import torch
 
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.objectives.moco import queue_rows
-from tests.objectives.local_rounds import Open, digits, first_batch, started, train
-from tests.tensors import seeded
+from tests.objectives.local_rounds import Open, digits, started, train
 
 
 @pytest.fixture(scope="module")
@@ -34,22 +33,3 @@ def test_every_batch_is_enqueued_whatever_its_size(
     weights, metrics = train(task, digits(federation, num_samples))
     assert int(weights["queue.filled"]) == directions * num_samples == directions * metrics["samples"]
     assert bool(weights["queue.rows"].isfinite().all())
-
-
-def test_a_queue_that_a_client_never_fills_keeps_its_random_directions(federation: Federation):
-    task, data = federation.task, digits(federation, 5)
-    fresh = queue_rows(started(task, data, seed=1)[1])
-    weights, _ = train(task, data)
-    assert torch.equal(weights["queue.rows"][10:], fresh[10:])
-    assert not torch.equal(weights["queue.rows"][:10], fresh[:10])
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_queries_and_keys_are_float32_unit_rows(open_objective: Open, precision: str):
-    federation = open_objective("moco", f"engine.precision={precision}")
-    task, data = federation.task, digits(federation, 6)
-    model, state = started(task, data)
-    encoded = task.objective.encode(task, model, state, first_batch(data, 6), seeded(0))
-    for rows in (encoded.queries, encoded.keys):
-        assert (rows.shape, rows.dtype) == ((12, 24), torch.float32)
-        torch.testing.assert_close(rows.norm(dim=1), torch.ones(12), rtol=1e-6, atol=0)  # float32

@@ -219,23 +219,6 @@ def test_short_trainings_are_not_captured(small, monkeypatch: pytest.MonkeyPatch
     assert on_device(task, images, monkeypatch, taped)[1].num_captured == 0
 
 
-@pytest.mark.parametrize(
-    ("work", "message"),
-    [
-        (lambda values: values + torch.rand(()), "draw"),
-        (lambda values: values[torch.randperm(3, generator=seeded(0)).to(DEVICE)], "draw"),
-        (lambda values: values + torch.ones(3).to(DEVICE), "copy"),
-        (lambda values: values[torch.tensor([0, 1])], "copy"),
-        (lambda values: values.cpu(), "copy"),
-    ],
-)
-def test_a_tape_refuses_what_a_graph_would_not_repeat(work: Callable[[Tensor], Tensor], message: str) -> None:
-    with PretendDevice():
-        values = torch.zeros(3, device=DEVICE)
-        with pytest.raises(AssertionError, match=message):
-            taped(lambda: print(work(values)))
-
-
 def test_a_model_without_anything_to_train_stays_as_it_is() -> None:
     model = torch.nn.Linear(2, 1)
     before = digest(model.state_dict())

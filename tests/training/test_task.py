@@ -157,16 +157,6 @@ def test_everybody_starts_from_weights_that_the_seed_and_the_architecture_decide
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_a_model_holds_a_copy_of_its_weights(federation: Federation):
-    weights = federation.task.initial_weights()
-    before, model = digest(weights), federation.task.model(weights)
-    assert digest(model.state_dict()) == before
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(1)
-    assert digest(weights) == before
-
-
 def test_architectures_go_round_by_client_id(open_tiny: Open):
     task = open_tiny("local", "clients.models=[cnn, vgg9]").task
     assert [task.architecture(client_id) for client_id in range(4)] == ["cnn", "vgg9", "cnn", "vgg9"]

@@ -8,7 +8,7 @@ import torch
 
 from rayfed_ssl.data.instahide import encrypt
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.methods import FCL, fedavg
+from rayfed_ssl.methods import FCL
 from rayfed_ssl.testing.trial import Round, play
 from rayfed_ssl.trees import digest
 from tests.methods.conftest import MOCO, Open
@@ -49,15 +49,6 @@ def test_a_client_alone_has_nobodys_features(federation: Federation, rounds: lis
     assert all(value == value for value in result.metrics.values())
 
 
-def test_the_target_is_averaged_and_the_queue_stays(rounds: list[Round]):
-    for round in rounds:
-        for result in round.results.values():
-            parts = {name.partition(".")[0] for name in result.upload.weights}
-            assert parts == {"encoder", "projector", "target"}
-            assert set(result.state.kept) == {"queue.rows", "queue.filled"}
-        assert {name.partition(".")[0] for name in round.server.averaged.weights} == {"encoder", "projector", "target"}
-
-
 def test_features_are_those_of_encrypted_images_by_the_momentum_model(federation: Federation, rounds: list[Round]):
     """Drawn again by hand: which images, then a second view of each, then the keys, batch by batch."""
     task, weights = federation.task, rounds[0].uploads[0].weights
@@ -87,12 +78,3 @@ def test_without_fusion_no_feature_leaves_a_client(open_tiny: Open):
     for round in play(open_tiny("fcl", *MOCO, "method.fusion=false", "method.neighborhood=0")):
         assert all(upload.features is None for upload in round.uploads.values())
         assert round.server.features == {}
-
-
-def test_a_local_target_encodes_for_its_client(open_tiny: Open):
-    federation = open_tiny("fcl", *MOCO, "method.parts.target=local")
-    for round in play(federation):
-        for result in round.results.values():
-            assert isinstance(result.state, fedavg.ClientState)
-            assert any(name.startswith("target.") for name in result.state.kept)
-            assert not any(name.startswith("target.") for name in result.upload.weights)

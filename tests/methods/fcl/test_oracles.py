@@ -26,21 +26,6 @@ def test_neighborhood_matching_is_eq_8_to_11(num: int, dim: int, count: int, tem
     assert found == pytest.approx(expected, rel=EXACT, abs=1e-15)
 
 
-@pytest.mark.parametrize("count", [1, 2, 6])
-def test_the_gradient_is_that_of_the_literal_sets(count: int):
-    queries, candidates = unit_rows(3, 4, 1).requires_grad_(), unit_rows(7, 4, 2)
-    total = torch.zeros((), dtype=torch.float64)
-    for query in queries:
-        near = naive_fcl.neighbors(query.tolist(), candidates.tolist(), count)
-        rest = [m for m in range(7) if m not in near]
-        for j in near:
-            p = torch.softmax(torch.stack([query @ candidates[m] for m in (j, *rest)]) / 0.3, dim=0)
-            total = total - (p * p.log()).sum() / count / len(queries)
-    (expected,) = torch.autograd.grad(total, queries)
-    (found,) = torch.autograd.grad(fcl.neighborhood_loss(queries, candidates, count, 0.3), queries)
-    torch.testing.assert_close(found, expected, rtol=EXACT, atol=1e-14)
-
-
 @pytest.mark.parametrize("count", [1, 3, 6, 7, 50])
 @pytest.mark.parametrize("temperature", [1e-3, 0.1])
 def test_duplicates_and_certain_matches_give_finite_losses_and_gradients(count: int, temperature: float):
@@ -63,14 +48,6 @@ def test_candidates_are_drawn_from_both_banks_and_are_as_many_as_the_local_one_h
     counts = [sum(value in draw for draw in draws) for value in range(16)]
     # Each value is drawn with probability 6 / 16; 400 draws have a spread of 9.7: five sigma.
     assert all(abs(count - 400 * 6 / 16) < 49 for count in counts)
-
-
-def test_negatives_are_both_banks_or_the_remote_one_if_there_is_one():
-    local, remote = unit_rows(3, 2, 1), unit_rows(4, 2, 2)
-    assert fcl.fused_negatives(local, remote, "both").tolist() == local.tolist() + remote.tolist()
-    assert torch.equal(fcl.fused_negatives(local, remote, "remote"), remote)
-    for negatives in ("both", "remote"):
-        assert torch.equal(fcl.fused_negatives(local, remote[:0], negatives), local)
 
 
 @pytest.mark.parametrize("temperature", [0.1, 0.5])

@@ -7,7 +7,6 @@ from torch import nn
 from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.methods import FedCA, fedca
-from rayfed_ssl.objectives.simclr import info_nce
 from rayfed_ssl.training.objective import Batch
 from tests.methods.conftest import Open
 from tests.methods.fedca import naive as naive_fedca
@@ -22,12 +21,6 @@ def test_the_contrast_is_eq_4_to_8(num: int, size: int, dim: int, temperature: f
     expected = naive_fedca.contrast(first.tolist(), second.tolist(), dictionary.tolist(), temperature)
     found = float(fedca.dictionary_contrast(first, second, dictionary, temperature))
     assert found == pytest.approx(expected, rel=EXACT)
-
-
-def test_with_an_empty_dictionary_it_is_info_nce_bit_for_bit():
-    first, second = unit_rows(5, 4, 1).float(), unit_rows(5, 4, 2).float()
-    found = fedca.dictionary_contrast(first, second, torch.empty(0, 4), 0.4)
-    assert torch.equal(found, info_nce(first, second, 0.4))
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 0.5, 0.99])
@@ -60,10 +53,6 @@ def test_shares_of_the_dictionary_sum_to_its_size_and_differ_by_one_at_most(size
     shares = [fedca.share_of(size, position, clients) for position in range(clients)]
     assert sum(shares) == size
     assert max(shares) - min(shares) <= 1
-
-
-def test_five_clients_share_1024_rows_as_the_papers_would():
-    assert [fedca.share_of(1024, position, 5) for position in range(5)] == [205, 205, 205, 205, 204]
 
 
 def test_a_step_contrasts_two_views_with_the_dictionary(open_tiny: Open):

@@ -68,15 +68,6 @@ def test_fedmds_clients_keep_their_own_models_and_targets(agreeing: Federation, 
     }
 
 
-@pytest.mark.parametrize(("upload_format", "size"), [("fp16", 45 * 24 * 2), ("int8", 45 * (24 + 4))])
-def test_fedmd_can_send_smaller_numbers(open_tiny: Open, upload_format: str, size: int):
-    federation = open_tiny("fedmd", f"method.upload_format={upload_format}")
-    (first,) = play(federation, 1)
-    (entry,) = account(first.uploads[0], 1, 0, "up")
-    assert entry.bytes == size
-    assert first.server.consensus.dtype == torch.float32
-
-
 def test_feddf_sends_a_client_the_weights_of_its_architecture(distilling: Federation, distilled: list[Round]):
     for round in distilled:
         for client_id, name in ARCHITECTURES.items():

@@ -38,14 +38,10 @@ def flat(tree: Weights) -> dict[str, list[float]]:
     return {name: value.flatten().tolist() for name, value in tree.items()}
 
 
-def test_divergence_is_the_mean_distance_of_the_encoders_convolutions():
-    before, after = weights(1), weights(2)
-    expected = naive.divergence(flat(before), flat(after), NAMED)
-    assert encoder_divergence(before, after) == pytest.approx(expected, rel=EXACT)
-
-
-def test_divergence_of_single_precision_weights_is_summed_in_double():
-    before, after = ({name: value.float() for name, value in weights(seed).items()} for seed in (1, 2))
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_divergence_is_the_mean_distance_of_the_encoders_convolutions(dtype: torch.dtype):
+    """Distances of single-precision weights are summed in double."""
+    before, after = ({name: value.to(dtype) for name, value in weights(seed).items()} for seed in (1, 2))
     expected = naive.divergence(flat(before), flat(after), NAMED)
     assert encoder_divergence(before, after) == pytest.approx(expected, rel=EXACT)
 

@@ -5,11 +5,10 @@ import torch
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.engine.ledger import account
 from rayfed_ssl.methods import FLESD, FedAvg, FedEMA, FedFoA, FedU, LocalOnly
 from rayfed_ssl.testing.trial import Round, play
 from rayfed_ssl.trees import digest
-from tests.methods.conftest import Open, Played, Tiny
+from tests.methods.conftest import Open, Tiny
 
 
 @pytest.fixture(scope="module")
@@ -42,16 +41,6 @@ def test_a_client_gets_everybody_elses_matrix_and_not_its_own(rounds: list[Round
         for client_id, download in round.downloads.items():
             others = [bank[other] for other in sorted(bank) if other != client_id]
             assert digest(list(download.relations)) == digest(others)
-
-
-def test_bytes_are_those_of_the_triangle_and_of_the_base(played: Played):
-    second = played("fedfoa", "method.base=fedavg", "method.warm_up=0")[1]
-    up = {entry.field: (entry.kind, entry.bytes) for entry in account(second.uploads[0], 2, 0, "up")}
-    assert up["relation"] == ("relation matrix", 4 * 24 * 25 // 2)
-    assert up["base.weights"][0] == "weights"
-    assert up["base.num_samples"] == ("statistics", 8)
-    down = {entry.field: (entry.kind, entry.bytes) for entry in account(second.downloads[0], 2, 0, "down")}
-    assert down["relations"] == ("relation matrix", 2 * 4 * 24 * 25 // 2)
 
 
 def test_the_dropped_outs_matrix_stays(federation: Federation, rounds: list[Round]):

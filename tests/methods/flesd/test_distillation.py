@@ -137,14 +137,3 @@ def test_the_number_of_steps(
     ensembled = torch.rand(num_public, num_public, generator=seeded()) + 0.1
     metrics = method.distil(model(), model(), ensembled, Server(1, some, task, seeded()))
     assert metrics["distil_steps"] == steps
-
-
-def test_steps_that_refill_the_queue_teach_the_student_nothing(task: Task, public: Shard):
-    """With one epoch and a queue of all batches but one there is exactly one step, and Adam's first is of size lr."""
-    method = FLESD(queue_size=32, distil_batch=8, distil_epochs=1, distil_weight_decay=0.0)
-    student = model()
-    ensembled = torch.rand(NUM_PUBLIC, NUM_PUBLIC, generator=seeded()) + 0.1
-    method.distil(student, model(), ensembled, Server(1, public, task, seeded()))
-    moved = (student.projector.weight - model().projector.weight).abs().detach()
-    # |m / (sqrt(v) + 1e-8)| is 1 but for gradients as small as 1e-8; weights of size 0.1 round at 1e-8.
-    assert float(moved.max()) == pytest.approx(1e-3, rel=1e-3)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rayfed_ssl.methods.ldawa import LayerwiseMean, angle
+from rayfed_ssl.methods.ldawa import angle, layerwise_mean
 from rayfed_ssl.trees import Weights, digest
 from tests.methods.ldawa import naive
 from tests.tensors import EXACT
@@ -18,10 +18,7 @@ def weights(seed: int, near: Weights | None = None) -> Weights:
 
 
 def mean_of(trees: list[Weights], reference: Weights, renormalize: bool = False) -> Weights:
-    mean = LayerwiseMean(reference, renormalize)
-    for tree in trees:
-        mean.add(tree)
-    return mean.result()
+    return layerwise_mean(trees, reference, renormalize)[0]
 
 
 @pytest.mark.parametrize("near", [True, False])
