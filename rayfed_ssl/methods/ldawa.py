@@ -33,11 +33,6 @@ def angle(local: Tensor, reference: Tensor) -> float:
     return max(-1.0, min(1.0, float(first @ second) / lengths)) if lengths > 0 else 1.0
 
 
-def is_layer(value: Tensor) -> bool:
-    """Whether a tensor has a direction: floating-point, with at least one dimension."""
-    return value.is_floating_point() and value.dim() > 0
-
-
 def layerwise_mean(trained: Iterable[Weights], reference: Weights, renormalize: bool) -> tuple[Weights, list[float]]:
     """w^l <- 1/K sum_k delta_k^l w_k^l, one client at a time; sums are float64.
 
@@ -57,7 +52,7 @@ def layerwise_mean(trained: Iterable[Weights], reference: Weights, renormalize: 
     for weights in trained:
         for name, value in weights.items():
             cosine = 1.0
-            if is_layer(value):
+            if value.is_floating_point() and value.dim() > 0:  # others have no direction
                 cosine = angle(value, reference[name])
                 angles.append(cosine)
             summand = value.double() * cosine

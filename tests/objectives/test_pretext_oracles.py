@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from rayfed_ssl.data.augmentation import rotate_quarter_turns
 from rayfed_ssl.models import Model
 from rayfed_ssl.models.decoder import reconstruction_error
 from rayfed_ssl.objectives import AutoEncoder, Rotation
@@ -32,11 +31,6 @@ def test_every_image_appears_in_all_four_rotations():
             for quarter in range(4):
                 assert rotated[2 * quarter + sample, channel].tolist() == expected
                 expected = turned(expected)
-
-
-def test_turns_are_those_of_the_views_module():
-    rotated, turns = four_rotations(IMAGES)
-    assert rotated.equal(rotate_quarter_turns(IMAGES.repeat(4, 1, 1, 1), turns))
 
 
 @pytest.mark.parametrize("augmentation", ["rotnet", "views"])

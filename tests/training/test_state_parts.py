@@ -12,7 +12,6 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.models.encoders import cnn
 from rayfed_ssl.testing.trial import play
 from rayfed_ssl.training.state_parts import Parts, model_weights, part_of, with_rule
-from rayfed_ssl.trees import digest
 
 Open = Callable[..., Federation]
 BYOL = ("objective={name: byol, hidden: 16}", "rounds=2")
@@ -40,18 +39,6 @@ def test_every_entry_of_a_state_has_a_rule(open_tiny: Open):
         rules = Parts().over(federation.task.objective.parts)
         state = play(federation, 1)[0].results[0].state
         assert {part_of(name) for name in state.weights} == set(rules)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("objective", [MOCO, BYOL], ids=["queue", "target"])
-def test_a_kept_part_decides_the_next_round(open_tiny: Open, objective: tuple[str, ...]):
-    """The second step is another one when the queue or the target that the first left is forgotten."""
-    federation = open_tiny("fedavg", *objective)
-    (first, second) = play(federation)
-    forgetful = federation.update_client(2, 0, second.downloads[0], None)
-    assert digest(forgetful.upload) != digest(second.results[0].upload)
-    again = federation.update_client(2, 0, second.downloads[0], first.results[0].state)
-    assert digest(again.upload) == digest(second.results[0].upload)
 
 
 @pytest.mark.slow

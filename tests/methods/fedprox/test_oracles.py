@@ -1,20 +1,15 @@
 """FedProx's term against float64."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import nn
 
-from rayfed_ssl.engine.federation import Federation, training_seed
 from rayfed_ssl.methods import FedProx
+from rayfed_ssl.methods.fedavg import Download
 from rayfed_ssl.methods.fedprox import proximal_term
 from rayfed_ssl.models import Model
-from rayfed_ssl.training.objective import Batch
-from rayfed_ssl.training.optimizers import SGD
 from tests.methods.conftest import Open
-from tests.methods.steps import shard_of
-from tests.tensors import seeded
+from tests.methods.steps import client_of
 
 
 def small_model(seed: int) -> Model:
@@ -38,32 +33,7 @@ def test_the_proximal_term_and_its_gradient(mu: float):
 
 @pytest.mark.parametrize(("convention", "strength"), [("flesd", 0.3), ("original", 0.15)])
 def test_conventions_differ_by_a_factor_of_two(open_tiny: Open, convention: str, strength: float):
-    """One step of plain SGD from w^t has no proximal gradient; the second has 2 strength (w_1 - w^t)."""
-    federation = open_tiny("fedprox", "training.epochs=1", "training.batch=16", "partition=pooled")
-    task = replace(federation.task, optimizer=SGD(lr=0.05, weight_decay=0.0, momentum=0.0))
-    federation.task, federation.method = task, FedProx(mu=0.3, convention=convention)
-    download = federation.method.download(federation.init_server(), 0)
-    rows = federation.shards[0][:32]
-    federation.shards = {0: rows}
-    result = federation.update_client(1, 0, download, None)
-    expected = two_steps_of_sgd(federation, download.weights, strength)
-    for name, value in expected.items():
-        # Two float32 steps of sums over 16 samples and some hundred products.
-        torch.testing.assert_close(result.upload.weights[name], value, rtol=1e-4, atol=1e-6)
-
-
-def two_steps_of_sgd(
-    federation: Federation, start: dict[str, torch.Tensor], strength: float
-) -> dict[str, torch.Tensor]:
-    task = federation.task
-    shard, generator = shard_of(federation, 0), seeded(training_seed(federation.config, 1, 0))
-    model = task.model(start)
-    order = torch.randperm(32, generator=generator)
-    for batch in (order[:16], order[16:]):
-        model.zero_grad()
-        step = Batch(shard.batch(batch), batch, None, 0)
-        task.objective.loss(task, model, nn.Module(), step, generator).loss.backward()
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                parameter -= 0.05 * (parameter.grad + 2 * strength * (parameter - start[name]))
-    return {name: value.detach().contiguous() for name, value in model.state_dict().items()}
+    task, model, reference = open_tiny("fedprox").task, small_model(1), small_model(2).state_dict()
+    term = FedProx(mu=0.3, convention=convention).local_term(Download(reference), client_of(task))
+    assert term is not None
+    assert float(term(model, torch.zeros(1)).detach()) == pytest.approx(float(proximal_term(model, reference, strength).detach()))
