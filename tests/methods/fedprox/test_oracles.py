@@ -36,4 +36,6 @@ def test_conventions_differ_by_a_factor_of_two(open_tiny: Open, convention: str,
     task, model, reference = open_tiny("fedprox").task, small_model(1), small_model(2).state_dict()
     term = FedProx(mu=0.3, convention=convention).local_term(Download(reference), client_of(task))
     assert term is not None
-    assert float(term(model, torch.zeros(1)).detach()) == pytest.approx(float(proximal_term(model, reference, strength).detach()))
+    assert float(term(model, torch.zeros(1)).detach()) == pytest.approx(
+        float(proximal_term(model, reference, strength).detach())
+    )
