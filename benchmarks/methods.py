@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
+from rayfed_ssl.analysis.rescoring import rescore
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.rescoring import rescore
 from rayfed_ssl.reports.summary import Summary, summarize
 
 SIZE = [

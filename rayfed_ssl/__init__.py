@@ -20,7 +20,7 @@ _EXPORTS = {
     "ClientError": "rayfed_ssl.engine.round_loop",
     "Observer": "rayfed_ssl.engine.round_loop",
     "Result": "rayfed_ssl.runs",
-    "load_encoder": "rayfed_ssl.export.encoder_file",
+    "load_encoder": "rayfed_ssl.storage.encoder_file",
     "replay": "rayfed_ssl.records.replay",
     "resume": "rayfed_ssl.runs",
     "run": "rayfed_ssl.runs",

@@ -20,16 +20,16 @@ from rayfed_ssl.engine.round_loop import Executor, Observer, RunPlan, run_rounds
 from rayfed_ssl.engine.run_watch import RunWarning, RunWatch, scaled_probes
 from rayfed_ssl.engine.start_scores import start_scores
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.export.encoder_file import LoadedEncoder, as_module
+from rayfed_ssl.export.encoders import export_of, last_encoder
 from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.records.extension import config_to_resume, write_rounds
 from rayfed_ssl.records.metric_rows import METRICS, client_of, losses_by_round
 from rayfed_ssl.records.resume_point import check_bits, other_bits, state_to_resume
 from rayfed_ssl.records.run_lock import claimed
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.export import export_of, last_encoder
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.checkpoints import RunState
+from rayfed_ssl.storage.encoder_file import LoadedEncoder, as_module
 from rayfed_ssl.trackers import configured_trackers
 from rayfed_ssl.trackers.tracking import tracked
 
@@ -209,7 +209,7 @@ def _observed(
     if observer is not None or not (sys.stderr.isatty() or "ipykernel" in sys.modules):
         yield observer or Observer()
         return
-    from rayfed_ssl.reports.progress import RunProgress  # loads rich
+    from rayfed_ssl.progress import RunProgress  # loads rich
 
     with RunProgress(federation.config, record=record) as progress:
         progress.introduce(federation, directory)

@@ -12,13 +12,13 @@ from rayfed_ssl.data.image_store import Dataset
 from rayfed_ssl.data.view_recipes import VIEWS
 from rayfed_ssl.engine.determinism import set_up
 from rayfed_ssl.errors import ConfigError, check_name
-from rayfed_ssl.export.saved_encoders import read_start
 from rayfed_ssl.models import encoder_info
 from rayfed_ssl.models.precision import choose_precision
 from rayfed_ssl.models.pretrained import Start, published
 from rayfed_ssl.models.vit import VisionTransformer
 from rayfed_ssl.objectives import Supervised
 from rayfed_ssl.processor import check_process
+from rayfed_ssl.storage.saved_encoders import read_start
 from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import Weights
 

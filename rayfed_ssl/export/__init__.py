@@ -1,1 +1,1 @@
-"""Learned encoders as files for other programs."""
+"""Encoders for other programs: files of their own, and steps of scikit-learn pipelines."""

@@ -8,8 +8,8 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted
 
 from rayfed_ssl.evaluation.features import extract_features
-from rayfed_ssl.export.encoder_file import Info, load_encoder
 from rayfed_ssl.models.precision import choose_precision
+from rayfed_ssl.storage.encoder_file import Info, load_encoder
 
 
 class EncoderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rayfed_ssl.reports.diagnose import diagnose
+from rayfed_ssl.analysis.diagnosis import diagnose
+from rayfed_ssl.analysis.rescoring import measure_encoders
 from rayfed_ssl.reports.html import write_report
-from rayfed_ssl.reports.rescoring import measure_encoders
 from rayfed_ssl.runs import run
 from tests.conftest import TinyConfig
 from tests.reports.fabricated import RESULTS, study_in

@@ -17,9 +17,9 @@ from rayfed_ssl import plugins
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.export.encoder_file import load_encoder
-from rayfed_ssl.reports.export import export_encoder
+from rayfed_ssl.export.encoders import export_encoder
 from rayfed_ssl.runs import resume, run
+from rayfed_ssl.storage.encoder_file import load_encoder
 
 TinyConfig = Callable[..., Config]
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from rayfed_ssl.analysis.embedding import image_features
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.data.image_store import Dataset, ImageSet
@@ -20,7 +21,6 @@ from rayfed_ssl.engine.task_builder import default_views
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Encoder, Server
 from rayfed_ssl.methods import fedavg
-from rayfed_ssl.reports.embedding import image_features
 from rayfed_ssl.trees import digest, to_numpy
 from tests.data.pictures import save, write_folder
 

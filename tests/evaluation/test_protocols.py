@@ -14,6 +14,8 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rayfed_ssl.analysis.diagnosis import diagnose
+from rayfed_ssl.analysis.rescoring import measure_encoders
 from rayfed_ssl.config.choices import configured
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.augmentation import augment, normalize
@@ -26,8 +28,6 @@ from rayfed_ssl.evaluation.fine_tuning import FineTuning
 from rayfed_ssl.evaluation.protocols import PSEUDO_R2, Linear
 from rayfed_ssl.evaluation.registry import PROTOCOLS, is_score
 from rayfed_ssl.method import Encoder
-from rayfed_ssl.reports.diagnose import diagnose
-from rayfed_ssl.reports.rescoring import measure_encoders
 from rayfed_ssl.runs import resume, run
 from rayfed_ssl.seeds import Purpose, derive_seed, generator
 

@@ -21,12 +21,12 @@ from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import CheckpointError
 from rayfed_ssl.evaluation.features import extract_features
-from rayfed_ssl.export.encoder_file import Export, Info, load_encoder, read_export, write_export
+from rayfed_ssl.export.encoders import export_encoder, export_of
 from rayfed_ssl.models import ENCODERS, build_encoder
 from rayfed_ssl.models.precision import choose_precision
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.export import export_encoder, export_of
 from rayfed_ssl.runs import Result
+from rayfed_ssl.storage.encoder_file import Export, Info, load_encoder, read_export, write_export
 from rayfed_ssl.trees import digest
 from tests.stopping import StopAt
 

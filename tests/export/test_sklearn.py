@@ -17,10 +17,10 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 from rayfed_ssl import Config, ConfigError, run
 from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.evaluation.features import extract_features
-from rayfed_ssl.export.encoder_file import load_encoder, write_export
+from rayfed_ssl.export.encoders import export_encoder
 from rayfed_ssl.export.sklearn import EncoderTransformer
 from rayfed_ssl.models.precision import choose_precision
-from rayfed_ssl.reports.export import export_encoder
+from rayfed_ssl.storage.encoder_file import load_encoder, write_export
 from tests.conftest import tiny_tree
 from tests.export.test_encoder_file import random_export, random_images
 

@@ -9,19 +9,19 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from rayfed_ssl.analysis.diagnosis import diagnose
+from rayfed_ssl.analysis.rescoring import measure_encoders
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.engine.federation import Federation, training_seed
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.export.saved_encoders import read_start
+from rayfed_ssl.export.encoders import export_encoder
 from rayfed_ssl.records.manifest import StartEntry
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.diagnose import diagnose
-from rayfed_ssl.reports.export import export_encoder
 from rayfed_ssl.reports.html.embedding_plots import open_federation
 from rayfed_ssl.reports.html.sources import open_sources
-from rayfed_ssl.reports.rescoring import measure_encoders
 from rayfed_ssl.runs import resume, run
+from rayfed_ssl.storage.saved_encoders import read_start
 from rayfed_ssl.trees import Weights, digest
 
 Tiny = Callable[..., Config]

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import torch
 
+from rayfed_ssl.analysis.embedding import image_features
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.export.encoders import last_encoder
 from rayfed_ssl.formats import percent
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.embedding import image_features
-from rayfed_ssl.reports.export import last_encoder
 from rayfed_ssl.reports.html import write_report
 from rayfed_ssl.reports.html.bars import client_plot
 from rayfed_ssl.reports.html.curves import accuracy_plots

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from rayfed_ssl.analysis.diagnosis import Diagnostics
+from rayfed_ssl.analysis.embedding import tsne
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.reports.diagnose import Diagnostics
-from rayfed_ssl.reports.embedding import tsne
 from rayfed_ssl.reports.html import heatmaps as matrices
 from rayfed_ssl.reports.html.bars import client_plot
 from rayfed_ssl.reports.html.curves import diagnostic_plots

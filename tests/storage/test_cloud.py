@@ -14,7 +14,7 @@ import torch
 from moto.server import ThreadedMotoServer
 
 from rayfed_ssl import Config, ConfigError, replay, resume, run
-from rayfed_ssl.reports.export import export_encoder
+from rayfed_ssl.export.encoders import export_encoder
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.addresses import join, open_backend
 from rayfed_ssl.storage.checkpoints import CheckpointError, RunState

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rayfed_ssl.reports.diagnose import FILE
+from rayfed_ssl.analysis.diagnosis import FILE
 from tests.tune.conftest import Cli, Finished
 from tune.cli.diagnose import print_diagnosis
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rayfed_ssl.reports.rescoring import read_measurements
+from rayfed_ssl.analysis.rescoring import read_measurements
 from tests.tune.conftest import Cli, Finished, Recipes
 
 
@@ -71,8 +71,8 @@ def test_scores_and_diagnosis_of_a_run_that_cannot_be_written_are_printed(
     def refuse(path: Path, content: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system", str(path))
 
-    monkeypatch.setattr("rayfed_ssl.reports.rescoring.write_table", refuse)
-    monkeypatch.setattr("rayfed_ssl.reports.diagnose.write_atomically", refuse)
+    monkeypatch.setattr("rayfed_ssl.analysis.rescoring.write_table", refuse)
+    monkeypatch.setattr("rayfed_ssl.analysis.diagnosis.write_atomically", refuse)
     directory, _ = finished["flesd"]
     for words, printed, absent in (
         (("evaluate", directory, "--protocol", "knn"), "global", "appended to"),

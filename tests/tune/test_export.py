@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from rayfed_ssl.export.encoder_file import read_export
+from rayfed_ssl.storage.encoder_file import read_export
 from tests.tune.conftest import Cli, Finished
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 import tune
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.round_loop import Dropped
-from rayfed_ssl.reports.progress import RunProgress
+from rayfed_ssl.progress import RunProgress
 from tests.test_errors import ESCAPED, HOSTILE
 from tune.cli import app
 from tune.cli.errors import fail, plain_errors

@@ -13,9 +13,9 @@ import yaml
 
 from rayfed_ssl import plugins
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.export.encoder_file import load_encoder
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.storage import checkpoints
+from rayfed_ssl.storage.encoder_file import load_encoder
 from rayfed_ssl.trees import digest
 from tests.config.test_plugins import SOURCE
 from tests.tune.conftest import Cli, Finished

@@ -14,8 +14,8 @@ MOST_ENCODERS = 12
 
 def diagnose(directory: RunDirectory, round: Round = None, trust: Trust = False, as_json: AsJson = False) -> None:
     """Compare a run's encoders without labels, and write RUN/diagnostics.json."""
-    from rayfed_ssl.reports.diagnose import FILE
-    from rayfed_ssl.reports.diagnose import diagnose as diagnose_run
+    from rayfed_ssl.analysis.diagnosis import FILE
+    from rayfed_ssl.analysis.diagnosis import diagnose as diagnose_run
 
     unwritten: list[OSError] = []
     diagnosis = diagnose_run(directory, round, unwritten.append, trust=trust).model_dump()
@@ -29,7 +29,7 @@ def diagnose(directory: RunDirectory, round: Round = None, trust: Trust = False,
 
 
 def print_diagnosis(diagnosis: Mapping[str, Any]) -> None:
-    """Print what `rayfed_ssl.reports.diagnose` measured."""
+    """Print what `rayfed_ssl.analysis.diagnosis` measured."""
     echo(f"round {diagnosis['round']}, {diagnosis['samples']} {diagnosis['split']} images without labels")
     _print_encoders(diagnosis["encoders"])
     for matrix in diagnosis["matrices"].values():

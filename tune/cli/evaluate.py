@@ -11,9 +11,9 @@ from tune.cli.options import AsJson, Round, Trust, complete_protocol
 from tune.terminal import echo, print_json, print_table
 
 if TYPE_CHECKING:
+    from rayfed_ssl.analysis.rescoring import Measurement
     from rayfed_ssl.engine.round_loop import Evaluation
     from rayfed_ssl.method import Metrics
-    from rayfed_ssl.reports.rescoring import Measurement
 
 
 def evaluate(
@@ -48,11 +48,11 @@ def evaluate(
     """
     from dataclasses import asdict
 
+    from rayfed_ssl.analysis.rescoring import TABLE, measure_encoders, rescore, run_of
     from rayfed_ssl.engine.run_watch import scaled_probes
     from rayfed_ssl.errors import ConfigError
     from rayfed_ssl.evaluation.registry import PROTOCOLS
     from rayfed_ssl.records.run_record import RunRecord
-    from rayfed_ssl.reports.rescoring import TABLE, measure_encoders, rescore, run_of
 
     overrides = settings or []
     if not protocol and path.is_file():

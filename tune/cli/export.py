@@ -20,7 +20,7 @@ def export(
     trust: Trust = False,
 ) -> None:
     """Write an encoder into a file of its own, for plain PyTorch and scikit-learn."""
-    from rayfed_ssl.reports.export import export_encoder
+    from rayfed_ssl.export.encoders import export_encoder
 
     try:
         info = export_encoder(directory, out, encoder=encoder, with_heads=with_heads, trust=trust).info

@@ -28,8 +28,8 @@ def verify(
     from actors.runs import make_executor
     from rayfed_ssl.config.schema import Config
     from rayfed_ssl.processor import check_process
+    from rayfed_ssl.progress import RunProgress
     from rayfed_ssl.records.run_record import RunRecord
-    from rayfed_ssl.reports.progress import RunProgress
     from rayfed_ssl.verification import verify_recipe, verify_run
 
     record = RunRecord.open(Path(subject), trust=trust) if Path(subject).is_dir() else None

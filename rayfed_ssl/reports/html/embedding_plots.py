@@ -11,12 +11,12 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
+from rayfed_ssl.analysis.embedding import image_features, tsne, umap
 from rayfed_ssl.data.partitions import count_samples, random_rows
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.reports.embedding import image_features, tsne, umap
-from rayfed_ssl.reports.export import SavedEncoder
+from rayfed_ssl.export.encoders import SavedEncoder
 from rayfed_ssl.reports.html.figure import HEIGHT, SERIES, Plot, clean, new_axes
 from rayfed_ssl.reports.html.heatmaps import heatmap
 from rayfed_ssl.reports.html.sources import ReportedRun

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from rayfed_ssl.reports.diagnose import Diagnostics, PairMatrix
+from rayfed_ssl.analysis.diagnosis import Diagnostics, PairMatrix
 from rayfed_ssl.reports.figures import BLUE
 from rayfed_ssl.reports.html.bars import grouped_bars
 from rayfed_ssl.reports.html.figure import INK, WIDTH, Plot, clean, legend_below, new_axes

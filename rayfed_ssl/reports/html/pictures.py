@@ -10,13 +10,13 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
+from rayfed_ssl.analysis.embedding import image_features
 from rayfed_ssl.data.image_store import ImageSet
 from rayfed_ssl.data.partitions import random_rows
 from rayfed_ssl.data.view_recipes import ViewRecipe
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.method import Encoder
-from rayfed_ssl.reports.embedding import image_features
 from rayfed_ssl.reports.html.embedding_plots import SampleFeatures, unit_rows
 from rayfed_ssl.reports.html.figure import WIDTH, Plot, clean
 from rayfed_ssl.reports.html.tables import PageTable

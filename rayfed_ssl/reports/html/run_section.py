@@ -8,7 +8,7 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.scoring import held_out_notes
 from rayfed_ssl.engine.task_builder import default_views
 from rayfed_ssl.errors import CheckpointError
-from rayfed_ssl.reports.export import last_encoder
+from rayfed_ssl.export.encoders import last_encoder
 from rayfed_ssl.reports.html import bars, curves, pictures
 from rayfed_ssl.reports.html import embedding_plots as features
 from rayfed_ssl.reports.html import heatmaps as matrices

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
+from rayfed_ssl.analysis.embedding import embed
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.embedding import embed
 from rayfed_ssl.runs import run
 from tests.tune.studies.swept import row
 from tune.studies.definition.files import load_study

@@ -15,9 +15,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from rayfed_ssl.analysis.diagnosis import diagnose
+from rayfed_ssl.analysis.embedding import embed
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.diagnose import diagnose
-from rayfed_ssl.reports.embedding import embed
 from rayfed_ssl.reports.figures import METHOD_STYLES
 from rayfed_ssl.reports.summary import by_round
 from tune.studies.definition.layers import Column

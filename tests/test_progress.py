@@ -14,8 +14,8 @@ from rayfed_ssl import Config, resume, run
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.round_loop import Dropped
 from rayfed_ssl.formats import percent, size
+from rayfed_ssl.progress import RunProgress
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.progress import RunProgress
 from rayfed_ssl.reports.summary import summarize
 from tune.cli.run_summary import print_run
 
@@ -132,7 +132,7 @@ def test_decoding_shows_progress_and_bytes_on_a_terminal_and_every_half_minute_w
 
 
 def test_without_a_terminal_a_long_step_is_reported_every_half_minute(config, monkeypatch):
-    monkeypatch.setattr("rayfed_ssl.reports.progress.BEAT_SECONDS", 0.05)
+    monkeypatch.setattr("rayfed_ssl.progress.BEAT_SECONDS", 0.05)
     progress = RecordedProgress(config, terminal=False)
     with progress:
         progress.on_round(1, [0, 1, 2])

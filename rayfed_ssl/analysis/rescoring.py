@@ -25,12 +25,12 @@ from rayfed_ssl.engine.task_builder import build_task
 from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import ConfigError, nearest, reason
 from rayfed_ssl.evaluation.registry import PROTOCOLS, Protocol
-from rayfed_ssl.export.encoder_file import BODY, read_export
-from rayfed_ssl.export.saved_encoders import read_encoder
 from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.parquet import DAMAGE, read_table, rows_of
 from rayfed_ssl.records.run_record import RunRecord, encoders_of
 from rayfed_ssl.storage import checkpoints
+from rayfed_ssl.storage.encoder_file import BODY, read_export
+from rayfed_ssl.storage.saved_encoders import read_encoder
 from rayfed_ssl.storage.tables import write_table
 from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import misfit

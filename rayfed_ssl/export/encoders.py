@@ -1,4 +1,4 @@
-"""From a run's record to an encoder in a file of its own, as `rayfed_ssl.export.encoder_file` describes it."""
+"""From a run's record to an encoder in a file of its own, as `rayfed_ssl.storage.encoder_file` describes it."""
 
 import shlex
 from collections.abc import Iterable
@@ -11,13 +11,13 @@ import rayfed_ssl
 from rayfed_ssl.data.view_recipes import VIEWS
 from rayfed_ssl.engine.task_builder import default_views
 from rayfed_ssl.errors import CheckpointError, ConfigError, UntrustedError, nearest
-from rayfed_ssl.export.encoder_file import BODY, Export, Info, check_weights, write_export
-from rayfed_ssl.export.saved_encoders import read_encoder
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.models import build_encoder, encoder_info
 from rayfed_ssl.models.encoders import stem_for
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage import checkpoints
+from rayfed_ssl.storage.encoder_file import BODY, Export, Info, check_weights, write_export
+from rayfed_ssl.storage.saved_encoders import read_encoder
 from rayfed_ssl.training.state_parts import model_weights
 from rayfed_ssl.trees import Weights
 

@@ -11,13 +11,13 @@ from filelock import FileLock
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from rayfed_ssl.analysis import rescoring as measurements
+from rayfed_ssl.analysis.rescoring import TABLE, Measurement, append, measure_encoders, read_measurements
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.registry import is_score
+from rayfed_ssl.export.encoders import export_encoder
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports import rescoring as measurements
-from rayfed_ssl.reports.export import export_encoder
-from rayfed_ssl.reports.rescoring import TABLE, Measurement, append, measure_encoders, read_measurements
 from rayfed_ssl.reports.summary import summarize
 from rayfed_ssl.runs import run
 

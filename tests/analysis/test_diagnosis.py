@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rayfed_ssl.analysis.diagnosis import FILE, Diagnostics, compare_encoders, diagnose
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.records.metric_rows import client_of
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.diagnose import FILE, Diagnostics, compare_encoders, diagnose
 from rayfed_ssl.runs import run
 from rayfed_ssl.storage.checkpoints import CheckpointError
 from tests.conftest import TinyConfig
@@ -166,7 +166,7 @@ def test_diagnostics_that_cannot_be_written_are_returned(
     def refuse(path: Path, content: bytes) -> None:
         raise OSError(errno.EROFS, "Read-only file system", str(path))
 
-    monkeypatch.setattr("rayfed_ssl.reports.diagnose.write_atomically", refuse)
+    monkeypatch.setattr("rayfed_ssl.analysis.diagnosis.write_atomically", refuse)
     errors: list[OSError] = []
     assert diagnose(local, on_unwritten=errors.append) == diagnosed
     assert len(errors) == 1

@@ -8,11 +8,11 @@ from typing import Any, cast
 from torch import Tensor
 
 from rayfed_ssl.errors import CheckpointError, ConfigError
-from rayfed_ssl.export.encoder_file import foreign_tensors, is_export, read_export
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.models.pretrained import Start, named_as_layers
 from rayfed_ssl.reading import open_regular, read_json
 from rayfed_ssl.storage import checkpoints
+from rayfed_ssl.storage.encoder_file import foreign_tensors, is_export, read_export
 from rayfed_ssl.training.state_parts import model_weights
 from rayfed_ssl.trees import Weights, digest
 

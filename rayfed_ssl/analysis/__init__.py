@@ -1,0 +1,1 @@
+"""What is computed from runs that are there already: scores, diagnostics, embeddings of their features."""
