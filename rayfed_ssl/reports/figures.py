@@ -1,11 +1,8 @@
-"""Figures of a run, as PNG and SVG files: samples by client and class, losses over rounds, accuracy over bytes.
-
-Colors are Okabe and Ito's, which color-blind readers tell apart; lines differ in marker and dash as well.
-"""
+"""Figures of runs as files: samples by client and class, losses over rounds, accuracy over bytes, runs beside each other."""
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
 from statistics import fmean
@@ -20,100 +17,134 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.metric_rows import Row
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.partition_figure import partition_figure, public_rows
-from rayfed_ssl.reports.summary import by_round, partition_text, summarize
+from rayfed_ssl.reports.style import (
+    BLUE,
+    GREEN,
+    MARKERS,
+    ORANGE,
+    clean,
+    legend_below,
+    line_style,
+    mark_style,
+    new_axes,
+    save_figure,
+    styled,
+)
+from rayfed_ssl.reports.summary import Summary, by_round, partition_text, summarize
 
-BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
 
-METHOD_STYLES = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), ("#CC79A7", "D"), ("#56B4E9", "v"), ("#000000", "P"))
+@dataclass(frozen=True)
+class Line:
+    """Numbers over x under a label, with bands from low to high, the widest first; `style` changes that of its place."""
+
+    label: str
+    values: dict[Any, float]
+    bands: tuple[dict[Any, tuple[float, float]], ...] = ()
+    style: dict[str, Any] = field(default_factory=dict)
+
+
+def draw_lines(axes: Axes, lines: Sequence[Line]) -> None:
+    """Draw lines with their bands."""
+    for index, line in enumerate(lines):
+        style = line_style(index) | line.style
+        axes.plot(list(line.values), list(line.values.values()), label=clean(line.label), markersize=5, **style)
+        for band in filter(None, line.bands):
+            low, high = zip(*band.values(), strict=True)
+            axes.fill_between(list(band), low, high, color=style["color"], alpha=0.18, linewidth=0)
+
+
+def loss_lines(rows: Sequence[Row]) -> list[Line]:
+    """Find all losses on record, means over clients and their range: metrics named "loss" or "..._loss", or "..._first"."""
+    sides: dict[tuple[bool, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        if row["name"].removesuffix("_first").rpartition("_")[2] == "loss":
+            sides[row["participant"] == "server", row["name"]].append(row)
+    lines = []
+    for ((is_server, name), own_rows), marker in zip(sorted(sides.items()), cycle(MARKERS), strict=False):
+        is_first, values = name.endswith("_first"), by_round(own_rows, name)
+        side, epoch = "server" if is_server else "clients", "first" if is_first else "last"
+        dash = {(False, False): "--", (False, True): ":", (True, False): "-", (True, True): "-."}[is_server, is_first]
+        bands = () if is_server or is_first else ({round: (min(v), max(v)) for round, v in values.items()},)
+        label = f"{side}: {name.removesuffix('_first').replace('_', ' ')}, {epoch} epoch"
+        style = {"color": ORANGE if is_server else BLUE, "marker": marker, "linestyle": dash}
+        lines.append(Line(label, {round: fmean(losses) for round, losses in values.items()}, bands, style))
+    return lines
 
 
 def draw_run(record: RunRecord) -> list[Path]:
     """Draw all figures of a run into its `figures` directory; returns the PNG files."""
     folder = record.directory / "figures"
-    folder.mkdir(exist_ok=True)
-    figures = {"partition": _partition(Federation.open(record.config())), "training": _training(record)}
+    with styled():
+        figures = {"partition": _partition(Federation.open(record.config())), "training": _training(record)}
     for name, figure in figures.items():
-        for suffix in (".png", ".svg"):
-            figure.savefig(folder / f"{name}{suffix}", dpi=144)
-    return [folder / f"{name}.png" for name in figures]
+        save_figure(figure, folder / f"{name}.svg")
+    return [save_figure(figure, folder / f"{name}.png") for name, figure in figures.items()]
 
 
 def draw_partition(federation: Federation, out: Path) -> Path:
     """Draw which client holds how many samples of which class; raises ConfigError for an unknown suffix."""
-    return save_figure(_partition(federation), out)
+    with styled():
+        return save_figure(_partition(federation), out)
 
 
-def save_figure(figure: Figure, out: Path) -> Path:
-    """Write a figure; raises ConfigError for an unknown suffix."""
-    if out.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise ConfigError(f"a picture's name ends in .png, .svg or .pdf, got {out}")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out, dpi=144)
-    return out
+def draw_comparison(summaries: Sequence[Summary], out: Path) -> Path:
+    """Draw accuracy over bytes, a point a run; raises ConfigError without scores, or for an unknown suffix."""
+    with styled():
+        return save_figure(comparison_figure(summaries), out)
 
 
 def _partition(federation: Federation) -> Figure:
-    config, train = federation.config, federation.dataset.train
-    title = f"{federation.dataset.name}: {partition_text(config)}, seed {config.seed}"
-    public = public_rows(federation)
-    return partition_figure(
-        train.labels, federation.shards, train.classes, title=title, caption=federation.skew.text, public=public
-    )
+    train, public = federation.dataset.train, public_rows(federation)
+    heading = f"{federation.dataset.name}: {partition_text(federation.config)}, seed {federation.config.seed}"
+    title = f"{heading}\n{federation.skew.text}"
+    return partition_figure(train.labels, federation.shards, train.classes, title=title, public=public)
 
 
 def _training(record: RunRecord) -> Figure:
     """Draw losses of clients and server over rounds (as FLESD's Figure 5), and kNN accuracy over bytes."""
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     losses, accuracy = figure.subplots(1, 2)
-    draw_losses(losses, loss_series(record.metrics))
+    draw_lines(losses, loss_lines(record.metrics))
     losses.set(xlabel="round", ylabel="loss", title="Training")
-    losses.legend(fontsize=8)
+    losses.xaxis.set_major_locator(MaxNLocator(integer=True))
     summary = summarize(record)
-    moved, probe = [point.bytes / 1e6 for point in summary.curve], summary.headline("linear")
-    knn = [100 * point.knn for point in summary.curve]
-    accuracy.plot(moved, knn, color=GREEN, marker="o", label="kNN, every round")
-    if probe is not None and moved:
-        accuracy.plot(moved[-1:], [100 * probe], color=BLUE, marker="D", linestyle="", label="linear probe, final")
+    curve, probe = {p.bytes / 1e6: 100 * p.knn for p in summary.curve}, summary.headline("linear")
+    accuracy.plot(list(curve), list(curve.values()), color=GREEN, marker="o", label="kNN, every round")
+    if probe is not None and curve:
+        accuracy.plot(max(curve), 100 * probe, color=BLUE, marker="D", linestyle="", label="linear probe, final")
     accuracy.set(xlabel="MB moved by all clients", ylabel="accuracy (%)", title="Costs")
-    accuracy.legend(fontsize=8)
+    for axes in (losses, accuracy):
+        axes.legend(fontsize=8)
     figure.suptitle(record.directory.name, fontsize=10)
     return figure
 
 
-@dataclass(frozen=True)
-class LossSeries:
-    """A loss of the clients or the server by round; `band` says whether the range over clients is drawn."""
-
-    label: str
-    style: dict[str, Any]
-    values: dict[int, list[float]]
-    band: bool
-
-
-def loss_series(rows: Sequence[Row]) -> list[LossSeries]:
-    """Find all losses on record: metrics named "loss" or "..._loss", with those of the first epoch, "..._first"."""
-    sides: dict[tuple[bool, str], list[Row]] = defaultdict(list)
-    for row in rows:
-        if row["name"].removesuffix("_first").rpartition("_")[2] == "loss":
-            sides[row["participant"] == "server", row["name"]].append(row)
-    series = []
-    for ((is_server, name), own_rows), marker in zip(sorted(sides.items()), cycle("os^vDX"), strict=False):
-        is_first = name.endswith("_first")
-        epoch = "first" if is_first else "last"
-        side = "server" if is_server else "clients"
-        label = f"{side}: {name.removesuffix('_first').replace('_', ' ')}, {epoch} epoch"
-        dash = {(False, False): "--", (False, True): ":", (True, False): "-", (True, True): "-."}[is_server, is_first]
-        style = {"color": ORANGE if is_server else BLUE, "marker": marker, "linestyle": dash}
-        series.append(LossSeries(label, style, by_round(own_rows, name), not is_server and not is_first))
-    return series
+def comparison_figure(summaries: Sequence[Summary]) -> Figure:
+    """Draw accuracy over bytes, a point a run; runs of a system have one mark."""
+    scored = [(summary, score) for summary in summaries if (score := summary.headline("linear")) is not None]
+    if not scored:
+        raise ConfigError("none of these runs has a linear probe's score: let one come to its end")
+    names = system_names([summary for summary, _ in scored])
+    figure, axes = new_axes(width=7, height=4.8)
+    for index, name in enumerate(dict.fromkeys(names)):
+        runs = [pair for pair, of in zip(scored, names, strict=True) if of == name]
+        sent = [run.bytes_up / run.num_clients / 1e6 for run, _ in runs]
+        style = mark_style(index) | {"linestyle": "", "markersize": 8, "label": name}
+        axes.plot(sent, [100 * score for _, score in runs], **style)
+    axes.set_xscale("symlog", linthresh=0.1)
+    axes.margins(0.12, 0.1)
+    axes.set(xlabel="MB that a client sends in all", ylabel="linear probe (%)")
+    legend_below(figure, axes)
+    return figure
 
 
-def draw_losses(axes: Axes, series: Sequence[LossSeries]) -> None:
-    """Draw means over clients; the band is from the lowest to the highest client."""
-    for line in series:
-        rounds, values = list(line.values), line.values.values()
-        axes.plot(rounds, [fmean(losses) for losses in values], label=line.label, markersize=4, **line.style)
-        if line.band:
-            low, high = [min(losses) for losses in values], [max(losses) for losses in values]
-            axes.fill_between(rounds, low, high, color=line.style["color"], alpha=0.15, linewidth=0)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+def system_names(summaries: Sequence[Summary]) -> list[str]:
+    """Name each run's system: its method, with objective, model, data and split where these differ between the runs."""
+    parts = [
+        (summary.objective, summary.models, summary.dataset, partition_text(summary.config)) for summary in summaries
+    ]
+    differ = [len(set(column)) > 1 for column in zip(*parts, strict=True)]
+    return [
+        ", ".join([summary.name, *(part for part, differs in zip(own, differ, strict=True) if differs)])
+        for summary, own in zip(summaries, parts, strict=True)
+    ]

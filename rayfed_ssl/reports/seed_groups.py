@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.errors import ConfigError
@@ -12,14 +12,13 @@ from rayfed_ssl.formats import MeanStd
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.summary import Summary
 
-R = TypeVar("R")
-
 
 @dataclass(frozen=True)
 class SeedGroup:
-    """Runs of one setting, in the order of their seeds."""
+    """Runs of one setting, in the order of their seeds; in a report with a label that tells it from the others."""
 
     runs: tuple[Summary, ...]
+    label: str = ""
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -51,43 +50,40 @@ def by_seed(summaries: Iterable[Summary]) -> tuple[SeedGroup, ...]:
     """
     summaries, draws = list(summaries), dict[tuple[str, int], Summary]()
     for run in summaries:
-        before = draws.setdefault((setting(run), run.config.seed), run)
+        before = draws.setdefault((_setting(run), run.config.seed), run)
         if before is not run:
             raise ConfigError(
                 f"{before.directory} and {run.directory} are one setting with one seed, {run.config.seed}: name one"
             )
-    return tuple(SeedGroup(tuple(runs)) for runs in group_by_setting(summaries, lambda run: run))
+    return tuple(SeedGroup(tuple(runs)) for runs in group_by_setting(summaries))
 
 
-def group_by_setting(runs: Iterable[R], summary_of: Callable[[R], Summary]) -> list[list[R]]:
+def group_by_setting(runs: Iterable[Summary]) -> list[list[Summary]]:
     """Group runs that differ in their seed alone, in the order in which each setting first appears.
 
     Runs that have done other numbers of rounds are no draws of one score. Engine, frequency of scoring and the path of the
     data do not count, as no score depends on them. Runs that began with another run's encoder belong together if those runs
     do. A seed that comes again begins another group.
     """
-    groups: dict[tuple[str, int], list[R]] = {}
+    groups: dict[tuple[str, int], list[Summary]] = {}
     repeats: Counter[tuple[str, int]] = Counter()
     for run in runs:
-        summary = summary_of(run)
-        key = setting(summary)
-        groups.setdefault((key, repeats[key, summary.config.seed]), []).append(run)
-        repeats[key, summary.config.seed] += 1
-    return [sorted(group, key=lambda run: summary_of(run).config.seed) for group in groups.values()]
+        key = _setting(run)
+        groups.setdefault((key, repeats[key, run.config.seed]), []).append(run)
+        repeats[key, run.config.seed] += 1
+    return [sorted(group, key=lambda run: run.config.seed) for group in groups.values()]
 
 
-def setting(summary: Summary) -> str:
-    """Name what runs of several seeds share."""
-    return repr((summary.rounds, _identity(summary.config, summary.fingerprint)))
+def _setting(run: Summary) -> str:
+    return repr((run.rounds, _identity(run.config, run.fingerprint)))
 
 
 def _identity(config: Config, fingerprint: str) -> dict[str, Any]:
-    settings = config.dump()
-    settings = {key: value for key, value in settings.items() if key not in ("seed", "engine")}
-    settings["data"] = settings["data"] | {"path": fingerprint}
-    settings["evaluation"] = settings["evaluation"] | {"every": None, "diagnostics": None}
+    settings = {key: value for key, value in config.dump().items() if key not in ("seed", "engine")}
+    settings["data"] |= {"path": fingerprint}
+    settings["evaluation"] |= {"every": None, "diagnostics": None}
     if config.model.start is not None:
-        settings["model"] = settings["model"] | {"start": _origin(config.model.start)}
+        settings["model"] |= {"start": _origin(config.model.start)}
     return settings
 
 

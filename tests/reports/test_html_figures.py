@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,13 +10,13 @@ from matplotlib.figure import Figure
 from rayfed_ssl.analysis.diagnosis import Diagnostics
 from rayfed_ssl.analysis.embedding import tsne
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.reports.html import heatmaps as matrices
-from rayfed_ssl.reports.html.bars import client_plot
-from rayfed_ssl.reports.html.curves import diagnostic_plots
-from rayfed_ssl.reports.html.embedding_plots import SampleFeatures, check_embedding, embedding_plot, similarity_plot
-from rayfed_ssl.reports.html.figure import FigureWriter, Plot, clean
+from rayfed_ssl.reports.html.charts import Plot
+from rayfed_ssl.reports.html.data_plots import SampleFeatures, check_embedding, embedding_plot, similarity_plot
+from rayfed_ssl.reports.html.figure import FigureWriter
+from rayfed_ssl.reports.html.page import score_title
+from rayfed_ssl.reports.html.record_plots import angle_plot, client_plot, diagnostic_plots, matrix_plot, negatives_plot
 from rayfed_ssl.reports.html.sources import open_sources
-from rayfed_ssl.reports.html.tables import score_title
+from rayfed_ssl.reports.style import BLUE, clean, styled
 from tests.reports.fabricated import DIAGNOSTICS
 
 
@@ -27,8 +26,8 @@ def diagnosed():
 
 
 def test_a_matrix_is_drawn_with_its_range_and_a_pair_without_a_number_is_empty(diagnosed):
-    (plot,) = matrices.matrix_plots(diagnosed)
-    figure = plot.draw()
+    plot = matrix_plot("cka", diagnosed.matrices["cka"])
+    figure = plot.figure
     image = figure.axes[0].images[0]
     assert image.get_clim() == (0, 1)
     assert image.get_array().mask.tolist() == [[False, True], [True, False]]
@@ -37,14 +36,13 @@ def test_a_matrix_is_drawn_with_its_range_and_a_pair_without_a_number_is_empty(d
 
 
 def test_angles_and_false_negatives_are_drawn_and_listed(diagnosed):
-    angles, negatives = matrices.angle_plot(diagnosed), matrices.negatives_plot(diagnosed)
-    bar, median = angles.draw().axes[0].lines
-    assert list(bar.get_xdata()) == [31.0, 41.9]
+    angles, negatives = angle_plot(diagnosed), negatives_plot(diagnosed)
+    (bar,), (median,) = angles.figure.axes[0].collections, angles.figure.axes[0].lines
+    assert bar.get_segments()[0][:, 0].tolist() == [31.0, 41.9]
     assert list(median.get_xdata()) == [36.2]
-    heights = [[patch.get_width() for patch in bars] for bars in negatives.draw().axes[0].containers]
-    assert heights == [[50, 25], [25, 12.5]]
-    table = matrices.encoder_table(diagnosed)
-    assert [[cell.text for cell in row] for row in table.rows] == [["client-0", "cnn", "3.5"], ["client-1", "–", "–"]]
+    widths = [[patch.get_width() for patch in bars] for bars in negatives.figure.axes[0].containers]
+    assert widths == [[50, 25], [25, 12.5]]
+    assert [cell.text for cell in negatives.table.rows[0]] == ["client 0", "50.00%", "25.00%"]
 
 
 def features() -> SampleFeatures:
@@ -57,8 +55,7 @@ def features() -> SampleFeatures:
 def test_classes_are_named_where_they_lie():
     sample = features()
     plot = embedding_plot(sample, "tsne")
-    figure = plot.draw()
-    axes = figure.axes[0]
+    axes = plot.figure.axes[0]
     points = np.concatenate([np.asarray(drawn.get_offsets()) for drawn in axes.collections])
     named = {text.get_text(): text.xy for text in axes.texts}
     assert set(named) == {"ant", "bee", "cow"}
@@ -81,27 +78,25 @@ def test_mean_cosines_of_classes_leave_out_a_sample_with_itself():
     unit = sample.values / np.linalg.norm(sample.values, axis=1, keepdims=True)
     bees = [unit[i] @ unit[j] for i in range(4, 11) for j in range(4, 11) if i != j]
     assert plot.table.rows[1][2].value == pytest.approx(np.mean(bees), rel=1e-5)  # float32 features
-    matrix = plot.draw().axes[0].images[0].get_array()
+    matrix = plot.figure.axes[0].images[0].get_array()
     assert matrix.shape == (20, 20)
     assert np.allclose(np.diag(matrix), 1, atol=1e-4)  # cosines are rounded to four digits
 
 
 def test_an_embedding_has_a_name_and_is_installed(monkeypatch):
-    monkeypatch.setattr("rayfed_ssl.reports.html.embedding_plots.find_spec", lambda name: None)
+    monkeypatch.setattr("rayfed_ssl.reports.html.data_plots.find_spec", lambda name: None)
     check_embedding("tsne")
     with pytest.raises(ConfigError, match="pip install 'rayfed-ssl\\[umap\\]'"):
         check_embedding("umap")
 
 
 def toy(title: str) -> Plot:
-    def draw() -> Figure:
+    with styled():
         figure = Figure(figsize=(2, 1))
         axes = figure.add_subplot()
-        axes.plot([0, 1], color="#0072B2", label=clean(title))
+        axes.plot([0, 1], color=BLUE, label=clean(title))
         axes.legend()
-        return figure
-
-    return Plot("toy", title, f"A line: {title}.", draw)
+    return Plot("toy", title, f"A line: {title}.", figure)
 
 
 def test_a_figure_takes_the_colors_of_the_page_and_keeps_its_own_in_files(tmp_path):
@@ -136,21 +131,22 @@ def test_range_and_quartiles_of_a_diagnostic_are_bands_of_its_one_figure():
         for round in (1, 2)
         for suffix, value in values.items()
     ]
-    (plot,) = diagnostic_plots(SimpleNamespace(record=SimpleNamespace(metrics=rows)))
-    assert plot.table.columns == ("round", "mean", "minimum", "maximum", "lower quartile", "upper quartile")
+    (plot,) = diagnostic_plots(rows)
+    ranges = [f"mean, {name}" for name in ("minimum", "maximum", "lower quartile", "upper quartile")]
+    assert plot.table.columns == ("round", "mean", *ranges)
     numbers = [[cell.value for cell in row] for row in plot.table.rows]
     assert numbers == [[1, 41, 11, 81, 31, 51], [2, 42, 12, 82, 32, 52]]
-    (axes,) = plot.draw().axes
+    (axes,) = plot.figure.axes
     assert len(axes.lines) == 1
     ends = [(band.get_datalim(axes.transData).y0, band.get_datalim(axes.transData).y1) for band in axes.collections]
     assert ends == [(11, 82), (31, 52)]
 
 
 def test_a_client_without_a_score_has_no_bar(sweep):
-    run = open_sources([sweep / "local-0"]).runs[0]
+    summary = open_sources([sweep / "local-0"]).runs[0].summary
     scores = {"client-0": {"knn": 0.5, "linear": 0.25}, "client-1": {"knn": 0.75}}
-    plot = client_plot(replace(run, summary=replace(run.summary, scores=scores)))
-    (axes,) = plot.draw().axes
+    plot = client_plot(replace(summary, scores=scores))
+    (axes,) = plot.figure.axes
     assert sorted(bar.get_width() for bar in axes.patches) == [25, 50, 75]
 
 

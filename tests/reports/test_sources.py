@@ -10,7 +10,7 @@ import pytest
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.reports.html import sources as html_sources
 from rayfed_ssl.reports.html import write_report
-from rayfed_ssl.reports.html.groups import labeled_groups
+from rayfed_ssl.reports.html.comparison import labeled_groups
 from tests.reports.fabricated import DIAGNOSTICS, RESULTS, study_in, with_runs
 from tune.studies.results.reported import read_study
 

@@ -28,7 +28,7 @@ def compare(
     """Compare runs: accuracy against bytes and rounds."""
     from rayfed_ssl.records.run_record import RunRecord
     from rayfed_ssl.reports import seed_groups as seeds
-    from rayfed_ssl.reports.comparison_figure import draw_comparison
+    from rayfed_ssl.reports.figures import draw_comparison
     from rayfed_ssl.reports.summary import data_differences, digest_notes, summarize
     from tune.cli.run_summary import remarks
 

@@ -1,48 +1,84 @@
 """The part of the report that compares runs: those that differ in seed alone are one row, with mean and deviation."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
 from rayfed_ssl import formats
-from rayfed_ssl.reports.html import bars, curves
+from rayfed_ssl.reports.html import record_plots
 from rayfed_ssl.reports.html.figure import FigureWriter
-from rayfed_ssl.reports.html.groups import LabeledGroup, differences
-from rayfed_ssl.reports.html.page import Card, PageSection
+from rayfed_ssl.reports.html.page import MISSING, Card, PageCell, PageSection, PageTable, score_title, yaml_text
 from rayfed_ssl.reports.html.sources import ReportedRun
-from rayfed_ssl.reports.html.tables import MISSING, PageCell, PageTable, score_title
-from rayfed_ssl.reports.summary import data_differences
+from rayfed_ssl.reports.seed_groups import SeedGroup, group_by_setting
+from rayfed_ssl.reports.summary import Summary, data_differences
 
-MAX_UNFOLDED = 12
-"""Differing settings in a table that is open; a longer one opens on demand."""
+LABEL_LIMIT = 44
+"""Characters of a label; more does not fit beside a figure on a phone."""
 
 
-def comparison_sections(groups: Sequence[LabeledGroup], writer: FigureWriter, command: str) -> tuple[PageSection, ...]:
+def labeled_groups(runs: Sequence[ReportedRun]) -> tuple[SeedGroup, ...]:
+    """Group runs by their setting; a label is what a run is for in a study, or else its method with what differs."""
+    of_directory = {run.summary.directory: run for run in runs}
+    groups = group_by_setting([run.summary for run in runs])
+    firsts = [of_directory[group[0].directory] for group in groups]
+    given = [run.label for run in firsts]
+    labels = [run.label if run.label and given.count(run.label) == 1 else _label(run, firsts) for run in firsts]
+    labels = [label if labels.count(label) == 1 else run.name for label, run in zip(labels, firsts, strict=True)]
+    labels = [label if len(label) <= LABEL_LIMIT else label[: LABEL_LIMIT - 1] + "…" for label in labels]
+    labels = [f"{index}: {label}" if labels.count(label) > 1 else label for index, label in enumerate(labels, 1)]
+    return tuple(SeedGroup(tuple(group), label) for group, label in zip(groups, labels, strict=True))
+
+
+def _label(run: ReportedRun, firsts: Sequence[ReportedRun]) -> str:
+    method, settings = run.summary.name, _settings(run.summary)
+    others = [_settings(other.summary) for other in firsts if other is not run and other.summary.name == method]
+    differing = [key for key in settings if any(other.get(key) != settings[key] for other in others)]
+    return " ".join([method, *(f"{key}={yaml_text(settings[key])}" for key in differing[:2])])
+
+
+def _settings(run: Summary) -> dict[str, Any]:
+    """Collect what a result depends on: all settings but the seed and how it was computed."""
+    return {key: value for key, value in run.config.flat().items() if key != "seed" and not key.startswith("engine.")}
+
+
+def differences(groups: Sequence[SeedGroup]) -> dict[str, list[str]]:
+    """Find the settings that differ between groups: key -> value in each group."""
+    settings = [_settings(group.runs[0]) for group in groups]
+    keys = dict.fromkeys(key for flat in settings for key in flat)
+    values = {key: [yaml_text(flat[key]) if key in flat else MISSING for flat in settings] for key in keys}
+    return {key: texts for key, texts in values.items() if len(set(texts)) > 1}
+
+
+def comparison_sections(runs: Sequence[ReportedRun], writer: FigureWriter, command: str) -> tuple[PageSection, ...]:
     """Make the sections that are about all runs."""
-    runs = [run for group in groups for run in group.runs]
+    groups, summaries = labeled_groups(runs), [run.summary for run in runs]
     names = ", ".join(run.name for run in runs[:6]) + (f" and {len(runs) - 6} more" if len(runs) > 6 else "")
     origin = f"{command} · runs {names}"
-    accuracy = tuple(writer.render(plot, "comparison", origin) for plot in curves.accuracy_plots(groups))
-    traffic = writer.render(bars.traffic_plot(groups), "comparison", origin)
-    held_out = any(run.summary.config.data.validation is not None for run in runs)
+    accuracy = tuple(writer.render(plot, "comparison", origin) for plot in record_plots.accuracy_plots(groups))
+    traffic = writer.render(record_plots.traffic_plot(groups), "comparison", origin)
+    held_out = any(run.config.data.validation is not None for run in summaries)
     text: tuple[str, ...] = (
         "A row is a setting; seeds are averaged: mean ± standard deviation (n − 1) and n. “Last epoch” is the result; “best "
         f"epoch” is chosen on the test set{' or the held-out samples that a run is measured on' * held_out}.",
     )
-    if note := data_differences([run.summary for run in runs]):
+    if note := data_differences(summaries):
         text += (f"Note: {note}.",)
     no_accuracy = () if accuracy else ("No accuracy is on record yet.",)
+    differing = [[key, *values] for key, values in differences(groups).items()]
+    settings = PageTable.of("Settings that differ", ["key", *(group.label for group in groups)], differing)
+    what = f"{len(differing)} settings." if differing else "Nothing but the seed."
     return (
         PageSection("headline", "Headline", cards=_cards(groups), text=text, tables=(scores_table(groups),)),
         PageSection("accuracy", "Accuracy", text=no_accuracy, figures=accuracy),
         PageSection("communication", "Communication", figures=(traffic,)),
-        _differences(groups),
+        PageSection("differences", "What differs", text=(what,), folded=(settings,) if differing else ()),
         PageSection("runs", "All runs", tables=(_runs(runs),)),
     )
 
 
-def _cards(groups: Sequence[LabeledGroup]) -> tuple[Card, ...]:
+def _cards(groups: Sequence[SeedGroup]) -> tuple[Card, ...]:
     runs = [run for group in groups for run in group.runs]
-    unfinished = sum(not run.summary.finished for run in runs)
+    unfinished = sum(not run.finished for run in runs)
     notes = (f"{unfinished} unfinished",) if unfinished else ("all finished",)
     cards = [Card("Runs", str(len(runs)), notes), Card("Settings", str(len(groups)))]
     scored = [(scores["linear"].mean, group) for group in groups if "linear" in (scores := group.scores)]
@@ -50,80 +86,52 @@ def _cards(groups: Sequence[LabeledGroup]) -> tuple[Card, ...]:
         best, group = max(scored, key=lambda pair: pair[0])
         title = "Highest linear probe, last epoch"
         cards.append(Card(title, formats.percent(best), (group.label, f"n = {len(group.runs)}")))
-    sent = formats.size(sum(run.summary.bytes_up for run in runs))
-    seconds = formats.duration(sum(run.summary.seconds for run in runs))
+    sent = formats.size(sum(run.bytes_up for run in runs))
+    seconds = formats.duration(sum(run.seconds for run in runs))
     return (*cards, Card("Sent by all clients", sent), Card("Time of rounds", seconds))
 
 
-def scores_table(groups: Sequence[LabeledGroup]) -> PageTable:
+def scores_table(groups: Sequence[SeedGroup]) -> PageTable:
     """Show final scores, bytes and time of each group."""
     names = list(dict.fromkeys(name for group in groups for name in group.scores))
     names.sort(key=lambda name: (name != "linear", name != "linear_best", name != "knn", name))
-    rows = []
-    for group in groups:
-        runs = [run.summary for run in group.runs]
-        first, scores = runs[0], group.scores
-        rows.append(
-            [
-                group.label,
-                len(runs),
-                PageCell(f"{first.rounds} × {first.config.epochs}", first.rounds),
-                *(PageCell.mean_std(scores.get(name)) for name in names),
-                PageCell.size(fmean(run.bytes_up for run in runs)),
-                PageCell.size(fmean(run.bytes_down for run in runs)),
-                PageCell.duration(fmean(run.seconds for run in runs)),
-                first.privacy,
-            ]
-        )
+    rows = [
+        [
+            group.label,
+            len(group.runs),
+            PageCell(f"{group.runs[0].rounds} × {group.runs[0].config.epochs}", group.runs[0].rounds),
+            *(PageCell.of(group.scores.get(name), "percent") for name in names),
+            PageCell.of(fmean(run.bytes_up for run in group.runs), "bytes"),
+            PageCell.of(fmean(run.bytes_down for run in group.runs), "bytes"),
+            PageCell.of(fmean(run.seconds for run in group.runs), "seconds"),
+            group.runs[0].privacy,
+        ]
+        for group in groups
+    ]
     costs = ["up, all", "down, all", "time of rounds", "privacy risk"]
     columns = ["run", "seeds", "rounds", *map(score_title, names), *costs]
     return PageTable.of("Final scores and costs, mean over seeds", columns, rows)
 
 
-def _differences(groups: Sequence[LabeledGroup]) -> PageSection:
-    differing = differences(groups)
-    if not differing:
-        return PageSection("differences", "What differs", text=("Nothing but the seed.",))
-    rows = [[key, *values] for key, values in differing.items()]
-    tables = (PageTable.of("Settings that differ", ["key", *(group.label for group in groups)], rows),)
-    if len(rows) <= MAX_UNFOLDED:
-        return PageSection("differences", "What differs", tables=tables)
-    text = (f"{len(rows)} settings, including those of methods and objectives that other runs do not have.",)
-    return PageSection("differences", "What differs", text=text, folded=tables)
-
-
 def _runs(runs: Sequence[ReportedRun]) -> PageTable:
-    rows = [
-        [
-            run.name,
-            run.summary.name,
-            run.summary.objective,
-            run.summary.models,
-            run.summary.dataset,
-            run.summary.config.seed,
-            "yes" if run.summary.finished else f"no, round {run.summary.rounds} of {run.summary.config.rounds}",
-            PageCell.percent(run.summary.headline("linear")),
-            PageCell(formats.points(run.summary.gain("linear"), MISSING), run.summary.gain("linear")),
-            PageCell.percent(run.summary.headline("knn")),
-            PageCell.size(run.summary.bytes_up),
-            PageCell.duration(run.summary.seconds),
-            (run.summary.state_sha256 or MISSING)[:16],
-        ]
-        for run in runs
-    ]
-    probe = ["linear probe, last epoch", "points over its start"]
-    columns = [
-        "run",
-        "method",
-        "objective",
-        "model",
-        "dataset",
-        "seed",
-        "finished",
-        *probe,
-        "kNN",
-        "up",
-        "time of rounds",
-        "state",
-    ]
-    return PageTable.of("Each run", columns, rows)
+    rows = [_run(run.name, run.summary) for run in runs]
+    return PageTable.of("Each run", list(rows[0]), [row.values() for row in rows])
+
+
+def _run(name: str, run: Summary) -> Mapping[str, object]:
+    gain = run.gain("linear")
+    return {
+        "run": name,
+        "method": run.name,
+        "objective": run.objective,
+        "model": run.models,
+        "dataset": run.dataset,
+        "seed": run.config.seed,
+        "finished": "yes" if run.finished else f"no, round {run.rounds} of {run.config.rounds}",
+        "linear probe, last epoch": PageCell.of(run.headline("linear"), "percent"),
+        "points over its start": PageCell(formats.points(gain, MISSING), gain),
+        "kNN": PageCell.of(run.headline("knn"), "percent"),
+        "up": PageCell.of(run.bytes_up, "bytes"),
+        "time of rounds": PageCell.of(run.seconds, "seconds"),
+        "state": (run.state_sha256 or MISSING)[:16],
+    }

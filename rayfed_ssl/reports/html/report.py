@@ -10,12 +10,12 @@ from markupsafe import Markup
 
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.reports.html.comparison import comparison_sections
-from rayfed_ssl.reports.html.embedding_plots import check_embedding
+from rayfed_ssl.reports.html.data_plots import check_embedding
 from rayfed_ssl.reports.html.figure import FigureWriter
-from rayfed_ssl.reports.html.groups import labeled_groups
 from rayfed_ssl.reports.html.page import Page, PageSection
 from rayfed_ssl.reports.html.run_section import Choices, RunSections
 from rayfed_ssl.reports.html.sources import ReadTable, Sources, open_sources
+from rayfed_ssl.reports.style import styled
 from rayfed_ssl.storage.filesystem import write_atomically
 
 MAX_RUNS_IN_FULL = 6
@@ -57,7 +57,8 @@ def write_report(
         raise ConfigError(f"{error.filename} cannot be made ({error.strerror}): name another file with --out") from None
     if not samples:
         writer.discard_samples()
-    page = _page(sources, writer, Choices(embedding, samples))
+    with styled():
+        page = _page(sources, writer, Choices(embedding, samples))
     write_atomically(out, render(page).encode())
     return out
 
@@ -76,8 +77,7 @@ def _page(sources: Sources, writer: FigureWriter, choices: Choices) -> Page:
     title = ", ".join(sources.names) if len(sources.names) <= 3 else f"{len(runs)} runs"
     if not runs:
         return Page(title, f"A {sources.tables[0].kind} by rayfed-ssl, without its runs.", command, notices, tables)
-    compared = comparison_sections(labeled_groups(runs), writer, command)
-    sections = tables + compared + _run_sections(sources, writer, command, choices)
+    sections = tables + comparison_sections(runs, writer, command) + _run_sections(sources, writer, command, choices)
     return Page(title, f"{len(runs)} runs of rayfed-ssl.", command, notices, sections)
 
 

@@ -1,7 +1,9 @@
 """What a report is about: runs, directories of runs, and tables of many runs, which a reader of theirs describes."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -63,89 +65,88 @@ ReadTable = Callable[[Path], ReportedTable | None]
 
 @dataclass
 class Sources:
-    """All that a report is about: what the named directories hold, and a line for each run or table that is left out.
+    """All that a report is about, and a line for each run or table in a named directory that is left out.
 
     `paths` says which of the runs the user has named.
     """
 
     names: list[str]
-    read_table: ReadTable = lambda directory: None
     runs: list[ReportedRun] = field(default_factory=list)
     tables: list[ReportedTable] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     paths: dict[Path, bool] = field(default_factory=dict)
 
-    def keep(self, add: Callable[[Path], None], path: Path, named: bool) -> None:
-        """Add what a directory holds; what is damaged is an error if it was named, and else left out."""
+    def add(self, directory: Path, named: bool, read_table: ReadTable) -> bool:
+        """Add the run or the table in a directory; returns whether there is one, damaged or not."""
+        before = len(self.paths), len(self.tables), len(self.left_out)
+        if (directory / "run.json").is_file():
+            self.paths[directory.resolve()] = named or self.paths.get(directory.resolve(), False)
+            return True
+        with self.leaving_out(directory, named):
+            if (table := read_table(directory)) is not None:
+                self._add_table(table)
+        return (len(self.paths), len(self.tables), len(self.left_out)) != before
+
+    @contextmanager
+    def leaving_out(self, directory: Path, named: bool) -> Iterator[None]:
+        """Read what a directory holds; what is damaged is an error if it was named, and else left out."""
         try:
-            refuse_links_out(path)
-            add(path)
+            refuse_links_out(directory)
+            yield
         except ConfigError as error:
             if named:
                 raise
             self.left_out.append(str(error))
 
-    def add(self, directory: Path) -> None:
-        """Search a directory that was named, or those in it."""
-        if self._add(directory, named=True):
-            return
-        children = sorted(directory.iterdir()) if directory.is_dir() else []
-        if not sum(self._add(child, named=False) for child in children):
-            raise ConfigError(f"{directory} holds no run and no study: name a directory that rayfed-ssl wrote")
-
-    def _add(self, directory: Path, named: bool) -> bool:
-        if (directory / "run.json").is_file():
-            self.paths[directory.resolve()] = named or self.paths.get(directory.resolve(), False)
-            return True
-        before = len(self.tables), len(self.left_out), len(self.paths)
-        self.keep(self._add_table, directory, named)
-        return (len(self.tables), len(self.left_out), len(self.paths)) != before
-
-    def _add_table(self, directory: Path) -> None:
+    def _add_table(self, table: ReportedTable) -> None:
         """Add a table and its runs; those that have a number there are missed where they are gone."""
-        table = self.read_table(directory)
-        if table is None:
-            return
+        directory = table.directory
         if outside := [run for run in table.runs if ".." in Path(run).parts or Path(run).is_absolute()]:
             raise ConfigError(
                 f"{directory} names {outside[0]} as a run, which is not inside it: restore it from a copy"
             )
         if table.section is not None:
             self.tables.append(table)
-        numbers = [run for run, has_number in table.runs.items() if has_number]
-        missing = [run for run in numbers if not (directory / run).is_dir()]
         for run in table.runs:
             if (directory / run).is_dir():
                 self.paths.setdefault((directory / run).resolve(), False)
-        if missing:
+        numbers = [run for run, has_number in table.runs.items() if has_number]
+        if missing := [run for run in numbers if not (directory / run).is_dir()]:
             self.left_out.append(
                 f"{len(missing)} of {len(numbers)} runs of {directory}, which are missing (such as {missing[0]}): its table "
                 "is shown without them"
             )
         self.left_out += [table.left_out] * bool(table.left_out)
 
+    def name_runs(self) -> None:
+        """Label runs by the tables that they are in, and tell runs of one name apart."""
+        names, labels = [run.name for run in self.runs], defaultdict[Path, list[str]](list)
+        for table in self.tables:
+            for name, label in table.labels.items():
+                labels[(table.directory / name).resolve()].append(label)
+        for run in self.runs:
+            directory = run.record.directory
+            run.label = "; ".join(labels[directory])
+            if names.count(run.name) > 1:
+                run.name = f"{directory.parent.name}/{run.name}"
+
 
 def open_sources(
     directories: Sequence[Path], *, trust: bool = False, read_table: ReadTable = lambda directory: None
 ) -> Sources:
     """Open runs and tables; one that was named and is damaged, or none, is a ConfigError."""
-    sources = Sources([os.path.basename(os.path.realpath(directory)) for directory in directories], read_table)
+    sources = Sources([os.path.basename(os.path.realpath(directory)) for directory in directories])
     for directory in directories:
-        sources.add(directory)
+        if not sources.add(directory, True, read_table):
+            children = sorted(directory.iterdir()) if directory.is_dir() else []
+            if not sum(sources.add(child, False, read_table) for child in children):
+                raise ConfigError(f"{directory} holds no run and no study: name a directory that rayfed-ssl wrote")
     for path, named in sources.paths.items():
-        sources.keep(lambda path: sources.runs.append(_open_run(path, trust)), path, named)
+        with sources.leaving_out(path, named):
+            sources.runs.append(_open_run(path, trust))
     if not sources.runs and not sources.tables:
         raise ConfigError(*sources.left_out)
-    labels: dict[Path, list[str]] = {}
-    for table in sources.tables:
-        for name, label in table.labels.items():
-            labels.setdefault((table.directory / name).resolve(), []).append(label)
-    names = [run.name for run in sources.runs]
-    for run in sources.runs:
-        directory = run.record.directory
-        run.label = "; ".join(labels.get(directory, ()))
-        if names.count(run.name) > 1:
-            run.name = f"{directory.parent.name}/{run.name}"
+    sources.name_runs()
     return sources
 
 

@@ -4,19 +4,15 @@ Those of the search are in `search_figures`. All have the style of the report: c
 in marker and dash as well. The same results give the same bytes.
 """
 
-import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import cycle
 from pathlib import Path
 
-import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rayfed_ssl.reports.figures import METHOD_STYLES
-from rayfed_ssl.reports.html.figure import STYLE
-from rayfed_ssl.reports.labels import Label, label_points
+from rayfed_ssl.reports.style import METHOD_STYLES, figure_bytes, styled
 from rayfed_ssl.storage.filesystem import write_atomically
 from tune.studies.definition.search_plan import BYTES, Goal
 from tune.studies.definition.study import Study
@@ -81,13 +77,9 @@ def _own_drawings(study: Study, trials: Sequence[TrialResult]) -> Iterator[Drawi
 
 
 def _save(draw: Callable[[], Figure], folder: Path, stem: str) -> list[str]:
-    files = {}
-    with matplotlib.rc_context(STYLE):
+    with styled():
         figure = draw()
-        for ending, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
-            drawn = io.BytesIO()
-            figure.savefig(drawn, format=ending, dpi=144, bbox_inches="tight", metadata=metadata)
-            files[f"{stem}.{ending}"] = drawn.getvalue()
+    files = {f"{stem}.{kind}": figure_bytes(figure, kind) for kind in ("png", "svg")}
     folder.mkdir(exist_ok=True)
     for name, content in files.items():
         write_atomically(folder / name, content)
@@ -165,8 +157,8 @@ def draw_trade_off(study: Study, trials: Sequence[TrialResult]) -> Figure:
         plain_ticks(axes, True)
     add_legend(axes, loc="center left", bbox_to_anchor=(1.02, 0.5), title=title)
     figure.suptitle(title_of(study), fontsize=10)
-    names = [f"trial {trial.number}" for trial in front]
-    label_points(axes, [Label(name, x, y) for name, x, y in zip(names, *steps, strict=True)])
+    for trial, x, y in zip(front, *steps, strict=True):
+        axes.annotate(f"trial {trial.number}", (x, y), (5, 5), textcoords="offset points", fontsize=8)
     return figure
 
 

@@ -18,7 +18,7 @@ from matplotlib.ticker import MaxNLocator
 from rayfed_ssl.analysis.diagnosis import diagnose
 from rayfed_ssl.analysis.embedding import embed
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.figures import METHOD_STYLES
+from rayfed_ssl.reports.style import METHOD_STYLES
 from rayfed_ssl.reports.summary import by_round
 from tune.studies.definition.layers import Column
 from tune.studies.definition.schema import COLUMN, ROW

@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from rayfed_ssl.reports.html.figure import FigureWriter, RenderedFigure
-from rayfed_ssl.reports.html.page import Card, PageSection
-from rayfed_ssl.reports.html.tables import MISSING, PageCell, PageTable
+from rayfed_ssl.reports.html.figure import FigureWriter
+from rayfed_ssl.reports.html.page import MISSING, Card, PageCell, PageSection, PageTable, RenderedFigure
 from tune.studies.results.results import GoalResult, StudyResults, TableResult, TrialResult
 
 TITLES = {
@@ -80,7 +79,7 @@ def _trials(caption: str, results: StudyResults, trials: list[TrialResult]) -> P
         rounds = PageCell(f"{trial.reached} of {trial.rounds}" if trial.rounds else MISSING, trial.reached)
         values = [_value(trial, goal) for goal in results.goals]
         recipe = [results.recipes.get(str(trial.number), "")] if results.recipes else []
-        rows.append([_name(trial), trial.state, rounds, *values, PageCell.size(trial.bytes), *recipe])
+        rows.append([_name(trial), trial.state, rounds, *values, PageCell.of(trial.bytes, "bytes"), *recipe])
     heads = ["trial", "state", "rounds", *(goal.score for goal in results.goals), "bytes a run"]
     return PageTable.of(caption, heads + ["recipe"] * bool(results.recipes), rows)
 
@@ -88,7 +87,7 @@ def _trials(caption: str, results: StudyResults, trials: list[TrialResult]) -> P
 def _value(trial: TrialResult, goal: GoalResult) -> PageCell:
     """Show what a trial has come to by a goal, mean ± standard deviation over seeds."""
     value = trial.values.get(goal.score)
-    return PageCell.mean_std(None if value is None else value.over_seeds(), goal.unit)
+    return PageCell.of(None if value is None else value.over_seeds(), goal.unit)
 
 
 def _figures(directory: Path, results: StudyResults, writer: FigureWriter, origin: str) -> Iterator[RenderedFigure]:

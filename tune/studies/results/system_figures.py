@@ -1,13 +1,15 @@
-"""Figures of rows beside a baseline: a score over bytes, and kNN over local epochs, with a label for each system."""
+"""Figures of rows beside a baseline: a score over bytes, and kNN over local epochs, with a mark for each system."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
 from statistics import fmean
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rayfed_ssl.reports.labels import FONT_SIZE, Label, label_ends, label_points, mark_style
+from rayfed_ssl.reports.style import MUTED, mark_style
+from tune.studies.results.axes import add_legend
 from tune.studies.results.results import StudyResults, System
 from tune.studies.results.systems import RANDOM
 
@@ -24,9 +26,9 @@ def _figure(results: StudyResults, draw: Callable[[Axes, StudyResults, str], Non
     panels = figure.subplots(len(columns), 1, squeeze=False)[:, 0]
     for axes, column in zip(panels, columns, strict=True):
         axes.set_title(column)
-        axes.grid(alpha=0.3)
         _draw_random(axes, results, column, _score(results) if draw is _draw_bytes else "knn")
         draw(axes, results, column)
+        add_legend(axes, loc="center left", bbox_to_anchor=(1.02, 0.5))
     return figure
 
 
@@ -43,50 +45,25 @@ def _systems(results: StudyResults, column: str) -> list[tuple[int, System]]:
 def _draw_random(axes: Axes, results: StudyResults, column: str, score: str) -> None:
     for row in results.systems:
         if (row.column, row.row) == (column, RANDOM) and (mean := row.mean(score)) is not None:
-            axes.axhline(100 * mean.mean, color="#4d5966", linestyle=":", linewidth=1)
-            axes.annotate(
-                "random encoder",
-                (1, 100 * mean.mean),
-                (-3, 3),
-                xycoords=("axes fraction", "data"),
-                textcoords="offset points",
-                ha="right",
-                fontsize=FONT_SIZE,
-                color="#4d5966",
-            )
+            axes.axhline(100 * mean.mean, color=MUTED, linestyle=":", linewidth=1, label="random encoder")
 
 
 def _draw_bytes(axes: Axes, results: StudyResults, column: str) -> None:
-    labels = []
+    bars: dict[str, Any] = {"linestyle": "", "capsize": 2, "elinewidth": 1, "markersize": 7}
     for index, row in _systems(results, column):
         if (mean := row.mean(_score(results))) is not None:
-            labels.append(Label(row.row, fmean(run.bytes for run in row.runs) / 1e6, 100 * mean.mean))
-            spread = None if mean.std is None else 100 * mean.std
-            axes.errorbar(
-                labels[-1].x,
-                labels[-1].y,
-                yerr=spread,
-                linestyle="",
-                capsize=2,
-                elinewidth=1,
-                markersize=7,
-                **mark_style(index),
-            )
+            moved, spread = fmean(run.bytes for run in row.runs) / 1e6, None if mean.std is None else 100 * mean.std
+            axes.errorbar(moved, 100 * mean.mean, yerr=spread, label=row.row, **bars, **mark_style(index))
     axes.set_xscale("symlog", linthresh=1, linscale=0.4)
     axes.xaxis.set_major_formatter("{x:g}")  # the report writes no powers of ten
     axes.margins(0.12, 0.08)
     axes.set(xlabel="MB that all clients send and receive", ylabel=f"{_score(results)} (%)")
-    label_points(axes, labels)
 
 
 def _draw_curves(axes: Axes, results: StudyResults, column: str) -> None:
-    labels = []
     for index, row in _systems(results, column):
-        curve = row.knn_curve()
-        if curve:
+        if curve := row.knn_curve():
             knn = [100 * value for value in curve.values()]
-            axes.plot(list(curve), knn, linewidth=1, markersize=6, **mark_style(index))
-            labels.append(Label(row.row, list(curve)[-1], knn[-1]))
+            axes.plot(list(curve), knn, linewidth=1, markersize=6, label=row.row, **mark_style(index))
     axes.set(xlabel="local epochs", ylabel="kNN (%)")
     axes.margins(0.03, 0.06)
-    label_ends(axes, labels)

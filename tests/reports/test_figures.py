@@ -1,11 +1,12 @@
-"""What `compare` draws and notes: a mark and a label for each system, nothing clipped, and differing data."""
+"""What `compare` draws and notes: a mark for each system, nothing clipped, and differing data."""
 
 from dataclasses import replace
 
 import pytest
 
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.comparison_figure import comparison_figure, system_names
+from rayfed_ssl.reports.figures import comparison_figure, system_names
+from rayfed_ssl.reports.style import mark_style
 from rayfed_ssl.reports.summary import data_differences, summarize
 
 
@@ -19,12 +20,12 @@ def changed(summary, section, **values):
     return replace(summary, config=summary.config.model_copy(update={section: part}))
 
 
-def test_each_system_has_its_own_mark_and_one_label(summaries):
+def test_each_system_has_its_own_mark_and_name(summaries):
     other = changed(summaries[0], "model", encoder="resnet18")
     figure = comparison_figure([*summaries, other])
     axes = figure.axes[0]
     names = ["flesd, cnn", "local, cnn", "flesd, resnet18"]
-    assert sorted(text.get_text() for text in axes.texts) == sorted(names)
+    assert [text.get_text() for text in figure.legends[0].texts] == names
     assert [len(line.get_xdata()) for line in axes.lines] == [2, 1, 1]
     assert len({(line.get_marker(), line.get_color()) for line in axes.lines}) == 3
 
@@ -52,3 +53,9 @@ def test_runs_on_other_data_are_noted(summaries):
     resized = replace(changed(second, "data", name="cifar10", size=16), fingerprint="0" * 64)
     note = data_differences([first, resized])
     assert f"data.size {first.config.data.size} and 16, dataset digits and cifar10" in note
+
+
+def test_marks_of_twenty_systems_differ_in_shape_or_fill():
+    styles = [mark_style(index) for index in range(84)]
+    assert len({(style["marker"], style["markerfacecolor"] == "none") for style in styles[:24]}) == 24
+    assert len({(style["marker"], style["markerfacecolor"] == "none", style["color"]) for style in styles}) == 84

@@ -1,0 +1,236 @@
+"""Figures from records alone: accuracy, losses, diagnostics, bytes and time."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from rayfed_ssl import formats
+from rayfed_ssl.analysis.diagnosis import Diagnostics, PairMatrix
+from rayfed_ssl.formats import MeanStd
+from rayfed_ssl.records.metric_rows import Row
+from rayfed_ssl.reports.figures import Line, draw_lines, loss_lines
+from rayfed_ssl.reports.html.charts import Plot, bar_plot, heatmap, line_plot
+from rayfed_ssl.reports.html.page import PageCell, PageTable, score_title
+from rayfed_ssl.reports.seed_groups import SeedGroup
+from rayfed_ssl.reports.style import BLUE, HEIGHT, INK, MUTED, PAPER, clean, legend_below, line_style, new_axes
+from rayfed_ssl.reports.summary import CurvePoint, Summary, by_round
+
+X_LABELS = {"rounds": "round", "bytes": "MB moved by all clients", "time": "seconds of rounds (wall clock)"}
+"""What accuracy is drawn over."""
+
+Curve = list[tuple[dict[str, float], MeanStd]]
+"""The position on each x axis, and accuracy over seeds."""
+
+
+def accuracy_plots(groups: Sequence[SeedGroup]) -> list[Plot]:
+    """Draw accuracy over rounds, over bytes and over time; a figure of a single point is left out."""
+    lengths = [len(run.curve) for group in groups for run in group.runs]
+    if max(lengths) < 2 and sum(map(bool, lengths)) < 2:
+        return []
+    curves = [(group, _curve(group.runs)) for group in groups]
+    rows = [[group.label, *x.values(), PageCell.of(knn, "percent")] for group, curve in curves for x, knn in curve]
+    note = (
+        "Lines: kNN accuracy, mean over encoders and seeds; bands: one standard deviation over seeds. Hollow: linear probe "
+        "of the final encoder, last epoch. Dotted: kNN before round 1."
+    )
+    plots: list[Plot] = []
+    for x in X_LABELS if max(lengths) > 1 else ("bytes", "time"):
+        table = None if plots else PageTable.of("kNN accuracy over the run", ["run", "round", "MB", "s", "kNN"], rows)
+        alt = f"Line chart: accuracy in percent over {X_LABELS[x]}, {len(groups)} series. The first has a table."
+        plots.append(Plot(f"accuracy-over-{x}", f"Accuracy over {x}", alt, _draw_accuracy(curves, x), table, note))
+    return plots
+
+
+def _curve(runs: Iterable[Summary]) -> Curve:
+    """Average the kNN curves of runs round by round."""
+    rounds: dict[int, list[CurvePoint]] = defaultdict(list)
+    for run in runs:
+        for point in run.curve:
+            rounds[point.round].append(point)
+    return [
+        (
+            {"rounds": round, "bytes": fmean(p.bytes for p in points) / 1e6, "time": fmean(p.seconds for p in points)},
+            MeanStd.of([point.knn for point in points]),
+        )
+        for round, points in sorted(rounds.items())
+    ]
+
+
+def _draw_accuracy(curves: Sequence[tuple[SeedGroup, Curve]], x: str) -> Figure:
+    figure, axes = new_axes(height=HEIGHT + 0.19 * max(len(curves) - 2, 0))
+    lines = []
+    for group, curve in curves:
+        band = {at[x]: (100 * (knn.mean - knn.std), 100 * (knn.mean + knn.std)) for at, knn in curve if knn.std}
+        lines.append(Line(group.label, {at[x]: 100 * knn.mean for at, knn in curve}, (band,)))
+    draw_lines(axes, lines)
+    hollow = {"markerfacecolor": PAPER, "markeredgewidth": 1.8, "markersize": 9, "linestyle": ""}
+    starts = {}
+    for index, (group, curve) in enumerate(curves):
+        if (probe := group.scores.get("linear")) and curve:
+            axes.plot(curve[-1][0][x], 100 * probe.mean, **line_style(index) | hollow)
+        if knns := [start for run in group.runs if (start := run.start("knn")) is not None]:
+            starts[index] = 100 * fmean(knns)
+    alike = len({round(start, 4) for start in starts.values()}) == 1  # then one line is enough
+    random = all(run.config.model.is_random for group, _ in curves for run in group.runs)
+    for index, start in list(starts.items())[: 1 if alike else None]:
+        color, label = (MUTED, "random start" if random else "start") if alike else (line_style(index)["color"], None)
+        axes.axhline(start, color=color, linestyle=(0, (1, 2)), linewidth=1.2, label=label)
+    axes.set(xlabel=X_LABELS[x], ylabel="accuracy (%)")
+    axes.margins(0.06)
+    if x == "rounds":
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    else:
+        axes.set_xlim(left=0)
+    legend_below(figure, axes)
+    return figure
+
+
+def loss_plot(rows: Sequence[Row]) -> Plot | None:
+    """Draw clients' losses dashed or dotted and the server's solid; None where none is on record."""
+    note = "Dashed: local training, mean over clients, the band from the lowest to the highest client. Solid: the server's."
+    lines = loss_lines(rows)
+    return line_plot("losses", "Losses over rounds", "loss", lines, note) if lines else None
+
+
+TITLES = {
+    "diag_effective_rank": "effective rank of features",
+    "diag_feature_std": "deviation of normalized features",
+    "diag_alignment": "alignment of two views",
+    "diag_uniformity": "uniformity on the sphere",
+    "diag_update_cosine": "cosine of clients' updates",
+    "diag_cka": "linear CKA of clients' encoders",
+    "diag_angle": "angle between representations (degrees)",
+    "diag_relation_distance": "distance of relation matrices",
+}
+"""Titles of diagnostics; others are titled by their names."""
+
+RANGES = ("_min", "_max", "_lower", "_upper")
+"""Suffixes of the range and the quartiles of a metric that is a mean over clients or pairs."""
+
+
+def diagnostic_plots(rows: Sequence[Row]) -> list[Plot]:
+    """Draw each "diag_" metric over rounds, with its range and quartiles as bands."""
+    names = {row["name"] for row in rows if row["name"].startswith("diag_")}
+    note = "Line: mean over encoders or pairs; band: from the lowest to the highest, darker between the mean quartiles."
+    plots = []
+    for index, name in enumerate(sorted(names - {name + suffix for name in names for suffix in RANGES})):
+        values = by_round(rows, name)
+        low, high, lower, upper = (by_round(rows, name + suffix) for suffix in RANGES)
+        whole = {round: (min(low.get(round, v)), max(high.get(round, v))) for round, v in values.items()}
+        quartiles = {round: (fmean(lower[round]), fmean(upper[round])) for round in values if round in lower}
+        title = TITLES.get(name, name.removeprefix("diag_").replace("_", " "))
+        means: dict[float, float] = {round: fmean(v) for round, v in values.items()}
+        line = Line("mean", means, (whole, quartiles) if quartiles else (whole,), line_style(index))
+        plots.append(line_plot(name, title[0].upper() + title[1:], title, [line], note))
+    return plots
+
+
+def client_plot(summary: Summary) -> Plot | None:
+    """Draw the scores of each client's own encoder; None where the method has no such encoders."""
+    scores = {name: metrics for name, metrics in summary.scores.items() if name.startswith("client-")}
+    names = list(dict.fromkeys(name for metrics in scores.values() for name in metrics))
+    names = [name for name in ("linear", "knn") if name in names] or names[:2]
+    if not names:
+        return None
+    series = {score_title(name): [metrics.get(name) for metrics in scores.values()] for name in names}
+    means = [
+        f"{title} {formats.percent(fmean(v for v in column if v is not None))}" for title, column in series.items()
+    ]
+    labels = [f"{name} ({summary.architecture(name)})" for name in scores]
+    note = f"Mean over clients: {', '.join(means)}."
+    return bar_plot("clients", "Accuracy by client", "client", labels, series, "percent", note)
+
+
+def ledger_plot(summary: Summary) -> Plot:
+    """Draw bytes by kind of content and direction."""
+    moved = summary.bytes_by_kind
+    kinds = sorted(
+        {kind for _, kind in moved}, key=lambda kind: -sum(moved.get((way, kind), 0) for way in ("up", "down"))
+    )
+    series = {way: [moved.get((way, kind), 0) for kind in kinds] for way in ("up", "down")}
+    note = "Up: sent by all clients; down: received by them. Sizes are uncompressed and without framing; 1 MB is 10⁶ bytes."
+    return bar_plot("ledger", "Bytes by kind and direction", "kind", kinds, series, "bytes", note)
+
+
+def traffic_plot(groups: Sequence[SeedGroup]) -> Plot:
+    """Draw bytes up and down of each group of runs, a client's share."""
+    series = {
+        way: [fmean(getattr(run, f"bytes_{way}") / max(run.num_clients, 1) for run in group.runs) for group in groups]
+        for way in ("up", "down")
+    }
+    labels = [group.label for group in groups]
+    note = "Mean over clients and seeds, in the whole run."
+    return bar_plot("traffic", "What a client sends and receives", "run", labels, series, "bytes", note)
+
+
+def timing_plot(rows: Sequence[Row]) -> Plot | None:
+    """Draw seconds of clients, server and evaluation over rounds; None before the first round."""
+    phases: Mapping[str, dict[float, float]] = {
+        phase: defaultdict(float) for phase in ("clients, summed", "server", "evaluation", "wall clock of the round")
+    }
+    names = {"server": "server", "run": "wall clock of the round"}
+    for row in rows:
+        if row["name"] == "evaluation_seconds":
+            phases["evaluation"][row["round"]] += row["value"]
+        elif row["name"] == "seconds":
+            phases[names.get(row["participant"], "clients, summed")][row["round"]] += row["value"]
+    if not phases["wall clock of the round"]:
+        return None
+    totals = ", ".join(f"{phase} {formats.duration(sum(seconds.values()))}" for phase, seconds in phases.items())
+    note = f"Totals: {totals}. Clients may have run side by side; evaluation is not part of a round's wall clock."
+    lines = [Line(phase, dict(sorted(seconds.items()))) for phase, seconds in phases.items() if seconds]
+    return line_plot("timing", "Time by phase", "seconds", lines, note)
+
+
+def matrix_plot(name: str, matrix: PairMatrix) -> Plot:
+    """Draw a matrix of pairs of encoders (CKA, angles, distances of R as in FedFoA's Figure 6)."""
+    values = np.array([[np.nan if v is None else v for v in row] for row in matrix.values], dtype=float)
+    encoders, (low, high) = matrix.encoders, matrix.range
+    label = f"{matrix.title} ({matrix.unit})" if matrix.unit else matrix.title
+    ticks = [(float(i), encoders[i]) for i in range(0, len(encoders), max(len(encoders) // 20, 1))]
+    rows = [[encoder, *row] for encoder, row in zip(encoders, matrix.values, strict=True)]
+    return Plot(
+        f"matrix-{name}",
+        f"{matrix.title[0].upper()}{matrix.title[1:]} of encoders",
+        f"Heatmap: {label} of each pair of {len(encoders)} encoders. The numbers are in the table below.",
+        heatmap(values, label=label, low=low, high=high, ticks=ticks),
+        PageTable.of(label, ["encoder", *encoders], rows),
+    )
+
+
+def angle_plot(diagnostics: Diagnostics) -> Plot | None:
+    """Draw quartiles of the angles of each pair of encoders (FedCA's Figure 4); None where there are none."""
+    pairs = diagnostics.angles[:30]
+    if not pairs:
+        return None
+    names = [clean("–".join(pair.encoders)) for pair in pairs]
+    figure, axes = new_axes(height=1.1 + 0.3 * len(pairs))
+    axes.hlines(names, [p.lower for p in pairs], [p.upper for p in pairs], color=BLUE, linewidth=7, alpha=0.45)
+    axes.plot([pair.median for pair in pairs], names, color=INK, marker="|", markersize=13, linestyle="")
+    axes.invert_yaxis()
+    axes.set(xlabel="angle between features of one image (degrees)")
+    rows = [[name, pair.lower, pair.median, pair.upper] for name, pair in zip(names, pairs, strict=True)]
+    return Plot(
+        "angles",
+        "Angles between local models' representations",
+        f"Range chart: quartiles of angles for {len(pairs)} pairs of encoders. The numbers are in the table below.",
+        figure,
+        PageTable.of("Quartiles of angles in degrees", ["pair", "lower quartile", "median", "upper quartile"], rows),
+        "Bar: from the lower to the upper quartile over test images; line: median (FedCA, Figure 4).",
+    )
+
+
+def negatives_plot(diagnostics: Diagnostics) -> Plot | None:
+    """Draw the share of false negatives of each client (FCL, Eq. 4-5); None where it was not measured."""
+    shares = diagnostics.false_negatives
+    if shares is None:
+        return None
+    series = {"own negatives": shares.local, "own and others' negatives (FCL, Eq. 4)": shares.fused}
+    series |= {} if shares.remote is None else {"others' negatives (FCL, Eq. 5)": shares.remote}
+    clients = [f"client {client}" for client in shares.clients]
+    note = "The share of negatives of the sample's own class, from the labels of the partition, which no client sees."
+    return bar_plot("false-negatives", "False negatives by client", "client", clients, series, "percent", note)
