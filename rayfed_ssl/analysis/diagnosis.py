@@ -100,38 +100,27 @@ class Diagnostics(StrictModel):
     false_negatives: FalseNegatives | None
     notes: list[str]
 
+    def write(self, directory: Path) -> None:
+        """Write RUN/diagnostics.json."""
+        write_atomically(directory / FILE, self.model_dump_json(indent=1).encode())
 
-def diagnose(
-    directory: Path | str,
-    round: int | None = None,
-    on_unwritten: Callable[[OSError], None] | None = None,
-    *,
-    trust: bool = False,
-) -> Diagnostics:
-    """Compare a run's encoders after a round (default: the last) and write RUN/diagnostics.json.
 
-    An error of writing goes to `on_unwritten`, if given. With `trust`, the modules that a run of somebody else names are
-    imported.
+def diagnose(directory: Path | str, round: int | None = None, *, trust: bool = False) -> Diagnostics:
+    """Compare a run's encoders after a round (default: the last).
+
+    With `trust`, the modules that a run of somebody else names are imported.
 
     Raises:
         ConfigError: There is no such run, or an encoder in it has diverged.
         CheckpointError: The round is not on disk, or damaged.
     """
-    directory = Path(directory)
-    record = RunRecord.open(directory, trust=trust)
+    record = RunRecord.open(Path(directory), trust=trust)
     federation = Federation.open(record.config("engine.executor=local"))
     record.check(federation)
     state = checkpoints.latest(record.checkpoints, round)
     with compute_threads(federation.config.engine.threads):
         encoders = encoders_in(federation, state, record.checkpoints)
-        diagnostics = compare_encoders(federation, encoders, state.round)
-    try:
-        write_atomically(directory / FILE, diagnostics.model_dump_json(indent=1).encode())
-    except OSError as error:
-        if on_unwritten is None:
-            raise
-        on_unwritten(error)
-    return diagnostics
+        return compare_encoders(federation, encoders, state.round)
 
 
 def encoders_in(federation: Federation, state: RunState, directory: Directory) -> dict[str, Encoder]:
@@ -181,55 +170,40 @@ def compare_encoders(federation: Federation, encoders: Mapping[str, Encoder], ro
 
 
 def _matrices(features: Mapping[str, Tensor], relations: Mapping[str, Tensor]) -> dict[str, PairMatrix]:
+    """Compare all pairs of encoders; a matrix without any pair is left out."""
     grams = {name: centered_gram(rows) for name, rows in features.items()}
-    aligned = {name: relations.get(name) for name in features}
-
-    def median_angle(first: Tensor, second: Tensor) -> float:
-        return angles(first, second).median
-
-    matrices = {
-        "cka": _matrix("linear CKA", "", [0, 1], grams, cka),
-        "angle": _matrix("median angle between features", "degrees", [0, 180], features, median_angle),
-        "relation_distance": _matrix("distance of relation matrices", "", [0, None], aligned, relation_distance),
+    kinds: dict[str, tuple[str, str, list[float | None], Mapping[str, Tensor], Callable[[Tensor, Tensor], float]]] = {
+        "cka": ("linear CKA", "", [0, 1], grams, cka),
+        "angle": ("median angle between features", "degrees", [0, 180], features, lambda a, b: angles(a, b).median),
+        "relation_distance": ("distance of relation matrices", "", [0, None], relations, relation_distance),
     }
-    return {
-        name: matrix
-        for name, matrix in matrices.items()
-        if any(value is not None for i, row in enumerate(matrix.values) for value in row[:i])
-    }
+    names = list(features)
+    matrices = {}
+    for kind, (title, unit, limits, rows, compare) in kinds.items():
+        values: list[list[float | None]] = [
+            [compare(rows[a], rows[b]) if _alike(rows, a, b) else None for b in names] for a in names
+        ]
+        if any(value is not None for i, line in enumerate(values) for value in line[:i]):
+            clients = [client_of(name) for name in names]
+            matrices[kind] = PairMatrix(
+                title=title, unit=unit, range=limits, encoders=names, clients=clients, values=values
+            )
+    return matrices
 
 
-def _matrix(
-    title: str,
-    unit: str,
-    limits: list[float | None],
-    rows: Mapping[str, Tensor | None],
-    compare: Callable[[Tensor, Tensor], float],
-) -> PairMatrix:
-    """Compare all pairs of equal shape."""
-
-    def value(first: Tensor | None, second: Tensor | None) -> float | None:
-        return None if first is None or second is None or first.shape != second.shape else compare(first, second)
-
-    return PairMatrix(
-        title=title,
-        unit=unit,
-        range=limits,
-        encoders=list(rows),
-        clients=[client_of(name) for name in rows],
-        values=[[value(first, second) for second in rows.values()] for first in rows.values()],
-    )
+def _alike(rows: Mapping[str, Tensor], first: str, second: str) -> bool:
+    return first in rows and second in rows and rows[first].shape == rows[second].shape
 
 
 def _pair_angles(features: Mapping[str, Tensor]) -> list[PairAngles]:
     return [
         PairAngles(
-            encoders=[first, second],
-            clients=[client_of(first), client_of(second)],
-            **angles(features[first], features[second])._asdict(),
+            encoders=list(pair),
+            clients=[client_of(name) for name in pair],
+            **angles(*(features[name] for name in pair))._asdict(),
         )
-        for first, second in combinations(features, 2)
-        if features[first].shape == features[second].shape
+        for pair in combinations(features, 2)
+        if _alike(features, *pair)
     ]
 
 

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,6 @@ from rayfed_ssl.storage.encoder_file import BODY, read_export
 from rayfed_ssl.storage.saved_encoders import read_encoder
 from rayfed_ssl.storage.tables import write_table
 from rayfed_ssl.training.task import Task
-from rayfed_ssl.trees import misfit
 
 TABLE = "evaluations.parquet"
 
@@ -63,14 +62,13 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Subjects:
-    """Encoders and what it takes to measure them; `run` is None for an exported encoder."""
+    """Encoders and what it takes to measure them."""
 
     config: Config
     task: Task
     dataset: Dataset
     encoders: Mapping[str, Encoder]
     round: int
-    run: Path | None
 
 
 def rescore(
@@ -94,9 +92,8 @@ def measure_encoders(
     round: int | None = None,
     initial: bool = False,
     trust: bool = False,
-    on_unwritten: Callable[[OSError], None] | None = None,
 ) -> tuple[Measurement, ...]:
-    """Run protocols on encoders, and append the scores to the run's evaluations.parquet if there is a run.
+    """Run protocols on encoders; `append` keeps the scores in the run's directory.
 
     Args:
         path: A run, one of its encoders/*.safetensors, or an exported encoder.
@@ -106,7 +103,6 @@ def measure_encoders(
         round: A committed round of the run; None takes the last.
         initial: Measure the random encoder that the run began with instead.
         trust: Import the modules that files of somebody else name.
-        on_unwritten: Takes the error, once, if the run cannot be written; None raises it.
 
     Raises:
         ConfigError: There is no such encoder, protocol or setting, or the data are not fit for it.
@@ -116,28 +112,15 @@ def measure_encoders(
     chosen = [configured(name, by_protocol[name]) for name in protocols]
     subjects = _open(path, overrides, round, initial, trust)
     check_protocols(chosen, subjects.config, subjects.task, subjects.dataset)
-    results: list[Measurement] = []
-    run = subjects.run
-    if run is not None:
+    if (run := run_of(path)) is not None:
         read_measurements(run)  # a damaged table fails here, before hours of measuring
     with compute_threads(subjects.config.engine.threads):
-        for name, encoder in subjects.encoders.items():
-            measured = [_measure(subjects, name, encoder, protocol) for protocol in chosen]
-            results += measured
-            try:
-                if run is not None:
-                    append(run, measured)
-            except OSError as error:
-                if on_unwritten is None:
-                    raise
-                run = None
-                on_unwritten(error)
-    return tuple(results)
+        return tuple(_measure(subjects, name, protocol) for name in subjects.encoders for protocol in chosen)
 
 
-def _measure(subjects: Subjects, name: str, encoder: Encoder, protocol: Protocol) -> Measurement:
+def _measure(subjects: Subjects, name: str, protocol: Protocol) -> Measurement:
     start = time.perf_counter()
-    subject = subject_of(encoder, subjects.config, subjects.task, subjects.dataset)
+    subject = subject_of(subjects.encoders[name], subjects.config, subjects.task, subjects.dataset)
     if not protocol.suits(subject):
         raise ConfigError(f"{subjects.dataset.name} has fewer than two labeled classes: no accuracy can be measured")
     try:
@@ -151,16 +134,10 @@ def _measure(subjects: Subjects, name: str, encoder: Encoder, protocol: Protocol
 def append(directory: Path, measurements: Sequence[Measurement]) -> None:
     """Append to the run's evaluations.parquet, one process after the other."""
     rows = [
-        {
-            "round": measurement.round,
-            "encoder": measurement.encoder,
-            "protocol": measurement.protocol,
-            "name": name,
-            "value": value,
-            "settings": json.dumps(measurement.settings, sort_keys=True),
-        }
-        for measurement in measurements
-        for name, value in measurement.scores.items()
+        {"round": m.round, "encoder": m.encoder, "protocol": m.protocol, "name": name, "value": value}
+        | {"settings": json.dumps(m.settings, sort_keys=True)}
+        for m in measurements
+        for name, value in m.scores.items()
     ]
     with FileLock(directory / f".{TABLE}.lock"):  # not the run's lock, which is held for as long as the run lasts
         write_table(directory / TABLE, pa.Table.from_pylist(read_measurements(directory) + rows, schema=SCHEMA))
@@ -179,9 +156,8 @@ def read_measurements(directory: Path) -> list[dict[str, Any]]:
 
 def _split(protocols: Sequence[str], settings: Sequence[str]) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Divide settings into those of each protocol and those of the run."""
-    for name in protocols:
-        if name not in PROTOCOLS:
-            raise ConfigError(f"unknown protocol {name!r}{nearest(name, PROTOCOLS)}")
+    if unknown := [name for name in protocols if name not in PROTOCOLS]:
+        raise ConfigError(f"unknown protocol {unknown[0]!r}{nearest(unknown[0], PROTOCOLS)}")
     if len(set(protocols)) < len(protocols):
         raise ConfigError(f"a protocol is named twice: {', '.join(protocols)}")
     by_protocol: dict[str, dict[str, Any]] = {name: {} for name in protocols}
@@ -223,8 +199,7 @@ def _open(path: Path, overrides: Sequence[str], round: int | None, initial: bool
     federation, at, encoders = _encoders_of_run(run, overrides, round, initial, trust)
     if run != path:
         encoders = {path.stem: read_encoder(path, trust=trust)}
-        _check_complete(path, encoders[path.stem], federation.task)
-    return Subjects(federation.config, federation.task, federation.dataset, encoders, at, run)
+    return Subjects(federation.config, federation.task, federation.dataset, encoders, at)
 
 
 def _encoders_of_run(
@@ -257,9 +232,11 @@ def _open_exported(path: Path, overrides: Sequence[str], trust: bool) -> Subject
     apply_overrides(typed, overrides)
     plugins.allow(typed)
     config = Config.load(tree, *overrides, trust=False)
-    if (config.model.image_size or config.data.size, config.data.channels) != (info.size, info.channels):
+    given = config.model.image_size or config.data.size, config.data.channels, config.model.stem
+    if given != (info.size, info.channels, info.stem):
         raise ConfigError(
-            f"{path} takes images of {info.size} pixels and {info.channels} channels: leave both as they are"
+            f"{path} takes images of {info.size} pixels and {info.channels} channels with stem {info.stem}: leave them as "
+            "they are"
         )
     try:
         dataset = open_dataset(config.data.name, **config.data_settings)
@@ -268,17 +245,4 @@ def _open_exported(path: Path, overrides: Sequence[str], trust: bool) -> Subject
         raise ConfigError(str(error)) from error
     body = {BODY + name: value for name, value in export.weights.items()}
     encoder = Encoder(info.architecture, body)  # without heads: they are of an objective that the file does not name
-    _check_complete(path, encoder, task)
-    return Subjects(config, task, dataset, {info.encoder: encoder}, info.round, None)
-
-
-def _check_complete(path: Path, encoder: Encoder, task: Task) -> None:
-    """Refuse a file that lacks a part of its encoder: random weights would be measured in its place."""
-    expected = {BODY + name: value for name, value in task.blank(encoder.architecture).encoder.state_dict().items()}
-    weights = {name: value for name, value in encoder.weights.items() if name.startswith(BODY)}
-    if mismatch := misfit(weights, expected):
-        name, got, want = mismatch
-        raise ConfigError(
-            f"{path} does not hold a whole {encoder.architecture} for these images: its {name} is {got} where {want} is "
-            "expected; export the encoder again, and leave model.* as it was"
-        )
+    return Subjects(config, task, dataset, {info.encoder: encoder}, info.round)

@@ -10,11 +10,12 @@ import json
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf, isfinite
 from pathlib import Path
+from typing import Annotated, Any
 
 import torch
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, ValidationError
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
@@ -33,6 +34,7 @@ from rayfed_ssl.reading import check_header, plain_json
 from rayfed_ssl.storage.filesystem import write_atomically
 from rayfed_ssl.storage.tensor_files import DAMAGE
 from rayfed_ssl.trees import Weights, misfit
+from rayfed_ssl.validation import Validated
 
 FORMAT = "rayfed-ssl-encoder/1"
 """Names the file's layout; a file without it is no exported encoder."""
@@ -51,8 +53,8 @@ TORCHS: dict[type[nn.Module], type[nn.Module]] = {
 """Layers of torch in the place of ours, which torch.fx cannot trace."""
 
 
-@dataclass(frozen=True)
-class Info:
+@pydantic_dataclass(frozen=True)
+class Info(Validated):
     """The metadata of an exported encoder.
 
     Attributes:
@@ -68,11 +70,11 @@ class Info:
 
     architecture: str
     stem: str
-    channels: int
-    size: int
+    channels: Annotated[int, Field(gt=0)]
+    size: Annotated[int, Field(gt=0, le=MAX_SIZE)]
     feature_dim: int
     mean: tuple[float, ...]
-    std: tuple[float, ...]
+    std: tuple[Annotated[float, Field(gt=0)], ...]
     classes: tuple[str, ...]
     method: str
     encoder: str
@@ -88,19 +90,19 @@ class Info:
         fields = dataclasses.asdict(self)
         return {"format": FORMAT} | {k: v if isinstance(v, str) else json.dumps(v) for k, v in fields.items()}
 
+    def __post_init__(self) -> None:
+        if not self.channels == len(self.mean) == len(self.std):
+            raise ValueError(f"it normalizes {self.channels} channels with mean {self.mean} and std {self.std}")
+
     @classmethod
     def read(cls, metadata: Mapping[str, str]) -> "Info":
-        """Read the fields back; KeyError or ValueError for fields that `metadata` did not write."""
-        fields = {
+        """Read the fields back; ValueError for fields that `metadata` did not write."""
+        fields: dict[str, Any] = {
             field.name: metadata[field.name] if field.type is str else plain_json(metadata[field.name].encode())
             for field in dataclasses.fields(cls)
+            if field.name in metadata
         }
-        info = TypeAdapter(cls).validate_python(fields)
-        if not (0 < info.size <= MAX_SIZE and 0 < info.channels == len(info.mean) == len(info.std)):
-            raise ValueError(f"it takes images of {info.channels} channels and {info.size} pixels")
-        if not (all(map(isfinite, info.mean)) and all(0 < value < inf for value in info.std)):
-            raise ValueError(f"it normalizes with mean {info.mean} and std {info.std}")
-        return info
+        return cls(**fields)
 
     @property
     def recipe(self) -> ViewRecipe:
@@ -206,12 +208,9 @@ def read_export(path: Path | str, *, trust: bool = False) -> Export:
         )
     try:
         info = Info.read(metadata)
-    except ValidationError as error:
-        raise ConfigError(
-            f"the metadata of {path} are damaged ({next(explain(error, Info))}): export it again"
-        ) from None
-    except (KeyError, ValueError) as error:
-        raise ConfigError(f"the metadata of {path} are damaged ({reason(error)}): export the encoder again") from None
+    except ValueError as error:
+        problem = next(explain(error, Info)) if isinstance(error, ValidationError) else reason(error)
+        raise ConfigError(f"the metadata of {path} are damaged ({problem}): export it again") from None
     plugins.note(dataclasses.astuple(info), path, trust=trust)
     try:
         encoder_info(info.architecture)

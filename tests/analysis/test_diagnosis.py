@@ -1,6 +1,5 @@
 """Diagnosing a finished run: what diagnostics.json holds, and what is said where something cannot be computed."""
 
-import errno
 import math
 from collections.abc import Callable
 from itertools import combinations
@@ -67,13 +66,9 @@ def test_quartiles_belong_to_the_matrix_of_angles(diagnosed: Diagnostics):
         assert values[first][second] == pair.median
 
 
-def test_the_file_holds_what_is_returned_and_nothing_else_changes(local: Path, diagnosed: Diagnostics):
-    (local / FILE).unlink()
-    before = {path: path.read_bytes() for path in local.rglob("*") if path.is_file()}
-    assert diagnose(local) == diagnosed
-    assert Diagnostics.model_validate_json((local / FILE).read_text()) == diagnosed
-    after = {path: path.read_bytes() for path in local.rglob("*") if path.is_file() and path.name != FILE}
-    assert after == before
+def test_the_file_holds_what_was_compared(diagnosed: Diagnostics, tmp_path: Path):
+    diagnosed.write(tmp_path)
+    assert Diagnostics.model_validate_json((tmp_path / FILE).read_text()) == diagnosed
     assert (diagnosed.round, diagnosed.method, diagnosed.seed, diagnosed.samples) == (2, "local", 0, 60)
 
 
@@ -99,12 +94,6 @@ def test_encoders_of_mixed_widths_have_cka_but_no_angle(open_tiny: OpenTiny):
     assert unlike == [[False, True, False], [True, False, True], [False, True, False]]
     assert [pair.clients for pair in diagnostics.angles] == [[0, 2]]
     assert diagnostics.notes == ["encoders of different widths have no angle between them: CKA compares them"]
-
-
-def test_encoders_of_nothing_but_different_widths_have_no_table_of_angles(open_tiny: OpenTiny):
-    diagnostics = untrained(open_tiny("local", "clients.models=[cnn, vgg9]"), *NAMES[:2])
-    assert set(diagnostics.matrices) == {"cka", "relation_distance"}
-    assert diagnostics.angles == []
 
 
 def test_encoders_without_their_projector_have_no_relation_matrix(open_tiny: OpenTiny):
@@ -143,9 +132,7 @@ def test_an_earlier_round_can_be_diagnosed_but_none_that_is_missing(local: Path,
         diagnose(local, 7)
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"), [("client-3", 3), ("client-012", 12), ("global", None), ("initial", None), ("client-x", None)]
-)
+@pytest.mark.parametrize(("name", "expected"), [("client-012", 12), ("global", None), ("client-x", None)])
 def test_names_of_encoders_hold_client_ids(name: str, expected: int | None):
     assert client_of(name) == expected
 
@@ -158,17 +145,3 @@ def test_features_that_overflow_are_one_error(open_tiny: OpenTiny):
     }
     with pytest.raises(ConfigError, match="encoder 'client-0' cannot be diagnosed: its features are not finite"):
         compare_encoders(federation, {"client-0": Encoder("cnn", weights)}, 1)
-
-
-def test_diagnostics_that_cannot_be_written_are_returned(
-    local: Path, diagnosed: Diagnostics, monkeypatch: pytest.MonkeyPatch
-):
-    def refuse(path: Path, content: bytes) -> None:
-        raise OSError(errno.EROFS, "Read-only file system", str(path))
-
-    monkeypatch.setattr("rayfed_ssl.analysis.diagnosis.write_atomically", refuse)
-    errors: list[OSError] = []
-    assert diagnose(local, on_unwritten=errors.append) == diagnosed
-    assert len(errors) == 1
-    with pytest.raises(OSError, match="Read-only"):
-        diagnose(local)

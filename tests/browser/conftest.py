@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rayfed_ssl.analysis.diagnosis import diagnose
-from rayfed_ssl.analysis.rescoring import measure_encoders
+from rayfed_ssl.analysis.rescoring import append, measure_encoders
 from rayfed_ssl.reports.html import write_report
 from rayfed_ssl.runs import run
 from tests.conftest import TinyConfig
@@ -25,8 +25,9 @@ def report(tiny: TinyConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
     table = folder / "table"
     run(tiny("flesd", "evaluation.every=1"), table / "cells" / "flesd")
     run(tiny("local", "evaluation.every=1"), table / "cells" / "local")
-    diagnose(table / "cells" / "local")
-    measure_encoders(table / "cells" / "flesd", ["linear-flesd"], ["epochs=2", "milestones=[1]"])
+    diagnose(table / "cells" / "local").write(table / "cells" / "local")
+    flesd = table / "cells" / "flesd"
+    append(flesd, measure_encoders(flesd, ["linear-flesd"], ["epochs=2", "milestones=[1]"]))
     cells = [{"text": "40.00 [75.8; -35.8]", "mean": 40.0}, {"text": "41.00 [75.8; -34.8]", "mean": 41.0}]
     lines = [{"label": name, "cells": [cell]} for name, cell in zip(("flesd", "local"), cells, strict=True)]
     shown = {"title": "Ours, the paper's, and the difference (%)", "head": ["", "alpha 1"], "lines": lines}

@@ -68,8 +68,8 @@ def random_export(architecture: str, stem: str = "auto", channels: int = 3, size
     torch.manual_seed(5)
     body = build_encoder(architecture, channels=channels, size=size, stem=stem)
     body(torch.randn(4, channels, size, size))
-    info = replace(INFO, architecture=architecture, stem=stem, channels=channels, size=size)
-    info = replace(info, feature_dim=body.feature_dim, mean=INFO.mean[:channels], std=INFO.std[:channels])
+    per_channel = {"channels": channels, "mean": INFO.mean[:channels], "std": INFO.std[:channels]}
+    info = replace(INFO, architecture=architecture, stem=stem, size=size, feature_dim=body.feature_dim, **per_channel)
     return Export(info, body.state_dict(), {})
 
 

@@ -90,7 +90,9 @@ def study_in(folder: Path, content: object = RESULTS) -> Path:
     (folder / "figures").mkdir(parents=True)
     (folder / "study.json").write_text("{}")
     (folder / "results.json").write_text(json.dumps(content))
-    (folder / "figures" / "curve-linear.svg").write_text("<svg/>")
+    (folder / "figures" / "curve-linear.svg").write_text(
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 400 200"/>'
+    )
     (folder / "figures" / "curve-linear.png").write_bytes(b"PNG")
     return folder
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from statistics import fmean
 from typing import Any
 
-from tune.cli.errors import warn_unwritten
+from tune.cli.errors import written
 from tune.cli.options import AsJson, Round, RunDirectory, Trust
 from tune.terminal import echo, print_json, print_table
 
@@ -17,15 +17,14 @@ def diagnose(directory: RunDirectory, round: Round = None, trust: Trust = False,
     from rayfed_ssl.analysis.diagnosis import FILE
     from rayfed_ssl.analysis.diagnosis import diagnose as diagnose_run
 
-    unwritten: list[OSError] = []
-    diagnosis = diagnose_run(directory, round, unwritten.append, trust=trust).model_dump()
+    diagnostics = diagnose_run(directory, round, trust=trust)
+    is_written = written(lambda: diagnostics.write(directory))
     if as_json:
-        print_json(diagnosis)
-    else:
-        print_diagnosis(diagnosis)
-        if not unwritten:
-            echo(f"file: {directory / FILE}")
-    warn_unwritten(unwritten)
+        print_json(diagnostics.model_dump())
+        return
+    print_diagnosis(diagnostics.model_dump())
+    if is_written:
+        echo(f"file: {directory / FILE}")
 
 
 def print_diagnosis(diagnosis: Mapping[str, Any]) -> None:

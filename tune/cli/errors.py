@@ -101,10 +101,14 @@ def _keys_named(name: str) -> list[str]:
     return keys_named(Config, name)
 
 
-def warn_unwritten(errors: list[OSError]) -> None:
-    """Warn that results are printed only, where writing them failed."""
-    for error in errors:
+def written(write: Callable[[], None]) -> bool:
+    """Write results; where that fails, warn that they are printed only."""
+    try:
+        write()
+    except OSError as error:
         echo(f"warning: the results are printed, but not written ({describe(error)})", err=True)
+        return False
+    return True
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tune.cli.errors import warn_unwritten
+from tune.cli.errors import written
 from tune.cli.options import AsJson, Round, Trust, complete_protocol
 from tune.terminal import echo, print_json, print_table
 
@@ -48,7 +48,7 @@ def evaluate(
     """
     from dataclasses import asdict
 
-    from rayfed_ssl.analysis.rescoring import TABLE, measure_encoders, rescore, run_of
+    from rayfed_ssl.analysis.rescoring import TABLE, append, measure_encoders, rescore, run_of
     from rayfed_ssl.engine.run_watch import scaled_probes
     from rayfed_ssl.errors import ConfigError
     from rayfed_ssl.evaluation.registry import PROTOCOLS
@@ -67,18 +67,17 @@ def evaluate(
         scaled = scaled_probes(record.config(*overrides).evaluation)
         _print_remarks({item.encoder: item.metrics for item in evaluations}, scaled, record.manifest.data.test)
         return
-    unwritten: list[OSError] = []
-    measurements = measure_encoders(
-        path, protocol, overrides, round=round, initial=initial, trust=trust, on_unwritten=unwritten.append
+    measurements, run = (
+        measure_encoders(path, protocol, overrides, round=round, initial=initial, trust=trust),
+        run_of(path),
     )
+    is_written = run is not None and written(lambda: append(run, measurements))
     if as_json:
         print_json([asdict(measurement) for measurement in measurements])
-    else:
-        run = run_of(path)
-        _print_measurements(measurements, None if run is None else RunRecord.open(run, tables=False).manifest.data.test)
-        if run and not unwritten:
-            echo(f"appended to {run / TABLE}")
-    warn_unwritten(unwritten)
+        return
+    _print_measurements(measurements, None if run is None else RunRecord.open(run, tables=False).manifest.data.test)
+    if run is not None and is_written:
+        echo(f"appended to {run / TABLE}")
 
 
 def _print_evaluations(evaluations: "Sequence[Evaluation]") -> None:
