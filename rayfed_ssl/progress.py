@@ -5,7 +5,6 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from types import TracebackType
 
 import rich.progress
 from rich.console import Console
@@ -26,9 +25,6 @@ BAR_WIDTH = 16
 
 BEAT_SECONDS = 30.0
 """Seconds without a line after which output without a terminal gets one."""
-
-PACE_SECONDS = 3600.0
-"""The time that is left is estimated from the pace of the last hour."""
 
 
 class RunProgress(Observer):
@@ -55,7 +51,7 @@ class RunProgress(Observer):
             rich.progress.TimeRemainingColumn(compact=True),
             console=self._console,
             transient=True,
-            speed_estimate_period=PACE_SECONDS,
+            speed_estimate_period=3600.0,
             disable=quiet or not self._console.is_terminal,
         )
         self._task: rich.progress.TaskID | None = None
@@ -66,9 +62,7 @@ class RunProgress(Observer):
             threading.Thread(target=self._beat_until_closed, daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     def stop(self) -> None:

@@ -238,9 +238,7 @@ def _notes(
         )
     if len({rows.shape[1] for rows in features.values()}) > 1:
         yield "encoders of different widths have no angle between them: CKA compares them"
-    if len(features) > 1 and len(relations) < len(features):
-        yield "relation matrices need the projector, which not all of these encoders have"
-    if len({len(packed) for packed in relations.values()}) > 1:
-        yield "relation matrices of projections of different widths have no distance: set model.projection_dim"
+    if len({relations[name].shape if name in relations else None for name in features}) > 1:
+        yield "relation matrices need a projector of one width in all of these encoders: see model.projection_dim"
     if ratios is None:
         yield "false-negative ratios need labels, which a client's samples do not have"

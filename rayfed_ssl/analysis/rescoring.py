@@ -37,14 +37,9 @@ from rayfed_ssl.training.task import Task
 TABLE = "evaluations.parquet"
 
 SCHEMA = pa.schema(
-    [
-        ("round", pa.int32()),
-        ("encoder", pa.string()),
-        ("protocol", pa.string()),
-        ("name", pa.string()),
-        ("value", pa.float64()),
-        ("settings", pa.string()),
-    ]
+    [("round", pa.int32())]
+    + [(name, pa.string()) for name in ("encoder", "protocol", "name")]
+    + [("value", pa.float64()), ("settings", pa.string())]
 )
 
 

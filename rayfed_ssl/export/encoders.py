@@ -10,7 +10,7 @@ import torch
 import rayfed_ssl
 from rayfed_ssl.data.view_recipes import VIEWS
 from rayfed_ssl.engine.task_builder import default_views
-from rayfed_ssl.errors import CheckpointError, ConfigError, UntrustedError, nearest
+from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.models import build_encoder, encoder_info
 from rayfed_ssl.models.encoders import stem_for
@@ -49,54 +49,43 @@ def export_of(record: RunRecord, encoder: str | None = None, *, with_heads: bool
     saved = last_encoder(record, encoder)
     weights = model_weights(saved.encoder.weights) if with_heads else {}
     heads = {name: value for name, value in weights.items() if not name.startswith(BODY)}
-    return Export(_describe(record, saved), _body(saved.encoder), heads)
+    return Export(saved.info, _body(saved.encoder), heads)
 
 
 class SavedEncoder(NamedTuple):
-    """An encoder with its name in the run, and the round and the digest of the states that it belongs to."""
+    """An encoder with its heads, and what describes it."""
 
-    name: str
     encoder: Encoder
-    round: int
-    state_sha256: str
+    info: Info
 
 
 def last_encoder(record: RunRecord, name: str | None = None) -> SavedEncoder:
     """Read an encoder after the last committed round; without a name, the global one or else the first."""
-    again = f"`rayfed-ssl resume {shlex.quote(str(record.directory))}` writes them again where its checkpoints are kept"
-
-    def chosen(names: Iterable[str]) -> str:
-        names = sorted(names, key=lambda name: (len(name), name))
-        if not names:
-            raise ConfigError(f"{record.directory} has no encoders: {again}")
-        if name is None:
-            return "global" if "global" in names else names[0]
-        if name not in names:
-            raise ConfigError(f"{record.directory} has no encoder {name!r}{nearest(name, names)}")
-        return name
-
     if record.manifest.finished is not None:
-        folder = record.directory / "encoders"
-        stem = chosen(path.stem for path in folder.glob("*.safetensors"))
-        last = record.manifest.rounds[-1]
-        file = folder / f"{stem}.safetensors"
-        try:
-            encoder = read_encoder(file, trust=record.trust)
-        except UntrustedError:
-            raise
-        except (CheckpointError, ConfigError):
-            raise CheckpointError(f"{file} is damaged, or another than the run wrote: {again}") from None
-        return _whole(record, SavedEncoder(stem, encoder, last.round, last.state_sha256))
-    state = checkpoints.latest(record.checkpoints)
-    clients = checkpoints.StoredStates(state.clients, record.checkpoints)
-    encoders = record.config().method.encoders(checkpoints.read(state.server, record.checkpoints), clients)
-    return _whole(record, SavedEncoder(chosen(encoders), encoders[chosen(encoders)], state.round, state.sha256))
+        files = {path.stem: path for path in (record.directory / "encoders").glob("*.safetensors")}
+        name, last = _choose(record, files, name), record.manifest.rounds[-1]
+        encoder, round, state_sha256 = read_encoder(files[name], trust=record.trust), last.round, last.state_sha256
+    else:
+        state = checkpoints.latest(record.checkpoints)
+        clients = checkpoints.StoredStates(state.clients, record.checkpoints)
+        encoders = record.config().method.encoders(checkpoints.read(state.server, record.checkpoints), clients)
+        name = _choose(record, encoders, name)
+        encoder, round, state_sha256 = encoders[name], state.round, state.sha256
+    info = _describe(record, name, encoder.architecture, round, state_sha256)
+    check_weights(Export(info, _body(encoder), {}), f"{record.directory}: {name}")
+    return SavedEncoder(encoder, info)
 
 
-def _whole(record: RunRecord, saved: SavedEncoder) -> SavedEncoder:
-    """Return an encoder whose weights are those of its architecture."""
-    check_weights(Export(_describe(record, saved), _body(saved.encoder), {}), f"{record.directory}: {saved.name}")
-    return saved
+def _choose(record: RunRecord, encoders: Iterable[str], name: str | None) -> str:
+    names = sorted(encoders, key=lambda name: (len(name), name))
+    if not names:
+        again = f"`rayfed-ssl resume {shlex.quote(str(record.directory))}` writes them again"
+        raise ConfigError(f"{record.directory} has no encoders: {again} where its checkpoints are kept")
+    if name is None:
+        return "global" if "global" in names else names[0]
+    if name not in names:
+        raise ConfigError(f"{record.directory} has no encoder {name!r}{nearest(name, names)}")
+    return name
 
 
 def _body(encoder: Encoder) -> Weights:
@@ -104,16 +93,16 @@ def _body(encoder: Encoder) -> Weights:
     return {name.removeprefix(BODY): value for name, value in weights.items() if name.startswith(BODY)}
 
 
-def _describe(record: RunRecord, saved: SavedEncoder) -> Info:
+def _describe(record: RunRecord, name: str, architecture: str, round: int, state_sha256: str) -> Info:
     config, data = record.config(), record.manifest.data
     channels, stored, _ = data.shape
     size = config.model.image_size or stored
-    info = encoder_info(saved.encoder.architecture)
+    info = encoder_info(architecture)
     with torch.device("meta"):
-        body = build_encoder(saved.encoder.architecture, channels=channels, size=size)
+        body = build_encoder(architecture, channels=channels, size=size)
     views = VIEWS[config.training.views or default_views(config.data.name, stored)].first
     return Info(
-        architecture=saved.encoder.architecture,
+        architecture=architecture,
         stem=stem_for(size, config.model.stem) if info.has_stem else "auto",
         channels=channels,
         size=size,
@@ -122,12 +111,12 @@ def _describe(record: RunRecord, saved: SavedEncoder) -> Info:
         std=_per_channel(views.std, channels),
         classes=tuple(data.classes),
         method=record.manifest.method,
-        encoder=saved.name,
+        encoder=name,
         dataset=data.name,
         dataset_fingerprint=data.fingerprint,
         seed=config.seed,
-        round=saved.round,
-        state_sha256=saved.state_sha256,
+        round=round,
+        state_sha256=state_sha256,
         version=rayfed_ssl.__version__,
     )
 

@@ -21,7 +21,7 @@ class EncoderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     Args:
         path: The file that `rayfed-ssl export` has written.
         shape: Shape (C, H, W) or (H, W, C) of an image, where images come flattened as rows [N, C H W]; None for
-            images [N, C, H, W] or [N, H, W, C], or [N, H, W] where C is 1.
+            images [N, C, H, W] or [N, H, W, C].
         batch: Images at a time; another number may change the last bits.
         device: "cpu", "cuda" and so on.
 
@@ -89,8 +89,6 @@ class EncoderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                     f"{list(images.shape)}"
                 )
             images = images.reshape(-1, *self.shape)
-        elif images.ndim == 3 and self.info_.channels == 1:
-            images = images[:, np.newaxis]
         if images.ndim != 4 or not len(images):
             raise ValueError(
                 f"images must be [N, C, H, W] or [N, H, W, C], N at least 1, got {list(images.shape)}: reshape them, or set "

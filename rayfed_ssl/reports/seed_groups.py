@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.formats import MeanStd
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.summary import Summary
@@ -42,40 +41,20 @@ def _over_seeds(runs: Sequence[Summary], score_of: Callable[[Summary, str], floa
     return {name: MeanStd.of(scores) for name, scores in values.items() if scores}
 
 
-def by_seed(summaries: Iterable[Summary]) -> tuple[SeedGroup, ...]:
-    """Group runs as `group_by_setting` does.
-
-    Raises:
-        ConfigError: Two runs of a setting have one seed, which would count one draw twice.
-    """
-    summaries, draws = list(summaries), dict[tuple[str, int], Summary]()
-    for run in summaries:
-        before = draws.setdefault((_setting(run), run.config.seed), run)
-        if before is not run:
-            raise ConfigError(
-                f"{before.directory} and {run.directory} are one setting with one seed, {run.config.seed}: name one"
-            )
-    return tuple(SeedGroup(tuple(runs)) for runs in group_by_setting(summaries))
-
-
-def group_by_setting(runs: Iterable[Summary]) -> list[list[Summary]]:
+def by_seed(runs: Iterable[Summary]) -> list[SeedGroup]:
     """Group runs that differ in their seed alone, in the order in which each setting first appears.
 
     Runs that have done other numbers of rounds are no draws of one score. Engine, frequency of scoring and the path of the
     data do not count, as no score depends on them. Runs that began with another run's encoder belong together if those runs
-    do. A seed that comes again begins another group.
+    do. A seed that comes again begins another group: it would count one draw twice.
     """
     groups: dict[tuple[str, int], list[Summary]] = {}
     repeats: Counter[tuple[str, int]] = Counter()
     for run in runs:
-        key = _setting(run)
-        groups.setdefault((key, repeats[key, run.config.seed]), []).append(run)
-        repeats[key, run.config.seed] += 1
-    return [sorted(group, key=lambda run: run.config.seed) for group in groups.values()]
-
-
-def _setting(run: Summary) -> str:
-    return repr((run.rounds, _identity(run.config, run.fingerprint)))
+        setting = repr((run.rounds, _identity(run.config, run.fingerprint)))
+        groups.setdefault((setting, repeats[setting, run.config.seed]), []).append(run)
+        repeats[setting, run.config.seed] += 1
+    return [SeedGroup(tuple(sorted(group, key=lambda run: run.config.seed))) for group in groups.values()]
 
 
 def _identity(config: Config, fingerprint: str) -> dict[str, Any]:

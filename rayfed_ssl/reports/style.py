@@ -53,11 +53,7 @@ STYLE: Any = {
     "svg.hashsalt": "rayfed-ssl",
 }
 
-METADATA: dict[str, dict[str, None]] = {
-    "png": {"Software": None},
-    "svg": {"Date": None, "Creator": None},
-    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
-}
+METADATA = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}, "pdf": {"CreationDate": None}}
 """What Matplotlib would write that differs from day to day, by kind of file."""
 
 

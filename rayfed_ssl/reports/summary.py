@@ -1,6 +1,6 @@
 """What a run achieved and what it cost, from its record."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -204,15 +204,14 @@ def by_round(rows: Iterable[Row], name: str, participant: str | None = None) -> 
 
 
 def _curve(record: RunRecord) -> tuple[CurvePoint, ...]:
-    moved: dict[int, int] = defaultdict(int)
+    moved, seconds = Counter[int](), by_round(record.metrics, "seconds", "run")
     for row in record.ledger:
         moved[row["round"]] += row["bytes"]
-    seconds = {round: sum(values) for round, values in by_round(record.metrics, "seconds", "run").items()}
     return tuple(
         CurvePoint(
             round,
             sum(size for at, size in moved.items() if at <= round),
-            sum(value for at, value in seconds.items() if at <= round),
+            sum(sum(values) for at, values in seconds.items() if at <= round),
             fmean(values),
         )
         for round, values in by_round(record.metrics, "knn").items()

@@ -1,34 +1,19 @@
 """Trackers: TensorBoard, Weights & Biases and MLflow, through their own libraries.
 
 They show what the record holds, so nothing is lost where one fails: `rayfed-ssl resume RUN engine.trackers=...` logs what
-it does not have. A module here holds each tracker as its `open_tracker`.
+it does not have. The module of each tracker has an `open_tracker`, which takes the run's directory and configuration, the
+committed round that the run resumes from (0 at the start), and the tracker's `identity` when it followed this run before.
 """
 
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, Protocol
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.errors import ConfigError
 
 EndStatus = Literal["finished", "interrupted", "failed"]
-
-
-class TrackedRun(NamedTuple):
-    """The run that a tracker follows.
-
-    Attributes:
-        directory: Its record.
-        config: Its configuration.
-        round: The committed round that it resumes from, 0 at the start.
-        identity: The tracker's `identity` when it followed this run before, or None.
-    """
-
-    directory: Path
-    config: Config
-    round: int
-    identity: str | None
 
 
 class Tracker(Protocol):

@@ -10,19 +10,16 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # MLflow reads it on 
 os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
 
 from mlflow.entities import Metric, Param, RunStatus
-from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from rayfed_ssl.trackers import EndStatus, TrackedRun
+from rayfed_ssl.config.schema import Config
+from rayfed_ssl.trackers import EndStatus
 
 EXPERIMENT = "rayfed-ssl"
 """The experiment, unless MLFLOW_EXPERIMENT_NAME names another."""
 
-MAX_PARAMS = 100
-"""Parameters of one request."""
-
-MAX_VALUE = 6000
-"""Characters of a parameter's value."""
+MAX_PARAMS, MAX_VALUE = 100, 6000
+"""Parameters of one request, and characters of a parameter's value."""
 
 STATUS = {"finished": RunStatus.FINISHED, "interrupted": RunStatus.KILLED, "failed": RunStatus.FAILED}
 
@@ -32,17 +29,19 @@ class MLflow:
 
     rewinds = False
 
-    def __init__(self, run: TrackedRun) -> None:
-        self._client = MlflowClient()
-        self.continues = run.identity is not None and self._exists(run.identity)
-        if run.identity is not None and self.continues:
-            self.identity = run.identity
-            self._client.update_run(self.identity, status=RunStatus.to_string(RunStatus.RUNNING))
-        else:
-            self.identity = self._client.create_run(self._experiment(), run_name=run.directory.name).info.run_id
-            params = (Param(name, str(value)[:MAX_VALUE]) for name, value in run.config.flat().items())
-            while batch := list(islice(params, MAX_PARAMS)):
-                self._client.log_batch(self.identity, params=batch)
+    def __init__(self, directory: Path, config: Config, round: int, identity: str | None) -> None:
+        self._client, self.continues = MlflowClient(), identity is not None
+        if identity is not None:
+            self.identity = identity
+            self._client.update_run(identity, status=RunStatus.to_string(RunStatus.RUNNING))
+            return
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
+        found = self._client.get_experiment_by_name(name)
+        experiment = self._client.create_experiment(name) if found is None else found.experiment_id
+        self.identity = self._client.create_run(experiment, run_name=directory.name).info.run_id
+        params = (Param(name, str(value)[:MAX_VALUE]) for name, value in config.flat().items())
+        while batch := list(islice(params, MAX_PARAMS)):
+            self._client.log_batch(self.identity, params=batch)
 
     def log(self, round: int, values: Mapping[str, float]) -> None:
         """Log numbers of a round."""
@@ -57,20 +56,6 @@ class MLflow:
     def close(self, status: EndStatus) -> None:
         """Set the run's status."""
         self._client.set_terminated(self.identity, RunStatus.to_string(STATUS[status]))
-
-    def _exists(self, identity: str) -> bool:
-        try:
-            return bool(self._client.get_run(identity).info.lifecycle_stage == "active")
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-                raise
-            return False
-
-    def _experiment(self) -> str:
-        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
-        experiment = self._client.get_experiment_by_name(name)
-        identity: str = self._client.create_experiment(name) if experiment is None else experiment.experiment_id
-        return identity
 
 
 open_tracker = MLflow

@@ -8,7 +8,8 @@ import yaml
 from PIL import Image
 from torch.utils.tensorboard import SummaryWriter
 
-from rayfed_ssl.trackers import EndStatus, TrackedRun
+from rayfed_ssl.config.schema import Config
+from rayfed_ssl.trackers import EndStatus
 
 FOLDER = "tensorboard"
 
@@ -19,14 +20,12 @@ class TensorBoard:
     identity = FOLDER
     rewinds = True
 
-    def __init__(self, run: TrackedRun) -> None:
-        folder = run.directory / FOLDER
+    def __init__(self, directory: Path, config: Config, round: int, identity: str | None) -> None:
+        folder = directory / FOLDER
         self.continues = any(folder.glob("events.out.tfevents.*"))
-        purge_step = run.round + 1 if self.continues else None
-        self._writer = SummaryWriter(str(folder), purge_step=purge_step)
+        self._writer = SummaryWriter(str(folder), purge_step=round + 1 if self.continues else None)
         if not self.continues:
-            text = f"```yaml\n{yaml.safe_dump(run.config.dump(), sort_keys=False)}```"
-            self._writer.add_text("config", text, 0)
+            self._writer.add_text("config", f"```yaml\n{yaml.safe_dump(config.dump(), sort_keys=False)}```", 0)
             self._writer.flush()
 
     def log(self, round: int, values: Mapping[str, float]) -> None:

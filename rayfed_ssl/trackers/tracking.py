@@ -3,8 +3,6 @@
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,20 +14,13 @@ from rayfed_ssl.reading import read_json
 from rayfed_ssl.records.metric_rows import Row, headline, ledger_rows, metric_rows, score_rows
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage.filesystem import write_atomically
-from rayfed_ssl.trackers import EndStatus, TrackedRun, Tracker, configured_trackers
+from rayfed_ssl.trackers import EndStatus, Tracker, configured_trackers
 from rayfed_ssl.trackers.series import Points, points, total_bytes
 
 PROGRESS = "trackers.json"
 """The trackers' ids and the last round that each has of each series, in the run's directory."""
 
 FIGURES = "figures"
-
-
-@dataclass
-class _OpenTracker:
-    name: str
-    tracker: Tracker
-    logged: dict[str, int] = field(default_factory=dict)
 
 
 class Tracking(Observer):
@@ -49,10 +40,11 @@ class Tracking(Observer):
             self._progress: dict[str, Any] = dict(read_json(path)) if path.is_file() else {}
         except (OSError, TypeError, ValueError) as error:
             raise ConfigError(f"{path} is damaged ({reason(error)}): delete it, and trackers log anew") from None
-        self._trackers: list[_OpenTracker] = []
+        self._trackers: dict[str, Tracker] = {}
         self._total_bytes: Mapping[str, float] = {}
         for name in configured_trackers(config):
-            self._attempt(name, partial(self._open, name, config, round))
+            with self._surviving(name):
+                self._open(name, config, round)
         if self.is_active:
             self._log_rows(record.metrics, record.ledger)
 
@@ -75,24 +67,29 @@ class Tracking(Observer):
         scores = self._record.scores(last)
         names = sorted({name for metrics in scores.values() for name in metrics})
         self._log({last: {f"final/{name}": score for name in names if (score := headline(scores, name)) is not None}})
-        for open_tracker in list(self._trackers):
-            if open_tracker.logged.get(FIGURES) != last:
-                self._attempt(open_tracker.name, partial(self._log_figures, open_tracker, last, figures))
+        for name, tracker in list(self._trackers.items()):
+            with self._surviving(name):
+                if self._progress[name]["logged"].get(FIGURES) != last:
+                    tracker.log_figures(last, {path.stem: path for path in figures})
+                    self._progress[name]["logged"][FIGURES] = last
+                    self._save_progress()
 
     def close(self, status: EndStatus) -> None:
         """Close all trackers."""
-        for open_tracker in list(self._trackers):
-            self._attempt(open_tracker.name, partial(open_tracker.tracker.close, status))
+        for name, tracker in list(self._trackers.items()):
+            with self._surviving(name):
+                tracker.close(status)
 
     def _open(self, name: str, config: Config, round: int) -> None:
         earlier = self._progress.get(name, {})
-        run = TrackedRun(self._record.directory, config, round, earlier.get("identity"))
         # A tracker's library is imported now and not before.
-        tracker = import_module(f"rayfed_ssl.trackers.{name}").open_tracker(run)
+        module = import_module(f"rayfed_ssl.trackers.{name}")
+        tracker: Tracker = module.open_tracker(self._record.directory, config, round, earlier.get("identity"))
         logged: dict[str, int] = dict(earlier.get("logged", {})) if tracker.continues else {}
         if tracker.rewinds:
             logged = {series: min(last, round) for series, last in logged.items()}
-        self._trackers.append(_OpenTracker(name, tracker, logged))
+        self._progress[name] = {"identity": tracker.identity, "logged": logged}
+        self._trackers[name] = tracker
 
     def _log_rows(self, metrics: Sequence[Row], ledger: Sequence[Row]) -> None:
         """Log new rows of the record."""
@@ -105,35 +102,26 @@ class Tracking(Observer):
         self._log(dict(sorted(series.items())))
 
     def _log(self, series: Points) -> None:
-        for open_tracker in list(self._trackers):
-            self._attempt(open_tracker.name, partial(self._log_new, open_tracker, series))
-
-    def _log_new(self, open_tracker: _OpenTracker, series: Points) -> None:
-        """Log what the tracker does not have; a round counts as logged once the tracker has taken it."""
-        for round, values in series.items():
-            new = {name: value for name, value in values.items() if open_tracker.logged.get(name, -1) < round}
-            if new:
-                open_tracker.tracker.log(round, new)
-                open_tracker.logged |= dict.fromkeys(new, round)
-        self._save_progress()
-
-    def _log_figures(self, open_tracker: _OpenTracker, round: int, figures: Sequence[Path]) -> None:
-        open_tracker.tracker.log_figures(round, {path.stem: path for path in figures})
-        open_tracker.logged[FIGURES] = round
-        self._save_progress()
+        """Log what each tracker does not have; a round counts as logged once the tracker has taken it."""
+        for name, tracker in list(self._trackers.items()):
+            logged = self._progress[name]["logged"]
+            with self._surviving(name):
+                for round, values in series.items():
+                    if new := {key: value for key, value in values.items() if logged.get(key, -1) < round}:
+                        tracker.log(round, new)
+                        logged |= dict.fromkeys(new, round)
+                self._save_progress()
 
     def _save_progress(self) -> None:
-        for open_tracker in self._trackers:
-            identity = open_tracker.tracker.identity
-            self._progress[open_tracker.name] = {"identity": identity, "logged": open_tracker.logged}
         write_atomically(self._record.directory / PROGRESS, json.dumps(self._progress, indent=1).encode())
 
-    def _attempt(self, name: str, action: Callable[[], None]) -> None:
+    @contextmanager
+    def _surviving(self, name: str) -> Iterator[None]:
         """Call a tracker; if it fails, the run continues without it."""
         try:
-            action()
+            yield
         except Exception as error:
-            self._trackers = [open_tracker for open_tracker in self._trackers if open_tracker.name != name]
+            self._trackers.pop(name, None)
             cause = (str(error).strip().splitlines() or [""])[0]
             self._warn(
                 f"{name} failed and is no longer used ({type(error).__name__}: {cause}); the record is complete, and "

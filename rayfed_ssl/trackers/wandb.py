@@ -6,7 +6,8 @@ from pathlib import Path
 
 import wandb
 
-from rayfed_ssl.trackers import EndStatus, TrackedRun
+from rayfed_ssl.config.schema import Config
+from rayfed_ssl.trackers import EndStatus
 
 PROJECT = "rayfed-ssl"
 """The project, unless WANDB_PROJECT names another."""
@@ -17,19 +18,19 @@ class WeightsAndBiases:
 
     rewinds = False
 
-    def __init__(self, run: TrackedRun) -> None:
+    def __init__(self, directory: Path, config: Config, round: int, identity: str | None) -> None:
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
-            name=run.directory.name,
-            id=run.identity,
-            resume=None if run.identity is None else "allow",
-            dir=str(run.directory),
-            config=run.config.dump(),
+            name=directory.name,
+            id=identity,
+            resume=None if identity is None else "allow",
+            dir=str(directory),
+            config=config.dump(),
             # W&B would wrap both output streams, which breaks progress lines.
             settings=wandb.Settings(console="off", silent=True),
         )
         self.identity: str = self._run.id
-        self.continues = run.identity is not None and (self._run.offline or self._run.resumed)
+        self.continues = identity is not None and (self._run.offline or self._run.resumed)
         self._run.define_metric("round")
         self._run.define_metric("*", step_metric="round")
 

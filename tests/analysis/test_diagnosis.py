@@ -102,7 +102,9 @@ def test_encoders_without_their_projector_have_no_relation_matrix(open_tiny: Ope
     bare = {name: value for name, value in whole.items() if not name.startswith("projector.")}
     diagnostics = compare_encoders(federation, {"client-0": Encoder("cnn", whole), "client-1": Encoder("cnn", bare)}, 1)
     assert set(diagnostics.matrices) == {"cka", "angle"}
-    assert diagnostics.notes == ["relation matrices need the projector, which not all of these encoders have"]
+    assert diagnostics.notes == [
+        "relation matrices need a projector of one width in all of these encoders: see model.projection_dim"
+    ]
     assert diagnostics.matrices["angle"].values == [[0, 0], [0, 0]]
 
 

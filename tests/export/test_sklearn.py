@@ -7,14 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from rayfed_ssl import Config, ConfigError, run
+from rayfed_ssl import Config, run
 from rayfed_ssl.data.augmentation import normalize
 from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.export.encoders import export_encoder
@@ -84,13 +83,6 @@ def test_all_orders_of_axes_mean_the_same(path: Path):
         assert rows.n_features_in_ == 3 * 12 * 12
 
 
-def test_gray_images_need_no_axis_of_channels(tmp_path: Path):
-    write_export(random_export("cnn", channels=1, size=12), tmp_path / "e.safetensors")
-    images = random_images(5, channels=1, size=12)
-    transformer = EncoderTransformer(tmp_path / "e.safetensors").fit(images)
-    assert np.array_equal(transformer.transform(images[:, 0]), transformer.transform(images))
-
-
 def test_a_refit_reads_the_new_path(path: Path, tmp_path: Path):
     write_export(random_export("alexnet", channels=3, size=12), tmp_path / "e.safetensors")
     images, transformer = random_images(2, size=12), EncoderTransformer(path)
@@ -129,13 +121,6 @@ def test_images_that_the_encoder_does_not_take_are_refused(path: Path):
         EncoderTransformer(path, shape=(3, 10, 10)).fit(random_images(2, 3, 12).reshape(2, -1))
     with pytest.raises(ValueError, match="batch must be at least 1, got 0"):
         EncoderTransformer(path, batch=0).fit(random_images(2, size=12))
-
-
-def test_fit_refuses_a_missing_file_and_transform_an_unfitted_transformer(tmp_path: Path):
-    with pytest.raises(ConfigError, match="there is no file"):
-        EncoderTransformer(tmp_path / "e.safetensors").fit(random_images(2))
-    with pytest.raises(NotFittedError):
-        EncoderTransformer(tmp_path / "e.safetensors").transform(random_images(2))
 
 
 def test_it_is_a_step_of_pipelines_and_searches(path: Path):

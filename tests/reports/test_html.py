@@ -22,7 +22,7 @@ from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.html import write_report
 from rayfed_ssl.reports.html.comparison import differences, labeled_groups
 from rayfed_ssl.reports.html.data_plots import neighbors_plot, open_federation, sample_features, views_plot
-from rayfed_ssl.reports.html.record_plots import accuracy_plots, client_plot
+from rayfed_ssl.reports.html.record_plots import accuracy_plots
 from rayfed_ssl.reports.html.sources import open_sources
 from rayfed_ssl.reports.summary import summarize
 from rayfed_ssl.seeds import Purpose, derive_seed, generator
@@ -146,25 +146,6 @@ def test_a_sweep_is_its_runs_grouped_by_setting(sweep):
     keys = differences(groups)
     assert keys["method.name"] == ["flesd", "local"]
     assert "seed" not in keys
-
-
-def test_a_seed_that_comes_again_is_no_further_draw(sweep, tmp_path):
-    copied(sweep, tmp_path, to="again")
-    groups = labeled_groups(open_sources([sweep / "flesd-0", tmp_path / "again", sweep / "flesd-1"]).runs)
-    assert [[run.directory.name for run in group.runs] for group in groups] == [["flesd-0", "flesd-1"], ["again"]]
-    assert len({group.label for group in groups}) == 2
-
-
-def test_clients_that_train_alone_have_bars_of_their_own(sweep):
-    alone, together = (open_sources([sweep / name]).runs[0].summary for name in ("local-0", "flesd-0"))
-    assert client_plot(together) is None
-    plot = client_plot(alone)
-    scores = alone.scores
-    assert [row[1].value for row in plot.table.rows] == [metrics["linear"] for metrics in scores.values()]
-    bars = plot.figure.axes[0].containers[0]
-    assert [bar.get_width() for bar in bars] == [100 * metrics["linear"] for metrics in scores.values()]
-    mean = fmean(metrics["linear"] for metrics in scores.values())
-    assert f"linear probe, last epoch {percent(mean)}" in plot.note
 
 
 def edit_manifest(run, edit):

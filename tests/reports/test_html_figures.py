@@ -14,7 +14,7 @@ from rayfed_ssl.reports.html.charts import Plot
 from rayfed_ssl.reports.html.data_plots import SampleFeatures, check_embedding, embedding_plot, similarity_plot
 from rayfed_ssl.reports.html.figure import FigureWriter
 from rayfed_ssl.reports.html.page import score_title
-from rayfed_ssl.reports.html.record_plots import angle_plot, client_plot, diagnostic_plots, matrix_plot, negatives_plot
+from rayfed_ssl.reports.html.record_plots import client_plot, diagnostic_plots, matrix_plot, negatives_plot
 from rayfed_ssl.reports.html.sources import open_sources
 from rayfed_ssl.reports.style import BLUE, clean, styled
 from tests.reports.fabricated import DIAGNOSTICS
@@ -35,11 +35,8 @@ def test_a_matrix_is_drawn_with_its_range_and_a_pair_without_a_number_is_empty(d
     assert [cell.text for cell in plot.table.rows[0]] == ["client-0", "1", "–"]
 
 
-def test_angles_and_false_negatives_are_drawn_and_listed(diagnosed):
-    angles, negatives = angle_plot(diagnosed), negatives_plot(diagnosed)
-    (bar,), (median,) = angles.figure.axes[0].collections, angles.figure.axes[0].lines
-    assert bar.get_segments()[0][:, 0].tolist() == [31.0, 41.9]
-    assert list(median.get_xdata()) == [36.2]
+def test_false_negatives_are_drawn_and_listed(diagnosed):
+    negatives = negatives_plot(diagnosed)
     widths = [[patch.get_width() for patch in bars] for bars in negatives.figure.axes[0].containers]
     assert widths == [[50, 25], [25, 12.5]]
     assert [cell.text for cell in negatives.table.rows[0]] == ["client 0", "50.00%", "25.00%"]
@@ -142,12 +139,14 @@ def test_range_and_quartiles_of_a_diagnostic_are_bands_of_its_one_figure():
     assert ends == [(11, 82), (31, 52)]
 
 
-def test_a_client_without_a_score_has_no_bar(sweep):
-    summary = open_sources([sweep / "local-0"]).runs[0].summary
+def test_clients_that_train_alone_have_bars_and_one_without_a_score_has_none(sweep):
+    alone, together = (open_sources([sweep / name]).runs[0].summary for name in ("local-0", "flesd-0"))
+    assert client_plot(together) is None
     scores = {"client-0": {"knn": 0.5, "linear": 0.25}, "client-1": {"knn": 0.75}}
-    plot = client_plot(replace(summary, scores=scores))
+    plot = client_plot(replace(alone, scores=scores))
     (axes,) = plot.figure.axes
     assert sorted(bar.get_width() for bar in axes.patches) == [25, 50, 75]
+    assert plot.note == "Mean over clients: linear probe, last epoch 25.00%, kNN 62.50%."
 
 
 def test_scores_say_whether_they_are_last_or_best():

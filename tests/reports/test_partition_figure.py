@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 
-from rayfed_ssl.data.partitions import PARTITIONS, count_samples, partition
 from rayfed_ssl.reports.partition_figure import LARGEST, partition_figure
 
 LABELS = np.array([0, 0, 0, 0, 1, 1, 2, 2, 2, -1])
@@ -16,10 +15,6 @@ def circles(figure):
         for collection in figure.axes[0].collections
         for (x, y), width in zip(collection.get_offsets(), collection.get_widths(), strict=True)
     }
-
-
-def test_samples_are_counted_by_client_and_class():
-    assert count_samples(LABELS, SHARDS.values(), 3).tolist() == [[4, 1, 0], [0, 1, 1]]
 
 
 def test_the_area_of_a_circle_is_proportional_to_its_count_and_none_is_drawn_for_none():
@@ -55,33 +50,6 @@ def test_rows_name_clients_and_their_sizes_with_the_public_set_first():
     assert hollow.get_offsets().tolist() == [[2.0, 0.0]]
     assert len(hollow.get_facecolor()) == 0
     assert len(filled.get_offsets()) == 4
-
-
-FIELDS = {
-    "dirichlet": {"alpha": 1.0},
-    "dirichlet_balanced": {"alpha": 1.0},
-    "dirichlet_min_samples": {"alpha": 1.0},
-    "quantity_skew": {"alpha": 1.0},
-    "classes_per_client": {"classes": 2},
-}
-
-
-@pytest.mark.parametrize("name", PARTITIONS)
-def test_every_partition_has_its_picture(name, tmp_path):
-    labels, number = np.arange(600) % 5, 1 if name == "pooled" else 4
-    fields = FIELDS.get(name, {})
-    if name == "file":
-        (tmp_path / "split.json").write_text("[[0, 1, 2], [3], [4, 9], [14, 19, 24, 28]]")
-        fields = {"path": tmp_path / "split.json"}
-    if name == "column":
-        fields = {"column": "site", "groups": np.arange(600) % 7}
-    shards = dict(enumerate(partition(name, labels, number, 0, **fields)))
-    counts = count_samples(labels, shards.values(), 5)
-    areas = circles(partition_figure(labels, shards, list("abcde"), title=name))
-    clients, classes = np.nonzero(counts)
-    assert set(areas) == set(zip(classes.tolist(), clients.tolist(), strict=True))
-    for (label, client), area in areas.items():
-        assert area / max(areas.values()) == pytest.approx(counts[client, label] / counts.max(), rel=1e-9)
 
 
 def test_a_client_without_labels_is_drawn_empty():

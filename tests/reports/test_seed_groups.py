@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.formats import MeanStd
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.seed_groups import by_seed
@@ -43,10 +42,13 @@ def test_without_a_global_encoder_there_are_mean_and_minimum_of_clients(summary)
     assert group.minimum["knn"] == MeanStd(0.25, None, 1)
 
 
-def test_a_seed_that_comes_twice_is_refused(summary):
-    runs = [summary("fedavg", "seed=1"), summary("local"), replace(summary("fedavg", "seed=1"), directory=Path("copy"))]
-    with pytest.raises(ConfigError, match="fedavg and copy are one setting with one seed, 1: name one"):
-        by_seed(runs)
+def test_a_seed_that_comes_twice_is_no_further_draw(summary):
+    runs = [
+        summary("fedavg", "seed=1"),
+        replace(summary("fedavg", "seed=1"), directory=Path("copy")),
+        summary("fedavg"),
+    ]
+    assert [[str(run.directory) for run in group.runs] for group in by_seed(runs)] == [["fedavg", "fedavg"], ["copy"]]
 
 
 def test_the_path_of_the_data_does_not_count_but_what_they_are_does(summary):

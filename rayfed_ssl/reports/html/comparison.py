@@ -1,6 +1,7 @@
 """The part of the report that compares runs: those that differ in seed alone are one row, with mean and deviation."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -9,7 +10,7 @@ from rayfed_ssl.reports.html import record_plots
 from rayfed_ssl.reports.html.figure import FigureWriter
 from rayfed_ssl.reports.html.page import MISSING, Card, PageCell, PageSection, PageTable, score_title, yaml_text
 from rayfed_ssl.reports.html.sources import ReportedRun
-from rayfed_ssl.reports.seed_groups import SeedGroup, group_by_setting
+from rayfed_ssl.reports.seed_groups import SeedGroup, by_seed
 from rayfed_ssl.reports.summary import Summary, data_differences
 
 LABEL_LIMIT = 44
@@ -19,14 +20,14 @@ LABEL_LIMIT = 44
 def labeled_groups(runs: Sequence[ReportedRun]) -> tuple[SeedGroup, ...]:
     """Group runs by their setting; a label is what a run is for in a study, or else its method with what differs."""
     of_directory = {run.summary.directory: run for run in runs}
-    groups = group_by_setting([run.summary for run in runs])
-    firsts = [of_directory[group[0].directory] for group in groups]
+    groups = by_seed(run.summary for run in runs)
+    firsts = [of_directory[group.runs[0].directory] for group in groups]
     given = [run.label for run in firsts]
     labels = [run.label if run.label and given.count(run.label) == 1 else _label(run, firsts) for run in firsts]
     labels = [label if labels.count(label) == 1 else run.name for label, run in zip(labels, firsts, strict=True)]
     labels = [label if len(label) <= LABEL_LIMIT else label[: LABEL_LIMIT - 1] + "…" for label in labels]
     labels = [f"{index}: {label}" if labels.count(label) > 1 else label for index, label in enumerate(labels, 1)]
-    return tuple(SeedGroup(tuple(group), label) for group, label in zip(groups, labels, strict=True))
+    return tuple(replace(group, label=label) for group, label in zip(groups, labels, strict=True))
 
 
 def _label(run: ReportedRun, firsts: Sequence[ReportedRun]) -> str:

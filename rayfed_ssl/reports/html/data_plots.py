@@ -108,8 +108,8 @@ def sample_features(federation: Federation, saved: SavedEncoder) -> SampleFeatur
     with compute_threads(1):
         values = image_features(federation, saved.encoder, test.images[rows])
     if not np.isfinite(values).all():
-        raise ConfigError(f"features of encoder {saved.name} are not finite: it diverged")
-    return SampleFeatures(saved.name, values, test.labels[rows], tuple(test.classes), seed, rows)
+        raise ConfigError(f"features of encoder {saved.info.encoder} are not finite: it diverged")
+    return SampleFeatures(saved.info.encoder, values, test.labels[rows], tuple(test.classes), seed, rows)
 
 
 def unit_rows(features: np.ndarray) -> np.ndarray:
@@ -118,10 +118,8 @@ def unit_rows(features: np.ndarray) -> np.ndarray:
     return np.asarray(features / np.maximum(lengths, 1e-12))
 
 
-def embedding_plot(features: SampleFeatures, embedding: str) -> Plot | None:
-    """Draw test features on a plane, colored by class; None below five samples."""
-    if len(features.values) < 5:
-        return None
+def embedding_plot(features: SampleFeatures, embedding: str) -> Plot:
+    """Draw test features on a plane, colored by class."""
     present, counts = np.unique(features.labels, return_counts=True)
     names = [clean(features.classes[label])[:18] for label in present]
     title, place = EMBEDDINGS[embedding]

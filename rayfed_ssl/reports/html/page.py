@@ -1,5 +1,6 @@
 """What a page is made of; the template turns it into HTML."""
 
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -122,10 +123,4 @@ def score_title(score: str) -> str:
 
 def yaml_text(value: Any) -> str:
     """Show a setting as it is written in YAML."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(yaml_text, value)) + "]"
-    return str(value)
+    return value if isinstance(value, str) else json.dumps(value, default=str)

@@ -16,7 +16,7 @@ from rayfed_ssl.reports.figures import Line, draw_lines, loss_lines
 from rayfed_ssl.reports.html.charts import Plot, bar_plot, heatmap, line_plot
 from rayfed_ssl.reports.html.page import PageCell, PageTable, score_title
 from rayfed_ssl.reports.seed_groups import SeedGroup
-from rayfed_ssl.reports.style import BLUE, HEIGHT, INK, MUTED, PAPER, clean, legend_below, line_style, new_axes
+from rayfed_ssl.reports.style import HEIGHT, MUTED, PAPER, legend_below, line_style, new_axes
 from rayfed_ssl.reports.summary import CurvePoint, Summary, by_round
 
 X_LABELS = {"rounds": "round", "bytes": "MB moved by all clients", "time": "seconds of rounds (wall clock)"}
@@ -96,18 +96,6 @@ def loss_plot(rows: Sequence[Row]) -> Plot | None:
     return line_plot("losses", "Losses over rounds", "loss", lines, note) if lines else None
 
 
-TITLES = {
-    "diag_effective_rank": "effective rank of features",
-    "diag_feature_std": "deviation of normalized features",
-    "diag_alignment": "alignment of two views",
-    "diag_uniformity": "uniformity on the sphere",
-    "diag_update_cosine": "cosine of clients' updates",
-    "diag_cka": "linear CKA of clients' encoders",
-    "diag_angle": "angle between representations (degrees)",
-    "diag_relation_distance": "distance of relation matrices",
-}
-"""Titles of diagnostics; others are titled by their names."""
-
 RANGES = ("_min", "_max", "_lower", "_upper")
 """Suffixes of the range and the quartiles of a metric that is a mean over clients or pairs."""
 
@@ -122,7 +110,7 @@ def diagnostic_plots(rows: Sequence[Row]) -> list[Plot]:
         low, high, lower, upper = (by_round(rows, name + suffix) for suffix in RANGES)
         whole = {round: (min(low.get(round, v)), max(high.get(round, v))) for round, v in values.items()}
         quartiles = {round: (fmean(lower[round]), fmean(upper[round])) for round in values if round in lower}
-        title = TITLES.get(name, name.removeprefix("diag_").replace("_", " "))
+        title = name.removeprefix("diag_").replace("_", " ")
         means: dict[float, float] = {round: fmean(v) for round, v in values.items()}
         line = Line("mean", means, (whole, quartiles) if quartiles else (whole,), line_style(index))
         plots.append(line_plot(name, title[0].upper() + title[1:], title, [line], note))
@@ -199,28 +187,6 @@ def matrix_plot(name: str, matrix: PairMatrix) -> Plot:
         f"Heatmap: {label} of each pair of {len(encoders)} encoders. The numbers are in the table below.",
         heatmap(values, label=label, low=low, high=high, ticks=ticks),
         PageTable.of(label, ["encoder", *encoders], rows),
-    )
-
-
-def angle_plot(diagnostics: Diagnostics) -> Plot | None:
-    """Draw quartiles of the angles of each pair of encoders (FedCA's Figure 4); None where there are none."""
-    pairs = diagnostics.angles[:30]
-    if not pairs:
-        return None
-    names = [clean("–".join(pair.encoders)) for pair in pairs]
-    figure, axes = new_axes(height=1.1 + 0.3 * len(pairs))
-    axes.hlines(names, [p.lower for p in pairs], [p.upper for p in pairs], color=BLUE, linewidth=7, alpha=0.45)
-    axes.plot([pair.median for pair in pairs], names, color=INK, marker="|", markersize=13, linestyle="")
-    axes.invert_yaxis()
-    axes.set(xlabel="angle between features of one image (degrees)")
-    rows = [[name, pair.lower, pair.median, pair.upper] for name, pair in zip(names, pairs, strict=True)]
-    return Plot(
-        "angles",
-        "Angles between local models' representations",
-        f"Range chart: quartiles of angles for {len(pairs)} pairs of encoders. The numbers are in the table below.",
-        figure,
-        PageTable.of("Quartiles of angles in degrees", ["pair", "lower quartile", "median", "upper quartile"], rows),
-        "Bar: from the lower to the upper quartile over test images; line: median (FedCA, Figure 4).",
     )
 
 

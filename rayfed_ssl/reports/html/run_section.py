@@ -114,9 +114,7 @@ class RunSections:
                 notes.append(f"best epoch, chosen on {self._measured_on}: {percent(best)}")
             cards.append(Card(score_title(score), percent(summary.headline(score)), tuple(notes)))
         if curve := summary.curve:
-            highest = max(curve, key=lambda point: point.knn)
-            best_of = f"best of {len(curve)} rounds: {percent(highest.knn)}, round {highest.round}"
-            cards.append(Card(f"kNN, round {curve[-1].round}", percent(curve[-1].knn), (best_of,) * (len(curve) > 1)))
+            cards.append(Card(f"kNN, round {curve[-1].round}", percent(curve[-1].knn)))
         evaluation = sum(row["value"] for row in self._record.metrics if row["name"] == "evaluation_seconds")
         up = formats.size(summary.bytes_up / max(summary.num_clients, 1))
         costs = f"{up} a client", f"received: {formats.size(summary.bytes_down)}"
@@ -133,8 +131,6 @@ class RunSections:
         text, tables = [], []
         if not summary.curve and not summary.scores:
             text.append("No accuracy is on record yet: none of the rounds was evaluated.")
-        if len(summary.curve) == 1:
-            text.append(f"kNN was measured after round {summary.rounds} alone; evaluation.every=1 gives curves.")
         if summary.scores:
             tables.append(scores_table(summary))
             text.append(
@@ -185,17 +181,17 @@ class RunSections:
         ]
         return PageTable.of("Dataset", ["what", "value"], rows)
 
-    def _features(self, federation: Federation) -> tuple[list[str], list[Plot | None]]:
+    def _features(self, federation: Federation) -> tuple[list[str], list[Plot]]:
         try:
             saved = last_encoder(self._record)
             samples = data_plots.sample_features(federation, saved)
+            if samples is None:
+                return ["The test set has no labels, so its features have no classes to show."], []
+            plots = [data_plots.embedding_plot(samples, self._choices.embedding), data_plots.similarity_plot(samples)]
+            if self._choices.samples:
+                plots.append(data_plots.neighbors_plot(federation, saved.encoder, samples))
         except (ValueError, CheckpointError) as error:
             return [f"Features cannot be computed: {error}."], []
-        if samples is None:
-            return ["The test set has no labels, so its features have no classes to show."], []
-        plots = [data_plots.embedding_plot(samples, self._choices.embedding), data_plots.similarity_plot(samples)]
-        if self._choices.samples:
-            plots.append(data_plots.neighbors_plot(federation, saved.encoder, samples))
         return self._held_out(), plots
 
     def _diagnostics(self) -> PageSection:
@@ -204,11 +200,14 @@ class RunSections:
         if found is not None:
             text = [f"Heatmaps and table: round {found.round}, without labels.", *map(_sentence, found.notes)]
             plots += [record_plots.matrix_plot(name, matrix) for name, matrix in found.matrices.items()]
-            plots += [record_plots.angle_plot(found), record_plots.negatives_plot(found)]
+            plots.append(record_plots.negatives_plot(found))
             names = list(dict.fromkeys(name for values in found.encoders.values() for name in values))
             rows = [[encoder, *map(values.get, names)] for encoder, values in found.encoders.items()]
             heads = ["encoder", *(name.replace("_", " ") for name in names)]
             tables = [PageTable.of("Encoders without labels", heads, rows)]
+            angles = [["–".join(pair.encoders), pair.lower, pair.median, pair.upper] for pair in found.angles]
+            heads = ["pair", "lower quartile", "median", "upper quartile"]
+            tables += [PageTable.of("Angles between features of one image (degrees)", heads, angles)] * bool(angles)
         elif not plots:
             text.append("None on record: evaluation.diagnostics=N measures them every N rounds.")
         return self._section("diagnostics", "Diagnostics", text, plots, tables)

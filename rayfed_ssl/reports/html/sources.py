@@ -2,7 +2,7 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,7 +44,7 @@ class ReportedTable:
 
     Attributes:
         kind: "sweep", "reproduction" or "benchmark".
-        runs: Each run's directory, relative to `directory`, and whether it has a number in the table.
+        runs: Each run's directory, relative to `directory`.
         labels: What a run is for in the table, by its relative directory.
         section: Makes the section of the page from what writes figures, the report's command and the section's key; None
             where there is no table yet.
@@ -53,7 +53,7 @@ class ReportedTable:
 
     directory: Path
     kind: str
-    runs: Mapping[str, bool]
+    runs: Collection[str]
     labels: Mapping[str, str] = field(default_factory=dict)
     section: Callable[[FigureWriter, str, str], PageSection] | None = None
     left_out: str = ""
@@ -99,7 +99,7 @@ class Sources:
             self.left_out.append(str(error))
 
     def _add_table(self, table: ReportedTable) -> None:
-        """Add a table and its runs; those that have a number there are missed where they are gone."""
+        """Add a table and its runs."""
         directory = table.directory
         if outside := [run for run in table.runs if ".." in Path(run).parts or Path(run).is_absolute()]:
             raise ConfigError(
@@ -110,11 +110,10 @@ class Sources:
         for run in table.runs:
             if (directory / run).is_dir():
                 self.paths.setdefault((directory / run).resolve(), False)
-        numbers = [run for run, has_number in table.runs.items() if has_number]
-        if missing := [run for run in numbers if not (directory / run).is_dir()]:
+        if missing := [run for run in table.runs if not (directory / run).is_dir()]:
             self.left_out.append(
-                f"{len(missing)} of {len(numbers)} runs of {directory}, which are missing (such as {missing[0]}): its table "
-                "is shown without them"
+                f"{len(missing)} of {len(table.runs)} runs of {directory}, which are missing (such as {missing[0]}): its "
+                "table is shown without them"
             )
         self.left_out += [table.left_out] * bool(table.left_out)
 

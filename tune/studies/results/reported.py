@@ -18,7 +18,7 @@ def read_study(directory: Path) -> ReportedTable | None:
     has_results = (directory / "results.json").is_file()
     if not has_results and not (directory / "study.json").is_file():
         return None
-    started = {f"runs/{path.parent.name}": False for path in sorted(directory.glob("runs/*/run.json"))}
+    started = [f"runs/{path.parent.name}" for path in sorted(directory.glob("runs/*/run.json"))]
     if not has_results:
         if not started:
             raise ConfigError(
@@ -35,8 +35,8 @@ def read_study(directory: Path) -> ReportedTable | None:
     for system in results.systems:
         for made in system.runs:
             labels.setdefault(made.run, []).append(f"{system.row}, {system.column}")
-    measured = {run: True for trial in results.trials if trial.reached for run in trial.runs}
-    measured |= {run.run: True for system in results.systems for run in system.runs}
+    measured = [run for trial in results.trials if trial.reached for run in trial.runs]
+    measured += [run.run for system in results.systems for run in system.runs]
     joined = {run: "; ".join(texts) for run, texts in labels.items()}
     section = partial(study_section, directory, results)
-    return ReportedTable(directory, results.kind, started | measured, joined, section)
+    return ReportedTable(directory, results.kind, dict.fromkeys(started + measured), joined, section)
