@@ -181,9 +181,9 @@ def test_without_the_data_the_report_says_so_and_shows_the_rest(sweep, tmp_path)
 def test_the_data_are_described_with_samples_and_two_views_of_each(single, sweep):
     text = parsed(single).text
     data = RunRecord.open(sweep / "flesd-0").manifest.data
-    facts = text[text.index("Dataset what value") :]
+    facts = text[text.index("Dataset key value") :]
     assert f"classes 10: {', '.join(data.classes)}" in facts
-    assert f"training samples {data.train:,} test samples {data.test:,}" in facts
+    assert f"train {data.train} test {data.test} public {data.public}" in facts
     assert data.fingerprint in facts
     assert f"is hollow. Skew: {data.skew.text}." in text
 

@@ -13,7 +13,7 @@ from rayfed_ssl.reports.html.comparison import comparison_sections
 from rayfed_ssl.reports.html.data_plots import check_embedding
 from rayfed_ssl.reports.html.figure import FigureWriter
 from rayfed_ssl.reports.html.page import Page, PageSection
-from rayfed_ssl.reports.html.run_section import Choices, RunSections
+from rayfed_ssl.reports.html.run_section import RunSections
 from rayfed_ssl.reports.html.sources import ReadTable, Sources, open_sources
 from rayfed_ssl.reports.style import styled
 from rayfed_ssl.storage.filesystem import write_atomically
@@ -58,44 +58,37 @@ def write_report(
     if not samples:
         writer.discard_samples()
     with styled():
-        page = _page(sources, writer, Choices(embedding, samples))
+        page = _page(sources, writer, embedding, samples)
     write_atomically(out, render(page).encode())
     return out
 
 
-def _page(sources: Sources, writer: FigureWriter, choices: Choices) -> Page:
-    command, runs = _command(sources, choices), sources.runs
-    tables = tuple(
+def _page(sources: Sources, writer: FigureWriter, embedding: str, samples: bool) -> Page:
+    names, runs = sources.names, sources.runs
+    words = [shlex.quote(name) for name in (names if len(names) <= 4 else names[:3])] + ["…"] * (len(names) > 4)
+    words += [f"--embedding {embedding}"] * (embedding != "tsne") + ["--no-samples"] * (not samples)
+    command = f"rayfed-ssl report {' '.join(words)}"
+    sections = [
         table.section(writer, command, f"{table.kind}-{index}")
         for index, table in enumerate(sources.tables, 1)
         if table.section is not None
-    )
+    ]
     notices = tuple(f"Left out: {line}" for line in sources.left_out)
-    if len(runs) == 1 and not tables:
-        sections = RunSections(runs[0], writer, command, choices).all()
-        return Page(runs[0].name, "A run of rayfed-ssl.", command, notices, sections)
-    title = ", ".join(sources.names) if len(sources.names) <= 3 else f"{len(runs)} runs"
+    if len(runs) == 1 and not sections:
+        parts = RunSections(runs[0], writer, command, embedding, samples).all()
+        return Page(runs[0].name, "A run of rayfed-ssl.", command, notices, parts)
+    title = ", ".join(names) if len(names) <= 3 else f"{len(runs)} runs"
     if not runs:
-        return Page(title, f"A {sources.tables[0].kind} by rayfed-ssl, without its runs.", command, notices, tables)
-    sections = tables + comparison_sections(runs, writer, command) + _run_sections(sources, writer, command, choices)
-    return Page(title, f"{len(runs)} runs of rayfed-ssl.", command, notices, sections)
-
-
-def _command(sources: Sources, choices: Choices) -> str:
-    names = [shlex.quote(name) for name in sources.names]
-    names = names if len(names) <= 4 else [*names[:3], "…"]
-    return f"rayfed-ssl report {' '.join(names)}{choices.options}"
-
-
-def _run_sections(sources: Sources, writer: FigureWriter, command: str, choices: Choices) -> tuple[PageSection, ...]:
-    if len(sources.runs) > MAX_RUNS_IN_FULL:
-        text = f"More than {MAX_RUNS_IN_FULL} runs: name one alone to see its own figures, as in rayfed-ssl report RUN."
-        return (PageSection("one-run", "Figures of one run", text=(text,)),)
-    sections = []
-    for index, run in enumerate(sources.runs, 1):
-        parts = RunSections(run, writer, command, choices, f"run-{index}-").all()
+        lead = f"A {sources.tables[0].kind} by rayfed-ssl, without its runs."
+        return Page(title, lead, command, notices, tuple(sections))
+    sections += comparison_sections(runs, writer, command)
+    for index, run in enumerate(runs, 1) if len(runs) <= MAX_RUNS_IN_FULL else ():
+        parts = RunSections(run, writer, command, embedding, samples, f"run-{index}-").all()
         sections.append(PageSection(f"run-{index}", f"Run {run.name}", parts=parts))
-    return tuple(sections)
+    if len(runs) > MAX_RUNS_IN_FULL:
+        text = f"More than {MAX_RUNS_IN_FULL} runs: name one alone to see its own figures, as in rayfed-ssl report RUN."
+        sections.append(PageSection("one-run", "Figures of one run", text=(text,)))
+    return Page(title, f"{len(runs)} runs of rayfed-ssl.", command, notices, tuple(sections))
 
 
 def render(page: Page) -> str:

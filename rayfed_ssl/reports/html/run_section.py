@@ -1,8 +1,8 @@
 """The part of the report that is about one run."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 from rayfed_ssl import formats
 from rayfed_ssl.config.recipes import flatten
@@ -24,28 +24,17 @@ SAMPLES_SHOWN = (
     "rayfed-ssl report --no-samples leaves them out."
 )
 
-ENVIRONMENT = {"settings_sha256", "started", "finished", "data", "parts", "precision", "versions", "hardware"}
+ENVIRONMENT = {"settings_sha256", "started", "finished", "parts", "precision", "versions", "hardware"}
 """Entries of run.json that the page lists."""
-
-
-class Choices(NamedTuple):
-    """What the figures of a run's data are: how test features are embedded, and whether samples themselves are shown."""
-
-    embedding: str = "tsne"
-    samples: bool = True
-
-    @property
-    def options(self) -> str:
-        """The command's options that make this choice."""
-        embedding = f" --embedding {self.embedding}" if self.embedding != "tsne" else ""
-        return embedding + " --no-samples" * (not self.samples)
 
 
 class RunSections:
     """Makes the sections of one run; their addresses begin with the key, which is empty in a report of one run."""
 
-    def __init__(self, run: ReportedRun, writer: FigureWriter, command: str, choices: Choices, key: str = "") -> None:
-        self._run, self._writer, self._choices, self._key = run, writer, choices, key
+    def __init__(
+        self, run: ReportedRun, writer: FigureWriter, command: str, embedding: str, samples: bool, key: str = ""
+    ) -> None:
+        self._run, self._writer, self._embedding, self._samples, self._key = run, writer, embedding, samples, key
         self._record, self._summary = run.record, run.summary
         state = f", state {run.summary.state_sha256[:12]}" if run.summary.state_sha256 else ""
         self._origin = f"{command} · run {run.name} (seed {run.summary.config.seed}, round {run.summary.rounds}{state})"
@@ -158,8 +147,8 @@ class RunSections:
                 self._section("partition", "Partition", text),
                 self._section("features", "Test features", [reason]),
             )
-        views = [data_plots.views_plot(federation)] if self._choices.samples else []
-        text = [SAMPLES_SHOWN] if self._choices.samples else []
+        views = [data_plots.views_plot(federation)] if self._samples else []
+        text = [SAMPLES_SHOWN] if self._samples else []
         return (
             self._section("data", "Data", text, views, facts),
             self._section("partition", "Partition", plots=[data_plots.partition_plot(federation)]),
@@ -168,18 +157,10 @@ class RunSections:
 
     def _dataset(self) -> PageTable:
         data, config = self._record.manifest.data, self._summary.config
-        seen = f", seen at {config.model.image_size} × {config.model.image_size}" if config.model.image_size else ""
-        rows: list[tuple[str, str | int]] = [
-            ("name", self._summary.dataset),
-            ("images", " × ".join(map(str, data.shape)) + seen),
-            ("classes", f"{len(data.classes)}: {', '.join(data.classes[:20])}" + ", …" * (len(data.classes) > 20)),
-            ("training samples", data.train),
-            ("test samples" if config.data.validation is None else "held-out samples", data.test),
-            ("public samples", data.public),
-            ("views", config.training.views or default_views(config.data.name, data.shape[1])),
-            ("fingerprint (SHA-256)", data.fingerprint),
-        ]
-        return PageTable.of("Dataset", ["what", "value"], rows)
+        facts = data.model_dump(exclude={"shards", "shards_sha256", "skew"})
+        facts |= {"name": self._summary.dataset, "classes": f"{len(data.classes)}: {', '.join(data.classes)}"}
+        facts["views"] = config.training.views or default_views(config.data.name, data.shape[1])
+        return _listed("Dataset", facts)
 
     def _features(self, federation: Federation) -> tuple[list[str], list[Plot]]:
         try:
@@ -187,8 +168,8 @@ class RunSections:
             samples = data_plots.sample_features(federation, saved)
             if samples is None:
                 return ["The test set has no labels, so its features have no classes to show."], []
-            plots = [data_plots.embedding_plot(samples, self._choices.embedding), data_plots.similarity_plot(samples)]
-            if self._choices.samples:
+            plots = [data_plots.embedding_plot(samples, self._embedding), data_plots.similarity_plot(samples)]
+            if self._samples:
                 plots.append(data_plots.neighbors_plot(federation, saved.encoder, samples))
         except (ValueError, CheckpointError) as error:
             return [f"Features cannot be computed: {error}."], []
@@ -228,13 +209,10 @@ class RunSections:
     def _settings(self) -> PageSection:
         manifest = self._record.manifest
         text = [f"Note: {note}." for note in manifest.notes] or ["The run has no notes: it did all that was asked."]
-        entries = manifest.model_dump(include=ENVIRONMENT, exclude={"data": {"shards", "skew"}})
-        folded = tuple(
-            PageTable.of(caption, ["key", "value"], [[key, yaml_text(value)] for key, value in flat.items()])
-            for caption, flat in (
-                ("Configuration, resolved: config.yaml", self._summary.config.flat()),
-                ("Environment", {"state_sha256": self._summary.state_sha256} | flatten(entries)),
-            )
+        environment = manifest.model_dump(include=ENVIRONMENT) | {"state_sha256": self._summary.state_sha256}
+        folded = (
+            _listed("Configuration, resolved: config.yaml", self._summary.config.flat()),
+            _listed("Environment", flatten(environment)),
         )
         return self._section("settings", "Configuration, environment, notes", text, folded=folded)
 
@@ -253,6 +231,10 @@ def scores_table(summary: Summary) -> PageTable:
         rows.append([label, "", *(PageCell.of(reduce(column) if column else None, "percent") for column in columns)])
     caption = f"Scores of each encoder after round {summary.rounds}"
     return PageTable.of(caption, ["encoder", "model", *map(score_title, names)], rows)
+
+
+def _listed(caption: str, entries: Mapping[str, Any]) -> PageTable:
+    return PageTable.of(caption, ["key", "value"], [[key, yaml_text(value)] for key, value in entries.items()])
 
 
 def _sentence(text: str) -> str:
