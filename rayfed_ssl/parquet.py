@@ -62,7 +62,7 @@ def read_table(
         _check_columns(held, schema, names)
         _check_size(metadata, names, max_rows)
         strings = [field.name for field in held if field.name in names and _is_string(field.type)]
-        reader = pq.ParquetFile(file, metadata=metadata, read_dictionary=strings, page_checksum_verification=True)
+        reader = pq.ParquetFile(file, metadata=metadata, read_dictionary=strings)
         table = reader.read(columns=names if schema is None else schema.names, use_threads=False)
         if sum(_text_bytes(table[name]) for name in strings) > MAX_TEXT:
             raise ValueError(f"its strings take more than {MAX_TEXT >> 20} MiB")

@@ -175,21 +175,19 @@ def resume(
 
     Raises:
         ConfigError: There is no such run, another process is running it, or it would not give the same bits here.
-        CheckpointError: It has no usable checkpoint.
+        CheckpointError: It has no checkpoint, or a damaged one.
     """
     with RunRecord.open(Path(directory), tables=False).locked():
-        record = RunRecord.open(
-            Path(directory), tables=False, trust=trust
-        )  # again: another process may have written it until now
+        record = RunRecord.open(Path(directory), trust=trust)  # again: another process may have written it until now
         federation = Federation.open(config_to_resume(record, *overrides))
         record.check(federation, draws=True)
         check_bits(record, federation)
         federation.check_ready()
         configured_trackers(federation.config)
         if any(override.partition("=")[0].strip() == "engine.checkpoints" for override in overrides):
-            record.find_states(federation.config.engine.checkpoints, round)
+            record.find_states(federation.config.engine.checkpoints)
         with _observed(observer, federation, Path(directory), record) as observing:
-            state = state_to_resume(record, round, observing.on_warning)
+            state = state_to_resume(record, round)
             with closing(executor(federation)) as running:
                 last = 0 if state is None else state.round
                 checkpoints.discard_after(record.checkpoints, last)
@@ -240,10 +238,7 @@ def _run(
         # After every resume too: it may bring other settings of the probes. What is scored already lies beside the data.
         observers.on_start_scored(start_scores(federation, executor, observer.on_warning))
         executor.faults.on_fault = observers.on_fault
-        try:
-            final = run_rounds(plan, executor, observers, state, record.evaluated())
-        finally:
-            record.checkpoints.discard_spares()
+        final = run_rounds(plan, executor, observers, state, record.evaluated())
         figures: tuple[Path, ...] = ()
         if final.round < config.rounds:
             record.pause()

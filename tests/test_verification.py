@@ -24,7 +24,7 @@ from rayfed_ssl.reports.summary import digest_notes
 from rayfed_ssl.runs import run
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.filesystem import LocalDirectory
-from rayfed_ssl.storage.tensor_files import EARLIER
+from rayfed_ssl.storage.tensor_files import RESTORE
 from rayfed_ssl.verification import Verification, verify_recipe, verify_run
 
 Tiny = Callable[..., Config]
@@ -141,7 +141,7 @@ def test_scores_bytes_and_encoders_are_compared_too(copy: Path, tmp_path: Path):
             f"encoders/client-{number}.safetensors is missing, damaged or differs, or its digest in run.json does"
             for number in (0, 2, 9)
         ),
-        f"{state} does not match the digest in its manifest: {EARLIER}",
+        f"{state} does not match the digest in its manifest: {RESTORE}",
     ]
 
 

@@ -49,7 +49,7 @@ from rayfed_ssl.records.metric_rows import (
     score_rows,
 )
 from rayfed_ssl.records.run_lock import locked, refuse_used
-from rayfed_ssl.records.state_location import check_moved, mark_states, open_states, states_address, states_backend
+from rayfed_ssl.records.state_location import mark_states, open_states, states_address, states_backend
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.addresses import Directory
 from rayfed_ssl.storage.backend import StorageBackend
@@ -57,7 +57,6 @@ from rayfed_ssl.storage.filesystem import LocalDirectory, write_atomically
 from rayfed_ssl.storage.own_files import refuse_links_out
 from rayfed_ssl.storage.signatures import is_signed, sign
 from rayfed_ssl.storage.tables import GrowingTable
-from rayfed_ssl.storage.tensor_files import EARLIER
 
 
 class RunRecord(Observer):
@@ -93,17 +92,14 @@ class RunRecord(Observer):
         """The backend of the run's states."""
         return open_states(self.directory, self.manifest)
 
-    def find_states(self, root: str | None, round: int | None = None) -> None:
-        """Use the states below another root from now on.
-
-        Raises:
-            ConfigError: There are none, or, unless a round is given, those of earlier rounds only.
-        """
+    def find_states(self, root: str | None) -> None:
+        """Use the states below another root from now on; a ConfigError if there are none."""
         address = states_address(root, self.directory, self.manifest)
-        before = states_backend(self.directory, self.manifest)
         if address != self.manifest.checkpoints:
             self.manifest.checkpoints = address
-            check_moved(before, states := states_backend(self.directory, self.manifest), self.last_round, round)
+            states = states_backend(self.directory, self.manifest)
+            if not checkpoints.manifests(states):
+                raise ConfigError(f"{states} holds no states: copy them there, or leave engine.checkpoints as it was")
             if address is not None:
                 mark_states(states, self.manifest)
 
@@ -140,16 +136,9 @@ class RunRecord(Observer):
         record = cls(directory, RunManifest.read(directory / "run.json"), trust=trust)
         if tables and (missing := lost_round(record.manifest.rounds, record.metrics, record.ledger)):
             raise ConfigError(
-                f"{directory} is damaged (rows of round {missing} are missing): `rayfed-ssl resume` computes it again where "
-                "its checkpoint is kept"
+                f"{directory} is damaged (rows of round {missing} are missing): restore it from a copy, or start a new run"
             )
         return record
-
-    def last_whole_round(self) -> int:
-        """Find the last round up to which run.json and the tables have every row; damaged files have none."""
-        metrics, ledger = (table.read(skip_damaged=True).to_pylist() for table in (self._metrics, self._ledger))
-        missing = lost_round(self.manifest.rounds, metrics, ledger)
-        return self.last_round if missing is None else missing - 1
 
     def locked(self) -> AbstractContextManager[None]:
         """Keep other processes from writing this run; a BusyError if one does."""
@@ -216,16 +205,16 @@ class RunRecord(Observer):
             round: The last that stays.
             entries: What clients receive before round 1, with which the tables begin anew if no round stays.
         """
+        self.manifest.rounds = [entry for entry in self.manifest.rounds if entry.round <= round]
+        self.manifest.warnings = [warning for warning in self.manifest.warnings if warning.round <= round]
+        self.manifest.finished, self.manifest.encoders = None, {}
+        self.save()  # before the tables, so that a kill leaves no round in it without its rows
         if round:
             self._metrics.truncate(round)
             self._ledger.truncate(round)
         else:
             self._metrics.create()
             self._ledger.create(entry_rows(entries))
-        self.manifest.rounds = [entry for entry in self.manifest.rounds if entry.round <= round]
-        self.manifest.warnings = [warning for warning in self.manifest.warnings if warning.round <= round]
-        self.manifest.finished, self.manifest.encoders = None, {}
-        self.save()
         for encoder in (self.directory / "encoders").glob("*.safetensors"):
             encoder.unlink()
 
@@ -307,5 +296,5 @@ def encoders_of(federation: Federation, state: checkpoints.RunState, directory: 
         return federation.method.encoders(server, clients)
     except (AttributeError, LookupError, RuntimeError, TypeError) as error:
         raise CheckpointError(
-            f"the states of round {state.round} are not this method's ({reason(error)}): {EARLIER}"
+            f"the states of round {state.round} are not this method's ({reason(error)}): start the run anew"
         ) from error

@@ -9,7 +9,6 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.manifest import RunManifest
 from rayfed_ssl.storage.addresses import join, open_backend
 from rayfed_ssl.storage.backend import StorageBackend
-from rayfed_ssl.storage.checkpoints import manifests
 from rayfed_ssl.storage.filesystem import LocalDirectory
 from rayfed_ssl.storage.own_files import refuse_links_out
 
@@ -76,27 +75,3 @@ def states_address(root: str | None, directory: Path, manifest: RunManifest) -> 
         origin = f"{socket.gethostname()}:{path}:{manifest.started}"
         name = f"{path.name}-{hashlib.sha256(origin.encode()).hexdigest()[:8]}"
     return open_backend(join(root, name)).address
-
-
-def check_moved(before: StorageBackend, after: StorageBackend, last_round: int, round: int | None) -> None:
-    """Refuse to resume from a copy of a run's states that is older than the run.
-
-    Args:
-        before: Where the states were last.
-        after: Where they are to be now.
-        last_round: The last round of the run's record, which may not have been committed.
-        round: The round to resume from, if one was given.
-    """
-    rounds = manifests(after)
-    if not rounds:
-        raise ConfigError(
-            f"the states of this run are in {before}, and {after} holds none: leave engine.checkpoints as it was, or copy "
-            "them there"
-        )
-    previous = manifests(before) if isinstance(before, LocalDirectory) else {}
-    last = max(previous, default=last_round - 1)
-    if round is None and max(rounds) < last:
-        raise ConfigError(
-            f"{after} ends with round {max(rounds)}, but this run reached round {last} with its states in {before}: leave "
-            f"engine.checkpoints as it was, copy them there, or resume with --round {max(rounds)}"
-        )

@@ -76,7 +76,3 @@ class StorageBackend(ABC):
     @abstractmethod
     def delete(self, names: Iterable[str]) -> None:
         """Remove files; missing ones are ignored."""
-
-    @abstractmethod
-    def discard_spares(self) -> None:
-        """Remove files that are kept only to be overwritten."""

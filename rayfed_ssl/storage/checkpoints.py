@@ -3,7 +3,7 @@
 - A round is committed when its manifest is in place, which is written last and atomically. A run that is killed at any
   moment resumes from the last committed round.
 - States and manifests are checked against their digests when they are read.
-- The last `KEPT_ROUNDS` rounds stay, with every file that they name, in case the last is damaged.
+- The last `KEPT_ROUNDS` rounds stay, with every file that they name, so that a step of the last can be replayed.
 
 States that did not change since an earlier round are not written again.
 """
@@ -11,7 +11,6 @@ States that did not change since an earlier round are not written again.
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -27,11 +26,11 @@ from rayfed_ssl.storage.addresses import Directory, backend_of
 from rayfed_ssl.storage.backend import StorageBackend
 from rayfed_ssl.storage.filesystem import REACHABLE
 from rayfed_ssl.storage.own_files import STATE, own_drafts, own_states
-from rayfed_ssl.storage.tensor_files import EARLIER, chunks, encode
+from rayfed_ssl.storage.tensor_files import RESTORE, chunks, encode
 from rayfed_ssl.trees import Tree, digest, digest_leaves, leaves
 
 KEPT_ROUNDS = 2
-"""How many rounds stay: the last, and one before it in case the last is damaged."""
+"""How many rounds stay: the last, and the one that it began from."""
 
 ROUNDS_ON_DISK = KEPT_ROUNDS + 1
 """How many rounds' states are on disk at most: those that stay and the running one."""
@@ -118,7 +117,7 @@ def read(stored: Stored, directory: Directory) -> Tree:
     backend = backend_of(directory)
     tree = backend.read_tree(stored.file) if stored.file else Empty()
     if digest(tree) != stored.sha256:
-        raise CheckpointError(f"{backend.file(stored.file)} does not match the digest in its manifest: {EARLIER}")
+        raise CheckpointError(f"{backend.file(stored.file)} does not match the digest in its manifest: {RESTORE}")
     return tree
 
 
@@ -191,8 +190,7 @@ def _remove_unused(backend: StorageBackend, names: set[str], state: RunState) ->
     used = {*state.files, manifest_name(state.round)}
     for name in list(older.values())[-(KEPT_ROUNDS - 1) :]:
         used.add(name)
-        with suppress(CheckpointError):  # a damaged manifest keeps no state
-            used |= load(backend, name).files
+        used |= load(backend, name).files
     unused = {*older.values()} | {name for name in own_states(names) if not _is_later(name, state.round)}
     backend.delete(sorted(unused - used))
 
@@ -206,7 +204,6 @@ def _is_later(name: str, round: int) -> bool:
 def discard_after(directory: Directory, round: int) -> None:
     """Remove the manifests of later rounds, the last first, and what writers that were killed left behind."""
     backend = backend_of(directory)
-    backend.discard_spares()
     later = [name for number, name in reversed(manifests(backend).items()) if number > round]
     backend.delete(later + own_drafts(backend.names()))
 
@@ -226,9 +223,7 @@ def load(directory: Directory, name: str) -> RunState:
             raise ValueError("its digest does not match its content")
     except (ValueError, OSError) as error:
         problem = error.errors()[0]["msg"] if isinstance(error, ValidationError) else reason(error)
-        raise CheckpointError(
-            f"{backend.file(name)} is damaged ({problem}): delete it to resume from the round before"
-        ) from None
+        raise CheckpointError(f"{backend.file(name)} is damaged ({problem}): {RESTORE}") from None
     return manifest.state
 
 

@@ -16,7 +16,7 @@ from pyarrow import fs
 
 from rayfed_ssl.errors import CheckpointError
 from rayfed_ssl.storage.backend import StorageBackend
-from rayfed_ssl.storage.tensor_files import EARLIER, Chunk, read_bytes
+from rayfed_ssl.storage.tensor_files import RESTORE, Chunk, read_bytes
 from rayfed_ssl.trees import Tree
 
 PARALLEL_DELETES = 16
@@ -102,15 +102,12 @@ class Bucket(StorageBackend):
         try:
             return read_bytes(self.read(name), self.file(name))
         except FileNotFoundError:
-            raise CheckpointError(f"{self.file(name)} is missing: {EARLIER}") from None
+            raise CheckpointError(f"{self.file(name)} is missing: {RESTORE}") from None
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove objects, several in parallel."""
         with ThreadPoolExecutor(PARALLEL_DELETES) as pool:
             list(pool.map(self._delete, names))
-
-    def discard_spares(self) -> None:
-        """Do nothing: a bucket's files are never overwritten."""
 
     def _delete(self, name: str) -> None:
         with suppress(FileNotFoundError), self.explained(name):

@@ -10,11 +10,13 @@ from pathlib import Path
 from rayfed_ssl.errors import CheckpointError, ConfigError
 from rayfed_ssl.reading import read_bytes
 from rayfed_ssl.storage.backend import StorageBackend
-from rayfed_ssl.storage.spare_files import BUFFER_BYTES, SpareFiles
-from rayfed_ssl.storage.tensor_files import EARLIER, Chunk, read_path
+from rayfed_ssl.storage.tensor_files import RESTORE, Chunk, read_path
 from rayfed_ssl.trees import Tree
 
 REACHABLE = "engine.checkpoints must name a directory that all machines share (NFS), or s3://"
+
+BUFFER_BYTES = 1 << 17
+"""Bytes of a file that go to the system together; a state has many small tensors."""
 
 
 class LocalDirectory(StorageBackend):
@@ -22,7 +24,6 @@ class LocalDirectory(StorageBackend):
 
     def __init__(self, address: str | Path) -> None:
         self.path = Path(address).resolve()
-        self._spares = SpareFiles(self.path)
         super().__init__(str(self.path))
 
     def create(self) -> None:
@@ -47,7 +48,7 @@ class LocalDirectory(StorageBackend):
     def write(self, name: str, content: Iterable[Chunk]) -> None:
         """Write a file atomically."""
         try:
-            write_atomically(self.path / name, content, self._spares)
+            write_atomically(self.path / name, content)
         except OSError as error:
             raise explained(error, self.path / name) from error
 
@@ -61,26 +62,21 @@ class LocalDirectory(StorageBackend):
             return read_path(self.path / name)
         except FileNotFoundError:
             unreachable = f"{REACHABLE}, and {socket.gethostname()} does not reach this one"
-            advice = EARLIER if self.path.is_dir() else unreachable
+            advice = RESTORE if self.path.is_dir() else unreachable
             raise CheckpointError(f"{self.path / name} is missing: {advice}") from None
 
     def delete(self, names: Iterable[str]) -> None:
-        """Remove files; later ones may be written over large ones."""
-        self._spares.remove(self.path / name for name in names)
-
-    def discard_spares(self) -> None:
-        """Remove the files that are kept to be overwritten."""
-        self._spares.clear()
+        """Remove files."""
+        for name in names:
+            (self.path / name).unlink(missing_ok=True)
 
 
-def write_atomically(path: Path, content: bytes | Iterable[Chunk], spares: SpareFiles | None = None) -> None:
+def write_atomically(path: Path, content: bytes | Iterable[Chunk]) -> None:
     """Write beside the path, then move into place: readers see the whole file or none."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        spare = None if spares is None else spares.open(temporary)
-        with spare or temporary.open("wb", buffering=BUFFER_BYTES) as file:
+        with temporary.open("wb", buffering=BUFFER_BYTES) as file:
             file.writelines([content] if isinstance(content, bytes) else content)
-            file.truncate()
         os.replace(temporary, path)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error

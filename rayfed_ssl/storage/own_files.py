@@ -13,21 +13,15 @@ STATE = r"(server|client-\d+)-\d+\.safetensors"
 TRACKER = "wandb"
 """Directory of Weights & Biases, which links to its logs elsewhere."""
 
-FOLDERS = ("checkpoints", "encoders", "figures", "tables", "spare")
+FOLDERS = ("checkpoints", "encoders", "figures", "tables")
 """Directories of a run."""
 
-_FILE = rf"({STATE}|round-\d+\.json)"
-_DRAFT = rf"\.{_FILE}\.[0-9a-f]{{8}}"
+_DRAFT = rf"\.({STATE}|round-\d+\.json)\.[0-9a-f]{{8}}"
 
 
 def own_states(names: Iterable[str]) -> list[str]:
     """Select the names that states have."""
     return [name for name in names if re.fullmatch(STATE, name)]
-
-
-def own_files(names: Iterable[str]) -> list[str]:
-    """Select the names that states and manifests of rounds have."""
-    return [name for name in names if re.fullmatch(_FILE, name)]
 
 
 def own_drafts(names: Iterable[str]) -> list[str]:

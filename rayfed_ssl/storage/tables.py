@@ -47,11 +47,8 @@ class GrowingTable:
             self._rows = rows_of(self.read())
         return self._rows
 
-    def read(self, *, skip_damaged: bool = False) -> pa.Table:
+    def read(self) -> pa.Table:
         """Read all rows.
-
-        Args:
-            skip_damaged: Whether to leave out files that are missing or damaged.
 
         Raises:
             DamagedTableError: A file is missing or damaged, or has other columns.
@@ -59,7 +56,7 @@ class GrowingTable:
         while True:
             merged = self._merged()
             try:
-                table = self._concatenated(merged, skip_damaged)
+                table = self._concatenated(merged)
             except DamagedTableError:
                 if self._merged() == merged:
                     raise
@@ -67,15 +64,11 @@ class GrowingTable:
                 if self._merged() == merged:  # else a writer merged the files meanwhile
                     return table
 
-    def _concatenated(self, merged: int, skip_damaged: bool) -> pa.Table:
+    def _concatenated(self, merged: int) -> pa.Table:
         tables, room = [self._schema.empty_table()], MAX_CELLS // len(self._schema)
         for file in (self._path, *self._parts(merged)):
-            try:
-                tables.append(_read(file, self._schema, room))
-                room -= len(tables[-1])
-            except DamagedTableError:
-                if not skip_damaged:
-                    raise
+            tables.append(_read(file, self._schema, room))
+            room -= len(tables[-1])
         return pa.concat_tables(tables)
 
     def _parts(self, merged: int) -> list[Path]:
@@ -115,8 +108,8 @@ class GrowingTable:
             self._replace(self.read(), _number(parts[-1]))
 
     def truncate(self, last: int) -> None:
-        """Remove the rows of later rounds, and whatever is damaged."""
-        table, merged = self.read(skip_damaged=True), self._merged()
+        """Remove the rows of later rounds."""
+        table, merged = self.read(), self._merged()
         number = max(map(_number, self._parts(merged)), default=merged)
         self._replace(table.filter(pc.less_equal(table["round"], last)), number)
 
@@ -142,13 +135,11 @@ def _read(file: Path, schema: pa.Schema, max_rows: int) -> pa.Table:
         return read_table(file, schema, max_rows=max_rows)
     except DAMAGE as error:
         state = f"damaged ({reason(error)})" if file.exists() else "missing"
-        raise DamagedTableError(
-            f"{file} is {state}: `rayfed-ssl resume` computes its rounds again where their checkpoints are kept"
-        ) from None
+        raise DamagedTableError(f"{file} is {state}: restore it from a copy, or start a new run") from None
 
 
 def write_table(path: Path, table: pa.Table) -> None:
     """Write a Parquet file atomically."""
     buffer = pa.BufferOutputStream()
-    pq.write_table(table, buffer, write_page_checksum=True)
+    pq.write_table(table, buffer)
     write_atomically(path, buffer.getvalue().to_pybytes())

@@ -32,7 +32,7 @@ DTYPES = {
 DEFINE_STATES = ("method", "methods", "objectives", "training", "aggregation")
 """Modules and packages of `rayfed_ssl` whose dataclasses a file may hold."""
 
-EARLIER = "resume from an earlier round with `rayfed-ssl resume RUN --round N`, or start anew"
+RESTORE = "restore it from a copy, or start the run anew"
 
 DAMAGE = (SafetensorError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError, OSError)
 """What reading a damaged file of tensors raises."""
@@ -155,4 +155,4 @@ def _reading(name: str) -> Iterator[None]:
     except (FileNotFoundError, CheckpointError):
         raise
     except (*DAMAGE, ImportError, AttributeError) as error:
-        raise CheckpointError(f"{name} is damaged ({reason(error)}): {EARLIER}") from None
+        raise CheckpointError(f"{name} is damaged ({reason(error)}): {RESTORE}") from None

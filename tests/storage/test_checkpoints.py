@@ -90,7 +90,7 @@ def test_a_truncated_file_is_noticed(tmp_path: Path, size: int):
 
 
 def test_a_missing_file_is_named(tmp_path: Path):
-    with pytest.raises(CheckpointError, match=r"gone\.safetensors is missing: resume from an earlier round"):
+    with pytest.raises(CheckpointError, match=r"gone\.safetensors is missing: restore it from a copy"):
         checkpoints.read(Stored("gone.safetensors", "0"), tmp_path)
 
 
@@ -196,7 +196,7 @@ def test_a_changed_manifest_is_noticed(tmp_path: Path, old: str, new: str):
     checkpoints.commit(round_with_files(tmp_path, 1, (0,)), tmp_path)
     path = tmp_path / "round-000001.json"
     path.write_text(path.read_text().replace(old, new))
-    with pytest.raises(CheckpointError, match=r"round-000001\.json is damaged .* resume from the round before"):
+    with pytest.raises(CheckpointError, match=r"round-000001\.json is damaged .* restore it from a copy"):
         checkpoints.latest(tmp_path)
 
 

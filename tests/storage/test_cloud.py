@@ -69,7 +69,7 @@ def test_damage_and_absence_are_noticed(backend: Bucket):
     with pytest.raises(CheckpointError, match=r"state\.safetensors is damaged"):
         checkpoints.read(stored, backend)
     backend.delete([stored.file])
-    with pytest.raises(CheckpointError, match=r"s3://bucket/.*/state\.safetensors is missing: resume from an earlier"):
+    with pytest.raises(CheckpointError, match=r"s3://bucket/.*/state\.safetensors is missing: restore it from a copy"):
         checkpoints.read(stored, backend)
 
 

@@ -77,17 +77,12 @@ def test_truncating_removes_later_rounds(grown: GrowingTable, tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["t.parquet", "tables/t-000002.parquet"])
-def test_a_damaged_file_is_named_and_truncating_leaves_it_out(grown: GrowingTable, tmp_path: Path, name: str):
+def test_a_damaged_file_is_named(grown: GrowingTable, tmp_path: Path, name: str):
     content = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(content[:-1])
-    with pytest.raises(
-        DamagedTableError, match=rf"{name} is damaged \(.*\): `rayfed-ssl resume` computes its rounds again"
-    ):
-        opened(tmp_path).read()
-    left = rows(1, 2, 3) if name == "t.parquet" else rows(0, 1, 3)
-    assert opened(tmp_path).read(skip_damaged=True).to_pylist() == left
-    opened(tmp_path).truncate(3)
-    assert opened(tmp_path).rows == left
+    for call in (opened(tmp_path).read, lambda: opened(tmp_path).truncate(3)):
+        with pytest.raises(DamagedTableError, match=rf"{name} is damaged \(.*\): restore it from a copy"):
+            call()
 
 
 def test_a_reader_counts_each_row_once_while_a_writer_merges(
@@ -98,15 +93,6 @@ def test_a_reader_counts_each_row_once_while_a_writer_merges(
         reader, "_parts", lambda merged, list_parts=reader._parts: [list_parts(merged), grown.merge()][0]
     )
     assert reader.rows == rows(0, 1, 2, 3)
-
-
-def test_a_flipped_bit_is_no_row(grown: GrowingTable, tmp_path: Path):
-    grown.merge()
-    file = tmp_path / "t.parquet"
-    content = file.read_bytes()
-    for position in range(0, len(content), 7):
-        file.write_bytes(content[:position] + bytes([content[position] ^ 0xFF]) + content[position + 1 :])
-        assert opened(tmp_path).read(skip_damaged=True).to_pylist() in ([], rows(0, 1, 2, 3)), position
 
 
 def test_other_columns_are_refused(tmp_path: Path):

@@ -16,7 +16,6 @@ from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.records.state_location import MARKER
 from rayfed_ssl.runs import resume, run
 from rayfed_ssl.storage import checkpoints
-from rayfed_ssl.storage.spare_files import MIN_BYTES
 from rayfed_ssl.trees import digest
 from tests.tune.conftest import Cli, Finished
 from tests.tune.test_trust import COMMANDS, contents, words
@@ -95,7 +94,7 @@ def test_states_have_a_directory_of_their_own(cli: Cli, copy: Path, elsewhere: P
 
 LINKS = (
     *("checkpoints", "encoders", "figures", "tables", "config.yaml", "run.json", "metrics.parquet"),
-    *("checkpoints/spare", "checkpoints/client-000000-000002.safetensors", "tensorboard/inner"),
+    *("checkpoints/client-000000-000002.safetensors", "tensorboard/inner"),
 )
 
 
@@ -135,7 +134,6 @@ def test_a_link_out_of_a_sweep_is_refused(cli: Cli, swept_part: StudyDirectory, 
 KEPT = {
     "checkpoints/weights.safetensors": b"w",
     "checkpoints/.client-notes": b"n",
-    "checkpoints/spare/notes": bytes(MIN_BYTES),
     "encoders/notes": b"n",
     "encoders/more/global.safetensors": b"w",
     "tables/metrics-notes.parquet": b"n",
