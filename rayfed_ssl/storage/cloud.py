@@ -5,7 +5,6 @@ s3://bucket/prefix?region=eu-west-1&endpoint_override=host:9000&scheme=http.
 """
 
 import errno
-import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -21,32 +20,6 @@ from rayfed_ssl.trees import Tree
 
 PARALLEL_DELETES = 16
 """Objects that are removed in parallel, as each takes a request."""
-
-CAUSES = (
-    (("NO_SUCH_BUCKET", "NoSuchBucket"), "there is no such bucket: create it, or correct engine.checkpoints"),
-    (
-        ("ACCESS_DENIED", "AccessDenied", "Forbidden", "HTTP status 403", "PERMISSION_DENIED"),
-        "no permission: the role or key needs to list, read, write and delete objects there",
-    ),
-    (
-        (
-            "INVALID_ACCESS_KEY_ID",
-            "SIGNATURE_DOES_NOT_MATCH",
-            "UNRECOGNIZED_CLIENT",
-            "EXPIRED_TOKEN",
-            "redentials",
-            "HTTP status 401",
-            "UNAUTHENTICATED",
-        ),
-        "credentials are missing, wrong or expired: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or a role",
-    ),
-    (
-        ("NETWORK_CONNECTION", "curlCode", "timed out", "REQUEST_TIMEOUT"),
-        "it cannot be reached: check the network, the region and the endpoint",
-    ),
-)
-"""Error codes in pyarrow's messages, and their causes."""
-
 
 class Bucket(StorageBackend):
     """A prefix in a bucket."""
@@ -115,21 +88,11 @@ class Bucket(StorageBackend):
 
     @contextmanager
     def explained(self, name: str = "") -> Iterator[None]:
-        """Turn a cloud client's message into one line that says what to do."""
+        """Shorten a cloud client's message to one line, and name the object."""
         try:
             yield
         except FileNotFoundError:
             raise
         except OSError as error:
             place = self.file(name) if name else self.address
-            raise OSError(error.errno or errno.EIO, _explain(str(error)), place) from error
-
-
-def _explain(message: str) -> str:
-    """Explain a cloud client's message in one line, with the original in brackets."""
-    line = message.partition("\n")[0]
-    _, mark, detail = line.rpartition("AWS Error ")
-    # Quoted text is a name, which may hold any of the words below.
-    error = mark + detail if mark else re.sub(r"'[^']*'", "''", line)
-    cause = next((cause for codes, cause in CAUSES if any(code in error for code in codes)), None)
-    return f"{cause} ({error})" if cause else line
+            raise OSError(error.errno or errno.EIO, str(error).partition("\n")[0], place) from error

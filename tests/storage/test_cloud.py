@@ -3,7 +3,6 @@
 import http.client
 import logging
 import os
-import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -111,39 +110,24 @@ def test_a_run_whose_states_are_in_a_bucket_is_stopped_resumed_replayed_and_expo
 
 
 def test_a_bucket_that_is_not_there_is_refused_before_the_run_begins(tiny: Tiny, tmp_path: Path, endpoint: str):
-    with pytest.raises(
-        ConfigError, match=r"cannot be written to s3://other/x/run-.* \(there is no such bucket"
-    ) as caught:
+    with pytest.raises(ConfigError, match=r"cannot be written to s3://other/x/run-.* \(.*NO_SUCH_BUCKET") as caught:
         run(tiny("fedavg", f"engine.checkpoints=s3://other/x{endpoint}"), tmp_path / "run")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
 
 
-MESSAGES = {
-    "AWS Error NETWORK_CONNECTION during HeadBucket operation: curlCode: 6, Could not resolve hostname": "cannot be reached",
-    "AWS Error NETWORK_CONNECTION during PutObject operation: curlCode: 28, Timeout was reached": "cannot be reached",
-    "AWS Error ACCESS_DENIED during CreateMultipartUpload operation: Access Denied": "no permission: the role or key needs",
-    "AWS Error INVALID_ACCESS_KEY_ID during ListObjectsV2 operation: it does not exist": "credentials are missing, wrong",
-    "AWS Error UNKNOWN (HTTP status 403) during PutObject operation: No body": "no permission: the role or key needs",
-    "AWS Error UNKNOWN (HTTP status 507) during PutObject operation: Insufficient Storage": "HTTP status 507",
-}
-"""What pyarrow says, and what a user reads."""
-
-
-@pytest.mark.parametrize("message", MESSAGES)
-def test_a_cloud_clients_message_becomes_one_line_with_the_address(message: str):
+def test_a_cloud_clients_message_becomes_one_line_with_the_address():
     backend = open_backend("s3://bucket/prefix?region=us-east-1")
     assert isinstance(backend, Bucket)
-    with pytest.raises(OSError, match=re.escape(MESSAGES[message])) as caught, backend.explained("state"):
-        raise OSError(f"When reading 'client-000403-000401.safetensors' in bucket 'bucket': {message}\nDetail: more")
+    with pytest.raises(OSError, match="ACCESS_DENIED") as caught, backend.explained("state"):
+        raise OSError("AWS Error ACCESS_DENIED during PutObject operation: Access Denied\nDetail: more")
     assert "\n" not in str(caught.value)
-    assert message in str(caught.value)
     assert caught.value.filename == "s3://bucket/prefix/state"
 
 
 def test_a_bucket_that_goes_away_in_a_run_is_an_error_with_its_name(backend: Bucket):
     gone = open_backend(join(backend.address.replace("s3://bucket", "s3://gone"), "run"))
-    with pytest.raises(OSError, match="no such bucket") as caught:
+    with pytest.raises(OSError, match="NO_SUCH_BUCKET") as caught:
         checkpoints.store({"w": torch.ones(3)}, gone, "state")
     assert "gone" in str(caught.value.filename)
     assert "endpoint" not in str(caught.value.filename)
