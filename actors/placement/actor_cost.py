@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rayfed_ssl.engine.client_cost import StepCost
+from rayfed_ssl.capacity.client_cost import StepCost
 
 ACTOR_BYTES = 352_000_000
 """Private memory of a client actor that has opened its data, before its first step (torch 2.15 with CUDA)."""

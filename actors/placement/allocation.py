@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from actors.cluster.machine import Node
 from actors.errors import ClusterError
 from actors.placement.actor_cost import ACTOR_IDLE, ActorCost
+from rayfed_ssl.capacity.gpus import Gpu
 from rayfed_ssl.config.sections import Engine
-from rayfed_ssl.engine.gpu_memory import CONTEXT_BYTES, Gpu, even_share
+from rayfed_ssl.engine.gpu_memory import CONTEXT_BYTES, even_share
 
 RESOURCE_UNITS = 10_000
 """Ray counts resources in ten-thousandths."""

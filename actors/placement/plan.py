@@ -16,9 +16,9 @@ from actors.cluster.private_ray import starts_private_ray
 from actors.errors import ACTOR_DEATHS, ClusterError, death_reason
 from actors.placement.actor_cost import ActorCost
 from actors.placement.allocation import Placement, allocate, check_gpu_memory
-from rayfed_ssl.engine.client_cost import StepCost, record, step_cost
+from rayfed_ssl.capacity.client_cost import StepCost, record, step_cost
+from rayfed_ssl.capacity.gpus import Gpu, gpus
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.engine.gpu_memory import Gpu, gpus
 
 GPU_QUERY_TIMEOUT = 30.0
 """Seconds that machines have to describe their GPUs; without an answer a run starts without that check."""

@@ -1,31 +1,26 @@
 """Scores of the encoders that a run starts from: what every score of a trained encoder has to be above.
 
-They are kept as JSON beside the data's store, so that each architecture's start is scored once for a dataset, a probe and
-a seed. KEY is a digest of all that the scores may depend on; a version of this package counts as one code.
+They are cached beside the data's store, so that each architecture's start is scored once for a dataset, a probe and a seed.
 """
 
-import hashlib
-import json
 import math
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import FiniteFloat, TypeAdapter
+from pydantic import FiniteFloat
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.diagnostics import encoder_diagnostics
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.gpu_memory import release
+from rayfed_ssl.engine.result_cache import CachedResult
 from rayfed_ssl.engine.round_loop import Executor
 from rayfed_ssl.engine.scoring import score
-from rayfed_ssl.environment import compute_threads, cpu_model, environment
+from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Encoder, Metrics
-from rayfed_ssl.storage.filesystem import write_atomically
 from rayfed_ssl.trees import digest
 
 DIRECTORY = "start-scores"
@@ -45,60 +40,39 @@ def start_scores(federation: Federation, executor: Executor, on_warning: Callabl
 
 
 def score_start(federation: Federation, architecture: str) -> Metrics:
-    """Score an architecture's weights before round 1 by kNN, linear probe and diagnostics, or read what is kept.
+    """Score an architecture's weights before round 1 by kNN, linear probe and diagnostics, or read what is cached.
 
     Raises:
         ConfigError: The encoder gives no finite features, or memory does not suffice.
     """
-    task = federation.task
+    task, store = federation.task, federation.dataset.train.path
     with compute_threads(federation.config.engine.threads):
         encoder = Encoder(architecture, task.initial_weights(architecture))
-        file = _file(federation, encoder)
-        scores = _read(file) or _score(federation, encoder, file)
+        if store is None or ":" in architecture:  # data in memory, or an encoder whose code may change
+            scores = _score(federation, encoder)
+        else:
+            cached = CachedResult(store.parent / DIRECTORY, _facts(federation, encoder), dict[str, FiniteFloat])
+            if not (scores := cached.read() or {}):
+                cached.write(scores := _score(federation, encoder))
     if task.device.type == "cuda":
         release()
     return scores
 
 
-def _score(federation: Federation, encoder: Encoder, file: Path | None) -> Metrics:
+def _score(federation: Federation, encoder: Encoder) -> Metrics:
     config, task, dataset = _simplified(federation.config), federation.task, federation.dataset
     try:
-        metrics = score(encoder, config, task, dataset, final=True) | encoder_diagnostics(
-            encoder, config, task, dataset
-        )
+        scores = score(encoder, config, task, dataset, final=True)
+        scores |= encoder_diagnostics(encoder, config, task, dataset)
     except (ValueError, torch.OutOfMemoryError) as error:
         raise ConfigError(str(error)) from error
-    metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}  # JSON has no other numbers
-    if file is not None:
-        with suppress(OSError):  # a full disk costs the next run a minute
-            file.parent.mkdir(exist_ok=True)
-            write_atomically(file, json.dumps(metrics).encode())
-    return metrics
+    return {name: value for name, value in scores.items() if math.isfinite(value)}  # JSON has no other numbers
 
 
 def _simplified(config: Config) -> Config:
     """Leave out the protocols by name, of which some take longer than the run, and new crops in each epoch."""
     evaluation = config.evaluation.model_copy(update={"protocols": (), "settings": {}, "augment": False})
     return config.model_copy(update={"evaluation": evaluation})
-
-
-def _read(file: Path | None) -> Metrics | None:
-    """Read what is kept; None if it is missing or damaged."""
-    if file is None:
-        return None
-    try:
-        return TypeAdapter(dict[str, FiniteFloat]).validate_json(file.read_bytes(), strict=True) or None
-    except (OSError, ValueError):
-        return None
-
-
-def _file(federation: Federation, encoder: Encoder) -> Path | None:
-    """Name the file of an encoder's scores; None for data in memory, and for an encoder whose code may change."""
-    store = federation.dataset.train.path
-    if store is None or ":" in encoder.architecture:
-        return None
-    key = hashlib.sha256(json.dumps(_facts(federation, encoder), sort_keys=True, default=str).encode()).hexdigest()[:32]
-    return store.parent / DIRECTORY / f"{key}.json"
 
 
 def _facts(federation: Federation, encoder: Encoder) -> Mapping[str, Any]:
@@ -115,6 +89,4 @@ def _facts(federation: Federation, encoder: Encoder) -> Mapping[str, Any]:
         "precision": asdict(task.precision),
         "device": task.device.type,
         "threads": torch.get_num_threads(),
-        "processor": cpu_model(),
-        **environment(),
     }

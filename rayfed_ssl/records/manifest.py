@@ -19,7 +19,6 @@ from rayfed_ssl.engine.fingerprint import fingerprint
 from rayfed_ssl.engine.ledger import BreakEven
 from rayfed_ssl.engine.round_loop import Dropped
 from rayfed_ssl.engine.run_watch import RunWarning
-from rayfed_ssl.engine.server_init_cache import start_of
 from rayfed_ssl.environment import compute_threads, environment
 from rayfed_ssl.errors import ConfigError, plain, reason
 from rayfed_ssl.reading import read_json
@@ -234,8 +233,8 @@ def shards_sha256(federation: Federation) -> str:
 
 def start_entry(federation: Federation) -> StartEntry | None:
     """Name the file that a run's first weights come from."""
-    start = start_of(federation)
-    return None if start is None else StartEntry(**start)
+    start = federation.task.start
+    return None if start is None else StartEntry(file=str(start.file), sha256=start.sha256)
 
 
 def bits_settings(precision: PrecisionEntry, engine: Engine) -> dict[str, str]:

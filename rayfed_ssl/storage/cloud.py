@@ -21,6 +21,7 @@ from rayfed_ssl.trees import Tree
 PARALLEL_DELETES = 16
 """Objects that are removed in parallel, as each takes a request."""
 
+
 class Bucket(StorageBackend):
     """A prefix in a bucket."""
 

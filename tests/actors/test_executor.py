@@ -12,6 +12,7 @@ from actors.executor import RayExecutor
 from actors.objects.object_store import ItemRef
 from rayfed_ssl.engine import start_scores
 from rayfed_ssl.engine.local_executor import LocalExecutor
+from rayfed_ssl.engine.result_cache import CachedResult
 from rayfed_ssl.engine.round_loop import Observer, RunPlan, run_round, run_rounds
 from rayfed_ssl.storage.checkpoints import RunState
 from rayfed_ssl.storage.cloud import Bucket
@@ -74,7 +75,7 @@ def test_results_are_those_of_the_local_executor_with_downloads_prepared_while_a
 def test_a_start_is_scored_in_an_actor(executor, federation, monkeypatch):
     expected = LocalExecutor(federation).score_start("cnn")
     monkeypatch.setattr(start_scores, "_score", lambda *arguments: pytest.fail("scored in the driver"))
-    monkeypatch.setattr(start_scores, "_read", lambda file: None)
+    monkeypatch.setattr(CachedResult, "read", lambda cached: None)
     assert executor.score_start("cnn") == expected
 
 

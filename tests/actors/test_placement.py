@@ -10,9 +10,10 @@ from actors.errors import ClusterError
 from actors.placement.actor_cost import ACTOR_BYTES, ActorCost
 from actors.placement.allocation import Placement, allocate, check_gpu_memory
 from actors.placement.plan import actor_config, actor_options, check_fits, check_shared_gpus, plan, query_gpus
+from rayfed_ssl.capacity.client_cost import StepCost, estimate, record, recorded
+from rayfed_ssl.capacity.gpus import Gpu
 from rayfed_ssl.config.schema import Engine
-from rayfed_ssl.engine.client_cost import StepCost, estimate, record, recorded
-from rayfed_ssl.engine.gpu_memory import CONTEXT_BYTES, Gpu
+from rayfed_ssl.engine.gpu_memory import CONTEXT_BYTES
 from rayfed_ssl.resources import cores, free_memory
 from tune.cli.doctor_checks import examine
 

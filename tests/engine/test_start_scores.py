@@ -11,6 +11,7 @@ import torch
 from rayfed_ssl import Config, resume, run
 from rayfed_ssl.engine import start_scores as module
 from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.result_cache import CachedResult
 from rayfed_ssl.engine.round_loop import Observer
 from rayfed_ssl.engine.start_scores import DIRECTORY, score_start
 from rayfed_ssl.method import Encoder, Metrics
@@ -55,17 +56,6 @@ def test_the_record_has_them_and_resuming_does_not_lose_them(tiny: Callable[...,
     assert {"knn", "linear", "linear_best"} < starts["cnn"].keys()
 
 
-@pytest.mark.parametrize("content", ["{", "[1]", "null", '{"knn": null}', '{"knn": NaN}', "{}"])
-def test_a_damaged_file_is_as_none(open_tiny: Open, content: str) -> None:
-    federation = open_tiny("fedavg", "seed=75", "evaluation.linear.epochs=1")
-    before = kept(federation)
-    scores = score_start(federation, "cnn")
-    files = kept(federation) - before
-    for file in files or before:
-        file.write_text(content)
-    assert score_start(federation, "cnn") == scores
-
-
 def test_no_new_crops_are_drawn_for_a_start(open_tiny: Open) -> None:
     short = "seed=76", "evaluation.linear.epochs=2"
     cropped = open_tiny("fedavg", *short, "evaluation.augment=true")
@@ -87,7 +77,7 @@ def test_an_encoder_that_cannot_be_scored_is_one_warning_and_the_run_goes_on(
 
     Told.messages.clear()
     monkeypatch.setattr(module, "score", fail)
-    monkeypatch.setattr(module, "_read", lambda file: None)
+    monkeypatch.setattr(CachedResult, "read", lambda cached: None)
     result = run(tiny("fedavg", "seed=74", "rounds=1"), tmp_path / "run", observer=Told())
     assert result.record.manifest.starts == {"cnn": {}}
     assert Told.messages == [f"the cnn that the run starts from is not scored: {error}"]
@@ -111,7 +101,8 @@ def test_starts_are_those_of_the_settings_that_the_run_is_resumed_with(
 
 def test_a_score_that_is_not_finite_is_left_out(open_tiny: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "score", lambda *arguments, **options: {"knn": 0.5, "linear_pseudo_r2": float("nan")})
-    monkeypatch.setattr(module, "_file", lambda *arguments: None)
+    monkeypatch.setattr(CachedResult, "read", lambda cached: None)
+    monkeypatch.setattr(CachedResult, "write", lambda cached, result: None)
     scores = score_start(open_tiny("fedavg"), "cnn")
     assert "linear_pseudo_r2" not in scores
     assert scores["knn"] == 0.5

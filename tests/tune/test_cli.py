@@ -198,7 +198,7 @@ def test_a_step_that_cannot_fit_memory_is_refused_before_anything_is_decoded(exe
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr("ray.is_initialized", lambda: False)
-    for module in ("rayfed_ssl.engine.client_cost", "actors.cluster.machine"):
+    for module in ("rayfed_ssl.capacity.client_cost", "actors.cluster.machine"):
         monkeypatch.setattr(f"{module}.free_memory", lambda: 4 * 10**8)
     words = (
         "model=resnet18",

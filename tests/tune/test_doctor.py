@@ -6,9 +6,9 @@ import pytest
 
 from actors.cluster.machine import Node
 from actors.placement.actor_cost import ACTOR_BYTES
-from rayfed_ssl.engine.client_cost import StepCost, record
+from rayfed_ssl.capacity.client_cost import StepCost, record
+from rayfed_ssl.capacity.gpus import Gpu
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.engine.gpu_memory import Gpu
 from rayfed_ssl.formats import size
 from rayfed_ssl.resources import cores
 from rayfed_ssl.storage.checkpoints import ROUNDS_ON_DISK

@@ -14,11 +14,12 @@ from actors.errors import ClusterError
 from actors.placement.actor_cost import ACTOR_BYTES, ACTOR_IDLE, ACTOR_START, ActorCost
 from actors.placement.allocation import Placement, allocate, check_gpu_memory, gpu_capacity
 from actors.placement.plan import plan, query_gpus
+from rayfed_ssl.capacity.client_cost import StepCost, largest_client, measure_apart, step_cost
+from rayfed_ssl.capacity.gpus import Gpu, gpus
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.config.sections import Engine
-from rayfed_ssl.engine.client_cost import StepCost, largest_client, measure_apart, step_cost
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.engine.gpu_memory import Gpu, even_share, gpus
+from rayfed_ssl.engine.gpu_memory import even_share
 from rayfed_ssl.environment import environment
 from rayfed_ssl.formats import size
 from rayfed_ssl.resources import cores, free_memory

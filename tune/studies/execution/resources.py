@@ -9,8 +9,8 @@ from actors.cluster.machine import Node
 from actors.errors import ClusterError
 from actors.placement.actor_cost import ACTOR_BYTES, ActorCost
 from actors.placement.plan import plan
+from rayfed_ssl.capacity.client_cost import step_cost
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.engine.client_cost import step_cost
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
 

@@ -1,12 +1,11 @@
 """Memory and time of one client's step: measured in a process of its own, or estimated from the model.
 
-    python -m rayfed_ssl.engine.client_cost < configuration.json
+    python -m rayfed_ssl.capacity.client_cost < configuration.json
 
 runs the largest client's step and prints its cost as JSON. No result depends on it.
 """
 
 import dataclasses
-import hashlib
 import json
 import re
 import subprocess
@@ -16,29 +15,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
-import psutil
 import torch
 from torch import Tensor
 
+from rayfed_ssl.capacity.gpus import gpus
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.engine.gpu_memory import CONTEXT_BYTES, gpus
+from rayfed_ssl.engine.gpu_memory import CONTEXT_BYTES
+from rayfed_ssl.engine.result_cache import CachedResult
 from rayfed_ssl.engine.server_init_cache import first_state
-from rayfed_ssl.environment import environment
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.formats import size
 from rayfed_ssl.resources import free_memory
 from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import nbytes
 
-ENGINE = (
-    "precision",
-    "channels_last",
-    "compile",
-    "deterministic",
-    "capture",
-    "threads",
-)
+ENGINE = ("precision", "channels_last", "compile", "deterministic", "capture", "threads")
 """Fields of `Config.engine` that the memory of a step depends on."""
 WEIGHT_COPIES = 6  # weights, gradients, Adam's two moments, the download and the upload
 STEP_BYTES = 60_000_000  # torch's threads and kernels in a process's first step (docs/engine.md)
@@ -152,18 +144,14 @@ def _reset_peak(device: torch.device) -> dict[str, int]:
 
 def _memory() -> dict[str, int]:
     """Memory of this process in bytes: now (VmRSS), at its peak (VmHWM), and that of the files it maps (RssFile)."""
-    try:
-        text = Path("/proc/self/status").read_text()
-    except OSError:
-        used = int(psutil.Process().memory_info().rss)
-        return {"VmRSS": used, "VmHWM": used, "RssFile": 0}
+    text = Path("/proc/self/status").read_text()
     return {name: int(kib) * 1024 for name, kib in re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)}
 
 
 def measure_apart(config: Config, limit: float = 3600) -> StepCost:
     """Measure in a new process, for at most `limit` seconds, and record the cost for later runs."""
     settings = json.dumps(one_epoch(config).dump())
-    command = [sys.executable, "-P", "-m", "rayfed_ssl.engine.client_cost"]
+    command = [sys.executable, "-P", "-m", "rayfed_ssl.capacity.client_cost"]
     try:
         process = subprocess.run(command, input=settings, capture_output=True, text=True, timeout=limit, check=False)
     except subprocess.TimeoutExpired:
@@ -194,31 +182,24 @@ def largest_client(federation: Federation) -> tuple[int, int]:
 
 def recorded(federation: Federation, device: str) -> StepCost | None:
     """Find what was measured for such a step on such a machine."""
-    try:
-        return StepCost(**json.loads(_file(federation, device).read_text()))
-    except (OSError, ValueError, TypeError):
-        return None
+    return _cached(federation, device).read()
 
 
 def record(federation: Federation, device: str, cost: StepCost) -> None:
-    """Keep a measurement for later runs; a cache that cannot be written is done without."""
-    file = _file(federation, device)
-    with suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(dataclasses.asdict(cost)))
+    """Keep a measurement for later runs."""
+    _cached(federation, device).write(cost)
 
 
-def _file(federation: Federation, device: str) -> Path:
-    """Name the file after everything that the memory of a step depends on."""
-    settings, machine = federation.config.dump(), environment()
-    facts = [
-        *(settings[key] for key in ("method", "objective", "model", "clients", "training")),
-        {key: settings["engine"][key] for key in ENGINE},
-        [device, machine["versions"], machine["hardware"]],
-        *(federation.dataset.train.shape, federation.num_public, largest_client(federation)[1]),
-    ]
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
-    return platformdirs.user_cache_path("rayfed-ssl") / "steps" / f"{digest[:24]}.json"
+def _cached(federation: Federation, device: str) -> CachedResult[StepCost]:
+    settings = federation.config.dump()
+    facts = {
+        **{key: settings[key] for key in ("method", "objective", "model", "clients", "training")},
+        "engine": {key: settings["engine"][key] for key in ENGINE},
+        "device": device,
+        "shape": federation.dataset.train.shape,
+        "samples": (federation.num_public, largest_client(federation)[1]),
+    }
+    return CachedResult(platformdirs.user_cache_path("rayfed-ssl") / "steps", facts, StepCost)
 
 
 def main() -> None:

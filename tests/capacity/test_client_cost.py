@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from actors.runs import make_executor
-from rayfed_ssl.engine.client_cost import (
+from rayfed_ssl.capacity.client_cost import (
     STEP_BYTES,
     StepCost,
     activation_bytes,
@@ -65,21 +65,12 @@ def test_a_measurement_is_found_again_by_runs_of_the_same_step_alone(open_tiny):
         assert recorded(open_tiny("fedavg", "seed=23", "training.batch=16", other), "cpu") is None, other
 
 
-def test_a_measurement_that_cannot_be_read_is_none(open_tiny, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    federation = open_tiny("fedavg")
-    record(federation, "cpu", StepCost(1, seconds=1.0))
-    (file,) = tmp_path.rglob("*.json")
-    file.write_text("{")
-    assert recorded(federation, "cpu") is None
-
-
 def test_a_step_larger_than_the_free_memory_is_refused_by_estimate_or_measurement(open_tiny, monkeypatch):
     federation = open_tiny("fedavg", "training.batch=21", "engine.executor=local")
     needed = estimate(federation, "cpu").memory
-    monkeypatch.setattr("rayfed_ssl.engine.client_cost.free_memory", lambda: needed)
+    monkeypatch.setattr("rayfed_ssl.capacity.client_cost.free_memory", lambda: needed)
     make_executor(federation)
-    monkeypatch.setattr("rayfed_ssl.engine.client_cost.free_memory", lambda: needed - 1)
+    monkeypatch.setattr("rayfed_ssl.capacity.client_cost.free_memory", lambda: needed - 1)
     with pytest.raises(
         ConfigError, match=r"step takes .* \(by estimate; `rayfed-ssl doctor --measure` measures it\), but .* free"
     ):
@@ -101,7 +92,7 @@ def test_an_estimate_counts_the_views_that_the_objective_takes(open_tiny):
 def test_files_that_are_mapped_or_dropped_meanwhile_hide_no_memory(open_tiny, monkeypatch, files, grown):
     before, after = {"VmRSS": 100, "RssFile": files[0]}, {"VmHWM": 180, "RssFile": files[1]}
     memory = iter([before, after])
-    monkeypatch.setattr("rayfed_ssl.engine.client_cost._memory", lambda: next(memory))
+    monkeypatch.setattr("rayfed_ssl.capacity.client_cost._memory", lambda: next(memory))
     assert measure(open_tiny("fedavg")).memory == grown
 
 
@@ -111,7 +102,7 @@ import json
 import sys
 import torch
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.engine.client_cost import measure
+from rayfed_ssl.capacity.client_cost import measure
 from rayfed_ssl.engine.federation import Federation
 
 federation = Federation.open(Config.load(json.load(sys.stdin)))
