@@ -8,21 +8,17 @@ from typing import Any
 import torch
 
 from actors.cluster.version_check import Versions, check_versions, hardware
-from actors.fault_injection import fail_actor
 from actors.objects.client_states import StateRef, is_mapped
 from actors.objects.object_store import fetch
 from rayfed_ssl import plugins
+from rayfed_ssl.capacity.client_cost import StepCost, measure, one_epoch
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.engine.client_cost import StepCost, measure, one_epoch
-from rayfed_ssl.engine.fault_injection import fill_disk, update_client
-from rayfed_ssl.engine.fault_schedule import Fault
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.gpu_memory import limit_process, release
-from rayfed_ssl.engine.local_executor import client_file
 from rayfed_ssl.engine.round_loop import ClientError, ClientReport, Evaluation
 from rayfed_ssl.engine.start_scores import score_start
+from rayfed_ssl.engine.steps import Steps
 from rayfed_ssl.method import Encoder, Metrics
-from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.addresses import Directory
 from rayfed_ssl.trees import to_numpy
 
@@ -34,7 +30,11 @@ class ClientStep:
     client: int
     download: Any
     state: StateRef | None
-    faults: tuple[Fault, ...] = ()
+
+
+def num_returns(steps: Sequence[ClientStep], directory: Directory) -> int:
+    """Count the objects that `ClientActor.update_clients` returns."""
+    return 2 + (0 if is_mapped(directory) else len(steps))
 
 
 class ClientActor:
@@ -55,6 +55,11 @@ class ClientActor:
         check_versions(self._versions)
         return Federation.open(self._config)
 
+    @cached_property
+    def steps(self) -> Steps:
+        """The steps that this actor runs."""
+        return Steps(self._federation)
+
     def ready(self) -> str:
         """Open the data, so that errors are known before the first round, and describe the hardware."""
         return hardware(self._federation.task.device)
@@ -72,7 +77,9 @@ class ClientActor:
         returns_states = not is_mapped(directory)
         for step, download in zip(steps, fetch([step.download for step in steps]), strict=True):
             try:
-                upload, state, report = self._update_client(round, step, download, directory)
+                state = None if step.state is None else step.state.read(directory)
+                result, report = self.steps.update_client(round, step.client, download, state, directory)
+                upload, state = to_numpy(result.upload), result.state
             except ClientError as error:
                 error.__cause__ = None  # it may hold what cannot be pickled
                 upload = state = None
@@ -83,17 +90,6 @@ class ClientActor:
             if returns_states:
                 states.append([to_numpy(state)])
         return [uploads, *states, reports]
-
-    def _update_client(
-        self, round: int, step: ClientStep, download: Any, directory: Directory
-    ) -> tuple[Any, Any, ClientReport]:
-        state = None if step.state is None else step.state.read(directory)
-        result = update_client(self._federation, round, step.client, download, state, step.faults)
-        fill_disk(step.faults, client_file(step.client, round))
-        stored = checkpoints.store(result.state, directory, client_file(step.client, round))
-        fail_actor(step.faults)
-        report = ClientReport(step.client, stored, result.metrics, result.ledger, result.seconds)
-        return to_numpy(result.upload), result.state, report
 
     def measure(self) -> StepCost:
         """Run the step of the client with most samples and measure its GPU memory."""

@@ -12,20 +12,18 @@ from typing import Any
 import ray
 from ray import ObjectRef
 
-from actors.client_actor import ClientActor, ClientStep
+from actors.client_actor import ClientActor, ClientStep, num_returns
 from actors.cluster.connect import start
 from actors.cluster.version_check import hardware_warning, local_versions
 from actors.dispatch.calls import Completed, Failed
 from actors.dispatch.pool import ActorPool
 from actors.dispatch.queue import WorkItem, assign_clients, client_items
 from actors.errors import ActorError, ClusterError, UploadLostError
-from actors.fault_injection import LostObject, fail_driver
-from actors.objects.client_states import StateRefs, is_mapped
+from actors.objects.client_states import StateRefs
 from actors.objects.object_store import UPLOAD_CACHE_BYTES, UPLOAD_CACHE_SHARE, ItemRef, insert_refs
 from actors.placement import plan
 from actors.placement.restartable_actor import RestartableActor, wait_until_ready
 from actors.server_actor import Prepared, ServerActor
-from rayfed_ssl.engine.fault_schedule import FAULT_KINDS, Fault, Faults, RandomFaults
 from rayfed_ssl.engine.federation import Federation, client_error
 from rayfed_ssl.engine.ledger import total
 from rayfed_ssl.engine.local_executor import late
@@ -60,11 +58,9 @@ class RayExecutor:
         federation: Federation,
         *,
         address: str | None = None,
-        faults: Iterable[Fault | RandomFaults] = (),
         on_ray_death: Callable[[str], None] | None = None,
     ) -> None:
         self.retries = 0
-        self.faults = Faults(faults, federation.config.rounds, federation.cohort, FAULT_KINDS)
         self._federation, self._engine = federation, federation.config.engine
         self._uploads: dict[int, ItemRef] = {}
         self._downloads: dict[int, Any] = {}
@@ -72,7 +68,7 @@ class RayExecutor:
         self._seconds: dict[int, float] = {}
         self._sent: dict[int, int] = {}
         self._sizes = {client_id: len(rows) for client_id, rows in federation.shards.items()}
-        self._lost, self._exit_stack = LostObject(), ExitStack()
+        self._exit_stack = ExitStack()
         plan.check_fits(federation, address)
         self._cluster = start(address, on_ray_death=on_ray_death)
         self._exit_stack.callback(self._cluster.stop)
@@ -125,7 +121,6 @@ class RayExecutor:
             else:
                 reports.append(result)
                 listener.on_client(result)
-                fail_driver(self.faults, state.round, self._health)
         return tuple(sorted(reports, key=lambda report: report.client))
 
     def _train(
@@ -139,10 +134,7 @@ class RayExecutor:
             )
 
         def submit(actor: Any, items: Sequence[WorkItem]) -> Sequence[ObjectRef[Any]]:
-            steps = [self._step(state, item.key) for item in items]
-            call = actor.update_clients.options(num_returns=2 + (0 if is_mapped(directory) else len(items)))
-            refs: Sequence[ObjectRef[Any]] = call.remote(state.round, steps, directory)
-            return refs
+            return self._submit(actor, state.round, [self._step(state, item.key) for item in items], directory)
 
         deadline = None if timeout is None else time.monotonic() + timeout
         select_downloads()
@@ -177,10 +169,15 @@ class RayExecutor:
     def _step(self, state: RunState, client_id: int) -> ClientStep:
         stored = state.clients.get(client_id)
         ref = None if stored is None else self._states.find(client_id, stored)
-        if ref is not None and self.faults.take("lose-state", state.round, client_id):
-            ref = replace(ref, item=ItemRef(self._lost.ref, 0))
-        faults = self.faults.for_step(state.round, client_id)
-        return ClientStep(client_id, self._downloads[client_id], ref, faults)
+        return ClientStep(client_id, self._downloads[client_id], ref)
+
+    def _submit(
+        self, actor: Any, round: int, steps: Sequence[ClientStep], directory: Directory
+    ) -> Sequence[ObjectRef[Any]]:
+        refs: Sequence[ObjectRef[Any]] = actor.update_clients.options(num_returns=num_returns(steps, directory)).remote(
+            round, steps, directory
+        )
+        return refs
 
     def _record(self, round: int, result: Completed | Failed) -> ClientReport | Failed:
         """Keep the refs to what a client's step left in the object store."""
@@ -191,8 +188,6 @@ class RayExecutor:
         report: ClientReport = result.value
         uploads, *states = result.refs
         self._uploads[result.key] = ItemRef(uploads, result.index)
-        if self.faults.take("lose-upload", round, result.key):
-            self._uploads[result.key] = ItemRef(self._lost.ref, 0)
         self._states.add(result.key, report.state, ItemRef(states[result.index], 0) if states else None)
         self._seconds[result.key] = report.seconds
         self._sent[result.key] = total(report.ledger, "up")
@@ -211,9 +206,7 @@ class RayExecutor:
         return failed.cause or client_error(self._federation.config, round, failed.key, failed.reason)
 
     def _items(self, round: int, cohort: Sequence[int]) -> list[WorkItem]:
-        items = client_items(cohort, self._sizes, self._seconds, self._sent)
-        # A step with a fault has a call of its own, so that it disturbs no other.
-        return [replace(item, seconds=None) if self.faults.affects(round, item.key) else item for item in items]
+        return client_items(cohort, self._sizes, self._seconds, self._sent)
 
     def update_server(self, state: RunState, cohort: Sequence[int], directory: Directory) -> ServerReport:
         """Aggregate the uploads of the clients that were just trained."""
@@ -241,8 +234,7 @@ class RayExecutor:
         return replace(report, again=reports, dropped=dropped)
 
     def _update(self, server: Any, state: RunState, directory: Directory) -> Any:
-        update = state.round, state.server, self._uploads, directory, self.faults.for_server(state.round)
-        return self._health.get(server.update.remote(*update))
+        return self._health.get(server.update.remote(state.round, state.server, self._uploads, directory))
 
     def _train_again(self, state: RunState, client_id: int, directory: Directory) -> ClientReport | Dropped:
         """Compute a lost upload again, or drop its client as `_drop` does, unless no other is left."""

@@ -1,9 +1,11 @@
 """Fault injection on Ray: actors and Ray's own processes are killed by SIGKILL, objects are really lost."""
 
+import copy
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -12,13 +14,110 @@ import ray
 from ray import ObjectRef
 from ray.exceptions import GetTimeoutError, ObjectLostError, ObjectStoreFullError
 
+from actors.client_actor import ClientActor, ClientStep, num_returns
 from actors.cluster.health import Health
+from actors.dispatch.calls import Completed, Failed
+from actors.dispatch.queue import WorkItem
 from actors.errors import ClusterError
-from rayfed_ssl.engine.fault_schedule import Fault, Faults
+from actors.executor import RayExecutor
+from actors.objects.object_store import ItemRef
+from actors.server_actor import ServerActor
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.round_loop import ClientReport, Listener, ServerReport
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.faults.injection import FaultySteps
+from rayfed_ssl.faults.schedule import FAULT_KINDS, Fault, Faults, RandomFaults
+from rayfed_ssl.storage.addresses import Directory
+from rayfed_ssl.storage.checkpoints import RunState
 
 LOSS_TIMEOUT = 60.0
 """Seconds until the death of an object's owner must be known."""
+
+
+class FaultyRayExecutor(RayExecutor):
+    """A `RayExecutor` that injects faults; actors get them with the calls in which they are due."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        *,
+        address: str | None = None,
+        faults: Iterable[Fault | RandomFaults] = (),
+        on_ray_death: Callable[[str], None] | None = None,
+    ) -> None:
+        self.faults = Faults(faults, federation.config.rounds, federation.cohort, FAULT_KINDS)
+        self._lost = LostObject()
+        super().__init__(federation, address=address, on_ray_death=on_ray_death)
+
+    def train_clients(
+        self, state: RunState, cohort: Sequence[int], directory: Directory, listener: Listener
+    ) -> tuple[ClientReport, ...]:
+        """Run one round's client steps."""
+        self.faults.observer = listener.observer
+        return super().train_clients(state, cohort, directory, listener)
+
+    def _items(self, round: int, cohort: Sequence[int]) -> list[WorkItem]:
+        # A step with a fault has a call of its own, so that it disturbs no other.
+        items = super()._items(round, cohort)
+        return [replace(item, seconds=None) if self.faults.affects(round, item.key) else item for item in items]
+
+    def _step(self, state: RunState, client_id: int) -> ClientStep:
+        step = super()._step(state, client_id)
+        if step.state is not None and self.faults.take("lose-state", state.round, client_id):
+            return replace(step, state=replace(step.state, item=ItemRef(self._lost.ref, 0)))
+        return step
+
+    def _submit(
+        self, actor: Any, round: int, steps: Sequence[ClientStep], directory: Directory
+    ) -> Sequence[ObjectRef[Any]]:
+        faults = [fault for step in steps for fault in self.faults.for_step(round, step.client)]
+        if not faults:
+            return super()._submit(actor, round, steps, directory)
+        call = actor.__ray_call__.options(num_returns=num_returns(steps, directory))
+        refs: Sequence[ObjectRef[Any]] = call.remote(update_clients, faults, round, steps, directory)
+        return refs
+
+    def _record(self, round: int, result: Completed | Failed) -> ClientReport | Failed:
+        report = super()._record(round, result)
+        if isinstance(report, ClientReport):
+            if self.faults.take("lose-upload", round, result.key):
+                self._uploads[result.key] = ItemRef(self._lost.ref, 0)
+            fail_driver(self.faults, round, self._health)
+        return report
+
+    def _update(self, server: Any, state: RunState, directory: Directory) -> Any:
+        faults = self.faults.for_server(state.round)
+        if not faults:
+            return super()._update(server, state, directory)
+        arguments = faults, state.round, state.server, self._uploads, directory
+        return self._health.get(server.__ray_call__.remote(update_server, *arguments))
+
+    def update_server(self, state: RunState, cohort: Sequence[int], directory: Directory) -> ServerReport:
+        """Aggregate the uploads of the clients that were just trained."""
+        report = super().update_server(state, cohort, directory)
+        self.faults.warn_of_missed(state.round)
+        return report
+
+
+def update_clients(actor: ClientActor, faults: Sequence[Fault], *arguments: Any) -> list[Any]:
+    """Run clients' steps with faults, in their actor."""
+    result: list[Any] = _with_faults(actor, faults).update_clients(*arguments)
+    fail_actor(faults)
+    return result
+
+
+def update_server(actor: ServerActor, faults: Sequence[Fault], *arguments: Any) -> ServerReport:
+    """Run the server's step with faults, in its actor."""
+    report: ServerReport = _with_faults(actor, faults).update(*arguments)
+    fail_actor(faults)
+    return report
+
+
+def _with_faults(actor: Any, faults: Sequence[Fault]) -> Any:
+    """Copy an actor's object; the copy's steps have the faults."""
+    faulty = copy.copy(actor)
+    faulty.steps = FaultySteps(actor.steps.federation, faults)
+    return faulty
 
 
 def fail_actor(faults: Sequence[Fault]) -> None:

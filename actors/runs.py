@@ -1,17 +1,18 @@
 """Run and resume a federation on Ray: `rayfed_ssl.runs` with the executor that the configuration names."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 from rayfed_ssl import runs
+from rayfed_ssl.capacity.client_cost import check_memory
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.engine.client_cost import check_memory
-from rayfed_ssl.engine.fault_schedule import Fault, RandomFaults
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.round_loop import Executor, Observer
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.faults.injection import FaultyLocalExecutor
+from rayfed_ssl.faults.schedule import Fault, RandomFaults
 from rayfed_ssl.runs import Result
 
 
@@ -19,16 +20,20 @@ def make_executor(
     federation: Federation,
     *,
     address: str | None = None,
-    faults: Iterable[Fault | RandomFaults] = (),
+    faults: Sequence[Fault | RandomFaults] = (),
     on_ray_death: Callable[[str], None] | None = None,
 ) -> Executor:
-    """Make the executor that `engine.executor` names; a local one loads no Ray. Arguments are those of `RayExecutor`."""
+    """Make the executor that `engine.executor` names; a local one loads no Ray. Arguments as in `FaultyRayExecutor`."""
     if federation.config.engine.executor == "local":
         check_fits(federation, address)
-        return LocalExecutor(federation, faults=faults)
+        return FaultyLocalExecutor(federation, faults=faults) if faults else LocalExecutor(federation)
+    if faults:
+        from actors.fault_injection import FaultyRayExecutor
+
+        return FaultyRayExecutor(federation, address=address, faults=faults, on_ray_death=on_ray_death)
     from actors.executor import RayExecutor
 
-    return RayExecutor(federation, address=address, faults=faults, on_ray_death=on_ray_death)
+    return RayExecutor(federation, address=address, on_ray_death=on_ray_death)
 
 
 def check_fits(federation: Federation, address: str | None = None) -> None:
@@ -51,12 +56,12 @@ def run(
     *,
     observer: Observer | None = None,
     address: str | None = None,
-    faults: Iterable[Fault | RandomFaults] = (),
+    faults: Sequence[Fault | RandomFaults] = (),
 ) -> Result:
     """`rayfed_ssl.run` on Ray, unless `engine.executor=local`; `ClusterError` if Ray does not start or is too small.
 
     `directory` must be on a disk that all machines share. `address` is a Ray to join, "host:port" or "auto"; None starts
-    one, unless this process has one already. `rayfed_ssl.engine.fault_schedule.parse_fault` reads `faults`.
+    one, unless this process has one already. `rayfed_ssl.faults.schedule.parse_fault` reads `faults`.
     """
     executor = partial(make_executor, address=address, faults=faults)
     return runs.run(config, directory, observer=observer, executor=executor)
@@ -69,7 +74,7 @@ def resume(
     round: int | None = None,
     trust: bool = False,
     address: str | None = None,
-    faults: Iterable[Fault | RandomFaults] = (),
+    faults: Sequence[Fault | RandomFaults] = (),
 ) -> Result:
     """`rayfed_ssl.resume` on Ray, unless `engine.executor=local`; arguments as in `run`."""
     executor = partial(make_executor, address=address, faults=faults)

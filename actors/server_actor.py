@@ -7,20 +7,14 @@ from typing import Any, NamedTuple
 import torch
 
 from actors.cluster.version_check import Versions, check_versions, hardware
-from actors.fault_injection import fail_actor
 from actors.objects.client_states import ClientStates, StateRef
 from actors.objects.object_store import UPLOAD_CACHE_BYTES, ItemRef, Uploads, pack
 from rayfed_ssl import plugins
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.engine.fault_injection import fill_disk
-from rayfed_ssl.engine.fault_schedule import Fault
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.gpu_memory import release
-from rayfed_ssl.engine.local_executor import server_file
 from rayfed_ssl.engine.round_loop import ServerReport
-from rayfed_ssl.engine.server_init_cache import first_state
-from rayfed_ssl.environment import compute_threads
-from rayfed_ssl.storage import checkpoints
+from rayfed_ssl.engine.steps import Steps
 from rayfed_ssl.storage.addresses import Directory
 from rayfed_ssl.storage.checkpoints import Stored
 from rayfed_ssl.trees import Tree, to_numpy
@@ -53,12 +47,16 @@ class ServerActor:
         self._config = Config.load(config)
         torch.set_num_threads(self._config.engine.server_threads)
         self._cache_bytes = cache_bytes
-        self._last: tuple[Stored, Any] | None = None
 
     @cached_property
     def _federation(self) -> Federation:
         check_versions(self._versions)
         return Federation.open(self._config)
+
+    @cached_property
+    def steps(self) -> Steps:
+        """The steps that this actor runs."""
+        return Steps(self._federation)
 
     def ready(self) -> str:
         """Open the data, so that errors are known before the first round, and describe the hardware."""
@@ -66,7 +64,10 @@ class ServerActor:
 
     def init(self, directory: Directory) -> Stored:
         """Make and store the state before round 1."""
-        return self._store(first_state(self._federation), directory, 0)
+        try:
+            return self.steps.init_server(directory)
+        finally:
+            release()
 
     def downloads(self, cohort: Sequence[int], state: Stored, directory: Directory) -> Generator[Tree, None, None]:
         """Select what each client of a cohort receives.
@@ -74,45 +75,20 @@ class ServerActor:
         Yields each distinct part once, as numpy, and at last the downloads by client id with placeholders for the parts.
         A generator's values belong to the caller and so outlive this actor; what `ray.put` stores would not.
         """
-        current = self._read(state, directory)
-        with compute_threads(self._config.engine.threads):
-            downloads = {client_id: self._federation.method.download(current, client_id) for client_id in cohort}
-        yield from _parts(downloads)
+        yield from _parts({client_id: self.steps.download(client_id, state, directory) for client_id in cohort})
 
-    def update(
-        self,
-        round: int,
-        state: Stored,
-        uploads: Mapping[int, ItemRef],
-        directory: Directory,
-        faults: Sequence[Fault] = (),
-    ) -> ServerReport:
+    def update(self, round: int, state: Stored, uploads: Mapping[int, ItemRef], directory: Directory) -> ServerReport:
         """Aggregate a round's uploads, a few in memory at a time, and store the next state."""
-        current, lazy_uploads = self._read(state, directory), Uploads(uploads, self._cache_bytes)
-        result = self._federation.update_server(round, current, lazy_uploads)
-        fail_actor(faults)
-        fill_disk(faults, server_file(round))
-        return ServerReport(self._store(result.state, directory, round), result.metrics, result.seconds)
+        try:
+            return self.steps.update_server(round, state, Uploads(uploads, self._cache_bytes), directory)
+        finally:
+            release()
 
     def encoders(
         self, state: Stored, clients: Mapping[int, StateRef], directory: Directory
     ) -> Generator[Tree, None, None]:
         """Select the encoders to evaluate, and yield them by name as `downloads` does."""
-        with compute_threads(self._config.engine.threads):
-            states = ClientStates(clients, directory)
-            encoders = self._federation.method.encoders(self._read(state, directory), states)
-        yield from _parts(encoders)
-
-    def _store(self, state: Any, directory: Directory, round: int) -> Stored:
-        stored = checkpoints.store(state, directory, server_file(round))
-        self._last = stored, state
-        release()
-        return stored
-
-    def _read(self, stored: Stored, directory: Directory) -> Any:
-        if self._last is None or self._last[0] != stored:
-            self._last = stored, checkpoints.read(stored, directory)
-        return self._last[1]
+        yield from _parts(self.steps.encoders(state, ClientStates(clients, directory), directory))
 
 
 def _parts(messages: Mapping[Any, Any]) -> Generator[Tree, None, None]:

@@ -5,12 +5,12 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import rich.progress
 from rich.console import Console
 
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.engine.fault_schedule import Fault
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.ledger import total
 from rayfed_ssl.engine.round_loop import ClientReport, Dropped, Evaluation, Observer, RoundOutcome
@@ -127,7 +127,7 @@ class RunProgress(Observer):
         self._print(f"  left out: client {dropped.client}: {dropped.reason}", style="yellow")
         self._update()
 
-    def on_fault(self, fault: Fault) -> None:
+    def on_fault(self, fault: str, row: Mapping[str, Any]) -> None:
         self._print(f"  injected: {fault}", style="magenta")
 
     def on_round_end(self, outcome: RoundOutcome) -> None:

@@ -237,7 +237,6 @@ def _run(
         observers = Observers(record, tracking, observer, _watch(federation, record, observer))
         # After every resume too: it may bring other settings of the probes. What is scored already lies beside the data.
         observers.on_start_scored(start_scores(federation, executor, observer.on_warning))
-        executor.faults.on_fault = observers.on_fault
         final = run_rounds(plan, executor, observers, state, record.evaluated())
         figures: tuple[Path, ...] = ()
         if final.round < config.rounds:
@@ -252,8 +251,6 @@ def _run(
             f"the run is degraded: {len(missing)} client steps are missing from rounds "
             f"{', '.join(map(str, sorted({round for round, _ in missing})))}; run.json says which and why"
         )
-    for fault in executor.faults.missed(plan.last):
-        observer.on_warning(f"--inject {fault} did not happen: nothing matched it in that round")
     return Result(record.directory, final.sha256, figures)
 
 

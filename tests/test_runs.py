@@ -18,10 +18,10 @@ import yaml
 
 from rayfed_ssl import Config, ConfigError, replay, resume, run, runs
 from rayfed_ssl.data.shards import Shard
-from rayfed_ssl.engine.fault_schedule import parse_fault
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.round_loop import ClientError, Observer
+from rayfed_ssl.faults.injection import FaultyLocalExecutor
+from rayfed_ssl.faults.schedule import parse_fault
 from rayfed_ssl.models import precision
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.runs import Result
@@ -246,10 +246,10 @@ def test_a_fault_of_a_later_round_is_not_reported_as_missed(longer: Result, tmp_
     slow = [parse_fault("slow:round=2,seconds=0")]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        run(longer.record.config(), tmp_path / "run", executor=partial(LocalExecutor, faults=slow), until=1)
+        run(longer.record.config(), tmp_path / "run", executor=partial(FaultyLocalExecutor, faults=slow), until=1)
     gone = [parse_fault("slow:round=1,seconds=0")]
     with pytest.warns(RuntimeWarning, match=r"--inject slow:round=1,.* did not happen"):
-        resume(tmp_path / "run", executor=partial(LocalExecutor, faults=gone), until=2)
+        resume(tmp_path / "run", executor=partial(FaultyLocalExecutor, faults=gone), until=2)
 
 
 DAMAGED = {

@@ -12,8 +12,8 @@ from typing import Any
 from benchmarks.gpu.meters import peak_memory
 from benchmarks.gpu.setting import Outcome, Row, Setting
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.engine.fault_schedule import Fault
-from rayfed_ssl.engine.local_executor import LocalExecutor
+from rayfed_ssl.faults.injection import FaultyLocalExecutor
+from rayfed_ssl.faults.schedule import Fault
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.summary import summarize
 from rayfed_ssl.runs import Result, resume, run
@@ -75,7 +75,7 @@ def hash_after_kill(setting: Setting) -> Outcome:
 def run_to_kill(config: dict[str, Any], directory: Path) -> None:
     """Run until this process kills itself, after a client of round 2 is done."""
     faults = [Fault("kill-driver", KILLED_IN)]
-    run(Config.load(config), directory, executor=partial(LocalExecutor, faults=faults))
+    run(Config.load(config), directory, executor=partial(FaultyLocalExecutor, faults=faults))
 
 
 def cell(setting: Setting, name: str, seconds: float) -> Outcome:

@@ -5,9 +5,8 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
-from rayfed_ssl.engine.fault_schedule import Fault, Faults
 from rayfed_ssl.engine.ledger import LedgerEntry
 from rayfed_ssl.method import Metrics
 from rayfed_ssl.storage import checkpoints
@@ -108,8 +107,8 @@ class Observer:
     def on_dropped(self, dropped: Dropped) -> None:
         """A client of the cohort is left out of the round."""
 
-    def on_fault(self, fault: Fault) -> None:
-        """An injected fault is about to happen."""
+    def on_fault(self, fault: str, row: Mapping[str, Any]) -> None:
+        """An injected fault is about to happen: as `--inject` has it, and as its row in run.json."""
 
     def on_server(self, report: ServerReport) -> None:
         """The server's step is done."""
@@ -148,11 +147,10 @@ class Listener:
 class Executor(Protocol):
     """Runs the steps of a federation; which executor does it changes no bit of any result.
 
-    `retries` counts client steps that were repeated because their actor died; `faults` are to be injected.
+    `retries` counts client steps that were repeated because their actor died.
     """
 
     retries: int
-    faults: Faults
 
     def init_server(self, directory: Directory) -> Stored:
         """Make and store the server's state before round 1."""

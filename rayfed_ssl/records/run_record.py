@@ -15,12 +15,12 @@ from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pyarrow.compute as pc
 import yaml
 
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.engine.fault_schedule import Fault
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.ledger import LedgerEntry
 from rayfed_ssl.engine.round_loop import Dropped, Evaluation, Observer, RoundOutcome
@@ -256,9 +256,9 @@ class RunRecord(Observer):
         self.manifest.warnings.append(warning)
         self.save()
 
-    def on_fault(self, fault: Fault) -> None:
+    def on_fault(self, fault: str, row: Mapping[str, Any]) -> None:
         """Write down a fault before it happens, as it may end this process."""
-        self.manifest.faults.append(fault.row())
+        self.manifest.faults.append(dict(row))
         self.save()
 
     def on_evaluated(self, evaluations: Sequence[Evaluation]) -> None:

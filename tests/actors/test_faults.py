@@ -19,13 +19,13 @@ from actors.cluster.connect import Cluster
 from actors.cluster.health import VITAL, Health
 from actors.errors import ActorError, ClusterError
 from actors.executor import RayExecutor
-from actors.fault_injection import fail_driver
+from actors.fault_injection import FaultyRayExecutor, fail_driver
 from rayfed_ssl import Observer, runs
-from rayfed_ssl.engine.fault_schedule import FAULT_KINDS, Faults, parse_fault
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.round_loop import ClientError, QuorumError
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.faults.injection import FaultyLocalExecutor
+from rayfed_ssl.faults.schedule import FAULT_KINDS, Faults, parse_fault
 from rayfed_ssl.records.run_record import RunRecord
 
 pytestmark = pytest.mark.ray
@@ -69,7 +69,7 @@ class Runner:
 
     def __init__(self, federation: Federation) -> None:
         self.federation, self.config = federation, federation.config
-        self.executor = RayExecutor(federation)
+        self.executor = FaultyRayExecutor(federation)
 
     def __call__(self, federation: Federation) -> RayExecutor:
         return self.executor
@@ -156,7 +156,7 @@ def test_what_ends_a_run_leaves_it_to_be_resumed(
 def test_clients_are_dropped_as_by_the_local_executor(lenient: Runner, tmp_path: Path):
     texts = ["raise:round=1,client=0", "nan:round=2,client=1", "shape:round=2,client=2", "nan:round=3,client=1"]
     expected, events = Events(), Events()
-    make_local = partial(LocalExecutor, faults=[*map(parse_fault, texts)])
+    make_local = partial(FaultyLocalExecutor, faults=[*map(parse_fault, texts)])
     local = runs.run(lenient.config, tmp_path / "local", observer=expected, executor=make_local)
     result = lenient.run(tmp_path / "ray", *texts, events=events)
     assert result.state_sha256 == local.state_sha256

@@ -9,8 +9,9 @@ import pytest
 from torch import Tensor
 
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.engine.local_executor import LocalExecutor, client_file
+from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.round_loop import ClientReport, Dropped, Observer, QuorumError, RunPlan, run_rounds
+from rayfed_ssl.engine.steps import Steps
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.trees import map_leaves
 
@@ -90,11 +91,11 @@ def test_an_executor_that_has_forgotten_everything_reads_it_from_disk(open_tiny:
         """Loses its memory before every step."""
 
         def train_clients(self, *given: Any) -> Any:
-            self.close()
+            self._steps = Steps(self._federation)
             return super().train_clients(*given)
 
         def update_server(self, *given: Any) -> Any:
-            self.close()
+            self._steps = Steps(self._federation)
             return super().update_server(*given)
 
     states = []
@@ -116,7 +117,7 @@ class Again(LocalExecutor):
         report = super().update_server(state, cohort, directory)
         first = checkpoints.read(self.reports[0].state, directory)
         other = map_leaves(lambda leaf: leaf + 1 if isinstance(leaf, Tensor) else leaf, first)
-        stored = checkpoints.store(other, directory, client_file(0, state.round))
+        stored = checkpoints.store(other, directory, f"client-000000-{state.round:06d}")
         return replace(report, again=(ClientReport(0, stored, {"loss": 9.0}, (), 0.5),))
 
 

@@ -28,9 +28,9 @@ def run(
 ) -> None:
     """Run a federation: rayfed-ssl run [RECIPE] [KEY=VALUE]..."""
     from actors.runs import check_fits, make_executor
-    from rayfed_ssl.engine.fault_schedule import parse_faults
     from rayfed_ssl.engine.federation import Federation
     from rayfed_ssl.progress import RunProgress
+    from rayfed_ssl.faults.schedule import parse_faults
     from rayfed_ssl.records.run_lock import refuse_used
     from rayfed_ssl.runs import default_directory
     from rayfed_ssl.runs import run as run_federation
@@ -67,7 +67,7 @@ def resume(
 ) -> None:
     """Resume an interrupted run, to bitwise the same results, or extend one: rayfed-ssl resume RUN rounds=20."""
     from actors.runs import make_executor
-    from rayfed_ssl.engine.fault_schedule import parse_faults
+    from rayfed_ssl.faults.schedule import parse_faults
     from rayfed_ssl.progress import RunProgress
     from rayfed_ssl.records.extension import config_to_resume
     from rayfed_ssl.records.run_record import RunRecord

@@ -15,6 +15,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from rayfed_ssl.config.strict import parse
+from rayfed_ssl.engine.round_loop import Observer
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.validation import UnitInterval
 
@@ -131,10 +132,7 @@ def parse_fault(text: str) -> Fault | RandomFaults:
 
 
 class Faults:
-    """The faults of a run, each removed when it happens.
-
-    `on_fault` is called with each fault just before it happens.
-    """
+    """The faults of a run, each removed when it happens; the observer is told just before."""
 
     def __init__(
         self,
@@ -143,7 +141,7 @@ class Faults:
         cohort: Callable[[int], Sequence[int]],
         possible: Collection[str] = LOCAL_KINDS,
     ) -> None:
-        self.on_fault: Callable[[Fault], None] = lambda fault: None
+        self.observer = Observer()
         self._due: dict[int, list[Fault]] = {}
         for entry in wanted:
             if isinstance(entry, RandomFaults):
@@ -154,9 +152,6 @@ class Faults:
             for fault in drawn:
                 self._due.setdefault(fault.round, []).append(fault)
 
-    def __bool__(self) -> bool:
-        return bool(self._due)
-
     def take(self, kind: str, round: int, client: int | None = None) -> Fault | None:
         """Take a fault that is due now, once."""
         for position, fault in enumerate(self._due.get(round, ())):
@@ -165,7 +160,7 @@ class Faults:
                     [replace(fault, times=fault.times - 1)] if fault.times > 1 else []
                 )
                 injected = replace(fault, times=1)
-                self.on_fault(injected)
+                self.observer.on_fault(str(injected), injected.row())
                 return injected
         return None
 
@@ -196,9 +191,12 @@ class Faults:
                 if self.take(kind, round):
                     os.kill(os.getpid(), number)
 
-    def missed(self, round: int) -> list[Fault]:
-        """List what was asked for by name up to a round and has not happened as often as asked."""
-        return [fault for at, faults in self._due.items() for fault in faults if at <= round and not fault.drawn]
+    def warn_of_missed(self, round: int) -> None:
+        """Warn of what was asked for by name up to a round that is done, and has not happened as often as asked."""
+        for done in [number for number in self._due if number <= round]:
+            for fault in self._due.pop(done):
+                if not fault.drawn:
+                    self.observer.on_warning(f"--inject {fault} did not happen: nothing matched it in that round")
 
 
 def _fitting(fault: Fault, rounds: int, cohort: Callable[[int], Sequence[int]], possible: Collection[str]) -> Fault:

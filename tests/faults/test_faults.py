@@ -1,15 +1,16 @@
 """Faults on demand: how they are written, that they happen as often as asked, and what a run makes of them."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rayfed_ssl import ConfigError, Observer
-from rayfed_ssl.engine.fault_schedule import FAULT_KINDS, Fault, Faults, RandomFaults, parse_fault
-from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.round_loop import ClientError, QuorumError
+from rayfed_ssl.faults.injection import FaultyLocalExecutor
+from rayfed_ssl.faults.schedule import FAULT_KINDS, Faults, RandomFaults, parse_fault
 from rayfed_ssl.records.replay import replay
 from rayfed_ssl.runs import Result, resume, run
 
@@ -62,20 +63,42 @@ def test_a_fault_is_written_as_it_is_read(text: str):
     assert str(parse_fault(text)) == text
 
 
+class Reports(Observer):
+    """Keeps what is said of faults and absences."""
+
+    def __init__(self) -> None:
+        self.faults: list[str] = []
+        self.warnings: list[str] = []
+        self.dropped: list[tuple[int, str]] = []
+
+    def on_fault(self, fault: str, row: Any) -> None:
+        self.faults.append(fault)
+
+    def on_dropped(self, dropped: Any) -> None:
+        self.dropped.append((dropped.client, dropped.reason))
+
+    def on_warning(self, message: str) -> None:
+        self.warnings.append(message)
+
+
 def test_a_fault_happens_as_often_as_asked():
-    reports: list[Fault] = []
-    due = faults("kill-actor:round=2,client=3,times=2", "raise:round=2,client=3", "slow:round=1")
-    due.on_fault = reports.append
+    due, reports = faults("kill-actor:round=2,client=3,times=2", "raise:round=2,client=3", "slow:round=1"), Reports()
+    due.observer = reports
     assert due.for_step(1, 2) == ()
     assert [fault.kind for fault in due.for_step(1, 0)] == ["slow"]  # without a client, the first of the cohort
     injected = [[fault.kind for fault in due.for_step(2, 3)] for _ in range(4)]
     assert injected == [["kill-actor"], ["kill-actor"], ["raise"], []]
-    assert [fault.kind for fault in reports] == ["slow", "kill-actor", "kill-actor", "raise"]
-    assert due.missed(4) == []
+    assert [text.partition(":")[0] for text in reports.faults] == ["slow", "kill-actor", "kill-actor", "raise"]
+    due.warn_of_missed(4)
+    assert reports.warnings == []
     due = faults("kill-actor:round=2,client=3,times=3", "random:rate=1")
+    due.observer = reports
     due.for_step(2, 3)
-    assert due.missed(4) == [Fault("kill-actor", 2, 3, times=2)]
-    assert due.missed(1) == [], "its round is still to come"
+    due.warn_of_missed(1)
+    assert reports.warnings == [], "its round is still to come"
+    due.warn_of_missed(4)
+    assert len(reports.warnings) == 1
+    assert reports.warnings[0].startswith("--inject kill-actor:round=2,client=3,times=2 did not happen")
 
 
 def test_random_faults_follow_from_the_seed_round_by_round():
@@ -90,29 +113,9 @@ def test_random_faults_follow_from_the_seed_round_by_round():
     assert RandomFaults(0, 7).draw(cohorts) == []
 
 
-class Reports(Observer):
-    """Keeps what is said of faults and absences."""
-
-    def __init__(self) -> None:
-        self.faults: list[str] = []
-        self.warnings: list[str] = []
-        self.dropped: list[tuple[int, str]] = []
-
-    def on_fault(self, fault: Any) -> None:
-        self.faults.append(str(fault))
-
-    def on_dropped(self, dropped: Any) -> None:
-        self.dropped.append((dropped.client, dropped.reason))
-
-    def on_warning(self, message: str) -> None:
-        self.warnings.append(message)
-
-
 def play(config: Any, directory: Path, *texts: str, reports: Observer | None = None) -> Result:
     wanted = [parse_fault(text) for text in texts]
-    return run(
-        config, directory, observer=reports, executor=lambda federation: LocalExecutor(federation, faults=wanted)
-    )
+    return run(config, directory, observer=reports, executor=partial(FaultyLocalExecutor, faults=wanted))
 
 
 @pytest.fixture(scope="module")

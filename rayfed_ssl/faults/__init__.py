@@ -1,0 +1,1 @@
+"""Fault injection: what `--inject` asks for, and executors that do it."""
