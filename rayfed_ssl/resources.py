@@ -10,26 +10,19 @@ CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 def cores(group: Path = CONTROL_GROUP) -> int:
     """Count the cores that this process may use; a container's quota is rounded down, as Ray does."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _fields(group / "cpu.max") or _fields(group / "cpu/cpu.cfs_quota_us") + _fields(
-        group / "cpu/cpu.cfs_period_us"
-    )
-    is_limited = len(quota) == 2 and quota[0].isdigit() and int(quota[1]) > 0
+    usable, quota = len(os.sched_getaffinity(0)), _fields(group / "cpu.max")
+    is_limited = len(quota) == 2 and quota[0].isdigit()
     return max(1, min(usable, int(quota[0]) // int(quota[1]))) if is_limited else usable
 
 
 def free_memory(group: Path = CONTROL_GROUP) -> int:
     """Count the bytes that processes may still allocate; a container's file cache counts as free."""
     free = int(psutil.virtual_memory().available)
-    for limit, used, cache in (
-        ("memory.max", "memory.current", "inactive_file"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
-    ):
-        maximum, current = _fields(group / limit), _fields(group / used)
-        if maximum and maximum[0].isdigit() and current:
-            statistics = _fields((group / used).with_name("memory.stat"))
-            cached = int(statistics[statistics.index(cache) + 1]) if cache in statistics else 0
-            free = min(free, int(maximum[0]) - int(current[0]) + cached)
+    maximum, current = _fields(group / "memory.max"), _fields(group / "memory.current")
+    if maximum and maximum[0].isdigit() and current:
+        statistics = _fields(group / "memory.stat")
+        cached = int(statistics[statistics.index("inactive_file") + 1]) if statistics else 0
+        free = min(free, int(maximum[0]) - int(current[0]) + cached)
     return max(0, free)
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from pydantic import FiniteFloat
 
-from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.diagnostics import encoder_diagnostics
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.gpu_memory import release
@@ -60,19 +59,16 @@ def score_start(federation: Federation, architecture: str) -> Metrics:
 
 
 def _score(federation: Federation, encoder: Encoder) -> Metrics:
-    config, task, dataset = _simplified(federation.config), federation.task, federation.dataset
+    """Leave out the protocols by name, of which some take longer than the run, and new crops in each epoch."""
+    config, task, dataset = federation.config, federation.task, federation.dataset
+    evaluation = config.evaluation.model_copy(update={"protocols": (), "settings": {}, "augment": False})
+    config = config.model_copy(update={"evaluation": evaluation})
     try:
         scores = score(encoder, config, task, dataset, final=True)
         scores |= encoder_diagnostics(encoder, config, task, dataset)
     except (ValueError, torch.OutOfMemoryError) as error:
         raise ConfigError(str(error)) from error
     return {name: value for name, value in scores.items() if math.isfinite(value)}  # JSON has no other numbers
-
-
-def _simplified(config: Config) -> Config:
-    """Leave out the protocols by name, of which some take longer than the run, and new crops in each epoch."""
-    evaluation = config.evaluation.model_copy(update={"protocols": (), "settings": {}, "augment": False})
-    return config.model_copy(update={"evaluation": evaluation})
 
 
 def _facts(federation: Federation, encoder: Encoder) -> Mapping[str, Any]:

@@ -1,5 +1,6 @@
 """From a configuration and its data to the task that all participants share."""
 
+import os
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -10,21 +11,18 @@ from rayfed_ssl.config.choices import OBJECTIVE
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.image_store import Dataset
 from rayfed_ssl.data.view_recipes import VIEWS
-from rayfed_ssl.engine.determinism import set_up
 from rayfed_ssl.errors import ConfigError, check_name
 from rayfed_ssl.models import encoder_info
 from rayfed_ssl.models.precision import choose_precision
 from rayfed_ssl.models.pretrained import Start, published
 from rayfed_ssl.models.vit import VisionTransformer
 from rayfed_ssl.objectives import Supervised
-from rayfed_ssl.processor import check_process
 from rayfed_ssl.storage.saved_encoders import read_start
 from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import Weights
 
 
 def _device(name: str, cpu: str) -> torch.device:
-    check_process(cpu)
     if name == "auto":
         return torch.device("cuda" if cpu == "native" and torch.cuda.is_available() else "cpu")
     if name.partition(":")[0] not in ("cpu", "cuda"):
@@ -56,7 +54,7 @@ def build_task(config: Config, dataset: Dataset) -> Task:
     if isinstance(objective, Supervised):
         objective = replace(objective, num_classes=dataset.train.num_classes)
     device = _device(engine.device, engine.cpu)
-    set_up(device, engine.deterministic)
+    _set_up(device, engine.deterministic)
     task = Task(
         encoder=config.model.encoder,
         client_encoders=config.clients.models or (),
@@ -89,6 +87,28 @@ def build_task(config: Config, dataset: Dataset) -> Task:
     if config.model.is_random:
         return task
     return replace(task, read_start=cache(partial(_fitting_start, config.model.start, task)))
+
+
+def _set_up(device: torch.device, deterministic: bool) -> None:
+    """Set this process up for a device; on others than CUDA there is nothing to set.
+
+    Equal bits on CUDA hold on one kind of GPU: kernels of others, and of other versions of CUDA, sum in other orders.
+
+    Args:
+        device: Where the process computes.
+        deterministic: Whether to take deterministic kernels and full float32, or the fastest kernels and TF32 convolutions.
+    """
+    if device.type != "cuda":
+        return
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
+    torch.use_deterministic_algorithms(deterministic)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # costs a write each
+    torch.backends.cudnn.benchmark = not deterministic
+    # Convolutions alone: losses multiply unit vectors by a temperature's inverse, which TF32's three digits do not survive.
+    # Through the older of two interfaces: after the newer one torch.compile, which reads the older one, fails.
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = not deterministic
 
 
 def _architectures(task: Task) -> list[str]:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from rayfed_ssl.config.choices import METHOD, OBJECTIVE
 from rayfed_ssl.config.schema import Config
@@ -116,7 +116,7 @@ class RunManifest(_Model):
 
     Attributes:
         method: The method and objective, as `Config.system` names them.
-        num_rounds: How many rounds were asked for; 0 where an earlier version wrote the file.
+        num_rounds: How many rounds were asked for.
         settings_sha256: Digest of the settings that the states depend on.
         privacy: What uploads expose.
         parts: Which parts of the model are trained, averaged or kept, by part.
@@ -138,7 +138,7 @@ class RunManifest(_Model):
     started: str
     finished: str | None
     method: str
-    num_rounds: int = 0
+    num_rounds: int
     settings_sha256: str
     privacy: str
     parts: dict[str, str]
@@ -150,8 +150,8 @@ class RunManifest(_Model):
     break_even: BreakEven | None
     versions: dict[str, str | None]
     hardware: HardwareEntry
-    bits: dict[str, str] = Field({})
-    fingerprint: dict[str, str] = Field({})
+    bits: dict[str, str]
+    fingerprint: dict[str, str]
     checkpoints: str | None
     states_id: str | None = None
     signature: str | None = None
@@ -160,7 +160,6 @@ class RunManifest(_Model):
     warnings: list[RunWarning]
     encoders: dict[str, str] = Field({})
     rounds: list[RoundEntry]
-    _earlier: list[str] = PrivateAttr(default_factory=list)  # the lines of all rounds but the last, which still grows
 
     @classmethod
     def read(cls, file: Path) -> "RunManifest":
@@ -192,9 +191,7 @@ class RunManifest(_Model):
         head = self.model_copy(update={"rounds": []}).model_dump_json(indent=1)
         if not self.rounds:
             return head
-        del self._earlier[len(self.rounds) - 1 :]  # after `RunRecord.truncate`
-        self._earlier += [entry.model_dump_json() for entry in self.rounds[len(self._earlier) : -1]]
-        rounds = ",\n  ".join([*self._earlier, self.rounds[-1].model_dump_json()])
+        rounds = ",\n  ".join(entry.model_dump_json() for entry in self.rounds)
         return head.replace('\n "rounds": []', f'\n "rounds": [\n  {rounds}\n ]')
 
 

@@ -48,7 +48,7 @@ from rayfed_ssl.records.metric_rows import (
     metric_rows,
     score_rows,
 )
-from rayfed_ssl.records.run_lock import locked, refuse_used
+from rayfed_ssl.records.run_lock import locked
 from rayfed_ssl.records.state_location import mark_states, open_states, states_address, states_backend
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.addresses import Directory
@@ -106,7 +106,6 @@ class RunRecord(Observer):
     @classmethod
     def create(cls, directory: Path, federation: Federation) -> "RunRecord":
         """Begin a record in an empty or a missing directory."""
-        refuse_used(directory)
         record = cls(directory, describe(federation))
         record.manifest.checkpoints = states_address(federation.config.engine.checkpoints, directory, record.manifest)
         states_backend(directory, record.manifest).create()

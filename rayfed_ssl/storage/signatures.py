@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import platformdirs
+from filelock import FileLock
 
 KEY_BYTES = 32
 
@@ -48,15 +49,11 @@ def _key() -> bytes | None:
 
 def _make_key() -> bytes:
     """Make the key; of several processes that do so at once, one wins."""
-    file, key = _key_file(), secrets.token_bytes(KEY_BYTES)
+    file = _key_file()
     file.parent.mkdir(parents=True, exist_ok=True)
-    draft = file.with_name(f"{file.name}.{secrets.token_hex(4)}")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
-        opened.write(key)
-    try:
-        os.link(draft, file)
-    except FileExistsError:
-        key = _key() or key
-    finally:
-        draft.unlink()
+    with FileLock(file.with_suffix(".lock")):
+        if (key := _key()) is None:
+            key = secrets.token_bytes(KEY_BYTES)
+            file.touch(mode=0o600)
+            file.write_bytes(key)
     return key
