@@ -181,15 +181,6 @@ def test_a_run_that_is_interrupted_anywhere_ends_as_if_it_was_not(whole: Result,
     assert result.state_sha256 == whole.state_sha256
 
 
-def test_a_run_may_be_interrupted_again_and_again(whole: Result, tmp_path: Path):
-    with pytest.raises(Stop):
-        run(whole.record.config(), tmp_path / "run", observer=StopAt("on_client", 1))
-    for hook, at in (("on_round_end", 1), ("on_client", 2), ("on_server", 2)):
-        with pytest.raises(Stop):
-            resume(tmp_path / "run", observer=StopAt(hook, at))
-    assert facts(resume(tmp_path / "run").directory) == facts(whole.directory)
-
-
 @pytest.mark.slow
 def test_resuming_from_an_earlier_round_gives_the_same_and_survives_an_interruption(whole: Result, copy: Path):
     assert facts(resume(copy, round=1).directory) == facts(whole.directory)
@@ -313,20 +304,6 @@ def test_a_directory_without_a_run_cannot_be_resumed(tmp_path: Path):
         resume(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["metrics.parquet", "ledger.parquet"])
-def test_a_damaged_record_is_refused(copy: Path, name: str):
-    path = copy / name
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(ConfigError, match="is damaged"):
-        RunRecord.open(copy)
-
-
-def test_only_how_a_run_is_computed_may_change_on_resume(whole: Result):
-    with pytest.raises(ConfigError, match=r"got rounds=5: only engine\.\* and evaluation\.\* may change"):
-        whole.record.config("rounds=5")
-    assert whole.record.config("engine.actors=7").engine.actors == 7
-
-
 @pytest.mark.parametrize(
     ("override", "began"),
     [
@@ -376,12 +353,6 @@ def test_a_step_that_failed_fails_again_when_it_is_replayed(tiny: Tiny, tmp_path
 def test_a_round_that_is_no_longer_on_disk_cannot_be_replayed(whole: Result):
     with pytest.raises(CheckpointError, match=r"^round 1 begins from the states after round 0: .* holds 1, 2"):
         replay(whole.directory, 1, 0)
-
-
-def test_a_run_json_that_cannot_be_read_is_not_called_damaged(tmp_path: Path):
-    (tmp_path / "run.json").mkdir()
-    with pytest.raises(ConfigError, match=r"run\.json cannot be read \(it is no regular file\)"):
-        RunRecord.open(tmp_path)
 
 
 def test_a_run_that_another_process_is_writing_stays_unchanged(copy: Path):

@@ -1,7 +1,6 @@
 import json
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 import torch
@@ -10,10 +9,8 @@ from actors.runs import make_executor
 from rayfed_ssl.capacity.client_cost import (
     STEP_BYTES,
     StepCost,
-    activation_bytes,
     check_memory,
     estimate,
-    largest_client,
     measure,
     measure_apart,
     one_epoch,
@@ -22,13 +19,6 @@ from rayfed_ssl.capacity.client_cost import (
     step_cost,
 )
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.trees import nbytes
-
-
-def test_the_largest_client_is_the_one_with_most_samples(open_tiny):
-    federation = open_tiny("fedavg")
-    client_id, samples = largest_client(federation)
-    assert samples == len(federation.shards[client_id]) == max(len(rows) for rows in federation.shards.values())
 
 
 def test_an_estimate_grows_with_the_batch_the_model_and_on_a_gpu_with_the_shard(open_tiny):
@@ -41,15 +31,6 @@ def test_an_estimate_grows_with_the_batch_the_model_and_on_a_gpu_with_the_shard(
     assert on_gpu.gpu_memory > small - STEP_BYTES
     assert not on_gpu.is_measured
     assert torch.equal(torch.get_rng_state(), random_state)
-
-
-def test_what_a_view_leaves_behind_is_proportional_to_the_batch_and_holds_no_weights(open_tiny):
-    task = open_tiny("fedavg").task
-    assert activation_bytes(task, task.encoder, 64) == 8 * activation_bytes(task, task.encoder, 8) > 0
-    narrow = replace(task, precision=replace(task.precision, dtype="bf16"))
-    assert activation_bytes(narrow, task.encoder, 8) < activation_bytes(task, task.encoder, 8)
-    wide = open_tiny("fedavg", "objective=byol").task
-    assert nbytes(wide.blank(wide.encoder).state_dict()) > activation_bytes(wide, wide.encoder, 2)
 
 
 def test_a_measurement_is_found_again_by_runs_of_the_same_step_alone(open_tiny):

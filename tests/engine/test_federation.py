@@ -17,7 +17,6 @@ from rayfed_ssl.engine.diagnostics import encoder_diagnostics
 from rayfed_ssl.engine.federation import Federation, check_upload
 from rayfed_ssl.engine.round_loop import ClientError, ServerError
 from rayfed_ssl.engine.scoring import labeled
-from rayfed_ssl.engine.task_builder import default_views
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.method import Encoder, Server
 from rayfed_ssl.methods import fedavg
@@ -38,15 +37,6 @@ def test_a_cohort_is_the_fraction_of_the_clients_and_never_empty(open_tiny: Open
         assert len(set(cohort)) == len(cohort) == size
         assert list(cohort) == sorted(cohort)
         assert all(type(client_id) is int for client_id in cohort)
-
-
-def test_every_client_is_drawn_as_often_as_another(open_tiny: Open):
-    federation = open_tiny("fedavg", "clients.number=5", "clients.fraction=0.4")
-    drawn = np.bincount([client_id for round in range(1, 1001) for client_id in federation.cohort(round)], minlength=5)
-    # 1000 draws of 2 of 5: each is drawn 400 times, with deviation sqrt(1000 * 0.4 * 0.6) = 15.5; five of them is 78.
-    assert (abs(drawn - 400) < 78).all()
-    other = open_tiny("fedavg", "clients.number=5", "clients.fraction=0.4", "seed=1")
-    assert [federation.cohort(r) for r in range(1, 9)] != [other.cohort(r) for r in range(1, 9)]
 
 
 def test_the_client_that_gives_its_shard_does_not_train(open_tiny: Open):
@@ -99,18 +89,6 @@ def test_public_samples_that_may_be_held_out_ones_are_refused(tiny: Tiny):
         Federation.open(tiny("flesd", "public=digits:45", *HELD_OUT))
     assert len(str(caught.value).splitlines()) == 1
     Federation.open(tiny("flesd", "public=digits:45"))
-
-
-def test_pooled_is_one_client_whatever_the_number(open_tiny: Open):
-    federation = open_tiny("local", "partition=pooled", "clients.number=6")
-    assert federation.client_ids == (0,)
-    assert len(federation.shards[0]) == 150
-
-
-def test_a_queue_that_the_public_set_cannot_fill_is_shrunk_and_said_to_be(open_tiny: Open):
-    (note,) = open_tiny("flesd", "method.queue_size=2048").notes
-    assert note == "FLESD's queue holds 16 anchors instead of 2048: the public set has 45 samples"
-    assert open_tiny("flesd", "method.queue_size=16").notes == ()
 
 
 def test_steps_that_teach_nothing_are_said_to(open_tiny: Open):
@@ -287,12 +265,6 @@ def test_a_model_may_see_less_than_the_images_hold(open_tiny: Open):
 def test_a_model_that_sees_more_than_the_images_hold_is_refused(open_tiny: Open):
     with pytest.raises(ConfigError, match=r"model.image_size=9 is more than the images' 8 pixels: raise data.size"):
         open_tiny("fedavg", "model.image_size=9")
-
-
-def test_views_follow_the_dataset_and_its_size():
-    assert default_views("digits", 8) == "digits"
-    assert default_views("cifar10", 32) == default_views("folder", 64) == "orchestra"
-    assert default_views("folder", 65) == default_views("folder", 224) == "flesd-imagenet"
 
 
 def test_the_configuration_of_a_federation_names_its_views(tiny: Tiny, open_tiny: Open):

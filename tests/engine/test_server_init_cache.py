@@ -1,17 +1,12 @@
 """The cache of server states before round 1: keyed by all that they depend on, read only undamaged."""
 
-import errno
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from rayfed_ssl import run
-from rayfed_ssl.capacity.client_cost import measure
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.server_init_cache import facts_of, first_state
@@ -144,63 +139,6 @@ def test_a_directory_that_cannot_be_is_refused_in_one_line(tiny: Tiny, tmp_path:
     with pytest.raises(ConfigError, match=r"engine\.shared=.*file.* cannot be written \(.*\): name another"):
         first_state(federation)
     assert federation.begun == 0
-
-
-def test_without_room_a_run_goes_on_with_what_it_has_made(begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    _, expected = begin()
-    (path,) = cached(tmp_path)
-    path.unlink()
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("os.replace", full)
-        assert begin() == (1, expected)
-    assert begin() == (1, expected)
-    assert begin() == (0, expected)
-
-
-def test_a_measured_step_begins_with_what_is_kept(tiny: Tiny, tmp_path: Path):
-    federation = Counting.open(tiny("fedca", f"engine.shared={tmp_path / 'shared'}"))
-    first_state(federation)
-    assert measure(federation).is_measured
-    assert federation.begun == 1
-
-
-PROCESS = """
-import sys
-from rayfed_ssl.config.schema import Config
-from rayfed_ssl.engine.server_init_cache import first_state
-from rayfed_ssl.trees import digest
-from tests.engine.test_server_init_cache import Counting
-
-torch.set_num_threads(1)
-federation = Counting.open(Config.load(sys.argv[1]))
-print("ready", flush=True)
-sys.stdin.readline()
-state = first_state(federation)
-print(federation.begun, digest(state))
-"""
-
-
-@pytest.mark.slow
-def test_of_processes_that_begin_at_once_one_trains(begin, tiny: Tiny, tmp_path: Path):
-    children = []
-    for beta in ("0.01", "0.1"):
-        recipe = tmp_path / f"{beta}.yaml"
-        shared = f"engine.shared={tmp_path / 'shared'}"
-        recipe.write_text(yaml.safe_dump(tiny("fedca", shared, f"method.beta={beta}", "method.align_epochs=6").dump()))
-        command, pipe = [sys.executable, "-c", PROCESS, recipe], subprocess.PIPE
-        children.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True))
-    assert [child.stdout.readline() for child in children] == ["ready\n"] * 2
-    for child in children:
-        child.stdin.write("\n")
-        child.stdin.flush()
-    told = sorted(child.communicate(timeout=300)[0].split() for child in children)
-    assert [begun for begun, _ in told] == ["0", "1"]
-    assert told[0][1] == told[1][1] == begin("method.align_epochs=6")[1]
-    assert len(cached(tmp_path)) == 1
 
 
 def test_only_fedca_trains_before_the_first_round():

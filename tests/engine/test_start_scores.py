@@ -50,12 +50,6 @@ def test_a_second_run_reads_them_and_other_settings_are_other_scores(open_tiny: 
     assert score_start(federation, "cnn") == scores["cnn"]
 
 
-def test_the_record_has_them_and_resuming_does_not_lose_them(tiny: Callable[..., Config], tmp_path: Path) -> None:
-    run(tiny("fedavg"), tmp_path / "run")
-    starts = RunRecord.open(tmp_path / "run").manifest.starts
-    assert {"knn", "linear", "linear_best"} < starts["cnn"].keys()
-
-
 def test_no_new_crops_are_drawn_for_a_start(open_tiny: Open) -> None:
     short = "seed=76", "evaluation.linear.epochs=2"
     cropped = open_tiny("fedavg", *short, "evaluation.augment=true")

@@ -20,7 +20,7 @@ open_sources = partial(html_sources.open_sources, read_table=read_study)
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("metrics.parquet", "nothing", "computes its rounds again where their checkpoints are kept"),
+        ("metrics.parquet", "nothing", "restore it from a copy"),
         ("results.json", RESULTS | {"trials": [{"number": 0}]}, r"trials\.0\.label is missing"),
         ("results.json", "{", r"EOF while parsing .*\): make it anew$"),
         ("diagnostics.json", DIAGNOSTICS | {"matrices": {"cka": {}}}, r"matrices\.cka\.title is missing"),

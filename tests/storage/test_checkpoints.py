@@ -49,11 +49,6 @@ def test_a_leaf_is_read_as_it_was_stored(tmp_path: Path, name: str):
     assert type(back["first"]) is type(LEAVES[name])
 
 
-def test_a_bare_tensor_is_a_tree(tmp_path: Path):
-    back = checkpoints.read(checkpoints.store(torch.arange(3), tmp_path, "state"), tmp_path)
-    assert torch.equal(back, torch.arange(3))
-
-
 def test_dict_keys_keep_their_order_and_type(tmp_path: Path):
     back = checkpoints.read(checkpoints.store({"b": 1, "a": 2, 3: 4}, tmp_path, "state"), tmp_path)
     assert list(back) == ["b", "a", 3]
