@@ -22,9 +22,8 @@ from rayfed_ssl.engine.start_scores import start_scores
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.export.encoders import export_of, last_encoder
 from rayfed_ssl.method import Encoder, Metrics
-from rayfed_ssl.records.extension import config_to_resume, write_rounds
 from rayfed_ssl.records.metric_rows import METRICS, client_of, losses_by_round
-from rayfed_ssl.records.resume_point import check_bits, other_bits, state_to_resume
+from rayfed_ssl.records.resuming import check_bits, config_to_resume, other_bits, state_to_resume, write_rounds
 from rayfed_ssl.records.run_lock import claimed
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage import checkpoints
@@ -131,7 +130,8 @@ def run(
         config: The configuration.
         directory: Where the record is written; None names one under ./runs.
         observer: Is called at every step of the run; None prints progress in a terminal and in notebooks, else nothing.
-        executor: Where steps run; `actors.RayExecutor` for Ray. It changes no bit of the result.
+        executor: Where steps run: in this process, whatever `engine.executor` says; `actors.run` and the command follow
+            that. It changes no bit of the result.
         federation: The federation, if the caller has opened it already.
         until: Stop after this round, to be resumed to the same bits; None runs to the end.
 

@@ -69,7 +69,7 @@ def resume(
     from actors.runs import make_executor
     from rayfed_ssl.faults.schedule import parse_faults
     from rayfed_ssl.progress import RunProgress
-    from rayfed_ssl.records.extension import config_to_resume
+    from rayfed_ssl.records.resuming import config_to_resume
     from rayfed_ssl.records.run_record import RunRecord
     from rayfed_ssl.runs import resume as resume_run
 

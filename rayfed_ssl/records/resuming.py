@@ -1,16 +1,44 @@
-"""Where a run resumes, and whether it gives the same bits there."""
+"""Resuming: with which settings, from which state, whether to the same bits, and with more rounds.
+
+More rounds are allowed where the rounds that a run has would have been the same.
+"""
 
 from collections.abc import Iterator
 
+import yaml
+
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.run_watch import RunWarning
 from rayfed_ssl.environment import environment
 from rayfed_ssl.errors import CheckpointError, ConfigError
 from rayfed_ssl.records.bits import other_processor, other_versions
-from rayfed_ssl.records.manifest import PrecisionEntry, bits_settings, fingerprint_of
+from rayfed_ssl.records.config_file import FILE
+from rayfed_ssl.records.manifest import PrecisionEntry, bits_settings, fingerprint_of, follows_rounds
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.checkpoints import RunState
+from rayfed_ssl.storage.filesystem import write_atomically
+
+
+def config_to_resume(record: RunRecord, *overrides: str) -> Config:
+    """Read the configuration to resume with: settings of `engine.*` and `evaluation.*`, and more `rounds`.
+
+    Raises:
+        ConfigError: Another setting would change, or earlier rounds would not have been the same with so many rounds.
+    """
+    rounds = [override for override in overrides if override.startswith("rounds=")]
+    config = record.config(*(override for override in overrides if override not in rounds))
+    if not rounds or rounds[-1] == f"rounds={config.rounds}":
+        return config
+    if why := follows_rounds(config):
+        raise ConfigError(f"{why}, so that {rounds[-1]} would have changed the rounds before: start a new run with it")
+    longer = Config.load(config.dump(), *rounds, trust=False)
+    if longer.rounds < config.rounds:
+        raise ConfigError(
+            f"this run has {config.rounds} rounds, got {rounds[-1]}: name more, or resume it without rounds"
+        )
+    return longer
 
 
 def state_to_resume(record: RunRecord, round: int | None) -> RunState | None:
@@ -60,3 +88,17 @@ def other_bits(record: RunRecord, federation: Federation) -> Iterator[RunWarning
         if line:
             message = f"{line}; the run goes on, and its digests compare with no other run's"
             yield RunWarning("bits", record.last_round, message)
+
+
+def write_rounds(record: RunRecord, federation: Federation) -> None:
+    """Write the number of rounds into config.yaml, and what follows from it into the manifest; signs what is trusted."""
+    config, rounds, manifest = record.described_config(), federation.config.rounds, record.manifest
+    trusted = record.trusted
+    if config.rounds != rounds:
+        text = yaml.safe_dump(config.model_copy(update={"rounds": rounds}).dump(), sort_keys=False)
+        write_atomically(record.directory / FILE, text.encode())
+    if trusted:
+        record.sign()
+    if manifest.num_rounds != rounds:
+        manifest.num_rounds, manifest.method = rounds, federation.config.system
+        manifest.notes, manifest.break_even = list(federation.notes), federation.break_even()
