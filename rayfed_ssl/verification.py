@@ -80,14 +80,7 @@ class _DigestCheck(Observer):
 def verify_run(
     record: RunRecord, config: Config, directory: Path, observer: Observer, executor: ExecutorFactory
 ) -> Verification:
-    """Run a recorded run again, up to its last round or the first that differs.
-
-    Args:
-        record: The run's record.
-        config: Its configuration.
-        directory: Where the second record is written.
-        observer: Is called at every step.
-        executor: Where steps run.
+    """Run a recorded run again, up to its last round or the first that differs; `directory` is for the second record.
 
     Raises:
         ConfigError: It cannot be repeated here: data or start are missing or have changed, or clients had failed.

@@ -28,10 +28,6 @@ MERGED = b"merged"
 """Key in the metadata of NAME.parquet: the number of the last small file that it contains."""
 
 
-class DamagedTableError(ConfigError):
-    """A file of a table is missing or damaged."""
-
-
 class GrowingTable:
     """Rows on disk; the path is that of the merged Parquet file."""
 
@@ -51,18 +47,18 @@ class GrowingTable:
         """Read all rows.
 
         Raises:
-            DamagedTableError: A file is missing or damaged, or has other columns.
+            ConfigError: A file is missing or damaged, or has other columns.
         """
-        while True:
-            merged = self._merged()
-            try:
-                table = self._concatenated(merged)
-            except DamagedTableError:
-                if self._merged() == merged:
-                    raise
-            else:
-                if self._merged() == merged:  # else a writer merged the files meanwhile
-                    return table
+        merged = self._merged()
+        try:
+            table = self._concatenated(merged)
+        except ConfigError:
+            if self._merged() == merged:
+                raise
+        else:
+            if self._merged() == merged:
+                return table
+        return self.read()  # a writer merged the files meanwhile
 
     def _concatenated(self, merged: int) -> pa.Table:
         tables, room = [self._schema.empty_table()], MAX_CELLS // len(self._schema)
@@ -135,7 +131,7 @@ def _read(file: Path, schema: pa.Schema, max_rows: int) -> pa.Table:
         return read_table(file, schema, max_rows=max_rows)
     except DAMAGE as error:
         state = f"damaged ({reason(error)})" if file.exists() else "missing"
-        raise DamagedTableError(f"{file} is {state}: restore it from a copy, or start a new run") from None
+        raise ConfigError(f"{file} is {state}: restore it from a copy, or start a new run") from None
 
 
 def write_table(path: Path, table: pa.Table) -> None:

@@ -6,8 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.storage import tables
-from rayfed_ssl.storage.tables import TABLES, DamagedTableError, GrowingTable
+from rayfed_ssl.storage.tables import TABLES, GrowingTable
 
 SCHEMA = pa.schema([("round", pa.int32()), ("name", pa.string())])
 
@@ -81,7 +82,7 @@ def test_a_damaged_file_is_named(grown: GrowingTable, tmp_path: Path, name: str)
     content = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(content[:-1])
     for call in (opened(tmp_path).read, lambda: opened(tmp_path).truncate(3)):
-        with pytest.raises(DamagedTableError, match=rf"{name} is damaged \(.*\): restore it from a copy"):
+        with pytest.raises(ConfigError, match=rf"{name} is damaged \(.*\): restore it from a copy"):
             call()
 
 
@@ -97,5 +98,5 @@ def test_a_reader_counts_each_row_once_while_a_writer_merges(
 
 def test_other_columns_are_refused(tmp_path: Path):
     tables.write_table(tmp_path / "t.parquet", pa.table({"round": [1], "value": [2]}))
-    with pytest.raises(DamagedTableError, match=r"has columns .*'value' .* instead of .*'name'"):
+    with pytest.raises(ConfigError, match=r"has columns .*'value' .* instead of .*'name'"):
         opened(tmp_path).read()
