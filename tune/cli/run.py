@@ -29,8 +29,8 @@ def run(
     """Run a federation: rayfed-ssl run [RECIPE] [KEY=VALUE]..."""
     from actors.runs import check_fits, make_executor
     from rayfed_ssl.engine.federation import Federation
-    from rayfed_ssl.progress import RunProgress
     from rayfed_ssl.faults.schedule import parse_faults
+    from rayfed_ssl.progress import RunProgress
     from rayfed_ssl.records.run_lock import refuse_used
     from rayfed_ssl.runs import default_directory
     from rayfed_ssl.runs import run as run_federation
