@@ -14,16 +14,6 @@ from rayfed_ssl.config.recipes import plain_data
 
 PLACEHOLDER = re.compile(r"FILL_IN_\w+")
 
-PROVIDER_KEYS = {"type", "region", "availability_zone", "use_internal_ips", "cache_stopped_nodes", "cloudwatch"}
-"""Settings of an AWS provider; Ray ignores any other. A `security_group` is refused by name."""
-
-NODE_KEY = re.compile(
-    "BlockDeviceMappings|CapacityReservationSpecification|CpuOptions|EbsOptimized|IamInstanceProfile|ImageId|"
-    "InstanceMarketOptions|InstanceType|KeyName|MetadataOptions|Placement|SecurityGroupIds|SubnetIds|TagSpecifications|"
-    "UserData"
-)
-"""Settings of an EC2 instance; EC2 refuses a misspelled one only when the instance is started."""
-
 NEEDED_NODE_KEYS = {
     "ImageId": "Ray would take Ubuntu 18.04",
     "SubnetIds": "Ray would take the default subnets, whose machines have public addresses",
@@ -77,8 +67,6 @@ def _provider(tree: Mapping[str, Any]) -> Iterator[str]:
         yield (
             "provider.security_group: Ray adds port 22 from the world to it: make a group and name it in SecurityGroupIds"
         )
-    for key in sorted(provider.keys() - PROVIDER_KEYS - {"security_group"}):
-        yield f"provider.{key}: Ray has no such setting and would ignore it: correct or remove it"
     if provider.get("use_internal_ips") is not True:
         yield "provider.use_internal_ips: must be true, or Ray looks for public subnets and connects over the internet"
 
@@ -86,15 +74,13 @@ def _provider(tree: Mapping[str, Any]) -> Iterator[str]:
 def _nodes(tree: Mapping[str, Any]) -> Iterator[str]:
     for name, kind in tree["available_node_types"].items():
         node, place = kind["node_config"], f"available_node_types.{name}"
-        for key in sorted(key for key in node if not NODE_KEY.fullmatch(key)):
-            yield f"{place}.node_config.{key}: not a setting of EC2 that this check knows: correct or remove it"
         for key, otherwise in NEEDED_NODE_KEYS.items():
             if not node.get(key):
                 yield f"{place}.node_config.{key}: is missing, and {otherwise}"
         if node.get("MetadataOptions", {}).get("HttpTokens") != "required":
             yield f"{place}.node_config.MetadataOptions: set HttpTokens: required, so that no request can be tricked into it"
-        if kind.get("min_workers", 0) > kind.get("max_workers", tree["max_workers"]):
-            yield f"{place}: min_workers is above max_workers"
+        if "NetworkInterfaces" in node:
+            yield f"{place}.node_config.NetworkInterfaces: may ask for a public address: use SubnetIds and SecurityGroupIds"
     head = tree["available_node_types"][tree["head_node_type"]]["node_config"]
     if "InstanceMarketOptions" in head:
         yield f"available_node_types.{tree['head_node_type']}: the head must not be on spot, for the cluster ends with it"

@@ -44,8 +44,6 @@ SPOILED = {
     "Ray cannot use it: NotImplementedError": lambda t: t["provider"].update(type="moon"),
     "Ray cannot use it: ValueError: `head_node_type`": lambda t: t.update(head_node_type="queen"),
     "Ray cannot use it: ValueError: The specified global": lambda t: gpu(t).update(min_workers=9, max_workers=9),
-    "gpu: min_workers is above max_workers": lambda t: gpu(t).update(max_workers=1),
-    "provider.use_internal_ip: Ray has no such setting": lambda t: t["provider"].update(use_internal_ip=True),
     "provider.use_internal_ips: must be true": lambda t: t["provider"].update(use_internal_ips=False),
     "provider.security_group: Ray adds port 22 from the world": lambda t: t["provider"].update(
         security_group={"GroupName": "g"}
@@ -55,8 +53,9 @@ SPOILED = {
     "gpu.node_config.SubnetIds: is missing": lambda t: gpu(t)["node_config"].pop("SubnetIds"),
     "head.node_config.SecurityGroupIds: is missing": lambda t: head(t).update(SecurityGroupIds=[]),
     "head.node_config.IamInstanceProfile: is missing": lambda t: head(t).pop("IamInstanceProfile"),
-    "head.node_config.InstancType: not a setting": lambda t: head(t).update(InstancType="m5.large"),
-    "head.node_config.NetworkInterfaces: not a setting": lambda t: head(t).update(NetworkInterfaces=[{}]),
+    "head.node_config.NetworkInterfaces: may ask for a public address": lambda t: head(t).update(
+        NetworkInterfaces=[{}]
+    ),
     "head.node_config.MetadataOptions: set HttpTokens": lambda t: head(t).update(MetadataOptions={}),
     "the head must not be on spot": lambda t: head(t).update(InstanceMarketOptions={"MarketType": "spot"}),
     "setup_commands: is missing": lambda t: t.pop("setup_commands"),
