@@ -7,18 +7,19 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray._private import ray_constants
+from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 from ray.job_config import JobConfig
 
-from actors.cluster.address import check_address, local_nodes, resolve_address, use_token
+from actors.cluster.address import check_address, local_nodes, resolve_address
 from actors.cluster.health import Health
 from actors.cluster.machine import Node
-from actors.cluster.private_ray import free_port, options, session_directory, stop_unused_processes
+from actors.cluster.private_ray import free_port, options, stop_unused_processes
 from actors.cluster.stale_sessions import SessionDirectory, remove_stale_sessions
 from actors.errors import ClusterError, first_line
 from rayfed_ssl.processor import PORTABLE, is_portable
@@ -26,8 +27,8 @@ from rayfed_ssl.processor import PORTABLE, is_portable
 START_TIMEOUT = 120.0
 """Seconds that a private Ray may take to start; on two busy cores it takes 3 to 6, one whose process died ends at once."""
 
-JOIN_TIMEOUT = 20.0
-"""Seconds that a running Ray may take to accept this process; it takes less than one."""
+JOIN_TIMEOUT = 25.0
+"""Seconds that a running Ray may take to accept this process; it takes less than one, and refuses a token after 20."""
 
 POLL_INTERVAL = 0.2
 """Seconds between two checks of a start."""
@@ -88,8 +89,6 @@ def start(
         raise ClusterError("the address of Ray is empty: give host:port or auto, or leave it out to start Ray here")
     if ray.is_initialized():
         return Cluster(owned=False)
-    if os.environ.get("RAY_ENABLE_UV_RUN_RUNTIME_ENV") == "0":  # for programs that imported Ray before this package
-        ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV = False
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     if address == "local":
         cluster = _start(num_cpus, timeout or START_TIMEOUT, alternative)
@@ -102,11 +101,13 @@ def start(
 def _start(num_cpus: int | None, timeout: float, alternative: str) -> Cluster:
     remove_stale_sessions()
     _warn_of_clusters()
-    directory = session_directory()
+    try:
+        directory = SessionDirectory.create()
+    except OSError as error:
+        raise ClusterError(f"Ray has no directory for its files ({error}): set TMPDIR to one with free space") from None
     cluster = Cluster(True, directory, Health(directory.ray))
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray writes one into the user's home
-    if "RAY_AUTH_MODE" not in os.environ:
-        use_token()
+    _use_token()
     try:
         with free_port():
             _init(options(directory.ray, num_cpus), cluster, timeout)
@@ -121,14 +122,40 @@ def _start(num_cpus: int | None, timeout: float, alternative: str) -> Cluster:
 
 def _join(address: str, timeout: float) -> Cluster:
     address = resolve_address(address)
-    check_address(address, timeout / 4)
+    check_address(address)
+    if AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True):
+        _use_token()
     cluster = Cluster(owned=True)
     try:
-        _init({"address": address, **_environment()}, cluster, timeout)
+        with _silent_stderr():
+            _init({"address": address, **_environment()}, cluster, timeout)
     except _InitError as error:
-        advice = "compare Ray's and Python's versions, RAY_AUTH_MODE and the token"
-        raise ClusterError(f"cannot join the Ray at {address} ({error}): {advice}") from None
+        raise ClusterError(
+            f"cannot join the Ray at {address} ({error}): compare Ray's and Python's versions, RAY_AUTH_MODE and "
+            "RAY_AUTH_TOKEN_PATH, which names a copy of the token file that its nodes use"
+        ) from None
     return cluster
+
+
+def _use_token() -> None:
+    """Send a token unless RAY_AUTH_MODE says otherwise; Ray, which read that when it was imported, reads it again."""
+    if "RAY_AUTH_MODE" not in os.environ:
+        os.environ["RAY_AUTH_MODE"] = "token"
+        Config.initialize("")
+
+
+@contextmanager
+def _silent_stderr() -> Iterator[None]:
+    """Drop what Ray's C++ part writes: a line for each of twenty tries with a wrong token."""
+    sys.stderr.flush()
+    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(nowhere)
 
 
 def _environment() -> dict[str, Any]:

@@ -1,9 +1,7 @@
 """Whether Ray still runs, so that no process waits for an answer that cannot come."""
 
 import os
-import re
 import select
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -17,14 +15,12 @@ import ray
 from ray import ObjectRef
 from ray.exceptions import GetTimeoutError
 
+from actors.cluster.address import connection_error
 from actors.cluster.stale_sessions import kill_processes
 from actors.errors import ClusterError
 
 CHECK_INTERVAL = 5.0
 """Seconds to wait for an answer before checking whether Ray still runs."""
-
-CONNECT_TIMEOUT = 5.0
-"""Seconds that Ray's head may take to accept a connection; without a head Ray ends this process after a minute."""
 
 WATCH_INTERVAL = 2.0
 """Seconds between two looks for a process that a signal has stopped; one that dies is noticed at once."""
@@ -40,11 +36,6 @@ VITAL = {
 }
 """Ray's processes without which it cannot run, as the raylet ends with its agents, and the names of their logs; a start that
 lacks one takes Ray half a minute to give up."""
-
-MAX_REASON = 160
-"""Characters of a log's message that are shown."""
-
-_LOG_LINE = re.compile(r"^\[[^\]]* [ECF] [^\]]*\] (?:\([^)]*\) )?(?:\S+:\d+: +)?(.+)")
 
 
 @dataclass
@@ -107,10 +98,10 @@ class Health:
         return [name for name, process in self.vital.items() if _status(process) == psutil.STATUS_STOPPED]
 
     def failure(self) -> str | None:
-        """Say which vital process has died, with the last error in its log; None if all live."""
+        """Say which vital process has died; None if all live."""
         for name in VITAL.values():
             if name in self.vital and _status(self.vital[name]) in (None, psutil.STATUS_ZOMBIE):
-                return f"{name} died{_last_error(self.directory, name) if self.directory else ''}"
+                return f"{name} died"
         return None
 
     def check_regularly(self) -> None:
@@ -125,7 +116,10 @@ class Health:
         if not ray.is_initialized():
             raise ClusterError("Ray was shut down during this run: resume it")
         context = ray.get_runtime_context()
-        _check_head(context.gcs_address)
+        if reason := connection_error(context.gcs_address):
+            raise ClusterError(
+                f"Ray's head at {context.gcs_address} does not answer ({reason}): start it again, then resume the run"
+            )
         nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
         if not any(node["Alive"] and node["NodeID"] == context.get_node_id() for node in nodes):
             advice = "see `ray status`" if self.directory is None else "check memory and the load"
@@ -160,16 +154,6 @@ class Health:
                 return refs
 
 
-def _check_head(address: str) -> None:
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT).close()
-    except OSError as error:
-        raise ClusterError(
-            f"Ray's head at {address} does not answer ({error}): start it again, then resume the run"
-        ) from None
-
-
 def _advice(failure: str) -> str:
     name, _, rest = failure.partition(" ")
     return f"Ray's {name} on this machine {rest}: check memory and `ulimit -u`, then resume the run"
@@ -180,20 +164,3 @@ def _status(process: psutil.Process) -> str | None:
         return str(process.status())
     except psutil.Error:
         return None
-
-
-def _last_error(directory: Path, name: str) -> str:
-    """Find the last error in the log of one of Ray's processes, with a colon before it."""
-    errors = []
-    for path in sorted((directory / "session_latest" / "logs").glob(f"{name}*.*")):
-        with suppress(OSError):
-            lines = path.read_text(errors="replace").splitlines()
-            errors += [match[1] for line in lines if (match := _LOG_LINE.match(line))]
-    return f": {_shorten(errors[-1])}" if errors else ""
-
-
-def _shorten(message: str) -> str:
-    """Take the first sentences of an error."""
-    text = message.rpartition("Check failed: ")[2].strip()
-    sentences = re.match(rf".{{1,{MAX_REASON}}}\.(?=\s)", text)
-    return sentences[0].strip(" .") if sentences else text[:MAX_REASON]

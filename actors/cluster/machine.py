@@ -1,8 +1,6 @@
 """The resources of a machine within a container's limits, and the size of Ray's object store on it."""
 
-import math
 import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,13 +19,7 @@ SHARED_MEMORY_SHARE = 0.9
 """Fraction of the free shared memory that the object store may use."""
 
 MIN_STORE = 100e6
-"""Bytes. With less shared memory the object store is on disk; Ray accepts no store under 75 MB."""
-
-MAX_STORE_ON_DISK = 2e9
-"""Bytes of an object store on disk at most; a larger one would only be spilled from one file to another."""
-
-DISK_NEEDED = 200e6
-"""Bytes of disk that Ray's logs, sockets and an object store on disk need."""
+"""Bytes. With less shared memory Ray puts the object store on disk; it accepts no store under 75 MB."""
 
 
 @dataclass(frozen=True)
@@ -50,18 +42,15 @@ class Node:
 def this_machine() -> Node:
     """Describe this machine as a private Ray would see it."""
     memory = free_memory()
-    store = object_store_size(memory, Path(tempfile.gettempdir()))
+    store = object_store_size(memory)
     return Node("this machine", cores(), torch.cuda.device_count(), store, max(0, memory - store))
 
 
 def free_shared_memory() -> float:
-    """Count the bytes of shared memory that the object store may use."""
-    return shutil.disk_usage(SHARED_MEMORY).free * SHARED_MEMORY_SHARE if SHARED_MEMORY.is_dir() else math.inf
+    """Count the bytes of shared memory that are free."""
+    return shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else 0.0
 
 
-def object_store_size(memory: int, directory: Path) -> int:
-    """Choose the bytes of a private Ray's object store from the free memory and, if it is on disk, Ray's directory."""
-    limit = free_shared_memory()
-    if limit < MIN_STORE:
-        limit = min(shutil.disk_usage(directory).free - DISK_NEEDED, MAX_STORE_ON_DISK)
-    return int(max(min(memory * OBJECT_STORE_SHARE, limit), MIN_STORE))
+def object_store_size(memory: int) -> int:
+    """Choose the bytes of a private Ray's object store from the free memory."""
+    return int(max(min(memory * OBJECT_STORE_SHARE, free_shared_memory() * SHARED_MEMORY_SHARE), MIN_STORE))

@@ -1,7 +1,6 @@
 """The settings of a private Ray, which a run starts for itself: port, directory, object store."""
 
 import os
-import shutil
 import socket
 import warnings
 from collections.abc import Iterator
@@ -11,15 +10,7 @@ from typing import Any
 
 import ray
 
-from actors.cluster.machine import (
-    DISK_NEEDED,
-    MIN_STORE,
-    SHARED_MEMORY,
-    free_shared_memory,
-    object_store_size,
-)
-from actors.cluster.stale_sessions import SessionDirectory
-from actors.errors import ClusterError
+from actors.cluster.machine import MIN_STORE, SHARED_MEMORY, free_shared_memory, object_store_size
 from rayfed_ssl.resources import cores, free_memory
 
 PORT = "RAY_GCS_SERVER_PORT"
@@ -57,15 +48,25 @@ def free_port() -> Iterator[None]:
 
 
 def options(directory: Path, num_cpus: int | None) -> dict[str, Any]:
-    """Give the arguments of `ray.init` that start a Ray with this directory and number of cores."""
+    """Give the arguments of `ray.init` that start a Ray with this directory and number of cores.
+
+    What does not fit into the object store, Ray spills to disk. Without shared memory the store itself is there.
+    """
+    if (shared := free_shared_memory()) < MIN_STORE:
+        warnings.warn(
+            f"{SHARED_MEMORY} has only {shared / 1e6:.0f} MB free, so Ray's object store is on disk in {directory}, "
+            "which is slower: give Docker --shm-size=2g, or a pod an emptyDir of medium Memory",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     return {
         "address": "local",
         "num_cpus": num_cpus or cores(),
         "include_dashboard": False,
+        "object_store_memory": object_store_size(free_memory()),
         "_node_ip_address": "127.0.0.1",
         "_temp_dir": str(directory),
         "_system_config": QUIET,
-        **object_store(directory),
     }
 
 
@@ -75,34 +76,3 @@ def stop_unused_processes() -> None:
     node.kill_log_monitor(check_alive=False)
     node.kill_dashboard(check_alive=False)
     node.kill_monitor(check_alive=False)
-
-
-def object_store(directory: Path) -> dict[str, Any]:
-    """Give the arguments of `ray.init` for the object store; what does not fit into it, Ray spills to disk."""
-    size = {"object_store_memory": object_store_size(free_memory(), directory)}
-    shared = free_shared_memory()
-    if shared >= MIN_STORE:
-        return size
-    warnings.warn(
-        f"{SHARED_MEMORY} has only {shared / 1e6:.0f} MB free, so Ray's object store is on disk in {directory}, "
-        "which is slower: give Docker --shm-size=2g, or a pod an emptyDir of medium Memory",
-        RuntimeWarning,
-        stacklevel=2,
-    )
-    return size | {"_plasma_directory": str(directory)}
-
-
-def session_directory() -> SessionDirectory:
-    """Create Ray's directory, or raise `ClusterError` if the disk has no space for it."""
-    try:
-        directory = SessionDirectory.create()
-    except OSError as error:
-        raise ClusterError(f"Ray has no directory for its files ({error}): set TMPDIR to one with free space") from None
-    free = shutil.disk_usage(directory.path).free
-    if free < DISK_NEEDED:
-        directory.remove()
-        raise ClusterError(
-            f"Ray needs {DISK_NEEDED / 1e6:.0f} MB for its files, but {directory.path.parent} has {free / 1e6:.0f} MB free: "
-            "set TMPDIR to one with free space"
-        )
-    return directory

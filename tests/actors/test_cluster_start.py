@@ -1,17 +1,15 @@
 """Private Rays: vital processes, stale sessions, object store; and finding a running Ray."""
 
 import os
-import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import grpc
 import psutil
 import pytest
 
@@ -72,30 +70,6 @@ def is_gone(process: int) -> bool:
         return bool(psutil.Process(process).status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return True
-
-
-def test_a_dead_raylet_is_reported_with_the_last_error_of_its_log(tmp_path, raylet):
-    logs = tmp_path / "session_latest" / "logs"
-    logs.mkdir(parents=True)
-    (logs / "raylet.out").write_text("[2026-01-01 00:00:00,123 I 7 7] (raylet) main.cc:1: all is well\n")
-    (logs / "raylet.err").write_text(
-        "[2026-01-01 00:00:00,124 C 7 7] (raylet) store.cc:38: You have found a bug in Ray. Check failed: No room on disk. "
-        + "Please see the manual. " * 20
-    )
-    health = Health(tmp_path)
-    process = raylet("while true; do :; done")
-
-    def failure():
-        health.find_processes()
-        return health.failure()
-
-    ask_until(failure, lambda _: "raylet" in health.vital)
-    assert (health.vital["raylet"].pid, failure()) == (process.pid, None)
-    process.kill()
-    message = "raylet died: No room on disk. " + "Please see the manual. " * 5 + "Please see the manual"
-    assert ask_until(failure, bool) == message
-    with pytest.raises(ClusterError, match=r"^Ray's raylet on this machine died: No room on disk"):
-        health.check_processes()
 
 
 def test_a_raylet_that_was_stopped_is_killed_before_ray_is_left(tmp_path, raylet):
@@ -189,34 +163,25 @@ def test_a_session_without_an_owner_goes_unless_a_process_uses_it_or_it_is_somet
     assert remove_stale_sessions() == [used]
 
 
-def test_a_full_disk_is_refused_and_nothing_left(short_tmp, monkeypatch):
-    monkeypatch.setattr(private_ray, "DISK_NEEDED", 1e18)
-    with pytest.raises(ClusterError, match=r"but .* has [\d]+ MB free: set TMPDIR to one with free space"):
-        private_ray.session_directory()
-    assert not list(short_tmp.iterdir())
+@pytest.mark.parametrize(
+    ("memory", "shared", "expected"),
+    [(10_000_000_000, 500e6, 450e6), (1_000_000_000, 50e9, 300e6), (200_000_000, 50e9, 100e6)],
+)
+def test_the_object_store_fits_into_shared_memory_and_is_as_large_as_planned(
+    tmp_path, monkeypatch, memory, shared, expected
+):
+    monkeypatch.setattr(machine, "free_shared_memory", lambda: shared)
+    for module in (machine, private_ray):
+        monkeypatch.setattr(module, "free_memory", lambda: memory)
+    chosen = private_ray.options(tmp_path, 1)["object_store_memory"]
+    assert chosen == machine.this_machine().store == int(expected)
 
 
-def test_the_object_store_fits_into_shared_memory_and_is_as_large_as_planned(tmp_path, monkeypatch):
-    usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=int(500e6)))
-    assert private_ray.object_store(tmp_path) == {"object_store_memory": int(450e6)}
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=int(50e9)))
-    for free, expected in ((1_000_000_000, 300_000_000), (200_000_000, 100_000_000)):
-        for module in (machine, private_ray):
-            monkeypatch.setattr(module, "free_memory", lambda free=free: free)
-        assert private_ray.object_store(tmp_path)["object_store_memory"] == machine.this_machine().store == expected
-
-
-def test_the_object_store_is_on_disk_without_shared_memory(tmp_path, monkeypatch):
-    usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(machine, "SHARED_MEMORY", tmp_path / "shm")
-    (tmp_path / "shm").mkdir()
-    monkeypatch.setattr(
-        shutil, "disk_usage", lambda path: usage._replace(free=int(64e6 if path.name == "shm" else 1e9))
-    )
-    with pytest.warns(RuntimeWarning, match=r"has only 58 MB free, so Ray's object store is on disk .* --shm-size=2g"):
-        chosen = private_ray.object_store(tmp_path)
-    assert chosen == {"object_store_memory": int(800e6), "_plasma_directory": str(tmp_path)}
+def test_without_shared_memory_a_warning_says_that_the_object_store_is_on_disk(tmp_path, monkeypatch):
+    for module in (machine, private_ray):
+        monkeypatch.setattr(module, "free_shared_memory", lambda: 64e6)
+    with pytest.warns(RuntimeWarning, match=r"has only 64 MB free, so Ray's object store is on disk .* --shm-size=2g"):
+        assert private_ray.options(tmp_path, 1)["object_store_memory"] == int(machine.MIN_STORE)
 
 
 @pytest.fixture
@@ -253,63 +218,12 @@ def test_auto_without_exactly_one_ray_is_refused(nodes, local_nodes, message):
         resolve_address("auto")
 
 
-class HeadWithToken(grpc.GenericRpcHandler):
-    """Answers as the head of a Ray does that requires a token."""
-
-    def __init__(self, token):
-        self._token = f"Bearer {token}"
-
-    def service(self, call):
-        allowed = ("authorization", self._token) in call.invocation_metadata
-
-        def answer(request, context):
-            if not allowed:
-                context.abort(grpc.StatusCode.UNAUTHENTICATED, "InvalidAuthToken")
-            return b""
-
-        return grpc.unary_unary_rpc_method_handler(answer) if call.method == address.CHEAPEST_CALL else None
-
-
-@pytest.fixture
-def head_with_token(nodes, monkeypatch, tmp_path):
-    """An address that requires a token, with a node of its Ray here; returns address and token."""
-    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(address, "use_token", lambda: None)  # it changes the whole process
-    token = secrets.token_hex(16)
-    server = grpc.server(ThreadPoolExecutor(2), handlers=[HeadWithToken(token)])
-    where = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-    server.start()
-    nodes.append(LocalNode(where, "/tmp/ray"))
-    yield where, token
-    server.stop(None)
-
-
-def test_the_right_token_is_accepted(head_with_token, monkeypatch, tmp_path):
-    address, token = head_with_token
-    (tmp_path / "token").write_text(token + "\n")
-    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
-    check_address(address, 5)
-
-
-@pytest.mark.parametrize(
-    ("token", "mode", "message"),
-    [
-        (None, None, r"requires a token, but there is none in .*/.ray/auth_token: set RAY_AUTH_TOKEN_PATH"),
-        ("wrong", None, r"refuses the token in RAY_AUTH_TOKEN: set"),
-        ("right", "disabled", r"requires a token, but RAY_AUTH_MODE=disabled: unset it"),
-        ("right", None, r"^this machine is no node of the Ray at 127.0.0.1:\d+, .* `ray job submit`"),
-    ],
-)
-def test_what_keeps_a_driver_out_is_named(head_with_token, nodes, monkeypatch, token, mode, message):
-    if token is not None:
-        monkeypatch.setenv("RAY_AUTH_TOKEN", head_with_token[1] if token == "right" else token)
-    if mode is not None:
-        monkeypatch.setenv("RAY_AUTH_MODE", mode)
-    nodes.clear()
-    with pytest.raises(ClusterError, match=message):
-        check_address(head_with_token[0], 5)
+def test_a_machine_without_a_node_of_the_ray_is_refused(nodes):
+    nodes.append(PRIVATE)
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        where = f"127.0.0.1:{head.getsockname()[1]}"
+        with pytest.raises(ClusterError, match=rf"^this machine is no node of the Ray at {where}, .* `ray job submit`"):
+            check_address(where)
 
 
 def test_a_version_mismatch_is_one_line():

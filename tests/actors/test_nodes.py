@@ -1,5 +1,6 @@
 """Several nodes, in a Ray and a process of their own: one of them is killed in the middle of a round."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -79,20 +80,37 @@ import actors
 from ray.cluster_utils import Cluster
 node = {"num_cpus": 2, "object_store_memory": 100_000_000, "include_dashboard": False, "temp_dir": sessions}
 cluster = Cluster(initialize_head=True, head_node_args=node)
+os.environ.update(token for token in [sys.argv[1].split("=")] if token[1])
 try:
-    sys.exit(subprocess.run(["rayfed-ssl", "run", *sys.argv[1:], "--address", cluster.address]).returncode)
+    sys.exit(subprocess.run(["rayfed-ssl", "run", *sys.argv[2:], "--address", cluster.address]).returncode)
 finally:
     cluster.shutdown()
     shutil.rmtree(os.environ["RAY_TMPDIR"], ignore_errors=True)
 """
+SMALL = (
+    *("data.train_limit=100", "data.test_limit=30", "training.batch=16", "clients.number=2"),
+    *("rounds=2", "training.epochs=1", "evaluation.every=0", "evaluation.linear.epochs=1"),
+)
+
+
+def run_on_cluster(*words, own_token=""):
+    """Run on a Ray that asks for a token, with another one if it is given."""
+    env = os.environ | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
+    return run_python(NATIVE_CLUSTER, f"RAY_AUTH_TOKEN={own_token}", *words, env=env, cwd=Path(__file__).parents[2])
 
 
 def test_actors_of_a_running_ray_compute_portably(tmp_path):
-    sizes = ("data.train_limit=100", "data.test_limit=30", "training.batch=16", "clients.number=2")
-    short = ("rounds=2", "training.epochs=1", "evaluation.every=0", "evaluation.linear.epochs=1")
-    settings = ("fedema", "engine.cpu=portable", *sizes, *short)
-    ended = run_python(NATIVE_CLUSTER, *settings, "--out", str(tmp_path / "ray"), cwd=Path(__file__).parents[2])
+    settings = ("fedema", "engine.cpu=portable", *SMALL)
+    ended = run_on_cluster(*settings, "--out", str(tmp_path / "ray"))
     assert ended.returncode == 0, ended.stderr
     local = start("rayfed-ssl", "run", *settings, "engine.executor=local", "--out", str(tmp_path / "local"))
     digests = [RunManifest.read(tmp_path / name / "run.json").rounds[-1].state_sha256 for name in ("ray", "local")]
     assert digests[0] == digests[1], local.stderr
+
+
+def test_a_ray_that_refuses_the_token_is_one_line(tmp_path):
+    ended = run_on_cluster("fedema", *SMALL, "--out", str(tmp_path / "run"), "--quiet", own_token="f" * 64)
+    assert ended.returncode == 3
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("error: cannot join the Ray at")
+    assert "RAY_AUTH_TOKEN_PATH" in line
