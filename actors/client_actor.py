@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from actors.cluster.version_check import Versions, check_versions, hardware
-from actors.objects.client_states import StateRef, is_mapped
-from actors.objects.object_store import fetch
+from actors.object_store import fetch
 from rayfed_ssl import plugins
 from rayfed_ssl.capacity.client_cost import StepCost, measure, one_epoch
 from rayfed_ssl.config.schema import Config
@@ -19,7 +18,9 @@ from rayfed_ssl.engine.round_loop import ClientError, ClientReport, Evaluation
 from rayfed_ssl.engine.start_scores import score_start
 from rayfed_ssl.engine.steps import Steps
 from rayfed_ssl.method import Encoder, Metrics
+from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.addresses import Directory
+from rayfed_ssl.storage.checkpoints import Stored
 from rayfed_ssl.trees import to_numpy
 
 
@@ -29,12 +30,7 @@ class ClientStep:
 
     client: int
     download: Any
-    state: StateRef | None
-
-
-def num_returns(steps: Sequence[ClientStep], directory: Directory) -> int:
-    """Count the objects that `ClientActor.update_clients` returns."""
-    return 2 + (0 if is_mapped(directory) else len(steps))
+    state: Stored | None
 
 
 class ClientActor:
@@ -67,29 +63,23 @@ class ClientActor:
     def update_clients(self, round: int, steps: Sequence[ClientStep], directory: Directory) -> list[Any]:
         """Run clients' steps and store their next states, which never pass through the driver.
 
-        Returns a list of uploads as numpy, each next state alone in its list if states cannot be mapped, and a list of
-        reports, with a `ClientError` for a step that failed. Uploads are one object, because each object costs a
-        millisecond; states are several, so that each is freed when its next one is stored.
+        Returns a list of uploads as numpy, one object because each costs a millisecond, and a list of reports, with a
+        `ClientError` for a step that failed.
         """
         uploads: list[Any] = []
-        states: list[Any] = []
         reports: list[ClientReport | ClientError] = []
-        returns_states = not is_mapped(directory)
         for step, download in zip(steps, fetch([step.download for step in steps]), strict=True):
             try:
-                state = None if step.state is None else step.state.read(directory)
+                state = None if step.state is None else checkpoints.read(step.state, directory)
                 result, report = self.steps.update_client(round, step.client, download, state, directory)
-                upload, state = to_numpy(result.upload), result.state
             except ClientError as error:
                 error.__cause__ = None  # it may hold what cannot be pickled
-                upload = state = None
+                uploads.append(None)
                 reports.append(error)
             else:
+                uploads.append(to_numpy(result.upload))
                 reports.append(report)
-            uploads.append(upload)
-            if returns_states:
-                states.append([to_numpy(state)])
-        return [uploads, *states, reports]
+        return [uploads, reports]
 
     def measure(self) -> StepCost:
         """Run the step of the client with most samples and measure its GPU memory."""

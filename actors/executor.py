@@ -12,15 +12,14 @@ from typing import Any
 import ray
 from ray import ObjectRef
 
-from actors.client_actor import ClientActor, ClientStep, num_returns
+from actors.client_actor import ClientActor, ClientStep
 from actors.cluster.connect import start
 from actors.cluster.version_check import hardware_warning, local_versions
 from actors.dispatch.calls import Completed, Failed
 from actors.dispatch.pool import ActorPool
 from actors.dispatch.queue import WorkItem, assign_clients, client_items
 from actors.errors import ActorError, ClusterError, UploadLostError
-from actors.objects.client_states import StateRefs
-from actors.objects.object_store import UPLOAD_CACHE_BYTES, UPLOAD_CACHE_SHARE, ItemRef, insert_refs
+from actors.object_store import UPLOAD_CACHE_BYTES, UPLOAD_CACHE_SHARE, ItemRef, insert_refs
 from actors.placement import plan
 from actors.placement.restartable_actor import RestartableActor, wait_until_ready
 from actors.server_actor import Prepared, ServerActor
@@ -33,9 +32,6 @@ from rayfed_ssl.method import Metrics
 from rayfed_ssl.storage.addresses import Directory
 from rayfed_ssl.storage.checkpoints import RunState, Stored
 from rayfed_ssl.trees import Tree
-
-STATES_SHARE = 0.25
-"""Fraction of the object store that client states may take; others are read from the checkpoint."""
 
 CALL_SECONDS = 0.5
 """Shorter steps share a call up to this sum: little is lost when an actor dies in it."""
@@ -98,7 +94,6 @@ class RayExecutor:
         self._pool = ActorPool(lambda: client.remote(*arguments), self.placement.num_actors, attempts, check)
         self._exit_stack.callback(self._pool.close)
         self._assigned = assign_clients(self._sizes, self.placement.num_actors)
-        self._states = StateRefs(int(STATES_SHARE * sum(node.store for node in nodes)))
         if warning := hardware_warning(wait_until_ready([self._server.actor, *self._pool.actors.values()], check)):
             warnings.warn(warning, RuntimeWarning, stacklevel=2)
         plan.check_shared_gpus(self.placement, self._federation, self._pool.actors[0], gpus, self._health.get)
@@ -167,28 +162,23 @@ class RayExecutor:
         return prepared.downloads if set(cohort) <= set(prepared.cohort) else None
 
     def _step(self, state: RunState, client_id: int) -> ClientStep:
-        stored = state.clients.get(client_id)
-        ref = None if stored is None else self._states.find(client_id, stored)
-        return ClientStep(client_id, self._downloads[client_id], ref)
+        return ClientStep(client_id, self._downloads[client_id], state.clients.get(client_id))
 
     def _submit(
         self, actor: Any, round: int, steps: Sequence[ClientStep], directory: Directory
     ) -> Sequence[ObjectRef[Any]]:
-        refs: Sequence[ObjectRef[Any]] = actor.update_clients.options(num_returns=num_returns(steps, directory)).remote(
-            round, steps, directory
-        )
+        call = actor.update_clients.options(num_returns=2)
+        refs: Sequence[ObjectRef[Any]] = call.remote(round, steps, directory)
         return refs
 
     def _record(self, round: int, result: Completed | Failed) -> ClientReport | Failed:
-        """Keep the refs to what a client's step left in the object store."""
+        """Keep the ref to the upload, which stays in the object store."""
         if isinstance(result, Failed):
             return result
         if isinstance(result.value, ClientError):
             return Failed(result.key, str(result.value), result.value)
         report: ClientReport = result.value
-        uploads, *states = result.refs
-        self._uploads[result.key] = ItemRef(uploads, result.index)
-        self._states.add(result.key, report.state, ItemRef(states[result.index], 0) if states else None)
+        self._uploads[result.key] = ItemRef(result.refs[0], result.index)
         self._seconds[result.key] = report.seconds
         self._sent[result.key] = total(report.ledger, "up")
         return report
@@ -254,11 +244,10 @@ class RayExecutor:
 
     def evaluate(self, state: RunState, directory: Directory, final: bool) -> tuple[Evaluation, ...]:
         """Score every encoder that the method gives, several at a time."""
-        refs = {client_id: self._states.find(client_id, stored) for client_id, stored in state.clients.items()}
         encoders: dict[str, Any] = {}
 
         def read_encoders(server: Any) -> Tree:
-            return self._collect(server.encoders.remote(state.server, refs, directory.resolve()))
+            return self._collect(server.encoders.remote(state.server, state.clients, directory.resolve()))
 
         def select_encoders() -> None:
             encoders.update(self._server.call(read_encoders))

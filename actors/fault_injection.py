@@ -14,13 +14,13 @@ import ray
 from ray import ObjectRef
 from ray.exceptions import GetTimeoutError, ObjectLostError, ObjectStoreFullError
 
-from actors.client_actor import ClientActor, ClientStep, num_returns
+from actors.client_actor import ClientActor, ClientStep
 from actors.cluster.health import Health
 from actors.dispatch.calls import Completed, Failed
 from actors.dispatch.queue import WorkItem
 from actors.errors import ClusterError
 from actors.executor import RayExecutor
-from actors.objects.object_store import ItemRef
+from actors.object_store import ItemRef
 from actors.server_actor import ServerActor
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.round_loop import ClientReport, Listener, ServerReport
@@ -61,19 +61,13 @@ class FaultyRayExecutor(RayExecutor):
         items = super()._items(round, cohort)
         return [replace(item, seconds=None) if self.faults.affects(round, item.key) else item for item in items]
 
-    def _step(self, state: RunState, client_id: int) -> ClientStep:
-        step = super()._step(state, client_id)
-        if step.state is not None and self.faults.take("lose-state", state.round, client_id):
-            return replace(step, state=replace(step.state, item=ItemRef(self._lost.ref, 0)))
-        return step
-
     def _submit(
         self, actor: Any, round: int, steps: Sequence[ClientStep], directory: Directory
     ) -> Sequence[ObjectRef[Any]]:
         faults = [fault for step in steps for fault in self.faults.for_step(round, step.client)]
         if not faults:
             return super()._submit(actor, round, steps, directory)
-        call = actor.__ray_call__.options(num_returns=num_returns(steps, directory))
+        call = actor.__ray_call__.options(num_returns=2)
         refs: Sequence[ObjectRef[Any]] = call.remote(update_clients, faults, round, steps, directory)
         return refs
 

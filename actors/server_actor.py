@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from actors.cluster.version_check import Versions, check_versions, hardware
-from actors.objects.client_states import ClientStates, StateRef
-from actors.objects.object_store import UPLOAD_CACHE_BYTES, ItemRef, Uploads, pack
+from actors.object_store import UPLOAD_CACHE_BYTES, ItemRef, Uploads, pack
 from rayfed_ssl import plugins
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
@@ -16,7 +15,7 @@ from rayfed_ssl.engine.gpu_memory import release
 from rayfed_ssl.engine.round_loop import ServerReport
 from rayfed_ssl.engine.steps import Steps
 from rayfed_ssl.storage.addresses import Directory
-from rayfed_ssl.storage.checkpoints import Stored
+from rayfed_ssl.storage.checkpoints import Stored, StoredStates
 from rayfed_ssl.trees import Tree, to_numpy
 
 
@@ -85,10 +84,10 @@ class ServerActor:
             release()
 
     def encoders(
-        self, state: Stored, clients: Mapping[int, StateRef], directory: Directory
+        self, state: Stored, clients: Mapping[int, Stored], directory: Directory
     ) -> Generator[Tree, None, None]:
         """Select the encoders to evaluate, and yield them by name as `downloads` does."""
-        yield from _parts(self.steps.encoders(state, ClientStates(clients, directory), directory))
+        yield from _parts(self.steps.encoders(state, StoredStates(clients, directory), directory))
 
 
 def _parts(messages: Mapping[Any, Any]) -> Generator[Tree, None, None]:

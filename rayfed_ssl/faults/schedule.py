@@ -39,7 +39,6 @@ FAULT_KINDS = {
     "kill-actor": FaultKind(("client", "times"), survived=True),
     "kill-server": FaultKind(("times",), survived=True),
     "lose-upload": FaultKind(("client", "times"), survived=True),
-    "lose-state": FaultKind(("client",), survived=True),
     "full-store": FaultKind(("client", "times"), survived=True),
     "slow": FaultKind(("client", "seconds"), survived=True, local=True),
     "raise": FaultKind(("client",), local=True),

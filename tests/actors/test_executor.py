@@ -9,7 +9,7 @@ import torch
 from actors.client_actor import ClientActor
 from actors.errors import ClusterError
 from actors.executor import RayExecutor
-from actors.objects.object_store import ItemRef
+from actors.object_store import ItemRef
 from rayfed_ssl.engine import start_scores
 from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.result_cache import CachedResult
@@ -124,12 +124,8 @@ def test_a_client_that_dies_when_its_upload_is_computed_again_is_dropped(
     assert [report.client for report in outcome.clients] == sorted(outcome.state.clients) == sorted(done[:-1])
 
 
-def test_states_in_a_bucket_are_objects_of_their_own(executor, federation, expected, tmp_path, monkeypatch):
-    monkeypatch.setattr("actors.executor.CALL_SECONDS", 10.0)  # several clients in each call
-    monkeypatch.setattr("actors.dispatch.queue.MIN_CALL_SECONDS", 10.0)
+def test_states_may_lie_in_a_bucket(executor, federation, expected, tmp_path):
     assert play(executor, federation, Bucket(f"file://{tmp_path}")) == expected
-    kept = [state.item.ref for state in executor._states._refs.values()]
-    assert len(set(kept)) == len(kept) == len(federation.client_ids)
 
 
 def test_actors_that_do_not_fit_or_whose_resources_others_hold_are_refused(executor, open_tiny, monkeypatch):

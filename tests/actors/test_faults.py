@@ -33,7 +33,6 @@ pytestmark = pytest.mark.ray
 SURVIVED = [
     "kill-actor:round=1,client=0",
     "lose-upload:round=1,client=1",
-    "lose-state:round=2,client=0",
     "slow:round=2,client=1,seconds=0.1",
 ]
 SURVIVED_TWICE = [

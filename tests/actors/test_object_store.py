@@ -7,10 +7,7 @@ import ray
 import torch
 
 from actors.errors import UploadLostError
-from actors.objects.client_states import ClientStates, StateRef, StateRefs
-from actors.objects.object_store import ItemRef, Uploads, fetch, insert_refs, pack
-from rayfed_ssl.methods.local_only import ClientState
-from rayfed_ssl.storage import checkpoints
+from actors.object_store import ItemRef, Uploads, fetch, insert_refs, pack
 from rayfed_ssl.trees import digest, to_numpy
 
 
@@ -81,45 +78,3 @@ def test_an_upload_that_was_lost_names_its_client(lost_ref):
     with pytest.raises(UploadLostError) as caught:
         Uploads({4: ItemRef(lost_ref, 0)})[4]
     assert caught.value.client_id == 4
-
-
-@pytest.mark.parametrize("is_lost", [False, True], ids=["without ref", "lost"])
-def test_a_state_that_is_not_in_the_object_store_is_read_from_disk(lost_ref, tmp_path, is_lost):
-    state = ClientState("cnn", {"a": torch.ones(3)})
-    stored = checkpoints.store(state, tmp_path, "client")
-    ref = StateRef(stored, ItemRef(lost_ref, 0)) if is_lost else StateRef(stored)
-    assert digest(ref.read(tmp_path)) == digest(state)
-
-
-@pytest.fixture
-def store(tmp_path):
-    """Store a state of so many numbers."""
-    return lambda n: checkpoints.store(ClientState("cnn", {"a": torch.ones(n)}), tmp_path, f"{n}")
-
-
-def test_states_are_cached_while_the_capacity_lasts(cluster, store):
-    cache, ref = StateRefs(1000), ItemRef(ray.put([0]), 0)
-    small, large = store(100), store(1000)
-    cache.add(0, small, ref)
-    cache.add(1, large, ref)
-    assert cache.find(0, small).item is ref
-    assert cache.find(1, large) == StateRef(large)
-    assert cache.find(0, large) == StateRef(large)
-
-
-def test_a_state_that_is_replaced_or_removed_frees_its_bytes(cluster, store):
-    cache, ref = StateRefs(1000), ItemRef(ray.put([0]), 0)
-    first, second = store(200), store(201)
-    cache.add(0, first, ref)
-    cache.add(0, second, ref)
-    assert cache.find(0, second).item is ref
-    cache.add(0, first, None)
-    cache.add(1, second, ref)
-    assert cache.find(1, second).item is ref
-
-
-def test_states_are_mapped_in_ascending_id(tmp_path):
-    stored = checkpoints.store(ClientState("cnn", {"a": torch.ones(3)}), tmp_path, "client")
-    states = ClientStates({5: StateRef(stored), 1: StateRef(stored)}, tmp_path)
-    assert list(states) == [1, 5]
-    assert states[5].architecture == "cnn"

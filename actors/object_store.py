@@ -92,20 +92,7 @@ class ItemRef:
         return ray.get(self.ref)[self.index]
 
 
-class LazyMapping(Mapping[int, Any]):
-    """What clients have, in ascending client id and read on access."""
-
-    def __init__(self, items: Mapping[int, Any]) -> None:
-        self._items = dict(sorted(items.items()))
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._items)
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-
-class Uploads(LazyMapping):
+class Uploads(Mapping[int, Any]):
     """Uploads in ascending client id, fetched on access.
 
     Lists of uploads that fit are cached, because unpacking a list for each of its items takes longer than adding them up;
@@ -113,7 +100,7 @@ class Uploads(LazyMapping):
     """
 
     def __init__(self, items: Mapping[int, ItemRef], cache_bytes: int = UPLOAD_CACHE_BYTES) -> None:
-        super().__init__(items)
+        self._items = dict(sorted(items.items()))
         self._cache: dict[ObjectRef[Any], list[Any]] = {}
         self._free_bytes = cache_bytes
 
@@ -130,3 +117,9 @@ class Uploads(LazyMapping):
             self._cache[item.ref] = uploads
             self._free_bytes -= size
         return to_torch(uploads[item.index])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)

@@ -1,1 +1,0 @@
-"""What crosses processes: Ray's object store, and client states."""
