@@ -2,21 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
 
-from actors.cluster.version_check import Versions, check_versions, hardware
+from actors.federation_actor import FederationActor, Versions
 from actors.object_store import fetch
-from rayfed_ssl import plugins
 from rayfed_ssl.capacity.client_cost import StepCost, measure, one_epoch
-from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.gpu_memory import limit_process, release
 from rayfed_ssl.engine.round_loop import ClientError, ClientReport, Evaluation
 from rayfed_ssl.engine.start_scores import score_start
-from rayfed_ssl.engine.steps import Steps
 from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.addresses import Directory
@@ -33,32 +29,13 @@ class ClientStep:
     state: Stored | None
 
 
-class ClientActor:
-    """Runs steps of any client: all that a step needs is in its arguments or follows from the configuration.
-
-    `config` is the run's configuration as plain data, `versions` and `working_directory` are the driver's.
-    """
+class ClientActor(FederationActor):
+    """Runs steps of any client: all that a step needs is in its arguments or follows from the configuration."""
 
     def __init__(self, config: dict[str, Any], versions: Versions | None = None, working_directory: str = "") -> None:
-        plugins.import_from(working_directory)
-        self._versions = versions or {}
-        self._config = Config.load(config)
+        super().__init__(config, versions, working_directory)
         torch.set_num_threads(self._config.engine.threads)
         limit_process(self._config.engine.gpus_per_actor)
-
-    @cached_property
-    def _federation(self) -> Federation:
-        check_versions(self._versions)
-        return Federation.open(self._config)
-
-    @cached_property
-    def steps(self) -> Steps:
-        """The steps that this actor runs."""
-        return Steps(self._federation)
-
-    def ready(self) -> str:
-        """Open the data, so that errors are known before the first round, and describe the hardware."""
-        return hardware(self._federation.task.device)
 
     def update_clients(self, round: int, steps: Sequence[ClientStep], directory: Directory) -> list[Any]:
         """Run clients' steps and store their next states, which never pass through the driver.

@@ -14,14 +14,15 @@ from ray import ObjectRef
 
 from actors.client_actor import ClientActor, ClientStep
 from actors.cluster.connect import start
-from actors.cluster.version_check import hardware_warning, local_versions
 from actors.dispatch.calls import Completed, Failed
 from actors.dispatch.pool import ActorPool
 from actors.dispatch.queue import WorkItem, assign_clients, client_items
+from actors.dispatch.server import RestartedServer
+from actors.dispatch.starts import wait_until_ready
 from actors.errors import ActorError, ClusterError, UploadLostError
+from actors.federation_actor import hardware_warning, local_versions
 from actors.object_store import UPLOAD_CACHE_BYTES, UPLOAD_CACHE_SHARE, ItemRef, insert_refs
 from actors.placement import plan
-from actors.placement.restartable_actor import RestartableActor, wait_until_ready
 from actors.server_actor import Prepared, ServerActor
 from rayfed_ssl.engine.federation import Federation, client_error
 from rayfed_ssl.engine.ledger import total
@@ -88,7 +89,7 @@ class RayExecutor:
             server = ray.remote(num_cpus=0, scheduling_strategy=strategy, **NO_RESTARTS)(ServerActor)
             return server.remote(*arguments, cache_bytes)
 
-        self._server = RestartableActor(create_server, attempts, check)
+        self._server = RestartedServer(create_server, attempts, check)
         self._exit_stack.callback(self._server.close)
         client = ray.remote(**plan.actor_options(self.placement), **NO_RESTARTS)(ClientActor)
         self._pool = ActorPool(lambda: client.remote(*arguments), self.placement.num_actors, attempts, check)

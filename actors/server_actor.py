@@ -1,19 +1,14 @@
 """The actor that runs the server's steps and holds its state; a new actor reads the state from the checkpoint."""
 
 from collections.abc import Generator, Mapping, Sequence
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 
-from actors.cluster.version_check import Versions, check_versions, hardware
+from actors.federation_actor import FederationActor, Versions
 from actors.object_store import UPLOAD_CACHE_BYTES, ItemRef, Uploads, pack
-from rayfed_ssl import plugins
-from rayfed_ssl.config.schema import Config
-from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.gpu_memory import release
 from rayfed_ssl.engine.round_loop import ServerReport
-from rayfed_ssl.engine.steps import Steps
 from rayfed_ssl.storage.addresses import Directory
 from rayfed_ssl.storage.checkpoints import Stored, StoredStates
 from rayfed_ssl.trees import Tree, to_numpy
@@ -28,10 +23,10 @@ class Prepared(NamedTuple):
     downloads: Any
 
 
-class ServerActor:
+class ServerActor(FederationActor):
     """Runs the server's steps. Every call names the state that it starts from, so a new actor can take over at once.
 
-    Arguments are as in `ClientActor`. At most `cache_bytes` of uploads are in memory at a time.
+    At most `cache_bytes` of uploads are in memory at a time.
     """
 
     def __init__(
@@ -41,25 +36,9 @@ class ServerActor:
         working_directory: str = "",
         cache_bytes: int = UPLOAD_CACHE_BYTES,
     ) -> None:
-        plugins.import_from(working_directory)
-        self._versions = versions or {}
-        self._config = Config.load(config)
+        super().__init__(config, versions, working_directory)
         torch.set_num_threads(self._config.engine.server_threads)
         self._cache_bytes = cache_bytes
-
-    @cached_property
-    def _federation(self) -> Federation:
-        check_versions(self._versions)
-        return Federation.open(self._config)
-
-    @cached_property
-    def steps(self) -> Steps:
-        """The steps that this actor runs."""
-        return Steps(self._federation)
-
-    def ready(self) -> str:
-        """Open the data, so that errors are known before the first round, and describe the hardware."""
-        return hardware(self._federation.task.device)
 
     def init(self, directory: Directory) -> Stored:
         """Make and store the state before round 1."""

@@ -69,7 +69,6 @@ def start(
     *,
     num_cpus: int | None = None,
     timeout: float | None = None,
-    alternative: str = ", or set engine.executor=local",
     on_ray_death: Callable[[str], None] | None = None,
 ) -> Cluster:
     """Start Ray on this machine, or join a running one; a Ray that this process has already joined is used as it is.
@@ -81,7 +80,6 @@ def start(
         address: "host:port" or "auto", the Ray that this machine is a node of; None takes RAY_ADDRESS, or starts Ray here.
         num_cpus: Cores that Ray may assign; None takes those of this process.
         timeout: Seconds to wait at most; None means START_TIMEOUT or JOIN_TIMEOUT.
-        alternative: What else the user can do if Ray does not start; ends that message.
         on_ray_death: Is called, in a thread of its own, when a Ray that was started here has died or was stopped, and must
             end this process. None checks only where the program waits for Ray.
     """
@@ -91,14 +89,14 @@ def start(
         return Cluster(owned=False)
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     if address == "local":
-        cluster = _start(num_cpus, timeout or START_TIMEOUT, alternative)
+        cluster = _start(num_cpus, timeout or START_TIMEOUT)
         if on_ray_death is not None:
             cluster.health.watch(on_ray_death)
         return cluster
     return _join(address, timeout or JOIN_TIMEOUT)
 
 
-def _start(num_cpus: int | None, timeout: float, alternative: str) -> Cluster:
+def _start(num_cpus: int | None, timeout: float) -> Cluster:
     remove_stale_sessions()
     _warn_of_clusters()
     try:
@@ -113,8 +111,8 @@ def _start(num_cpus: int | None, timeout: float, alternative: str) -> Cluster:
             _init(options(directory.ray, num_cpus), cluster, timeout)
     except _InitError as error:
         raise ClusterError(
-            f"Ray did not start on this machine ({error}): check space in {directory.path.parent}, memory and `ulimit -u`"
-            f"{alternative}"
+            f"Ray did not start on this machine ({error}): check space in {directory.path.parent}, memory and "
+            "`ulimit -u`; single runs need no Ray with engine.executor=local"
         ) from None
     stop_unused_processes()
     return cluster

@@ -13,6 +13,7 @@ from ray.exceptions import ObjectLostError, RayTaskError
 from actors.cluster.health import CHECK_INTERVAL
 from actors.dispatch.calls import ActorCall, Completed, Failed, PoolRun, Submit
 from actors.dispatch.queue import WorkItem, WorkQueue
+from actors.dispatch.starts import READY_TIMEOUT, kill_actor
 from actors.errors import (
     ACTOR_DEATHS,
     STORE_FULL,
@@ -22,7 +23,6 @@ from actors.errors import (
     is_machine_failure,
     store_full_error,
 )
-from actors.placement.restartable_actor import OPEN_TIMEOUT, READY_TIMEOUT, kill_actor
 
 MAX_MACHINE_DEATHS = 20
 """Machines that may die under one item before the run ends: not the item's fault, but no progress either."""
@@ -34,7 +34,7 @@ class _Start:
 
     slot: int
     attempts: int
-    opening_since: float | None = None
+    is_placed: bool = False
 
 
 class ActorPool:
@@ -122,18 +122,13 @@ class ActorPool:
             if deadline is not None and time.monotonic() >= deadline:
                 return None
             self._check()
-            self._check_starts(run)
+            self._check_alive(run)
 
-    def _check_starts(self, run: PoolRun) -> None:
-        """Give up actors that start for too long, and the run if no actor has lived for too long."""
-        now = time.monotonic()
-        for ready, start in list(self._starting.items()):
-            if start.opening_since is not None and now > start.opening_since + OPEN_TIMEOUT:
-                del self._starting[ready]
-                self._remove(start.slot, f"a new one had not opened its data after {OPEN_TIMEOUT:g} s")
-        if run.running or self._idle or any(start.opening_since is not None for start in self._starting.values()):
-            self._last_alive = now
-        elif now > self._last_alive + READY_TIMEOUT:
+    def _check_alive(self, run: PoolRun) -> None:
+        """Give up the run if no actor has lived for too long."""
+        if run.running or self._idle or any(start.is_placed for start in self._starting.values()):
+            self._last_alive = time.monotonic()
+        elif time.monotonic() > self._last_alive + READY_TIMEOUT:
             raise _no_actors(f"new ones could not be placed within {READY_TIMEOUT:g} s")
 
     def _results(self, run: PoolRun, last: ObjectRef[Any]) -> Iterator[Completed | Failed]:
@@ -211,11 +206,11 @@ class ActorPool:
         except RayTaskError as error:
             self._remove(start.slot, f"a new one cannot open the run ({first_line(error.cause)})")
         else:
-            if start.opening_since is None:
-                opened = self.actors[start.slot].ready.remote()
-                self._starting[opened] = _Start(start.slot, start.attempts, time.monotonic())
-            else:
+            if start.is_placed:
                 self._idle.append(start.slot)
+            else:
+                opened = self.actors[start.slot].ready.remote()
+                self._starting[opened] = _Start(start.slot, start.attempts, is_placed=True)
 
     def _remove(self, slot: int, reason: str) -> None:
         kill_actor(self.actors.pop(slot))

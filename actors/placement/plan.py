@@ -1,8 +1,7 @@
 """From a run and the machines to a placement; what cannot fit is refused as early as possible."""
 
-import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
@@ -23,9 +22,6 @@ from rayfed_ssl.engine.federation import Federation
 GPU_QUERY_TIMEOUT = 30.0
 """Seconds that machines have to describe their GPUs; without an answer a run starts without that check."""
 
-RESOURCES_TIMEOUT = 10.0
-"""Seconds to wait for resources that others, such as a run that is just ending, may free."""
-
 
 def plan(federation: Federation, nodes: Sequence[Node]) -> Placement:
     """Compute the placement of a run's client actors, or raise `ClusterError` if they do not fit."""
@@ -41,37 +37,11 @@ def check_fits(federation: Federation, address: str | None) -> None:
         check_gpu_memory(placement, placement.cost, gpus() if placement.gpus else ())
 
 
-def wait_for_resources(placement: Placement) -> None:
-    """Wait a little until Ray has free resources for the client actors; Ray itself would wait without a message."""
-    each = {"CPU": placement.cpus, "GPU": placement.gpus, "memory": placement.memory}
-    needed = {name: placement.num_actors * amount for name, amount in each.items()}
-    deadline = time.monotonic() + RESOURCES_TIMEOUT
-    while True:
-        resources: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
-        free = {name: resources.get(name, 0.0) for name in needed}
-        if all(free[name] + 1e-6 >= needed[name] for name in needed):
-            return
-        if time.monotonic() > deadline:
-            raise ClusterError(
-                f"{placement.num_actors} client actors need {_missing(needed, free)} on this Ray: wait for what "
-                "runs there, or lower engine.actors"
-            )
-        time.sleep(0.1)
-
-
-def _missing(needed: Mapping[str, float], free: Mapping[str, float]) -> str:
-    if free["memory"] + 1e-6 < needed["memory"]:
-        return f"{needed['memory'] / 1e9:.1f} GB of memory, but only {free['memory'] / 1e9:.1f} GB are free"
-    return f"{needed['CPU']:g} CPUs and {needed['GPU']:g} GPUs, but only {free['CPU']:g} and {free['GPU']:g} are free"
-
-
 def place(federation: Federation, nodes: Sequence[Node]) -> Placement:
-    """Place a run's client actors and wait for free resources, which a placement group has reserved already."""
+    """Place a run's client actors, and warn of what its many actors cost."""
     placement = plan(federation, nodes)
     if placement.note:
         warnings.warn(placement.note, RuntimeWarning, stacklevel=2)
-    if get_current_placement_group() is None:
-        wait_for_resources(placement)
     return placement
 
 

@@ -22,8 +22,8 @@ from ray.exceptions import (
 from actors.dispatch.calls import ActorCall, Completed, Failed, PoolRun
 from actors.dispatch.pool import MAX_MACHINE_DEATHS, ActorPool
 from actors.dispatch.queue import WorkItem, WorkQueue
+from actors.dispatch.starts import wait_until_ready
 from actors.errors import ClusterError, is_machine_failure
-from actors.placement.restartable_actor import wait_until_ready
 
 
 def creating(on_ready=lambda: None, **options):
@@ -299,7 +299,7 @@ def test_a_pool_continues_without_a_new_actor_that_cannot_open_its_data(make_poo
 def test_placed_actors_may_take_long_to_open_their_data(cluster, monkeypatch):
     actor = creating(lambda: time.sleep(1) or "opened")()
     ray.get(actor.__ray_ready__.remote())
-    monkeypatch.setattr("actors.placement.restartable_actor.READY_TIMEOUT", 0.2)
+    monkeypatch.setattr("actors.dispatch.starts.READY_TIMEOUT", 0.2)
     assert wait_until_ready([actor]) == ["opened"]
     with pytest.raises(ClusterError, match=r"1 actors were not ready within 0.21 s"):
         wait_until_ready([creating(**NOWHERE)()])

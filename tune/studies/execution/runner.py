@@ -88,8 +88,7 @@ def run_study(
     from tune.studies.execution.tune_trials import run_on_tune
 
     with directory.locked():
-        alternative = "; sweeps run on Ray alone, single runs need none"
-        cluster = start(address, alternative=alternative, on_ray_death=on_ray_death)
+        cluster = start(address, on_ray_death=on_ray_death)
         try:
             resources = TrialResources(cluster.nodes(), directory.path.resolve() / "shared")
             with open_queue(directory, say) as queue:

@@ -7,11 +7,11 @@ import pytest
 import ray
 import torch
 
-from actors.cluster.version_check import check_versions, hardware, hardware_warning, local_versions
+from actors.dispatch.starts import wait_until_ready
 from actors.errors import ClusterError
+from actors.federation_actor import check_versions, hardware, hardware_warning, local_versions
 from actors.placement.allocation import Placement
 from actors.placement.plan import actor_config
-from actors.placement.restartable_actor import wait_until_ready
 from actors.server_actor import ServerActor
 from rayfed_ssl.environment import cpu_model
 from rayfed_ssl.errors import ConfigError
@@ -28,7 +28,7 @@ def test_other_versions_are_refused_in_one_line():
 
 def test_builds_of_torch_are_no_other_versions(monkeypatch):
     same = {"python": "3.11.2", "ray": "2.60.0", "torch": "2.15.0+cu130", "rayfed-ssl": None}
-    monkeypatch.setattr("actors.cluster.version_check.environment", lambda: {"versions": same})
+    monkeypatch.setattr("actors.federation_actor.environment", lambda: {"versions": same})
     assert local_versions() == {"python": "3.11.2", "ray": "2.60.0", "torch": "2.15.0", "rayfed-ssl": None}
 
 

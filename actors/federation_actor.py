@@ -1,10 +1,16 @@
-"""Versions, which must be the same on all machines of a run, and hardware, which may change its results."""
+"""What client actors and the server actor have in common: the run's federation, on a machine with the driver's versions."""
 
 import socket
 from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
 
 import torch
 
+from rayfed_ssl import plugins
+from rayfed_ssl.config.schema import Config
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.steps import Steps
 from rayfed_ssl.environment import cpu_model, environment
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.processor import is_portable
@@ -13,6 +19,32 @@ COMPARED = ("python", "ray", "torch", "rayfed-ssl")
 """Packages that must have the same version on all machines."""
 
 Versions = Mapping[str, str | None]
+
+
+class FederationActor:
+    """Opens the run's federation when it is first needed.
+
+    `config` is the run's configuration as plain data, `versions` and `working_directory` are the driver's.
+    """
+
+    def __init__(self, config: dict[str, Any], versions: Versions | None = None, working_directory: str = "") -> None:
+        plugins.import_from(working_directory)
+        self._versions = versions or {}
+        self._config = Config.load(config)
+
+    @cached_property
+    def steps(self) -> Steps:
+        """The steps that this actor runs."""
+        return Steps(self._federation)
+
+    @cached_property
+    def _federation(self) -> Federation:
+        check_versions(self._versions)
+        return Federation.open(self._config)
+
+    def ready(self) -> str:
+        """Open the data, so that errors are known before the first round, and describe the hardware."""
+        return hardware(self._federation.task.device)
 
 
 def local_versions() -> Versions:
