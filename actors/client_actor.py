@@ -8,8 +8,6 @@ import torch
 
 from actors.federation_actor import FederationActor, Versions
 from actors.object_store import fetch
-from rayfed_ssl.capacity.client_cost import StepCost, measure, one_epoch
-from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.gpu_memory import limit_process, release
 from rayfed_ssl.engine.round_loop import ClientError, ClientReport, Evaluation
 from rayfed_ssl.engine.start_scores import score_start
@@ -57,13 +55,6 @@ class ClientActor(FederationActor):
                 uploads.append(to_numpy(result.upload))
                 reports.append(report)
         return [uploads, reports]
-
-    def measure(self) -> StepCost:
-        """Run the step of the client with most samples and measure its GPU memory."""
-        try:
-            return measure(Federation.open(one_epoch(self._config)))
-        finally:
-            release()
 
     def release(self) -> None:
         """Free the GPU memory that torch caches, for others that share the GPU."""

@@ -20,7 +20,7 @@ from actors.cluster.address import check_address, local_nodes, resolve_address
 from actors.cluster.health import Health
 from actors.cluster.machine import Node
 from actors.cluster.private_ray import free_port, options, stop_unused_processes
-from actors.cluster.stale_sessions import SessionDirectory, remove_stale_sessions
+from actors.cluster.stale_sessions import SessionDirectory, kill_processes, remove_stale_sessions
 from actors.errors import ClusterError, first_line
 from rayfed_ssl.processor import PORTABLE, is_portable
 
@@ -59,8 +59,8 @@ class Cluster:
 
     def _clean(self) -> None:
         self._left.set()
-        self.health.kill_processes()
         if self.directory is not None:
+            kill_processes(self.directory.ray)  # agents outlive a raylet that was killed
             self.directory.remove()
 
 
@@ -106,14 +106,13 @@ def _start(num_cpus: int | None, timeout: float) -> Cluster:
     cluster = Cluster(True, directory, Health(directory.ray))
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray writes one into the user's home
     _use_token()
-    try:
-        with free_port():
-            _init(options(directory.ray, num_cpus), cluster, timeout)
-    except _InitError as error:
+    with free_port():
+        reason = _init(options(directory.ray, num_cpus), cluster, timeout)
+    if reason:
         raise ClusterError(
-            f"Ray did not start on this machine ({error}): check space in {directory.path.parent}, memory and "
+            f"Ray did not start on this machine ({reason}): check space in {directory.path.parent}, memory and "
             "`ulimit -u`; single runs need no Ray with engine.executor=local"
-        ) from None
+        )
     stop_unused_processes()
     return cluster
 
@@ -124,14 +123,13 @@ def _join(address: str, timeout: float) -> Cluster:
     if AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True):
         _use_token()
     cluster = Cluster(owned=True)
-    try:
-        with _silent_stderr():
-            _init({"address": address, **_environment()}, cluster, timeout)
-    except _InitError as error:
+    with _silent_stderr():
+        reason = _init({"address": address, **_environment()}, cluster, timeout)
+    if reason:
         raise ClusterError(
-            f"cannot join the Ray at {address} ({error}): compare Ray's and Python's versions, RAY_AUTH_MODE and "
+            f"cannot join the Ray at {address} ({reason}): compare Ray's and Python's versions, RAY_AUTH_MODE and "
             "RAY_AUTH_TOKEN_PATH, which names a copy of the token file that its nodes use"
-        ) from None
+        )
     return cluster
 
 
@@ -180,12 +178,11 @@ class _Job(JobConfig):
         return super()._get_proto_job_config()  # type: ignore[no-untyped-call]
 
 
-class _InitError(RuntimeError):
-    """`ray.init` failed; the message says why."""
+def _init(arguments: dict[str, Any], cluster: Cluster, timeout: float) -> str:
+    """Call `ray.init` in a thread, until it returns, a process of a private Ray dies, or the time is up.
 
-
-def _init(arguments: dict[str, Any], cluster: Cluster, timeout: float) -> None:
-    """Call `ray.init` in a thread, until it returns, a process of a private Ray dies, or the time is up."""
+    Returns why it failed, or "".
+    """
     failures: list[BaseException] = []
     done = threading.Event()
 
@@ -199,21 +196,24 @@ def _init(arguments: dict[str, Any], cluster: Cluster, timeout: float) -> None:
         cluster._left.wait()
 
     threading.Thread(target=init, name="ray-init", daemon=True).start()
-    deadline = time.monotonic() + timeout
+    deadline, reason = time.monotonic() + timeout, "it was interrupted"
     try:
-        while not done.wait(min(POLL_INTERVAL, timeout)):
+        while not done.wait(min(POLL_INTERVAL, timeout)) and time.monotonic() < deadline:
             cluster.health.find_processes()
-            if failure := cluster.health.failure():
-                raise _InitError(f"its {failure}")
-            if time.monotonic() > deadline:
-                raise _InitError(f"no answer within {timeout:g} s")
-        if failures:
-            raise _InitError(first_line(failures[0]))
+            if cluster.health.failure():
+                break
         cluster.health.find_processes()
-    except BaseException:
-        cluster._clean()
-        raise
+        if failures:
+            reason = first_line(failures[0])
+        elif failure := cluster.health.failure():
+            reason = f"its {failure}"
+        else:
+            reason = "" if done.is_set() else f"no answer within {timeout:g} s"
+    finally:
+        if reason:
+            cluster._clean()
     _exit_on_sigterm()
+    return reason
 
 
 def _exit_on_sigterm() -> None:

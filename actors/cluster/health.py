@@ -16,7 +16,6 @@ from ray import ObjectRef
 from ray.exceptions import GetTimeoutError
 
 from actors.cluster.address import connection_error
-from actors.cluster.stale_sessions import kill_processes
 from actors.errors import ClusterError
 
 CHECK_INTERVAL = 5.0
@@ -83,11 +82,6 @@ class Health:
         self._watcher = threading.Thread(target=watch, daemon=True)
         self._watcher.start()
 
-    def kill_processes(self) -> None:
-        """Kill the processes of a private Ray; its agents outlive a raylet that was killed."""
-        if self.directory is not None:
-            kill_processes(self.directory)
-
     def kill_stopped(self) -> None:
         """Kill vital processes that a signal has stopped: `ray.shutdown` waits for them without end."""
         for name in self._stopped():
@@ -112,9 +106,10 @@ class Health:
 
     def check(self) -> None:
         """Raise `ClusterError` unless Ray's processes live, its head answers, and this machine is still a node of it."""
-        self.check_processes()
-        if not ray.is_initialized():
-            raise ClusterError("Ray was shut down during this run: resume it")
+        if failure := self.failure():
+            if self._watcher is not None:
+                self._watcher.join()
+            raise ClusterError(_advice(failure))
         context = ray.get_runtime_context()
         if reason := connection_error(context.gcs_address):
             raise ClusterError(
@@ -124,13 +119,6 @@ class Health:
         if not any(node["Alive"] and node["NodeID"] == context.get_node_id() for node in nodes):
             advice = "see `ray status`" if self.directory is None else "check memory and the load"
             raise ClusterError(f"Ray's node on this machine is dead: {advice}, then resume the run")
-
-    def check_processes(self) -> None:
-        """Raise `ClusterError` if a process of a private Ray has died; asks Ray nothing, so any thread may call it."""
-        if failure := self.failure():
-            if self._watcher is not None:
-                self._watcher.join()
-            raise ClusterError(_advice(failure))
 
     def get(self, ref: ObjectRef[Any]) -> Any:
         """Wait for an answer as long as Ray runs; raises what the call raised, or `ClusterError`."""

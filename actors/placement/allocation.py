@@ -10,6 +10,7 @@ from actors.placement.actor_cost import ACTOR_IDLE, ActorCost
 from rayfed_ssl.capacity.gpus import Gpu
 from rayfed_ssl.config.sections import Engine
 from rayfed_ssl.engine.gpu_memory import CONTEXT_BYTES, even_share
+from rayfed_ssl.formats import size
 
 RESOURCE_UNITS = 10_000
 """Ray counts resources in ten-thousandths."""
@@ -58,12 +59,12 @@ def allocate(
         gpus = math.floor(RESOURCE_UNITS / math.ceil(number / num_gpus)) / RESOURCE_UNITS
     capacity = _capacity(nodes, engine.cpus_per_actor, gpus, cost.memory)
     if number > _capacity(nodes, engine.cpus_per_actor, gpus):
-        raise ClusterError(_too_many(engine, number, gpus, int(capacity), nodes))
+        raise ClusterError(_refusal(engine, number, gpus, int(capacity), nodes, UNKNOWN))
     # An estimate may be too high, and the object store takes less than its share where actors need it.
     largest = max((node.memory + node.store for node in nodes), default=0.0)
     is_certain = number > 1 or cost.is_measured or (not use_gpu and cost.memory > largest)
     if number > capacity and is_certain:
-        raise ClusterError(_too_large(number, int(capacity), nodes, cost))
+        raise ClusterError(_refusal(engine, number, gpus, int(capacity), nodes, cost))
     memory = int(min(cost.memory, max((node.memory for node in nodes), default=0.0)))
     note = _note(number, automatic) if engine.actors == "per-client" else ""
     return Placement(number, engine.cpus_per_actor, gpus, "cuda" if use_gpu else "cpu", memory, cost, note)
@@ -101,23 +102,18 @@ def _gpu_slots(node: Node, gpus: float) -> float:
     return whole // int(gpus) if gpus >= 1 else whole * math.floor(1 / gpus + 1e-9)
 
 
-def _too_many(engine: Engine, number: int, gpus: float, capacity: int, nodes: Sequence[Node]) -> str:
-    all_cpus, all_gpus = sum(node.cpus for node in nodes), sum(node.gpus for node in nodes)
-    each = f"{engine.cpus_per_actor:g} CPUs" + (f" and {gpus:g} GPUs" if gpus else "")
+def _refusal(engine: Engine, number: int, gpus: float, capacity: int, nodes: Sequence[Node], cost: ActorCost) -> str:
+    cpus, all_gpus = sum(node.cpus for node in nodes), sum(node.gpus for node in nodes)
+    each = f"{engine.cpus_per_actor:g} CPUs" + f" and {gpus:g} GPUs" * bool(gpus)
+    lower = "engine.cpus_per_actor" + " or engine.gpus_per_actor" * bool(gpus)
+    there = f"{cpus:g} CPUs and {all_gpus:g} GPUs"
+    if cost.memory:
+        source = "as measured here" if cost.is_measured else "by estimate; `rayfed-ssl doctor --measure` measures it"
+        each, lower = f"{size(cost.memory)} ({source})", "training.batch"
+        there = f"{size(sum(node.memory for node in nodes))} of memory that it leaves them"
     advice = f"set engine.actors={capacity}, or lower" if capacity else "lower"
     return (
-        f"{number} client actors of {each} each do not fit into Ray's {all_cpus:g} CPUs and {all_gpus:g} GPUs, "
-        f"where {capacity} fit: {advice} engine.cpus_per_actor{' or engine.gpus_per_actor' if gpus else ''}"
-    )
-
-
-def _too_large(number: int, capacity: int, nodes: Sequence[Node], cost: ActorCost) -> str:
-    memory = sum(node.memory for node in nodes)
-    source = "as measured here" if cost.is_measured else "by estimate; `rayfed-ssl doctor --measure` measures it"
-    advice = f"set engine.actors={capacity}, or lower training.batch" if capacity else "lower training.batch"
-    return (
-        f"{number} client actors of {_gb(cost.memory)} each ({source}) do not fit into the {_gb(memory)} of memory that "
-        f"Ray leaves them, where {capacity} fit: {advice}"
+        f"{number} client actors of {each} each do not fit into Ray's {there}, where {capacity} fit: {advice} {lower}"
     )
 
 
@@ -153,11 +149,7 @@ def _gpu_too_small(gpu: Gpu, number: int, cost: ActorCost) -> str:
     advice = f"set engine.gpus_per_actor={even_share(1 / capacity):g}" if capacity else "lower training.batch"
     source = "as measured" if cost.is_measured else "by estimate"
     return (
-        f"GPU {gpu.index} has {_gb(gpu.free)} of {_gb(gpu.total)} free{crowd}; {number} client actors of "
-        f"{_gb(cost.gpu_memory)} each ({source}) and the server's {_gb(CONTEXT_BYTES)} do not fit: {advice}, or select "
+        f"GPU {gpu.index} has {size(gpu.free)} of {size(gpu.total)} free{crowd}; {number} client actors of "
+        f"{size(cost.gpu_memory)} each ({source}) and the server's {size(CONTEXT_BYTES)} do not fit: {advice}, or select "
         "another GPU with CUDA_VISIBLE_DEVICES"
     )
-
-
-def _gb(size: float) -> str:
-    return f"{size / 1e9:.1f} GB"

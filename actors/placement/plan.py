@@ -1,21 +1,19 @@
 """From a run and the machines to a placement; what cannot fit is refused as early as possible."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import ray
-from ray import ObjectRef
-from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayError
 from ray.util import get_current_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.cluster.machine import Node, this_machine
 from actors.cluster.private_ray import starts_private_ray
-from actors.errors import ACTOR_DEATHS, ClusterError, death_reason
 from actors.placement.actor_cost import ActorCost
 from actors.placement.allocation import Placement, allocate, check_gpu_memory
-from rayfed_ssl.capacity.client_cost import StepCost, record, step_cost
+from rayfed_ssl.capacity.client_cost import step_cost
 from rayfed_ssl.capacity.gpus import Gpu, gpus
 from rayfed_ssl.engine.federation import Federation
 
@@ -56,32 +54,6 @@ def actor_config(federation: Federation, placement: Placement) -> dict[str, Any]
     config = federation.config.dump()
     config["engine"] |= {"device": placement.device, "gpus_per_actor": placement.gpus or None}
     return config
-
-
-def check_shared_gpus(
-    placement: Placement,
-    federation: Federation,
-    actor: Any,
-    cards: Sequence[Gpu],
-    get: Callable[[ObjectRef[Any]], Any] = ray.get,
-) -> None:
-    """Check before the first round that actors which share GPUs fit; without a recorded measurement, `actor` measures.
-
-    Raises `ClusterError` if they do not, and `ClientError` if the step of the largest client fails alone.
-    """
-    cost = placement.cost
-    if placement.shares_gpus and not cost.is_measured:
-        try:
-            step: StepCost = get(actor.measure.remote())
-        except RayTaskError as error:
-            raise error.cause from error
-        except ACTOR_DEATHS as error:
-            raise ClusterError(
-                f"an actor died in the step of the largest client ({death_reason(error)}): check memory"
-            ) from None
-        record(federation, placement.device, step)
-        cost = ActorCost.of(step)
-    check_gpu_memory(placement, cost, cards)
 
 
 def query_gpus(nodes: Sequence[Node]) -> tuple[Gpu, ...]:
