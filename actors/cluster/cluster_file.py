@@ -30,14 +30,9 @@ def check_cluster_file(path: Path) -> list[str]:
     """List the problems of a cluster file, a line each; with an empty list it is ready for `ray up`."""
     try:
         tree = plain_data(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", error)
-        raise ClusterError(f"{path} cannot be read ({reason}): name the file that `ray up` takes") from None
-    except yaml.YAMLError as error:
-        where = getattr(error, "problem_mark", None)
-        place = f" in line {where.line + 1}" if where else ""
-        reason = getattr(error, "problem", None) or error
-        raise ClusterError(f"{path} is not YAML{place} ({reason}): correct it") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise ClusterError(f"{path} cannot be read as YAML ({reason}): name the file that `ray up` takes") from None
     if not isinstance(tree, dict):
         return [f"{path} must hold settings by name, got {type(tree).__name__}: start from this project's cluster.yaml"]
     problems = list(_schema(tree))

@@ -93,14 +93,12 @@ class PretendDevice(TorchDispatchMode):
     Attributes:
         operations: How often each operation ran on it, by name.
         waits: How often each operation waited for it, by name: copies to the CPU and whatever depends on values.
-        copies: Copies from the CPU to it.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.operations: Counter[str] = Counter()
         self.waits: Counter[str] = Counter()
-        self.copies = 0
         self._outer: list[bool] = []
 
     def __enter__(self) -> Self:
@@ -132,7 +130,10 @@ class PretendDevice(TorchDispatchMode):
             if result is not NotImplemented:
                 return result
         _refuse(op, args, flat, tensors, target)
-        self._count(op, args, kwargs, tensors, target)
+        name = str(op).removeprefix("aten.")
+        self.operations[name] += 1
+        if _waits(op, args, kwargs, target):
+            self.waits[name] += 1
         inner_args = _map(_inner, args)
         inner_kwargs = {name: _map(_inner, value) for name, value in kwargs.items()}
         wrapped = {id(tensor.held): tensor for tensor in mine}
@@ -146,14 +147,6 @@ class PretendDevice(TorchDispatchMode):
         if torch.Tag.inplace_view in op.tags:  # the wrapper has a shape of its own, which must follow
             return_and_correct_aliasing(op, args, kwargs, results)
         return results
-
-    def _count(self, op: OpOverload, args: Sequence[Any], kwargs: Any, tensors: list[Tensor], target: Any) -> None:
-        name = str(op).removeprefix("aten.")
-        self.operations[name] += 1
-        if _waits(op, args, kwargs, target):
-            self.waits[name] += 1
-        if target == DEVICE and (op in COPIES or op in INDEXING):
-            self.copies += any(not isinstance(tensor, PretendTensor) for tensor in tensors)
 
 
 def _target(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], is_mine: bool) -> torch.device:
