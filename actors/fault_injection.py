@@ -4,7 +4,7 @@ import copy
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -33,17 +33,10 @@ from rayfed_ssl.storage.checkpoints import RunState
 class FaultyRayExecutor(RayExecutor):
     """A `RayExecutor` that injects faults; actors get them with the calls in which they are due."""
 
-    def __init__(
-        self,
-        federation: Federation,
-        *,
-        address: str | None = None,
-        faults: Iterable[Fault | RandomFaults] = (),
-        on_ray_death: Callable[[str], None] | None = None,
-    ) -> None:
+    def __init__(self, federation: Federation, *, faults: Iterable[Fault | RandomFaults] = (), **options: Any) -> None:
         self.faults = Faults(faults, federation.config.rounds, federation.cohort, FAULT_KINDS)
         self._lost = LostObject()
-        super().__init__(federation, address=address, on_ray_death=on_ray_death)
+        super().__init__(federation, **options)
 
     def train_clients(
         self, state: RunState, cohort: Sequence[int], directory: Directory, listener: Listener

@@ -18,7 +18,7 @@ from actors.cluster import health as health_module
 from actors.cluster.address import LocalNode, check_address, resolve_address
 from actors.cluster.health import Health
 from actors.cluster.stale_sessions import RAY, SessionDirectory, remove_stale_sessions
-from actors.errors import ClusterError, death_reason, first_line
+from actors.errors import ClusterError
 from tests.actors.conftest import run_python
 
 OWNER = """
@@ -226,13 +226,6 @@ def test_a_machine_without_a_node_of_the_ray_is_refused(nodes):
             check_address(where)
 
 
-def test_a_version_mismatch_is_one_line():
-    text = "Version mismatch: The cluster was started with:\n  Ray: 2.60.0\n\nThis process runs:\n  Ray: 2.59.0\n"
-    expected = "Version mismatch: The cluster was started with: Ray: 2.60.0 This process runs: Ray: 2.59.0"
-    assert first_line(RuntimeError(text)) == expected
-    assert first_line(RuntimeError("one\ntwo")) == "one"
-
-
 @pytest.mark.slow
 def test_a_gcs_that_is_killed_ends_the_start_at_once(short_tmp):
     code = """
@@ -256,9 +249,3 @@ except ClusterError as error:
     assert ended.returncode == 1
     assert ended.stderr.startswith("Ray did not start on this machine (its gcs_server died)")
     assert not list(short_tmp.glob("rayfed-*"))
-
-
-def test_an_actor_that_fails_to_start_shows_the_last_line_of_its_exception():
-    last = "ModuleNotFoundError: No module named 'actors.client_actor'; 'actors' is not a package"
-    text = f"The actor died because of an error raised in its creation task, ray::ClientActor.__init__()\n  File x\n{last}\n"
-    assert death_reason(RuntimeError(text)) == last

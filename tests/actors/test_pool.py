@@ -8,12 +8,8 @@ from unittest.mock import patch
 
 import pytest
 import ray
-from ray.core.generated.common_pb2 import ActorDiedErrorContext
 from ray.exceptions import (
-    ActorDiedError,
     ActorUnavailableError,
-    ActorUnschedulableError,
-    NodeDiedError,
     ObjectLostError,
     ObjectStoreFullError,
     RaySystemError,
@@ -23,7 +19,7 @@ from actors.dispatch.calls import ActorCall, Completed, Failed, PoolRun
 from actors.dispatch.pool import MAX_MACHINE_DEATHS, ActorPool
 from actors.dispatch.queue import WorkItem, WorkQueue
 from actors.dispatch.starts import wait_until_ready
-from actors.errors import ClusterError, is_machine_failure
+from actors.errors import ClusterError
 
 
 def creating(on_ready=lambda: None, **options):
@@ -209,21 +205,6 @@ def test_items_that_are_done_at_the_deadline_count_even_if_they_are_received_lat
     results = list(pool.run(items, submit, deadline=deadline))
     assert {result.key for result in results if isinstance(result, Completed)} == {"first", "second"}
     assert [result.key for result in results if isinstance(result, Failed) and result.is_late] == ["third"]
-
-
-def died(message, pid=7):
-    return ActorDiedError(ActorDiedErrorContext(class_name="Echo", actor_id=bytes(16), pid=pid, error_message=message))
-
-
-def test_deaths_of_machines_are_distinguished_from_deaths_of_processes():
-    assert not is_machine_failure(died("The actor is dead because its worker process has died. Worker exit type: 1"))
-    for error in (
-        died("The actor died because its node has died. Node Id: 1, Reason: health check failed"),
-        ActorUnavailableError("rpc error", bytes(16)),
-        ActorUnschedulableError("the node is gone"),
-        NodeDiedError("the node is gone"),
-    ):
-        assert is_machine_failure(error), error
 
 
 @pytest.mark.parametrize(

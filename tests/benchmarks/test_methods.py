@@ -27,21 +27,3 @@ def test_changed_settings_hold_over_a_rows_own_and_name_the_run() -> None:
     config = Config.load(recipe, *settings)
     assert (config.rounds, config.training.batch) == (24, 256)
     assert longer.directory(Path()) != plain.directory(Path())
-
-
-def test_rows_seeds_and_changed_settings_have_directories_of_their_own() -> None:
-    for table, (rows, splits) in TABLES.items():
-        cells = [
-            Cell(table, row, split, seed, set)
-            for row in rows
-            for split in splits
-            for seed in (0, 1)
-            for set in ((), ("rounds=9",))
-        ]
-        made = {
-            (tuple(cell.words), cell.directory(Path()))
-            for cell in cells
-            if "partition={name: pooled}" not in cell.words
-        }
-        assert len({directory for _, directory in made}) == len({words for words, _ in made})
-        assert all(len(directory.name) + len(".log") < 255 for _, directory in made)
