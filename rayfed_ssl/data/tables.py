@@ -180,8 +180,8 @@ def find_columns(schema: pa.Schema, asked: Columns, file: Path) -> tuple[str, st
             f"data.image: {image!r} of {file} is no picture column (struct with bytes, or binary): name another column"
         )
     label = asked.label or _choose(_classes(schema), USUAL_LABELS, "label", "data.label", schema, file)
-    if pa.types.is_nested(kind := schema.field(label).type):
-        raise ValueError(f"data.label: classes of {file} are integers or strings, got {kind}: name another column")
+    if nested := [field.type for field in schema if field.name == label and pa.types.is_nested(field.type)]:  # of two
+        raise ValueError(f"data.label: classes of {file} are integers or strings, got {nested[0]}: name another column")
     return image, label
 
 

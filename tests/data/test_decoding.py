@@ -89,6 +89,13 @@ def test_parquet_without_the_columns_says_which_it_has(columns, message, tmp_pat
         opened("parquet", path=tmp_path)
 
 
+def test_two_columns_of_one_name_hold_no_classes(tmp_path, opened):
+    rows = [pa.array([b"x"]), pa.array([1]), pa.array([{"a": 1}])]
+    pq.write_table(pa.Table.from_arrays(rows, names=["img", "label", "label"]), tmp_path / "train.parquet")
+    with pytest.raises(ValueError, match="label"):
+        opened("parquet", path=tmp_path)
+
+
 def test_parquet_directories_that_are_none_or_several_are_errors(tmp_path, opened):
     with pytest.raises(ValueError, match=r"no \*\.parquet file in"):
         opened("parquet", path=tmp_path)

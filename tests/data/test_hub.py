@@ -84,6 +84,15 @@ def test_a_column_that_holds_no_classes_is_refused(tmp_path, opened, values, mes
         opened("parquet", path=tmp_path, label="what", image="image")
 
 
+def test_splits_whose_classes_differ_in_type_are_refused(tmp_path, opened):
+    for name, labels in (("train", [0, 1] * 6), ("test", ["a", "b"] * 6)):
+        pq.write_table(
+            pa.table({"image": [png(picture) for picture in PIXELS], "label": labels}), tmp_path / f"{name}.parquet"
+        )
+    with pytest.raises(ValueError, match=r"^data.label: classes of .* are strings and integers: use one of them"):
+        opened("parquet", path=tmp_path)
+
+
 def test_a_column_that_holds_no_pictures_is_refused(saved, tmp_path, opened):
     with pytest.raises(ValueError, match=r"^data.image: 'age' of .* is no picture column"):
         opened("hub", path=saved, image="age")

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from rayfed_ssl.reports.html.embedding_plots import open_federation
+from rayfed_ssl.reports.html.data_plots import open_federation
 from torch.nn import functional as F
 
 from rayfed_ssl.analysis.diagnosis import diagnose
