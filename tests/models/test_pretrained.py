@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from rayfed_ssl.reports.html.data_plots import open_federation
 from torch.nn import functional as F
 
 from rayfed_ssl.analysis.diagnosis import diagnose
@@ -19,6 +18,7 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.export.encoders import export_encoder
 from rayfed_ssl.records.manifest import StartEntry
 from rayfed_ssl.records.run_record import RunRecord
+from rayfed_ssl.reports.html.data_plots import open_federation
 from rayfed_ssl.reports.html.sources import open_sources
 from rayfed_ssl.runs import resume, run
 from rayfed_ssl.storage.saved_encoders import read_start

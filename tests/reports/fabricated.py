@@ -41,11 +41,9 @@ VALUES = {
 RESULTS: dict[str, Any] = {
     "name": "mine",
     "started": "2026-01-01T00:00:00+00:00",
-    "take": None,
     "selection": "validation",
     "seeds": [0, 1],
     "held_out": [12],
-    "runs": 2,
     "title": "A <sweep>",
     "source": "FLESD, Figure 4",
     "notes": ["A note."],
@@ -55,9 +53,7 @@ RESULTS: dict[str, Any] = {
         {"score": "linear", "maximize": True, "unit": "percent"},
         {"score": "bytes", "maximize": False, "unit": "bytes"},
     ],
-    "search": {"name": "grid", "settings": {}, "trials": 4, "generation": 8, "stop": None},
     "layout": {"rows": "system", "columns": None, "x": "rounds", "lines": None, "panels": None},
-    "states": {"complete": 1, "stopped": 0, "failed": 1, "waiting": 0},
     "trials": [
         _trial(0, "system=FLESD", "runs/flesd-0", "complete", "", VALUES),
         _trial(1, "system=Local", "runs/local-0", "failed", "its process died", {}),
@@ -74,7 +70,17 @@ RESULTS: dict[str, Any] = {
             "remarks": ["Each cell is the best."],
         }
     ],
-    "best": {"trial": 0, "point": {"system": "FLESD"}, "values": {}, "recipe": "best.yaml"},
+    "details": [
+        {
+            "title": "All trials",
+            "head": ["trial", "state"],
+            "lines": [
+                {"label": "0: system=FLESD", "cells": [{"text": "complete"}]},
+                {"label": "1: system=Local", "cells": [{"text": "failed"}]},
+            ],
+        }
+    ],
+    "best": 0,
     "front": [0],
     "recipes": {"0": "pareto-0.yaml"},
     "remarks": [

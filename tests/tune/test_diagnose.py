@@ -23,7 +23,7 @@ def test_tables_are_printed_and_the_file_is_named(cli: Cli, finished: Finished):
             assert [name, *(f"{value:.4g}" for value in row)] in lines
     assert "median angle between features (degrees)" in result.stdout
     ratios = [content["false_negatives"][key][0] for key in ("local", "fused", "remote")]
-    assert ["0", *(f"{100 * ratio:.1f}%" for ratio in ratios)] in lines
+    assert ["0", *(f"{100 * ratio:.2f}%" for ratio in ratios)] in lines
     assert f"file: {directory / FILE}" in result.stdout
 
 

@@ -6,12 +6,10 @@ import pytest
 
 from actors.cluster.machine import Node
 from actors.placement.actor_cost import ACTOR_BYTES
-from rayfed_ssl.capacity.client_cost import StepCost, record
+from rayfed_ssl.capacity.client_cost import StepCost
 from rayfed_ssl.capacity.gpus import Gpu
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.formats import size
 from rayfed_ssl.resources import cores
-from rayfed_ssl.storage.checkpoints import ROUNDS_ON_DISK
 from tune.cli.doctor_checks import proposal
 
 CARD = Gpu(0, "NVIDIA H100", 80_000_000_000, 79_000_000_000)
@@ -48,16 +46,6 @@ def test_doctor_exits_with_1_and_the_reason_where_a_run_does_not_fit(cli, recipe
     (line,) = [line for line in crowded.stdout.splitlines() if line.startswith("  does not fit: ")]
     assert line.startswith("  does not fit: 3 client actors of 1000 CPUs each do not fit into Ray's")
     assert "\n  fits" not in crowded.stdout
-
-
-def test_doctor_compares_client_states_with_the_disk(cli, recipes, tiny):
-    words = (recipes["fedavg"], "training.batch=14")
-    federation = Federation.open(tiny("fedavg", "training.batch=14"))
-    record(federation, "cpu", StepCost(1, state=10**18, seconds=1.0))
-    result = cli("doctor", *words)
-    assert result.exit_code == 1
-    needed = size(3 * ROUNDS_ON_DISK * 10**18)
-    assert f"does not fit: {ROUNDS_ON_DISK} rounds of client states take {needed}, but " in result.stdout
 
 
 def test_a_proposal_takes_no_more_actors_than_cores_memory_and_clients(open_tiny: Callable[..., Federation]):

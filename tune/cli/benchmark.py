@@ -5,9 +5,8 @@ from typing import Annotated
 
 import typer
 
-from tune.cli.errors import exit_on_ray_death, resumable
 from tune.cli.options import Address, AsJson, Quiet, Trust
-from tune.terminal import echo
+from tune.cli.study_command import run_study_command
 
 
 def benchmark(
@@ -25,26 +24,11 @@ def benchmark(
     as_json: AsJson = False,
 ) -> None:
     """Compare systems at an equal budget, after a short search for each one's settings."""
-    from tune.studies.execution.request import StudyRequest
-    from tune.studies.results.summary import print_results
-    from tune.studies.run import run_request
+    from tune.studies.run import StudyRequest
 
+    numbers = None if seeds is None else tuple(range(seeds))
+    rows = tuple(system) if system else None
     request = StudyRequest(
-        name,
-        "benchmark",
-        tuple(settings or ()),
-        jobs,
-        address,
-        out,
-        seeds=None if seeds is None else tuple(range(seeds)),
-        rows=tuple(system) if system else None,
-        trust=trust,
+        name, "benchmark", tuple(settings or ()), jobs, address, out, seeds=numbers, rows=rows, trust=trust
     )
-    hint = f"finished rounds are kept; resume with: {request.command}"
-    with resumable(lambda: hint):
-        results = run_request(
-            request, lambda line: None if quiet else echo(line, err=True), exit_on_ray_death(lambda: hint)
-        )
-    print_results(results, request.directory, as_json)
-    if results.failures:
-        raise typer.Exit(1)
+    run_study_command(request, request.run, quiet, as_json)

@@ -66,20 +66,28 @@ def _runs(directories: "Sequence[Path]") -> "Sequence[Path]":
     return kept
 
 
-def _print_runs(summaries: "Sequence[Summary]") -> None:
-    from rayfed_ssl.formats import percent, size
+def _facts(summary: "Summary") -> dict[str, str]:
+    """Give the columns that tables of runs and of groups of runs share."""
     from rayfed_ssl.reports.summary import partition_text
 
+    return {
+        "method": summary.name,
+        "objective": summary.objective,
+        "model": summary.models,
+        "dataset": summary.dataset,
+        "split": partition_text(summary.config),
+        "rounds": f"{summary.rounds}x{summary.config.epochs}",
+    }
+
+
+def _print_runs(summaries: "Sequence[Summary]") -> None:
+    from rayfed_ssl.formats import percent, size
+
     rows = [
-        {
-            "run": summary.directory.name + ("" if summary.finished else " (unfinished)"),
-            "method": summary.name,
-            "objective": summary.objective,
-            "model": summary.models,
-            "dataset": summary.dataset,
-            "split": partition_text(summary.config),
+        {"run": summary.directory.name + ("" if summary.finished else " (unfinished)")}
+        | _facts(summary)
+        | {
             "seed": str(summary.config.seed),
-            "rounds": f"{summary.rounds}x{summary.config.epochs}",
             "linear": percent(summary.headline("linear")),
             "minimum": percent(summary.minimum("linear")) if len(summary.scores) > 1 else "",
             "kNN": percent(summary.headline("knn")),
@@ -92,25 +100,18 @@ def _print_runs(summaries: "Sequence[Summary]") -> None:
     ]
     print_table(rows[0], [row.values() for row in rows])
     for summary in summaries:
-        if line := summary.start_line():
+        warnings = [f"warning: {warning}" for warning in summary.warnings]
+        for line in filter(None, [summary.start_line(), *warnings]):
             echo(f"{summary.directory.name}: {line}")
-        for warning in summary.warnings:
-            echo(f"{summary.directory.name}: warning: {warning}")
 
 
 def _print_groups(groups: "Sequence[SeedGroup]") -> None:
     """Print mean, sample standard deviation and number over seeds, a row for each setting and score."""
     from rayfed_ssl.formats import percent
-    from rayfed_ssl.reports.summary import partition_text
 
     rows = [
-        {
-            "method": group.runs[0].name,
-            "objective": group.runs[0].objective,
-            "model": group.runs[0].models,
-            "dataset": group.runs[0].dataset,
-            "split": partition_text(group.runs[0].config),
-            "rounds": f"{group.runs[0].rounds}x{group.runs[0].config.epochs}",
+        _facts(group.runs[0])
+        | {
             "score": score,
             "mean": percent(spread.mean),
             "std": percent(spread.std),

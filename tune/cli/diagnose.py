@@ -61,13 +61,11 @@ def _print_matrix(matrix: Mapping[str, Any]) -> None:
 
 
 def _print_false_negatives(ratios: Mapping[str, Any]) -> None:
+    from rayfed_ssl.formats import percent
 
     clients = ratios["clients"]
     columns = ratios["local"], ratios["fused"], ratios["remote"] or [None] * len(clients)
-    rows = [
-        [str(client), *("-" if ratio is None else f"{ratio:.1%}" for ratio in row)]
-        for client, *row in zip(clients, *columns, strict=True)
-    ]
+    rows = [[str(client), *map(percent, row)] for client, *row in zip(clients, *columns, strict=True)]
     print_table(("client", "own negatives", "own and others'", "others'"), rows)
 
 

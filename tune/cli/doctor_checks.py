@@ -23,7 +23,6 @@ from rayfed_ssl.engine.gpu_memory import even_share
 from rayfed_ssl.environment import environment
 from rayfed_ssl.formats import size
 from rayfed_ssl.resources import cores, free_memory
-from rayfed_ssl.storage.checkpoints import ROUNDS_ON_DISK
 from rayfed_ssl.trees import nbytes
 from tune.terminal import echo
 
@@ -101,50 +100,25 @@ def _examine_run(federation: Federation, nodes: Sequence[Node], cards: Sequence[
         problems.append(str(error))
     device = "cuda" if any(node.gpus for node in nodes) and engine.device != "cpu" else "cpu"
     cost = step_cost(federation, placement.device if placement else device)
-    _print_costs(cost)
-    problems += _disk_problems(federation, cost)
-    if placement is not None:
-        _print_placement(engine, placement)
-    if cost.is_measured:
-        echo(f"  proposed: {proposal(federation, nodes, cards, cost)}")
-    for note in federation.notes:
-        echo(f"  note: {note}")
-    for problem in problems:
-        typer.secho(f"  does not fit: {problem}", fg="red")
-    if not problems:
-        typer.secho("  fits", fg="green")
-    return not problems
-
-
-def _print_costs(cost: StepCost) -> None:
     echo(f"  an actor: {size(ACTOR_BYTES)}, {ACTOR_START:g} core-seconds to start, {ACTOR_IDLE:.1%} of a core idle")
     gpu = f" and {size(cost.gpu_memory)} of its GPU" if cost.gpu_memory else ""
     source = "by estimate; --measure runs one step"
     if cost.is_measured:
         source = f"{cost.seconds:.2g} s an epoch, {size(cost.state or 0)} of state (measured)"
     echo(f"  the largest client's step: {size(cost.memory)}{gpu} more, {source}")
-
-
-def _print_placement(engine: Engine, placement: Placement) -> None:
-    per_gpu = f", {placement.per_gpu} on each GPU" if placement.shares_gpus else ""
-    memory = size(placement.num_actors * placement.cost.memory)
-    echo(f"  engine.actors={engine.actors}: {placement.num_actors} client actors{per_gpu}, about {memory} in all")
-    if placement.note:
-        echo(f"  note: {placement.note}")
-
-
-def _disk_problems(federation: Federation, cost: StepCost) -> list[str]:
-    """Compare the clients' states with the disk, where their size was measured."""
-    if not cost.state:
-        return []
-    needed, free = ROUNDS_ON_DISK * cost.state * len(federation.client_ids), shutil.disk_usage(Path.cwd()).free
-    echo(f"  client states take up to {size(needed)} of disk")
-    if needed <= free or federation.config.engine.checkpoints:
-        return []
-    return [
-        f"{ROUNDS_ON_DISK} rounds of client states take {size(needed)}, but {size(free)} are free in {Path.cwd()}: run in "
-        "another directory or set engine.checkpoints"
-    ]
+    if placement is not None:
+        per_gpu = f", {placement.per_gpu} on each GPU" if placement.shares_gpus else ""
+        memory = size(placement.num_actors * placement.cost.memory)
+        echo(f"  engine.actors={engine.actors}: {placement.num_actors} client actors{per_gpu}, about {memory} in all")
+    if cost.is_measured:
+        echo(f"  proposed: {proposal(federation, nodes, cards, cost)}")
+    for note in [*([placement.note] if placement and placement.note else []), *federation.notes]:
+        echo(f"  note: {note}")
+    for problem in problems:
+        typer.secho(f"  does not fit: {problem}", fg="red")
+    if not problems:
+        typer.secho("  fits", fg="green")
+    return not problems
 
 
 def proposal(federation: Federation, nodes: Sequence[Node], cards: Sequence[Gpu], cost: StepCost) -> str:

@@ -57,8 +57,7 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the command line."""
-        takes_settings = any("KEY=VALUE" in (parameter.metavar or "") for parameter in self.params)
-        with _usage_in_one_line(ctx.command_path, takes_settings):
+        with _usage_in_one_line(ctx.command_path):
             return super().parse_args(ctx, args)
 
 
@@ -77,28 +76,15 @@ class Group(TyperGroup):
 
 
 @contextmanager
-def _usage_in_one_line(program: str, takes_settings: bool = False) -> Iterator[None]:
-    """Turn a mistake on the command line into one line; an option that is a setting's name into that setting."""
+def _usage_in_one_line(program: str) -> Iterator[None]:
+    """Turn a mistake on the command line into one line."""
     try:
         yield
     except Exception as error:  # a UsageError of click or of the copy that newer versions of typer hold
         if not hasattr(error, "format_message") or type(error).__name__ == "NoArgsIsHelpError":
             raise
-        name = getattr(error, "option_name", "").lstrip("-").replace("-", "_")
-        if takes_settings and type(error).__name__ == "NoSuchOption" and (keys := _keys_named(name)):
-            fail(
-                f"there is no option --{name}: settings are written without dashes, {' or '.join(f'{k}=...' for k in keys)}",
-                2,
-            )
         message = " ".join(error.format_message().split()).rstrip(".")
         fail(message[:1].lower() + message[1:] + ("" if message.endswith("?") else f": see {program} --help"), 2)
-
-
-def _keys_named(name: str) -> list[str]:
-    from rayfed_ssl.config.schema import Config
-    from rayfed_ssl.config.strict import keys_named
-
-    return keys_named(Config, name)
 
 
 def written(write: Callable[[], None]) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tune.cli.errors import written
-from tune.cli.options import AsJson, Round, Trust, complete_protocol
+from tune.cli.options import AsJson, Round, Trust
 from tune.terminal import echo, print_json, print_table
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ def evaluate(
         list[str] | None,
         typer.Option(
             help="Run this protocol only (`list protocols`), and append to evaluations.parquet. Repeatable.",
-            autocompletion=complete_protocol,
         ),
     ] = None,
     round: Round = None,

@@ -2,15 +2,11 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from tune.terminal import print_table
-
-if TYPE_CHECKING:
-    from rayfed_ssl.data.view_recipes import Views
-    from tune.studies.definition.schema import StudyFile
 
 
 def list_names(
@@ -50,26 +46,25 @@ def _configurable(kind: str) -> dict[str, str]:
         target = OBJECTIVE.target(name)
         return f"{plugins.summary(target)}: {describe(Parts().over(target.parts))}"
 
+    def views(name: str) -> str:
+        first, second = VIEWS[name].first, VIEWS[name].second
+        parts = [f"crop {first.crop_scale[0]:g}-{first.crop_scale[1]:g}"] if first.crop_scale else []
+        parts += ["flip"] if first.flip else []
+        parts += [f"jitter {'/'.join(f'{strength:g}' for strength in first.jitter)}"] if first.jitter else []
+        parts += [name for name in ("grayscale", "blur", "solarize", "rotation") if getattr(first, name)]
+        return ", ".join(parts) + ("" if first == second else "; second view differs")
+
     registries: dict[str, tuple[Iterable[str], Callable[[str], str]]] = {
         "methods": (METHOD.names(), method),
         "objectives": (OBJECTIVE.names(), objective),
         "datasets": (plugins.names("dataset", DATASETS), lambda name: dataset_info(name).description),
         "partitions": (PARTITION.names(), lambda name: plugins.summary(PARTITION.target(name))),
         "models": (plugins.names("encoder", ENCODERS), lambda name: encoder_info(name).description),
-        "views": (VIEWS, lambda name: _describe_views(VIEWS[name])),
+        "views": (VIEWS, views),
         "protocols": (PROTOCOLS, lambda name: f"{PROTOCOLS[name].description}; {PROTOCOLS[name].source}"),
     }
     names, summary = registries[kind]
     return {name: summary(name) for name in names}
-
-
-def _describe_views(views: "Views") -> str:
-    first = views.first
-    parts = [f"crop {first.crop_scale[0]:g}-{first.crop_scale[1]:g}"] if first.crop_scale else []
-    parts += ["flip"] if first.flip else []
-    parts += [f"jitter {'/'.join(f'{strength:g}' for strength in first.jitter)}"] if first.jitter else []
-    parts += [name for name in ("grayscale", "blur", "solarize", "rotation") if getattr(first, name)]
-    return ", ".join(parts) + ("" if views.first == views.second else "; second view differs")
 
 
 def _recipes() -> dict[str, str]:
@@ -83,16 +78,14 @@ def _studies(kind: str) -> dict[str, str]:
     from tune.studies.definition.files import read_study_file, study_names
     from tune.studies.definition.schema import StudyFile
 
-    files = {name: StudyFile.model_validate(read_study_file(name, kind)) for name in study_names(kind)}
-    return {name: _describe_study(file) for name, file in files.items()}
+    def describe(file: StudyFile) -> str:
+        if file.kind != "sweep":
+            return f"{file.title}: {len(file.rows)} systems" if file.baseline else str(file.title)
+        after = f", after {file.begin.sweep}" if file.begin else ""
+        trials, seeds = file.trials or len(file.space.grid()), len(file.seeds)
+        return f"{file.title}: {trials} trials x {seeds} seed{'s' * (seeds > 1)}{after}"
 
-
-def _describe_study(file: "StudyFile") -> str:
-    if file.kind != "sweep":
-        return f"{file.title}: {len(file.rows)} systems" if file.baseline else str(file.title)
-    after = f", after {file.begin.sweep}" if file.begin else ""
-    trials = file.trials or len(file.space.grid())
-    return f"{file.title}: {trials} trials x {len(file.seeds)} seed{'s' * (len(file.seeds) > 1)}{after}"
+    return {name: describe(StudyFile.model_validate(read_study_file(name, kind))) for name in study_names(kind)}
 
 
 CONFIGURABLE = ("methods", "objectives", "datasets", "partitions", "models", "views", "protocols")

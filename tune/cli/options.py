@@ -9,28 +9,11 @@ if TYPE_CHECKING:
     from rayfed_ssl.config.schema import Config
 
 
-def complete_settings(incomplete: str) -> list[str]:
-    """Complete a recipe's name or a key."""
-    from rayfed_ssl.config.recipes import recipe_names
-    from rayfed_ssl.config.reference import all_keys
-
-    names = dict.fromkeys([*recipe_names(), *(f"{key.name}=" for key in all_keys())])
-    return [name for name in names if name.startswith(incomplete)]
-
-
-def complete_protocol(incomplete: str) -> list[str]:
-    """Complete a protocol's name."""
-    from rayfed_ssl.evaluation.registry import PROTOCOLS
-
-    return [name for name in PROTOCOLS if name.startswith(incomplete)]
-
-
 RecipeAndSettings = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[RECIPE] [KEY=VALUE]...",
         help="A recipe's name or file (default: digits), then settings such as method=fedavg or rounds=4.",
-        autocompletion=complete_settings,
     ),
 ]
 RunDirectory = Annotated[Path, typer.Argument(metavar="RUN", help="A run's directory.")]

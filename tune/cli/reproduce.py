@@ -5,9 +5,8 @@ from typing import Annotated
 
 import typer
 
-from tune.cli.errors import exit_on_ray_death, resumable
 from tune.cli.options import Address, AsJson, Quiet
-from tune.terminal import echo
+from tune.cli.study_command import run_study_command
 
 
 def reproduce(
@@ -18,30 +17,21 @@ def reproduce(
     seed: Annotated[list[int] | None, typer.Option(help="Repeatable: a run of each cell for each seed.")] = None,
     row: Annotated[list[str] | None, typer.Option(help="Only this row. Repeatable.")] = None,
     column: Annotated[list[str] | None, typer.Option(help="Only this column. Repeatable.")] = None,
-    jobs: Annotated[int, typer.Option(help="Runs at a time; above 1 they are trials on Ray Tune.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time; above 1 they are trials on Ray Tune.")] = 1,
     address: Address = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and their state, and stop.")] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Reproduce a table or figure of a paper and compare it with the published one."""
-    from tune.studies.execution.request import StudyRequest
     from tune.studies.results.state import state_before
-    from tune.studies.results.summary import print_results
-    from tune.studies.run import resolve, run_request
+    from tune.studies.run import StudyRequest
 
     rows, columns = (tuple(names) if names else None for names in (row, column))
     request = StudyRequest(
         name, "reproduction", tuple(settings or ()), jobs, address, out, size, tuple(seed or (0,)), rows, columns
     )
     if dry_run:
-        state_before(resolve(request), open_data=False).print(as_json)
-        return
-    hint = f"resume with: {request.command}"
-    with resumable(lambda: hint):
-        results = run_request(
-            request, lambda line: None if quiet else echo(line, err=True), exit_on_ray_death(lambda: hint)
-        )
-    print_results(results, request.directory, as_json)
-    if results.failures:
-        raise typer.Exit(1)
+        state_before(request.describe(), open_data=False).print(as_json)
+    else:
+        run_study_command(request, request.run, quiet, as_json)

@@ -3,63 +3,162 @@
 After Ctrl-C or a crash the same call resumes it.
 """
 
-from dataclasses import dataclass
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rayfed_ssl.errors import ConfigError
-from tune.studies.definition.files import read_study_file
+from tune.studies.definition.files import VERBS, load_study, read_study_file
 from tune.studies.definition.needed_data import absent, by_column, one_dataset
-from tune.studies.definition.schema import slug
+from tune.studies.definition.schema import StudyFile, slug
 from tune.studies.definition.study import Study
 from tune.studies.definition.trial_configs import config_of
-from tune.studies.definition.tuning import row_of, search_of
 from tune.studies.execution.directory import StudyDirectory
-from tune.studies.execution.request import Say, StudyRequest
+from tune.studies.execution.runner import Say, run_study, run_study_here
+from tune.studies.results.best_settings import inherited_settings
 from tune.studies.results.results import StudyResults
-from tune.studies.results.summary import store, write_results
-from tune.studies.results.systems import ROWS, SEARCHES, opened, summarize_systems
+from tune.studies.results.summary import store, summarize_benchmark, write_results
+from tune.studies.results.systems import ROWS, SEARCHES, opened
 from tune.studies.results.trial_results import best_of, read_results
-from tune.studies.search.check import check_study
+from tune.studies.search.optuna_study import check_study
 
 
-def run_request(request: StudyRequest, say: Say, on_ray_death: Say | None = None) -> StudyResults:
-    """Run what a user asks for; `on_ray_death` as in `run_study`.
+@dataclass(frozen=True)
+class StudyRequest:
+    """What a user asks of a command that runs a study.
 
-    Raises:
-        ConfigError: The file or a setting does not fit, the directory holds another study, or a search found nothing.
+    Attributes:
+        name: What to run: a name or a file.
+        kind: "sweep", "reproduction" or "benchmark".
+        settings: Changes of all runs, "key=value".
+        jobs: Parallel runs; 1 runs them in this process, one after the other, unless it is a sweep.
+        address: A Ray to join.
+        out: Where everything goes; None names a directory under ./runs.
+        size: One of the file's sizes, for a study that has some.
+        seeds: Which; None for the file's.
+        rows: Only these, as `columns`; None for all.
+        begin: The finished study that settings come from.
+        trust: Whether to go on in a directory that somebody else has made.
     """
-    study = request.load()
-    if study.baseline is not None:
-        return _Rows(request, study, say, on_ray_death).run()
-    directory = resolve(request)
-    for name, reason in directory.record.skipped.items():
-        say(f"left out, {name}: {reason}")
-    with directory.locked():
-        _refuse_other(directory)
-        directory.save()
-        request.run(directory, say, on_ray_death)
-    return write_results(directory)
 
+    name: str
+    kind: str
+    settings: tuple[str, ...] = ()
+    jobs: int | None = 1
+    address: str | None = None
+    out: Path | None = None
+    size: str | None = None
+    seeds: tuple[int, ...] | None = None
+    rows: tuple[str, ...] | None = None
+    columns: tuple[str, ...] | None = None
+    begin: Path | None = None
+    trust: bool = False
 
-def resolve(request: StudyRequest) -> StudyDirectory:
-    """Describe the directory of a study without the cells whose data are missing; writes nothing."""
-    study = request.load()
-    one_dataset(study)
-    missing = absent(study)
-    skipped = by_column(study, missing)
-    if len(missing) == len(study.points()):
-        reasons = (f"{column}: {reason}" for column, reason in skipped.items())
-        raise ConfigError(f"the data of no column of {request.name} are there", *reasons)
-    file = read_study_file(request.name, request.kind)
-    file["set"] = {"engine.executor": "local" if request.on_tune else "ray"} | (file.get("set") or {})
-    seeds = {} if request.seeds is None else {"seeds": list(request.seeds)}
-    more: dict[str, Any] = {"size": request.size, "skipped": skipped, "left_out": list(missing)}
-    more |= {
-        "only_rows": request.rows and list(request.rows),
-        "only_columns": request.columns and list(request.columns),
-    }
-    return StudyDirectory.of(request.directory, study.name, file | seeds, request.settings, request.command, **more)
+    @property
+    def on_tune(self) -> bool:
+        """Whether runs are trials on Ray Tune."""
+        return self.kind == "sweep" or self.jobs != 1 or self.address is not None
+
+    @property
+    def directory(self) -> Path:
+        """Where everything goes."""
+        stem = Path(self.name).stem
+        return self.out or Path("runs") / (f"{stem}-{self.size}" if self.size else f"{self.kind}-{stem}")
+
+    @property
+    def command(self) -> str:
+        """The command line that asks for it."""
+        of_benchmark = self.kind == "benchmark"
+        options: dict[str, Any] = {"--size": self.size, "--begin": self.begin}
+        if self.seeds is not None and (of_benchmark or self.seeds != (0,)):
+            options |= {"--seeds": len(self.seeds)} if of_benchmark else {"--seed": self.seeds}
+        options |= {"--system" if of_benchmark else "--row": self.rows, "--column": self.columns, "--out": self.out}
+        options |= (
+            {} if self.kind == "sweep" else {"--jobs": self.jobs if self.on_tune else None, "--address": self.address}
+        )
+        words = ["rayfed-ssl", VERBS[self.kind], self.name]
+        for option, value in options.items():
+            values = value if isinstance(value, tuple) else () if value is None else (value,)
+            words += [word for each in values for word in (option, str(each))]
+        return shlex.join([*words, *self.settings])
+
+    @property
+    def resume_command(self) -> str:
+        """The command line that resumes it."""
+        return f"rayfed-ssl sweep --resume {shlex.quote(str(self.directory))}" if self.kind == "sweep" else self.command
+
+    def load(self) -> Study:
+        """Read the study, with the rows and columns that are asked for."""
+        if self.seeds is not None and len(set(self.seeds)) < len(self.seeds):
+            raise ConfigError(f"each seed counts once, got {', '.join(map(str, self.seeds))}")
+        study = load_study(self.name, *self.settings, kind=self.kind, size=self.size)
+        return study.only(self.rows, self.columns)
+
+    def describe(self) -> StudyDirectory:
+        """Describe the directory of a sweep, or of a table without the cells whose data are missing; writes nothing.
+
+        Raises:
+            ConfigError: The file or a setting does not fit, or no trial could give a value.
+        """
+        study, file = self.load(), read_study_file(self.name, self.kind)
+        if self.kind == "sweep":
+            inherited, origin = inherited_settings(study, self.begin)
+            directory = self._of(study, file, inherited=inherited, inherited_from=origin)
+            check_study(directory.study)
+            return directory
+        one_dataset(study)
+        missing = absent(study)
+        skipped = by_column(study, missing)
+        if len(missing) == len(study.points()):
+            reasons = (f"{column}: {reason}" for column, reason in skipped.items())
+            raise ConfigError(f"the data of no column of {self.name} are there", *reasons)
+        file["set"] = {"engine.executor": "local" if self.on_tune else "ray"} | (file.get("set") or {})
+        file |= {} if self.seeds is None else {"seeds": list(self.seeds)}
+        asked = {"only_rows": self.rows and list(self.rows), "only_columns": self.columns and list(self.columns)}
+        return self._of(study, file, size=self.size, skipped=skipped, left_out=list(missing), **asked)
+
+    def _of(self, study: Study, file: dict[str, Any], **more: Any) -> StudyDirectory:
+        return StudyDirectory.of(self.directory, study.name, file, self.settings, self.command, **more)
+
+    def run(self, say: Say, on_ray_death: Say | None = None) -> StudyResults:
+        """Run what is missing and write the results; `on_ray_death` as in `run_study`.
+
+        Raises:
+            ConfigError: The file or a setting does not fit, the directory holds another study, or a search found nothing.
+        """
+        if self.kind == "benchmark":
+            return _Rows(self, self.load(), say, on_ray_death).run()
+        directory = self.describe()
+        if self.kind == "sweep":
+            directory.create()
+        for name, reason in directory.record.skipped.items():
+            say(f"left out, {name}: {reason}")
+        with directory.locked():
+            _refuse_other(directory)
+            directory.save()
+            return self.run_in(directory, say, on_ray_death)
+
+    def resume(self, say: Say, on_ray_death: Say | None = None) -> StudyResults:
+        """Run the sweep in the directory `out` to its end, under more seeds where the settings say so."""
+        directory = StudyDirectory.open(self.directory, trust=self.trust)
+        if directory.study.kind != "sweep":
+            raise ConfigError(
+                f"{self.directory} holds a {directory.study.kind}: resume it with `{directory.record.command}`"
+            )
+        directory.check_trusted()
+        for setting in self.settings:
+            directory.add_seeds(setting)
+        return self.run_in(directory, say, on_ray_death)
+
+    def run_in(self, directory: StudyDirectory, say: Say, on_ray_death: Say | None = None) -> StudyResults:
+        """Run a study that has begun to its end, and write its results."""
+        if self.on_tune:
+            run_study(directory, concurrency=self.jobs, address=self.address, say=say, on_ray_death=on_ray_death)
+        else:
+            run_study_here(directory, say)
+        return write_results(directory)
 
 
 def _refuse_other(directory: StudyDirectory) -> None:
@@ -89,17 +188,11 @@ class _Rows:
             self._check(name)
         for name in names:
             self._compare(name, self._search(name) if self.study.rows[name].tune else {})
-        directory = self.request.directory
-        seeds = {name: len(row.study.seeds) for name, row in opened(directory / ROWS, self.study)}
-        commands = {name: self.request.command_of(name, number) for name, number in seeds.items()}
-        results = summarize_systems(directory, self.study, self.request.command, commands)
-
-        def draw() -> tuple[list[str], list[str]]:
-            from tune.studies.results.figures import draw_study
-
-            return draw_study(self.study, results, directory)
-
-        return store(results, directory, draw)
+        directory, commands = self.request.directory, {}
+        for name, row in opened(directory / ROWS, self.study):
+            seeds = tuple(range(len(row.study.seeds)))
+            commands[name] = replace(self.request, rows=(name,), seeds=seeds).command
+        return store(self.study, summarize_benchmark(directory, self.study, self.request.command, commands), directory)
 
     @property
     def _seeds(self) -> list[int]:
@@ -107,14 +200,13 @@ class _Rows:
 
     def _check(self, name: str) -> None:
         """Refuse a row that cannot be run, before hours are spent on another."""
-        if self.study.rows[name].tune:
-            searched = self._directory(SEARCHES, name, search_of(self.study, name)).study
-            for point in searched.points():
-                config_of(searched, point, self.study.tuning.seed)
-        row = self._directory(ROWS, name, row_of(self.study, name, {}, self._seeds)).study
-        for point in row.points():
-            config_of(row, point, 0)
-        check_study(row)
+        files = {SEARCHES: search_of(self.study, name)} if self.study.rows[name].tune else {}
+        files[ROWS] = row_of(self.study, name, {}, self._seeds)
+        for kind, file in files.items():
+            study = self._directory(kind, name, file).study
+            for point in study.points():
+                config_of(study, point, study.seeds[0])
+        check_study(study)
 
     def _search(self, name: str) -> dict[str, Any]:
         """Run the search for a row's settings; returns the point that is best on the held-out samples."""
@@ -144,18 +236,50 @@ class _Rows:
         path = self._path(kind, name)
         study = StudyDirectory.of(path, slug(name), file, self.study.overrides, self.request.command)
         if (path / "study.json").is_file():
+            _refuse_other(study)
             old = StudyDirectory.open(path, trust=self.request.trust)
-            if old.record.file.get("title") != file["title"]:
-                raise ConfigError(f"{path} holds {old.record.file.get('title')!r}: name another directory with --out")
             if (old.record.file, old.record.overrides) == (study.record.file, study.record.overrides):
                 old.check_trusted()
                 return old
         return study
 
     def _run(self, study: StudyDirectory) -> None:
-        if study.is_complete() and (study.path / "results.json").is_file():
+        ended = study.record.finished is not None and (study.path / "results.json").is_file()
+        if ended and all(trial.state in ("complete", "stopped") for trial in read_results(study, study.study)):
             return
         with study.locked():
             study.save()
-            self.request.run(study, self.say, self.on_ray_death)
-            write_results(study)
+            self.request.run_in(study, self.say, self.on_ray_death)
+
+
+def search_of(file: StudyFile, name: str) -> dict[str, Any]:
+    """Write the study that tunes a row, on the first column."""
+    row, columns = file.rows[name], list(file.columns.values())
+    settings = file.settings | (columns[0].settings if columns else {}) | row.settings | file.tuning.settings
+    return {
+        "title": f"{file.title}: search for {name}",
+        "recipe": row.recipe or file.recipe,
+        "set": {key: value for key, value in settings.items() if key not in row.tune},
+        "space": dict(row.tune),
+        "seeds": [file.tuning.seed],
+        "maximize": file.maximize,
+        "minimize": file.minimize,
+    }
+
+
+def row_of(file: StudyFile, name: str, chosen: Mapping[str, Any], seeds: Sequence[int]) -> dict[str, Any]:
+    """Write the study that runs a row on all columns with these seeds, at the settings that its search has `chosen`."""
+    row = file.rows[name]
+    settings = {**row.settings, **chosen}
+    return {
+        "title": f"{file.title}: {name}",
+        "notes": file.notes,
+        "recipe": file.recipe,
+        "set": file.settings,
+        "rows": {name: row.model_dump(exclude_unset=True, exclude={"tune", "settings"}) | {"set": settings}},
+        "columns": {key: column.model_dump(by_alias=True, exclude_unset=True) for key, column in file.columns.items()},
+        "seeds": seeds,
+        "maximize": file.maximize,
+        "minimize": file.minimize,
+        "selection": "test",
+    }

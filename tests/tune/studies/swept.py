@@ -14,6 +14,7 @@ from tune.studies.execution.segments import outcome_of
 from tune.studies.execution.trial_table import write_rows
 from tune.studies.results.results import TrialResult
 from tune.studies.results.trial_results import results_of
+from tune.studies.run import StudyRequest
 from tune.studies.search.search import Outcome, Search, Segment
 
 TINY = {
@@ -68,9 +69,7 @@ def write(folder: Path, tree: Mapping[str, Any], name: str = "tiny") -> str:
 
 def begin(folder: Path, tree: Mapping[str, Any], name: str = "tiny", overrides: Sequence[str] = ()) -> StudyDirectory:
     """Begin a sweep of the tiny recipe in `folder / name`."""
-    directory = StudyDirectory.asked_for(
-        folder / name, write(folder, tree, name), overrides, {}, f"rayfed-ssl sweep {name}.yaml"
-    )
+    directory = StudyRequest(write(folder, tree, name), "sweep", tuple(overrides), out=folder / name).describe()
     directory.create()
     return directory
 

@@ -10,9 +10,11 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.run_record import RunRecord
 from tests.tune.studies.swept import begin, fabricate, write
+from tune.studies.definition.files import load_study
 from tune.studies.execution.directory import StudyDirectory
-from tune.studies.results.inherited_settings import inherited_settings
+from tune.studies.results.best_settings import inherited_settings
 from tune.studies.results.summary import summarize_study
+from tune.studies.run import StudyRequest
 from tune.studies.search.search import Segment
 
 FIRST: dict[str, Any] = {
@@ -60,30 +62,28 @@ def second(tmp_path: Path) -> Callable[..., str]:
 
 
 def test_the_best_trial_that_matches_by_its_mean_over_seeds_gives_its_settings(finished, second, tmp_path):
-    taken, origin = inherited_settings(second(), finished)
-    assert taken == {"rounds": 2}
-    assert origin == f"rounds=2: from the study first in {finished}, chosen by 8 held-out training samples."
-    asked = StudyDirectory.asked_for(tmp_path / "mine", second(), (), taken, "rayfed-ssl sweep second", origin)
+    asked = StudyRequest(second(), "sweep", out=tmp_path / "mine", begin=finished).describe()
     asked.create()
+    origin = f"rounds=2: from the study first in {finished}, chosen by 8 held-out training samples."
     assert origin in summarize_study(asked).remarks
     assert StudyDirectory.open(asked.path).study.settings["rounds"] == 2
 
 
 def test_less_is_better_where_the_other_study_minimizes(second, tmp_path):
     fewest = {key: value for key, value in FIRST.items() if key != "maximize"} | {"minimize": "diag_uniformity"}
-    assert inherited_settings(second(), finish(tmp_path, fewest, BEST_IS_WIDE_2))[0]["rounds"] == 1
+    assert inherited_settings(load_study(second()), finish(tmp_path, fewest, BEST_IS_WIDE_2))[0]["rounds"] == 1
 
 
 def refused(file: str, begin: Path | None) -> str:
     with pytest.raises(ConfigError) as caught:
-        inherited_settings(file, begin)
+        inherited_settings(load_study(file), begin)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
 def test_what_is_needed_or_not_is_one_line(finished, second, tmp_path):
     plain = write(tmp_path, FIRST, "first")
-    assert inherited_settings(plain, None) == ({}, "")
+    assert inherited_settings(load_study(plain), None) == ({}, "")
     assert "--begin" in refused(plain, finished)
     assert "takes rounds from the best trial of first" in refused(second(), None)
     assert "holds no study" in refused(second(), tmp_path)

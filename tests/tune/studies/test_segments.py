@@ -18,9 +18,9 @@ from tests.tune.studies.test_search import KINDS, answer, sweep
 from tune.studies.execution.directory import StudyDirectory
 from tune.studies.execution.resources import TrialResources
 from tune.studies.execution.runner import run_study_here
-from tune.studies.execution.scores import scores_after, why_none
+from tune.studies.execution.scores import outcome_after
 from tune.studies.execution.segments import DataCheck, SegmentQueue, run_segment
-from tune.studies.execution.trial_table import read_rows, write_rows
+from tune.studies.execution.trial_table import read_rows
 from tune.studies.execution.tune_trials import SegmentSearcher
 from tune.studies.search.search import Outcome, Search
 
@@ -41,24 +41,6 @@ def test_a_search_that_adapts_goes_on_with_the_failures_that_it_has_seen(tmp_pat
     assert explore(tmp_path, {}, dies=None) != first
 
 
-@pytest.mark.parametrize("kind", ["grid", "tpe"])
-def test_what_the_machines_cannot_carry_is_refused_alone_and_keeps_its_runs(kind, tmp_path):
-    def check(config: Config) -> None:
-        if config.training.batch > 14:
-            raise ConfigError("too much:", f"{config.training.batch}")
-
-    search = Search(sweep(**KINDS[kind]))
-    queue = SegmentQueue(search, tmp_path, check=check)
-    while (segment := queue.next()) is not None:
-        assert segment.run.config.training.batch <= 14
-        queue.done(segment.run.name, answer(segment))
-    assert search.finished
-    for trial in search.trials:
-        batch = trial.point["training.batch"]
-        assert trial.names
-        assert batch <= 14 or trial.reason == f"too much:; {batch}"
-
-
 def test_what_ray_tune_gets_can_be_pickled_while_the_sweep_is_locked(tmp_path):
     directory = begin(tmp_path, GRID)
     with directory.locked():
@@ -67,35 +49,36 @@ def test_what_ray_tune_gets_can_be_pickled_while_the_sweep_is_locked(tmp_path):
 
 def test_a_run_that_was_not_scored_to_its_end_is_run_again(tmp_path, tiny):
     config = tiny("fedavg", "rounds=1")
-    assert run_segment(config, tmp_path / "run", 1) is None
-    assert scores_after(tmp_path / "run", ["bytes"], None, 1, whole=True) is not None
+    assert run_segment(config, tmp_path / "run", 1) == Outcome()
+    assert outcome_after(tmp_path / "run", ["bytes"], None, 1, whole=True).failure is None
     summary = json.loads((tmp_path / "run" / "run.json").read_text())
     (tmp_path / "run" / "run.json").write_text(json.dumps(summary | {"finished": None}))
-    assert scores_after(tmp_path / "run", ["bytes"], None, 1) is not None
-    assert scores_after(tmp_path / "run", ["bytes"], None, 1, whole=True) is None
+    assert outcome_after(tmp_path / "run", ["bytes"], None, 1).failure is None
+    told = outcome_after(tmp_path / "run", ["bytes"], None, 1, whole=True).failure
+    assert told == "run has not come to its end: resume the study"
 
 
 def test_a_score_that_is_not_there_is_named(tmp_path, tiny):
-    assert run_segment(tiny("fedavg", "rounds=1"), tmp_path / "run", 1) is None
-    told = why_none(tmp_path / "run", ["bytes", "linear"], "mean", 1)
-    assert told == "linear is of global in this method, which take: mean does not mean: leave take out"
-    assert why_none(tmp_path / "run", ["linear-moco"], None, 1).startswith("run has no score linear-moco after round 1")
+    assert run_segment(tiny("fedavg", "rounds=1"), tmp_path / "run", 1) == Outcome()
+    for names, take, named in ((["bytes", "linear"], "mean", "linear of mean"), (["linear-moco"], None, "linear-moco")):
+        told = outcome_after(tmp_path / "run", names, take, 1).failure
+        assert told == f"run has no score {named} after round 1: see docs/sweeps.md, take"
 
 
 def test_a_segment_waits_for_a_process_that_is_ending(tmp_path, tiny, monkeypatch):
     config = tiny("fedavg", "rounds=2")
-    assert run_segment(config, tmp_path / "run", 1) is None
+    assert run_segment(config, tmp_path / "run", 1) == Outcome()
     held = ExitStack()
     held.enter_context(RunRecord.open(tmp_path / "run").locked())
     monkeypatch.setattr("tune.studies.execution.segments.time.sleep", lambda seconds: held.close())
-    assert run_segment(config, tmp_path / "run", 2) is None
+    assert run_segment(config, tmp_path / "run", 2) == Outcome()
     monkeypatch.setattr("tune.studies.execution.segments.BUSY_TIMEOUT", -1.0)
     with RunRecord.open(tmp_path / "run").locked():
-        assert "another process is running" in (run_segment(config, tmp_path / "run", 2) or "")
+        assert "another process is running" in str(run_segment(config, tmp_path / "run", 2).failure)
 
 
 def test_runs_of_other_data_are_not_taken_for_these(tmp_path, tiny):
-    assert run_segment(tiny("fedavg", "rounds=1"), tmp_path / "run", 1) is None
+    assert run_segment(tiny("fedavg", "rounds=1"), tmp_path / "run", 1) == Outcome()
     DataCheck().confirm(tmp_path / "run", tiny("fedavg"))
     with pytest.raises(ConfigError, match="was made of other data than digits has now"):
         DataCheck().confirm(tmp_path / "run", tiny("fedavg", "data.train_limit=100"))
@@ -113,8 +96,25 @@ def test_a_full_disk_is_no_result_of_a_trial(tmp_path, tiny, monkeypatch, wrappe
             raise
 
     monkeypatch.setattr("rayfed_ssl.runs.run", full)
-    with pytest.raises(OSError, match="No space left on device"):
-        run_segment(tiny("fedavg"), tmp_path / "run", 1)
+    outcome = run_segment(tiny("fedavg"), tmp_path / "run", 1)
+    assert outcome.ends_study
+    assert "No space left on device" in str(outcome.failure) or wrapped
+
+
+def test_what_the_machines_cannot_carry_is_refused_alone_and_keeps_its_runs(tmp_path):
+    class Small:
+        def placed(self, config: Config) -> tuple[Config, list[dict[str, float]]]:
+            if config.training.batch > 14:
+                raise ConfigError("too much:", f"{config.training.batch}")
+            return config, []
+
+    search = Search(sweep(**KINDS["grid"]))
+    searcher = SegmentSearcher(SegmentQueue(search, tmp_path), Small())
+    asked = [searcher.suggest(name) for name in "abc"]
+    assert {json.loads(segment["segment"])["config"]["training"]["batch"] for segment in asked} <= {8, 14}
+    refused = [trial for trial in search.trials if trial.state == "failed"]
+    assert refused
+    assert all(trial.names and trial.reason == f"too much:; {trial.point['training.batch']}" for trial in refused)
 
 
 def test_a_disk_error_ends_the_sweep_and_is_not_recorded(tmp_path):
@@ -123,7 +123,8 @@ def test_a_disk_error_ends_the_sweep_and_is_not_recorded(tmp_path):
         SegmentQueue(Search(sweep(**KINDS["tpe"])), tmp_path, failures), TrialResources([Node("large", cpus=8)])
     )
     assert "segment" in searcher.suggest("a")
-    searcher.on_trial_complete("a", {"disk_error": json.dumps([errno.ENOSPC, "there"])})
+    outcome = {"failure": "No space left on device", "ends_study": True}
+    searcher.on_trial_complete("a", {"outcome": json.dumps(outcome)})
     assert isinstance(searcher.error, OSError)
     assert searcher.suggest("b") == "FINISHED"
     assert not failures
@@ -141,15 +142,6 @@ def test_equal_runs_of_several_trials_are_made_once_and_other_points_than_before
         run_study_here(directory)
 
 
-def test_a_sweep_with_a_run_that_waits_is_not_complete(tmp_path):
-    directory = begin(tmp_path, {"space": {"rounds": [1]}, "maximize": "knn"})
-    run_study_here(directory)
-    assert directory.is_complete()
-    rows = read_rows(directory.path / "trials.parquet")
-    write_rows([row | {"state": "waiting"} for row in rows], directory.path / "trials.parquet")
-    assert not directory.is_complete()
-
-
 def test_more_seeds_are_run_beside_those_that_are_there(tmp_path):
     tree = {"space": {"rounds": [1, 2, 4]}, "maximize": "knn", "set": {"training.total_epochs": 2}}  # 4 is impossible
     directory, whole = begin(tmp_path, tree), begin(tmp_path / "whole", tree | {"seeds": 2})
@@ -157,14 +149,14 @@ def test_more_seeds_are_run_beside_those_that_are_there(tmp_path):
     before = {path: path.stat().st_mtime_ns for path in directory.runs.glob("*/run.json")}
     StudyDirectory.open(directory.path).add_seeds("seeds=2")
     again = StudyDirectory.open(directory.path)
-    assert not again.is_complete()
+    assert again.record.finished is None
     run_study_here(again)
     run_study_here(whole)
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert again.record.runs == whole.record.runs
     assert [len(runs) for runs in again.record.runs] == [2, 2, 0]
     assert StudyDirectory.open(directory.path).record == again.record
-    assert again.record.command == "rayfed-ssl sweep tiny.yaml seeds=2"
+    assert again.record.command == f"{whole.record.command.replace('/whole', '')} seeds=2"
     StudyDirectory.open(directory.path).add_seeds("seeds=[0, 1]")
     assert StudyDirectory.open(directory.path).record == again.record  # it stays finished
 
@@ -172,10 +164,10 @@ def test_more_seeds_are_run_beside_those_that_are_there(tmp_path):
 def test_seeds_that_would_change_what_was_run_are_refused_and_change_nothing(tmp_path):
     tree = {"space": {"rounds": [1, 2]}, "maximize": "knn", "seeds": 2}
     directory = begin(tmp_path, tree)
-    with pytest.raises(ConfigError, match=r"ran the seeds \[0, 1\], and seeds=\[1, 2\] leaves some out"):
+    with pytest.raises(ConfigError, match=r"has run the seeds \[0, 1\], and seeds=\[1, 2\] leaves some out"):
         directory.add_seeds("seeds=[1, 2]")
     searched = begin(tmp_path / "searched", tree | {"search": "tpe", "trials": 3})
-    with pytest.raises(ConfigError, match=r"chose its trials by means over the seeds \[0, 1\]"):
+    with pytest.raises(ConfigError, match="chosen by their means"):
         searched.add_seeds("seeds=3")
     assert {StudyDirectory.open(each.path).study.seeds for each in (directory, searched)} == {(0, 1)}
     directory.record.command = "rayfed-ssl benchmark cifar10"

@@ -9,7 +9,7 @@ import pytest
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.evaluation.registry import is_score
 from tune.studies.definition.files import load_study
-from tune.studies.definition.search_plan import BYTES
+from tune.studies.definition.schema import BYTES
 from tune.studies.definition.space import Point, Range
 from tune.studies.definition.study import Study
 from tune.studies.definition.trial_configs import config_of
@@ -74,7 +74,7 @@ def test_every_point_resolves_and_measures_what_is_sought(name: str):
             assert goal.score in BYTES or is_score(goal.score)
             assert goal.score in (*BYTES, "knn", "linear", *config.evaluation.protocols)
         if sweep.stop is not None:
-            assert config.evaluation.every == sweep.stop.evaluate_every
+            assert config.evaluation.every == sweep.stop.grace
             assert sweep.stop.rungs(config.rounds)
     assert sweep.title != name
     assert sweep.source

@@ -1,6 +1,5 @@
 """Search spaces: what a file may say, what a grid holds, what a sampler is asked, and what follows from other values."""
 
-from datetime import date
 from typing import Any
 
 import optuna
@@ -31,7 +30,6 @@ def test_a_sampler_is_asked_within_the_ranges_and_as_whole_numbers_where_these_a
             "a": {"uniform": [0, 1]},
             "b": {"log": [0.001, 10]},
             "c": {"integer": [64, 1024], "log": True},
-            "d": {"integer": [0, 10], "step": 5},
             "e": [[1, 2], [3]],
         }
     )
@@ -39,7 +37,6 @@ def test_a_sampler_is_asked_within_the_ranges_and_as_whole_numbers_where_these_a
     points = [space.suggest(study.ask()) for _ in range(40)]
     assert all(0 <= p["a"] <= 1 and 0.001 <= p["b"] <= 10 and 64 <= p["c"] <= 1024 for p in points)
     assert all(isinstance(p["c"], int) for p in points)
-    assert {p["d"] for p in points} == {0, 5, 10}
     assert {tuple(p["e"]) for p in points} == {(1, 2), (3,)}
     assert min(p["b"] for p in points) < 0.1  # evenly over four orders of magnitude, not over the line
 
@@ -60,16 +57,13 @@ def test_lists_survive_the_study_that_keeps_them():
         ({"rounds": []}, "space.rounds.values.values: tuple should have at least 1 item"),
         ({"rounds": [1, 1]}, "counts once"),
         ({"rounds": 3}, "space.rounds: must be a list of values or one of"),
-        ({"rounds": {"uniform": [2, 1]}}, "the first is smaller, got [2.0, 1.0]"),
+        ({"rounds": {"uniform": [2, 1]}}, "the first is smaller, got [2, 1]"),
         ({"rounds": {"log": [0, 1]}}, "starts above 0, got 0"),
-        ({"rounds": {"integer": [1, 8], "log": True, "step": 2}}, "log or step, got both"),
-        ({"rounds": {"uniform": [0, 1], "step": 2}}, "unknown key 'space.rounds.uniform.step'"),
+        ({"rounds": {"integer": [1, 1.5]}}, "has whole ends, got [1, 1.5]"),
+        ({"rounds": {"uniform": [0, 1], "step": 2}}, "unknown key 'space.rounds.range.step'"),
         ({"s": {"variants": {"A": {"recipes": "flesd"}}}}, "did you mean 'recipe'?"),
         ({"rounds": [1, 1.0]}, "1, 1.0 and true are equal"),
-        ({"rounds": [float("nan")]}, "finite numbers"),
-        ({"rounds": [date(2026, 1, 1)]}, "finite numbers, texts"),
-        ({"rounds": {"uniform": [0, float("inf")]}}, "finite number"),
-        ({"rounds": {"integer": [1, 4], "step": 9}}, "at most the distance of both ends, got 9"),
+        ({"rounds": {"uniform": [0, float("inf")]}}, "ends.1: input should be less than"),
         ({"rounds": {"equals": "40 // 2"}}, "must be a list of values or one of"),
     ],
 )

@@ -6,13 +6,10 @@ import warnings
 import matplotlib
 import pytest
 
-from tests.tune.studies.swept import GRID, begin, ended, fabricate, result
+from tests.tune.studies.swept import ended, result
 from tune.studies.definition.files import load_study
-from tune.studies.execution.trial_table import read_rows
 from tune.studies.results.figures import draw_curves, draw_study, draw_trade_off
-from tune.studies.results.search_figures import search_drawings
 from tune.studies.results.summary import summarize_study
-from tune.studies.results.trial_results import results_of
 
 CURVE = {
     "recipe": "digits",
@@ -21,10 +18,6 @@ CURVE = {
     "space": {"rounds": [4, 1, 2, 10], "system": {"variants": {"A": None, "B": None}}, "clients.number": [2, 3]},
     "figure": {"x": "rounds", "lines": "system", "panels": "clients.number"},
 }
-
-
-def trials_of(directory):
-    return results_of(directory.study, read_rows(directory.path / "trials.parquet"))
 
 
 def curve(**others):
@@ -41,7 +34,7 @@ def curve(**others):
 
 def test_a_curve_has_a_panel_a_line_and_a_point_for_each_value():
     sweep, trials = curve()
-    figure = draw_curves(sweep, trials, sweep.goals[0])
+    figure = draw_curves(sweep, trials, sweep.goals[0], "A curve")
     assert [axes.get_title() for axes in figure.axes] == ["clients.number=2", "clients.number=3"]
     assert [axes.get_ylabel() for axes in figure.axes] == ["linear (%)", ""]
     for axes in figure.axes:
@@ -58,7 +51,7 @@ def test_a_curve_has_a_panel_a_line_and_a_point_for_each_value():
 def test_a_point_is_the_best_over_what_is_not_shown_and_trials_without_result_are_left_out():
     sweep, trials = curve(figure={"x": "rounds", "lines": "system"})
     trials[0] = ended(sweep, 0, trials[0].point, "stopped")
-    (axes,) = draw_curves(sweep, trials, sweep.goals[0]).axes
+    (axes,) = draw_curves(sweep, trials, sweep.goals[0], "A curve").axes
     assert list(axes.containers[0][0].get_ydata()) == pytest.approx([30, 34, 26, 38])
     assert axes.get_title() == ""
 
@@ -75,7 +68,7 @@ def test_a_point_is_the_best_over_what_is_not_shown_and_trials_without_result_ar
 def test_an_axis_is_logarithmic_where_positive_values_span_much(values, scale, labels):
     sweep = load_study({"recipe": "digits", "space": {"method.mu": values}, "figure": {"x": "method.mu"}})
     trials = [result(sweep, n, {"method.mu": value}, [0.5]) for n, value in enumerate(values)]
-    (axes,) = draw_curves(sweep, trials, sweep.goals[0]).axes
+    (axes,) = draw_curves(sweep, trials, sweep.goals[0], "mu").axes
     assert axes.get_xscale() == scale
     assert [tick.get_text() for tick in axes.get_xticklabels()] == labels
 
@@ -87,7 +80,7 @@ def test_the_front_is_stepped_over_bytes():
         result(sweep, n, {"rounds": rounds}, {"knn": [knn], "bytes": [moved]})
         for n, (rounds, (knn, moved)) in enumerate(values.items())
     ]
-    (axes,) = draw_trade_off(sweep, trials).axes
+    (axes,) = draw_trade_off(sweep, trials, "Costs").axes
     assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_xscale()) == ("bytes (MB)", "knn (%)", "log")
     steps = axes.lines[0]
     assert (list(steps.get_xdata()), list(steps.get_ydata())) == ([1, 10], [50, 75])
@@ -95,49 +88,17 @@ def test_the_front_is_stepped_over_bytes():
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["Pareto front", "1", "2", "4"]
 
 
-@pytest.fixture(scope="module")
-def grid(tmp_path_factory):
-    """The grid with scores that no run has given, all of them different."""
-    directory = begin(tmp_path_factory.mktemp("figures"), GRID, "grid")
-    fabricate(directory, lambda one: {"linear": 0.3 + 0.1 * one.trial + 0.01 * one.seed})
-    return directory
-
-
-def test_a_grid_is_drawn_without_a_word(grid, tmp_path):
-    before = dict(matplotlib.rcParams)
+def test_a_grid_is_drawn_without_a_word(swept_grid, tmp_path):
+    before, results = dict(matplotlib.rcParams), summarize_study(swept_grid)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        shutil.copy(grid.path / "study.journal", tmp_path)
-        names, undrawn = draw_study(grid.study, summarize_study(grid), tmp_path)
-    stems = ["curve-linear", "history", "importances", "slices"]
-    assert names == [f"figures/{stem}.{ending}" for stem in stems for ending in ("png", "svg")]
-    assert undrawn == []
-    assert sorted(names) == sorted(f"figures/{path.name}" for path in (tmp_path / "figures").iterdir())
-    assert all((tmp_path / name).stat().st_size > 5000 for name in names)
+        assert draw_study(swept_grid.study, results, tmp_path) == (
+            [f"figures/curve-linear.{e}" for e in ("png", "svg")],
+            [],
+        )
+    assert all(path.stat().st_size > 5000 for path in (tmp_path / "figures").iterdir())
     assert dict(matplotlib.rcParams) == before
-
-
-def test_figures_of_the_search_show_the_best_so_far_and_every_parameter(grid):
-    trials = trials_of(grid)
-    draw = dict(search_drawings(grid.study, trials, grid.path / "study.journal"))
-    with matplotlib.rc_context():  # Optuna changes the style
-        (axes,) = draw["history"]().axes
-        rounds, system, *_ = draw["slices"]().axes
-    assert axes.get_ylabel() == "linear"
-    means = [trial.values["linear"].mean for trial in trials if trial.values]
-    assert max(axes.lines[0].get_ydata()) == pytest.approx(max(means))
-    assert [rounds.get_ylabel(), rounds.get_xlabel(), system.get_xlabel()] == ["linear (%)", "rounds", "system"]
-
-
-def test_two_goals_have_figures_of_each_and_of_both_but_no_history(swept_front):
-    sweep, trials = swept_front.study, trials_of(swept_front)
-    names = [name for name, _ in search_drawings(sweep, trials, swept_front.path / "study.journal")]
-    of_knn = ["importances-knn", "slices-knn"]
-    assert names == [*of_knn, "importances-bytes", "slices-bytes"]
-
-
-def test_figures_that_cannot_be_drawn_are_named_and_the_others_are_there(grid, tmp_path):
-    (tmp_path / "study.journal").write_bytes(b"")
-    names, undrawn = draw_study(grid.study, summarize_study(grid), tmp_path)
-    assert names == ["figures/curve-linear.png", "figures/curve-linear.svg"]
-    assert [line.split()[2] for line in undrawn] == ["history", "importances", "slices"]
+    first = {path: path.read_bytes() for path in (tmp_path / "figures").iterdir()}
+    shutil.rmtree(tmp_path / "figures")
+    draw_study(swept_grid.study, results, tmp_path)
+    assert {path: path.read_bytes() for path in (tmp_path / "figures").iterdir()} == first

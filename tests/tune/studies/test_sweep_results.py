@@ -12,9 +12,9 @@ from tests.tune.studies.swept import TINY
 from tune.studies.definition.files import load_study
 from tune.studies.definition.trial_configs import config_of
 from tune.studies.execution.directory import StudyDirectory
-from tune.studies.results.best_recipe import recipe_of
+from tune.studies.results.best_settings import recipe_of
 from tune.studies.results.remarks import leak_warnings
-from tune.studies.results.summary import print_results, summarize_study, write_results
+from tune.studies.results.summary import print_results, write_results
 
 HELD_OUT = 8
 """A tenth of the tiny recipe's training samples, of each class as many as fit."""
@@ -31,7 +31,6 @@ def grid(swept_grid, tmp_path_factory):
 @pytest.fixture(scope="module")
 def front(swept_front, tmp_path_factory):
     path = shutil.copytree(swept_front.path, tmp_path_factory.mktemp("results") / "front")
-    (path / "study.journal").unlink()  # Optuna's figures have tests of their own
     directory = StudyDirectory.open(path)
     return directory, write_results(directory)
 
@@ -52,9 +51,9 @@ def test_numbers_are_those_of_the_runs(grid):
         ]
         assert trial["values"]["linear"]["each"] == each
         assert trial["seeds"] == [0, 1]
-    assert content["best"]["values"]["linear"]["mean"] == max(trial["values"]["linear"]["mean"] for trial in done)
-    assert content["states"] == {"complete": 4, "stopped": 0, "failed": 2, "waiting": 0}
-    assert (content["runs"], content["held_out"], content["front"]) == (8, [HELD_OUT], [])
+    best = content["trials"][content["best"]]
+    assert best["values"]["linear"]["mean"] == max(trial["values"]["linear"]["mean"] for trial in done)
+    assert (content["held_out"], content["front"]) == ([HELD_OUT], [])
     assert content["finished"] is not None
 
 
@@ -73,13 +72,13 @@ def test_impossible_trials_are_failures_with_their_reason(grid):
 
 def test_the_best_recipe_is_the_trial_without_what_the_sweep_added(grid):
     directory, made = grid
-    ours = config_of(directory.study, made.best.point, 0).dump()
+    ours = config_of(directory.study, made.trials[made.best].point, 0).dump()
     recipe = Config.load(directory.path / "best.yaml").dump()
     assert (ours["data"].pop("validation"), recipe["data"].pop("validation")) == (0.1, None)
     assert (ours["engine"].pop("executor"), recipe["engine"].pop("executor")) == ("local", "ray")
     assert recipe == ours
     comment = (directory.path / "best.yaml").read_text().partition("rounds:")[0]
-    assert f"trial {made.best.trial}, rounds={made.best.point['rounds']}, system=" in comment
+    assert f"trial {made.best}, rounds={made.trials[made.best].point['rounds']}, system=" in comment
     assert f"(seeds 0, 1), chosen by {HELD_OUT} held-out training samples." in comment
     assert "is measured on the test set" in comment
 
@@ -99,13 +98,13 @@ def test_the_front_has_a_recipe_for_each_member(front):
     directory, _ = front
     content = json.loads((directory.path / "results.json").read_text())
     assert content["recipes"] == {str(n): f"pareto-{n}.yaml" for n in content["front"]}
-    assert content["front"][0] == content["best"]["trial"]
+    assert content["front"][0] == content["best"]
     for number, name in content["recipes"].items():
         point = content["trials"][int(number)]["point"]
         config = Config.load(directory.path / name)
         assert (config.rounds, config.training.optimizer.lr) == (point["rounds"], point["training.optimizer.lr"])
     text = (directory.path / "table.md").read_text()
-    assert text.count("\n## ") == 3
+    assert text.count("\n## ") == 4
     assert (
         text.index("## knn (%), more is better")
         < text.index("## bytes, less is better")
@@ -130,8 +129,7 @@ def test_the_same_rows_give_the_same_files_and_old_recipes_go(grid):
 def test_an_interrupted_sweep_has_results_that_say_so(swept_part, tmp_path):
     directory = StudyDirectory.open(shutil.copytree(swept_part.path, tmp_path / "part"))
     made = write_results(directory)
-    assert made.best is not None
-    assert made.best.trial == 0
+    assert made.best == 0
     assert "Not finished: 1 of 6 trials have ended." in made.remarks
     assert "| 1 | **" in (directory.path / "table.md").read_text()
     assert json.loads((directory.path / "results.json").read_text())["finished"] is None
@@ -167,13 +165,3 @@ def test_encoders_that_may_have_seen_the_held_out_samples_are_named(open_tiny, t
         assert "was not trained with the same samples held out" in warning
     (warning,) = leak_warnings([run("fourth", "a", "nowhere")])
     assert "does not say what it was trained on; it may have" in warning
-
-
-def test_runs_of_several_versions_are_told(swept_grid, tmp_path):
-    directory = StudyDirectory.open(shutil.copytree(swept_grid.path, tmp_path / "copy"))
-    assert not any("several versions" in line for line in summarize_study(directory).remarks)
-    file = next(directory.runs.glob("*/run.json"))
-    summary = json.loads(file.read_text())
-    file.write_text(json.dumps(summary | {"versions": summary["versions"] | {"torch": "2.0"}}))
-    (warning,) = [line for line in summarize_study(directory).remarks if "several versions" in line]
-    assert "torch 2.0 and " in warning

@@ -1,39 +1,36 @@
 """Figures of many systems beside a baseline: each has a name and a mark, and nothing is clipped."""
 
 import pytest
+from matplotlib.figure import Figure
 
-from tune.studies.results.results import StudyResults, System, SystemRun
-from tune.studies.results.system_figures import system_drawings
+from rayfed_ssl.formats import MeanStd
+from tune.studies.definition.files import load_study
+from tune.studies.results.figures import draw_bytes, draw_epochs
+from tune.studies.results.results import ScoreResult, TrialResult
 from tune.studies.results.systems import RANDOM
 
 SYSTEMS = [f"System number {index}" for index in range(20)]
+STUDY = load_study({"title": "T", "rows": {name: {"recipe": "fedsimclr"} for name in SYSTEMS}, "baseline": SYSTEMS[0]})
 
 
-def results(seeds: int) -> StudyResults:
-    """Twenty systems of close scores, most of which send as much as each other, and a random encoder."""
-    rows = []
-    for index, name in enumerate([*SYSTEMS, RANDOM]):
-        num_bytes, knn = (0, 40_000_000, *[720_000_000] * 19)[index], 0.5 + 0.004 * index
-        runs = [
-            SystemRun(
-                seed=seed,
-                run=f"runs/{index}-{seed}",
-                scores={"linear": 0.6 + 0.004 * index + 0.01 * seed, "knn": knn},
-                bytes=num_bytes,
-                seconds=1.0,
-                state_sha256=None,
-                epochs=[0, 15, 30],
-                knn=[0.3, 0.4, knn],
-            )
-            for seed in range(seeds)
-        ]
-        rows.append(System(row=name, column="IID", runs=runs))
-    return StudyResults(name="n", title="T", trials=[], tables=[], systems=rows, layout={"score": "linear"})
+def drawn(name: str, seeds: int) -> Figure:
+    """Draw twenty systems of close scores, most of which send as much as each other, and a random encoder."""
+    trials, curves = [], {}
+    for index, row in enumerate([*SYSTEMS, RANDOM]):
+        knn = 0.5 + 0.004 * index
+        values = {"linear": ScoreResult.of([0.6 + 0.004 * index + 0.01 * seed for seed in range(seeds)])}
+        values |= {"knn": ScoreResult.of([knn] * seeds)}
+        facts = {"label": row, "state": "complete", "reason": "", "runs": [], "reached": 2, "rounds": 2}
+        facts |= {"point": {"row": row, "column": "IID"}, "seeds": list(range(seeds)), "values": values}
+        num_bytes = (0.0, 4e7, *[7.2e8] * 19)[index]
+        trials.append(TrialResult.model_validate({"number": index, "bytes": num_bytes} | facts))
+        curves[index] = [(epochs, MeanStd(100 * y, None, 1)) for epochs, y in ((0, 0.3), (15, 0.4), (30, knn))]
+    return draw_bytes(STUDY, trials) if name == "accuracy-over-bytes" else draw_epochs(STUDY, trials, curves)
 
 
 @pytest.mark.parametrize("name", ["accuracy-over-bytes", "knn-over-epochs"])
 def test_the_legend_names_every_system_within_the_figure(name):
-    figure = dict(system_drawings(results(3)))[name]()
+    figure = drawn(name, 3)
     figure.draw_without_rendering()
     legend = figure.axes[0].get_legend()
     assert {text.get_text() for text in legend.texts} == {*SYSTEMS, "random encoder"}
@@ -44,7 +41,7 @@ def test_the_legend_names_every_system_within_the_figure(name):
 
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_no_mark_is_clipped_and_one_seed_has_no_bar(seeds):
-    figure = dict(system_drawings(results(seeds)))["accuracy-over-bytes"]()
+    figure = drawn("accuracy-over-bytes", seeds)
     figure.draw_without_rendering()
     axes = figure.axes[0]
     for container in axes.containers:

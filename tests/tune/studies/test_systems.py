@@ -19,12 +19,11 @@ from rayfed_ssl.reports.html import write_report
 from tests.tune.conftest import Cli
 from tune.studies.definition.files import load_study, study_names
 from tune.studies.definition.trial_configs import run_of
-from tune.studies.definition.tuning import row_of, search_of
-from tune.studies.execution.request import StudyRequest
 from tune.studies.results.reported import read_study
-from tune.studies.results.results import StudyResults, System, SystemRun
-from tune.studies.results.systems import spread, summarize_systems, system_table
-from tune.studies.run import run_request
+from tune.studies.results.results import Difference, ScoreResult, StudyResults, TrialResult
+from tune.studies.results.summary import summarize_benchmark
+from tune.studies.results.systems import spread, system_table
+from tune.studies.run import StudyRequest, row_of, search_of
 
 TREE: dict[str, Any] = {
     "title": "Two systems",
@@ -64,8 +63,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyRequest, StudyR
     """A benchmark that was run with one seed first, and then with both."""
     folder = tmp_path_factory.mktemp("benchmark")
     request = StudyRequest(write(folder), "benchmark", out=folder / "out")
-    run_request(replace(request, seeds=(0,)), lambda line: None)
-    return request, run_request(request, lambda line: None)
+    replace(request, seeds=(0,)).run(lambda line: None)
+    return request, request.run(lambda line: None)
+
+
+def systems(results: StudyResults, column: str) -> dict[str, TrialResult]:
+    return {trial.point["row"]: trial for trial in results.trials if trial.point["column"] == column}
 
 
 def test_each_system_runs_with_what_its_search_chose(made: tuple[StudyRequest, StudyResults]) -> None:
@@ -76,8 +79,8 @@ def test_each_system_runs_with_what_its_search_chose(made: tuple[StudyRequest, S
         assert len(scores) == 2
         assert scores[json.dumps(results.chosen[name])] == max(scores.values())
         assert search["selection"] == "validation"
-        for run in (run for row in results.systems if row.row == name for run in row.runs):
-            settings = RunRecord.open(request.directory / run.run).config().dump()
+        for run in (run for trial in results.trials if trial.point["row"] == name for run in trial.runs):
+            settings = RunRecord.open(request.directory / run).config().dump()
             assert settings["data"]["validation"] is None
             for key, value in results.chosen[name].items():
                 assert reduce(getitem, key.split("."), settings) == value
@@ -87,30 +90,29 @@ def test_each_system_runs_with_what_its_search_chose(made: tuple[StudyRequest, S
 def test_differences_are_paired_by_seed(made: tuple[StudyRequest, StudyResults]) -> None:
     _, results = made
     for split in ("IID", "skewed"):
-        rows = {row.row: row for row in results.systems if row.column == split}
-        assert [run.seed for run in rows["alone"].runs] == [0, 1]
-        base = [run.scores["linear"] for run in rows["FedSimCLR"].runs]
-        mine = [run.scores["linear"] for run in rows["alone"].runs]
+        rows = systems(results, split)
+        assert rows["alone"].seeds == [0, 1]
+        base, mine = rows["FedSimCLR"].values["linear"].each, rows["alone"].values["linear"].each
         differences = [a - b for a, b in zip(mine, base, strict=True)]
-        found = rows["alone"].difference
+        found = rows["alone"].versus
         assert found is not None
         assert found.mean == pytest.approx(fmean(differences), abs=1e-15)
         half = 12.706204736432095 * stdev(differences) / 2**0.5  # Student's t, one degree of freedom
         assert (found.low, found.high) == pytest.approx((found.mean - half, found.mean + half), abs=1e-9)
-        assert rows["FedSimCLR"].difference is None
-        means = {name: fmean(run.scores["linear"] for run in row.runs) for name, row in rows.items()}
+        assert rows["FedSimCLR"].versus is None
+        means = {name: row.values["linear"].mean for name, row in rows.items()}
         best = max(means, key=lambda name: means[name])
         assert rows[best].rank == 1
 
 
 def test_the_random_encoder_is_what_the_baseline_starts_from(made: tuple[StudyRequest, StudyResults]) -> None:
     request, results = made
-    for row in (row for row in results.systems if row.row == "Random encoder"):
-        assert [run.seed for run in row.runs] == [0, 1]
-        for run in row.runs:
-            starts = RunRecord.open(request.directory / run.run).manifest.starts["cnn"]
-            assert (run.scores["linear"], run.scores["knn"]) == (starts["linear"], starts["knn"])
-            assert run.bytes == 0
+    for split in ("IID", "skewed"):
+        random, base = (systems(results, split)[name] for name in ("Random encoder", "FedSimCLR"))
+        assert (random.seeds, random.bytes) == ([0, 1], 0)
+        starts = [RunRecord.open(request.directory / run).manifest.starts["cnn"] for run in base.runs]
+        for score in ("linear", "knn"):
+            assert random.values[score].each == [start[score] for start in starts]
 
 
 def test_a_row_has_the_command_that_makes_it(made: tuple[StudyRequest, StudyResults], cli: Cli) -> None:
@@ -122,27 +124,25 @@ def test_a_row_has_the_command_that_makes_it(made: tuple[StudyRequest, StudyResu
     again = cli(*words[1:], "--json")
     assert again.exit_code == 0, again.output
     now = StudyResults.model_validate_json(again.stdout)
-    assert [row for row in now.systems if row.row == "alone"] == [row for row in results.systems if row.row == "alone"]
+    assert [trial.point["row"] for trial in now.trials] == [trial.point["row"] for trial in results.trials]
+    assert now.trials == results.trials
 
 
-def entry(seed: int, linear: float, knn: float = 0.5) -> SystemRun:
-    scores = {"linear": linear, "knn": knn}
-    costs: dict[str, Any] = {"bytes": 1_500_000, "seconds": 12.0, "state_sha256": None, "epochs": [], "knn": []}
-    return SystemRun.model_validate({"seed": seed, "run": "r", "scores": scores} | costs)
+def system(row: str, *linear: float) -> TrialResult:
+    values = {"linear": ScoreResult.of(linear), "knn": ScoreResult.of([0.5] * len(linear))}
+    costs = {"bytes": 1_500_000.0, "seconds": 12.0, "reached": 2, "rounds": 2, "runs": []}
+    facts = {"number": 0, "label": row, "point": {"row": row, "column": "IID"}, "state": "complete", "reason": ""}
+    return TrialResult.model_validate(facts | costs | {"seeds": list(range(len(linear))), "values": values})
 
 
 def test_the_spread_between_systems_stands_beside_that_between_seeds() -> None:
-    iid = [
-        System(row="A", column="IID", runs=[entry(0, 0.50), entry(1, 0.52)]),
-        System(row="B", column="IID", runs=[entry(0, 0.60), entry(1, 0.64)]),
-        System(row="Random encoder", column="IID", runs=[entry(0, 0.10), entry(1, 0.10)]),
-    ]
+    iid = [system("A", 0.50, 0.52), system("B", 0.60, 0.64), system("Random encoder", 0.10, 0.10)]
     between = 100 * stdev([0.51, 0.62])
     within = 100 * ((stdev([0.50, 0.52]) ** 2 + stdev([0.60, 0.64]) ** 2) / 2) ** 0.5
     text = f"linear {between:.2f} between systems, {within:.2f} between seeds; knn 0.00"
     assert text in spread(iid, "linear")
     assert text in system_table(iid, "IID", "linear", "A").remarks[0]
-    single = [System(row=name, column="IID", runs=[entry(0, score)]) for name, score in (("A", 0.5), ("B", 0.6))]
+    single = [system("A", 0.5), system("B", 0.6)]
     assert "linear 7.07 between systems, one seed of each" in spread(single, "linear")
     assert spread(single[:1], "linear") == ""
 
@@ -161,15 +161,16 @@ def test_a_finished_benchmark_runs_nothing_and_writes_the_same_files(
     assert [line for line in now.splitlines() if "rayfed-ssl benchmark" not in line] == head
     assert "FedProx" in again.output
     assert (request.directory / "figures" / "accuracy-over-bytes.svg").is_file()
-    digests = [run.state_sha256 for row in made[1].systems for run in row.runs if row.row != "Random encoder"]
-    assert all(digest is not None and digest[:16] in text for digest in digests)
+    digests = [digest for trial in made[1].trials for digest in trial.digests]
+    assert len(digests) == 3 * 2 * 2
+    assert all(digest is not None and digest in text for digest in digests)
 
 
 def test_the_report_shows_it(made: tuple[StudyRequest, StudyResults], tmp_path: Path) -> None:
     page = write_report([made[0].directory], tmp_path / "report.html", read_table=read_study).read_text()
     assert "mathdefault" not in page  # powers of ten as source
     assert "Benchmark: Two systems" in page
-    means = [mean for row in made[1].systems if (mean := row.mean("linear")) is not None]
+    means = [mean for trial in made[1].trials if (mean := trial.mean("linear")) is not None]
     assert len(means) == 8
     assert all(mean.text(symbol=False) in page for mean in means)
     assert "Accuracy by kNN over local epochs" in page
@@ -177,8 +178,8 @@ def test_the_report_shows_it(made: tuple[StudyRequest, StudyResults], tmp_path: 
 
 def test_a_part_adds_to_what_is_there(made: tuple[StudyRequest, StudyResults]) -> None:
     request, results = made
-    part = run_request(replace(request, rows=("alone",), seeds=(0,)), lambda line: None)
-    assert part.systems == results.systems
+    part = replace(request, rows=("alone",), seeds=(0,)).run(lambda line: None)
+    assert part.trials == results.trials
     assert part.chosen == results.chosen
 
 
@@ -186,15 +187,12 @@ def test_a_missing_run_costs_its_seed_alone(made: tuple[StudyRequest, StudyResul
     request, results = made
     out = tmp_path / "out"
     shutil.copytree(request.directory, out)
-    (lost,) = [row.runs[1].run for row in results.systems if (row.column, row.row) == ("IID", "alone")]
-    shutil.rmtree(out / lost)
+    shutil.rmtree(out / systems(results, "IID")["alone"].runs[1])
     study = load_study(request.name, kind="benchmark")
-    (row,) = [
-        row for row in summarize_systems(out, study, "again", {}).systems if (row.column, row.row) == ("IID", "alone")
-    ]
-    assert [run.seed for run in row.runs] == [0]
-    assert row.difference is not None
-    assert (row.difference.n, row.difference.low) == (1, None)
+    row = systems(summarize_benchmark(out, study, "again", {}), "IID")["alone"]
+    assert row.seeds == [0]
+    assert isinstance(row.versus, Difference)
+    assert (row.versus.n, row.versus.low) == (1, None)
 
 
 def test_a_system_that_cannot_run_is_refused_before_any_run(tmp_path: Path, cli: Cli) -> None:
@@ -227,7 +225,7 @@ def test_a_mistake_is_one_line(tmp_path: Path, cli: Cli, changes: dict[str, Any]
 def test_another_benchmark_is_not_written_over(made: tuple[StudyRequest, StudyResults], tmp_path: Path) -> None:
     request = StudyRequest(write(tmp_path, title="Others"), "benchmark", out=made[0].directory)
     with pytest.raises(ConfigError, match="name another directory with --out"):
-        run_request(request, lambda line: None)
+        request.run(print)
 
 
 @pytest.mark.parametrize("name", study_names("benchmark"))

@@ -1,6 +1,6 @@
 """Reading study files: those that come with the package, a user's own, and the settings on the command line."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,10 @@ from tune.studies.definition.study import Study
 OWN_KEYS = ("trials", "seeds", "generation", "selection", "search")
 """Keys of the study itself that a user may set on the command line."""
 
-SHIPPED = {kind: f"tune.studies.shipped.{kind}s" for kind in ("sweep", "reproduction", "benchmark")}
+VERBS = {"sweep": "sweep", "reproduction": "reproduce", "benchmark": "benchmark"}
+"""The command that runs a study of a kind."""
+
+SHIPPED = {kind: f"tune.studies.shipped.{kind}s" for kind in VERBS}
 """Where the files of each kind lie."""
 
 
@@ -52,37 +55,26 @@ def load_study(
     """
     tree = dict(source) if isinstance(source, Mapping) else read_study_file(source, kind)
     name = name or (Path(source).stem if isinstance(source, str) else "study")
-    settings = _apply(overrides, tree, name)
-    file = parse(StudyFile, tree, name)
-    if isinstance(source, str) and file.kind != kind:
-        raise ConfigError(f"{name} is a {file.kind}: run it with `rayfed-ssl {VERBS[file.kind]} {source}`")
-    if (size is not None or file.sizes) and size not in file.sizes:
-        raise ConfigError(f"{name} has no size {size!r}{nearest(size or '', file.sizes)}")
-    for text in settings:
-        key = text.partition("=")[0]
-        if key in file.space.names:
-            raise ConfigError(f"{name}: {key} is what {name} varies: narrow it with {key}: [...] in a file of your own")
-        if key == "seed":
-            raise ConfigError(f"{name}: a seed is a repeat and no parameter: set seeds")
-    return Study.model_validate({**tree, "name": name, "overrides": tuple(settings), "size": size})
-
-
-VERBS = {"sweep": "sweep", "reproduction": "reproduce", "benchmark": "benchmark"}
-"""The command that runs a study of a kind."""
-
-
-def _apply(overrides: Sequence[str], tree: dict[str, Any], name: str) -> list[str]:
-    """Apply the user's settings of the study itself to its tree; returns the others."""
-    others = []
+    settings = []
     for text in overrides:
         key, equals, value = text.partition("=")
         if not equals:
             raise ConfigError(f"{name}: a setting looks like key=value, got {text!r}")
         if key not in OWN_KEYS:
-            others.append(text)
+            settings.append(text)
             continue
         try:
             tree[key] = plain_data(value)
         except yaml.YAMLError:
             raise ConfigError(f"{name}: {key} cannot be read, got {value!r}") from None
-    return others
+    file = parse(StudyFile, tree, name)
+    if isinstance(source, str) and file.kind != kind:
+        raise ConfigError(f"{name} is a {file.kind}: run it with `rayfed-ssl {VERBS[file.kind]} {source}`")
+    if (size is not None or file.sizes) and size not in file.sizes:
+        raise ConfigError(f"{name} has no size {size!r}{nearest(size or '', file.sizes)}")
+    keys = {text.partition("=")[0] for text in settings}
+    if "seed" in keys:
+        raise ConfigError(f"{name}: a seed is a repeat and no parameter: set seeds")
+    for key in keys.intersection(file.space.names):
+        raise ConfigError(f"{name}: {key} is what {name} varies: narrow it with {key}: [...] in a file of your own")
+    return Study.model_validate({**tree, "name": name, "overrides": tuple(settings), "size": size})

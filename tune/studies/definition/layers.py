@@ -1,7 +1,7 @@
 """Rows, columns and sizes of a study: what each of them changes in the settings of a cell.
 
 A cell is its row's recipe changed by the study's `set`, the size's, the column's, the row's, the cell's (`rows` of the
-column), and the size's for the column, the cell and the row. What a row says precedes what a column says.
+column), and the size's for the column and the row.
 """
 
 from typing import Annotated, Any, Literal
@@ -14,43 +14,20 @@ Texts = Annotated[tuple[str, ...], Field(strict=False)]
 
 
 class Then(StrictModel):
-    """A second run on the data, shards, clients, architecture and seed of the first.
-
-    Attributes:
-        recipe: What it runs.
-        settings: What is changed in that.
-        pretrained: Whether it starts from the encoder of the first run; otherwise there is no first run.
-    """
+    """A second run on the data, shards, clients, architecture and seed of the first."""
 
     recipe: str
     settings: Settings = Field({}, alias="set")
-    pretrained: bool = True
 
 
 class Variant(StrictModel):
-    """Several settings that go together under one name.
-
-    Attributes:
-        recipe: What they change; None is the study's.
-        settings: Values by key of the configuration.
-        then: A second run that starts from the encoder of the first.
-    """
+    """Several settings that go together under one name; without a recipe they change the study's."""
 
     recipe: str | None = None
     settings: Settings = Field({}, alias="set")
-    then: Then | None = None
 
 
-class RowChange(StrictModel):
-    """What a size changes in a row."""
-
-    recipe: str | None = None
-    settings: Settings = Field({}, alias="set")
-    score: str | None = None
-    take: str | None = None
-
-
-class Row(RowChange):
+class Row(StrictModel):
     """A system.
 
     Attributes:
@@ -60,6 +37,10 @@ class Row(RowChange):
         tune: Values of each key that are tried, as a grid, before the row is run; without any the row runs as it is.
     """
 
+    recipe: str | None = None
+    settings: Settings = Field({}, alias="set")
+    score: str | None = None
+    take: str | None = None
     runs: Literal["first", "second"] | None = None
     tune: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field({})
 
@@ -85,24 +66,29 @@ class Column(StrictModel):
     obtain: str | None = None
 
 
+class Change(StrictModel):
+    """What a size changes in a row or a column; `score` is of columns alone."""
+
+    settings: Settings = Field({}, alias="set")
+    score: str | None = None
+
+
+Changes = Annotated[dict[str, Annotated[Change, EMPTY_IF_NULL]], EMPTY_IF_NULL]
+
+
 class Size(StrictModel):
     """What holds at a size for all cells, all second runs, a row, a column; columns that are not named are left out."""
 
     settings: Settings = Field({}, alias="set")
     score: str | None = None
     then: Settings = Field({})
-    rows: Annotated[dict[str, Annotated[RowChange, EMPTY_IF_NULL]], EMPTY_IF_NULL] = Field({})
-    columns: list[str] | dict[str, Annotated[Column, EMPTY_IF_NULL]] | None = None
+    rows: Changes = Field({})
+    columns: list[str] | Changes | None = None
     notes: Texts = ()
 
 
 class Tuning(StrictModel):
-    """How each row with `tune` is tuned, on the first column.
-
-    Attributes:
-        settings: What is changed for the search, such as fewer rounds and `data.validation`.
-        seed: Of the search's runs.
-    """
+    """How each row with `tune` is tuned on the first column: what is changed, such as `data.validation`, and the seed."""
 
     settings: Settings = Field({}, alias="set")
     seed: int = 0
@@ -115,16 +101,13 @@ class TableLayout(StrictModel):
     columns: str | None = None
 
 
-Drawing = Literal["bars", "lines", "losses", "rounds", "boxplots", "heatmaps", "tsne"]
-
-
 class FigureLayout(StrictModel):
     """Names of the parameters of a figure, or how rows and columns are drawn."""
 
     x: str | None = None
     lines: str | None = None
     panels: str | None = None
-    draw: Drawing | None = None
+    draw: Literal["bars", "lines", "losses", "rounds", "boxplots", "heatmaps", "tsne"] | None = None
 
 
 class Inheritance(StrictModel):

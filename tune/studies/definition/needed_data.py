@@ -1,9 +1,13 @@
 """Whether the datasets are there that a study's cells need."""
 
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
+import platformdirs
+
 from rayfed_ssl.config.schema import Config
+from rayfed_ssl.data.datasets import DATASETS
 from rayfed_ssl.data.public_data import PublicDataset, parse_public
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.protocols import Transfer
@@ -33,20 +37,16 @@ def one_dataset(study: Study) -> None:
 
 def absent(study: Study) -> Missing:
     """Find the cells of which a dataset is not there, with the reason and how to get it."""
-    missing: Missing = {}
-    checked: dict[Dataset, str | None] = {}
+    missing, why = Missing(), cache(_missing)
     for point in study.points():
         try:
             run = run_of(study, point, 0)
-        except ConfigError as error:
+            needed = [*(_needed_by(run.first.config) if run.first else ()), *_needed_by(run.config)]
+        except ValueError as error:
             raise ConfigError(f"{study.label(point)}: {error}") from None
-        for config in (run.first.config, run.config) if run.first else (run.config,):
-            for needed in _needed_by(config):
-                if needed not in checked:
-                    checked[needed] = _missing(*needed)
-                if reason := checked[needed]:
-                    how = study.columns[point[COLUMN]].obtain
-                    missing.setdefault((point[ROW], point[COLUMN]), reason + (f"; {how}" if how else ""))
+        if reason := next(filter(None, (why(*dataset) for dataset in needed)), None):
+            how = study.columns[point[COLUMN]].obtain
+            missing[point[ROW], point[COLUMN]] = reason + (f"; {how}" if how else "")
     return missing
 
 
@@ -54,23 +54,20 @@ def by_column(study: Study, missing: Missing) -> dict[str, str]:
     """Name what is left out: a column where all its cells are for one reason, else "row, column"."""
     named: dict[str, str] = {}
     for column in study.axes[COLUMN]:
-        reasons = [missing.get((row, column)) for row in study.axes[ROW]]
-        if reasons and reasons[0] and set(reasons) == {reasons[0]}:
-            named[column] = reasons[0]
-            continue
-        named |= {f"{row}, {column}": why for row, why in zip(study.axes[ROW], reasons, strict=True) if why}
+        reasons = {row: missing.get((row, column)) for row in study.axes[ROW]}
+        first, *others = set(reasons.values())
+        if first and not others:
+            named[column] = first
+        else:
+            named |= {f"{row}, {column}": why for row, why in reasons.items() if why}
     return named
 
 
 def _needed_by(config: Config) -> Iterator[Dataset]:
     yield config.data.name, config.data.path, config.data.download
-    if config.public is not None:
-        try:
-            public = parse_public(config.public)
-        except ValueError as error:
-            raise ConfigError(str(error)) from None
-        if isinstance(public, PublicDataset):
-            yield public.name, public.path, config.data.download
+    public = parse_public(config.public) if config.public is not None else None
+    if isinstance(public, PublicDataset):
+        yield public.name, public.path, config.data.download
     for protocol in config.evaluation.chosen:
         if isinstance(protocol, Transfer) and protocol.dataset:
             name, _, path = protocol.dataset.partition(":")
@@ -78,10 +75,6 @@ def _needed_by(config: Config) -> Iterator[Dataset]:
 
 
 def _missing(name: str, path: Path | None, download: bool) -> str | None:
-    import platformdirs
-
-    from rayfed_ssl.data.datasets import DATASETS
-
     info = DATASETS.get(name)
     if info is None:
         return f"there is no dataset {name}"

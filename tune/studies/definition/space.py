@@ -1,11 +1,11 @@
-"""Search spaces: which settings a sweep varies and over what, the points of a grid, and what a sampler is asked for.
+"""Search spaces: which settings a study varies and over what, the points of a grid, and what a sampler is asked for.
 
 A parameter is written as
 
-    key: [1, 2, 4]                            these values, or {values: [1, 2, 4]}
+    key: [1, 2, 4]                            these values
     key: {uniform: [0, 1]}                    a number between two others
     key: {log: [0.01, 1]}                     the same, evenly over the orders of magnitude
-    key: {integer: [64, 1024], log: true}     a whole number; `step: 64` in place of `log`
+    key: {integer: [64, 1024], log: true}     a whole number
     name: {variants: {A: {recipe: flesd}, B: {recipe: fedavg, set: {method.parts: encoder}}}}
 
 `key` is a key of the configuration, such as method.mu.
@@ -47,18 +47,14 @@ class Choice(StrictModel):
 
     @model_validator(mode="after")
     def _check(self) -> "Choice":
-        for value in self.values:
-            try:
-                json.dumps(value, allow_nan=False)
-            except (TypeError, ValueError):
-                raise ValueError(f"values are finite numbers, texts, lists and mappings, got {value!r}") from None
         if any(value in self.values[:index] for index, value in enumerate(self.values)):
             raise ValueError("each value counts once, and 1, 1.0 and true are equal")
         return self
 
     def suggest(self, name: str, trial: "Trial") -> Value:
         """Ask a sampler."""
-        return _decoded(trial.suggest_categorical(name, [_encoded(value) for value in self.values]))
+        value = trial.suggest_categorical(name, [_encoded(value) for value in self.values])
+        return json.loads(value[5:]) if isinstance(value, str) and value.startswith("json:") else value
 
 
 class Variants(StrictModel):
@@ -76,95 +72,56 @@ class Variants(StrictModel):
         return trial.suggest_categorical(name, self.values)
 
 
-Finite = Annotated[float, Field(allow_inf_nan=False, gt=-(2.0**63), lt=2.0**63)]
-
-
-Ends = Annotated[tuple[Finite, Finite], Field(strict=False)]
+End = Annotated[int | float, Field(gt=-(2.0**63), lt=2.0**63)]
 
 
 class Range(StrictModel):
-    """A number between two others, both included."""
+    """A number between two others, both included: evenly, or evenly over orders of magnitude (`log`)."""
 
-    ends: Ends
+    ends: Annotated[tuple[End, End], Field(strict=False)]
+    log: bool = False
+    integer: bool = False
 
-    @property
-    def is_log(self) -> bool:
-        """Whether it is even over orders of magnitude."""
-        return False
+    @model_validator(mode="before")
+    @classmethod
+    def _from_kind(cls, entry: Any) -> Any:
+        kind = next((kind for kind in ("uniform", "integer", "log") if isinstance(entry.get(kind), list)), None)
+        rest = {key: value for key, value in entry.items() if key != kind}
+        return (
+            rest if kind is None else {"ends": entry[kind], "log": kind == "log", "integer": kind == "integer"} | rest
+        )
 
     @model_validator(mode="after")
     def _check_ends(self) -> "Range":
         low, high = self.ends
         if low >= high:
             raise ValueError(f"a range is [low, high] of which the first is smaller, got {[low, high]}")
-        if self.is_log and low <= 0:
+        if self.log and low <= 0:
             raise ValueError(f"a logarithmic range starts above 0, got {low:g}")
+        if self.integer and not (isinstance(low, int) and isinstance(high, int)):
+            raise ValueError(f"a range of whole numbers has whole ends, got {[low, high]}")
         return self
 
     def suggest(self, name: str, trial: "Trial") -> Value:
         """Ask a sampler."""
-        return trial.suggest_float(name, *self.ends, log=self.is_log)
+        low, high = self.ends
+        if self.integer:
+            return trial.suggest_int(name, int(low), int(high), log=self.log)
+        return trial.suggest_float(name, low, high, log=self.log)
 
 
-class Uniform(Range):
-    """A number, evenly."""
-
-    ends: Ends = Field(alias="uniform")
-
-
-class Log(Range):
-    """A number, evenly over orders of magnitude."""
-
-    ends: Ends = Field(alias="log")
-
-    @property
-    def is_log(self) -> bool:
-        """Whether it is even over orders of magnitude."""
-        return True
-
-
-class Integer(Range):
-    """A whole number, in steps or evenly over orders of magnitude."""
-
-    ends: Annotated[tuple[int, int], Field(strict=False, alias="integer")]
-    log: bool = False
-    step: int = Field(1, ge=1)
-
-    @property
-    def is_log(self) -> bool:
-        """Whether it is even over orders of magnitude."""
-        return self.log
-
-    @model_validator(mode="after")
-    def _check_step(self) -> "Integer":
-        if self.log and self.step != 1:
-            raise ValueError("integer takes log or step, got both")
-        if self.step > self.ends[1] - self.ends[0]:
-            raise ValueError(f"a step is at most the distance of both ends, got {self.step}")
-        return self
-
-    def suggest(self, name: str, trial: "Trial") -> Value:
-        """Ask a sampler."""
-        return trial.suggest_int(name, *self.ends, step=self.step, log=self.log)
-
-
-KINDS = {"values": Choice, "variants": Variants, "uniform": Uniform, "integer": Integer, "log": Log}
+KINDS = {"values": "values", "variants": "variants", "uniform": "range", "integer": "range", "log": "range"}
+"""What a parameter may be written as, and which model that is."""
 
 
 def _kind(entry: Any) -> str | None:
     if isinstance(entry, list):
         return "values"
-    if isinstance(entry, Mapping):
-        return next((kind for kind in KINDS if kind in entry), None)
-    return next((kind for kind, model in KINDS.items() if type(entry) is model), None)
+    return next((KINDS[key] for key in KINDS if key in entry), None) if isinstance(entry, Mapping) else None
 
 
 Parameter = Annotated[
-    Annotated[Choice, Tag("values")]
-    | Annotated[Variants, Tag("variants")]
-    | Annotated[Uniform, Tag("uniform")]
-    | Annotated[Integer, Tag("integer")]
-    | Annotated[Log, Tag("log")],
+    Annotated[Choice, Tag("values")] | Annotated[Variants, Tag("variants")] | Annotated[Range, Tag("range")],
     Discriminator(
         _kind,
         custom_error_type="parameter",
@@ -175,7 +132,7 @@ Parameter = Annotated[
 
 @dataclass(frozen=True)
 class Space:
-    """The parameters of a sweep by name, in the order of the file."""
+    """The parameters of a study by name, in the order of the file."""
 
     parameters: Mapping[str, Choice | Variants | Range]
 
@@ -219,10 +176,6 @@ def encoded(point: Point) -> dict[str, Value]:
 def _encoded(value: Value) -> bool | int | float | str | None:
     """Write lists and mappings as JSON: Optuna chooses among plain values."""
     return value if value is None or isinstance(value, bool | int | float | str) else "json:" + json.dumps(value)
-
-
-def _decoded(value: Value) -> Value:
-    return json.loads(value[5:]) if isinstance(value, str) and value.startswith("json:") else value
 
 
 def value_text(value: Value) -> str:

@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
 from rayfed_ssl.errors import ConfigError, nearest
-from tune.studies.definition.layers import Column, Row, RowChange, Size, Then
+from tune.studies.definition.layers import Change, Column, Row, Size, Then
 from tune.studies.definition.schema import COLUMN, ROW, StudyFile
 from tune.studies.definition.space import Point, point_text
 
@@ -22,6 +20,7 @@ class Cell:
         score: Which score of the last run is shown; None where the study seeks goals.
         take: Of which encoder; None takes the global one, or the mean.
         then: The second run.
+        pretrained: Whether the second run starts from the encoder of the first; otherwise there is no first run.
     """
 
     recipe: str | None
@@ -30,6 +29,7 @@ class Cell:
     take: str | None
     published: float | None
     then: Then | None
+    pretrained: bool
 
 
 class Study(StudyFile):
@@ -60,12 +60,14 @@ class Study(StudyFile):
     @property
     def axes(self) -> dict[str, Sequence[str]]:
         """The rows and columns that there are at this size, of those that are asked for."""
-        rows = [row for row in self.rows if self.only_rows is None or row in self.only_rows]
         of_size = self.at_size.columns
-        columns = [column for column in self.columns if of_size is None or column in of_size]
         return {
-            ROW: rows,
-            COLUMN: [column for column in columns if self.only_columns is None or column in self.only_columns],
+            ROW: [row for row in self.rows if self.only_rows is None or row in self.only_rows],
+            COLUMN: [
+                column
+                for column in self.columns
+                if all(names is None or column in names for names in (of_size, self.only_columns))
+            ],
         }
 
     @property
@@ -107,26 +109,20 @@ class Study(StudyFile):
         """Collect what a point's row and column change."""
         name, column_name = point.get(ROW, ""), point.get(COLUMN, "")
         size, row, column = self.at_size, self.rows.get(name, Row()), self.columns.get(column_name, Column())
-        row_change = size.rows.get(name, RowChange())
-        column_changes = size.columns if isinstance(size.columns, dict) else {}
-        column_change = column_changes.get(column_name, Column())
-        entries: tuple[BaseModel, ...] = (row_change, row, column_change, column, size, self)
-        then = None if row.runs == "first" else column_change.then or column.then
+        row_at_size = size.rows.get(name, Change())
+        column_at_size = size.columns.get(column_name, Change()) if isinstance(size.columns, dict) else Change()
+        then = None if row.runs == "first" else column.then
         if then is not None:
             settings = {key: value for key, value in then.settings.items() if key not in size.then} | size.then
-            then = then.model_copy(update={"settings": settings, "pretrained": row.runs != "second"})
+            then = then.model_copy(update={"settings": settings})
         numbers = self.published.get(name)
-        changes = [size.settings, column.settings, row.settings, column.rows.get(name, {})]
-        changes += [column_change.settings, column_change.rows.get(name, {}), row_change.settings]
+        changes = (size, column, row, Change(settings=column.rows.get(name, {})), column_at_size, row_at_size)
         return Cell(
-            recipe=row_change.recipe or row.recipe,
-            settings=tuple(changes),
-            score=_first_set(entries, "score"),
-            take=_first_set(entries, "take"),
+            recipe=row.recipe,
+            settings=tuple(change.settings for change in changes),
+            score=row.score or column_at_size.score or column.score or size.score or self.score,
+            take=row.take or column.take or self.take,
             published=None if numbers is None else numbers[list(self.columns).index(column_name)],
             then=then,
+            pretrained=row.runs != "second",
         )
-
-
-def _first_set(entries: Iterable[BaseModel], key: str) -> Any:
-    return next((getattr(entry, key) for entry in entries if key in entry.model_fields_set), None)

@@ -15,6 +15,7 @@ from rayfed_ssl.config.choices import PARTITION
 from rayfed_ssl.config.recipes import SCALAR_MEANS, apply_override, read_recipe
 from rayfed_ssl.config.schema import Config, apply_overrides
 from rayfed_ssl.config.sections import BITS, Engine
+from rayfed_ssl.data.datasets import DATASETS
 from rayfed_ssl.data.decoding import MAX_PIXELS
 from rayfed_ssl.data.partitions import PARTITIONS
 from rayfed_ssl.errors import ConfigError
@@ -24,7 +25,7 @@ from rayfed_ssl.parquet import MAX_BYTES
 from rayfed_ssl.reading import read_bytes
 from rayfed_ssl.training.optimizers import BETAS
 from tune.studies.definition.layers import Then
-from tune.studies.definition.search_plan import HELD_OUT
+from tune.studies.definition.schema import HELD_OUT
 from tune.studies.definition.space import Point
 from tune.studies.definition.study import Study
 
@@ -87,17 +88,15 @@ THEN = "then."
 """Prefix of a user's settings of second runs."""
 
 
-def second_config(first: Config, then: Then, start: Path | None, overrides: Sequence[str] = ()) -> Config:
-    """Resolve a second run, on the data, shards and architecture of the first.
+def second_config(first: Config, then: Then, overrides: Sequence[str] = ()) -> Config:
+    """Resolve a second run, on the data, shards and architecture of the first, without what it starts from.
 
-    It starts from the first run's directory `start`, or for None from random weights. Of the user's settings those apply
-    that start with "then.".
+    Of the user's settings those apply that start with "then.".
     """
     tree, dump = read_recipe(then.recipe), first.dump()
     tree |= {key: dump[key] for key in ("seed", "data", "partition", "engine")}
     tree["clients"] = tree.get("clients", {}) | {key: dump["clients"][key] for key in ("number", "models")}
     tree["model"] = {key: dump["model"][key] for key in ("encoder", "stem", "image_size")}
-    tree["model"] |= {} if start is None else {"start": str(start)}
     for key, value in then.settings.items():
         apply_override(tree, f"{key}={json.dumps(value, default=str)}")
     return Config.load(tree, *(text.removeprefix(THEN) for text in overrides if text.startswith(THEN)))
@@ -106,17 +105,16 @@ def second_config(first: Config, then: Then, start: Path | None, overrides: Sequ
 def run_of(study: Study, point: Point, seed: int) -> TrialRun:
     """Resolve the run that gives a trial's result, with the run that it starts from."""
     first, cell = config_of(study, point, seed), study.cell(point)
-    then = next((variant.then for variant in reversed(list(study.space.variants(point))) if variant.then), cell.then)
-    if then is None:
+    if cell.then is None:
         return TrialRun(first)
-    second = second_config(first, then, None, study.overrides)
-    return TrialRun(second, TrialRun(first) if then.pretrained else None)
+    second = second_config(first, cell.then, study.overrides)
+    return TrialRun(second, TrialRun(first) if cell.pretrained else None)
 
 
 def config_of(study: Study, point: Point, seed: int) -> Config:
     """Resolve what a trial runs first."""
     tree = settings_of(study, point, seed)
-    if "executor" not in _section(tree, "engine"):
+    if "executor" not in (tree.get("engine") or {}):
         apply_override(tree, "engine.executor=local")
     return Config.load(tree)
 
@@ -142,7 +140,6 @@ def settings_of(study: Study, point: Point, seed: int) -> dict[str, Any]:
 
 def _find_from(base: Path, tree: dict[str, Any]) -> None:
     """Make paths absolute: a trial's process has another working directory, and a resuming process may have one too."""
-    from rayfed_ssl.data.datasets import DATASETS  # loads torch, which a sweep's status does without
 
     def absolute(path: str, dataset: object = None) -> str:
         place = (base / Path(path).expanduser()).resolve()
@@ -193,30 +190,18 @@ def _holds(setting: Any, value: Any, key: str) -> bool:
     return setting is not MISSING and bool(setting == value)
 
 
-def _section(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    section = tree.get(name, {})
-    if not isinstance(section, Mapping):
-        raise ConfigError(f"{name} maps keys to values, got {section!r}")
-    return section
-
-
 def _measure_what_decides(study: Study, tree: dict[str, Any]) -> None:
     """Switch on what the study's goals and its early stopping look at."""
-    data = tree.get("data")
-    held_out = isinstance(data, Mapping) and data.get("validation") is not None
     if study.selects_on == "test":
         apply_override(tree, "data.validation=null")
-    elif not held_out:
+    elif not isinstance(tree.get("data"), Mapping) or tree["data"].get("validation") is None:
         apply_override(tree, f"data.validation={HELD_OUT}")
-    names = [goal.score for goal in study.goals]
-    diagnosed = any(name.startswith("diag_") for name in names)
-    measured = _section(tree, "evaluation")
-    if diagnosed and not measured.get("diagnostics"):
+    names, measured = [goal.score for goal in study.goals], tree.get("evaluation") or {}
+    if any(name.startswith("diag_") for name in names) and not measured.get("diagnostics"):
         apply_override(tree, f"evaluation.diagnostics={tree.get('rounds', 2)}")
     asked = [name for goal in names if (name := goal.removesuffix(BEST)) in PROTOCOLS and name not in ("knn", "linear")]
-    if study.selects_on == "validation" and (
-        others := [name for name in asked if isinstance(PROTOCOLS[name], Transfer)]
-    ):
+    others = [name for name in asked if isinstance(PROTOCOLS[name], Transfer)]
+    if others and study.selects_on == "validation":
         raise ConfigError(
             f"{others[0]} is measured on another dataset's test set, which must not choose: set selection: test, or another "
             "goal"
@@ -227,4 +212,4 @@ def _measure_what_decides(study: Study, tree: dict[str, Any]) -> None:
         apply_override(tree, f"evaluation.protocols={json.dumps([*listed, *more])}")
     if study.stop is not None:
         kind = "diagnostics" if study.stop_goal.score.startswith("diag_") else "every"
-        apply_override(tree, f"evaluation.{kind}={study.stop.evaluate_every}")
+        apply_override(tree, f"evaluation.{kind}={study.stop.grace}")

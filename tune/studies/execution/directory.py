@@ -18,9 +18,8 @@ from rayfed_ssl.errors import BusyError, ConfigError, UntrustedError, reason
 from rayfed_ssl.reading import read_json
 from rayfed_ssl.storage.own_files import refuse_links_out
 from rayfed_ssl.storage.signatures import is_signed, sign
-from tune.studies.definition.files import load_study, read_study_file
+from tune.studies.definition.files import load_study
 from tune.studies.definition.study import Study
-from tune.studies.execution.trial_table import read_rows
 
 
 class StudyRecord(StrictModel):
@@ -103,7 +102,7 @@ class StudyDirectory:
         try:
             content = read_json(file)
         except (OSError, ValueError) as error:
-            raise ConfigError(f"{file} is damaged ({reason(error)}): start a new sweep") from None
+            raise ConfigError(f"{file} is damaged ({reason(error)}): start a new study") from None
         record = parse(StudyRecord, content, f"{file} is damaged")
         return cls(path, record, trust or is_signed(file, record.asked, record.signature))
 
@@ -114,30 +113,13 @@ class StudyDirectory:
                 f"{self.path} is not a sweep that you have made here: to run it, add --trust, or start it anew"
             )
 
-    @classmethod
-    def asked_for(
-        cls,
-        path: Path,
-        source: str,
-        overrides: Sequence[str],
-        inherited: dict[str, Any],
-        command: str,
-        inherited_from: str = "",
-    ) -> "StudyDirectory":
-        """Describe a study that a user names, by its name or file; a ConfigError if no trial of it could give a value."""
-        from tune.studies.search.check import check_study
-
-        load_study(source, *overrides)  # by its source: it has to be a sweep
-        more = {"inherited": inherited, "inherited_from": inherited_from}
-        directory = cls.of(path, Path(source).stem, read_study_file(source), overrides, command, **more)
-        check_study(directory.study)
-        return directory
-
     def create(self) -> None:
-        """Start it; a ConfigError if the directory is not empty."""
-        _refuse_used(self.path)
+        """Start it; a ConfigError if the directory holds anything but the lock of a start."""
+        path = self.path
+        if path.exists() and (not path.is_dir() or any(file != path / "lock" for file in path.iterdir())):
+            hint = f": resume it with `rayfed-ssl sweep --resume {path}`" if (path / "study.json").is_file() else ""
+            raise ConfigError(f"{path} is not an empty directory{hint or ': name another one with --out'}")
         with self.locked():
-            _refuse_used(self.path)  # again: another process may have started one until now
             self.save()
 
     @classmethod
@@ -153,16 +135,14 @@ class StudyDirectory:
             raise ConfigError(
                 f"{name}: cannot be written as JSON ({' '.join(str(error).split())}): correct the file"
             ) from None
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        versions = environment()["versions"]
         record = StudyRecord(
             name=name,
             file=plain,
             overrides=list(overrides),
             directory=str(Path.cwd()),
             command=command,
-            versions=versions,
-            started=now,
+            versions=environment()["versions"],
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
             **more,
         )
         return cls(path, record)
@@ -192,22 +172,17 @@ class StudyDirectory:
             raise ConfigError(f"{self.path} belongs to a benchmark: name more with --seeds in `{self.record.command}`")
         command = shlex.join([*(word for word in words if not word.startswith("seeds=")), setting])
         changes = {"overrides": [*self.record.overrides, setting], "command": command, "finished": None}
-        asked = replace(self, record=self.record.model_copy(update=changes))
-        seeds = asked.study.seeds
+        asked = self.record.model_copy(update=changes)
+        seeds = replace(self, record=asked).study.seeds
         if seeds == before.seeds:
             return
+        so_far = f"{self.path} has run the seeds {list(before.seeds)}"
         if seeds[: len(before.seeds)] != before.seeds:
-            raise ConfigError(
-                f"{self.path} ran the seeds {list(before.seeds)}, and {setting} leaves some out or reorders them: give "
-                "those first, then more"
-            )
+            raise ConfigError(f"{so_far}, and {setting} leaves some out or reorders them: give those first, then more")
         if before.adapts:
-            raise ConfigError(
-                f"{self.path} chose its trials by means over the seeds {list(before.seeds)}, and with {setting} it would "
-                "have chosen others: start a new sweep"
-            )
+            raise ConfigError(f"{so_far} and chosen by their means; with {setting} it would have chosen other trials")
         with self.locked():
-            self.record = asked.record
+            self.record = asked
             self.save()
 
     def forget_last_failures(self) -> dict[str, str]:
@@ -217,18 +192,6 @@ class StudyDirectory:
         names = {name for runs in earlier for name in runs}
         record.failures = {key: why for key, why in record.failures.items() if key.rpartition("@")[0] in names}
         return record.failures
-
-    def is_complete(self) -> bool:
-        """Whether nothing is left to run: all trials have ended, none failed, and all runs are there."""
-        if self.record.finished is None:
-            return False
-        try:
-            rows = read_rows(self.path / "trials.parquet")
-        except ConfigError:
-            return False
-        return all(
-            row["state"] in ("complete", "stopped") and (self.path / row["run"] / "run.json").is_file() for row in rows
-        )
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -260,10 +223,3 @@ class StudyDirectory:
             return True
         except OSError:  # it belongs to another user, or lies on a file system without locks
             return None
-
-
-def _refuse_used(path: Path) -> None:
-    """Raise a ConfigError for anything but a missing directory or one that holds nothing but the lock of a start."""
-    if path.exists() and (not path.is_dir() or any(file != path / "lock" for file in path.iterdir())):
-        hint = f": resume it with `rayfed-ssl sweep --resume {path}`" if (path / "study.json").is_file() else ""
-        raise ConfigError(f"{path} is not an empty directory{hint or ': name another one with --out'}")

@@ -7,7 +7,7 @@ from typing import Any
 
 from actors.cluster.machine import Node
 from actors.errors import ClusterError
-from actors.placement.actor_cost import ACTOR_BYTES, ActorCost
+from actors.placement.actor_cost import ActorCost
 from actors.placement.plan import plan
 from rayfed_ssl.capacity.client_cost import step_cost
 from rayfed_ssl.config.schema import Config
@@ -51,7 +51,7 @@ class TrialResources:
             raise ConfigError(str(error)) from None
 
     def _actors(self, federation: Federation) -> tuple[Config, Bundles]:
-        """Reserve each client actor, and memory for the trial's own process and its server, which take no core."""
+        """Reserve each client actor; the trial's own process takes no core."""
         placement = plan(federation, self.nodes)
         if not placement.cpus and not placement.gpus:
             raise ConfigError("engine.cpus_per_actor=0 reserves nothing for a trial's actors: set a part of a core")
@@ -59,22 +59,7 @@ class TrialResources:
         each = {"CPU": placement.cpus} | ({"GPU": placement.gpus} if placement.gpus else {})
         each |= {"memory": float(placement.memory)} if placement.memory else {}
         config = federation.config.model_copy(update={"engine": engine})
-        memory = (
-            ACTOR_BYTES + placement.cost.memory
-        )  # the process that drives the rounds, and its server, which may train
-        return config, [
-            self._beside(memory, each, placement.num_actors),
-            *(dict(each) for _ in range(placement.num_actors)),
-        ]
-
-    def _beside(self, memory: float, each: Bundle, number: int) -> Bundle:
-        """Reserve memory beside so many equal bundles, as far as it fits: it is an estimate, and refuses nothing."""
-        for share in (memory, memory / 2):
-            for host in self.nodes:
-                fitting = sum(_held(node, each, share if node is host else 0.0) for node in self.nodes)
-                if host.memory >= share and fitting >= number:
-                    return {"memory": float(int(share))}
-        return {}
+        return config, [{}, *(dict(each) for _ in range(placement.num_actors))]
 
     def _process(self, federation: Federation) -> Bundles:
         """Reserve one process: its compute threads, its memory, and a GPU or a part of one."""
@@ -101,9 +86,3 @@ class TrialResources:
     def _refuse(what: str, asked: float, largest: float, key: str) -> None:
         if asked > largest:
             raise ConfigError(f"a trial takes {asked:g} {what}, and no machine has more than {largest:g}: lower {key}")
-
-
-def _held(node: Node, each: Bundle, taken: float) -> int:
-    """Count the bundles that fit on a machine beside so many bytes."""
-    free = {"CPU": node.cpus, "GPU": node.gpus, "memory": node.memory - taken}
-    return int(min((free[name] // amount for name, amount in each.items() if amount), default=0))

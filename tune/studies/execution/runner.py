@@ -1,4 +1,4 @@
-"""Running and resuming a sweep: one directory with all that it was and gave.
+"""Running and resuming a study: one directory with all that it was and gave.
 
 study.json       what was asked for, with which versions, and how far it is
 trials.parquet   a row for each trial and seed, written anew as runs end
@@ -6,11 +6,12 @@ study.journal    Optuna's storage, for `optuna-dashboard DIR/study.journal`
 shared/          what the server of several runs starts from, trained once
 runs/NAME        the runs, named for their settings: equal runs of several trials are one
 tune/            Ray Tune's own files
-table.md, best.yaml, results.json, figures   when the sweep has ended
+table.md, best.yaml, results.json, figures   when the study has ended
 
 To resume, the search runs again from its start, and is answered with the runs on disk.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -18,47 +19,76 @@ from typing import Any
 
 from rayfed_ssl.environment import environment
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.formats import MeanStd
+from tune.studies.definition.space import point_text
 from tune.studies.execution.directory import StudyDirectory
-from tune.studies.execution.progress import StudyProgress
+from tune.studies.execution.scores import TrialRows
 from tune.studies.execution.segments import DataCheck, SegmentQueue, run_here
-from tune.studies.execution.trial_table import TrialTable, write_rows
-from tune.studies.search.search import Search
+from tune.studies.execution.trial_table import unit_of, write_rows
+from tune.studies.search.search import Outcome, Search, Segment, Trial
 
 Say = Callable[[str], None]
 
 
 class Recorder:
-    """Writes down the state of a search while it runs."""
+    """Prints how a study goes, a line at a time, and writes down the state of its search."""
 
-    def __init__(self, directory: StudyDirectory, search: Search) -> None:
-        self._directory, self._search = directory, search
-        record = directory.record
-        self._before = list(zip(record.points, record.runs, strict=False))
-        self._table = TrialTable(directory.runs)
-        self._failures = 0
+    def __init__(self, directory: StudyDirectory, say: Say) -> None:
+        self._directory, self._say = directory, say
+        self.search = Search(directory.study, directory.path / "study.journal", self._trial_ended)
+        self._before = list(zip(directory.record.points, directory.record.runs, strict=False))
+        self._rows = TrialRows(directory.runs)
+        self._started = time.perf_counter()
+        self._num_ended = self._num_run = self._num_on_disk = 0
+
+    def segment_ended(self, segment: Segment, outcome: Outcome, on_disk: bool) -> None:
+        """Say that a run reached a rung or its end, or failed; those on disk are counted."""
+        self._rows.forget(segment.run.name)
+        if on_disk:
+            self._num_on_disk += 1
+            return
+        if self._num_on_disk and not self._num_run:
+            self._say(f"{self._num_on_disk} runs are on disk already")
+        self._num_run += 1
+        result = f"failed: {outcome.failure}" if outcome.failure else _scores_text(outcome.scores.items()) or "done"
+        place = f"trial {segment.trial}, seed {segment.seed}, round {segment.until} of {segment.run.config.rounds}"
+        trials = f"{self._num_ended} of {self.search.total} trials ended, " if self._num_ended else ""
+        self._say(f"{place}: {result}; {trials}{time.perf_counter() - self._started:.0f} s so far")
+
+    def _trial_ended(self, trial: Trial) -> None:
+        self._num_ended += 1
+        text = f"{trial.state}: {trial.reason}"
+        if trial.state == "complete":
+            goals = [goal.score for goal in self.search.study.goals]
+            text = ", ".join(filter(None, ["complete", _scores_text(zip(goals, trial.values, strict=True))]))
+            text += f", mean of {len(trial.runs)} seeds" * (len(trial.runs) > 1)
+        self._say(f"trial {trial.number} ({point_text(trial.point)}): {text}")
 
     def update(self) -> None:
         """Write the trials as they are now; refuse other points than were chosen before an interruption."""
-        record, trials = self._directory.record, self._search.trials
+        record, trials = self._directory.record, self.search.trials
         points, runs = [dict(trial.point) for trial in trials], [trial.names for trial in trials]
         for number, (old, new) in enumerate(zip(self._before, zip(points, runs, strict=True), strict=False)):
             now = (new[0], new[1][: len(old[1])])  # more seeds only add runs
             if old != now:
                 self._refuse(number, *((old[0], now[0]) if old[0] != now[0] else (old[1], now[1])))
-        if _size(runs) > _size(record.runs) or len(record.failures) > self._failures:
-            self._failures = len(record.failures)
+        if _size(runs) >= _size(record.runs):
             record.points, record.runs = points, runs
             self._directory.save()
-        write_rows(self._table.rows(self._search), self._directory.path / "trials.parquet")
+        write_rows(self._rows.of(self.search), self._directory.path / "trials.parquet")
 
     def _refuse(self, number: int, old: Any, new: Any) -> None:
         now, then = environment()["versions"], self._directory.record.versions
         changed = [f"{name} {then.get(name)} is now {now[name]}" for name in now if then.get(name) != now[name]]
         why = f" ({', '.join(changed)})" if changed else ""
         raise ConfigError(
-            f"trial {number} was {old} and would now be {new}{why}: resume with the versions and recipes that the sweep "
+            f"trial {number} was {old} and would now be {new}{why}: resume with the versions and recipes that the study "
             "started with, or start a new one; its runs are kept"
         )
+
+
+def _scores_text(scores: Any) -> str:
+    return ", ".join(f"{name} {MeanStd(value, None, 1).text(unit_of(name))}" for name, value in scores)
 
 
 def _size(runs: Sequence[Sequence[str]]) -> int:
@@ -73,8 +103,8 @@ def run_study(
     address: str | None = None,
     say: Say = lambda line: None,
     on_ray_death: Say | None = None,
-) -> Search:
-    """Run a sweep to its end on Ray Tune, from wherever it is.
+) -> None:
+    """Run a study to its end on Ray Tune, from wherever it is.
 
     Args:
         directory: What to run.
@@ -87,44 +117,39 @@ def run_study(
     from tune.studies.execution.resources import TrialResources
     from tune.studies.execution.tune_trials import run_on_tune
 
-    with directory.locked():
+    with directory.locked(), open_queue(directory, say) as queue:
+        first = queue.next()  # what is on disk is answered before anything is started
+        if first is None:
+            return
+        queue.give_back(first)
+        directory.record.finished = None
         cluster = start(address, on_ray_death=on_ray_death)
         try:
             resources = TrialResources(cluster.nodes(), directory.path.resolve() / "shared")
-            with open_queue(directory, say) as queue:
-                queue.check = resources.placed
-                first = queue.next()  # what is on disk is answered before anything is started
-                if first is not None:
-                    directory.record.finished = None
-                    queue.give_back(first)
-                    run_on_tune(queue, resources, directory.path, concurrency=concurrency, attempts=3)
-            return queue.search
+            run_on_tune(queue, resources, directory.path, concurrency=concurrency)
         finally:
             cluster.stop()
 
 
-def run_study_here(directory: StudyDirectory, say: Say = lambda line: None) -> Search:
-    """Run a sweep to its end in this process, one run after the other, from wherever it is."""
+def run_study_here(directory: StudyDirectory, say: Say = lambda line: None) -> None:
+    """Run a study to its end in this process, one run after the other, from wherever it is."""
     with directory.locked(), open_queue(directory, say) as queue:
         run_here(queue)
-    return queue.search
 
 
 @contextmanager
 def open_queue(directory: StudyDirectory, say: Say = lambda line: None) -> Iterator[SegmentQueue]:
-    """Give the segments of a sweep that have to be run, and record their outcomes."""
-    progress = StudyProgress(directory.study, say)
-    search = Search(directory.study, directory.path / "study.journal", progress.trial_ended)
-    recorder = Recorder(directory, search)
+    """Give the segments of a study that have to be run, and record their outcomes."""
+    recorder = Recorder(directory, say)
     yield SegmentQueue(
-        search,
+        recorder.search,
         directory.runs,
         directory.forget_last_failures(),
         confirm=DataCheck().confirm,
-        on_end=lambda segment, outcome, on_disk: progress.segment_ended(segment, outcome, on_disk, search.total),
+        on_end=recorder.segment_ended,
         on_change=recorder.update,
     )
-    if search.finished:
+    if recorder.search.finished:
         recorder.update()
         if directory.record.finished is None:
             directory.record.finished = datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,17 +1,22 @@
-"""What the record of a run says after a round: scores of the encoder that is meant, and bytes."""
+"""What the records of runs say: scores of the encoder that is meant, and bytes, after a round and so far."""
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from rayfed_ssl.engine.ledger import Direction
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.evaluation.registry import is_score
 from rayfed_ssl.records.metric_rows import taken
 from rayfed_ssl.records.run_record import RunRecord
-from tune.studies.definition.search_plan import BYTES
+from tune.studies.definition.schema import BYTES
+from tune.studies.execution.trial_table import NO_ROUNDS, Row
+from tune.studies.search.search import Outcome, Search
 
 
-def scores_after(
+def outcome_after(
     directory: Path, names: Iterable[str], take: str | None, round: int, *, whole: bool = False
-) -> dict[str, float] | None:
+) -> Outcome:
     """Read what a run had come to after a round; it may have reached later ones.
 
     Args:
@@ -22,44 +27,80 @@ def scores_after(
         whole: Whether the run must be finished, scores included.
 
     Returns:
-        Values by name; None where the run has not come there, or not been scored there.
+        Values by name; a failure where the run has not come there, or has not been scored there.
     """
+    unfinished = Outcome(failure=f"{directory.name} has not come to its end: resume the study")
     if not (directory / "run.json").is_file():
-        return None
+        return unfinished
     record, values = RunRecord.open(directory), {}
     if record.last_round < round or (whole and record.manifest.finished is None):
-        return None
+        return unfinished
+    moved = bytes_of(record, round)
     for name in names:
-        value = _bytes(record, name, round) if name in BYTES else score_of(record, name, take, round)
+        value = moved[name] if name in BYTES else score_of(record, name, take, round)
         if value is None:
-            return None
+            of = "" if take is None else f" of {take}"
+            return Outcome(
+                failure=f"{directory.name} has no score {name}{of} after round {round}: see docs/sweeps.md, take"
+            )
         values[name] = value
-    return values
+    return Outcome(values)
 
 
-def why_none(directory: Path, names: Iterable[str], take: str | None, round: int) -> str:
-    """Say which score a run does not have after a round, where `scores_after` gives None."""
-    record = RunRecord.open(directory)
-    for name in names:
-        if name in BYTES or score_of(record, name, take, round) is not None:
-            continue
-        participants = sorted(
-            {row["participant"] for row in record.metrics if row["name"] == name and row["round"] == round}
-        )
-        if participants:
-            return f"{name} is of {', '.join(participants)} in this method, which take: {take} does not mean: leave take out"
-        return f"{directory.name} has no score {name} after round {round}: see `rayfed-ssl list protocols`"
-    return f"{directory.name} has not come to its end: resume the sweep"
-
-
-def _bytes(record: RunRecord, name: str, round: int) -> float:
-    directions: Mapping[str, tuple[Direction, ...]] = {"bytes_up": ("up",), "bytes_down": ("down",)}
-    counted = directions.get(name, ("up", "down"))
-    return float(sum(row["bytes"] for row in record.ledger if row["round"] <= round and row["direction"] in counted))
+def bytes_of(record: RunRecord, until: int) -> dict[str, float]:
+    """Count what has crossed clients' boundaries by the end of a round."""
+    up, down = (
+        float(sum(row["bytes"] for row in record.ledger if row["direction"] == way and row["round"] <= until))
+        for way in ("up", "down")
+    )
+    return {"bytes": up + down, "bytes_up": up, "bytes_down": down}
 
 
 def score_of(record: RunRecord, name: str, take: str | None, round: int) -> float | None:
     """Read the score of the encoder that is meant; None where the run has none."""
     rows = [row for row in record.metrics if row["name"] == name and row["round"] == round]
-    values = {row["participant"]: row["value"] for row in rows}
-    return taken(values, take)
+    return taken({row["participant"]: row["value"] for row in rows}, take)
+
+
+def read_progress(directory: Path, take: str | None, score: str | None = None) -> Row:
+    """Read from a run's record its rounds, bytes and last scores, `score` among them."""
+    try:
+        record = RunRecord.open(directory)
+    except ConfigError:
+        return NO_ROUNDS
+    seconds = [row["value"] for row in record.metrics if (row["participant"], row["name"]) == ("run", "seconds")]
+    progress: Row = {"round": record.last_round, "seconds": sum(seconds)} | bytes_of(record, record.last_round)
+    for name, round in sorted({(row["name"], row["round"]) for row in record.metrics}):  # the last round stays
+        is_shown = is_score(name) or name.startswith("diag_") or name == score
+        if is_shown and (value := score_of(record, name, take, round)) is not None:
+            progress[f"score.{name}"] = value
+    return progress
+
+
+@dataclass
+class TrialRows:
+    """Makes the rows of a search; a run is read once, and again when it is forgotten."""
+
+    runs: Path
+    _read: dict[str, dict[tuple[str | None, str | None], Row]] = field(default_factory=dict)
+
+    def forget(self, run: str) -> None:
+        """Read a run anew, as it has come farther."""
+        self._read.pop(run, None)
+
+    def of(self, search: Search) -> list[Row]:
+        """Describe all trials of a search."""
+        rows = []
+        for trial in search.trials:
+            cell = search.study.cell(trial.point)
+            common: Row = {"trial": trial.number, "state": trial.state, "reason": trial.reason or None}
+            common |= {f"param.{name}": json.dumps(value) for name, value in trial.point.items()}
+            if not trial.runs:
+                rows.append(common | {"seed": None, "run": None, "rounds": None} | NO_ROUNDS)
+            for seed, run in trial.runs.items():
+                facts = {"seed": seed, "run": f"{self.runs.name}/{run.name}", "rounds": run.config.rounds}
+                read, key = self._read.setdefault(run.name, {}), (cell.take, cell.score)
+                if key not in read:
+                    read[key] = read_progress(self.runs / run.name, *key)
+                rows.append(common | facts | read[key])
+        return rows

@@ -4,7 +4,8 @@ import errno
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from rayfed_ssl.data.datasets import open_dataset
 from rayfed_ssl.engine.round_loop import Observer
 from rayfed_ssl.errors import BusyError, ConfigError
 from rayfed_ssl.records.run_record import RunRecord
-from tune.studies.execution.scores import scores_after, why_none
+from tune.studies.execution.scores import outcome_after
 from tune.studies.search.search import Outcome, Search, Segment
 
 BUSY_TIMEOUT = 120.0
@@ -23,87 +24,68 @@ BUSY_TIMEOUT = 120.0
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
 """Errors that end a study, because the next trial would meet them too."""
 
+PLACEMENT = ("executor", "actors", "cpus_per_actor", "gpus_per_actor")
 
-def run_segment(config: Config, directory: Path, until: int) -> str | None:
-    """Run until after a round, from where the run is; returns why it failed, or None.
 
-    Raises:
-        OSError: The disk is full or broken, which is no result of this trial.
-    """
+def run_segment(config: Config, directory: Path, until: int) -> Outcome:
+    """Run until after a round, from where the run is; the outcome has no scores."""
     from rayfed_ssl.runs import resume, run
 
+    # Where it runs may have changed since it began: the number of actors, for one.
+    engine = config.dump()["engine"]
+    changes = [f"engine.{key}={json.dumps(engine[key])}" for key in PLACEMENT]
     deadline = time.monotonic() + BUSY_TIMEOUT
     try:
         while True:
             try:
                 if (directory / "run.json").is_file():
-                    # Where it runs may have changed since it began: the number of actors, for one.
-                    resume(directory, *_placement(config), observer=Observer(), executor=make_executor, until=until)
+                    resume(directory, *changes, observer=Observer(), executor=make_executor, until=until)
                 else:
                     shutil.rmtree(directory, ignore_errors=True)  # stopped before its record began
                     run(config, directory, observer=Observer(), executor=make_executor, until=until)
-                return None
+                return Outcome()
             except BusyError:  # the process of an earlier attempt may still be ending
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(1)
     except Exception as error:  # a trial that fails, for whatever reason, must not keep the others from running
-        if (disk_error := _disk_error(error)) is not None:
-            raise disk_error from error
-        return " ".join(f"{error}".split()) or type(error).__name__
+        return Outcome(failure=" ".join(f"{error}".split()) or type(error).__name__, ends_study=_is_of_the_disk(error))
 
 
-def _disk_error(error: BaseException | None) -> OSError | None:
-    """Find a full or broken disk among the causes of an error: it says nothing about a trial."""
-    seen = set[int]()
-    while error is not None and id(error) not in seen:
+def _is_of_the_disk(error: BaseException | None) -> bool:
+    """Whether a full or broken disk is among the causes of an error: it says nothing about a trial."""
+    while error is not None:
         if isinstance(error, OSError) and error.errno in DISK_ERRORS:
-            return error
-        seen.add(id(error))
+            return True
         error = error.__cause__ or error.__context__
-    return None
-
-
-def _placement(config: Config) -> Iterator[str]:
-    for key in ("executor", "actors", "cpus_per_actor", "gpus_per_actor"):
-        value = config.dump()["engine"][key]
-        yield f"engine.{key}={'null' if value is None else value}"
+    return False
 
 
 def outcome_of(config: Config, directory: Path, until: int, scores: tuple[str, ...], take: str | None) -> Outcome:
-    """Run a segment and read its scores; raises an OSError as `run_segment`."""
-    failure = run_segment(config, directory, until)
-    if failure is not None:
-        return Outcome(failure=failure)
-    values = scores_after(directory, scores, take, until)
-    return Outcome(failure=why_none(directory, scores, take, until)) if values is None else Outcome(values)
+    """Run a segment and read its scores."""
+    outcome = run_segment(config, directory, until)
+    return outcome_after(directory, scores, take, until) if outcome.failure is None else outcome
 
 
-@dataclass
 class DataCheck:
     """Compares the data of runs on disk with those that are there now; opens each dataset once."""
 
-    _fingerprints: dict[str, str | None] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self._fingerprints: dict[str, str | None] = {}
 
     def confirm(self, directory: Path, config: Config) -> None:
         """Refuse a run that was made of other data; where they are not on this machine, nothing is compared."""
-        now = self._fingerprint(config)
-        then = RunRecord.open(directory).manifest.data.fingerprint
+        key = json.dumps(config.dump()["data"], sort_keys=True)
+        if key not in self._fingerprints:
+            self._fingerprints[key] = None
+            with suppress(ValueError, OSError):
+                self._fingerprints[key] = open_dataset(config.data.name, **config.data_settings).fingerprint
+        now, then = self._fingerprints[key], RunRecord.open(directory).manifest.data.fingerprint
         if now is not None and then != now:
             raise ConfigError(
                 f"{directory} was made of other data than {config.data.name} has now (fingerprint {now[:12]} instead of "
-                f"{then[:12]}): restore them, or start a new sweep; its runs are kept"
+                f"{then[:12]}): restore them, or start a new study; its runs are kept"
             )
-
-    def _fingerprint(self, config: Config) -> str | None:
-        key = json.dumps(config.dump()["data"], sort_keys=True)
-        if key not in self._fingerprints:
-            try:
-                data = open_dataset(config.data.name, **config.data_settings)
-                self._fingerprints[key] = data.fingerprint
-            except (ValueError, OSError):
-                self._fingerprints[key] = None
-        return self._fingerprints[key]
 
 
 @dataclass(eq=False)
@@ -115,7 +97,6 @@ class SegmentQueue:
         folder: Directory of runs.
         failures: Why segments failed earlier, by run and round. A search that adapts has seen these failures and so is
             answered with them again; others are tried once more.
-        check: Refuses what the machines cannot run, with a `ConfigError`.
         confirm: Refuses to take a run for the result of a configuration, with a `ConfigError`, which ends the study.
         on_end: Is called with each segment that ended, its outcome, and whether an earlier call had run it.
     """
@@ -123,7 +104,6 @@ class SegmentQueue:
     search: Search
     folder: Path
     failures: dict[str, str] = field(default_factory=dict)
-    check: Callable[[Config], object] = lambda config: None
     confirm: Callable[[Path, Config], None] = lambda directory, config: None
     on_end: Callable[[Segment, Outcome, bool], None] = lambda segment, outcome, on_disk: None
     on_change: Callable[[], None] = lambda: None
@@ -149,17 +129,7 @@ class SegmentQueue:
                 self._running[name].append(segment)
             else:
                 self._running[name] = [segment]
-                refusal = self._refusal(segment.run.config)
-                if refusal is None:
-                    return segment
-                self.done(name, Outcome(failure=refusal))
-        return None
-
-    def _refusal(self, config: Config) -> str | None:
-        try:
-            self.check(config)
-        except (ValueError, OSError) as error:
-            return "; ".join(str(error).splitlines()) or type(error).__name__
+                return segment
         return None
 
     def give_back(self, segment: Segment) -> None:
@@ -171,25 +141,26 @@ class SegmentQueue:
         name = segment.run.name
         if self.search.study.adapts and (failure := self.failures.get(f"{name}@{segment.until}")) is not None:
             return Outcome(failure=failure)
-        take, directory = segment.take, self.folder / name
+        directory = self.folder / name
         try:
-            scores = scores_after(directory, segment.scores, take, segment.until, whole=segment.is_last)
+            outcome = outcome_after(directory, segment.scores, segment.take, segment.until, whole=segment.is_last)
         except ConfigError:
             return None  # a damaged record: running it says so
-        if scores is None:
+        if outcome.failure is not None:
             return None
         self.confirm(directory, segment.run.config)
-        return Outcome(scores)
+        return outcome
 
     def done(self, name: str, outcome: Outcome) -> None:
-        """Take the outcome of a run's segment, for all trials that wait for it."""
+        """Take the outcome of a run's segment, for all trials that wait for it; an OSError if it ends the study."""
+        if outcome.ends_study:
+            raise OSError(outcome.failure)
         for segment in self._running.pop(name):
             answer = outcome
             if outcome.failure is not None:
                 self.failures[f"{name}@{segment.until}"] = outcome.failure
             elif not set(segment.scores) <= set(outcome.scores):  # the run is the first one of another trial
-                scores = segment.scores, segment.take, segment.until
-                answer = self._on_disk(segment) or Outcome(failure=why_none(self.folder / name, *scores))
+                answer = outcome_after(self.folder / name, segment.scores, segment.take, segment.until)
             self._answer(segment, answer)
 
     def _answer(self, segment: Segment, outcome: Outcome, on_disk: bool = False) -> None:

@@ -12,12 +12,10 @@ param.KEY  a column for each parameter: its value as JSON
 score.NAME a column for each score of the sweep's encoder (`take`) after the run's last scored round, in [0, 1]
 """
 
-import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,10 +23,7 @@ import pyarrow.parquet as pq
 from rayfed_ssl.errors import ConfigError, reason
 from rayfed_ssl.formats import Unit
 from rayfed_ssl.parquet import DAMAGE, read_table, rows_of
-from tune.studies.definition.search_plan import BYTES
-
-if TYPE_CHECKING:
-    from tune.studies.search.search import Search
+from tune.studies.definition.schema import BYTES
 
 Row = dict[str, Any]
 
@@ -60,63 +55,6 @@ def read_rows(path: Path) -> list[Row]:
     except DAMAGE as error:
         raise ConfigError(f"{path} cannot be read ({reason(error)}): resume the study, which writes it anew") from None
     return rows
-
-
-@dataclass
-class TrialTable:
-    """Makes the rows of a search; runs that have not changed since they were read are not read again."""
-
-    runs: Path
-    _read: dict[tuple[Path, str | None, str | None], tuple[object, Row]] = field(default_factory=dict)
-
-    def rows(self, search: "Search") -> list[Row]:
-        """Describe all trials of a search."""
-        rows = []
-        for trial in search.trials:
-            cell = search.study.cell(trial.point)
-            common: Row = {"trial": trial.number, "state": trial.state, "reason": trial.reason or None}
-            common |= {f"param.{name}": json.dumps(value) for name, value in trial.point.items()}
-            if not trial.runs:
-                rows.append(common | {"seed": None, "run": None, "rounds": None} | NO_ROUNDS)
-            for seed, run in trial.runs.items():
-                facts = {"seed": seed, "run": f"{self.runs.name}/{run.name}", "rounds": run.config.rounds}
-                rows.append(common | facts | self._progress(self.runs / run.name, cell.take, cell.score))
-        return rows
-
-    def _progress(self, directory: Path, take: str | None, score: str | None) -> Row:
-        """Read a run, unless its files are those of the last call: scores come after a round's other numbers."""
-        files = sorted(file for file in directory.glob("[!.]*") if file.is_file())  # no temporary files of its writer
-        written = [(file.name, stat.st_mtime_ns, stat.st_size) for file in files if (stat := file.stat())]
-        key = directory, take, score
-        if key not in self._read or self._read[key][0] != written:
-            self._read[key] = written, read_progress(directory, take, score)
-        return self._read[key][1]
-
-
-def read_progress(directory: Path, take: str | None, score: str | None = None) -> Row:
-    """Read from a run's record its rounds, bytes and last scores, `score` among them."""
-    from rayfed_ssl.evaluation.registry import is_score
-    from rayfed_ssl.records.run_record import RunRecord
-    from tune.studies.execution.scores import score_of
-
-    try:
-        record = RunRecord.open(directory)
-    except ConfigError:
-        return NO_ROUNDS
-    up, down = (sum(row["bytes"] for row in record.ledger if row["direction"] == way) for way in ("up", "down"))
-    seconds = [row["value"] for row in record.metrics if (row["participant"], row["name"]) == ("run", "seconds")]
-    progress: Row = {"round": record.last_round, "seconds": sum(seconds)}
-    progress |= {"bytes": up + down, "bytes_up": up, "bytes_down": down}
-    shown = [
-        row
-        for row in record.metrics
-        if is_score(row["name"]) or row["name"].startswith("diag_") or row["name"] == score
-    ]
-    for name, round in sorted({(row["name"], row["round"]) for row in shown}):  # the last round stays
-        value = score_of(record, name, take, round)
-        if value is not None:
-            progress[f"score.{name}"] = value
-    return progress
 
 
 def unit_of(score: str) -> Unit:

@@ -9,8 +9,8 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,19 @@ from tune.studies.execution.resources import TrialResources
 from tune.studies.execution.segments import SegmentQueue, outcome_of
 from tune.studies.search.search import Outcome
 
-CLEANUP_TIMEOUT = 15
-"""Seconds that a process may take to end after its segment; Tune's default would keep its resources for ten minutes."""
+SETTINGS = {
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_WARN_THRESHOLD_S": "60",
+    "TUNE_FORCE_TRIAL_CLEANUP_S": "15",
+}
+"""Keep Tune's tables and advice off the terminal, and let Ctrl-C through to us.
+
+A process gets 15 seconds to end after its segment; Tune's default would keep its resources for ten minutes.
+"""
+
+ATTEMPTS = 3
+"""How often a segment whose process dies is run."""
 
 DIED = "its process died, in every attempt"
 
@@ -40,11 +51,7 @@ def trainable(config: dict[str, Any]) -> None:
     plugins.import_from(config["working_directory"])
     segment = json.loads(config["segment"])
     directory, until = Path(segment["directory"]), segment["until"]
-    try:
-        outcome = outcome_of(Config.load(segment["config"]), directory, until, segment["scores"], segment["take"])
-    except OSError as error:
-        ray_tune.report({"disk_error": json.dumps([error.errno, str(error.filename or directory)])})
-        return
+    outcome = outcome_of(Config.load(segment["config"]), directory, until, segment["scores"], segment["take"])
     ray_tune.report({"outcome": json.dumps(asdict(outcome))})
 
 
@@ -68,12 +75,17 @@ class SegmentSearcher(Searcher):
             return Searcher.FINISHED
 
     def _next(self, trial_id: str) -> Any:
-        segment = self._queue.next()
-        if segment is None:
+        while (segment := self._queue.next()) is not None:
+            try:
+                config, bundles = self._resources.placed(segment.run.config)
+                break
+            except (ValueError, OSError) as error:  # no machine can run it
+                failure = "; ".join(str(error).splitlines()) or type(error).__name__
+                self._queue.done(segment.run.name, Outcome(failure=failure))
+        else:
             return Searcher.FINISHED if self._queue.search.finished else None
         run, folder = segment.run, self._queue.folder
         self._names[trial_id] = run.name
-        config, bundles = self._resources.placed(run.config)
         asked = {
             "directory": str((folder / run.name).resolve()),
             "config": run.placed(config, folder).dump(),
@@ -87,10 +99,6 @@ class SegmentSearcher(Searcher):
         """Take the outcome of a segment."""
         name = self._names.pop(trial_id, None)
         if self.error is not None or name is None:
-            return
-        if result is not None and "disk_error" in result:
-            number, file = json.loads(result["disk_error"])
-            self.error = OSError(number, os.strerror(number), file)
             return
         outcome = Outcome(failure=DIED)
         if result is not None and "outcome" in result and not error:
@@ -126,7 +134,6 @@ def run_on_tune(
     directory: Path,
     *,
     concurrency: int | None = None,
-    attempts: int = 3,
 ) -> None:
     """Run all segments of a search; what runs when this process ends is lost up to its last round.
 
@@ -135,49 +142,31 @@ def run_on_tune(
         resources: What each reserves.
         directory: Where Tune keeps its own files.
         concurrency: Trials at a time at most; None means as many as the machines hold.
-        attempts: How often a segment whose process dies is run.
     """
+    os.environ.update(SETTINGS)
+    logging.getLogger("ray.tune").setLevel(logging.ERROR)
     searcher = SegmentSearcher(queue, resources)
     _reserved.clear()
     shutil.rmtree(directory / "tune", ignore_errors=True)  # of an earlier call; nothing is read from it
-    with _quiet_tune():
-        tuner = ray_tune.Tuner(
-            ray_tune.with_resources(trainable, lambda config: RecordedFactory(config["bundles"])),
-            tune_config=ray_tune.TuneConfig(
-                search_alg=searcher, num_samples=-1, max_concurrent_trials=concurrency, reuse_actors=True
-            ),
-            run_config=ray_tune.RunConfig(
-                name="tune",
-                storage_path=str(directory.resolve()),
-                failure_config=ray_tune.FailureConfig(max_failures=attempts - 1),
-                verbose=0,
-            ),
-        )
-        try:
-            tuner.fit()
-        except BaseException:
-            # After Ctrl-C Tune releases nothing; on a Ray that outlives this call the next trials would never start.
-            for group in _reserved:
-                with suppress(Exception):  # Ray may be gone
-                    remove_placement_group(group)
-            raise
+    tuner = ray_tune.Tuner(
+        ray_tune.with_resources(trainable, lambda config: RecordedFactory(config["bundles"])),
+        tune_config=ray_tune.TuneConfig(
+            search_alg=searcher, num_samples=-1, max_concurrent_trials=concurrency, reuse_actors=True
+        ),
+        run_config=ray_tune.RunConfig(
+            name="tune",
+            storage_path=str(directory.resolve()),
+            failure_config=ray_tune.FailureConfig(max_failures=ATTEMPTS - 1),
+            verbose=0,
+        ),
+    )
+    try:
+        tuner.fit()
+    except BaseException:
+        # After Ctrl-C Tune releases nothing; on a Ray that outlives this call the next trials would never start.
+        for group in _reserved:
+            with suppress(Exception):  # Ray may be gone
+                remove_placement_group(group)
+        raise
     if searcher.error is not None:
         raise searcher.error
-
-
-@contextmanager
-def _quiet_tune() -> Iterator[None]:
-    """Keep Tune's tables and advice off the terminal, and let Ctrl-C through to us."""
-    settings = {"RAY_AIR_NEW_OUTPUT": "0", "TUNE_DISABLE_SIGINT_HANDLER": "1", "TUNE_WARN_THRESHOLD_S": "60"}
-    settings |= {"TUNE_FORCE_TRIAL_CLEANUP_S": str(CLEANUP_TIMEOUT)}
-    before = {name: os.environ.get(name) for name in settings}
-    logger = logging.getLogger("ray.tune")
-    level = logger.level
-    os.environ.update(settings)
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-        for name, value in before.items():
-            os.environ.pop(name, None) if value is None else os.environ.update({name: value})

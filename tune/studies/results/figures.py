@@ -1,45 +1,47 @@
-"""Figures of a sweep as PNG and SVG: a score against a parameter as the papers draw it, and accuracy against bytes.
+"""Figures of a study as PNG and SVG: a score over a parameter, accuracy over bytes, and what a paper's figure shows.
 
-Those of the search are in `search_figures`. All have the style of the report: colors are Okabe and Ito's, and lines differ
-in marker and dash as well. The same results give the same bytes.
+The same results give the same bytes.
 """
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from itertools import cycle
 from pathlib import Path
+from statistics import fmean
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rayfed_ssl.reports.style import METHOD_STYLES, figure_bytes, styled
-from rayfed_ssl.storage.filesystem import write_atomically
-from tune.studies.definition.search_plan import BYTES, Goal
+from rayfed_ssl.formats import MeanStd
+from rayfed_ssl.records.run_record import RunRecord
+from rayfed_ssl.reports.style import line_style, mark_style, save_figure, styled
+from rayfed_ssl.reports.summary import summarize
+from tune.studies.definition.schema import BYTES, COLUMN, ROW, Goal
+from tune.studies.definition.space import value_text
 from tune.studies.definition.study import Study
-from tune.studies.results.axes import (
-    WIDE_RANGE,
-    add_legend,
-    axis_of,
-    label_x_axis,
-    plain_ticks,
-    positions,
-    scale_of,
-    text_of,
-    title_of,
+from tune.studies.execution.trial_table import unit_of
+from tune.studies.results.panels import (
+    BESIDE,
+    Drawing,
+    Panel,
+    Series,
+    Style,
+    draw_panels,
+    log_scale,
+    scaled,
 )
 from tune.studies.results.paper_figures import draw_paper
 from tune.studies.results.results import StudyResults, TrialResult
-from tune.studies.results.search_figures import Drawing, search_drawings
-from tune.studies.results.system_figures import system_drawings
-from tune.studies.results.table import Entry, Key, best_entry, is_continuous, key_of, keys_of, places_of
-from tune.studies.results.trial_results import front_of
+from tune.studies.results.systems import RANDOM
+from tune.studies.results.table import Key, is_continuous, key_of, keys_of, places_of
+from tune.studies.results.trial_results import best_of, front_of, heading
 
 FOLDER = "figures"
 
-ACROSS = 4
-"""Panels beside each other."""
+Curve = Sequence[tuple[float, MeanStd]]
 
-DASHES = ("-", "--", "-.", ":")
+SYMLOG = {"value": "symlog", "linthresh": 1, "linscale": 0.4}
+"""An axis of megabytes, of which some systems move none."""
 
 
 def draw_study(study: Study, results: StudyResults, directory: Path) -> tuple[list[str], list[str]]:
@@ -58,115 +60,155 @@ def draw_study(study: Study, results: StudyResults, directory: Path) -> tuple[li
 
 
 def _drawings(study: Study, results: StudyResults, directory: Path) -> Iterator[Drawing]:
+    trials, scored = results.trials, any(trial.values for trial in results.trials)
     if study.kind == "benchmark":
-        yield from system_drawings(results)
+        if scored:
+            yield "accuracy-over-bytes", partial(draw_bytes, study, trials)
+            yield "knn-over-epochs", lambda: draw_epochs(study, trials, knn_over_epochs(directory, trials))
         return
-    if study.figure.draw is not None and any(trial.values for trial in results.trials):
+    title = study.heading + (f" ({study.source})" if study.source else "")
+    if study.figure.draw is not None and scored:
         yield study.name, partial(draw_paper, study, results, directory)
-    yield from _own_drawings(study, results.trials)
-    yield from search_drawings(study, results.trials, directory / "study.journal")
-
-
-def _own_drawings(study: Study, trials: Sequence[TrialResult]) -> Iterator[Drawing]:
-    if study.figure.x is not None:
-        for goal in study.goals:
-            if any(goal.score in trial.values for trial in trials):
-                yield f"curve-{goal.score}", partial(draw_curves, study, trials, goal)
+    for goal in study.goals if study.figure.x is not None else ():
+        if any(goal.score in trial.values for trial in trials):
+            yield f"curve-{goal.score}", partial(draw_curves, study, trials, goal, title)
     if len(study.goals) == 2 and front_of(trials, study.goals):
-        yield "trade-off", partial(draw_trade_off, study, trials)
+        yield "trade-off", partial(draw_trade_off, study, trials, title)
 
 
 def _save(draw: Callable[[], Figure], folder: Path, stem: str) -> list[str]:
     with styled():
         figure = draw()
-    files = {f"{stem}.{kind}": figure_bytes(figure, kind) for kind in ("png", "svg")}
     folder.mkdir(exist_ok=True)
-    for name, content in files.items():
-        write_atomically(folder / name, content)
-    return [f"{FOLDER}/{name}" for name in files]
+    names = [f"{stem}.{kind}" for kind in ("png", "svg")]
+    for name in names:
+        save_figure(figure, folder / name)
+    return [f"{FOLDER}/{name}" for name in names]
 
 
-def draw_curves(study: Study, trials: Sequence[TrialResult], goal: Goal) -> Figure:
+def scale_of(goal: Goal) -> float:
+    """What a goal's values are multiplied by in figures: percent and megabytes."""
+    return {"bytes": 1e-6, "percent": 100.0}.get(unit_of(goal.score), 1.0)
+
+
+def axis_of(goal: Goal) -> str:
+    """The label of a goal's axis."""
+    return f"{goal.score} (MB)" if goal.score in BYTES else heading(goal.score)
+
+
+def _value(trial: TrialResult, goal: Goal) -> MeanStd:
+    return scaled(trial.values[goal.score].over_seeds(), scale_of(goal))
+
+
+def _text_of(key: Key) -> str:
+    return "none" if key is None else value_text(json.loads(key))
+
+
+def draw_curves(study: Study, trials: Sequence[TrialResult], goal: Goal, title: str) -> Figure:
     """Draw a goal over a parameter, a line for each value of another, with the spread over seeds as error bars."""
     layout = study.figure
     assert layout.x is not None
-    panels = keys_of(study, trials, layout.panels)
-    across = min(len(panels), ACROSS)
-    down = -(-len(panels) // across)
-    figure = Figure(figsize=(max(6.0, 3.6 * across), 4.0 * down), layout="constrained")
-    grid = figure.subplots(down, across, sharey=True, squeeze=False).ravel()
-    places = places_of(study, trials, goal, (layout.panels, layout.lines, layout.x))
-    best_entries = {place: best for place, entries in places.items() if (best := best_entry(entries, goal)) is not None}
-    for index, axes in enumerate(grid):
-        if index >= len(panels):
-            axes.set_visible(False)
-            continue
-        of_panel = {place[1:]: entry for place, entry in best_entries.items() if place[0] == panels[index]}
-        _curves(axes, study, trials, goal, of_panel)
-        axes.set_title("" if layout.panels is None else f"{layout.panels}={text_of(panels[index])}", fontsize=10)
-        axes.set_ylabel(axis_of(goal) if index % across == 0 else "")
-    figure.suptitle(title_of(study), fontsize=10)
-    return figure
-
-
-def _curves(
-    axes: Axes, study: Study, trials: Sequence[TrialResult], goal: Goal, best_entries: Mapping[tuple[Key, ...], Entry]
-) -> None:
-    """Draw the lines of one panel; `best_entries` has its entries by line and x."""
-    layout = study.figure
-    assert layout.x is not None
     scored = [trial for trial in trials if goal.score in trial.values]
-    xs, lines = positions(study, scored, layout.x), keys_of(study, trials, layout.lines)
-    dashes = [""] if is_continuous(study, layout.x) else DASHES
-    for line, (color, marker), dash in zip(lines, cycle(METHOD_STYLES), cycle(dashes), strict=False):
-        points = {place: best_entries[line, x] for x, place in xs.items() if (line, x) in best_entries}
-        if points:
-            means, spreads = _scaled(list(points.values()), goal)
-            name = None if layout.lines is None else text_of(line)
-            axes.errorbar(list(points), means, spreads, color=color, marker=marker, linestyle=dash,
-                          label=name, capsize=3)  # fmt: skip
-    label_x_axis(axes, study, layout.x, xs)
-    if axes.get_legend_handles_labels()[1]:
-        add_legend(axes, title=layout.lines)
+    places = places_of(scored, (layout.panels, layout.lines, layout.x))
+    continuous = is_continuous(study, layout.x)
+    xs, scale = _positions(study, scored, layout.x)
+    panels = []
+    for panel in keys_of(study, trials, layout.panels):
+        series = []
+        for index, line in enumerate(keys_of(study, trials, layout.lines)):
+            best = {x: best_of(places.get((panel, line, key), ()), [goal]) for key, x in xs.items()}
+            points = [(x, _value(trial, goal)) for x, trial in best.items() if trial is not None]
+            if points:
+                style = line_style(index) | ({"linestyle": ""} if continuous else {})
+                series.append(Series(None if layout.lines is None else _text_of(line), points, style))
+        name = "" if layout.panels is None else f"{layout.panels}={_text_of(panel)}"
+        ticks = None if continuous else {x: _text_of(key) for key, x in xs.items()}
+        panels.append(Panel(series, name, layout.x, axis_of(goal), ticks, scale, legend={"title": layout.lines}))
+    return draw_panels(panels, title)
 
 
-def _scaled(entries: Sequence[Entry], goal: Goal) -> tuple[list[float], list[float]]:
-    """Means and spreads in the unit of the axis."""
-    values = [entry.value for entry in entries if entry.value is not None]
-    return [scale_of(goal) * value.mean for value in values], [scale_of(goal) * (value.std or 0.0) for value in values]
+def _positions(study: Study, trials: Sequence[TrialResult], name: str) -> tuple[dict[Key, float], dict[str, object]]:
+    """Place the values of a parameter on an axis: numbers by their size, texts one after the other; and its scale."""
+    present = {key_of(trial, name) for trial in trials}
+    keys = [key for key in keys_of(study, trials, name) if key is not None and key in present]
+    values = [json.loads(key) for key in keys]
+    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        return {key: float(place) for place, key in enumerate(keys)}, {}
+    xs: dict[Key, float] = dict(sorted(zip(keys, map(float, values), strict=True), key=lambda pair: pair[1]))
+    is_log = getattr(study.space.parameters[name], "log", None)
+    return xs, {} if is_log is False else log_scale(list(xs.values()), always=bool(is_log))
 
 
-def draw_trade_off(study: Study, trials: Sequence[TrialResult]) -> Figure:
+def draw_trade_off(study: Study, trials: Sequence[TrialResult], title: str) -> Figure:
     """Draw the trials by two goals, and the Pareto front as steps: what can be had at most for so much of the other."""
     across, up = sorted(study.goals, key=lambda goal: (goal.score not in BYTES, goal.maximize))
-    figure = Figure(figsize=(7, 4.4), layout="constrained")
-    axes = figure.add_subplot()
     scored = [trial for trial in trials if all(goal.score in trial.values for goal in study.goals)]
     front = sorted(front_of(trials, study.goals), key=lambda trial: trial.values[across.score].mean)
-    steps = [_scaled([Entry(trial, trial.values[goal.score]) for trial in front], goal)[0] for goal in (across, up)]
-    axes.step(*steps, where="pre" if across.maximize else "post", color="0.5", label="Pareto front")
-    groups, title = _grouped(study, scored)
-    for (name, members), (color, marker) in zip(groups.items(), cycle(METHOD_STYLES), strict=False):
-        (x, x_std), (y, y_std) = (_scaled([Entry(t, t.values[g.score]) for t in members], g) for g in (across, up))
-        axes.errorbar(x, y, y_std, x_std, color=color, marker=marker, linestyle="", capsize=2, label=name)
-    axes.margins(0.12)
-    axes.set(xlabel=axis_of(across), ylabel=axis_of(up))
-    least, most = (function(trial.values[across.score].mean for trial in scored) for function in (min, max))
-    if across.score in BYTES and 0 < WIDE_RANGE * least <= most:
-        axes.set_xscale("log")
-        plain_ticks(axes, True)
-    add_legend(axes, loc="center left", bbox_to_anchor=(1.02, 0.5), title=title)
-    figure.suptitle(title_of(study), fontsize=10)
-    for trial, x, y in zip(front, *steps, strict=True):
-        axes.annotate(f"trial {trial.number}", (x, y), (5, 5), textcoords="offset points", fontsize=8)
-    return figure
+
+    def points(members: Sequence[TrialResult]) -> list[tuple[float, MeanStd]]:
+        return [(_value(trial, across).mean, _value(trial, up)) for trial in members]
+
+    ends = [(x, MeanStd(y.mean, None, 1)) for x, y in points(front)]
+    steps = {"color": "0.5", "drawstyle": "steps-pre" if across.maximize else "steps-post"}
+    series, name = [Series("Pareto front", ends, steps)], study.figure.lines or study.table_axes[0]
+    grouped = name if name is not None and not is_continuous(study, name) else None
+    for index, key in enumerate(keys_of(study, scored, grouped)):
+        members = [trial for trial in scored if key_of(trial, grouped) == key]
+        style = line_style(index) | {"linestyle": ""}
+        series.append(Series("trials" if grouped is None else _text_of(key), points(members), style))
+    notes = [(f"trial {trial.number}", x, y.mean) for trial, (x, y) in zip(front, points(front), strict=True)]
+    scale = log_scale([_value(trial, across).mean for trial in scored]) if across.score in BYTES else {}
+    panel = Panel(
+        series, "", axis_of(across), axis_of(up), scale=scale, notes=notes, legend=BESIDE | {"title": grouped}
+    )
+    return draw_panels([panel], title, size=(7, 4.4))
 
 
-def _grouped(study: Study, trials: Sequence[TrialResult]) -> tuple[dict[str, list[TrialResult]], str | None]:
-    """Sort trials by what tells a figure's lines or a table's rows apart, and name it."""
-    name = study.figure.lines or study.table_rows
-    if name is None or name not in study.space.names or is_continuous(study, name):
-        return {"trials": list(trials)}, None
-    keys = keys_of(study, trials, name)
-    groups = {text_of(key): [trial for trial in trials if key_of(trial, name) == key] for key in keys}
-    return {label: members for label, members in groups.items() if members}, name
+def draw_bytes(study: Study, trials: Sequence[TrialResult]) -> Figure:
+    """Draw the score of each system over the bytes that all clients move, a panel for each column."""
+    goal = study.goals[0]
+    scored = [trial for trial in trials if goal.score in trial.values]
+    curves = {trial.number: [(trial.bytes / 1e6, _value(trial, goal))] for trial in scored}
+    panel = Panel((), x="MB that all clients send and receive", y=axis_of(goal), scale=SYMLOG, legend=BESIDE)
+    return _draw_systems(study, trials, goal.score, curves, panel, {"linestyle": "", "markersize": 7})
+
+
+def draw_epochs(study: Study, trials: Sequence[TrialResult], curves: Mapping[int, Curve]) -> Figure:
+    """Draw the kNN accuracy of each system over local epochs, by its number, a panel for each column."""
+    panel = Panel((), x="local epochs", y="kNN (%)", legend=BESIDE)
+    return _draw_systems(study, trials, "knn", curves, panel, {"linewidth": 1, "markersize": 6})
+
+
+def _draw_systems(
+    study: Study,
+    trials: Sequence[TrialResult],
+    score: str,
+    curves: Mapping[int, Curve],
+    usual: Panel,
+    style: Style,
+) -> Figure:
+    """Draw the curve of each system, and a line at the score of the random encoder."""
+    rows = [row for row in dict.fromkeys(trial.point[ROW] for trial in trials) if row != RANDOM]
+    panels = []
+    for column in dict.fromkeys(trial.point[COLUMN] for trial in trials):
+        systems = {trial.point[ROW]: trial for trial in trials if trial.point[COLUMN] == column}
+        drawn = {row: curves[systems[row].number] for row in rows if row in systems and curves.get(systems[row].number)}
+        series = [Series(row, curve, style | mark_style(rows.index(row))) for row, curve in drawn.items()]
+        random = systems[RANDOM].mean(score) if RANDOM in systems else None
+        level = None if random is None else (100 * random.mean, RANDOM.lower())
+        panels.append(replace(usual, series=series, title=column, level=level))
+    return draw_panels(panels, study.heading, across=1, size=(6.6, 5.2))
+
+
+def knn_over_epochs(directory: Path, trials: Sequence[TrialResult]) -> dict[int, Curve]:
+    """Average the kNN accuracies in percent over the runs of each trial, by its number and local epochs, 0 for the start."""
+    curves: dict[int, Curve] = {}
+    for trial in trials:
+        values: dict[float, list[float]] = {}
+        for run in trial.runs:
+            summary = summarize(RunRecord.open(directory / run))
+            start = [] if (knn := summary.start("knn")) is None else [(0, knn)]
+            for epochs, knn in [*start, *((point.round * summary.config.epochs, point.knn) for point in summary.curve)]:
+                values.setdefault(epochs, []).append(100 * knn)
+        curves[trial.number] = [(epochs, MeanStd(fmean(values[epochs]), None, 1)) for epochs in sorted(values)]
+    return curves

@@ -1,15 +1,21 @@
-"""A study's cells beside the published numbers: the table in the paper's layout, and the agreement in order."""
+"""A study's cells beside the published numbers: the table in the paper's layout, and the agreement in order.
 
-import math
+Ours can be set against those of the same dataset and score.
+"""
+
 from collections.abc import Sequence
-from itertools import combinations
 
 from rayfed_ssl.config.schema import Config
-from tune.studies.definition.comparable import other_data, unlike
+from rayfed_ssl.data.datasets import DATASETS
+from rayfed_ssl.evaluation.protocols import Transfer
 from tune.studies.definition.schema import COLUMN, ROW
+from tune.studies.definition.space import Point
 from tune.studies.definition.study import Study
 from tune.studies.definition.trial_configs import run_of
 from tune.studies.results.results import Agreement, TableCell, TableLine, TableResult, TrialResult
+
+PAPER = "paper"
+"""The size of the published settings."""
 
 CAUTION = (
     "cpu size: far fewer, smaller photographs and fewer epochs than in the paper, and mostly a small CNN. These numbers "
@@ -26,22 +32,26 @@ def with_published(study: Study, trials: Sequence[TrialResult]) -> list[TrialRes
     """Add the published numbers and our differences from those that are of the same dataset and score."""
     differing, added = unlike(study), []
     for trial in trials:
-        cell = study.cell(trial.point)
+        published, mean = study.cell(trial.point).published, trial.mean(trial.score)
         reason = differing.get((trial.point[ROW], trial.point[COLUMN]))
-        value = trial.values.get(cell.score or "")
-        comparable = cell.published if reason is None else None
-        difference = None if value is None or comparable is None else scale_of(study.unit) * value.mean - comparable
-        changes = {"published": cell.published, "unlike": reason, "difference": difference}
+        difference = None
+        if mean is not None and published is not None and reason is None:
+            difference = scale_of(study.unit) * mean.mean - published
+        changes = {"published": published, "unlike": reason, "difference": difference}
         added.append(trial.model_copy(update=changes))
     return added
 
 
 def published_table(study: Study, trials: Sequence[TrialResult], skipped: Sequence[str]) -> TableResult:
     """Lay out the table: a cell holds mean ± std, the published number and the difference."""
-    places = {(trial.point[ROW], trial.point[COLUMN]): trial for trial in trials}
+    cells = {}
+    for trial in trials:
+        value = trial.mean(trial.score)
+        cell = TableCell(text=describe(study, trial), mean=None if value is None else value.mean)
+        cells[trial.point[ROW], trial.point[COLUMN]] = cell
     columns = [column for column in study.axes[COLUMN] if column not in skipped]
     lines = [
-        TableLine(label=row, cells=[_cell(study, places.get((row, column))) for column in columns])
+        TableLine(label=row, cells=[cells.get((row, column), TableCell(text="")) for column in columns])
         for row in study.axes[ROW]
     ]
     title = f"Ours, the paper's, and the difference ({'%' if study.unit == 'percent' else study.unit})"
@@ -49,56 +59,39 @@ def published_table(study: Study, trials: Sequence[TrialResult], skipped: Sequen
     return TableResult(goal=study.score or "", title=title, head=["", *columns], lines=lines, remarks=[remark])
 
 
-def _cell(study: Study, trial: TrialResult | None) -> TableCell:
-    if trial is None:
-        return TableCell(text="")
-    value = trial.values.get(trial.score or "")
-    mean, std = (None, None) if value is None else (value.mean, value.std)
-    return TableCell(text=describe(study, trial), trial=trial.number, mean=mean, std=std)
-
-
 def describe(study: Study, trial: TrialResult) -> str:
     """Write a cell for people: "71.20 ± 0.31 [75.6; -4.4]"."""
-    value, scale = trial.values.get(trial.score or ""), scale_of(study.unit)
+    value, scale = trial.mean(trial.score), scale_of(study.unit)
     if value is None:
         ours = "failed" if trial.reason else "-"
     else:
         ours = f"{scale * value.mean:.2f}" + ("" if value.std is None else f" ± {scale * value.std:.2f}")
-        ours += f" ({len(value.each)} of {len(trial.seeds)} seeds)" * (len(value.each) < len(trial.seeds))
+        ours += f" ({value.n} of {len(trial.seeds)} seeds)" * (value.n < len(trial.seeds))
     if trial.published is None:
         return ours
     difference = "" if trial.difference is None else f"; {trial.difference:+.1f}"
     return f"{ours} [{trial.published:g}{difference}]"
 
 
-def agreement_of(study: Study, trials: Sequence[TrialResult]) -> Agreement:
+def agreement_of(trials: Sequence[TrialResult]) -> Agreement:
     """Compare the order of the trials whose numbers are comparable with that of the published numbers."""
-    compared = [
-        (trial.point[COLUMN], trial.published + trial.difference, trial.published)
-        for trial in trials
-        if trial.published is not None and trial.difference is not None
-    ]
-    names = dict.fromkeys(column for column, _, _ in compared)
-    within = {name: kendall([(a, b) for column, a, b in compared if column == name]) for name in names}
-    return Agreement(cells=len(compared), kendall=kendall([(a, b) for _, a, b in compared]), columns=within)
+    by_column: dict[str, list[tuple[float, float]]] = {}
+    for trial in trials:
+        if trial.published is not None and trial.difference is not None:
+            pair = trial.published + trial.difference, trial.published
+            by_column.setdefault(trial.point[COLUMN], []).append(pair)
+    pairs = [pair for column in by_column.values() for pair in column]
+    within = {column: kendall(pairs) for column, pairs in by_column.items()}
+    return Agreement(cells=len(pairs), kendall=kendall(pairs), columns=within)
 
 
 def kendall(pairs: Sequence[tuple[float, float]]) -> float | None:
     """Kendall's rank correlation tau-b of pairs; None where one side has fewer than two different values."""
-    agree = tied_left = tied_right = 0
-    for (a, b), (c, d) in combinations(pairs, 2):
-        left, right = (a > c) - (a < c), (b > d) - (b < d)
-        agree += left * right
-        tied_left += left == 0
-        tied_right += right == 0
-    number = len(pairs) * (len(pairs) - 1) // 2
-    scale = math.sqrt((number - tied_left) * (number - tied_right))
-    return agree / scale if scale else None
+    from scipy import stats  # takes a second to import
 
-
-def title_with_data(study: Study) -> str:
-    """The title, with the datasets that stand in for the table's."""
-    return ", ".join([study.heading, *(f"with {data}" for data in other_data(study))])
+    if any(len({pair[side] for pair in pairs}) < 2 for side in (0, 1)):
+        return None
+    return float(stats.kendalltau(*zip(*pairs, strict=True)).statistic)
 
 
 def published_remarks(study: Study, trials: Sequence[TrialResult], agreement: Agreement) -> list[str]:
@@ -133,3 +126,59 @@ def _training(config: Config) -> str:
     name += f" ({', '.join(choices)})" if choices else ""
     views = config.training.views or "the dataset's"
     return f"{name}, {type(optimizer).__name__} at {optimizer.lr:g}, batches of {config.training.batch}, views {views}"
+
+
+def unlike(study: Study) -> dict[tuple[str, str], str]:
+    """Find the cells whose number is not of what the published one is of: row and column -> "cifar10 for cifar100".
+
+    A published number is of the dataset and score of the cell at the paper's size, unless the file has `published_score`.
+    Files that the user's settings name (parquet, folder) are taken for the dataset that they stand in for.
+    """
+    paper, differing = _at_paper(study), {}
+    for point in study.points():
+        cell = study.cell(point)
+        if cell.published is None:
+            continue
+        theirs = paper.cell(point) if _has(paper, point) else cell
+        ours, published = _kind(cell.score), _kind(study.published_score or theirs.score)
+        if reasons := _other_data(study, paper, point) + [f"{ours} for {published}"] * (ours != published):
+            differing[point[ROW], point[COLUMN]] = ", ".join(reasons)
+    return differing
+
+
+def _at_paper(study: Study) -> Study:
+    size = PAPER if PAPER in study.sizes else study.size
+    return study.model_copy(update={"size": size, "overrides": (), "left_out": ()})
+
+
+def _has(study: Study, point: Point) -> bool:
+    return all(point[axis] in names for axis, names in study.axes.items())
+
+
+def _other_data(study: Study, paper: Study, point: Point) -> list[str]:
+    """Compare what a number is measured on and transferred to; files stand for what would be there in their place."""
+    at_size = _datasets(study.model_copy(update={"overrides": ()}), point)
+    given = _datasets(study, point) if study.overrides else at_size
+    at_paper = _datasets(paper, point) if _has(paper, point) else at_size
+    meant = [b if _is_files(a) else a for a, b in zip(given, at_size, strict=True)]
+    meant = [b if _is_files(a) else a for a, b in zip(meant, at_paper, strict=True)]
+    return [f"{ours} for {theirs}" for ours, theirs in zip(meant, at_paper, strict=True) if ours != theirs]
+
+
+def _datasets(study: Study, point: Point) -> tuple[str | None, str | None]:
+    """What the number is measured on, and what is transferred to."""
+    run, score = run_of(study, point, 0), study.cell(point).score
+    first = run.first or run
+    targets = [p.dataset for p in run.config.evaluation.chosen if isinstance(p, Transfer) and p.name == score]
+    return first.config.data.name, targets[0].partition(":")[0] if targets and targets[0] else None
+
+
+def _is_files(dataset: str | None) -> bool:
+    return dataset in DATASETS and DATASETS[dataset].needs_path
+
+
+def _kind(score: str | None) -> str:
+    """Name a score without whose linear probe it is."""
+    score = score or ""
+    name = score.removesuffix("_best")
+    return ("linear" if name.split("-")[0] == "linear" else name) + score[len(name) :]

@@ -1,4 +1,4 @@
-"""What a reader of a sweep's table has to know beside its numbers, a line each, from its trials and the runs' records."""
+"""What a reader of a study's table has to know beside its numbers, a line each, from its trials and the runs' records."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -23,7 +23,7 @@ def chosen_by(study: Study, held_out: Sequence[int]) -> str:
 
 
 def remarks_of(study: Study, trials: Sequence[TrialResult], held_out: Sequence[int], finished: bool) -> list[str]:
-    """Collect the remarks on a sweep's trials; `held_out` as for `chosen_by`, `finished` if all trials have ended."""
+    """Collect the remarks on a study's trials; `held_out` as for `chosen_by`, `finished` if all trials have ended."""
     lines, best = [_seeds_text(study)], best_of(trials, study.goals)
     if best is not None:
         scores = scores_text(best)
@@ -32,16 +32,17 @@ def remarks_of(study: Study, trials: Sequence[TrialResult], held_out: Sequence[i
         )
     if study.kind == "sweep":
         lines.append(f"Settings are {chosen_by(study, held_out)}.")
-    lines.append(_counts(trials))
+    runs = [run for trial in trials for run in trial.runs]
+    shared = len(runs) - len(set(runs))
+    equal = f", as {shared} of {len(runs)} are those of other trials of equal settings" if shared else ""
+    lines.append(f"{len(trials)} trials, {len(set(runs))} different runs{equal}.")
     if not finished:
         ended = sum(trial.state != "waiting" for trial in trials)
         lines.append(f"Not finished: {ended} of {study.num_trials} trials have ended.")
-    for state in ("stopped", "failed"):
-        lines += [
-            f"{state.capitalize()}, trial {trial.number} ({trial.label}): {trial.reason}"
-            for trial in trials
-            if trial.state == state or (state == "failed" and trial.state == "complete" and trial.reason)
-        ]
+    for trial in sorted(trials, key=lambda trial: trial.state != "stopped"):
+        if trial.reason:
+            kind = "Stopped" if trial.state == "stopped" else "Failed"
+            lines.append(f"{kind}, trial {trial.number} ({trial.label}): {trial.reason}")
     return lines
 
 
@@ -53,15 +54,8 @@ def _seeds_text(study: Study) -> str:
     return f"Each cell: mean ± standard deviation (n - 1) over seeds {seeds}.{unit}"
 
 
-def _counts(trials: Sequence[TrialResult]) -> str:
-    runs = [run for trial in trials for run in trial.runs]
-    counted = f"{len(trials)} trials, {len(set(runs))} different runs"
-    shared = len(runs) - len(set(runs))
-    return counted + (f": {shared} of {len(runs)} are those of other trials of equal settings." if shared else ".")
-
-
 def read_manifests(directory: Path, trials: Sequence[TrialResult]) -> list[RunManifest]:
-    """Read run.json of a sweep's runs, where it is there and whole, each once."""
+    """Read run.json of a study's runs, where it is there and whole, each once."""
     runs = dict.fromkeys(run for trial in trials for run in trial.runs)
     return [manifest for run in runs if (manifest := _read(directory / run)) is not None]
 
@@ -98,14 +92,3 @@ def _starts(manifest: RunManifest | None) -> Iterator[tuple[str, str | None]]:
         seen.add(file)
         manifest = next((read for parent in list(Path(file).parents)[:3] if (read := _read(parent)) is not None), None)
         yield file, None if manifest is None else manifest.data.fingerprint
-
-
-def version_warnings(manifests: Sequence[RunManifest]) -> list[str]:
-    """Say which packages had several versions while the runs were made."""
-    versions: dict[str, set[str]] = {}
-    for manifest in manifests:
-        for package, version in manifest.versions.items():
-            versions.setdefault(package, set()).add(str(version))
-    several = [f"{package} {' and '.join(sorted(each))}" for package, each in versions.items() if len(each) > 1]
-    line = f"The runs were made with several versions, whose results may differ: {', '.join(several)}."
-    return [line] if several else []

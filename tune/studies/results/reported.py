@@ -1,12 +1,22 @@
-"""Studies as an HTML report takes them in: their runs, what each is for, and a section of the page."""
+"""A study in the HTML report: its runs, what each is for, and a section of tables and figures."""
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.reports.html.figure import FigureWriter
+from rayfed_ssl.reports.html.page import MISSING, PageCell, PageSection, PageTable, RenderedFigure
 from rayfed_ssl.reports.html.sources import ReportedTable, read_model
-from tune.studies.results.results import StudyResults
-from tune.studies.results.section import study_section
+from tune.studies.results.results import StudyResults, TableResult
+
+TITLES = {
+    "curve": "{} over {}",
+    "trade-off": "Both goals of each trial, and the Pareto front",
+    "accuracy-over-bytes": "Accuracy over bytes",
+    "knn-over-epochs": "Accuracy by kNN over local epochs",
+}
+"""What the figures show, by how the names of their files begin; any other is of what a paper shows."""
 
 
 def read_study(directory: Path) -> ReportedTable | None:
@@ -32,11 +42,55 @@ def read_study(directory: Path) -> ReportedTable | None:
     for trial in results.trials:
         for run in trial.runs:
             labels.setdefault(run, []).append(trial.label)
-    for system in results.systems:
-        for made in system.runs:
-            labels.setdefault(made.run, []).append(f"{system.row}, {system.column}")
     measured = [run for trial in results.trials if trial.reached for run in trial.runs]
-    measured += [run.run for system in results.systems for run in system.runs]
     joined = {run: "; ".join(texts) for run, texts in labels.items()}
-    section = partial(study_section, directory, results)
-    return ReportedTable(directory, results.kind, dict.fromkeys(started + measured), joined, section)
+    return ReportedTable(
+        directory, results.kind, dict.fromkeys(started + measured), joined, partial(study_section, directory, results)
+    )
+
+
+def study_section(directory: Path, results: StudyResults, writer: FigureWriter, command: str, key: str) -> PageSection:
+    """Make the section of a study."""
+    text = [f"{results.source}."] if results.source else []
+    text += [f"Size “{results.size}”, seeds {', '.join(map(str, results.seeds))}."] * bool(results.size)
+    text += [line for table in results.tables for line in table.remarks]
+    text += [line for line in results.remarks if not line.startswith(("Stopped, ", "Failed, "))] + results.notes
+    return PageSection(
+        key,
+        f"{results.kind.capitalize()}: {results.title}",
+        text=tuple(text),
+        figures=tuple(_figures(directory, results, writer, f"{results.command} · {command}")),
+        tables=tuple(map(_layout, results.tables)),
+        folded=tuple(map(_layout, results.details)),
+    )
+
+
+def _layout(table: TableResult) -> PageTable:
+    """Show a table as it was laid out; the best cell of each column is named."""
+    rows = [
+        [
+            PageCell(line.label),
+            *(PageCell(c.text or MISSING, c.mean, ("best",) if c.best else ()) for c in line.cells),
+        ]
+        for line in table.lines
+    ]
+    return PageTable.of(table.title, [table.head[0] or "row", *table.head[1:]], rows)
+
+
+def _figures(directory: Path, results: StudyResults, writer: FigureWriter, origin: str) -> Iterator[RenderedFigure]:
+    """Take the study's own figures into the page, as pictures in themselves."""
+    for name in results.figures:
+        path = directory / "figures" / Path(name).name
+        if path.suffix == ".svg" and path.is_file():
+            title = _title(path.stem, results)
+            alt = f"{results.title}. {title}. The numbers are in the tables of this section."
+            yield writer.embed(path, title, alt, origin)
+
+
+def _title(stem: str, results: StudyResults) -> str:
+    kind = next((kind for kind in TITLES if stem == kind or stem.startswith(f"{kind}-")), None)
+    if kind is None:
+        return f"{results.title}: ours beside the paper’s"
+    score = stem.removeprefix(f"{kind}-") if kind != stem else next((goal.score for goal in results.goals), "")
+    text = TITLES[kind].format(score, results.layout.get("x"))
+    return text[0].upper() + text[1:]

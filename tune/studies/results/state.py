@@ -5,22 +5,18 @@ that has not begun.
 """
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.reading import read_json
-from tune.studies.definition.search_plan import SearchMethod
+from tune.studies.definition.schema import SearchMethod
 from tune.studies.execution.directory import StudyDirectory
 from tune.studies.results.results import TrialResult
-from tune.studies.results.trial_results import best_of, read_results, scores_text
+from tune.studies.results.trial_results import read_results, results_of
 from tune.terminal import echo, print_json, print_table
-
-if TYPE_CHECKING:
-    from rayfed_ssl.config.schema import Config
 
 
 @dataclass(frozen=True)
@@ -43,7 +39,6 @@ class StudyState:
         state: "running", "not running" or when it has finished.
         trials: How many it has in all.
         skipped: Column, or "row, column" -> why it is not run.
-        best: The best complete trial by the first goal, as text.
         resume: The command to resume with; null where it has not begun, is finished or runs.
     """
 
@@ -53,7 +48,6 @@ class StudyState:
     trials: int
     runs: tuple[RunState, ...]
     skipped: Mapping[str, str]
-    best: str | None = None
     resume: str | None = None
 
     def print(self, as_json: bool) -> None:
@@ -62,14 +56,12 @@ class StudyState:
             print_json(asdict(self))
             return
         rounds = {run.run: run.rounds for run in self.runs if run.run}
-        counts = f"{self.trials} trials, {len(rounds)} different runs, at most {sum(rounds.values())} rounds"
         echo(f"{self.name}: {self.title}")
-        echo(f"{self.state}; {counts}")
+        echo(f"{self.state}; {self.trials} trials, {len(rounds)} different runs, at most {sum(rounds.values())} rounds")
         for name, why in self.skipped.items():
             echo(f"left out, {name}: {why}")
-        for kind, text in (("best", self.best), ("resume with", self.resume)):
-            if text is not None:
-                echo(f"{kind}: {text}")
+        if self.resume is not None:
+            echo(f"resume with: {self.resume}")
         rows = [[str(run.trial), run.point, str(run.seed), run.run, str(run.rounds), run.state] for run in self.runs]
         print_table(["trial", "settings", "seed", "run", "rounds", "state"], rows)
 
@@ -78,45 +70,45 @@ def state_of(path: Path) -> StudyState:
     """Read how far the study in a directory is; loads neither Ray nor torch."""
     directory = StudyDirectory.open(path)
     study, record = directory.study, directory.record
-    trials, reached = read_results(directory, study), _reached(directory.runs)
-    runs = [run for trial in trials for run in _runs(trial, reached)]
-    listed = {run.run for run in runs}
-    runs += [
-        RunState(None, "", None, name, last, f"round {last}") for name, last in reached.items() if name not in listed
-    ]
-    best, running = best_of(trials, study.goals), directory.is_running()
+    trials = read_results(directory, study)
+    running = directory.is_running()
     resume = f"rayfed-ssl sweep --resume {shlex.quote(str(path))}" if study.kind == "sweep" else record.command
-    state = f"finished {record.finished}" if record.finished else "running" if running else "not running"
     return StudyState(
         name=study.name,
         title=study.heading,
-        state=state,
+        state=f"finished {record.finished}" if record.finished else "running" if running else "not running",
         trials=study.num_trials,
-        runs=tuple(runs),
+        runs=tuple(_runs(trials, directory.runs)),
         skipped=record.skipped,
-        best=None if best is None else f"trial {best.number} ({best.label}): {scores_text(best)}",
-        resume=resume if state == "not running" else None,
+        resume=None if record.finished or running else resume,
     )
 
 
-def _reached(runs: Path) -> dict[str, int]:
+def _runs(trials: Sequence[TrialResult], folder: Path) -> Iterator[RunState]:
+    """Describe the runs of trials, then those that the table of trials does not have yet."""
+    reached, listed = _reached(folder), set[str]()
+    for trial in trials:
+        rounds, ended = trial.rounds or 0, f"{trial.state}: {trial.reason}" if trial.reason else ""
+        if not trial.runs:
+            yield RunState(trial.number, trial.label, None, "", rounds, ended)
+        for seed, run in zip(trial.seeds, trial.runs, strict=True):
+            last = reached.get(run)
+            so_far = "to do" if last is None else "finished" if last == rounds else f"round {last}"
+            yield RunState(trial.number, trial.label, seed, run, rounds, ended or so_far)
+        listed.update(trial.runs)
+    yield from (
+        RunState(None, "", None, run, last, f"round {last}") for run, last in reached.items() if run not in listed
+    )
+
+
+def _reached(folder: Path) -> dict[str, int]:
     """Read the last round of each run that has started, by its directory relative to the study's."""
     last = {}
-    for file in sorted(runs.glob("*/run.json")):
+    for file in sorted(folder.glob("*/run.json")):
         with suppress(OSError, ValueError, LookupError, TypeError):  # a damaged record; resuming reports it
             rounds = read_json(file)["rounds"]
-            last[f"{runs.name}/{file.parent.name}"] = max((row["round"] for row in rounds), default=0)
+            last[f"{folder.name}/{file.parent.name}"] = max((row["round"] for row in rounds), default=0)
     return last
-
-
-def _runs(trial: TrialResult, reached: Mapping[str, int]) -> Iterator[RunState]:
-    rounds, ended = trial.rounds or 0, {"complete": "finished", "waiting": ""}
-    state = ended.get(trial.state, f"{trial.state}: {trial.reason}")
-    if not trial.runs:
-        yield RunState(trial.number, trial.label, None, "", rounds, state)
-    for seed, run in zip(trial.seeds, trial.runs, strict=True):
-        so_far = f"round {reached[run]}" if run in reached else "to do"
-        yield RunState(trial.number, trial.label, seed, run, rounds, state or so_far)
 
 
 def state_before(directory: StudyDirectory, *, open_data: bool = True) -> StudyState:
@@ -124,37 +116,24 @@ def state_before(directory: StudyDirectory, *, open_data: bool = True) -> StudyS
 
     The points of a search that has not begun are drawn at random. With `open_data` the data of all runs are opened.
     """
+    from rayfed_ssl.engine.federation import Federation
+    from tune.studies.execution.scores import TrialRows
     from tune.studies.search.search import Search
 
-    study, reached = directory.study, _reached(directory.runs)
+    study = directory.study
     method = study.search if study.search.name == "grid" else SearchMethod(name="random")
-    search, runs = Search(study.model_copy(update={"search": method, "stop": None})), list[RunState]()
+    search = Search(study.model_copy(update={"search": method, "stop": None}))
     while search.next() is not None:
         pass
     for trial in search.trials:
-        label = study.label(trial.point)
-        if not trial.runs:
-            runs.append(RunState(trial.number, label, None, "", 0, f"impossible: {trial.reason}"))
-        for seed, run in trial.runs.items():
-            name, rounds = f"{directory.runs.name}/{run.name}", run.config.rounds
-            refused = _refusal(run.config) if open_data else ""
-            last = reached.get(name)
-            so_far = "to do" if last is None else "finished" if last == rounds else f"round {last}"
-            state = f"impossible: {refused}" if refused else so_far
-            runs.append(RunState(trial.number, label, seed, name, rounds, state))
-    if all(run.state.startswith("impossible") for run in runs):
-        raise ConfigError(f"no trial of {study.name} can be run: {runs[0].state}")
-    return StudyState(
-        study.name, study.heading, "not running", len(search.trials), tuple(runs), directory.record.skipped
-    )
-
-
-def _refusal(config: "Config") -> str:
-    """Open the data of a run; returns why that fails, or ""."""
-    from rayfed_ssl.engine.federation import Federation
-
-    try:
-        Federation.open(config)
-    except (ValueError, OSError) as error:
-        return "; ".join(str(error).splitlines())
-    return ""
+        try:
+            for run in trial.runs.values() if open_data else ():
+                Federation.open(run.config)
+        except (ValueError, OSError) as error:
+            trial.reason = "; ".join(str(error).splitlines())
+    made = results_of(study, TrialRows(directory.runs).of(search))
+    trials = [trial.model_copy(update={"state": "impossible"}) if trial.reason else trial for trial in made]
+    if all(trial.reason for trial in trials):
+        raise ConfigError(f"no trial of {study.name} can be run: {trials[0].reason}")
+    runs, skipped = tuple(_runs(trials, directory.runs)), directory.record.skipped
+    return StudyState(study.name, study.heading, "not running", len(trials), runs, skipped)

@@ -1,123 +1,142 @@
 """The results of a study: tables, the best settings as recipes, figures, and all of it as `results.json`."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rayfed_ssl.storage.filesystem import write_atomically
+from tune.studies.definition.schema import COLUMN, ROW
 from tune.studies.definition.study import Study
 from tune.studies.execution.directory import StudyDirectory
 from tune.studies.execution.trial_table import unit_of
-from tune.studies.results.best_recipe import write_recipes
+from tune.studies.results import systems
+from tune.studies.results.best_settings import write_recipes
 from tune.studies.results.published import (
     agreement_of,
     published_remarks,
     published_table,
-    title_with_data,
     with_published,
 )
-from tune.studies.results.remarks import (
-    BEST,
-    held_out_samples,
-    leak_warnings,
-    read_manifests,
-    remarks_of,
-    version_warnings,
-)
-from tune.studies.results.results import BestTrial, GoalResult, SearchResult, StudyResults
-from tune.studies.results.table import markdown_lines, table_of
-from tune.studies.results.trial_results import STATES, best_of, front_of, read_results, scores_text
+from tune.studies.results.remarks import BEST, held_out_samples, leak_warnings, read_manifests, remarks_of
+from tune.studies.results.results import GoalResult, StudyResults, TableResult, TrialResult
+from tune.studies.results.table import markdown_lines, table_of, trials_table
+from tune.studies.results.trial_results import best_of, front_of, read_results
 from tune.terminal import echo, print_json, print_table
-
-Draw = Callable[[], tuple[list[str], list[str]]]
-"""Draws a study's figures; gives the names of their files, and a line for each that could not be drawn."""
 
 
 def summarize_study(directory: StudyDirectory) -> StudyResults:
     """Read the results of a study so far, without figures."""
     study, record = directory.study, directory.record
     trials = list(read_results(directory, study))
-    runs = read_manifests(directory.path, trials)
-    validated = study.selects_on == "validation"
-    held_out = held_out_samples(runs) if validated else ()
-    goals = [GoalResult(score=goal.score, maximize=goal.maximize, unit=unit_of(goal.score)) for goal in study.goals]
-    results = StudyResults(
+    manifests = read_manifests(directory.path, trials) if study.selects_on == "validation" else []
+    held_out = held_out_samples(manifests)
+    remarks = remarks_of(study, trials, held_out, record.finished is not None)
+    remarks += [line for line in (record.inherited_from, *leak_warnings(manifests)) if line]
+    best, front = best_of(trials, study.goals), front_of(trials, study.goals)
+    results = _results(study, record.command, trials).model_copy(
+        update={
+            "notes": [*study.notes, *study.at_size.notes],
+            "started": record.started,
+            "finished": record.finished,
+            "seeds": list(study.seeds),
+            "held_out": list(held_out),
+            "tables": [table_of(study, trials, goal) for goal in study.goals]
+            + [trials_table("Pareto front", study, front)] * bool(front),
+            "details": [trials_table("All trials", study, trials)],
+            "best": best and best.number,
+            "front": [trial.number for trial in front],
+            "recipes": {str(trial.number): f"pareto-{trial.number}.yaml" for trial in front},
+            "skipped": record.skipped,
+            "failures": [
+                f"{trial.label}: {trial.reason}" for trial in trials if trial.reason and trial.state != "stopped"
+            ],
+            "remarks": remarks,
+        }
+    )
+    return _beside_published(study, results) if study.kind == "reproduction" else results
+
+
+def _results(study: Study, command: str, trials: list[TrialResult]) -> StudyResults:
+    """Give what the results of all studies have."""
+    return StudyResults(
         kind=study.kind,
         name=study.name,
         title=study.heading,
         source=study.source,
-        notes=[*study.notes, *study.at_size.notes],
-        command=record.command,
-        started=record.started,
-        finished=record.finished,
+        notes=list(study.notes),
+        command=command,
         size=study.size,
         settings=list(study.overrides),
-        goals=goals,
-        unit=study.unit,
-        take=study.take,
+        goals=[GoalResult(score=goal.score, maximize=goal.maximize, unit=unit_of(goal.score)) for goal in study.goals],
         selection=study.selects_on,
-        seeds=list(study.seeds),
-        held_out=list(held_out),
-        search=_search_of(study),
-        layout={"rows": study.table_rows, "columns": study.table_columns} | study.figure.model_dump(exclude={"draw"}),
-        states={state: sum(trial.state == state for trial in trials) for state in STATES},
-        runs=len({run for trial in trials for run in trial.runs}),
+        layout=dict(zip(("rows", "columns"), study.table_axes, strict=True))
+        | study.figure.model_dump(exclude={"draw"}),
         trials=trials,
-        tables=[table_of(study, trials, goal) for goal in study.goals],
-        skipped=record.skipped,
-        failures=[f"{trial.label}: {trial.reason}" for trial in trials if trial.reason and trial.state != "stopped"],
+        tables=[],
+        baseline=study.baseline,
     )
-    remarks = remarks_of(study, trials, held_out, record.finished is not None)
-    remarks += [record.inherited_from] if record.inherited_from else []
-    remarks += [*(leak_warnings(runs) if validated else ()), *version_warnings(runs)]
-    changes, published = _with_best(study, results), list[str]()
-    if study.kind == "reproduction":
-        changes, published = _with_published(study, results)
-    return results.model_copy(update=changes | {"remarks": [*published, *remarks]})
 
 
-def _with_best(study: Study, results: StudyResults) -> dict[str, object]:
-    best, front = best_of(results.trials, study.goals), front_of(results.trials, study.goals)
-    recipes = {str(trial.number): f"pareto-{trial.number}.yaml" for trial in front}
-    chosen = best and BestTrial(trial=best.number, point=best.point, values=best.values, recipe=BEST)
-    return {"best": chosen, "front": [trial.number for trial in front], "recipes": recipes}
-
-
-def _with_published(study: Study, results: StudyResults) -> tuple[dict[str, object], list[str]]:
+def _beside_published(study: Study, results: StudyResults) -> StudyResults:
     trials = with_published(study, results.trials)
-    agreement = agreement_of(study, trials)
-    table = published_table(study, trials, list(results.skipped))
-    changes = {"title": title_with_data(study), "trials": trials, "tables": [table], "agreement": agreement}
+    agreement = agreement_of(trials)
     skipped = [f"Left out, {name}: {why}" for name, why in results.skipped.items()]
-    return changes, [*published_remarks(study, trials, agreement), *skipped]
+    changes = {
+        "trials": trials,
+        "tables": [published_table(study, trials, list(results.skipped))],
+        "agreement": agreement,
+        "remarks": [*published_remarks(study, trials, agreement), *skipped, *results.remarks],
+    }
+    return results.model_copy(update=changes)
 
 
-def _search_of(study: Study) -> SearchResult:
-    return SearchResult(
-        name=study.search.name,
-        settings=study.search.settings,
-        trials=study.num_trials,
-        generation=study.generation,
-        stop=None if study.stop is None else study.stop.model_dump() | {"score": study.stop_goal.score},
-    )
+def summarize_benchmark(directory: Path, study: Study, command: str, commands: Mapping[str, str]) -> StudyResults:
+    """Compare the rows by the runs that have ended, whichever command ran them; `commands` make each row."""
+    failures: list[str] = []
+    score, baseline = study.goals[0].score, str(study.baseline)
+    trials = systems.compared(systems.read_systems(directory, study, failures), baseline, score)
+    chosen = systems.read_chosen(directory, study, failures)
+    columns = dict.fromkeys(trial.point[COLUMN] for trial in trials)
+    changes = {
+        "tables": [systems.system_table(trials, column, score, baseline) for column in columns],
+        "details": _details(trials, chosen, commands),
+        "chosen": chosen,
+        "failures": failures,
+        "remarks": [f"Not complete: {line}" for line in failures],
+    }
+    return _results(study, command, trials).model_copy(update=changes)
+
+
+def _details(
+    trials: Sequence[TrialResult], chosen: Mapping[str, Mapping[str, Any]], commands: Mapping[str, str]
+) -> list[TableResult]:
+    settings = [[row, ", ".join(f"{key}={value}" for key, value in point.items())] for row, point in chosen.items()]
+    made = [[row, f"`{text}`"] for row, text in commands.items()]
+    runs = [
+        [trial.point[COLUMN], trial.point[ROW], str(seed), run, digest or "-"]
+        for trial in trials
+        for seed, run, digest in zip(trial.seeds, trial.runs, trial.digests, strict=False)
+    ]
+    return [
+        TableResult.of("What the searches chose", ["system", "settings"], settings),
+        TableResult.of("What makes each row", ["system", "command"], made),
+        TableResult.of("Runs", ["column", "system", "seed", "run", "state_sha256"], runs),
+    ]
 
 
 def write_results(directory: StudyDirectory) -> StudyResults:
     """Write tables, recipes and figures of a study, as far as it is; the same rows give the same files."""
     results = summarize_study(directory)
     write_recipes(directory.path, directory.study, results)
-
-    def draw() -> tuple[list[str], list[str]]:
-        from tune.studies.results.figures import draw_study
-
-        return draw_study(directory.study, results, directory.path)
-
-    return store(results, directory.path, draw)
+    return store(directory.study, results, directory.path)
 
 
-def store(results: StudyResults, directory: Path, draw: Draw) -> StudyResults:
+def store(study: Study, results: StudyResults, directory: Path) -> StudyResults:
     """Write `results.json` and `table.md`, before the figures, which may fail, and after them."""
+    from tune.studies.results.figures import draw_study
+
     _write(results, directory)
-    figures, undrawn = draw()
+    figures, undrawn = draw_study(study, results, directory)
     results = results.model_copy(update={"figures": figures, "remarks": [*results.remarks, *undrawn]})
     _write(results, directory)
     return results
@@ -134,18 +153,10 @@ def _markdown(results: StudyResults) -> str:
     for table in results.tables:
         text += [f"## {table.title}", "", *markdown_lines(table), "", *(f"- {line}" for line in table.remarks)]
         text += [""] * bool(table.remarks)
-    if results.front:
-        text += ["## Pareto front", "", *(f"- {line}" for line in _front_lines(results)), ""]
     text += [f"- {line}" for line in [*results.remarks, *results.notes]] + [""]
     for table in results.details:
         text += [f"## {table.title}", "", *markdown_lines(table), ""]
     return "\n".join(text)
-
-
-def _front_lines(results: StudyResults) -> Iterator[str]:
-    trials = {trial.number: trial for trial in results.trials}
-    for number in results.front:
-        yield f"trial {number} ({trials[number].label}): {scores_text(trials[number])}"
 
 
 def print_results(results: StudyResults, path: Path, as_json: bool) -> None:
@@ -158,16 +169,9 @@ def print_results(results: StudyResults, path: Path, as_json: bool) -> None:
         print_table(table.head, [[line.label, *(cell.text for cell in line.cells)] for line in table.lines])
         for line in [*table.remarks, ""]:
             echo(line)
-    for line in _front_lines(results):
-        echo(f"Pareto front: {line}")
-    for line in [*results.remarks, *results.notes]:
-        echo(line)
+    lines = [*results.remarks, *results.notes]
     recipes = [BEST] * (results.best is not None) + list(results.recipes.values())
-    kinds: Sequence[tuple[str, Sequence[str]]] = (
-        ("record", ("results.json", "table.md")),
-        ("recipe", recipes),
-        ("figure", results.figures),
-    )
-    for kind, names in kinds:
-        for name in names:
-            echo(f"{kind}: {path / name}")
+    for kind, names in (("record", ("results.json", "table.md")), ("recipe", recipes), ("figure", results.figures)):
+        lines += [f"{kind}: {path / name}" for name in names]
+    for line in lines:
+        echo(line)

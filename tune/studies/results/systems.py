@@ -1,16 +1,15 @@
 """Rows compared with a baseline: means over seeds, paired differences, ranks and costs, from all runs that have ended."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.summary import Summary, summarize
-from tune.studies.definition.schema import COLUMN, StudyFile, slug
-from tune.studies.definition.study import Study
+from tune.studies.definition.schema import COLUMN, ROW, StudyFile, slug
 from tune.studies.execution.directory import StudyDirectory
-from tune.studies.results.results import Difference, StudyResults, System, SystemRun, TableCell, TableLine, TableResult
+from tune.studies.results.results import Difference, ScoreResult, TableCell, TableLine, TableResult, TrialResult
 from tune.studies.results.trial_results import best_of, read_results
 
 CONFIDENCE = 0.95
@@ -22,52 +21,6 @@ SEARCHES, ROWS = "search", "rows"
 """Directories of the studies that tune rows, and that run them."""
 
 
-def summarize_systems(directory: Path, study: Study, command: str, commands: Mapping[str, str]) -> StudyResults:
-    """Compare the rows by the runs that have ended, whichever command ran them; `commands` make each row."""
-    failures: list[str] = []
-    score = study.goals[0].score
-    systems = compared(list(_systems(directory, study, failures)), str(study.baseline), score)
-    chosen = _chosen(directory, study, failures)
-    columns = list(dict.fromkeys(system.column for system in systems))
-    return StudyResults(
-        kind="benchmark",
-        name=study.name,
-        title=study.heading,
-        source=study.source,
-        notes=list(study.notes),
-        command=command,
-        settings=list(study.overrides),
-        trials=[],
-        tables=[system_table(systems, column, score, str(study.baseline)) for column in columns],
-        details=_details(systems, chosen, commands),
-        baseline=study.baseline,
-        systems=systems,
-        chosen=chosen,
-        failures=failures,
-        remarks=[f"Failed, {line}" for line in failures],
-        layout={"score": score},
-    )
-
-
-def _details(
-    systems: Sequence[System], chosen: Mapping[str, Mapping[str, Any]], commands: Mapping[str, str]
-) -> list[TableResult]:
-    settings = [[row, ", ".join(f"{key}={value}" for key, value in point.items())] for row, point in chosen.items()]
-    made = {system.row: commands.get(system.row, "") for system in systems if system.row != RANDOM}
-    runs = [
-        [system.column, system.row, str(run.seed), run.run, run.state_sha256 or "-"]
-        for system in systems
-        for run in system.runs
-    ]
-    return [
-        TableResult.of("What the searches chose", ["system", "settings"], settings),
-        TableResult.of(
-            "What makes each row", ["system", "command"], [[row, f"`{text}`"] for row, text in made.items()]
-        ),
-        TableResult.of("Runs", ["column", "system", "seed", "run", "state_sha256"], runs),
-    ]
-
-
 def opened(directory: Path, file: StudyFile) -> Iterator[tuple[str, StudyDirectory]]:
     """Open the studies of the rows that have one."""
     for name in file.rows:
@@ -75,8 +28,8 @@ def opened(directory: Path, file: StudyFile) -> Iterator[tuple[str, StudyDirecto
             yield name, StudyDirectory.open(directory / slug(name))
 
 
-def _chosen(directory: Path, file: StudyFile, failures: list[str]) -> dict[str, dict[str, Any]]:
-    """Read what each search chose, and how many of its trials failed."""
+def read_chosen(directory: Path, file: StudyFile, failures: list[str]) -> dict[str, dict[str, Any]]:
+    """Read what each search chose, and add a line for each of which trials failed."""
     chosen = {}
     for name, search in opened(directory / SEARCHES, file):
         trials = read_results(search, search.study)
@@ -87,17 +40,22 @@ def _chosen(directory: Path, file: StudyFile, failures: list[str]) -> dict[str, 
     return chosen
 
 
-def _systems(directory: Path, file: StudyFile, failures: list[str]) -> Iterator[System]:
-    """Read each row in each column, and what the baseline's runs start from."""
+def read_systems(directory: Path, file: StudyFile, failures: list[str]) -> list[TrialResult]:
+    """Read each row in each column, and what the baseline's runs start from; add a line for each that failed."""
+    systems: list[TrialResult] = []
     for name, row in opened(directory / ROWS, file):
         for trial in read_results(row, row.study):
-            ended = [summary for run in trial.runs if (summary := _ended(row.path / run)) is not None]
             column = trial.point.get(COLUMN, "all")
             if trial.state == "failed":
                 failures.append(f"{name}, {column}: {trial.reason}")
-            yield System(row=name, column=column, runs=[_run(run, directory) for run in ended])
+            ended = [summary for run in trial.runs if (summary := _ended(row.path / run)) is not None]
+            runs = [str(run.directory.relative_to(directory)) for run in ended]
+            made = {"runs": runs, "digests": [run.state_sha256 for run in ended]}
+            systems.append(_system(trial, name, column, ended, Summary.headline).model_copy(update=made))
             if name == file.baseline:
-                yield System(row=RANDOM, column=column, runs=[_start(run, directory) for run in ended])
+                nothing = {"runs": [], "bytes": 0.0, "seconds": 0.0}
+                systems.append(_system(trial, RANDOM, column, ended, Summary.start).model_copy(update=nothing))
+    return [system.model_copy(update={"number": number}) for number, system in enumerate(systems)]
 
 
 def _ended(run: Path) -> Summary | None:
@@ -107,29 +65,25 @@ def _ended(run: Path) -> Summary | None:
     return summary if summary.finished else None
 
 
-def _run(run: Summary, directory: Path) -> SystemRun:
-    start = [knn for knn in [run.start("knn")] if knn is not None]
-    return SystemRun(
-        seed=run.config.seed,
-        run=str(run.directory.relative_to(directory)),
-        scores={name: score for name in _names(run) if (score := run.headline(name)) is not None},
-        bytes=run.bytes_up + run.bytes_down,
-        seconds=run.seconds,
-        state_sha256=run.state_sha256,
-        epochs=[0] * len(start) + [point.round * run.config.epochs for point in run.curve],
-        knn=[*start, *(point.knn for point in run.curve)],
-    )
-
-
-def _start(run: Summary, directory: Path) -> SystemRun:
-    """Describe what a run starts from as a run that did nothing."""
-    scores = {name: score for name in _names(run) if (score := run.start(name)) is not None}
-    changes = {"scores": scores, "bytes": 0, "seconds": 0.0, "state_sha256": None, "epochs": [], "knn": []}
-    return _run(run, directory).model_copy(update=changes)
-
-
-def _names(run: Summary) -> list[str]:
-    return list(dict.fromkeys(name for scores in run.scores.values() for name in scores))
+def _system(
+    trial: TrialResult,
+    row: str,
+    column: str,
+    ended: Sequence[Summary],
+    read: Callable[[Summary, str], float | None],
+) -> TrialResult:
+    """Describe a row in a column by those of its runs that have ended, whose scores `read` gives."""
+    names = dict.fromkeys(name for run in ended for scores in run.scores.values() for name in scores)
+    values = {name: [value for run in ended if (value := read(run, name)) is not None] for name in names}
+    changes: dict[str, Any] = {
+        "label": f"{row}, {column}",
+        "point": {ROW: row, COLUMN: column},
+        "seeds": [run.config.seed for run in ended],
+        "bytes": fmean(run.bytes_up + run.bytes_down for run in ended) if ended else 0.0,
+        "seconds": fmean(run.seconds for run in ended) if ended else 0.0,
+        "values": {name: ScoreResult.of(each) for name, each in values.items() if len(each) == len(ended)},
+    }
+    return trial.model_copy(update=changes)
 
 
 def paired_difference(pairs: Sequence[tuple[float, float]]) -> Difference:
@@ -144,54 +98,56 @@ def paired_difference(pairs: Sequence[tuple[float, float]]) -> Difference:
     return Difference(mean=mean, low=mean - half, high=mean + half, n=n)
 
 
-def compared(systems: Sequence[System], baseline: str, score: str) -> list[System]:
+def compared(systems: Sequence[TrialResult], baseline: str, score: str) -> list[TrialResult]:
     """Add ranks and differences from the baseline, column by column."""
     compared = []
-    for column in dict.fromkeys(system.column for system in systems):
-        mine = [system for system in systems if system.column == column]
-        base = {run.seed: run for system in mine if system.row == baseline for run in system.runs}
-        means = {system.row: mean.mean for system in mine if (mean := system.mean(score)) is not None}
-        ranks = {row: 1 + sum(other > mean for other in means.values()) for row, mean in means.items()}
-        for system in mine:
-            pairs = [
-                (run.scores[score], base[run.seed].scores[score])
-                for run in system.runs
-                if run.seed in base and score in run.scores and score in base[run.seed].scores
-            ]
-            difference = paired_difference(pairs) if pairs and system.row != baseline else None
-            compared.append(system.model_copy(update={"difference": difference, "rank": ranks.get(system.row)}))
+    for system in systems:
+        column = [other for other in systems if other.point[COLUMN] == system.point[COLUMN]]
+        base = next((_by_seed(other, score) for other in column if other.point[ROW] == baseline), {})
+        own, mean = _by_seed(system, score), system.mean(score)
+        pairs = [(own[seed], base[seed]) for seed in own if seed in base]
+        changes: dict[str, Any] = {}
+        if pairs and system.point[ROW] != baseline:
+            changes["versus"] = paired_difference(pairs)
+        if mean is not None:
+            means = [other.values[score].mean for other in column if score in other.values]
+            changes["rank"] = 1 + sum(other > mean.mean for other in means)
+        compared.append(system.model_copy(update=changes))
     return compared
 
 
-def system_table(systems: Sequence[System], column: str, score: str, baseline: str) -> TableResult:
+def _by_seed(system: TrialResult, score: str) -> dict[int, float]:
+    return dict(zip(system.seeds, system.values[score].each, strict=True)) if score in system.values else {}
+
+
+def system_table(systems: Sequence[TrialResult], column: str, score: str, baseline: str) -> TableResult:
     """Lay out a column's systems in the order of their ranks."""
     head = ["system", "rank", f"{score} (%)", f"minus {baseline} [95 %]", "kNN (%)", "MB", "seconds", "seeds"]
-    mine = [system for system in systems if system.column == column]
-    ranked = sorted(mine, key=lambda system: (system.rank or 10**6, system.row))
-    lines = [TableLine(label=system.row, cells=list(_cells(system, score))) for system in ranked]
+    mine = [system for system in systems if system.point[COLUMN] == column]
+    ranked = sorted(mine, key=lambda system: (system.rank or 10**6, system.point[ROW]))
+    lines = [TableLine(label=system.point[ROW], cells=list(_cells(system, score))) for system in ranked]
     remarks = [line for line in [spread(mine, score)] if line]
     return TableResult(goal=score, title=column, head=head, lines=lines, remarks=remarks)
 
 
-def _cells(system: System, score: str) -> Iterator[TableCell]:
+def _cells(system: TrialResult, score: str) -> Iterator[TableCell]:
     yield TableCell(text=str(system.rank or "-"), mean=system.rank)
-    for mean in (system.mean(score), system.difference, system.mean("knn")):
+    for mean in (system.mean(score), system.versus, system.mean("knn")):
         if mean is None:
             yield TableCell(text="-")
         else:
             text = mean.text if isinstance(mean, Difference) else mean.text(symbol=False)
             yield TableCell(text=text, mean=mean.mean)
-    for costs, scale, digits in (("bytes", 1e-6, 2), ("seconds", 1.0, 0)):
-        values = [scale * getattr(run, costs) for run in system.runs]
-        yield TableCell(text=f"{fmean(values):.{digits}f}", mean=fmean(values)) if values else TableCell(text="-")
-    yield TableCell(text=str(len(system.runs)), mean=len(system.runs))
+    for value, digits in ((system.bytes / 1e6, 2), (system.seconds, 0)):
+        yield TableCell(text=f"{value:.{digits}f}", mean=value) if system.seeds else TableCell(text="-")
+    yield TableCell(text=str(len(system.seeds)), mean=len(system.seeds))
 
 
-def spread(systems: Sequence[System], score: str) -> str:
+def spread(systems: Sequence[TrialResult], score: str) -> str:
     """Compare the spread between systems with that between the seeds of a system, for the score and kNN."""
     parts = []
     for name in dict.fromkeys((score, "knn")):
-        means = [mean for system in systems if system.row != RANDOM and (mean := system.mean(name)) is not None]
+        means = [mean for system in systems if system.point[ROW] != RANDOM and (mean := system.mean(name)) is not None]
         within = [mean.std**2 for mean in means if mean.std is not None]
         if len(means) > 1:
             seeds = f"{100 * fmean(within) ** 0.5:.2f} between seeds" if within else "one seed of each"

@@ -1,4 +1,4 @@
-"""A sweep's results in the layout of a paper's table: which trial a cell shows, and how it is written.
+"""A study's results in the layout of a paper's table: which trial a cell shows, and how it is written.
 
 Where more is varied than rows and columns show, a cell is the best trial over the others. Where a parameter runs over
 a range, no two trials share a row, and the table is the list of the best trials instead.
@@ -6,14 +6,14 @@ a range, no two trials share a row, and the table is the list of the best trials
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
-from tune.studies.definition.search_plan import Goal
-from tune.studies.definition.space import Choice, Range, Variants, point_text, value_text
+from rayfed_ssl.formats import size
+from tune.studies.definition.schema import Goal
+from tune.studies.definition.space import Range, point_text, value_text
 from tune.studies.definition.study import Study
 from tune.studies.execution.trial_table import unit_of
-from tune.studies.results.results import ScoreResult, TableCell, TableLine, TableResult, TrialResult
-from tune.studies.results.trial_results import cost, heading
+from tune.studies.results.results import TableCell, TableLine, TableResult, TrialResult
+from tune.studies.results.trial_results import best_of, cost, heading
 
 NO_TRIAL = "–"
 """The text of a cell without a trial."""
@@ -23,19 +23,6 @@ MAX_RANKED = 20
 
 Key = str | None
 """A parameter's value as JSON; None where a trial does not have the parameter."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A trial as a place in a table or a figure shows it."""
-
-    trial: TrialResult
-    value: ScoreResult | None
-
-    def cost(self, goal: Goal) -> tuple[float, int]:
-        """Write its value so that less is better, and of equal ones the first trial is least."""
-        assert self.value is not None
-        return goal.cost(self.value.mean), self.trial.number
 
 
 def title_of(goal: Goal) -> str:
@@ -57,18 +44,19 @@ def _row(cells: Sequence[str]) -> str:
 
 def table_of(study: Study, trials: Sequence[TrialResult], goal: Goal) -> TableResult:
     """Lay out the results by one goal."""
-    row_name, column_name = study.table_rows, study.table_columns
-    if any(name is not None and is_continuous(study, name) for name in (row_name, column_name)):
+    row_name, column_name = study.table_axes
+    if any(name is not None and is_continuous(study, name) for name in study.table_axes):
         return _ranking(study, trials, goal)
-    places = places_of(study, trials, goal, (row_name, column_name))
+    places = places_of(trials, study.table_axes)
     rows, columns = (keys_of(study, trials, name) for name in (row_name, column_name))
     best = {
-        column: _best_place({(row, column): places.get((row, column), []) for row in rows}, goal) for column in columns
+        column: best_of([trial for trial in trials if key_of(trial, column_name) == column], [goal])
+        for column in columns
     }
     lines = [
         TableLine(
-            label=_label(row_name, row),
-            cells=[_cell(places.get((row, column), []), goal, (row, column) == best[column]) for column in columns],
+            label="all" if row_name is None or row is None else value_text(json.loads(row)),
+            cells=[_cell(places.get((row, column), []), goal, best[column]) for column in columns],
         )
         for row in rows
     ]
@@ -84,14 +72,11 @@ def is_continuous(study: Study, name: str) -> bool:
     return isinstance(study.space.parameters.get(name), Range)
 
 
-def places_of(
-    study: Study, trials: Iterable[TrialResult], goal: Goal, names: Sequence[str | None]
-) -> dict[tuple[Key, ...], list[Entry]]:
+def places_of(trials: Iterable[TrialResult], names: Sequence[str | None]) -> dict[tuple[Key, ...], list[TrialResult]]:
     """Sort trials by their values of some parameters; None stands for no parameter."""
-    places: dict[tuple[Key, ...], list[Entry]] = {}
+    places: dict[tuple[Key, ...], list[TrialResult]] = {}
     for trial in trials:
-        place = tuple(key_of(trial, name) for name in names)
-        places.setdefault(place, []).append(Entry(trial, trial.values.get(goal.score)))
+        places.setdefault(tuple(key_of(trial, name) for name in names), []).append(trial)
     return places
 
 
@@ -101,54 +86,26 @@ def key_of(trial: TrialResult, name: str | None) -> Key:
 
 
 def keys_of(study: Study, trials: Sequence[TrialResult], name: str | None) -> list[Key]:
-    """List what stands along an axis: a parameter's values in the order of the file, or of their size."""
+    """List what stands along an axis: a parameter's values in the order of the file, those of a range by size."""
     if name is None:
         return [None]
     parameter = study.space.parameters[name]
-    values = parameter.values if isinstance(parameter, Choice | Variants) else ()
-    listed: list[Key] = [json.dumps(value) for value in values]
-    others = sorted(
-        {key for trial in trials if (key := key_of(trial, name)) is not None and key not in listed}, key=_size
-    )
-    return [*listed, *others]
+    if isinstance(parameter, Range):
+        return [json.dumps(value) for value in sorted({trial.point[name] for trial in trials})]
+    return [json.dumps(value) for value in parameter.values]
 
 
-def _size(key: str) -> tuple[bool, float, str]:
-    value = json.loads(key)
-    is_number = isinstance(value, int | float)
-    return not is_number, value if is_number else 0.0, key
+def _cell(trials: Sequence[TrialResult], goal: Goal, best_of_column: TrialResult | None) -> TableCell:
+    if (best := best_of(trials, [goal])) is not None:
+        return _score_cell(best, goal, best is best_of_column)
+    states = {trial.state for trial in trials}
+    state = next((state for state in ("waiting", "stopped", "failed", "complete") if state in states), NO_TRIAL)
+    return TableCell(text="no score" if state == "complete" else state)
 
 
-def best_entry(entries: Iterable[Entry], goal: Goal) -> Entry | None:
-    """Find what a place shows; of equal ones the first trial."""
-    scored = [entry for entry in entries if entry.value is not None]
-    return min(scored, key=lambda entry: entry.cost(goal), default=None)
-
-
-def _cell(entries: Sequence[Entry], goal: Goal, is_best: bool) -> TableCell:
-    if not entries:
-        return TableCell(text=NO_TRIAL)
-    best = best_entry(entries, goal)
-    if best is not None and best.value is not None:
-        return _score_cell(best.trial.number, best.value, goal, is_best)
-    states = {entry.trial.state: entry.trial.number for entry in reversed(entries)}
-    state = next(state for state in ("waiting", "stopped", "failed", "complete") if state in states)
-    return TableCell(text="no score" if state == "complete" else state, trial=states[state])
-
-
-def _score_cell(trial: int, value: ScoreResult, goal: Goal, is_best: bool) -> TableCell:
-    text = value.over_seeds().text(unit_of(goal.score), symbol=False)
-    return TableCell(text=text, trial=trial, mean=value.mean, std=value.std, best=is_best)
-
-
-def _best_place(places: Mapping[tuple[Key, Key], Sequence[Entry]], goal: Goal) -> tuple[Key, Key] | None:
-    """Find a column's best cell, of equal ones that of the first trial."""
-    scored = {place: best for place, entries in places.items() if (best := best_entry(entries, goal)) is not None}
-    return min(scored, key=lambda place: scored[place].cost(goal), default=None)
-
-
-def _label(name: str | None, key: Key) -> str:
-    return "all" if name is None or key is None else value_text(json.loads(key))
+def _score_cell(trial: TrialResult, goal: Goal, is_best: bool) -> TableCell:
+    value = trial.values[goal.score].over_seeds()
+    return TableCell(text=value.text(unit_of(goal.score), symbol=False), mean=value.mean, best=is_best)
 
 
 def _head(name: str, key: Key) -> str:
@@ -157,20 +114,18 @@ def _head(name: str, key: Key) -> str:
     return value if isinstance(value, str) else f"{name}={value_text(value)}"
 
 
-def _chosen_parameters(study: Study, places: Mapping[tuple[Key, ...], Sequence[Entry]], goal: Goal) -> list[str]:
+def _chosen_parameters(study: Study, places: Mapping[tuple[Key, ...], Sequence[TrialResult]], goal: Goal) -> list[str]:
     """Say which parameters have been chosen per cell, and how."""
-    shared = [entries for entries in places.values() if len({entry.trial.number for entry in entries}) > 1]
+    shared = [trials for trials in places.values() if len(trials) > 1]
     others = [
         name
         for name in study.space.names
-        if name not in (study.table_rows, study.table_columns)
-        and any(len({key_of(entry.trial, name) for entry in entries}) > 1 for entries in shared)
+        if name not in study.table_axes and any(len({key_of(trial, name) for trial in trials}) > 1 for trials in shared)
     ]
     if not others:
         return []
-    best = [entry for entries in shared if (entry := best_entry(entries, goal)) is not None]
-    chosen = [_choice(entry.trial, others) for entry in best]
-    which = f": {'; '.join(dict.fromkeys(chosen))}" if chosen else ""
+    chosen = [_choice(best, others) for trials in shared if (best := best_of(trials, [goal])) is not None]
+    which = f": {'; '.join(chosen)}" if chosen else ""
     return [f"Each cell is the best by {goal.score} over {' and '.join(others)}{which}."]
 
 
@@ -187,8 +142,23 @@ def _ranking(study: Study, trials: Sequence[TrialResult], goal: Goal) -> TableRe
     lines = []
     for place, trial in enumerate(ranked[:MAX_RANKED]):
         values = [TableCell(text=value_text(trial.point[name])) for name in study.space.names]
-        score = _score_cell(trial.number, trial.values[goal.score], goal, place == 0)
+        score = _score_cell(trial, goal, place == 0)
         lines.append(TableLine(label=str(trial.number), cells=[*values, score]))
     remarks = [f"The {MAX_RANKED} best of {len(ranked)} complete trials."] * (len(ranked) > MAX_RANKED)
     head = ["trial", *study.space.names, heading(goal.score)]
     return TableResult(goal=goal.score, title=title_of(goal), head=head, lines=lines, remarks=remarks)
+
+
+def trials_table(title: str, study: Study, trials: Sequence[TrialResult]) -> TableResult:
+    """List trials with all that they have come to."""
+    lines = []
+    for trial in trials:
+        cells = [TableCell(text=trial.state), TableCell(text=f"{trial.reached} of {trial.rounds}", mean=trial.reached)]
+        for goal in study.goals:
+            value = trial.mean(goal.score)
+            text = "-" if value is None else value.text(unit_of(goal.score), n=True)
+            cells.append(TableCell(text=text, mean=None if value is None else value.mean))
+        cells += [TableCell(text=size(trial.bytes), mean=trial.bytes), TableCell(text=trial.reason)]
+        lines.append(TableLine(label=f"{trial.number}: {trial.label}", cells=cells))
+    head = ["trial", "state", "rounds", *(goal.score for goal in study.goals), "bytes a run", "why"]
+    return TableResult(title=title, head=head, lines=lines)

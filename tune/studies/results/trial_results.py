@@ -1,4 +1,4 @@
-"""The results of a sweep's trials, from `trials.parquet` alone: values and their spread, the best, the front."""
+"""The results of a study's trials, from `trials.parquet` alone: values and their spread, the best, the front."""
 
 import json
 import math
@@ -6,13 +6,11 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from rayfed_ssl.errors import ConfigError
-from tune.studies.definition.search_plan import BYTES, Goal
-from tune.studies.definition.study import Cell, Study
+from tune.studies.definition.schema import BYTES, Goal
+from tune.studies.definition.study import Study
 from tune.studies.execution.directory import StudyDirectory
 from tune.studies.execution.trial_table import Row, read_rows, unit_of
 from tune.studies.results.results import ScoreResult, TrialResult
-
-STATES = ("complete", "stopped", "failed", "waiting")
 
 
 def scores_text(trial: TrialResult) -> str:
@@ -21,14 +19,14 @@ def scores_text(trial: TrialResult) -> str:
 
 
 def read_results(directory: StudyDirectory, study: Study) -> tuple[TrialResult, ...]:
-    """Read the trials that a sweep has so far."""
+    """Read the trials that a study has so far."""
     table = directory.path / "trials.parquet"
     try:
         return results_of(study, read_rows(table) if table.is_file() else [])
     except (LookupError, TypeError, ValueError) as error:
         if isinstance(error, ConfigError):
             raise
-        raise ConfigError(f"{table} is no table of this sweep: resume the study, which writes it anew") from None
+        raise ConfigError(f"{table} is no table of this study: resume the study, which writes it anew") from None
 
 
 def results_of(study: Study, rows: Iterable[Row]) -> tuple[TrialResult, ...]:
@@ -44,10 +42,19 @@ def _result(study: Study, rows: Sequence[Row]) -> TrialResult:
     point = {name: json.loads(first[f"param.{name}"]) for name in study.space.names}
     cell, reason = study.cell(point), first["reason"] or ""
     if cell.score is None:
-        values = _values(study.goals, runs) if first["state"] == "complete" else {}
-    else:
-        values, unscored = _of_cell(cell, runs if first["state"] in ("complete", "failed") else [])
-        reason = reason or unscored
+        ended, scores = (runs if first["state"] == "complete" else []), [goal.score for goal in study.goals]
+    else:  # a cell shows what those of its runs have come to that have ended
+        shown = first["state"] in ("complete", "failed")
+        ended, scores = [row for row in runs if shown and row["round"] == row["rounds"]], [cell.score]
+    values = {}
+    for score in scores:
+        each = {row["run"]: row.get(score if score in BYTES else f"score.{score}") for row in ended}
+        finite = [float(value) for value in each.values() if value is not None and math.isfinite(value)]
+        if finite and (cell.score is not None or len(finite) == len(ended)):
+            values[score] = ScoreResult.of(finite)
+        if cell.score is not None and (missing := [run for run, value in each.items() if value is None]):
+            of = f" of {cell.take}" if cell.take else ""
+            reason = reason or f"{missing[0].rpartition('/')[2]} has no score {score!r}{of}"
     return TrialResult(
         number=first["trial"],
         label=study.label(point),
@@ -59,39 +66,16 @@ def _result(study: Study, rows: Sequence[Row]) -> TrialResult:
         reached=min((row["round"] for row in runs), default=0),
         rounds=runs[0]["rounds"] if runs else None,
         bytes=fmean(row["bytes"] for row in runs) if runs else 0.0,
-        seconds={row["run"]: row["seconds"] for row in runs},
+        seconds=fmean(row["seconds"] for row in runs) if runs else 0.0,
         values=values,
         score=cell.score,
         take=cell.take,
     )
 
 
-def _of_cell(cell: Cell, runs: Sequence[Row]) -> tuple[dict[str, ScoreResult], str]:
-    """Read a cell's score of the runs that have ended, and say which of them has none."""
-    ended = [row for row in runs if row["round"] == row["rounds"]]
-    values = {row["run"]: row.get(f"score.{cell.score}") for row in ended}
-    finite = [float(value) for value in values.values() if value is not None and math.isfinite(value)]
-    missing = [run for run, value in values.items() if value is None]
-    of = f" of {cell.take}" if cell.take else ""
-    unscored = f"{missing[0].rpartition('/')[2]} has no score {cell.score!r}{of}" if missing else ""
-    return ({str(cell.score): ScoreResult.of(finite)} if finite else {}), unscored
-
-
-def _values(goals: Sequence[Goal], runs: Sequence[Row]) -> dict[str, ScoreResult]:
-    scores = {}
-    for goal in goals:
-        values = [row.get(goal.score if goal.score in BYTES else f"score.{goal.score}") for row in runs]
-        finite = [float(value) for value in values if value is not None and math.isfinite(value)]
-        if finite and len(finite) == len(values):
-            scores[goal.score] = ScoreResult.of(finite)
-    return scores
-
-
 def best_of(trials: Iterable[TrialResult], goals: Sequence[Goal]) -> TrialResult | None:
     """Find the best complete trial by the first goal; of equal ones the first."""
-    if not goals:
-        return None
-    scored = [trial for trial in trials if goals[0].score in trial.values]
+    scored = [trial for trial in trials if goals and goals[0].score in trial.values]
     return min(scored, key=lambda trial: (cost(trial, goals[0]), trial.number), default=None)
 
 
@@ -106,17 +90,12 @@ def front_of(trials: Iterable[TrialResult], goals: Sequence[Goal]) -> tuple[Tria
         return ()
     scored = [trial for trial in trials if all(goal.score in trial.values for goal in goals)]
     costs = {trial.number: tuple(cost(trial, goal) for goal in goals) for trial in scored}
-
-    def is_dominated(trial: TrialResult) -> bool:
-        cost = costs[trial.number]
-        return any(
-            all(a <= b for a, b in zip(other, cost, strict=True)) and (other != cost or number < trial.number)
-            for number, other in costs.items()
-            if number != trial.number
-        )
-
-    front = (trial for trial in scored if not is_dominated(trial))
-    return tuple(sorted(front, key=lambda trial: (costs[trial.number], trial.number)))
+    front: list[TrialResult] = []
+    for trial in sorted(scored, key=lambda trial: (costs[trial.number], trial.number)):
+        ends = [costs[other.number] for other in front]
+        if not any(all(a <= b for a, b in zip(end, costs[trial.number], strict=True)) for end in ends):
+            front.append(trial)
+    return tuple(front)
 
 
 def heading(score: str) -> str:

@@ -1,18 +1,29 @@
-"""Optuna's study of a sweep: its sampler, its pruner, its directions, and its storage on disk."""
+"""Optuna's study of a sweep: its sampler, its pruner, its directions and its storage on disk; and what it refuses."""
 
 import warnings
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.pruners import BasePruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
+from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
 from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from rayfed_ssl.errors import ConfigError
-from tune.studies.definition.search_plan import Asha, Median
+from rayfed_ssl.config.sections import BITS
+from rayfed_ssl.engine.diagnostics import DIAGNOSTICS
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.errors import ConfigError, nearest
+from rayfed_ssl.evaluation.registry import PROTOCOLS, is_score
+from tune.studies.definition.schema import BYTES
+from tune.studies.definition.space import Point
 from tune.studies.definition.study import Study
+from tune.studies.definition.trial_configs import config_of
+
+MAX_ATTEMPTS = 64
+"""Points that are tried, at most, to find one that can be run."""
 
 
 def make_optuna_study(study: Study, journal: Path | None) -> optuna.Study:
@@ -47,19 +58,55 @@ def _sampler(study: Study) -> BaseSampler:
         "tpe": (TPESampler, {"constant_liar": True, "n_startup_trials": min(10, study.generation)}),
         "nsga2": (NSGAIISampler, {"population_size": study.generation}),
     }
-    name = study.search.name
-    kind, usual = kinds[name]
+    kind, usual = kinds[study.search.name]
     try:
         sampler: BaseSampler = kind(**usual | study.search.settings)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"search: {name} does not take these settings ({error})") from None
+        raise ConfigError(f"search: {study.search.name} does not take these settings ({error})") from None
     return sampler
 
 
 def _pruner(study: Study) -> BasePruner:
-    stop = study.stop
-    if isinstance(stop, Asha):
-        return SuccessiveHalvingPruner(min_resource=stop.grace, reduction_factor=stop.reduction)
-    if isinstance(stop, Median):
-        return MedianPruner(n_startup_trials=stop.samples, n_warmup_steps=stop.grace, interval_steps=stop.every)
-    return NopPruner()
+    if study.stop is None:
+        return NopPruner()
+    return SuccessiveHalvingPruner(min_resource=study.stop.grace, reduction_factor=study.stop.reduction)
+
+
+def check_study(study: Study) -> None:
+    """Refuse a sweep of which no trial could give a value."""
+    if not study.goals:
+        raise ConfigError(f"{study.name}: there is no goal to choose by: name a score, as in maximize: linear")
+    for goal in study.goals:
+        if not is_score(goal.score) and goal.score not in (*DIAGNOSTICS, *BYTES):
+            scores = {"linear", *PROTOCOLS, *DIAGNOSTICS, *BYTES}
+            raise ConfigError(
+                f"{study.name}: there is no score {goal.score!r}{nearest(goal.score, scores)}: see docs/sweeps.md, goals"
+            )
+    for key in study.space.names:
+        section, _, name = key.partition(".")
+        if section == "engine" and name not in BITS:
+            raise ConfigError(f"{study.name}: {key} changes how a run is computed and not its result: do not vary it")
+    make_optuna_study(study, None)
+    _check_some_trial(study)
+
+
+def _check_some_trial(study: Study) -> None:
+    """Resolve the first point that can be run, and open its data; else say what is wrong with the first one."""
+    refused: list[str] = []
+    for point in islice(_points(study), MAX_ATTEMPTS):
+        try:
+            Federation.open(config_of(study, point, study.seeds[0]))
+            return
+        except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, OSError) as error:
+            refused.append(str(error))
+    raise ConfigError(*(f"{study.name}: no trial can be run: {line}" for line in refused[0].splitlines()))
+
+
+def _points(study: Study) -> Iterator[Point]:
+    """Give the points of a grid, or some at random."""
+    if study.search.name == "grid":
+        yield from study.points()
+        return
+    optuna_study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    while True:
+        yield study.space.suggest(optuna_study.ask())

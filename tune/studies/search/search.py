@@ -7,7 +7,7 @@ the results on disk (docs/decisions/0006).
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -49,10 +49,15 @@ class Segment:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a segment: scores after its last round, or in one line why there are none."""
+    """The result of a segment: scores after its last round, or in one line why there are none.
+
+    Attributes:
+        ends_study: Whether the disk failed, and not this trial: the next one would meet that too.
+    """
 
     scores: Mapping[str, float] = field(default_factory=dict)
     failure: str | None = None
+    ends_study: bool = False
 
 
 @dataclass
@@ -60,23 +65,21 @@ class Trial:
     """A point and its state.
 
     Attributes:
+        asked: Optuna's trial.
         runs: Those that give its result, by seed; empty where the settings are impossible.
         reason: Why it failed or was stopped, in one line.
-        failures: Why runs failed, by seed.
         values: Of the goals, means over seeds; of a complete trial alone.
         reached: Round that all its runs have reached.
-        asked: Optuna's trial.
     """
 
     number: int
     point: Point
+    asked: Any
     runs: dict[int, TrialRun] = field(default_factory=dict)
     state: State = "waiting"
     reason: str = ""
-    failures: dict[int, str] = field(default_factory=dict)
     values: tuple[float, ...] = ()
     reached: int = 0
-    asked: Any = None
 
     @property
     def rounds(self) -> int:
@@ -84,14 +87,25 @@ class Trial:
         return next(iter(self.runs.values())).config.rounds
 
     @property
-    def has_first_run(self) -> bool:
-        """Whether its runs start from the encoders of others."""
-        return any(run.first for run in self.runs.values())
-
-    @property
     def names(self) -> list[str]:
         """Names of the runs' directories, in the order of seeds."""
         return [run.name for run in self.runs.values()]
+
+
+@dataclass
+class Generation:
+    """Trials that were chosen together and reach rungs together.
+
+    Attributes:
+        level: The rung that they run to; the first rung of runs that start from others is the end of these.
+        missing: Trial and seed of each segment to this rung that has not ended.
+        outcomes: Those of the others.
+    """
+
+    trials: list[Trial]
+    level: int = -1
+    missing: set[tuple[int, int]] = field(default_factory=set)
+    outcomes: dict[tuple[int, int], Outcome] = field(default_factory=dict)
 
 
 class Search:
@@ -132,19 +146,16 @@ class Search:
     def next(self) -> Segment | None:
         """Give a segment that may be run now; None if all of them wait for others."""
         while not self._queue and self._remaining and not (self._generations and self.study.adapts):
-            self._start_generation()
+            number = min(self._remaining, self.study.generation if self.study.adapts else 1)
+            generation = Generation([self._new_trial() for _ in range(number)])
+            self._remaining -= number
+            self._generations.append(generation)
+            self._advance(generation)
         return self._queue.popleft() if self._queue else None
-
-    def _start_generation(self) -> None:
-        number = min(self._remaining, self.study.generation if self.study.adapts else 1)
-        generation = Generation(self.study, [self._new_trial() for _ in range(number)])
-        self._remaining -= number
-        self._generations.append(generation)
-        self._advance(generation)
 
     def _new_trial(self) -> Trial:
         asked = self.optuna_study.ask()
-        trial = Trial(len(self.trials), self.study.space.suggest(asked), asked=asked)
+        trial = Trial(len(self.trials), self.study.space.suggest(asked), asked)
         self.trials.append(trial)
         try:
             trial.runs = {seed: run_of(self.study, trial.point, seed) for seed in self.study.seeds}
@@ -154,109 +165,72 @@ class Search:
 
     def done(self, segment: Segment, outcome: Outcome) -> None:
         """Take the outcome of a segment."""
-        generation = next(each for each in self._generations if segment.trial in each.numbers)
-        generation.deliver(segment, outcome)
-        self._advance(generation)
+        key = segment.trial, segment.seed
+        generation = next(generation for generation in self._generations if key in generation.missing)
+        generation.missing.remove(key)
+        generation.outcomes[key] = outcome
+        if not generation.missing:
+            for trial in generation.trials:  # in the order of their numbers, as each judgement sees those before
+                if trial.state == "waiting":
+                    self._judge(trial, generation)
+            self._advance(generation)
 
-    def _advance(self, generation: "Generation") -> None:
-        """Judge trials that are at a rung, and queue the next segments; the last rung ends the generation."""
-        while generation.alive and not generation.missing:
-            self._queue.extend(generation.advance())
-        if not generation.alive:
+    def _advance(self, generation: Generation) -> None:
+        """Queue the segments of the trials that continue to the next rung; without any the generation has ended."""
+        generation.level, generation.outcomes = generation.level + 1, {}
+        segments = [
+            self._segment(trial, seed, run, generation.level)
+            for trial in generation.trials
+            if trial.state == "waiting"
+            for seed, run in trial.runs.items()
+        ]
+        generation.missing = {(segment.trial, segment.seed) for segment in segments}
+        self._queue.extend(segments)
+        if not segments:
             self._generations.remove(generation)
             for trial in generation.trials:
-                self._record(trial)
+                self._tell(trial)
 
-    def _record(self, trial: Trial) -> None:
+    def _segment(self, trial: Trial, seed: int, run: TrialRun, level: int) -> Segment:
+        if run.first is not None and level == 0:
+            return Segment(trial.number, seed, run.first, run.first.config.rounds)
+        until = self._until(trial, level)
+        goals = self.study.goals if until == trial.rounds else (self.study.stop_goal,)
+        scores = tuple(goal.score for goal in goals)
+        return Segment(trial.number, seed, run, until, scores, self.study.cell(trial.point).take)
+
+    def _until(self, trial: Trial, level: int) -> int:
+        """The round of a rung; 0 for the rung that ends the runs which a trial's runs start from."""
+        level -= any(run.first is not None for run in trial.runs.values())
+        rungs = [] if self.study.stop is None else self.study.stop.rungs(trial.rounds)
+        return 0 if level < 0 else rungs[level] if level < len(rungs) else trial.rounds
+
+    def _judge(self, trial: Trial, generation: Generation) -> None:
+        outcomes = {seed: generation.outcomes[trial.number, seed] for seed in trial.runs}
+        failures = {seed: outcome.failure for seed, outcome in outcomes.items() if outcome.failure}
+        trial.reached = self._until(trial, generation.level)
+        if failures:
+            alike = len(failures) == len(outcomes) and len(set(failures.values())) == 1
+            reasons = [reason if alike else f"seed {seed}: {reason}" for seed, reason in failures.items()]
+            trial.state, trial.reason = "failed", "; ".join(dict.fromkeys(reasons))
+            return
+
+        def mean(score: str) -> float:
+            return fmean(outcome.scores[score] for outcome in outcomes.values())
+
+        if trial.reached == trial.rounds:
+            trial.state, trial.values = "complete", tuple(mean(goal.score) for goal in self.study.goals)
+        elif trial.reached:
+            score = self.study.stop_goal.score
+            trial.asked.report(mean(score), trial.reached)
+            if trial.asked.should_prune():
+                trial.state, trial.reason = "stopped", f"asha: {score} {mean(score):.4g} after round {trial.reached}"
+
+    def _tell(self, trial: Trial) -> None:
         """Tell Optuna how a trial ended."""
-        trial.asked.set_user_attr("runs", trial.names)
-        if trial.reason:
-            trial.asked.set_user_attr("reason", trial.reason)
         if trial.state == "complete":
             self.optuna_study.tell(trial.asked, list(trial.values) or [0.0])
         else:
-            self.optuna_study.tell(
-                trial.asked, state=TrialState.PRUNED if trial.state == "stopped" else TrialState.FAIL
-            )
+            state = TrialState.PRUNED if trial.state == "stopped" else TrialState.FAIL
+            self.optuna_study.tell(trial.asked, state=state)
         self._on_trial_end(trial)
-
-
-class Generation:
-    """Trials that were chosen together and reach rungs together, in the order of their numbers.
-
-    Attributes:
-        missing: Trial and seed of each segment to this rung that has not ended.
-    """
-
-    def __init__(self, study: Study, trials: Sequence[Trial]) -> None:
-        self.trials = list(trials)
-        self.numbers = {trial.number for trial in trials}
-        self._study = study
-        self._level = -1
-        self.missing: set[tuple[int, int]] = set()
-        self._outcomes: dict[tuple[int, int], Outcome] = {}
-
-    @property
-    def alive(self) -> list[Trial]:
-        """The trials that continue."""
-        return [trial for trial in self.trials if trial.state == "waiting"]
-
-    def deliver(self, segment: Segment, outcome: Outcome) -> None:
-        """Take an outcome."""
-        self.missing.remove((segment.trial, segment.seed))
-        self._outcomes[segment.trial, segment.seed] = outcome
-
-    def advance(self) -> list[Segment]:
-        """Judge the trials at this rung in the order of their numbers, and give the others' segments to the next one."""
-        if self._level >= 0:
-            for trial in self.alive:
-                self._judge(trial)
-        self._level += 1
-        self._outcomes = {}
-        segments = [self._segment(trial, seed, run) for trial in self.alive for seed, run in trial.runs.items()]
-        self.missing = {(segment.trial, segment.seed) for segment in segments}
-        return segments
-
-    def _until(self, trial: Trial) -> int:
-        rungs = [] if self._study.stop is None else self._study.stop.rungs(trial.rounds)
-        level = self._level - trial.has_first_run
-        return rungs[level] if level < len(rungs) else trial.rounds
-
-    def _segment(self, trial: Trial, seed: int, run: TrialRun) -> Segment:
-        """Give the next segment of a run; the first rung of a run that starts from another is the end of that one."""
-        if run.first is not None and self._level == 0:
-            return Segment(trial.number, seed, run.first, run.first.config.rounds)
-        until = self._until(trial)
-        last = until == trial.rounds
-        scores = tuple(goal.score for goal in self._study.goals) if last else (self._study.stop_goal.score,)
-        return Segment(trial.number, seed, run, until, scores, self._study.cell(trial.point).take)
-
-    def _judge(self, trial: Trial) -> None:
-        outcomes = {seed: self._outcomes[trial.number, seed] for seed in trial.runs}
-        trial.failures = {seed: outcome.failure for seed, outcome in outcomes.items() if outcome.failure}
-        if trial.failures:
-            alike = len({outcome.failure for outcome in outcomes.values()}) == 1
-            reasons = [reason if alike else f"seed {seed}: {reason}" for seed, reason in trial.failures.items()]
-            trial.state, trial.reason = "failed", "; ".join(dict.fromkeys(reasons))
-            return
-        if trial.has_first_run and self._level == 0:
-            return
-        trial.reached = self._until(trial)
-
-        def mean(name: str) -> float:
-            return fmean(outcome.scores[name] for outcome in outcomes.values())
-
-        if trial.reached == trial.rounds:
-            trial.state, trial.values = "complete", tuple(mean(goal.score) for goal in self._study.goals)
-            return
-        self._prune(trial, mean(self._study.stop_goal.score))
-
-    def _prune(self, trial: Trial, value: float) -> None:
-        """Ask Optuna's pruner, which compares in the direction of the sweep's goal."""
-        goal, stop = self._study.stop_goal, self._study.stop
-        assert stop is not None
-        same_direction = not self._study.goals or goal.maximize == self._study.goals[0].maximize
-        trial.asked.report(value if same_direction else -value, trial.reached)
-        if trial.asked.should_prune():
-            trial.state = "stopped"
-            trial.reason = f"{stop.rule}: {goal.score} {value:.4g} after round {trial.reached}"
