@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.processor import NotPortableError
 from rayfed_ssl.records.run_record import RunRecord
 from tests.tune.conftest import Cli
 from tune.studies.definition.trial_configs import run_of
@@ -67,6 +68,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyRequest, StudyR
     folder, said = tmp_path_factory.mktemp("made"), []
     request = asked(write(folder), folder / "out", seeds=(0, 1))
     return request, request.run(said.append), said
+
+
+def test_a_portable_table_asks_for_another_process_before_anything_is_written(tmp_path: Path):
+    request = asked(write(tmp_path), tmp_path / "out", settings=("engine.cpu=portable", "engine.precision=auto"))
+    with pytest.raises(NotPortableError, match=r"^engine.cpu=portable must be set up before torch is imported"):
+        request.run(print)
+    assert not (tmp_path / "out").exists()
 
 
 def test_cells_of_equal_settings_are_one_run(made):

@@ -11,6 +11,7 @@ from rayfed_ssl.data.datasets import DATASETS
 from rayfed_ssl.data.public_data import PublicDataset, parse_public
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.protocols import Transfer
+from rayfed_ssl.processor import check_process
 from tune.studies.definition.schema import COLUMN, ROW
 from tune.studies.definition.study import Study
 from tune.studies.definition.trial_configs import config_of, run_of
@@ -36,11 +37,17 @@ def one_dataset(study: Study) -> None:
 
 
 def absent(study: Study) -> Missing:
-    """Find the cells of which a dataset is not there, with the reason and how to get it."""
+    """Find the cells of which a dataset is not there, with the reason and how to get it.
+
+    Raises:
+        NotPortableError: A cell has engine.cpu=portable, and this process lacks its variables.
+        ConfigError: A cell's settings do not fit, or this process cannot compute it.
+    """
     missing, why = Missing(), cache(_missing)
     for point in study.points():
         try:
             run = run_of(study, point, 0)
+            check_process(run.config.engine.cpu)
             needed = [*(_needed_by(run.first.config) if run.first else ()), *_needed_by(run.config)]
         except ValueError as error:
             raise ConfigError(f"{study.label(point)}: {error}") from None

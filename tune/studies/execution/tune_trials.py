@@ -25,6 +25,7 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from rayfed_ssl import plugins
 from rayfed_ssl.config.schema import Config
+from rayfed_ssl.processor import NotPortableError
 from tune.studies.execution.resources import TrialResources
 from tune.studies.execution.segments import SegmentQueue, outcome_of
 from tune.studies.search.search import Outcome
@@ -79,7 +80,7 @@ class SegmentSearcher(Searcher):
             try:
                 config, bundles = self._resources.placed(segment.run.config)
                 break
-            except (ValueError, OSError) as error:  # no machine can run it
+            except (ValueError, OSError, NotPortableError) as error:  # no machine can run it, or not this process
                 failure = "; ".join(str(error).splitlines()) or type(error).__name__
                 self._queue.done(segment.run.name, Outcome(failure=failure))
         else:
