@@ -202,6 +202,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.timeout(900)  # a page has up to eight runs
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXECUTED)
 def test_the_blocks_of_a_page_run(name: str, workspace: Path):
