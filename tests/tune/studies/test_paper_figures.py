@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from rayfed_ssl.analysis.embedding import embed
-from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.runs import run
 from tests.tune.studies.swept import row
 from tune.studies.definition.files import load_study
@@ -17,7 +16,6 @@ from tune.studies.definition.trial_configs import config_of
 from tune.studies.execution.scores import read_progress
 from tune.studies.execution.trial_table import NO_ROUNDS
 from tune.studies.results.figures import draw_study
-from tune.studies.results.paper_figures import mean_by_round
 from tune.studies.results.published import published_table, with_published
 from tune.studies.results.results import StudyResults
 from tune.studies.results.trial_results import results_of
@@ -111,15 +109,6 @@ def test_every_kind_of_figure_is_drawn(runs: Path, draw: str, rows: tuple[str, .
 
 def test_nothing_is_drawn_of_cells_without_numbers(runs: Path):
     assert drawn(runs, "bars", ("FedSimCLR",), score="transfer-fedca") == ([], [])
-
-
-def test_a_metric_by_round_is_the_mean_over_those_who_have_it(runs: Path):
-    record = RunRecord.open(runs / "FedSimCLR")
-    means = mean_by_round(record, "loss")
-    own = [row["value"] for row in record.metrics if row["name"] == "loss" and row["round"] == 2]
-    assert list(means) == [1, 2]
-    assert len(own) == 2
-    assert means[2] == pytest.approx(sum(own) / 2, rel=1e-12)  # one addition, in another order at most
 
 
 def test_a_local_models_picture_knows_its_clients_classes_and_differs_from_the_global_one(runs: Path):

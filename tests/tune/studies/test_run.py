@@ -2,14 +2,10 @@
 
 import json
 import shutil
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import yaml
 
@@ -17,7 +13,6 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.processor import NotPortableError
 from rayfed_ssl.records.run_record import RunRecord
 from tests.tune.conftest import Cli
-from tune.studies.definition.trial_configs import run_of
 from tune.studies.execution.segments import run_segment
 from tune.studies.results.results import StudyResults
 from tune.studies.run import StudyRequest
@@ -238,36 +233,6 @@ def test_a_sweep_command_refuses_to_resume_it(cli: Cli, made):
     result = cli("sweep", "--resume", made[0].directory)
     assert result.exit_code == 2
     assert f"holds a reproduction: resume it with `{made[0].command}`" in result.stderr
-
-
-def test_what_changes_bits_makes_another_run_and_what_does_not_makes_none(made):
-    names = [
-        [run_of(replace(made[0], settings=settings).describe().study, POINT, 0).name]
-        for settings in ((), ("engine.actors=3",), ("engine.threads=2",), ("engine.precision=bf16",))
-    ]
-    assert names[0] == names[1]
-    assert len({name for (name,) in names}) == 3
-
-
-@pytest.mark.slow
-def test_the_death_of_ray_ends_the_command_with_one_line(tmp_path: Path, request: pytest.FixtureRequest):
-    arguments = [write(tmp_path), "rounds=1000", "--row", "FedSimCLR", "--jobs", "2", "--out", str(tmp_path / "out")]
-    program = [sys.executable, "-m", "tune.cli", "reproduce", *arguments]
-    process = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    request.addfinalizer(process.kill)
-    deadline = time.monotonic() + 120
-    while not list((tmp_path / "out").glob("runs/*/run.json")):
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    (raylet,) = (child for child in psutil.Process(process.pid).children(recursive=True) if child.name() == "raylet")
-    raylet.kill()
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 3, said
-    (error,) = (line for line in said.splitlines() if line.startswith("error: "))
-    assert error.startswith("error: Ray's raylet on this machine died")
-    assert "; resume with: rayfed-ssl reproduce " in error
-    assert "Traceback" not in said
 
 
 def test_a_table_is_there_even_if_its_figure_cannot_be_drawn(made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

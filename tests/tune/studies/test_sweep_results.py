@@ -8,11 +8,8 @@ import pytest
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.records.manifest import StartEntry, describe
 from rayfed_ssl.records.run_record import RunRecord
-from tests.tune.studies.swept import TINY
-from tune.studies.definition.files import load_study
 from tune.studies.definition.trial_configs import config_of
 from tune.studies.execution.directory import StudyDirectory
-from tune.studies.results.best_settings import recipe_of
 from tune.studies.results.remarks import leak_warnings
 from tune.studies.results.summary import print_results, write_results
 
@@ -81,17 +78,6 @@ def test_the_best_recipe_is_the_trial_without_what_the_sweep_added(grid):
     assert f"trial {made.best}, rounds={made.trials[made.best].point['rounds']}, system=" in comment
     assert f"(seeds 0, 1), chosen by {HELD_OUT} held-out training samples." in comment
     assert "is measured on the test set" in comment
-
-
-def test_nothing_is_held_out_of_the_recipe_and_where_the_user_computes_stays_in_it():
-    mine = {**TINY, "data": {**TINY["data"], "validation": 0.3}}
-    own = load_study(
-        {"recipe": "digits", "space": {"rounds": [1]}, "set": {"engine.executor": "local"} | {"data": mine["data"]}}
-    )
-    recipe, config = Config.load(recipe_of(own, {"rounds": 1}, 5)), config_of(own, {"rounds": 1}, 5)
-    assert (config.data.validation, recipe.data.validation) == (0.3, None)
-    assert recipe == config.model_copy(update={"data": config.data.model_copy(update={"validation": None})})
-    assert (recipe.engine.executor, recipe.seed) == ("local", 5)
 
 
 def test_the_front_has_a_recipe_for_each_member(front):

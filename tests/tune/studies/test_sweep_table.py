@@ -2,13 +2,10 @@
 
 import random
 
-import pytest
-
 from tests.tune.studies.swept import ended, result, row
 from tune.studies.definition.files import load_study
-from tune.studies.results.results import ScoreResult
 from tune.studies.results.table import markdown_lines, table_of
-from tune.studies.results.trial_results import best_of, front_of, results_of, unit_of
+from tune.studies.results.trial_results import best_of, front_of, results_of
 
 
 def sweep_of(space, **others):
@@ -47,20 +44,6 @@ def test_the_front_is_what_no_other_trial_beats():
     trials = [result(two, n, {"rounds": 1}, {"knn": [knn] * 2, "bytes": [b] * 2}) for n, (knn, b) in enumerate(values)]
     assert [trial.number for trial in front_of(trials, two.goals)] == [4, 1, 0]
     assert [trial.number for trial in front_of(reversed(trials), two.goals)] == [4, 1, 0]
-
-
-@pytest.mark.parametrize(
-    ("score", "values", "text"),
-    [
-        ("linear", [0.5, 0.6], "55.00 ± 7.07"),
-        ("knn", [0.123], "12.30"),
-        ("bytes", [1_500_000, 1_500_000], "1.50 MB"),
-        ("bytes_up", [1000, 3000], "2.00 kB ± 1.41 kB"),
-        ("diag_alignment", [1.23456, 1.33456], "1.285 ± 0.071"),
-    ],
-)
-def test_values_are_written_as_mean_and_deviation_of_a_sample(score, values, text):
-    assert ScoreResult.of(values).over_seeds().text(unit_of(score), symbol=False) == text
 
 
 def test_a_table_has_the_values_of_the_file_and_the_best_of_each_column_is_bold():
