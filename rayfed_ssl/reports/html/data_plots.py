@@ -6,11 +6,13 @@ They are computed on the CPU in float32 with one thread, so that the same run gi
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
+from torch.nn.functional import avg_pool2d
 
 from rayfed_ssl.analysis.embedding import image_features, tsne, umap
 from rayfed_ssl.data.image_store import ImageSet
@@ -44,6 +46,9 @@ QUERIES, NEIGHBORS = 6, 5
 
 BANK = 1000
 """Training samples among which neighbors are searched."""
+
+LONGEST_SIDE = 64
+"""Pixels of a picture's longer side that are shown at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,16 +239,32 @@ def _class_name(images: ImageSet, row: int) -> str:
     return clean(images.classes[label])[:12] if label >= 0 else "no label"
 
 
+def _pixels(images: Tensor) -> np.ndarray:
+    """Turn images [N, C, H, W] in [0, 1] into opaque pictures uint8 [N, H, W, 4]."""
+    pixels = (images.clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
+    pixels = np.repeat(pixels, 3, axis=3) if pixels.shape[3] == 1 else pixels
+    return np.concatenate([pixels, np.full((*pixels.shape[:3], 1), 255, np.uint8)], axis=3)
+
+
 def _draw_pictures(images: Sequence[Tensor], names: Sequence[str], heads: Sequence[str]) -> Figure:
-    """Draw images [N, C, H, W] in [0, 1], a row each, with the heads above the first."""
-    columns, side = len(heads), WIDTH / len(heads)
-    figure = Figure(figsize=(WIDTH, 0.5 + side * len(images)), layout="constrained")
-    for axes_of_row, name, row in zip(figure.subplots(len(images), columns, squeeze=False), names, images, strict=True):
-        axes_of_row[0].set_ylabel(name, fontsize=8, rotation=0, ha="right", va="center")
-        for axes, picture in zip(axes_of_row, row, strict=True):
-            axes.imshow(picture.clamp(0, 1).permute(1, 2, 0).expand(-1, -1, 3).numpy())
-            axes.set(xticks=[], yticks=[])
-            axes.spines[:].set_visible(False)
-    for axes, head in zip(figure.axes, heads, strict=False):
-        axes.set_title(head, fontsize=8, rotation=30 if max(map(len, heads)) > 5 else 0)
+    """Draw images [N, C, H, W] of each row as one picture, with gaps that show the page."""
+    step = -(-max(max(row.shape[2:]) for row in images) // LONGEST_SIDE)
+    rows = [_pixels(avg_pool2d(row, step)) for row in images]
+    height, width = (max(row.shape[side] for row in rows) for side in (1, 2))
+    gap = max(width // 10, 1)
+    columns = max(map(len, rows))
+    canvas = np.zeros((len(rows) * (height + gap) - gap, columns * (width + gap) - gap, 4), np.uint8)
+    for i, row in enumerate(rows):
+        for j, picture in enumerate(row):
+            top, left = i * (height + gap), j * (width + gap)
+            canvas[top : top + picture.shape[0], left : left + picture.shape[1]] = picture
+    figure = Figure(figsize=(WIDTH, 0.5 + WIDTH * 0.82 * canvas.shape[0] / canvas.shape[1]), layout="constrained")
+    axes = figure.add_subplot()
+    axes.imshow(canvas, interpolation="none")
+    slanted: Any = {"rotation": 30, "ha": "left"} if max(map(len, heads)) > 5 else {}
+    axes.set_xticks([j * (width + gap) + width / 2 for j in range(columns)], heads, fontsize=8, **slanted)
+    axes.set_yticks([i * (height + gap) + height / 2 for i in range(len(rows))], names, fontsize=8)
+    axes.tick_params(length=0, top=False, labeltop=True, labelbottom=False)
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
     return figure
