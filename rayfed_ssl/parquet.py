@@ -42,7 +42,12 @@ Rows = list[dict[str, Any]]
 
 
 def read_table(
-    path: Path, schema: pa.Schema | None = None, columns: Sequence[str] | None = None, max_rows: int | None = None
+    path: Path,
+    schema: pa.Schema | None = None,
+    columns: Sequence[str] | None = None,
+    max_rows: int | None = None,
+    *,
+    any_codec: bool = False,
 ) -> pa.Table:
     """Read a table.
 
@@ -51,6 +56,7 @@ def read_table(
         schema: What it has to hold, in any order and without empty cells; None takes whatever numbers and strings it holds.
         columns: Which columns to read; None reads all.
         max_rows: How many rows are expected at most; None is as many as `MAX_CELLS` allows.
+        any_codec: Whether it may be compressed by another codec than snappy, as the data of a user are.
 
     Raises:
         One of `DAMAGE`: It is missing, damaged or no regular file, larger than a table may be, or holds something else.
@@ -62,6 +68,8 @@ def read_table(
         _check_columns(held, schema, names)
         _check_size(metadata, names, max_rows)
         strings = [field.name for field in held if field.name in names and _is_string(field.type)]
+        if not any_codec:
+            _check_codecs(metadata)
         reader = pq.ParquetFile(file, metadata=metadata, read_dictionary=strings)
         table = reader.read(columns=names if schema is None else schema.names, use_threads=False)
         if sum(_text_bytes(table[name]) for name in strings) > MAX_TEXT:
@@ -141,6 +149,14 @@ def _check_size(metadata: pq.FileMetaData, names: Sequence[str], max_rows: int |
         raise ValueError(
             f"its strings take more than {MAX_STRING_BYTES >> 20} MiB, or its columns {MAX_BYTES >> 20} MiB"
         )
+
+
+def _check_codecs(metadata: pq.FileMetaData) -> None:
+    """Refuse a table of a run that this package has not written: what a page says of its size binds other codecs alone."""
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    found = {group.column(index).compression for group in groups for index in range(metadata.num_columns)}
+    if other := found - {"SNAPPY", "UNCOMPRESSED"}:
+        raise ValueError(f"it is compressed by {min(other)}, and the tables of runs by snappy")
 
 
 def _stored(part: pq.ColumnChunkMetaData) -> int:

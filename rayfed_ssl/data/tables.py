@@ -164,7 +164,7 @@ def _column(file: Path, name: str) -> list[Any]:
     if name not in _schema(file).names:
         raise ValueError(f"{file} has no column {name!r}, unlike the files beside it: use files of one dataset")
     with _reading(file):
-        return [row[name] for row in rows_of(read_table(file, columns=[name]))]
+        return [row[name] for row in rows_of(read_table(file, columns=[name], any_codec=True))]
 
 
 def find_columns(schema: pa.Schema, asked: Columns, file: Path) -> tuple[str, str]:

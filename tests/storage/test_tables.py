@@ -100,3 +100,10 @@ def test_other_columns_are_refused(tmp_path: Path):
     tables.write_table(tmp_path / "t.parquet", pa.table({"round": [1], "value": [2]}))
     with pytest.raises(ConfigError, match=r"has columns .*'value' .* instead of .*'name'"):
         opened(tmp_path).read()
+
+
+def test_a_table_of_another_codec_is_refused_before_a_page_is_unpacked(tmp_path: Path):
+    long = pa.table({"round": pa.array([1], pa.int32()), "name": ["x" * 10_000_000]})
+    pq.write_table(long, tmp_path / "t.parquet", compression="zstd")
+    with pytest.raises(ConfigError, match=r"compressed by ZSTD, and the tables of runs by snappy"):
+        opened(tmp_path).read()

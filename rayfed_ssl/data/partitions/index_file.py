@@ -70,7 +70,7 @@ def _read_json(path: Path) -> dict[str, Rows]:
 
 def _read_parquet(path: Path) -> dict[str, Rows]:
     try:
-        table = read_table(path, columns=["client", "index"])
+        table = read_table(path, columns=["client", "index"], any_codec=True)
     except OSError:
         raise
     except DAMAGE as error:
