@@ -104,7 +104,7 @@ class StudyRequest:
         """
         study, file = self.load(), read_study_file(self.name, self.kind)
         if self.kind == "sweep":
-            inherited, origin = inherited_settings(study, self.begin)
+            inherited, origin = inherited_settings(study, self.begin, trust=self.trust)
             directory = self._of(study, file, inherited=inherited, inherited_from=origin)
             check_study(directory.study)
             return directory

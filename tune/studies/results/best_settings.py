@@ -50,7 +50,7 @@ def write_recipes(directory: Path, study: Study, results: StudyResults) -> None:
         write_atomically(directory / name, (comment + recipe).encode())
 
 
-def inherited_settings(study: Study, begin: Path | None) -> tuple[dict[str, Any], str]:
+def inherited_settings(study: Study, begin: Path | None, *, trust: bool = False) -> tuple[dict[str, Any], str]:
     """Read the settings that a study takes from the finished one in the directory `begin`.
 
     Returns:
@@ -66,7 +66,8 @@ def inherited_settings(study: Study, begin: Path | None) -> tuple[dict[str, Any]
             f"{study.name} takes {', '.join(wanted.take)} from the best trial of {wanted.sweep}: run that, then name its "
             "directory with --begin DIR"
         )
-    directory = StudyDirectory.open(begin)
+    directory = StudyDirectory.open(begin, trust=trust)
+    directory.check_trusted()  # what is taken may name code
     other, where = directory.study, wanted.where.items()
     if other.name != wanted.sweep:
         raise ConfigError(f"{begin} holds the study {other.name}, but {wanted.sweep} is needed")
