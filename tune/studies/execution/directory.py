@@ -195,7 +195,13 @@ class StudyDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from running this sweep; may be nested."""
+        """Keep other processes from running this sweep; may be nested.
+
+        Raises:
+            BusyError: Another process runs it.
+            ConfigError: A link in the directory leads out of it.
+        """
+        refuse_links_out(self.path)
         self.path.mkdir(parents=True, exist_ok=True)
         try:
             lock = self._lock.acquire(blocking=False)
