@@ -11,7 +11,7 @@ While the run continues, tables/ holds the rows that the two Parquet files do no
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +28,7 @@ from rayfed_ssl.engine.run_watch import RunWarning
 from rayfed_ssl.errors import CheckpointError, ConfigError, reason
 from rayfed_ssl.evaluation.registry import is_score
 from rayfed_ssl.method import Encoder, Metrics
+from rayfed_ssl.reading import MAX_YAML, read_bytes
 from rayfed_ssl.records.config_file import FILE, describe_config, read_config
 from rayfed_ssl.records.manifest import (
     RoundEntry,
@@ -69,6 +70,7 @@ class RunRecord(Observer):
         self.directory = directory
         self.trust = trust
         self.manifest = manifest
+        self._states_named = False
         self._metrics = GrowingTable(directory / "metrics.parquet", METRICS)
         self._ledger = GrowingTable(directory / "ledger.parquet", LEDGER)
 
@@ -90,10 +92,12 @@ class RunRecord(Observer):
     @cached_property
     def checkpoints(self) -> StorageBackend:
         """The backend of the run's states."""
-        return open_states(self.directory, self.manifest)
+        trusted = self.manifest.checkpoints is None or self._states_named or self.trusted
+        return open_states(self.directory, self.manifest, trusted=trusted)
 
     def find_states(self, root: str | None) -> None:
-        """Use the states below another root from now on; a ConfigError if there are none."""
+        """Use the states below the root that a user names from now on; a ConfigError if there are none."""
+        self._states_named = True
         address = states_address(root, self.directory, self.manifest)
         if address != self.manifest.checkpoints:
             self.manifest.checkpoints = address
@@ -107,6 +111,7 @@ class RunRecord(Observer):
     def create(cls, directory: Path, federation: Federation) -> "RunRecord":
         """Begin a record in an empty or a missing directory."""
         record = cls(directory, describe(federation))
+        record._states_named = True
         record.manifest.checkpoints = states_address(federation.config.engine.checkpoints, directory, record.manifest)
         states_backend(directory, record.manifest).create()
         if record.manifest.checkpoints is not None:
@@ -147,7 +152,9 @@ class RunRecord(Observer):
     def trusted(self) -> bool:
         """Whether the modules that config.yaml names may be imported: on trust, or as this user made the run here."""
         file = self.directory / FILE
-        return self.trust or (file.is_file() and is_signed(file, file.read_bytes(), self.manifest.signature))
+        with suppress(OSError):  # it is missing or too large
+            return self.trust or is_signed(file, read_bytes(file, MAX_YAML), self.manifest.signature)
+        return False
 
     def sign(self) -> None:
         """Sign config.yaml as this user's, in the manifest."""

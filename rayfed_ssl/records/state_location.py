@@ -5,7 +5,7 @@ import secrets
 import socket
 from pathlib import Path
 
-from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.errors import ConfigError, UntrustedError
 from rayfed_ssl.records.manifest import RunManifest
 from rayfed_ssl.storage.addresses import join, open_backend
 from rayfed_ssl.storage.backend import StorageBackend
@@ -16,12 +16,20 @@ MARKER = "rayfed-ssl-run"
 """File beside states outside a run's directory, which holds `RunManifest.states_id`."""
 
 
-def open_states(directory: Path, manifest: RunManifest) -> StorageBackend:
+def open_states(directory: Path, manifest: RunManifest, *, trusted: bool) -> StorageBackend:
     """Open the backend that run.json names.
 
     Raises:
+        UntrustedError: It lies outside the run's directory, and somebody else has made the run: reading a bucket sends
+            credentials to the address, and the id of the marker is known to whoever has a copy of the run.
         ConfigError: It lies outside the run's directory, and no marker of this run is there.
     """
+    if manifest.checkpoints is not None and not trusted:
+        raise UntrustedError(
+            f"{directory / 'run.json'} says that its states are in {manifest.checkpoints}, outside of the run, which you "
+            "have not made here: nothing there was read or changed; to use them, add --trust, or resume with "
+            "engine.checkpoints=ROOT"
+        )
     backend = states_backend(directory, manifest)
     if manifest.checkpoints is not None:
         if isinstance(backend, LocalDirectory):

@@ -58,10 +58,42 @@ def test_states_that_run_json_claims_without_a_marker_are_not_touched(
     before = contents(elsewhere)
     for states_id in (None, "0" * 32):
         set_manifest(copy, checkpoints=str(elsewhere), states_id=states_id)
-        result = cli(*words(command, copy))
-        assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.output
-        assert f"states are in {elsewhere}, where no marker of this run is" in result.stderr
+        for trust, problem in ([], ", outside of the run"), (["--trust"], ", where no marker of this run is"):
+            result = cli(*words(command, copy), *trust)
+            assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.output
+            assert f"states are in {elsewhere}{problem}" in result.stderr
     assert contents(elsewhere) == before
+
+
+@pytest.mark.parametrize("command", ["resume", "evaluate", "diagnose", "replay"])
+def test_a_copy_of_a_run_does_not_touch_the_states_of_the_original(
+    cli: Cli, tiny: Callable[..., Config], tmp_path: Path, command: str
+):
+    original = run(tiny("local", "rounds=2", f"engine.checkpoints={tmp_path / 'states'}"), tmp_path / "run").directory
+    before = contents(tmp_path / "states")
+    shutil.copytree(original, tmp_path / "copy")
+    result = cli(*words(command, tmp_path / "copy"))
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.output
+    assert "outside of the run, which you have not made here: nothing there was read or changed" in result.stderr
+    assert contents(tmp_path / "states") == before
+
+
+def test_a_table_is_not_written_through_links_out_of_its_directory(cli: Cli, tmp_path: Path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "keep").write_text("mine")
+    (tmp_path / "out" / "trials.tmp").symlink_to(tmp_path / "keep")
+    result = cli(
+        "reproduce",
+        "flesd-table1",
+        "--size",
+        "cpu",
+        "--out",
+        str(tmp_path / "out"),
+        "data.name=digits",
+        "data.size=null",
+    )
+    assert (result.exit_code, (tmp_path / "keep").read_text()) == (2, "mine")
+    assert "trials.tmp is a link to" in result.stderr
 
 
 def test_states_outside_a_run_carry_its_marker_and_move_with_it(tiny: Callable[..., Config], tmp_path: Path):
