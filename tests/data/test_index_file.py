@@ -62,7 +62,7 @@ MISTAKES = {
     "flat": ([0, 1, 2], "client 0: input should be a valid list, got '0'"),
     "number alone": (7, "must hold a list of indices for each client: the file: input should be a valid list, got '7'"),
     "no JSON": ("[[0], [1", r"cannot be read as JSON \("),
-    "deep": ("[" * 100_000 + "]" * 100_000, r"cannot be read as JSON \(maximum recursion depth"),
+    "deep": ("[" * 100_000 + "]" * 100_000, r"cannot be read as JSON \(recursion limit"),
     "columns": ({"client": [0, 1], "row": [1, 2]}, "no column 'index', but client, row.: write the columns"),
     "null": ({"client": [0, 1], "index": [1, None]}, "as index in every row, got int64 and int64, or empty cells"),
     "text": ({"client": [0, 1], "index": ["1", "2"]}, "an integer as index in every row, got int64 and string"),

@@ -1,29 +1,29 @@
 """Partitions from a file that lists the samples of each client."""
 
-import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
-from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, FailFast, Field, TypeAdapter, ValidationError
 
 from rayfed_ssl.data.partitions.rows import Rows, Shards, sorted_shards
 from rayfed_ssl.errors import reason
 from rayfed_ssl.parquet import DAMAGE, read_table
-from rayfed_ssl.reading import read_bytes
+from rayfed_ssl.reading import plain_json, read_bytes
 
 IndexPath = Annotated[
     Path,
-    AfterValidator(lambda path: path.expanduser().resolve()),
+    AfterValidator(lambda path: Path(os.path.expanduser(path)).resolve()),
     Field(
         description="File of the indices of each client: JSON (.json), or Parquet with the columns client and index."
     ),
 ]
 
-_Indices = list[Annotated[int, Field(ge=-(2**63), lt=2**63)]]
-_LISTS, _OBJECT = TypeAdapter(list[_Indices]), TypeAdapter(dict[str, _Indices])
+_Indices = Annotated[list[Annotated[int, Field(ge=-(2**63), lt=2**63)]], FailFast()]
+_LISTS, _OBJECT = TypeAdapter(Annotated[list[_Indices], FailFast()]), TypeAdapter(dict[str, _Indices])
 
 
 def from_file(labels: np.ndarray, num_clients: int, path: IndexPath) -> Shards:
@@ -37,19 +37,30 @@ def from_file(labels: np.ndarray, num_clients: int, path: IndexPath) -> Shards:
         ValueError: The file cannot be read, or has another number of clients.
     """
     try:
-        shards = _read_json(path) if path.suffix.lower() == ".json" else _read_parquet(path)
+        shards = _read_json(path, num_clients) if path.suffix.lower() == ".json" else _read_parquet(path)
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({reason(error)}): set partition.path to a file of indices") from error
-    if len(shards) != num_clients:
-        raise ValueError(
-            f"{path} has {len(shards)} clients, but clients.number is {num_clients}: set clients.number={len(shards)}"
-        )
+    _check_number(path, len(shards), num_clients)
     return sorted_shards(list(shards.values()))
 
 
-def _read_json(path: Path) -> dict[str, Rows]:
+def _check_number(path: Path, number: int, num_clients: int) -> None:
+    if number != num_clients:
+        raise ValueError(
+            f"{path} has {number} clients, but clients.number is {num_clients}: set clients.number={number}"
+        )
+
+
+def _read_json(path: Path, num_clients: int) -> dict[str, Rows]:
     try:
-        tree = json.loads(read_bytes(path))
+        tree = plain_json(read_bytes(path))
+    except ValueError as error:
+        raise ValueError(
+            f"{path} cannot be read as JSON ({error}): write one list of indices for each client"
+        ) from error
+    if isinstance(tree, list | dict):
+        _check_number(path, len(tree), num_clients)
+    try:
         if isinstance(tree, dict):
             groups = _ordered(_OBJECT.validate_python(tree, strict=True))
         else:
@@ -60,10 +71,6 @@ def _read_json(path: Path) -> dict[str, Rows]:
         raise ValueError(
             f"{path} must hold a list of indices for each client: {where or 'the file'}: {first['msg'].lower()}, got "
             f"{str(first['input'])[:40]!r}"
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise ValueError(
-            f"{path} cannot be read as JSON ({error}): write one list of indices for each client"
         ) from error
     return {str(client): np.array(rows, np.int64) for client, rows in groups}
 
