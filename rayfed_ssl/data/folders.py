@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from rayfed_ssl.reading import read_bytes
+
 PICTURE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
 ANNOTATIONS = "val_annotations.txt"
@@ -22,7 +24,9 @@ def by_class(root: Path) -> list[tuple[str, Path]]:
     if annotations.is_file():
         with suppress(ValueError):  # a line without a tab, or no text at all
             label = dict(
-                line.split("\t")[:2] for line in annotations.read_text("utf-8-sig").splitlines() if line.strip()
+                line.split("\t")[:2]
+                for line in read_bytes(annotations).decode("utf-8-sig").splitlines()
+                if line.strip()
             )
             if named := [(label[file.name], file) for _, file in pictures if file.name in label]:
                 return named
@@ -32,7 +36,12 @@ def by_class(root: Path) -> list[tuple[str, Path]]:
 
 def walk(root: Path, suffixes: tuple[str, ...] | None) -> Iterator[tuple[str, Path]]:
     """List files below a directory, each after its first directory, in a fixed order and without hidden ones."""
+    seen = set[str]()
     for directory, subdirectories, names in os.walk(root, followlinks=True):
+        if (real := os.path.realpath(directory)) in seen:  # a link to a directory above it
+            subdirectories.clear()
+            continue
+        seen.add(real)
         # Once per directory: pathlib takes microseconds, and there may be a million files.
         first = next(iter(Path(directory).relative_to(root).parts), "")
         subdirectories[:] = sorted(name for name in subdirectories if not name.startswith("."))

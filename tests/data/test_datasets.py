@@ -349,3 +349,11 @@ def test_a_directory_around_the_one_with_the_classes_asks_for_that_one(tmp_path,
 def test_one_class_is_a_dataset(tmp_path, opened):
     write_folder(tmp_path, [f"photos/{i}.png" for i in range(5)])
     assert opened("folder", path=tmp_path).train.classes == ("photos",)
+
+
+def test_links_to_a_directory_above_do_not_end_in_a_circle(tmp_path, opened):
+    write_folder(tmp_path, [f"{name}/{i}.png" for name in "ab" for i in range(4)])
+    for name in "xyz":
+        (tmp_path / "a" / name).symlink_to(tmp_path)
+    dataset = opened("folder", path=tmp_path)
+    assert len(dataset.train) + len(dataset.test) == 8
