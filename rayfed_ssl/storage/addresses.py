@@ -1,5 +1,6 @@
 """From addresses to storage backends."""
 
+import os
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import urlsplit
@@ -23,8 +24,13 @@ def open_backend(address: str) -> StorageBackend:
         ConfigError: The scheme is unknown, or the address holds a password.
     """
     if "://" not in address:
-        return LocalDirectory(Path(address).expanduser())
-    parts = urlsplit(address)
+        return LocalDirectory(Path(os.path.expanduser(address)))
+    try:
+        parts = urlsplit(address)
+    except ValueError as error:
+        raise ConfigError(
+            f"engine.checkpoints={address} is no address ({error}): name a directory or s3://BUCKET/PREFIX"
+        ) from None
     if parts.scheme == "file":
         return LocalDirectory(parts.path)
     if parts.scheme not in ("s3", "gs", "gcs") or not parts.netloc:

@@ -18,7 +18,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from rayfed_ssl.errors import CheckpointError, reason
-from rayfed_ssl.method import Method
+from rayfed_ssl.method import Encoder, Method
 from rayfed_ssl.reading import check_header, plain_json
 from rayfed_ssl.training.objective import Objective
 from rayfed_ssl.trees import Tree, is_node
@@ -73,8 +73,17 @@ def decode(structure: Any, tensors: dict[str, Tensor]) -> Tree:
         return tuple(decode(value, tensors) for value in structure["tuple"])
     if "class" in structure:
         fields = {name: decode(value, tensors) for name, value in structure["fields"].items()}
-        return _dataclass(structure["class"])(**fields)
+        tree = _dataclass(structure["class"])(**fields)
+        if isinstance(tree, Encoder) and not _is_encoder(tree):
+            raise ValueError("it holds an encoder without an architecture's name and weights")
+        return tree
     return structure["value"]
+
+
+def _is_encoder(tree: Encoder) -> bool:
+    weights = tree.weights.items() if isinstance(tree.weights, dict) else [(None, None)]
+    named = all(isinstance(name, str) and isinstance(value, Tensor) for name, value in weights)
+    return isinstance(tree.architecture, str) and named
 
 
 def _class_name(cls: type) -> str:

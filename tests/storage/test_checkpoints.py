@@ -310,3 +310,14 @@ def test_a_module_that_no_configuration_names_is_not_imported(tmp_path: Path, mo
     with pytest.raises(CheckpointError, match="got never_imported:State: do not load this file"):
         checkpoints.read_file(tmp_path / "state.safetensors")
     assert "never_imported" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("architecture", "weights"), [(5, {}), (None, {}), ("cnn", None), ("cnn", {"encoder.w": "text"})]
+)
+def test_an_encoder_without_a_name_or_weights_is_damaged(tmp_path: Path, architecture: Any, weights: Any):
+    checkpoints.store(Encoder(architecture, weights), LocalDirectory(tmp_path), "encoder")
+    with pytest.raises(
+        CheckpointError, match=r"is damaged \(it holds an encoder without an architecture's name and weights"
+    ):
+        checkpoints.read_file(tmp_path / "encoder.safetensors")
