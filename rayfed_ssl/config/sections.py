@@ -1,5 +1,6 @@
 """The sections of a run's configuration: every key, its default, its range and its meaning."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -70,7 +71,7 @@ class Clients(Section):
 
 
 def _absolute(path: Path) -> Path:
-    return path.expanduser().resolve()
+    return Path(os.path.expanduser(path)).resolve()  # Path.expanduser raises where there is no such user
 
 
 class ModelChoice(Section):

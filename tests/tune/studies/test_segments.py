@@ -175,3 +175,11 @@ def test_seeds_that_would_change_what_was_run_are_refused_and_change_nothing(tmp
         ConfigError, match="belongs to a benchmark: name more with --seeds in `rayfed-ssl benchmark cif"
     ):
         directory.add_seeds("seeds=3")
+
+
+def test_files_that_no_run_has_written_are_not_removed_for_one(tiny, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "precious").touch()
+    outcome = run_segment(tiny("local", "rounds=1"), tmp_path / "run", 1)
+    assert "is not an empty directory" in str(outcome.failure)
+    assert (tmp_path / "run" / "precious").is_file()

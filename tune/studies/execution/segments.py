@@ -27,6 +27,10 @@ DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
 PLACEMENT = ("executor", "actors", "cpus_per_actor", "gpus_per_actor")
 
 
+BEFORE_A_RECORD = {"checkpoints", "config.yaml", "metrics.parquet", "ledger.parquet"}
+"""What a run writes before run.json."""
+
+
 def run_segment(config: Config, directory: Path, until: int) -> Outcome:
     """Run until after a round, from where the run is; the outcome has no scores."""
     from rayfed_ssl.runs import resume, run
@@ -41,7 +45,7 @@ def run_segment(config: Config, directory: Path, until: int) -> Outcome:
                 if (directory / "run.json").is_file():
                     resume(directory, *changes, observer=Observer(), executor=make_executor, until=until)
                 else:
-                    shutil.rmtree(directory, ignore_errors=True)  # stopped before its record began
+                    _remove_unbegun(directory)
                     run(config, directory, observer=Observer(), executor=make_executor, until=until)
                 return Outcome()
             except BusyError:  # the process of an earlier attempt may still be ending
@@ -50,6 +54,12 @@ def run_segment(config: Config, directory: Path, until: int) -> Outcome:
                 time.sleep(1)
     except Exception as error:  # a trial that fails, for whatever reason, must not keep the others from running
         return Outcome(failure=" ".join(f"{error}".split()) or type(error).__name__, ends_study=_is_of_the_disk(error))
+
+
+def _remove_unbegun(directory: Path) -> None:
+    """Remove a run that was stopped before its record began; what else is there is left to be refused."""
+    if directory.is_dir() and {file.name for file in directory.iterdir()} <= BEFORE_A_RECORD:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _is_of_the_disk(error: BaseException | None) -> bool:
