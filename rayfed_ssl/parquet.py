@@ -17,6 +17,9 @@ from rayfed_ssl.reading import open_regular
 MAX_CELLS = 12_000_000
 """Rows times columns of a table; as Python's rows they take 80 bytes each."""
 
+FREE_CELLS, CELLS_PER_BYTE = 1_000_000, 64
+"""A table has at most so many cells, and so many more for each byte of its file: a ledger has up to 32 a byte."""
+
 MAX_BYTES = 64 << 20
 """Of a file's columns that are read, as snappy would store them: it makes at most 24 bytes of one."""
 
@@ -55,7 +58,7 @@ def read_table(
         path: The file.
         schema: What it has to hold, in any order and without empty cells; None takes whatever numbers and strings it holds.
         columns: Which columns to read; None reads all.
-        max_rows: How many rows are expected at most; None is as many as `MAX_CELLS` allows.
+        max_rows: How many rows are expected at most, if fewer than a table of its size may have.
         any_codec: Whether it may be compressed by another codec than snappy, as the data of a user are.
 
     Raises:
@@ -66,7 +69,7 @@ def read_table(
         held = _plain(metadata.schema.to_arrow_schema())
         names = held.names if columns is None else list(columns)
         _check_columns(held, schema, names)
-        _check_size(metadata, names, max_rows)
+        _check_size(metadata, names, max_rows, file.seek(0, 2))
         strings = [field.name for field in held if field.name in names and _is_string(field.type)]
         if not any_codec:
             _check_codecs(metadata)
@@ -137,13 +140,14 @@ def _check_columns(held: pa.Schema, schema: pa.Schema | None, names: Sequence[st
             raise ValueError(f"its column {name!r} holds {kind}: it takes numbers or strings")
 
 
-def _check_size(metadata: pq.FileMetaData, names: Sequence[str], max_rows: int | None) -> None:
-    most = MAX_CELLS // max(1, len(names)) if max_rows is None else max_rows
+def _check_size(metadata: pq.FileMetaData, names: Sequence[str], max_rows: int | None, size: int) -> None:
+    cells = min(MAX_CELLS, FREE_CELLS + CELLS_PER_BYTE * size)
+    most = min(cells // max(1, len(names)), MAX_CELLS if max_rows is None else max_rows)
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     parts = [group.column(index) for group in groups for index in range(metadata.num_columns)]
     parts = [part for part in parts if part.path_in_schema in names]
-    if max(metadata.num_rows, sum(group.num_rows for group in groups)) > most:
-        raise ValueError(f"it has {metadata.num_rows} rows, more than the {most} that it may have")
+    if (rows := max(metadata.num_rows, sum(group.num_rows for group in groups))) > most:
+        raise ValueError(f"it has {rows} rows, more than the {most} that it may have")
     text = sum(_stored(part) for part in parts if part.physical_type == "BYTE_ARRAY")
     if text > MAX_STRING_BYTES or sum(map(_stored, parts)) > MAX_BYTES:
         raise ValueError(

@@ -149,7 +149,8 @@ def run(
         closing(executor(federation)) as running,
     ):
         record = RunRecord.create(target, federation)  # now: a Ray that fails to start leaves no empty run
-        return _run(federation, record, None, observing, running, until)
+        with record.locked_states():
+            return _run(federation, record, None, observing, running, until)
 
 
 def resume(
@@ -186,7 +187,7 @@ def resume(
         configured_trackers(federation.config)
         if any(override.partition("=")[0].strip() == "engine.checkpoints" for override in overrides):
             record.find_states(federation.config.engine.checkpoints)
-        with _observed(observer, federation, Path(directory), record) as observing:
+        with record.locked_states(), _observed(observer, federation, Path(directory), record) as observing:
             state = state_to_resume(record, round)
             with closing(executor(federation)) as running:
                 last = 0 if state is None else state.round

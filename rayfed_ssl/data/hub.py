@@ -59,7 +59,7 @@ def _split(part: Any, image: str, labels: np.ndarray) -> Split:
 
     def read(rows: np.ndarray) -> Iterator[tuple[str, Picture]]:
         for row in rows.tolist():
-            yield f"row {row}", encoded(pictures[row][image], Path())
+            yield f"row {row}", encoded(pictures[row][image], Path("/"))
 
     return Split(labels, read)
 

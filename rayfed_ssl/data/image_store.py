@@ -167,6 +167,8 @@ def _image_set(path: Path, split: str, header: dict[str, Any]) -> ImageSet:
     count, shape, names = (header[split][key] for key in ("count", "shape", "groups"))
     images, labels = mapped("images", np.uint8, count, *shape), mapped("labels", np.int64, count)
     groups = mapped("groups", np.int64, count) if names else None
+    if not all(isinstance(name, str) for name in header["classes"]):
+        raise TypeError("its classes have names that are no strings")
     return ImageSet(images, labels, tuple(header["classes"]), path, split, groups, tuple(names))
 
 

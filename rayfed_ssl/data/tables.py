@@ -133,9 +133,12 @@ def _stream_parquet(files: Sequence[Path], column: str, rows: np.ndarray) -> Ite
 
 def encoded(value: Any, directory: Path) -> Picture:
     """Take a picture out of a row: bytes, or Hugging Face's struct, whose path stands for bytes; b"" for none."""
-    if isinstance(value, dict):
-        value = value["bytes"] or (directory / str(value["path"]) if value.get("path") else None)
-    return value or b""
+    if isinstance(value, dict) and not value["bytes"] and value.get("path"):
+        path = directory / str(value["path"])
+        if not path.resolve().is_relative_to(directory.resolve()):
+            raise ValueError(f"it names the picture {path}, out of its directory")
+        return path
+    return (value["bytes"] if isinstance(value, dict) else value) or b""
 
 
 @contextmanager

@@ -10,10 +10,11 @@ import torch
 import rayfed_ssl
 from rayfed_ssl.data.view_recipes import VIEWS
 from rayfed_ssl.engine.task_builder import default_views
-from rayfed_ssl.errors import ConfigError, nearest
+from rayfed_ssl.errors import ConfigError, nearest, reason
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.models import build_encoder, encoder_info
 from rayfed_ssl.models.encoders import stem_for
+from rayfed_ssl.records.config_file import FILE
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.encoder_file import BODY, Export, Info, check_weights, write_export
@@ -71,7 +72,12 @@ def last_encoder(record: RunRecord, name: str | None = None) -> SavedEncoder:
         encoders = record.config().method.encoders(checkpoints.read(state.server, record.checkpoints), clients)
         name = _choose(record, encoders, name)
         encoder, round, state_sha256 = encoders[name], state.round, state.sha256
-    info = _describe(record, name, encoder.architecture, round, state_sha256)
+    try:
+        info = _describe(record, name, encoder.architecture, round, state_sha256)
+    except (LookupError, ValueError) as error:
+        raise ConfigError(
+            f"{record.directory / FILE} does not fit the encoder {name!r} ({reason(error)}): restore it from a copy"
+        ) from None
     check_weights(Export(info, _body(encoder), {}), f"{record.directory}: {name}")
     return SavedEncoder(encoder, info)
 

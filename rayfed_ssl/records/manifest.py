@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, NonNegativeInt, ValidationError
 
 from rayfed_ssl.config.choices import METHOD, OBJECTIVE
 from rayfed_ssl.config.schema import Config
@@ -58,10 +58,10 @@ class DataEntry(_Model):
     fingerprint: str
     shape: Annotated[list[Annotated[int, Field(ge=1, le=1 << 14)]], Field(min_length=3, max_length=3)]
     classes: list[str]
-    train: int
-    test: int
-    public: int
-    shards: dict[int, int]
+    train: NonNegativeInt
+    test: NonNegativeInt
+    public: NonNegativeInt
+    shards: dict[int, NonNegativeInt]
     shards_sha256: str
     skew: Skew
 

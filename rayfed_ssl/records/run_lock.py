@@ -29,11 +29,19 @@ def refuse_used(directory: Path) -> None:
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
     """Keep other processes from writing a run; a BusyError if one does."""
-    (directory / "checkpoints").mkdir(parents=True, exist_ok=True)
+    states = directory / "checkpoints"
+    states.mkdir(parents=True, exist_ok=True)
+    with locked_states(states, directory):
+        yield
+
+
+@contextmanager
+def locked_states(states: Path, run: Path) -> Iterator[None]:
+    """Keep other processes from writing the states of a run or of its copy; a BusyError if one does."""
     try:
-        lock = FileLock(directory / "checkpoints" / "lock").acquire(blocking=False)
+        lock = FileLock(states / "lock").acquire(blocking=False)
     except Timeout:
-        raise BusyError(f"another process is running {directory}: wait for it or stop it") from None
+        raise BusyError(f"another process is running {run}, or a copy of it: wait for it or stop it") from None
     with lock:
         yield
 

@@ -11,7 +11,7 @@ While the run continues, tables/ holds the rows that the two Parquet files do no
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -49,7 +49,7 @@ from rayfed_ssl.records.metric_rows import (
     metric_rows,
     score_rows,
 )
-from rayfed_ssl.records.run_lock import locked
+from rayfed_ssl.records.run_lock import locked, locked_states
 from rayfed_ssl.records.state_location import mark_states, open_states, states_address, states_backend
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.addresses import Directory
@@ -148,6 +148,13 @@ class RunRecord(Observer):
         """Keep other processes from writing this run; a BusyError if one does."""
         return locked(self.directory)
 
+    def locked_states(self) -> AbstractContextManager[None]:
+        """Keep copies of this run from writing its states where they lie outside of it, except in buckets."""
+        states = self.checkpoints
+        if self.manifest.checkpoints is None or not isinstance(states, LocalDirectory):
+            return nullcontext()
+        return locked_states(states.path, self.directory)
+
     @property
     def trusted(self) -> bool:
         """Whether the modules that config.yaml names may be imported: on trust, or as this user made the run here."""
@@ -213,7 +220,7 @@ class RunRecord(Observer):
         """
         self.manifest.rounds = [entry for entry in self.manifest.rounds if entry.round <= round]
         self.manifest.warnings = [warning for warning in self.manifest.warnings if warning.round <= round]
-        self.manifest.finished, self.manifest.encoders = None, {}
+        encoders, self.manifest.finished, self.manifest.encoders = self.manifest.encoders, None, {}
         self.save()  # before the tables, so that a kill leaves no round in it without its rows
         if round:
             self._metrics.truncate(round)
@@ -221,8 +228,9 @@ class RunRecord(Observer):
         else:
             self._metrics.create()
             self._ledger.create(entry_rows(entries))
-        for encoder in (self.directory / "encoders").glob("*.safetensors"):
-            encoder.unlink()
+        for file in (self.directory / "encoders").glob("*.safetensors"):
+            if file.stem in encoders:
+                file.unlink()
 
     def scores(self, round: int) -> dict[str, Metrics]:
         """Accuracies in [0, 1] of a round by encoder."""

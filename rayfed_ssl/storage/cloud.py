@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any
 
-from pyarrow import fs
+from pyarrow import ArrowException, fs
 
 from rayfed_ssl.errors import CheckpointError
 from rayfed_ssl.storage.backend import StorageBackend
@@ -94,6 +94,7 @@ class Bucket(StorageBackend):
             yield
         except FileNotFoundError:
             raise
-        except OSError as error:
+        except (OSError, ArrowException) as error:
             place = self.file(name) if name else self.address
-            raise OSError(error.errno or errno.EIO, str(error).partition("\n")[0], place) from error
+            number = getattr(error, "errno", None) or errno.EIO
+            raise OSError(number, str(error).partition("\n")[0], place) from error

@@ -74,6 +74,18 @@ def test_parquet_labels_may_be_missing_and_pictures_may_lie_beside_it(tmp_path, 
     assert dataset.train.classes == ("0", "1", "2")
 
 
+@pytest.mark.parametrize("outside", ["../beside.png", "/beside.png"])
+def test_a_picture_that_lies_outside_of_the_table_s_directory_is_not_read(tmp_path, opened, outside):
+    save(tmp_path / "beside.png", png(pictures(1, 6, 6, 3)[0]))
+    (tmp_path / "data").mkdir()
+    path = outside if outside.startswith(".") else f"{tmp_path}{outside}"
+    pq.write_table(
+        pa.table({"img": [{"bytes": None, "path": path}] * 9, "label": [0] * 9}), tmp_path / "data/train.parquet"
+    )
+    with pytest.raises(ValueError, match=r"beside.png, out of its directory"):
+        opened("parquet", path=tmp_path / "data")
+
+
 @pytest.mark.parametrize(
     ("columns", "message"),
     [

@@ -87,7 +87,13 @@ def test_a_store_that_is_missing_or_cut_short_is_noticed_and_replaced(tmp_path):
 
 @pytest.mark.parametrize(
     "change",
-    [{"train": 7}, {"train": {"count": 2**40, "shape": [3, 5, 4], "groups": []}}, {"classes": 3}, {"test": {}}],
+    [
+        {"train": 7},
+        {"train": {"count": 2**40, "shape": [3, 5, 4], "groups": []}},
+        {"classes": 3},
+        {"classes": [1, 2]},
+        {"test": {}},
+    ],
 )
 def test_a_header_that_does_not_fit_its_files_is_noticed(tmp_path, change):
     write(tmp_path / "s")

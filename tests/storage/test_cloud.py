@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from moto.server import ThreadedMotoServer
+from pyarrow import ArrowInvalid
 
 from rayfed_ssl import Config, ConfigError, replay, resume, run
 from rayfed_ssl.export.encoders import export_encoder
@@ -116,11 +117,12 @@ def test_a_bucket_that_is_not_there_is_refused_before_the_run_begins(tiny: Tiny,
     assert not (tmp_path / "run").exists()
 
 
-def test_a_cloud_clients_message_becomes_one_line_with_the_address():
+@pytest.mark.parametrize("kind", [OSError, ArrowInvalid])
+def test_a_cloud_clients_message_becomes_one_line_with_the_address(kind: type[Exception]):
     backend = open_backend("s3://bucket/prefix?region=us-east-1")
     assert isinstance(backend, Bucket)
     with pytest.raises(OSError, match="ACCESS_DENIED") as caught, backend.explained("state"):
-        raise OSError("AWS Error ACCESS_DENIED during PutObject operation: Access Denied\nDetail: more")
+        raise kind("AWS Error ACCESS_DENIED during PutObject operation: Access Denied\nDetail: more")
     assert "\n" not in str(caught.value)
     assert caught.value.filename == "s3://bucket/prefix/state"
 

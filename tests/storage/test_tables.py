@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -99,6 +100,13 @@ def test_a_reader_counts_each_row_once_while_a_writer_merges(
 def test_other_columns_are_refused(tmp_path: Path):
     tables.write_table(tmp_path / "t.parquet", pa.table({"round": [1], "value": [2]}))
     with pytest.raises(ConfigError, match=r"has columns .*'value' .* instead of .*'name'"):
+        opened(tmp_path).read()
+
+
+def test_many_rows_of_few_bytes_are_refused_before_they_are_unpacked(tmp_path: Path):
+    rows = 2_900_000
+    pq.write_table(pa.table({"round": pa.array(np.ones(rows, np.int32)), "name": ["x"] * rows}), tmp_path / "t.parquet")
+    with pytest.raises(ConfigError, match=r"it has 2900000 rows, more than the \d+ that it may have"):
         opened(tmp_path).read()
 
 

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.round_loop import Observer
-from rayfed_ssl.errors import CheckpointError, ConfigError
+from rayfed_ssl.errors import BusyError, CheckpointError, ConfigError
 from rayfed_ssl.method import Empty
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.records.state_location import MARKER
@@ -76,6 +77,27 @@ def test_a_copy_of_a_run_does_not_touch_the_states_of_the_original(
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.output
     assert "outside of the run, which you have not made here: nothing there was read or changed" in result.stderr
     assert contents(tmp_path / "states") == before
+
+
+def test_states_are_written_by_one_process_at_a_time(tiny: Callable[..., Config], tmp_path: Path):
+    original = run(tiny("local", "rounds=2", f"engine.checkpoints={tmp_path / 'states'}"), tmp_path / "run").directory
+    shutil.copytree(original, tmp_path / "copy")
+    with RunRecord.open(original).locked_states(), pytest.raises(BusyError, match="or a copy of it: wait for it"):
+        resume(tmp_path / "copy", trust=True)
+    resume(tmp_path / "copy", trust=True)
+
+
+@pytest.mark.parametrize("changes", [{"training": {"views": "x"}}, {"model": {"image_size": 2}}])
+def test_an_export_names_the_configuration_that_does_not_fit(
+    cli: Cli, copy: Path, changes: dict[str, dict[str, object]]
+):
+    tree = yaml.safe_load((copy / "config.yaml").read_text())
+    for section, settings in changes.items():
+        tree[section] |= settings
+    (copy / "config.yaml").write_text(yaml.safe_dump(tree))
+    result = cli("export", copy, copy.parent / "encoder.safetensors")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.output
+    assert "config.yaml does not fit the encoder" in result.stderr
 
 
 def test_a_table_is_not_written_through_links_out_of_its_directory(cli: Cli, tmp_path: Path):
@@ -167,6 +189,7 @@ KEPT = {
     "checkpoints/weights.safetensors": b"w",
     "checkpoints/.client-notes": b"n",
     "encoders/notes": b"n",
+    "encoders/mine.safetensors": b"w",
     "encoders/more/global.safetensors": b"w",
     "tables/metrics-notes.parquet": b"n",
     "tables/metrics-000001-old.parquet": b"n",

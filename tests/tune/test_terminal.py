@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+import torch
 import typer
 from rich.console import Console
 
@@ -37,9 +38,13 @@ def test_errors_and_warnings_show_names_escaped(capsys: pytest.CaptureFixture[st
         fail(["first", HOSTILE], 2)
     with pytest.raises(typer.Exit), plain_errors():
         raise FileNotFoundError(2, "No such file or directory", HOSTILE)
+    with pytest.raises(typer.Exit), plain_errors():
+        torch.empty(1 << 60)
     monkeypatch.setattr(warnings, "showwarning", app._show_warning)
     warnings.warn(HOSTILE, RuntimeWarning, stacklevel=1)
-    assert capsys.readouterr().err.splitlines() == [
+    lines = capsys.readouterr().err.splitlines()
+    assert lines.pop(3).startswith("error: memory ran out (")
+    assert lines == [
         "error: first",
         f"error: {ESCAPED}",
         f"error: No such file or directory: {ESCAPED}",

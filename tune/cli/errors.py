@@ -27,6 +27,8 @@ def plain_errors() -> Iterator[None]:
     except OSError as error:
         fail(describe(error), 1)
     except Exception as error:
+        if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+            fail(f"memory ran out ({_first_line(error)}): set a smaller model, batch or engine.actors", 1)
         package = type(error).__module__.partition(".")[0]  # importing it to name its errors would load Ray
         if package == "ray":
             fail(f"Ray failed ({_first_line(error)}): see `ray status`, then resume the run", 3)

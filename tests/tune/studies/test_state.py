@@ -15,6 +15,7 @@ from rayfed_ssl.errors import ConfigError
 from tests.tune.studies.swept import FRONT, begin, write
 from tune.studies.definition.files import read_study_file
 from tune.studies.execution.directory import StudyDirectory
+from tune.studies.execution.trial_table import read_rows, write_rows
 from tune.studies.results.state import StudyState, state_before, state_of
 from tune.studies.results.summary import summarize_study
 
@@ -79,6 +80,15 @@ def test_a_table_of_something_else_is_damaged(swept_part, tmp_path):
     copy = shutil.copytree(swept_part.path, tmp_path / "copy")
     pq.write_table(pa.table({"round": [1]}), copy / "trials.parquet")
     with pytest.raises(ConfigError, match="it is no table of trials"):
+        state_of(copy)
+
+
+def test_a_parameter_nested_too_deeply_is_damaged(swept_part, tmp_path):
+    copy = shutil.copytree(swept_part.path, tmp_path / "copy")
+    rows = read_rows(copy / "trials.parquet")
+    name = next(name for name in rows[0] if name.startswith("param."))
+    write_rows([row | {name: "[" * 100_000} for row in rows], copy / "trials.parquet")
+    with pytest.raises(ConfigError, match="is no table of this study"):
         state_of(copy)
 
 

@@ -24,7 +24,7 @@ from tune.studies.definition.layers import (
     Tuning,
     Variant,
 )
-from tune.studies.definition.space import Choice, Parameter, Range, Space, Variants
+from tune.studies.definition.space import MAX_GRID_POINTS, Choice, Parameter, Range, Space, Variants
 
 ROW, COLUMN = "row", "column"
 """Names of the parameters that `rows` and `columns` are."""
@@ -89,7 +89,7 @@ SCORES = Annotated[
 SEED_LIST = Annotated[
     tuple[Annotated[int, Field(ge=0, lt=2**63)], ...],
     Field(strict=False, min_length=1),
-    BeforeValidator(lambda entry: tuple(range(entry)) if type(entry) is int else entry),
+    BeforeValidator(lambda entry: tuple(range(entry)) if type(entry) is int and entry <= MAX_GRID_POINTS else entry),
 ]
 SEARCH = Annotated[SearchMethod, BeforeValidator(lambda entry: {"name": entry} if isinstance(entry, str) else entry)]
 

@@ -34,11 +34,14 @@ Point = Mapping[str, Value]
 
 MAX_GRID_POINTS = 10_000
 
+MAX_VALUES = 1_000
+"""Of one parameter."""
+
 
 class Choice(StrictModel):
     """One of several values."""
 
-    values: Annotated[tuple[Value, ...], Field(strict=False, min_length=1)]
+    values: Annotated[tuple[Value, ...], Field(strict=False, min_length=1, max_length=MAX_VALUES)]
 
     @model_validator(mode="before")
     @classmethod

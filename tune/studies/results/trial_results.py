@@ -23,7 +23,7 @@ def read_results(directory: StudyDirectory, study: Study) -> tuple[TrialResult, 
     table = directory.path / "trials.parquet"
     try:
         return results_of(study, read_rows(table) if table.is_file() else [])
-    except (LookupError, TypeError, ValueError) as error:
+    except (LookupError, RecursionError, TypeError, ValueError) as error:
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(f"{table} is no table of this study: resume the study, which writes it anew") from None
