@@ -36,12 +36,12 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 @contextmanager
-def locked_states(states: Path, run: Path) -> Iterator[None]:
-    """Keep other processes from writing the states of a run or of its copy; a BusyError if one does."""
+def locked_states(states: Path, name: object) -> Iterator[None]:
+    """Keep other processes from writing states; a BusyError says that one runs what has them."""
     try:
         lock = FileLock(states / "lock").acquire(blocking=False)
     except Timeout:
-        raise BusyError(f"another process is running {run}, or a copy of it: wait for it or stop it") from None
+        raise BusyError(f"another process is running {name}: wait for it or stop it") from None
     with lock:
         yield
 

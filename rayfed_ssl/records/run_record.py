@@ -153,7 +153,7 @@ class RunRecord(Observer):
         states = self.checkpoints
         if self.manifest.checkpoints is None or not isinstance(states, LocalDirectory):
             return nullcontext()
-        return locked_states(states.path, self.directory)
+        return locked_states(states.path, f"a copy of {self.directory}")
 
     @property
     def trusted(self) -> bool:

@@ -152,7 +152,7 @@ def test_rungs_end_before_the_last_round():
         ({"search": "random", "trials": 0}, "trials: input should be greater than or equal to 1, got 0"),
         ({"seeds": [1, 1]}, "seeds must differ"),
         ({"seeds": 10**9}, "seeds: input should be a list"),
-        ({"space": {"rounds": [*range(1001)]}}, "space.rounds.values.values: tuple should have at most 1000 items"),
+        ({"space": {"rounds": [*range(10_001)]}}, "space.rounds.values.values: tuple should have at most 10000 items"),
         ({"seeds": 0}, "seeds: tuple should have at least 1 item"),
         ({"minimize": "bytes", "stop": {}, "maximize": "knn"}, "stop needs one goal, got 2"),
         ({"stop": {"rule": "median"}}, "stop.rule: input should be 'asha', got 'median'"),

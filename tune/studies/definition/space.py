@@ -26,22 +26,19 @@ from tune.studies.definition.layers import Variant
 if TYPE_CHECKING:
     from optuna import Trial
 
+MAX_GRID_POINTS = 10_000
+
 Value = Any
 """A setting's value as YAML reads it."""
 
 Point = Mapping[str, Value]
 """Values of the parameters by name; of variants the name of one."""
 
-MAX_GRID_POINTS = 10_000
-
-MAX_VALUES = 1_000
-"""Of one parameter."""
-
 
 class Choice(StrictModel):
     """One of several values."""
 
-    values: Annotated[tuple[Value, ...], Field(strict=False, min_length=1, max_length=MAX_VALUES)]
+    values: Annotated[tuple[Value, ...], Field(strict=False, min_length=1, max_length=MAX_GRID_POINTS)]
 
     @model_validator(mode="before")
     @classmethod
