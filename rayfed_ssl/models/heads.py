@@ -2,7 +2,7 @@
 
 Sources: FLESD's code; SimCLR (Chen et al. 2020); EasyFL's code for BYOL, FedU and FedEMA; FCL's text, which names no
 hidden width: d as in MoCo v2; FedFoA's calibration layer; Orchestra's code; SimSiam as in lightly and solo-learn for CIFAR;
-DINO's code.
+DINO's code; Barlow Twins and VICReg as in their codes, at solo-learn's width for CIFAR.
 
 Symbols: N samples, d the encoder's feature width, p the width of the projections.
 """
@@ -23,13 +23,13 @@ class HeadSpec:
     """A multi-layer perceptron on features.
 
     Attributes:
-        num_layers: Linear layers: 0 (identity), 1, 2, or 3 with GELU in between.
-        hidden: Width of the hidden layer; None is the input's.
+        num_layers: Linear layers; 0 is the identity.
+        hidden: Width of the hidden layers; None is the input's.
         out: Default width of the output; None is the input's.
-        batch_norm: Whether batch-norm stands between the hidden layer and its ReLU.
-        hidden_bias: Whether the hidden layer has a bias; batch-norm makes it redundant.
+        batch_norm: Whether batch-norm stands between a hidden layer and its ReLU.
+        hidden_bias: Whether hidden layers have a bias; batch-norm makes it redundant.
         out_norm: Whether batch-norm without scale and shift follows the last layer.
-        bottleneck: Width that is brought to unit length before `Prototypes`; only of heads with 3 layers.
+        bottleneck: Width that is brought to unit length before `Prototypes`: DINO's head, with GELU.
         base: The head whose output the only layer sees, or None for the features.
         unit: Whether that output is brought to unit length.
     """
@@ -40,7 +40,7 @@ class HeadSpec:
     batch_norm: bool = False
     hidden_bias: bool = True
     out_norm: bool = False
-    bottleneck: int = 256
+    bottleneck: int | None = None
     base: str | None = None
     unit: bool = False
 
@@ -56,7 +56,8 @@ HEADS: Mapping[str, HeadSpec] = {
     "orchestra-rotation": HeadSpec(num_layers=1, out=4, base="orchestra"),
     "orchestra-spectral": HeadSpec(num_layers=1, out=128, base="orchestra", unit=True),
     "simsiam": HeadSpec(hidden=2048, out=2048, batch_norm=True, out_norm=True),
-    "dino": HeadSpec(num_layers=3, hidden=2048, out=65536),
+    "dino": HeadSpec(num_layers=3, hidden=2048, out=65536, bottleneck=256),
+    "expander": HeadSpec(num_layers=3, hidden=2048, out=2048, batch_norm=True, hidden_bias=False),
     "none": HeadSpec(num_layers=0, out=None),
 }
 
@@ -102,15 +103,17 @@ def build_head(name: str, in_features: int, *, out: int | None = None, hidden: i
     if spec.num_layers == 1:
         return nn.Linear(in_features, width)
     inner = hidden or spec.hidden or in_features
-    if spec.num_layers == 3:
+    if spec.bottleneck is not None:
         layers = [nn.Linear(in_features, inner), nn.GELU(), nn.Linear(inner, inner), nn.GELU()]
         return nn.Sequential(*layers, nn.Linear(inner, spec.bottleneck), Prototypes(spec.bottleneck, width)).apply(
             draw_linear
         )
-    norm = [BatchNorm1d(inner)] if spec.batch_norm else []
+    layers = []
+    for before in (in_features, *[inner] * (spec.num_layers - 2)):
+        norm = [BatchNorm1d(inner)] if spec.batch_norm else []
+        layers += [nn.Linear(before, inner, bias=spec.hidden_bias), *norm, nn.ReLU(inplace=True)]
     last = [BatchNorm1d(width, affine=False)] if spec.out_norm else []
-    first = nn.Linear(in_features, inner, bias=spec.hidden_bias)
-    return nn.Sequential(first, *norm, nn.ReLU(inplace=True), nn.Linear(inner, width), *last)
+    return nn.Sequential(*layers, nn.Linear(inner, width), *last)
 
 
 class Model(nn.Module):

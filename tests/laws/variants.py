@@ -1,6 +1,7 @@
 """Methods and variants that the laws are checked for, by readable name: arguments of `tiny`."""
 
 from rayfed_ssl.methods import METHODS
+from rayfed_ssl.objectives import OBJECTIVES
 
 MIXED = "clients.models=[cnn, vgg9, cnn]"  # vgg9 has dropout, so its steps draw from torch's global generator
 
@@ -12,6 +13,11 @@ MOCO = ("objective=moco", "objective.queue_size=50")  # no multiple of a batch
 
 VARIANTS: dict[str, tuple[str, ...]] = {
     **{name: (name,) for name in METHODS},
+    **{
+        f"fedavg-{name}": ("fedavg", f"objective={name}")
+        for name, kind in OBJECTIVES.items()
+        if not kind.needs_labels and kind.belongs_to is None and name != "simclr"
+    },
     "fedavg-local-batch-norm": ("fedavg", "method.parts.batch_norm=local"),
     "fedavg-half-of-the-clients": ("fedavg", *HALF),
     "fedavg-supervised": ("fedavg", "objective=supervised", "model.projection_dim=null"),
@@ -28,7 +34,6 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     ),
     "fedavg-byol": ("fedavg", *BYOL),
     "fedavg-simsiam": ("fedavg", "objective={name: simsiam, hidden: 32, predictor_hidden: 12}"),
-    "fedavg-align-uniform": ("fedavg", "objective=align-uniform"),
     "fedprox-local-batch-norm": ("fedprox", "method.parts.batch_norm=local", "method.mu=0.1"),
     "flesd-mixed-models": ("flesd", MIXED),
     "flesd-mixed-models-some-of-the-clients": (
@@ -104,7 +109,6 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "fedavg-dino": ("fedavg", "objective={name: dino, hidden: 48, momentum: 0.9}", "model.encoder=vit-micro", *HALF),
     "orchestra-some-of-the-clients": ("orchestra", "clients.number=5", "clients.fraction=0.5", "rounds=4"),
     "ssd-local-batch-norm": ("ssd", "method.parts.batch_norm=local"),
-    "fedavg-spectral": ("fedavg", "objective=spectral"),
     "fedsc-some-of-the-clients": ("fedsc", "method.noise=0.01", *HALF, "method.parts.batch_norm=local"),
     "ldawa-renormalized": ("ldawa", "method.warm_up=0", "method.renormalize=true"),
     "fedu2-byol": ("fedu2", *BYOL, "method.server_lr=0.5", "method.parts.batch_norm=local"),

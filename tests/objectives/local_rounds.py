@@ -9,6 +9,7 @@ from torch import nn
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.models import Model
+from rayfed_ssl.objectives import OBJECTIVES
 from rayfed_ssl.training.objective import Batch
 from rayfed_ssl.training.state_parts import part_of, select, with_rule
 from rayfed_ssl.training.task import Task
@@ -17,10 +18,8 @@ from tests.tensors import seeded
 
 Open = Callable[..., Federation]
 
-SETTINGS = {
-    "simclr": (),
-    "align-uniform": (),
-    "spectral": (),
+SETTINGS: dict[str, tuple[str, ...]] = {
+    **{name: () for name, kind in OBJECTIVES.items() if not kind.needs_labels and kind.belongs_to is None},
     "byol": ("objective.hidden=48",),
     "moco": ("objective.queue_size=50",),
     "simsiam": ("objective.hidden=48", "objective.predictor_hidden=12"),
