@@ -2,6 +2,7 @@
 
 from rayfed_ssl.objectives.align_uniform import AlignUniform
 from rayfed_ssl.objectives.autoencoder import AutoEncoder
+from rayfed_ssl.objectives.barlow_twins import BarlowTwins
 from rayfed_ssl.objectives.byol import BYOL
 from rayfed_ssl.objectives.deepcluster import DeepCluster
 from rayfed_ssl.objectives.dino import DINO
@@ -15,6 +16,7 @@ from rayfed_ssl.objectives.simsiam import SimSiam
 from rayfed_ssl.objectives.spectral import Spectral
 from rayfed_ssl.objectives.supervised import Supervised
 from rayfed_ssl.objectives.swav import SwAV
+from rayfed_ssl.objectives.vicreg import VICReg
 from rayfed_ssl.training.objective import Objective
 
 OBJECTIVES: dict[str, type[Objective]] = {
@@ -30,6 +32,8 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "dino": DINO,
     "align-uniform": AlignUniform,
     "spectral": Spectral,
+    "barlow-twins": BarlowTwins,
+    "vicreg": VICReg,
     "orchestra": OrchestraObjective,
     "fedx": FedXObjective,
     "supervised": Supervised,
