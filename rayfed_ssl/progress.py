@@ -89,6 +89,7 @@ class RunProgress(Observer):
         left_out = f", {federation.num_left_out:,} left out" if federation.num_left_out else ""
         self._print(f"  {len(sizes)} clients with {min(sizes):,} to {max(sizes):,} samples{public}{left_out}")
         self._print(f"  {partition_text(config)}: {federation.skew.text}")
+        self._print(f"  {_data_text(federation)}")
         self._print(
             f"  {models} at {task.size}x{task.size}, {task.device} {task.precision.dtype}, {config.rounds} rounds of "
             f"{config.epochs} local epochs"
@@ -184,3 +185,14 @@ class RunProgress(Observer):
         completed = self._round - 1 + self._done / max(1, self._cohort_size)
         description = "  ".join([*parts, size(self._bytes)])
         self._live.update(self._task, round=self._round, completed=completed, description=description)
+
+
+def _data_text(federation: Federation) -> str:
+    """Name the classes, and say where the test split comes from."""
+    data, settings = federation.dataset, federation.config.data
+    named = ", ".join(data.train.classes[:5]) + (", ..." if len(data.train.classes) > 5 else "")
+    if settings.validation is not None:
+        origin = f"{100 * settings.validation:g} % of the training samples"
+    else:
+        origin = "of the dataset" if data.has_test else f"held out {100 * settings.test_fraction:g} %"
+    return f"{len(data.train.classes)} classes: {named}; test split: {origin}, {len(data.test):,} samples"

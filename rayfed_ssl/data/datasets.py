@@ -25,8 +25,9 @@ from rayfed_ssl.data.folders import ANNOTATIONS, PICTURE_SUFFIXES, by_class, che
 from rayfed_ssl.data.hub import find_hub
 from rayfed_ssl.data.image_store import FORMAT, Dataset, ImageSet, alone, open_store, write_store
 from rayfed_ssl.data.partitions import random_rows, stratified_split
-from rayfed_ssl.data.tables import NO_COLUMNS, TEST_NAMES, Columns, find_parquet
+from rayfed_ssl.data.tables import NO_COLUMNS, TEST_NAMES, TRAIN_NAMES, Columns, find_parquet
 from rayfed_ssl.data.torch_datasets import check_torch, find_torch, find_torchvision, find_vision
+from rayfed_ssl.errors import nearest
 from rayfed_ssl.resources import free_memory
 
 
@@ -120,6 +121,7 @@ def open_dataset(
             classes=classes,
             train=convert(train, on_progress=partial(report, "train")),
             test=convert(test, on_progress=partial(report, "test")),
+            has_test=source.has_test,
         )
         return open_store(store)
 
@@ -129,11 +131,19 @@ def dataset_info(name: str) -> DatasetInfo:
     library, _, class_name = name.partition(":")
     if library == "torchvision" and class_name:
         return DatasetInfo("of torchvision", partial(find_vision, class_name), needs_path=True)
-    target = plugins.find("dataset", name, DATASETS)
+    target = plugins.find("dataset", name, DATASETS, _suggestion)
     if isinstance(target, DatasetInfo):
         return target
     check_torch(name, target)
     return DatasetInfo(plugins.summary(target), partial(find_torch, name, target))
+
+
+def _suggestion(name: str, choices: list[str]) -> str:
+    """Suggest torchvision's dataset of a name, or else the nearest of the choices."""
+    from torchvision import datasets
+
+    known = {other.lower(): other for other in datasets.__all__}
+    return f": did you mean torchvision:{known[name.lower()]}?" if name.lower() in known else nearest(name, choices)
 
 
 def _read(
@@ -194,6 +204,8 @@ def _find(name: str, path: Path | None, download: bool, columns: Columns = NO_CO
         raise ValueError(f"dataset digits has no files, got data.path={path}: set data.name=folder or another dataset")
     if path is not None and not path.exists() and not (download or info.is_remote):
         raise ValueError(f"data.path {path} does not exist: set it to the directory with the files of data.name={name}")
+    if name == "folder" and path is not None and path.is_file():
+        raise ValueError(f"data.path {path} is a file: set it to the directory that holds one directory for each class")
     if columns != NO_COLUMNS and not info.has_columns:
         tables = ", ".join(other for other, about in DATASETS.items() if about.has_columns)
         named = ", ".join(value for value in dataclasses.astuple(columns) if value is not None)
@@ -231,8 +243,10 @@ def _find_store(path: Path, download: bool) -> Source:
 
 
 def _find_folder(path: Path, download: bool) -> Source:
-    """Find pictures in one directory per class, under train and test or val, or all in one place."""
-    root = path / "train" if (path / "train").is_dir() else path
+    """Find pictures in one directory per class, under train and test or val in any case, or all in one place."""
+    named = {folder.name.lower(): folder for folder in sorted(path.glob("*/"), reverse=True)}
+    root = next((named[name] for name in TRAIN_NAMES if name in named), path)
+    tests = [named[name] for name in TEST_NAMES if name in named and root != path]
     train = by_class(root)
     classes = tuple(sorted({name for name, _ in train}))
     if not train:
@@ -242,22 +256,21 @@ def _find_folder(path: Path, download: bool) -> Source:
         )
     check_nesting(root, classes, [file.parent for _, file in train])
     test: list[tuple[str, Path]] = []
-    for name in TEST_NAMES if root != path else ():
-        samples = by_class(path / name)
+    for folder in tests:
+        samples = by_class(folder)
         labels = {label for label, _ in samples}
         # Tiny-ImageNet's test/images has no labels; its val is the test set.
         if labels == {"images"} and "images" not in classes:
             continue
         if unknown := labels - set(classes):
-            raise ValueError(f"{path / name} has the class {min(unknown)}, which {root} has not: add or remove it")
+            raise ValueError(f"{folder} has the class {min(unknown)}, which {root} has not: add or remove it")
         test = test or samples
     number = {name: index for index, name in enumerate(classes)}
 
     def split(samples: list[tuple[str, Path]]) -> Split:
         return Split.of_files([file for _, file in samples], np.array([number[name] for name, _ in samples], np.int64))
 
-    directories = dict.fromkeys([root, *(path / name for name in TEST_NAMES)])
-    annotations = [file for each in directories if (file := each / ANNOTATIONS).is_file()]
+    annotations = [file for each in (root, *tests) if (file := each / ANNOTATIONS).is_file()]
     files = (*(file for _, file in train + test), *annotations)
     return Source(files, lambda: (split(train), split(test) if test else None, classes), has_test=bool(test))
 

@@ -20,7 +20,7 @@ from filelock import FileLock
 
 from rayfed_ssl.reading import open_regular, read_bytes
 
-FORMAT = 2
+FORMAT = 3
 """Number of the layout; one of another layout has another name."""
 
 
@@ -76,6 +76,8 @@ class Dataset:
         test: What evaluation measures on.
         fingerprint: sha256 of shape, classes, pixels and labels.
         skipped: The unreadable pictures that `on_bad="skip"` left out, each with its reason.
+        shared: How many test pictures have the pixels of a training picture.
+        has_test: Whether it comes with a test split, and none was split off.
     """
 
     name: str
@@ -83,6 +85,8 @@ class Dataset:
     test: ImageSet
     fingerprint: str
     skipped: tuple[str, ...] = ()
+    shared: int = 0
+    has_test: bool = True
 
 
 class Block(NamedTuple):
@@ -99,7 +103,8 @@ def open_store(path: Path) -> Dataset:
     try:
         header = json.loads(read_bytes(path / "header.json"))
         train, test = (_image_set(path, split, header) for split in ("train", "test"))
-        return Dataset(header["name"], train, test, header["fingerprint"], tuple(header["skipped"]))
+        more = (tuple(header["skipped"]), int(header["shared"]), bool(header["has_test"]))
+        return Dataset(header["name"], train, test, header["fingerprint"], *more)
     except (ArithmeticError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"no usable store at {path} on this machine ({error}): open the dataset again") from error
 
@@ -111,7 +116,13 @@ def alone(store: Path) -> AbstractContextManager[object]:
 
 
 def write_store(
-    path: Path, *, name: str, classes: tuple[str, ...], train: Iterable[Block], test: Iterable[Block]
+    path: Path,
+    *,
+    name: str,
+    classes: tuple[str, ...],
+    train: Iterable[Block],
+    test: Iterable[Block],
+    has_test: bool = True,
 ) -> None:
     """Write a store from blocks of samples, atomically and in bounded memory."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -124,8 +135,17 @@ def write_store(
         if shape != second["shape"]:
             raise ValueError(f"train pictures are {shape}, test pictures {second['shape']} [C, H, W]: set data.size")
         digest.update(json.dumps([shape, classes]).encode())
-        header = {"name": name, "classes": classes, "train": first, "test": second, "fingerprint": digest.hexdigest()}
+        header: dict[str, Any] = {
+            "name": name,
+            "classes": classes,
+            "train": first,
+            "test": second,
+            "fingerprint": digest.hexdigest(),
+        }
         header["skipped"] = first.pop("skipped") + second.pop("skipped")
+        known = set(first.pop("pictures"))
+        header["has_test"] = has_test
+        header["shared"] = sum(picture in known for picture in second.pop("pictures"))
         (draft / "header.json").write_text(json.dumps(header))
         shutil.rmtree(path, ignore_errors=True)  # a damaged one
         draft.rename(path)
@@ -135,6 +155,7 @@ def _write_split(directory: Path, split: str, blocks: Iterable[Block], digest: "
     """Write a split's files, and describe it for the header."""
     labels: list[np.ndarray] = []
     skipped: list[str] = []
+    pictures: list[bytes] = []
     groups: list[np.ndarray] = []
     shape: tuple[int, ...] = ()
     with (directory / f"{split}-images").open("wb") as file:
@@ -143,6 +164,7 @@ def _write_split(directory: Path, split: str, blocks: Iterable[Block], digest: "
             pixels = np.ascontiguousarray(block.pixels)
             digest.update(pixels.data)
             file.write(pixels.data)
+            pictures.extend(hashlib.blake2b(picture, digest_size=16).digest() for picture in pixels)
             labels.append(block.labels)
             skipped.extend(block.skipped)
             groups.extend([] if block.groups is None else [block.groups])
@@ -156,7 +178,7 @@ def _write_split(directory: Path, split: str, blocks: Iterable[Block], digest: "
         values, codes = np.unique(np.concatenate(groups), return_inverse=True)
         codes.astype(np.int64).tofile(directory / f"{split}-groups")
         names = [str(value) for value in values]
-    return {"count": len(targets), "shape": list(shape), "groups": names, "skipped": skipped}
+    return {"count": len(targets), "shape": list(shape), "groups": names, "skipped": skipped, "pictures": pictures}
 
 
 def _image_set(path: Path, split: str, header: dict[str, Any]) -> ImageSet:

@@ -34,10 +34,11 @@ class Columns:
 
 NO_COLUMNS = Columns()
 
-TEST_NAMES = ("test", "validation", "valid", "val")
-"""What a test split may be called."""
+TRAIN_NAMES = ("train", "training")
+TEST_NAMES = ("test", "testing", "validation", "valid", "val")
+"""What the splits may be called."""
 
-_SPLIT = re.compile(r"(train|test|validation|valid|val)(?![a-z])", re.IGNORECASE)
+_SPLIT = re.compile(r"(train|test|validation|valid|val)(?:ing)?(?![a-z])", re.IGNORECASE)
 
 USUAL_LABELS = ("label", "labels", "fine_label", "target", "class")
 

@@ -3,7 +3,7 @@
 import inspect
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial, wraps
 from pathlib import Path
@@ -178,6 +178,8 @@ def _sample(sample: Any) -> tuple[Any, Any]:
     """Take image and label of a sample, which may be the image alone."""
     if isinstance(sample, tuple | list):
         return sample[0], sample[1] if len(sample) > 1 else None
+    if isinstance(sample, Mapping):
+        raise ValueError(f"a dataset must give (image, class), got a dict with {', '.join(map(str, sample)):.100}")
     return sample, None
 
 

@@ -271,6 +271,12 @@ class Federation:
         notes = [f"unreadable pictures left out: {len(bad)} ({named})"] if bad else []
         if len(np.unique(labeled(self.config, self.dataset).labels)) < 2:
             notes.append("the training set has fewer than two labeled classes, so no accuracy can be measured on it")
+        if self.dataset.shared:
+            notes.append(
+                f"{self.dataset.shared:,} pictures of the test split are training samples too: scores are too high"
+            )
+        if self.config.clients.labeled is not None and self.config.model.is_random:
+            notes.append("clients fine-tune random weights: set model.start=RUN to fine-tune an encoder")
         return (*notes, *held_out_notes(self.config, len(self.dataset.test)))
 
     @contextmanager

@@ -251,7 +251,13 @@ def test_a_folder_without_splits_is_split_by_the_seed(tmp_path, opened):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("mnist", {}, "unknown dataset 'mnist': did you mean 'fashion-mnist'"),
+        ("mnist", {}, "unknown dataset 'mnist': did you mean torchvision:MNIST?"),
+        ("digit", {}, "unknown dataset 'digit': did you mean 'digits'?"),
+        (
+            "folder",
+            {"path": Path(__file__)},
+            "is a file: set it to the directory that holds one directory for each class",
+        ),
         ("folder", {}, "dataset folder has no default place: set data.path"),
         ("folder", {"path": Path("/nowhere")}, "data.path /nowhere does not exist"),
         (
@@ -277,6 +283,20 @@ def test_folders_without_classes_or_with_unknown_ones_are_errors(tmp_path, opene
     write_folder(tmp_path / "typo", ["train/cat/1.png", "test/Cat/1.png"])
     with pytest.raises(ValueError, match=r"has the class Cat, which .*train has not"):
         opened("folder", path=tmp_path / "typo")
+
+
+@pytest.mark.parametrize(("train", "test"), [("Train", "Test"), ("training", "testing"), ("train", "Validation")])
+def test_splits_are_found_in_any_case_and_by_their_usual_names(tmp_path, opened, train, test):
+    write_folder(tmp_path, [f"{split}/{name}/{i}.png" for split in (train, test) for name in ("a", "b") for i in "12"])
+    dataset = opened("folder", path=tmp_path)
+    assert (dataset.train.classes, len(dataset.train), len(dataset.test), dataset.has_test) == (("a", "b"), 4, 4, True)
+
+
+def test_test_pictures_that_are_training_pictures_are_counted(tmp_path, opened):
+    write_folder(tmp_path, [f"{split}/a/{i}.png" for split in ("train", "test") for i in "123"])
+    assert opened("folder", path=tmp_path).shared == 0
+    (tmp_path / "test/a/2.png").write_bytes((tmp_path / "train/a/3.png").read_bytes())
+    assert opened("folder", path=tmp_path).shared == 1
 
 
 def test_the_default_cache_is_the_users(tmp_path, monkeypatch):
