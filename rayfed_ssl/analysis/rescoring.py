@@ -152,7 +152,9 @@ def read_measurements(directory: Path) -> list[dict[str, Any]]:
 def _split(protocols: Sequence[str], settings: Sequence[str]) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Divide settings into those of each protocol and those of the run."""
     if unknown := [name for name in protocols if name not in PROTOCOLS]:
-        raise ConfigError(f"unknown protocol {unknown[0]!r}{nearest(unknown[0], PROTOCOLS)}")
+        usual = f": `evaluate RUN` without --protocol measures it, and {', '.join(PROTOCOLS)} are others"
+        hint = usual if unknown[0] == "linear" else nearest(unknown[0], PROTOCOLS)
+        raise ConfigError(f"unknown protocol {unknown[0]!r}{hint}")
     if len(set(protocols)) < len(protocols):
         raise ConfigError(f"a protocol is named twice: {', '.join(protocols)}")
     by_protocol: dict[str, dict[str, Any]] = {name: {} for name in protocols}

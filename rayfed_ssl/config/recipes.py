@@ -160,6 +160,10 @@ def apply_override(tree: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise ConfigError(f"a setting looks like key=value, got {override!r}; one recipe may come before all settings")
+    if " " in key.strip():
+        raise ConfigError(
+            f"{override!r} has a space before its '=': write the recipe and each setting as a word of its own"
+        )
     try:
         value = plain_data(text)
     except yaml.constructor.ConstructorError as error:
@@ -168,10 +172,9 @@ def apply_override(tree: dict[str, Any], override: str) -> None:
         value = text
     *parents, last = key.split(".")
     _section(tree, parents, key)[last] = value
-    if key == "training.epochs":
-        tree["training"].pop("total_epochs", None)
-    if key == "training.total_epochs":
-        tree["training"].pop("epochs", None)
+    for one, other in (("epochs", "total_epochs"), ("total_epochs", "epochs")):
+        if key == f"training.{one}" and value is not None:
+            tree["training"].pop(other, None)
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -55,7 +55,8 @@ def _lines(mistakes: Sequence[ErrorDetails], model: type, dotted: bool) -> Itera
         if mistake["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             *parents, key = mistake["loc"]
             path = "".join(f"{parent}." for parent in parents) if dotted else ""
-            if not parents and dotted and (meant := keys_named(model, str(key))):
+            named = keys_named(model, str(key)) if dotted and isinstance(key, str) else []
+            if meant := [name for name in named if name.startswith(path)]:
                 yield f"unknown key {where!r}: did you mean {' or '.join(map(repr, meant))}?"
                 continue
             yield f"unknown key {where!r}{nearest(f'{path}{key}', [path + name for name in _keys_at(model, parents)])}"

@@ -18,6 +18,7 @@ MISTAKES = {
     # unknown words: the nearest right one
     "trainin.batch=2": "unknown key 'trainin': did you mean 'training'?",
     "training.batsh=2": "unknown key 'training.batsh': did you mean 'training.batch'?",
+    "training.lr=1": "unknown key 'training.lr': did you mean 'training.optimizer.lr'?",
     "method=fedavgg": "method: unknown method 'fedavgg': did you mean 'fedavg'?",
     "objective=orchestra": "objective=orchestra belongs to method=orchestra alone, got method=flesd: take another objective "
     "or method=orchestra",
@@ -122,6 +123,7 @@ def test_total_epochs_are_split_over_rounds_and_the_last_override_wins():
     assert Config.load("digits", "rounds=4").epochs == 10
     assert Config.load("digits", "training.epochs=3").epochs == 3
     assert Config.load("digits", "training.epochs=3", "training.total_epochs=8").epochs == 4
+    assert Config.load("digits", "training.total_epochs=8", "training.epochs=null").epochs == 4
 
 
 def test_a_bare_method_replaces_the_section():

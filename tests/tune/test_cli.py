@@ -250,6 +250,11 @@ ERRORS = {
     ),
     "command": (["rnu"], "no such command 'rnu'. Did you mean 'run'"),
     "last part": (["run", "{fedavg}", "lr=0.1"], "unknown key 'lr': did you mean 'training.optimizer.lr' or "),
+    "quoted recipe": (["run", "digits rounds=2"], "'digits rounds=2' has a space before its '='"),
+    "linear": (
+        ["evaluate", "{run}", "--protocol", "linear"],
+        "'linear': `evaluate RUN` without --protocol measures it",
+    ),
     "export to nowhere": (["export", "{run}", "{binary}/e.safetensors"], "error: OUT "),
     "fault": (["run", "{fedavg}", "--inject", "kill"], "--inject: unknown fault 'kill'"),
     "damaged record": (["compare", "{damaged}"], "is damaged (EOF while parsing"),
@@ -265,7 +270,7 @@ ERRORS = {
     "reproduction": (["reproduce", "flesd-table"], "there is no reproduction 'flesd-table': did you mean"),
     "no list": (
         ["list"],
-        "name a list: methods, objectives, datasets, partitions, models, views, protocols, recipes, ",
+        "name a list: methods, objectives, optimizers, datasets, partitions, models, views, protocols, recipes, ",
     ),
     "list": (["list", "method"], "there is no list of 'method': did you mean 'methods'?"),
 }

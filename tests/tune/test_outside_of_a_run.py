@@ -82,7 +82,7 @@ def test_a_copy_of_a_run_does_not_touch_the_states_of_the_original(
 def test_states_are_written_by_one_process_at_a_time(tiny: Callable[..., Config], tmp_path: Path):
     original = run(tiny("local", "rounds=2", f"engine.checkpoints={tmp_path / 'states'}"), tmp_path / "run").directory
     shutil.copytree(original, tmp_path / "copy")
-    with RunRecord.open(original).locked_states(), pytest.raises(BusyError, match="running a copy of .*: wait for it"):
+    with RunRecord.open(original).locked_states(), pytest.raises(BusyError, match=r"running a copy of .*: wait for it"):
         resume(tmp_path / "copy", trust=True)
     resume(tmp_path / "copy", trust=True)
 

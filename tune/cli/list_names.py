@@ -13,8 +13,8 @@ def list_names(
     kind: Annotated[
         str,
         typer.Argument(
-            help="methods, objectives, datasets, partitions, models, views, protocols, recipes, reproductions, sweeps or "
-            "benchmarks"
+            help="methods, objectives, optimizers, datasets, partitions, models, views, protocols, recipes, reproductions, "
+            "sweeps or benchmarks"
         ),
     ] = "",
 ) -> None:
@@ -31,7 +31,7 @@ def list_names(
 def _configurable(kind: str) -> dict[str, str]:
     """Describe what a key of the configuration can name, installed plug-ins included."""
     from rayfed_ssl import plugins
-    from rayfed_ssl.config.choices import METHOD, OBJECTIVE, PARTITION
+    from rayfed_ssl.config.choices import METHOD, OBJECTIVE, OPTIMIZER, PARTITION
     from rayfed_ssl.data.datasets import DATASETS, dataset_info
     from rayfed_ssl.data.view_recipes import VIEWS
     from rayfed_ssl.evaluation.registry import PROTOCOLS
@@ -57,6 +57,7 @@ def _configurable(kind: str) -> dict[str, str]:
     registries: dict[str, tuple[Iterable[str], Callable[[str], str]]] = {
         "methods": (METHOD.names(), method),
         "objectives": (OBJECTIVE.names(), objective),
+        "optimizers": (OPTIMIZER.names(), lambda name: plugins.summary(OPTIMIZER.target(name))),
         "datasets": (plugins.names("dataset", DATASETS), lambda name: dataset_info(name).description),
         "partitions": (PARTITION.names(), lambda name: plugins.summary(PARTITION.target(name))),
         "models": (plugins.names("encoder", ENCODERS), lambda name: encoder_info(name).description),
@@ -88,7 +89,7 @@ def _studies(kind: str) -> dict[str, str]:
     return {name: describe(StudyFile.model_validate(read_study_file(name, kind))) for name in study_names(kind)}
 
 
-CONFIGURABLE = ("methods", "objectives", "datasets", "partitions", "models", "views", "protocols")
+CONFIGURABLE = ("methods", "objectives", "optimizers", "datasets", "partitions", "models", "views", "protocols")
 
 LISTS: Mapping[str, Callable[[], dict[str, str]]] = {
     **{kind: partial(_configurable, kind) for kind in CONFIGURABLE},
