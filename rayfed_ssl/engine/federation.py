@@ -27,6 +27,7 @@ from rayfed_ssl.engine.scoring import check_protocols, held_out_notes, labeled, 
 from rayfed_ssl.engine.task_builder import build_task, views_of
 from rayfed_ssl.engine.upload_checks import check_upload
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.evaluation.knn import capped
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.processor import check_process
@@ -269,7 +270,11 @@ class Federation:
         bad = self.dataset.skipped
         named = "; ".join(bad[:3] + ("...",) * (len(bad) > 3))
         notes = [f"unreadable pictures left out: {len(bad)} ({named})"] if bad else []
-        if len(np.unique(labeled(self.config, self.dataset).labels)) < 2:
+        labels = labeled(self.config, self.dataset).labels
+        asked = self.config.evaluation.knn.neighbors
+        if len(np.unique(labels)) > 1 and (k := capped(asked, torch.tensor(labels))) < asked:
+            notes.append(f"kNN takes the {k} nearest samples, as many as the smallest class has, instead of {asked}")
+        if len(np.unique(labels)) < 2:
             notes.append("the training set has fewer than two labeled classes, so no accuracy can be measured on it")
         if self.dataset.shared:
             notes.append(

@@ -26,16 +26,24 @@ def knn_accuracy(
 ) -> float:
     """Share in [0, 1] of test samples that a vote of their nearest training samples, weighted exp(cosine / tau), gets right.
 
-    `train` is [N, d], `test` [M, d], labels int64 in 0..K-1. A tie goes to the lowest label.
+    `train` is [N, d], `test` [M, d], labels int64 in 0..K-1. A tie goes to the lowest label. k is at most the size of the
+    smallest class (`capped`).
     """
     check_labeled(train, train_labels, test, test_labels, num_classes=num_classes)
+    neighbors = capped(neighbors, train_labels)
     bank = F.normalize(train, dim=1)
     correct = 0
     for features, labels in zip(F.normalize(test, dim=1).split(CHUNK), test_labels.split(CHUNK), strict=True):
-        similarity, index = (features @ bank.T).topk(min(neighbors, len(bank)), dim=1)
+        similarity, index = (features @ bank.T).topk(neighbors, dim=1)
         scores = votes(similarity, train_labels[index], temperature, num_classes)
         correct += int((scores.argmax(1) == labels).sum())
     return correct / len(test)
+
+
+def capped(neighbors: int, labels: Tensor) -> int:
+    """Cap k at the size of the smallest class in labels [N]: beyond it most neighbors are of other classes."""
+    counts = labels.bincount()
+    return min(neighbors, int(counts[counts > 0].min()))
 
 
 def votes(similarity: Tensor, labels: Tensor, temperature: float, num_classes: int) -> Tensor:

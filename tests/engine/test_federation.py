@@ -56,6 +56,7 @@ def test_no_public_sample_is_private(open_tiny: Open, public: str):
 
 
 HELD_OUT = ("data.validation=0.2", "data.test_limit=null")
+FEW = "evaluation.knn.neighbors=2"  # no more than any class has
 
 
 @pytest.mark.parametrize("public", ["fraction:0.3", "client:0"])
@@ -76,9 +77,9 @@ def test_held_out_samples_are_nobodys_and_the_same_for_every_seed(open_tiny: Ope
 
 def test_a_run_that_measures_on_held_out_samples_says_so(open_tiny: Open):
     note = "accuracies are of 30 held-out training samples (data.validation=0.2), not of the test set"
-    assert open_tiny("fedavg", *HELD_OUT).notes == (note,)
+    assert open_tiny("fedavg", *HELD_OUT, FEW).notes == (note,)
     transfer = ("evaluation.protocols=transfer-fedca", "evaluation.settings.transfer-fedca.dataset=digits")
-    assert open_tiny("fedavg", *HELD_OUT, *transfer).notes == (
+    assert open_tiny("fedavg", *HELD_OUT, FEW, *transfer).notes == (
         note,
         "accuracies of transfer-fedca are of the test set of the dataset that it transfers to",
     )
@@ -92,7 +93,7 @@ def test_public_samples_that_may_be_held_out_ones_are_refused(tiny: Tiny):
 
 
 def test_steps_that_teach_nothing_are_said_to(open_tiny: Open):
-    note = open_tiny("flesd", "method.queue_size=32", "method.distil_batch=8", "method.refill=epoch").notes[-1]
+    note = open_tiny("flesd", "method.queue_size=32", "method.distil_batch=8", "method.refill=epoch", FEW).notes[-1]
     assert note.startswith("only 1 of 5 distillation steps an epoch teach the student")
     assert "method.refill=first" in note
 
@@ -110,7 +111,7 @@ def test_pictures_that_are_left_out_are_named_in_a_note(tiny: Tiny, tmp_path: Pa
     for i in range(4):
         save(tmp_path / "a" / f"torn{i}.png", b"torn")
     data = f"data={{name: folder, path: {tmp_path}, size: 8, on_bad: skip, test_fraction: 0.5}}"
-    (note,) = Federation.open(tiny("fedavg", data, "partition=iid")).notes
+    (note,) = Federation.open(tiny("fedavg", data, "partition=iid", FEW)).notes
     assert note.startswith("unreadable pictures left out: 4 (")
     assert note.endswith("; ...)")
     assert len(set(re.findall(r"torn\d\.png", note))) == 3
@@ -184,8 +185,10 @@ def test_one_class_is_enough_to_train_but_not_to_be_scored(tiny: Tiny, labels: l
 
 
 def test_unlabeled_samples_are_not_scored_with(tiny: Tiny):
-    federation = with_data(tiny("fedavg"), [0, 1] * 15 + [-1] * 10)
+    federation = with_data(tiny("fedavg", FEW), [0, 1] * 15 + [-1] * 10)
     assert federation.notes == ()
+    (note,) = with_data(tiny("fedavg"), [0, 1] * 15 + [1] * 10).notes
+    assert note == "kNN takes the 15 nearest samples, as many as the smallest class has, instead of 200"
     train = labeled(federation.config, federation.dataset)
     assert len(train) == 30
     assert set(train.labels.tolist()) == {0, 1}

@@ -104,7 +104,7 @@ def test_evaluate_repeats_the_scores_and_changes_nothing(cli: Cli, finished: Fin
 
 def test_evaluate_takes_settings_rounds_and_the_random_encoder(cli: Cli, finished: Finished):
     directory, _ = finished["flesd"]
-    scores, neighbors = {}, ["evaluation.knn.neighbors=1"]
+    scores, neighbors = {}, ["evaluation.knn.neighbors=1", "evaluation.train_limit=60"]
     options = {"last": [], "first": ["--round", 1], "initial": ["--initial"], "knn": neighbors}
     for name, words in options.items():
         result = cli("evaluate", directory, *words, "--json")
