@@ -17,8 +17,8 @@ from rayfed_ssl.reading import open_regular
 MAX_CELLS = 12_000_000
 """Rows times columns of a table; as Python's rows they take 80 bytes each."""
 
-FREE_CELLS, CELLS_PER_BYTE = 1_000_000, 64
-"""A table has at most so many cells, and so many more for each byte of its file: a ledger has up to 32 a byte."""
+FREE_CELLS, CELLS_PER_BYTE = 1_000_000, 100
+"""A table has at most so many cells, and so many more for each byte of its file: a ledger has up to 51 a byte."""
 
 MAX_BYTES = 64 << 20
 """Of a file's columns that are read, as snappy would store them: it makes at most 24 bytes of one."""

@@ -1,9 +1,10 @@
 """Settings that pydantic validates: their types say their ranges, and values come as YAML, JSON and Python hold them."""
 
 import inspect
+import math
 from typing import Annotated, Any, ClassVar
 
-from pydantic import ConfigDict, Field, GetCoreSchemaHandler
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 UnitInterval = Annotated[float, Field(ge=0, le=1)]
@@ -19,13 +20,23 @@ NOT_PLAIN = ("tuple", "set", "frozenset", "enum", "lax-or-strict", "dataclass")
 """Types whose values plain data writes in another way; a path is "lax-or-strict"."""
 
 
-def for_plain_data(schema: Any, handler: GetCoreSchemaHandler) -> Any:
+MAX_INTEGER = 2**63
+"""Integers of any file are below it, so that no product of some of them overflows a float."""
+
+MAX_WIDTH, MAX_NUMBER = 2**24, 3e38
+"""Integers and numbers of methods, objectives, optimizers and protocols are below: float32 holds no larger ones."""
+
+
+def for_plain_data(
+    schema: Any, handler: GetCoreSchemaHandler, integer: int = MAX_INTEGER, number: float = math.inf
+) -> Any:
     """Let lists stand for tuples and sets, strings for paths, and mappings for dataclasses, under `STRICT` too.
 
-    Of a list no more than its first mistake is looked at: a hostile file would have millions, of a kB each.
+    Integers lie within `integer` and numbers within `number` where their types name no bound of their own. Of a list no
+    more than its first mistake is looked at: a hostile file would have millions, of a kB each.
     """
     if isinstance(schema, list):
-        return [for_plain_data(part, handler) for part in schema]
+        return [for_plain_data(part, handler, integer, number) for part in schema]
     if not isinstance(schema, dict):
         return schema
     if schema.get("type") == "definition-ref":
@@ -33,7 +44,11 @@ def for_plain_data(schema: Any, handler: GetCoreSchemaHandler) -> Any:
         schema = (
             {key: part for key, part in target.items() if key != "ref"} if target["type"] == "dataclass" else schema
         )
-    parts = {key: for_plain_data(part, handler) for key, part in schema.items()}
+    parts = {key: for_plain_data(part, handler, integer, number) for key, part in schema.items()}
+    bound = {"int": integer, "float": number}.get(str(parts.get("type")))
+    if bound is not None and bound < math.inf:
+        parts |= {} if parts.keys() & {"le", "lt"} else {"lt": bound}
+        parts |= {} if parts.keys() & {"ge", "gt"} else {"gt": -bound}
     fail_fast = {"fail_fast": True} if parts.get("type") in ("list", "tuple") else {}
     return parts | fail_fast | ({"strict": False} if parts.get("type") in NOT_PLAIN else {})
 
@@ -46,7 +61,8 @@ class Validated:
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Validate plain data into an instance."""
-        schema: CoreSchema = (
-            core_schema.is_instance_schema(cls) if inspect.isabstract(cls) else for_plain_data(handler(source), handler)
-        )
+        if inspect.isabstract(cls):
+            return core_schema.is_instance_schema(cls)
+        bounds = () if issubclass(cls, BaseModel) else (MAX_WIDTH, MAX_NUMBER)
+        schema: CoreSchema = for_plain_data(handler(source), handler, *bounds)
         return schema

@@ -29,7 +29,7 @@ class Data(Section):
     """Column of the pictures of parquet or hub; None finds it."""
     label: str | None = None
     """Column of the classes of parquet or hub; None finds it."""
-    size: int | None = Field(None, ge=4)
+    size: int | None = Field(None, ge=4, le=1 << 14)
     """Side in pixels to which images are resized; None keeps the dataset's own."""
     channels: Literal[1, 3] | None = None
     """1 or 3; None keeps the dataset's own."""
@@ -85,7 +85,7 @@ class ModelChoice(Section):
     """A ResNet's first layers: "cifar" (3x3, no pooling), "imagenet", or by image size."""
     projection_dim: int | None = Field(None, ge=1, le=65536)
     """Width of the projections; None takes the objective's own."""
-    image_size: int | None = Field(None, ge=4)
+    image_size: int | None = Field(None, ge=4, le=1 << 14)
     """Side in pixels of what it sees: views are cut out of larger images, and plain ones are cropped in the center.
     None takes that of the images.
     """

@@ -35,13 +35,20 @@ def by_class(root: Path) -> list[tuple[str, Path]]:
 
 
 def walk(root: Path, suffixes: tuple[str, ...] | None) -> Iterator[tuple[str, Path]]:
-    """List files below a directory, each after its first directory, in a fixed order and without hidden ones."""
-    seen = set[str]()
+    """List files below a directory, each after its first directory, in a fixed order and without hidden ones.
+
+    Raises:
+        ValueError: A directory is there twice, through a link that leads to no directory above it.
+    """
+    seen = dict[str, str]()
     for directory, subdirectories, names in os.walk(root, followlinks=True):
-        if (real := os.path.realpath(directory)) in seen:  # a link to a directory above it
-            subdirectories.clear()
+        if (before := seen.setdefault(os.path.realpath(directory), directory)) != directory:
+            if not f"{directory}/".startswith(f"{before}/"):
+                raise ValueError(
+                    f"{directory} and {before} are one directory: remove the link, or its pictures count twice"
+                )
+            subdirectories.clear()  # a link to a directory above it
             continue
-        seen.add(real)
         # Once per directory: pathlib takes microseconds, and there may be a million files.
         first = next(iter(Path(directory).relative_to(root).parts), "")
         subdirectories[:] = sorted(name for name in subdirectories if not name.startswith("."))

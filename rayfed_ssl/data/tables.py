@@ -137,7 +137,7 @@ def encoded(value: Any, directory: Path) -> Picture:
     if isinstance(value, dict) and not value["bytes"] and value.get("path"):
         path = directory / str(value["path"])
         if not path.resolve().is_relative_to(directory.resolve()):
-            raise ValueError(f"it names the picture {path}, out of its directory")
+            raise ValueError(f"it names the picture {path}, which lies outside of {directory}: put it into the table")
         return path
     return (value["bytes"] if isinstance(value, dict) else value) or b""
 

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pydantic import NonNegativeInt, PositiveInt
+
 from rayfed_ssl.trees import is_node, nbytes
 
 Direction = Literal["down", "up"]
@@ -68,10 +70,10 @@ class BreakEven:
         rounds: omega, rounds in which representations are sent.
     """
 
-    num_public: int
-    dim: int
-    num_parameters: int
-    rounds: int
+    num_public: NonNegativeInt
+    dim: NonNegativeInt
+    num_parameters: PositiveInt
+    rounds: NonNegativeInt
 
     @property
     def rounds_of_averaging(self) -> float:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 
 import rayfed_ssl
+from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.view_recipes import VIEWS
 from rayfed_ssl.engine.task_builder import default_views
 from rayfed_ssl.errors import ConfigError, nearest, reason
@@ -72,8 +73,9 @@ def last_encoder(record: RunRecord, name: str | None = None) -> SavedEncoder:
         encoders = record.config().method.encoders(checkpoints.read(state.server, record.checkpoints), clients)
         name = _choose(record, encoders, name)
         encoder, round, state_sha256 = encoders[name], state.round, state.sha256
+    config = record.config()
     try:
-        info = _describe(record, name, encoder.architecture, round, state_sha256)
+        info = _describe(record, config, name, encoder.architecture, round, state_sha256)
     except (LookupError, ValueError) as error:
         raise ConfigError(
             f"{record.directory / FILE} does not fit the encoder {name!r} ({reason(error)}): restore it from a copy"
@@ -99,8 +101,8 @@ def _body(encoder: Encoder) -> Weights:
     return {name.removeprefix(BODY): value for name, value in weights.items() if name.startswith(BODY)}
 
 
-def _describe(record: RunRecord, name: str, architecture: str, round: int, state_sha256: str) -> Info:
-    config, data = record.config(), record.manifest.data
+def _describe(record: RunRecord, config: Config, name: str, architecture: str, round: int, state_sha256: str) -> Info:
+    data = record.manifest.data
     channels, stored, _ = data.shape
     size = config.model.image_size or stored
     info = encoder_info(architecture)

@@ -220,7 +220,10 @@ class RunRecord(Observer):
         """
         self.manifest.rounds = [entry for entry in self.manifest.rounds if entry.round <= round]
         self.manifest.warnings = [warning for warning in self.manifest.warnings if warning.round <= round]
-        encoders, self.manifest.finished, self.manifest.encoders = self.manifest.encoders, None, {}
+        for file in (self.directory / "encoders").glob("*.safetensors"):
+            if file.stem in self.manifest.encoders:
+                file.unlink()
+        self.manifest.finished, self.manifest.encoders = None, {}
         self.save()  # before the tables, so that a kill leaves no round in it without its rows
         if round:
             self._metrics.truncate(round)
@@ -228,9 +231,6 @@ class RunRecord(Observer):
         else:
             self._metrics.create()
             self._ledger.create(entry_rows(entries))
-        for file in (self.directory / "encoders").glob("*.safetensors"):
-            if file.stem in encoders:
-                file.unlink()
 
     def scores(self, round: int) -> dict[str, Metrics]:
         """Accuracies in [0, 1] of a round by encoder."""

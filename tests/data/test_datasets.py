@@ -377,3 +377,11 @@ def test_links_to_a_directory_above_do_not_end_in_a_circle(tmp_path, opened):
         (tmp_path / "a" / name).symlink_to(tmp_path)
     dataset = opened("folder", path=tmp_path)
     assert len(dataset.train) + len(dataset.test) == 8
+
+
+@pytest.mark.parametrize("link", ["a/more", "c"])
+def test_a_directory_that_is_there_twice_is_no_class(tmp_path, opened, link):
+    write_folder(tmp_path, [f"{name}/{i}.png" for name in "ab" for i in range(4)])
+    (tmp_path / link).symlink_to(tmp_path / "b")
+    with pytest.raises(ValueError, match=r"are one directory: remove the link"):
+        opened("folder", path=tmp_path)

@@ -82,7 +82,7 @@ def test_a_picture_that_lies_outside_of_the_table_s_directory_is_not_read(tmp_pa
     pq.write_table(
         pa.table({"img": [{"bytes": None, "path": path}] * 9, "label": [0] * 9}), tmp_path / "data/train.parquet"
     )
-    with pytest.raises(ValueError, match=r"beside.png, out of its directory"):
+    with pytest.raises(ValueError, match=r"beside.png, which lies outside of"):
         opened("parquet", path=tmp_path / "data")
 
 
