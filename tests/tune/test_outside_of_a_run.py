@@ -87,7 +87,7 @@ def test_states_are_written_by_one_process_at_a_time(tiny: Callable[..., Config]
     resume(tmp_path / "copy", trust=True)
 
 
-@pytest.mark.parametrize("changes", [{"training": {"views": "x"}}, {"model": {"image_size": 2}}])
+@pytest.mark.parametrize("changes", [{"training": {"views": "x"}}, {"model": {"image_size": 4}}])
 def test_an_export_names_the_configuration_that_does_not_fit(
     cli: Cli, copy: Path, changes: dict[str, dict[str, object]]
 ):

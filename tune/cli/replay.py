@@ -10,7 +10,7 @@ from tune.terminal import echo
 
 def replay(
     directory: RunDirectory,
-    round: Annotated[int, typer.Option(help="The round, from 1: the one after a round whose states are kept, which are those of the last two.")],
+    round: Annotated[int, typer.Option(help="The round, from 1; the states before it must be kept.")],
     client: Annotated[int, typer.Option(help="The client's id.")],
     trust: Trust = False,
 ) -> None:
