@@ -38,7 +38,7 @@ TREE: dict[str, Any] = {
                 "clients.number": 2,
                 "rounds": 2,
                 "training": {"epochs": 2, "batch": 16},
-                "evaluation": {"every": 1, "linear": {"epochs": 1}, "diagnostics": 1},
+                "evaluation": {"every": 1, "linear": {"epochs": 1}},
                 "engine": {"executor": "local", "device": "cpu", "precision": "fp32"},
             },
             "rows": {
@@ -93,10 +93,6 @@ def drawn(folder: Path, draw: str, rows: tuple[str, ...], **changes: Any) -> tup
     [
         ("bars", ("FedSimCLR", "FedFoA"), {}, {"few", "many", "FedSimCLR", "accuracy (%)"}),
         ("lines", ("FedSimCLR", "FLESD"), {}, {"FLESD", "10"}),
-        ("rounds", ("FedSimCLR", "FLESD"), {}, {"round", "many"}),
-        ("losses", ("FedSimCLR", "FLESD"), {"score": "loss"}, {"FLESD, server", "FedSimCLR, clients", "local epochs"}),
-        ("boxplots", ("FedSimCLR",), {"score": "diag_angle", "unit": "degrees"}, {"FedSimCLR", "degrees", "1", "2"}),
-        ("heatmaps", ("FedFoA",), {"score": "diag_relation_distance"}, {"few", "many", "client", "0.0"}),
         ("tsne", ("FedSimCLR",), {}, {"FedSimCLR", "9"}),
     ],
 )

@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, NullLocator
 
 from rayfed_ssl.formats import MeanStd
 from rayfed_ssl.reports.style import MUTED
@@ -138,8 +138,6 @@ def _plain_ticks(axes: Axes) -> None:
     if axes.get_xscale() == "log":
         low, high = axes.get_xlim()
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if math.log10(high / low) < 2 else (1,)))
-    elif axes.get_xscale() == "linear" and axes.get_xlabel() == "round":
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_locator(NullLocator())
 

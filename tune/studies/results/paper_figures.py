@@ -1,20 +1,16 @@
 """What papers' figures show, drawn from the records of a study's runs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rayfed_ssl.analysis.diagnosis import diagnose
 from rayfed_ssl.analysis.embedding import embed
 from rayfed_ssl.formats import MeanStd
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.style import bar_style, line_style
-from rayfed_ssl.reports.summary import by_round
 from tune.studies.definition.schema import COLUMN, ROW
 from tune.studies.definition.study import Study
 from tune.studies.results.panels import Panel, Series, add_legend, draw_panels, log_scale, scaled
@@ -70,11 +66,14 @@ class Shown:
 
 def draw_paper(study: Study, results: StudyResults, directory: Path) -> Figure:
     """Draw what a paper's figure shows from the runs in `directory`."""
-    shown, kind = Shown(study, results, directory), str(study.figure.draw)
-    if kind in PANELS:
-        return draw_panels(PANELS[kind](shown), shown.title)
+    shown = Shown(study, results, directory)
+    if study.figure.draw == "lines":
+        return draw_panels(_lines(shown), shown.title)
     figure = Figure(figsize=(7, 4.2), layout="constrained")
-    DRAWERS[kind](figure, shown)
+    if study.figure.draw == "bars":
+        _bars(figure, shown)
+    else:
+        _tsne(figure, shown)
     figure.suptitle(shown.title, fontsize=10)
     return figure
 
@@ -98,45 +97,6 @@ def _lines(shown: Shown) -> list[Panel]:
     return panels
 
 
-def _rounds(shown: Shown) -> list[Panel]:
-    """A score over rounds, a panel for each column; published numbers stand at the last round."""
-    panels = []
-    for column in shown.columns:
-        series = []
-        for index, row in enumerate(shown.rows):
-            if (cell := shown.cells(row).get(column)) is None:
-                continue
-            records = [RunRecord.open(shown.directory / run) for run in cell.runs]
-            by_run = [mean_by_round(record, str(cell.score), "global") for record in records]
-            rounds = sorted(set.intersection(*map(set, by_run)))
-            points = [(x, _point(100 * fmean(values[x] for values in by_run))) for x in rounds]
-            style = line_style(index) | {"markersize": 3}
-            series.append(Series(row, points, style, _published({rounds[-1]: cell})))
-        panels.append(Panel(series, column, "round", shown.label))
-    return panels
-
-
-def _losses(shown: Shown) -> list[Panel]:
-    """Two points a round for the clients, one for the server, over local epochs (FLESD, Figure 5)."""
-    series = []
-    for index, cell in enumerate(shown.measured):
-        record = shown.record(cell)
-        epochs = record.described_config().epochs
-        clients = {(round - 1) * epochs + 1: loss for round, loss in mean_by_round(record, "loss_first").items()}
-        clients |= {round * epochs: loss for round, loss in mean_by_round(record, "loss").items()}
-        server = {round * epochs: loss for round, loss in mean_by_round(record, "distil_loss").items()}
-        for name, losses, dash in (("clients", clients, "--"), ("server", server, "-")):
-            points = [(x, _point(losses[x])) for x in sorted(losses)]
-            if points:
-                look = line_style(index) | {"markersize": 3, "linestyle": dash}
-                series.append(Series(f"{cell.point[ROW]}, {name}", points, look))
-    return [Panel(series, "", "local epochs", "loss")]
-
-
-def _point(value: float) -> MeanStd:
-    return MeanStd(value, None, 1)
-
-
 def _bars(figure: Figure, shown: Shown) -> None:
     axes = figure.add_subplot()
     columns, rows = shown.columns, shown.rows
@@ -158,42 +118,6 @@ def _bars(figure: Figure, shown: Shown) -> None:
     add_legend(axes, loc="center left", bbox_to_anchor=(1, 0.5))
 
 
-def _boxplots(figure: Figure, shown: Shown) -> None:
-    """A box a round: quartiles over images and extreme medians over pairs of clients (FedCA, Figure 4)."""
-    shared: Axes | None = None
-    for number, cell in enumerate(shown.measured):
-        axes = shared = figure.add_subplot(1, len(shown.measured), number + 1, sharey=shared)
-        axes.set(title=cell.point[ROW], xlabel="round", ylabel=shown.study.unit if number == 0 else "")
-        record = shown.record(cell)
-        parts = {"med": "", "q1": "_lower", "q3": "_upper", "whislo": "_min", "whishi": "_max"}
-        by_part = {key: mean_by_round(record, f"{cell.score}{ending}") for key, ending in parts.items()}
-        boxes: list[dict[str, Any]] = []
-        for round in by_part["med"]:
-            box = {key: values[round] for key, values in by_part.items()}
-            box |= {"whislo": min(box["whislo"], box["q1"]), "whishi": max(box["whishi"], box["q3"])}
-            boxes.append(box | {"label": str(round)})
-        axes.bxp(boxes, showfliers=False)
-
-
-def _heatmaps(figure: Figure, shown: Shown) -> None:
-    """Distances between clients' relation matrices, a picture a column (FedFoA, Figure 6)."""
-    cells = shown.measured
-    matrices = [diagnose(shown.directory / cell.runs[0]).matrices["relation_distance"] for cell in cells]
-    highest = max((v for matrix in matrices for line in matrix.values for v in line if v is not None), default=1.0)
-    figure.set_size_inches(3.4 * len(cells), 3.8)
-    for number, (cell, matrix) in enumerate(zip(cells, matrices, strict=True)):
-        axes = figure.add_subplot(1, len(cells), number + 1)
-        values, names = matrix.values, [str(client) for client in matrix.clients]
-        axes.imshow([[v or 0.0 for v in line] for line in values], cmap="Blues", vmin=0, vmax=highest)
-        for i, line in enumerate(values):
-            for j, v in enumerate(line):
-                if v is not None:
-                    axes.text(j, i, f"{v:.1f}", ha="center", va="center", color="w" if v > 0.6 * highest else "k")
-        axes.set_xticks(range(len(names)), names)
-        axes.set_yticks(range(len(names)), names)
-        axes.set(title=cell.point[COLUMN], xlabel="client")
-
-
 def _tsne(figure: Figure, shown: Shown) -> None:
     figure.set_size_inches(4.2 * len(shown.measured), 4.6)
     for number, cell in enumerate(shown.measured):
@@ -206,17 +130,3 @@ def _tsne(figure: Figure, shown: Shown) -> None:
             axes.scatter(points[:, 0], points[:, 1], label=None if gray else name, **look)
         axes.set(title=cell.point[ROW], xticks=[], yticks=[])
         axes.legend(fontsize=6, ncols=5, loc="upper center", bbox_to_anchor=(0.5, 0), markerscale=2)
-
-
-PANELS: Mapping[str, Callable[[Shown], list[Panel]]] = {"lines": _lines, "rounds": _rounds, "losses": _losses}
-DRAWERS: Mapping[str, Callable[[Figure, Shown], None]] = {
-    "bars": _bars,
-    "boxplots": _boxplots,
-    "heatmaps": _heatmaps,
-    "tsne": _tsne,
-}
-
-
-def mean_by_round(record: RunRecord, name: str, participant: str | None = None) -> dict[int, float]:
-    """Mean of a metric over participants, or of one, by round."""
-    return {round: fmean(values) for round, values in by_round(record.metrics, name, participant).items()}
