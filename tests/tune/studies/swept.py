@@ -36,13 +36,11 @@ GRID = {
     "source": "FLESD, Figure 4",
     "notes": ["The last rounds leave no epoch."],
     "set": {"training": {"total_epochs": 2, "batch": 32}},
-    "space": {
-        "rounds": [1, 2, 4],
-        "system": {"variants": {"FedAvg": None, "FedProx": {"set": {"method.name": "fedprox", "method.mu": 1.0}}}},
-    },
+    "rows": {"FedAvg": None, "FedProx": {"set": {"method.name": "fedprox", "method.mu": 1.0}}},
+    "space": {"rounds": [1, 2, 4]},
     "seeds": 2,
-    "table": {"rows": "rounds", "columns": "system"},
-    "figure": {"x": "rounds", "lines": "system"},
+    "table": {"rows": "rounds", "columns": "row"},
+    "figure": {"x": "rounds", "lines": "row"},
 }
 """Four trials of two seeds, and two that are impossible: 2 epochs over 4 rounds."""
 

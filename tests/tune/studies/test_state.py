@@ -113,11 +113,11 @@ def before(folder: Path, **tree: Any) -> StudyState:
 
 def test_trials_runs_and_rounds_are_counted_and_equal_runs_once(tmp_path):
     systems = {"FedAvg": {}, "FedProx": {"set": {"method.name": "fedprox"}}}
-    state = before(tmp_path, space={"system": {"variants": systems}, "rounds": [1, 2]}, seeds=2)
+    state = before(tmp_path, rows=systems, space={"rounds": [1, 2]}, seeds=2)
     assert (state.trials, len({run.run for run in state.runs})) == (4, 8)
     assert sum(run.rounds for run in state.runs) == 2 * 2 * (1 + 2)
     twins = {"A": {}, "B": {"set": {"evaluation.knn.neighbors": 200}}}
-    state = before(tmp_path, space={"system": {"variants": twins}})
+    state = before(tmp_path, rows=twins)
     assert (state.trials, len({run.run for run in state.runs})) == (2, 1)
     assert not (tmp_path / "out").exists()
 

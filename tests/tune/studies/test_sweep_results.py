@@ -57,12 +57,12 @@ def test_numbers_are_those_of_the_runs(grid):
 def test_impossible_trials_are_failures_with_their_reason(grid):
     directory, made = grid
     assert [trial.label for trial in made.trials if trial.state == "failed"] == [
-        "rounds=4, system=FedAvg",
-        "rounds=4, system=FedProx",
+        "FedAvg, rounds=4",
+        "FedProx, rounds=4",
     ]
     text = (directory.path / "table.md").read_text()
     assert "| 4 | failed | failed |" in text
-    assert "- Failed, trial 4 (rounds=4, system=FedAvg): " in text
+    assert "- Failed, trial 2 (FedAvg, rounds=4): " in text
     assert f"- Settings are chosen by {HELD_OUT} held-out training samples." in text
     assert "- The last rounds leave no epoch." in text
 
@@ -75,7 +75,7 @@ def test_the_best_recipe_is_the_trial_without_what_the_sweep_added(grid):
     assert (ours["engine"].pop("executor"), recipe["engine"].pop("executor")) == ("local", "ray")
     assert recipe == ours
     comment = (directory.path / "best.yaml").read_text().partition("rounds:")[0]
-    assert f"trial {made.best}, rounds={made.trials[made.best].point['rounds']}, system=" in comment
+    assert f"trial {made.best}, {made.trials[made.best].label}." in comment
     assert f"(seeds 0, 1), chosen by {HELD_OUT} held-out training samples." in comment
     assert "is measured on the test set" in comment
 

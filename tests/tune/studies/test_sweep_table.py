@@ -48,14 +48,15 @@ def test_the_front_is_what_no_other_trial_beats():
 
 def test_a_table_has_the_values_of_the_file_and_the_best_of_each_column_is_bold():
     two = sweep_of(
-        {"system": {"variants": {"B": None, "A": None}}, "rounds": [4, 1]},
-        table={"rows": "rounds", "columns": "system"},
+        {"rounds": [4, 1]},
+        rows={"B": None, "A": None},
+        table={"rows": "rounds", "columns": "row"},
     )
     trials = [
-        result(two, 0, {"system": "B", "rounds": 4}, [0.4, 0.5]),
-        result(two, 1, {"system": "B", "rounds": 1}, [0.5, 0.4]),
-        result(two, 2, {"system": "A", "rounds": 4}, [0.1, 0.1]),
-        result(two, 3, {"system": "A", "rounds": 1}, [0.2, 0.2]),
+        result(two, 0, {"row": "B", "rounds": 4}, [0.4, 0.5]),
+        result(two, 1, {"row": "B", "rounds": 1}, [0.5, 0.4]),
+        result(two, 2, {"row": "A", "rounds": 4}, [0.1, 0.1]),
+        result(two, 3, {"row": "A", "rounds": 1}, [0.2, 0.2]),
     ]
     table = table_of(two, trials, two.goals[0])
     assert table.head == ["rounds", "B", "A"]

@@ -20,13 +20,6 @@ class Then(StrictModel):
     settings: Settings = Field({}, alias="set")
 
 
-class Variant(StrictModel):
-    """Several settings that go together under one name; without a recipe they change the study's."""
-
-    recipe: str | None = None
-    settings: Settings = Field({}, alias="set")
-
-
 class Row(StrictModel):
     """A system.
 
