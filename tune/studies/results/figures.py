@@ -4,18 +4,14 @@ The same results give the same bytes.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from statistics import fmean
 
 from matplotlib.figure import Figure
 
 from rayfed_ssl.formats import MeanStd
-from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.style import line_style, mark_style, save_figure, styled
-from rayfed_ssl.reports.summary import summarize
 from tune.studies.definition.schema import BYTES, COLUMN, ROW, Goal
 from tune.studies.definition.space import value_text
 from tune.studies.definition.study import Study
@@ -25,7 +21,6 @@ from tune.studies.results.panels import (
     Drawing,
     Panel,
     Series,
-    Style,
     draw_panels,
     log_scale,
     scaled,
@@ -38,10 +33,10 @@ from tune.studies.results.trial_results import best_of, front_of, heading
 
 FOLDER = "figures"
 
-Curve = Sequence[tuple[float, MeanStd]]
-
 SYMLOG = {"value": "symlog", "linthresh": 1, "linscale": 0.4}
 """An axis of megabytes, of which some systems move none."""
+
+MARK = {"linestyle": "", "markersize": 7}
 
 
 def draw_study(study: Study, results: StudyResults, directory: Path) -> tuple[list[str], list[str]]:
@@ -64,7 +59,6 @@ def _drawings(study: Study, results: StudyResults, directory: Path) -> Iterator[
     if study.kind == "benchmark":
         if scored:
             yield "accuracy-over-bytes", partial(draw_bytes, study, trials)
-            yield "knn-over-epochs", lambda: draw_epochs(study, trials, knn_over_epochs(directory, trials))
         return
     title = study.heading + (f" ({study.source})" if study.source else "")
     if study.figure.draw is not None and scored:
@@ -165,50 +159,21 @@ def draw_trade_off(study: Study, trials: Sequence[TrialResult], title: str) -> F
 
 
 def draw_bytes(study: Study, trials: Sequence[TrialResult]) -> Figure:
-    """Draw the score of each system over the bytes that all clients move, a panel for each column."""
-    goal = study.goals[0]
-    scored = [trial for trial in trials if goal.score in trial.values]
-    curves = {trial.number: [(trial.bytes / 1e6, _value(trial, goal))] for trial in scored}
-    panel = Panel((), x="MB that all clients send and receive", y=axis_of(goal), scale=SYMLOG, legend=BESIDE)
-    return _draw_systems(study, trials, goal.score, curves, panel, {"linestyle": "", "markersize": 7})
+    """Draw the score of each system over the bytes that all clients move, a panel for each column.
 
-
-def draw_epochs(study: Study, trials: Sequence[TrialResult], curves: Mapping[int, Curve]) -> Figure:
-    """Draw the kNN accuracy of each system over local epochs, by its number, a panel for each column."""
-    panel = Panel((), x="local epochs", y="kNN (%)", legend=BESIDE)
-    return _draw_systems(study, trials, "knn", curves, panel, {"linewidth": 1, "markersize": 6})
-
-
-def _draw_systems(
-    study: Study,
-    trials: Sequence[TrialResult],
-    score: str,
-    curves: Mapping[int, Curve],
-    usual: Panel,
-    style: Style,
-) -> Figure:
-    """Draw the curve of each system, and a line at the score of the random encoder."""
+    A line stands at the score of the random encoder.
+    """
+    goal, panels = study.goals[0], []
     rows = [row for row in dict.fromkeys(trial.point[ROW] for trial in trials) if row != RANDOM]
-    panels = []
     for column in dict.fromkeys(trial.point[COLUMN] for trial in trials):
-        systems = {trial.point[ROW]: trial for trial in trials if trial.point[COLUMN] == column}
-        drawn = {row: curves[systems[row].number] for row in rows if row in systems and curves.get(systems[row].number)}
-        series = [Series(row, curve, style | mark_style(rows.index(row))) for row, curve in drawn.items()]
-        random = systems[RANDOM].mean(score) if RANDOM in systems else None
-        level = None if random is None else (100 * random.mean, RANDOM.lower())
-        panels.append(replace(usual, series=series, title=column, level=level))
+        scored = [trial for trial in trials if trial.point[COLUMN] == column and goal.score in trial.values]
+        systems = {trial.point[ROW]: trial for trial in scored}
+        series = [
+            Series(row, [(systems[row].bytes / 1e6, _value(systems[row], goal))], MARK | mark_style(index))
+            for index, row in enumerate(rows)
+            if row in systems
+        ]
+        level = (_value(systems[RANDOM], goal).mean, RANDOM.lower()) if RANDOM in systems else None
+        x = "MB that all clients send and receive"
+        panels.append(Panel(series, column, x, axis_of(goal), scale=SYMLOG, level=level, legend=BESIDE))
     return draw_panels(panels, study.heading, across=1, size=(6.6, 5.2))
-
-
-def knn_over_epochs(directory: Path, trials: Sequence[TrialResult]) -> dict[int, Curve]:
-    """Average the kNN accuracies in percent over the runs of each trial, by its number and local epochs, 0 for the start."""
-    curves: dict[int, Curve] = {}
-    for trial in trials:
-        values: dict[float, list[float]] = {}
-        for run in trial.runs:
-            summary = summarize(RunRecord.open(directory / run))
-            start = [] if (knn := summary.start("knn")) is None else [(0, knn)]
-            for epochs, knn in [*start, *((point.round * summary.config.epochs, point.knn) for point in summary.curve)]:
-                values.setdefault(epochs, []).append(100 * knn)
-        curves[trial.number] = [(epochs, MeanStd(fmean(values[epochs]), None, 1)) for epochs in sorted(values)]
-    return curves

@@ -14,7 +14,6 @@ TITLES = {
     "curve": "{} over {}",
     "trade-off": "Both goals of each trial, and the Pareto front",
     "accuracy-over-bytes": "Accuracy over bytes",
-    "knn-over-epochs": "Accuracy by kNN over local epochs",
 }
 """What the figures show, by how the names of their files begin; any other is of what a paper shows."""
 

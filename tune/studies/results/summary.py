@@ -90,8 +90,8 @@ def _beside_published(study: Study, results: StudyResults) -> StudyResults:
     return results.model_copy(update=changes)
 
 
-def summarize_benchmark(directory: Path, study: Study, command: str, commands: Mapping[str, str]) -> StudyResults:
-    """Compare the rows by the runs that have ended, whichever command ran them; `commands` make each row."""
+def summarize_benchmark(directory: Path, study: Study, command: str) -> StudyResults:
+    """Compare the rows by the runs that have ended, whichever command ran them."""
     failures: list[str] = []
     score, baseline = study.goals[0].score, str(study.baseline)
     trials = systems.compared(systems.read_systems(directory, study, failures), baseline, score)
@@ -99,7 +99,7 @@ def summarize_benchmark(directory: Path, study: Study, command: str, commands: M
     columns = dict.fromkeys(trial.point[COLUMN] for trial in trials)
     changes = {
         "tables": [systems.system_table(trials, column, score, baseline) for column in columns],
-        "details": _details(trials, chosen, commands),
+        "details": _details(trials, chosen),
         "chosen": chosen,
         "failures": failures,
         "remarks": [f"Not complete: {line}" for line in failures],
@@ -107,11 +107,8 @@ def summarize_benchmark(directory: Path, study: Study, command: str, commands: M
     return _results(study, command, trials).model_copy(update=changes)
 
 
-def _details(
-    trials: Sequence[TrialResult], chosen: Mapping[str, Mapping[str, Any]], commands: Mapping[str, str]
-) -> list[TableResult]:
+def _details(trials: Sequence[TrialResult], chosen: Mapping[str, Mapping[str, Any]]) -> list[TableResult]:
     settings = [[row, ", ".join(f"{key}={value}" for key, value in point.items())] for row, point in chosen.items()]
-    made = [[row, f"`{text}`"] for row, text in commands.items()]
     runs = [
         [trial.point[COLUMN], trial.point[ROW], str(seed), run, digest or "-"]
         for trial in trials
@@ -119,7 +116,6 @@ def _details(
     ]
     return [
         TableResult.of("What the searches chose", ["system", "settings"], settings),
-        TableResult.of("What makes each row", ["system", "command"], made),
         TableResult.of("Runs", ["column", "system", "seed", "run", "state_sha256"], runs),
     ]
 
