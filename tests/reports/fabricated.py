@@ -53,7 +53,6 @@ RESULTS: dict[str, Any] = {
         {"score": "linear", "maximize": True, "unit": "percent"},
         {"score": "bytes", "maximize": False, "unit": "bytes"},
     ],
-    "layout": {"rows": "system", "columns": None, "x": "rounds", "lines": None, "panels": None},
     "trials": [
         _trial(0, "system=FLESD", "runs/flesd-0", "complete", "", VALUES),
         _trial(1, "system=Local", "runs/local-0", "failed", "its process died", {}),
@@ -87,7 +86,7 @@ RESULTS: dict[str, Any] = {
         "Settings are chosen by 12 held-out training samples.",
         "Failed, trial 1 (system=Local): its process died",
     ],
-    "figures": ["figures/curve-linear.png", "figures/curve-linear.svg", "figures/trade-off.svg"],
+    "figures": ["figures/linear-over-rounds.png", "figures/linear-over-rounds.svg", "figures/trade-off.svg"],
 }
 
 
@@ -96,10 +95,10 @@ def study_in(folder: Path, content: object = RESULTS) -> Path:
     (folder / "figures").mkdir(parents=True)
     (folder / "study.json").write_text("{}")
     (folder / "results.json").write_text(json.dumps(content))
-    (folder / "figures" / "curve-linear.svg").write_text(
+    (folder / "figures" / "linear-over-rounds.svg").write_text(
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 400 200"/>'
     )
-    (folder / "figures" / "curve-linear.png").write_bytes(b"PNG")
+    (folder / "figures" / "linear-over-rounds.png").write_bytes(b"PNG")
     return folder
 
 

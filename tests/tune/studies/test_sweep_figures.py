@@ -94,7 +94,7 @@ def test_a_grid_is_drawn_without_a_word(swept_grid, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert draw_study(swept_grid.study, results, tmp_path) == (
-            [f"figures/curve-linear.{e}" for e in ("png", "svg")],
+            [f"figures/linear-over-rounds.{e}" for e in ("png", "svg")],
             [],
         )
     assert all(path.stat().st_size > 5000 for path in (tmp_path / "figures").iterdir())

@@ -127,7 +127,7 @@ def test_the_terminal_shows_table_remarks_and_files(grid, capsys):
     out = capsys.readouterr().out
     assert out.startswith("linear (%), more is better\nrounds ")
     assert f"recipe: {directory.path / 'best.yaml'}" in out
-    assert f"figure: {directory.path / 'figures/curve-linear.png'}" in out
+    assert f"figure: {directory.path / 'figures/linear-over-rounds.png'}" in out
     print_results(made, directory.path, as_json=True)
     assert json.loads(capsys.readouterr().out) == json.loads((directory.path / "results.json").read_text())
 

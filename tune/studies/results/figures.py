@@ -65,7 +65,7 @@ def _drawings(study: Study, results: StudyResults, directory: Path) -> Iterator[
         yield study.name, partial(draw_paper, study, results, directory)
     for goal in study.goals if study.figure.x is not None else ():
         if any(goal.score in trial.values for trial in trials):
-            yield f"curve-{goal.score}", partial(draw_curves, study, trials, goal, title)
+            yield f"{goal.score}-over-{study.figure.x}", partial(draw_curves, study, trials, goal, title)
     if len(study.goals) == 2 and front_of(trials, study.goals):
         yield "trade-off", partial(draw_trade_off, study, trials, title)
 

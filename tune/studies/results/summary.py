@@ -69,8 +69,6 @@ def _results(study: Study, command: str, trials: list[TrialResult]) -> StudyResu
         settings=list(study.overrides),
         goals=[GoalResult(score=goal.score, maximize=goal.maximize, unit=unit_of(goal.score)) for goal in study.goals],
         selection=study.selects_on,
-        layout=dict(zip(("rows", "columns"), study.table_axes, strict=True))
-        | study.figure.model_dump(exclude={"draw"}),
         trials=trials,
         tables=[],
         baseline=study.baseline,
