@@ -128,32 +128,6 @@ def test_fcls_fine_tuning_starts_from_the_first_runs_encoder_with_its_labels():
     assert run_of(alone.study, alone.point, 0).first is None
 
 
-def test_a_tables_notes_say_what_each_row_trains_with_as_it_is_run(tmp_path: Path):
-    rows = {
-        "a": {"recipe": "fedsimclr"},
-        "b": {"recipe": "fedsimclr", "set": {"rounds": 7}},
-        "c": {"recipe": "fedrot"},
-        "alone": {"recipe": "fedae", "runs": "second"},
-    }
-    columns = {
-        "x": {"then": {"recipe": "federated-finetune"}},
-        "y": {"then": {"recipe": "federated-finetune"}, "set": {"training.views": "easyfl"}},
-    }
-    study = small(tmp_path, rows=rows, columns=columns, published={})
-    simclr = "simclr (temperature 0.3, form infonce, encode together, projector mlp), AdamW at 0.001, batches of 32"
-    rotation = "rotation (augmentation rotnet, turns all, projector linear), SGD at 0.1, batches of 64"
-    warmer = study.only(["a", "b"], None).model_copy(update={"overrides": ("objective.temperature=0.3",)})
-    assert published_remarks(warmer, [], agreement_of([]))[1:] == [
-        f"Training of a, b: {simclr}, views the dataset's; or {simclr}, views easyfl."
-    ]
-    other = study.only(["c", "alone"], ["y"]).model_copy(update={"overrides": ("then.training.batch=16",)})
-    notes = published_remarks(other, [], agreement_of([]))[1:]
-    assert sorted(notes) == [
-        "Training of alone: supervised, AdamW at 0.001, batches of 16, views the dataset's.",
-        f"Training of c: {rotation}, views easyfl.",
-    ]
-
-
 def test_ssds_table_runs_on_the_splits_that_its_authors_publish(tmp_path: Path):
     overrides = [f"partition={{name: file, path: {tmp_path}/cifar10_dir_client10_alpha0.1.json}}"]
     config = cell_of(load("ssd-table1", "paper"), "SSD", "CIFAR10 silo").config(0, *overrides)

@@ -5,7 +5,6 @@ Ours can be set against those of the same dataset and score.
 
 from collections.abc import Sequence
 
-from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.datasets import DATASETS
 from rayfed_ssl.evaluation.protocols import Transfer
 from tune.studies.definition.schema import COLUMN, ROW
@@ -96,7 +95,7 @@ def kendall(pairs: Sequence[tuple[float, float]]) -> float | None:
 
 def published_remarks(study: Study, trials: Sequence[TrialResult], agreement: Agreement) -> list[str]:
     """What a reader of the table has to know, a line each."""
-    lines = [CAUTION] * (study.size == "cpu") + _training_notes(study)
+    lines = [CAUTION] * (study.size == "cpu")
     if kinds := list(dict.fromkeys(trial.unlike for trial in trials if trial.unlike is not None)):
         note = "No difference and no part in the order where ours are of another dataset or score than the published"
         lines.append(f"{note}: {'; '.join(kinds)}.")
@@ -105,27 +104,6 @@ def published_remarks(study: Study, trials: Sequence[TrialResult], agreement: Ag
         order = f"Order, Kendall's tau-b over {agreement.cells} cells: {agreement.kendall:+.2f}"
         lines.append(order + (f"; by column: {within}" if within else ""))
     return lines
-
-
-def _training_notes(study: Study) -> list[str]:
-    """Say what the runs of each row train with: objective, optimizer, learning rate and views; equal rows share a line."""
-    by_row: dict[str, dict[str, None]] = {}
-    for point in study.points():
-        run = run_of(study, point, 0)
-        by_row.setdefault(point[ROW], {})[_training(run.first.config if run.first else run.config)] = None
-    by_text: dict[str, list[str]] = {}
-    for row, texts in by_row.items():
-        by_text.setdefault("; or ".join(texts), []).append(row)
-    return [f"Training of {', '.join(rows)}: {text}." for text, rows in by_text.items()]
-
-
-def _training(config: Config) -> str:
-    objective, optimizer = config.dump()["objective"], config.training.optimizer
-    name = objective.pop("name")
-    choices = [f"{key} {value}" for key, value in objective.items() if key == "temperature" or isinstance(value, str)]
-    name += f" ({', '.join(choices)})" if choices else ""
-    views = config.training.views or "the dataset's"
-    return f"{name}, {type(optimizer).__name__} at {optimizer.lr:g}, batches of {config.training.batch}, views {views}"
 
 
 def unlike(study: Study) -> dict[tuple[str, str], str]:
