@@ -43,7 +43,6 @@ RESULTS: dict[str, Any] = {
     "started": "2026-01-01T00:00:00+00:00",
     "selection": "validation",
     "seeds": [0, 1],
-    "held_out": [12],
     "title": "A <sweep>",
     "source": "FLESD, Figure 4",
     "notes": ["A note."],

@@ -63,7 +63,7 @@ def second(tmp_path: Path) -> Callable[..., str]:
 def test_the_best_trial_that_matches_by_its_mean_over_seeds_gives_its_settings(finished, second, tmp_path):
     asked = StudyRequest(second(), "sweep", out=tmp_path / "mine", begin=finished).describe()
     asked.create()
-    origin = f"rounds=2: from the study first in {finished}, chosen by 8 held-out training samples."
+    origin = f"rounds=2: from the study first in {finished}, chosen by held-out training samples."
     assert origin in summarize_study(asked).remarks
     assert StudyDirectory.open(asked.path).study.settings["rounds"] == 2
 

@@ -15,7 +15,7 @@ from tune.studies.definition.space import Point, point_text
 from tune.studies.definition.study import Study
 from tune.studies.definition.trial_configs import settings_of
 from tune.studies.execution.directory import StudyDirectory
-from tune.studies.results.remarks import BEST, chosen_by, held_out_samples, read_manifests
+from tune.studies.results.remarks import BEST, chosen_by
 from tune.studies.results.results import StudyResults
 from tune.studies.results.trial_results import best_of, read_results, scores_text
 
@@ -41,7 +41,7 @@ def write_recipes(directory: Path, study: Study, results: StudyResults) -> None:
         lines = [
             f"{'The best trial' if name == BEST else 'A trial on the Pareto front'} of {study.name} ({study.heading}): "
             f"trial {number}, {trial.label}.",
-            f"Its scores there: {scores_text(trial)} (seeds {seeds}), {chosen_by(study, results.held_out)}.",
+            f"Its scores there: {scores_text(trial)} (seeds {seeds}), {chosen_by(study)}.",
         ]
         if study.selects_on == "validation":
             lines.append("This run trains on the held-out samples as well, and is measured on the test set.")
@@ -81,5 +81,4 @@ def inherited_settings(study: Study, begin: Path | None, *, trust: bool = False)
     if best is None:
         raise ConfigError(f"{begin} has no complete trial with {point_text(wanted.where) or 'any settings'}")
     taken = {key: best.point[key] for key in wanted.take}
-    chosen = chosen_by(other, held_out_samples(read_manifests(begin, trials)))
-    return taken, f"{point_text(taken)}: from the study {other.name} in {begin}, {chosen}."
+    return taken, f"{point_text(taken)}: from the study {other.name} in {begin}, {chosen_by(other)}."

@@ -152,7 +152,6 @@ class StudyResults(StrictModel):
     Attributes:
         finished: When it ended; null where trials are missing.
         settings: The user's changes, "key=value" each.
-        held_out: Numbers of held-out training samples that scores are of, one for each dataset; empty if selection is test.
         details: Tables that are shown on demand.
         best: Number of the best complete trial by the first goal, whose recipe is best.yaml.
         front: Numbers of the trials on the Pareto front of several goals, the best by the first goal first.
@@ -178,7 +177,6 @@ class StudyResults(StrictModel):
     goals: list[GoalResult] = Field([])
     selection: str = "test"
     seeds: list[int] = Field([])
-    held_out: list[int] = Field([])
     trials: list[TrialResult]
     tables: list[TableResult]
     details: list[TableResult] = Field([])

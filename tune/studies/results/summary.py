@@ -17,7 +17,7 @@ from tune.studies.results.published import (
     published_table,
     with_published,
 )
-from tune.studies.results.remarks import BEST, held_out_samples, leak_warnings, read_manifests, remarks_of
+from tune.studies.results.remarks import BEST, remarks_of
 from tune.studies.results.results import GoalResult, StudyResults, TableResult, TrialResult
 from tune.studies.results.table import markdown_lines, table_of, trials_table
 from tune.studies.results.trial_results import best_of, front_of, read_results
@@ -28,10 +28,8 @@ def summarize_study(directory: StudyDirectory) -> StudyResults:
     """Read the results of a study so far, without figures."""
     study, record = directory.study, directory.record
     trials = list(read_results(directory, study))
-    manifests = read_manifests(directory.path, trials) if study.selects_on == "validation" else []
-    held_out = held_out_samples(manifests)
-    remarks = remarks_of(study, trials, held_out, record.finished is not None)
-    remarks += [line for line in (record.inherited_from, *leak_warnings(manifests)) if line]
+    remarks = remarks_of(study, trials, record.finished is not None)
+    remarks += [record.inherited_from] if record.inherited_from else []
     best, front = best_of(trials, study.goals), front_of(trials, study.goals)
     results = _results(study, record.command, trials).model_copy(
         update={
@@ -39,7 +37,6 @@ def summarize_study(directory: StudyDirectory) -> StudyResults:
             "started": record.started,
             "finished": record.finished,
             "seeds": list(study.seeds),
-            "held_out": list(held_out),
             "tables": [table_of(study, trials, goal) for goal in study.goals]
             + [trials_table("Pareto front", study, front)] * bool(front),
             "details": [trials_table("All trials", study, trials)],
