@@ -77,6 +77,7 @@ class Size(StrictModel):
     then: Settings = Field({})
     rows: Changes = Field({})
     columns: list[str] | Changes | None = None
+    unlike: str | None = None
     notes: Texts = ()
 
 

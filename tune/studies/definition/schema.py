@@ -100,7 +100,7 @@ class StudyFile(StrictModel):
         score: What a cell shows, where each has a score of its own and nothing is sought.
         unit: "percent" (scores in [0, 1] times 100), or the unit of a score that is printed as it is.
         published: Row -> a number for each column, null where the paper has none.
-        published_score: Which score the published numbers are of, if not that of the cell at the paper's size.
+        unlike: Why no number is compared with the published one: it is of another dataset or score.
         baseline: The row that all others are compared with.
     """
 
@@ -117,7 +117,7 @@ class StudyFile(StrictModel):
     score: str | None = None
     unit: str = "percent"
     published: Annotated[dict[str, list[float | None]], EMPTY_IF_NULL] = Field({})
-    published_score: str | None = None
+    unlike: str | None = None
     baseline: str | None = None
     tuning: Tuning = Tuning()
     maximize: SCORES | None = None
