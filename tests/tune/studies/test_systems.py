@@ -19,9 +19,8 @@ from tests.tune.conftest import Cli
 from tune.studies.definition.files import load_study, study_names
 from tune.studies.definition.trial_configs import run_of
 from tune.studies.results.reported import read_study
-from tune.studies.results.results import Difference, ScoreResult, StudyResults, TrialResult
+from tune.studies.results.results import Difference, StudyResults, TrialResult
 from tune.studies.results.summary import summarize_benchmark
-from tune.studies.results.systems import spread, system_table
 from tune.studies.run import StudyRequest, row_of, search_of
 
 TREE: dict[str, Any] = {
@@ -112,25 +111,6 @@ def test_the_random_encoder_is_what_the_baseline_starts_from(made: tuple[StudyRe
         starts = [RunRecord.open(request.directory / run).manifest.starts["cnn"] for run in base.runs]
         for score in ("linear", "knn"):
             assert random.values[score].each == [start[score] for start in starts]
-
-
-def system(row: str, *linear: float) -> TrialResult:
-    values = {"linear": ScoreResult.of(linear), "knn": ScoreResult.of([0.5] * len(linear))}
-    costs = {"bytes": 1_500_000.0, "seconds": 12.0, "reached": 2, "rounds": 2, "runs": []}
-    facts = {"number": 0, "label": row, "point": {"row": row, "column": "IID"}, "state": "complete", "reason": ""}
-    return TrialResult.model_validate(facts | costs | {"seeds": list(range(len(linear))), "values": values})
-
-
-def test_the_spread_between_systems_stands_beside_that_between_seeds() -> None:
-    iid = [system("A", 0.50, 0.52), system("B", 0.60, 0.64), system("Random encoder", 0.10, 0.10)]
-    between = 100 * stdev([0.51, 0.62])
-    within = 100 * ((stdev([0.50, 0.52]) ** 2 + stdev([0.60, 0.64]) ** 2) / 2) ** 0.5
-    text = f"linear {between:.2f} between systems, {within:.2f} between seeds; knn 0.00"
-    assert text in spread(iid, "linear")
-    assert text in system_table(iid, "IID", "linear", "A").remarks[0]
-    single = [system("A", 0.5), system("B", 0.6)]
-    assert "linear 7.07 between systems, one seed of each" in spread(single, "linear")
-    assert spread(single[:1], "linear") == ""
 
 
 def test_a_finished_benchmark_runs_nothing_and_writes_the_same_files(
