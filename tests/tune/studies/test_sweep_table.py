@@ -101,7 +101,11 @@ def test_a_range_makes_a_list_of_the_best():
         for n in range(30)
     ]
     table = table_of(some, trials, some.goals[0])
-    assert table.head == ["trial", "training.optimizer.lr", "rounds", "linear (%)"]
-    assert of(table)[:2] == [["24", "0.25", "1", "24.00 ± 0.00"], ["23", "0.24", "1", "23.00 ± 0.00"]]
+    assert (table.goal, table.head) == ("linear", ["trial", "state", "rounds", "linear", "bytes a run", "why"])
+    first, second, *_ = table.lines
+    assert [line.label for line in (first, second)] == [
+        f"{n}: training.optimizer.lr={lr}, rounds=1" for n, lr in ((24, 0.25), (23, 0.24))
+    ]
+    assert first.cells[2].text == "24.00 ± 0.00% (n = 2)"
     assert len(table.lines) == 20
     assert table.remarks == ["The 20 best of 30 complete trials."]

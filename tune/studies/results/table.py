@@ -97,15 +97,12 @@ def keys_of(study: Study, trials: Sequence[TrialResult], name: str | None) -> li
 
 def _cell(trials: Sequence[TrialResult], goal: Goal, best_of_column: TrialResult | None) -> TableCell:
     if (best := best_of(trials, [goal])) is not None:
-        return _score_cell(best, goal, best is best_of_column)
+        value = best.values[goal.score].over_seeds()
+        text = value.text(unit_of(goal.score), symbol=False)
+        return TableCell(text=text, mean=value.mean, best=best is best_of_column)
     states = {trial.state for trial in trials}
     state = next((state for state in ("waiting", "stopped", "failed", "complete") if state in states), NO_TRIAL)
     return TableCell(text="no score" if state == "complete" else state)
-
-
-def _score_cell(trial: TrialResult, goal: Goal, is_best: bool) -> TableCell:
-    value = trial.values[goal.score].over_seeds()
-    return TableCell(text=value.text(unit_of(goal.score), symbol=False), mean=value.mean, best=is_best)
 
 
 def _head(name: str, key: Key) -> str:
@@ -136,17 +133,12 @@ def _choice(trial: TrialResult, others: Sequence[str]) -> str:
 
 
 def _ranking(study: Study, trials: Sequence[TrialResult], goal: Goal) -> TableResult:
-    """List the best trials with their values."""
+    """List the best trials."""
     scored = [trial for trial in trials if goal.score in trial.values]
     ranked = sorted(scored, key=lambda trial: (cost(trial, goal), trial.number))
-    lines = []
-    for place, trial in enumerate(ranked[:MAX_RANKED]):
-        values = [TableCell(text=value_text(trial.point[name])) for name in study.space.names]
-        score = _score_cell(trial, goal, place == 0)
-        lines.append(TableLine(label=str(trial.number), cells=[*values, score]))
     remarks = [f"The {MAX_RANKED} best of {len(ranked)} complete trials."] * (len(ranked) > MAX_RANKED)
-    head = ["trial", *study.space.names, heading(goal.score)]
-    return TableResult(goal=goal.score, title=title_of(goal), head=head, lines=lines, remarks=remarks)
+    table = trials_table(title_of(goal), study, ranked[:MAX_RANKED])
+    return table.model_copy(update={"goal": goal.score, "remarks": remarks})
 
 
 def trials_table(title: str, study: Study, trials: Sequence[TrialResult]) -> TableResult:
