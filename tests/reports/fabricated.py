@@ -48,10 +48,6 @@ RESULTS: dict[str, Any] = {
     "notes": ["A note."],
     "command": "rayfed-ssl sweep mine.yaml",
     "finished": None,
-    "goals": [
-        {"score": "linear", "maximize": True, "unit": "percent"},
-        {"score": "bytes", "maximize": False, "unit": "bytes"},
-    ],
     "trials": [
         _trial(0, "system=FLESD", "runs/flesd-0", "complete", "", VALUES),
         _trial(1, "system=Local", "runs/local-0", "failed", "its process died", {}),

@@ -9,15 +9,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from rayfed_ssl.config.strict import StrictModel
-from rayfed_ssl.formats import MeanStd, Unit
-
-
-class GoalResult(StrictModel):
-    """What is sought; `unit` is "percent" of a score in [0, 1], "bytes", or "" of a diagnostic."""
-
-    score: str
-    maximize: bool
-    unit: Unit
+from rayfed_ssl.formats import MeanStd
 
 
 class ScoreResult(StrictModel):
@@ -174,7 +166,6 @@ class StudyResults(StrictModel):
     finished: str | None = None
     size: str | None = None
     settings: list[str] = Field([])
-    goals: list[GoalResult] = Field([])
     selection: str = "test"
     seeds: list[int] = Field([])
     trials: list[TrialResult]

@@ -8,7 +8,6 @@ from rayfed_ssl.storage.filesystem import write_atomically
 from tune.studies.definition.schema import COLUMN, ROW
 from tune.studies.definition.study import Study
 from tune.studies.execution.directory import StudyDirectory
-from tune.studies.execution.trial_table import unit_of
 from tune.studies.results import systems
 from tune.studies.results.best_settings import write_recipes
 from tune.studies.results.published import (
@@ -18,7 +17,7 @@ from tune.studies.results.published import (
     with_published,
 )
 from tune.studies.results.remarks import BEST, remarks_of
-from tune.studies.results.results import GoalResult, StudyResults, TableResult, TrialResult
+from tune.studies.results.results import StudyResults, TableResult, TrialResult
 from tune.studies.results.table import markdown_lines, table_of, trials_table
 from tune.studies.results.trial_results import best_of, front_of, read_results
 from tune.terminal import echo, print_json, print_table
@@ -64,7 +63,6 @@ def _results(study: Study, command: str, trials: list[TrialResult]) -> StudyResu
         command=command,
         size=study.size,
         settings=list(study.overrides),
-        goals=[GoalResult(score=goal.score, maximize=goal.maximize, unit=unit_of(goal.score)) for goal in study.goals],
         selection=study.selects_on,
         trials=trials,
         tables=[],
