@@ -11,7 +11,7 @@ import yaml
 
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.storage.filesystem import write_atomically
-from tune.studies.definition.space import Point, point_text
+from tune.studies.definition.space import point_text
 from tune.studies.definition.study import Study
 from tune.studies.definition.trial_configs import settings_of
 from tune.studies.execution.directory import StudyDirectory
@@ -21,11 +21,6 @@ from tune.studies.results.trial_results import best_of, read_results, scores_tex
 
 _OWN_FILES = re.compile(r"best\.yaml|pareto-\d+\.yaml")
 """Names of the files that are written here, and removed when the best trial has changed."""
-
-
-def recipe_of(study: Study, point: Point, seed: int) -> dict[str, Any]:
-    """Write a trial's run as a recipe, without held-out samples and without the sweep's executor."""
-    return settings_of(study.model_copy(update={"selection": "test"}), point, seed)
 
 
 def write_recipes(directory: Path, study: Study, results: StudyResults) -> None:
@@ -46,7 +41,8 @@ def write_recipes(directory: Path, study: Study, results: StudyResults) -> None:
         if study.selects_on == "validation":
             lines.append("This run trains on the held-out samples as well, and is measured on the test set.")
         comment = "".join(f"# {' '.join(line.split())}\n" for line in lines)
-        recipe = yaml.safe_dump(recipe_of(study, trial.point, trial.seeds[0]), sort_keys=False, width=120)
+        on_all_samples = study.model_copy(update={"selection": "test"})
+        recipe = yaml.safe_dump(settings_of(on_all_samples, trial.point, trial.seeds[0]), sort_keys=False, width=120)
         write_atomically(directory / name, (comment + recipe).encode())
 
 
