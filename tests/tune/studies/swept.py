@@ -84,7 +84,7 @@ def go_on(directory: StudyDirectory, segments: int | None = None) -> None:
 
 def fabricate(directory: StudyDirectory, outcome: Callable[[Segment], Mapping[str, float]]) -> None:
     """Take a sweep to its end with scores that no run has given, and write down its trials."""
-    search = Search(directory.study, directory.path / "study.journal")
+    search = Search(directory.study)
     found = {}
     while (segment := search.next()) is not None:
         found[segment.trial, segment.seed] = outcome(segment)

@@ -177,12 +177,3 @@ class SegmentQueue:
         self.on_end(segment, outcome, on_disk)
         self.search.done(segment, outcome)
         self.on_change()
-
-
-def run_here(queue: SegmentQueue) -> None:
-    """Run all segments in this process, one after the other, each on the executor of its configuration."""
-    while (segment := queue.next()) is not None:
-        run, folder = segment.run, queue.folder
-        config = run.placed(run.config, folder)
-        outcome = outcome_of(config, folder / run.name, segment.until, segment.scores, segment.take)
-        queue.done(run.name, outcome)
