@@ -207,7 +207,7 @@ def small(folder: Path, size: str = "cpu", **changes: Any) -> Study:
         ({"columns": {"x": {"rows": {"c": {}}}, "y": {}}}, "there is no row 'c'"),
         ({"sizes": {"cpu": {"columns": ["z"]}}}, "there is no column 'z'"),
         ({"sizes": {"gpu": None}}, "has no size 'cpu'"),
-        ({"figure": {"draw": "bar"}}, "figure.draw: input should be 'bars', 'lines'"),
+        ({"figure": {"draw": "bar"}}, "figure.draw: input should be 'lines' or 'tsne'"),
         ({"rows": {"a": {"recipe": "fedsimclr", "runs": "third"}}}, "rows.a.runs: input should be 'first' or 'second'"),
         ({"rows": ["a"]}, "rows: input should be a valid dictionary, got ['a']"),
         ({"rows": {"a": {}}}, "recipe is missing"),

@@ -101,7 +101,7 @@ class FigureLayout(StrictModel):
     x: str | None = None
     lines: str | None = None
     panels: str | None = None
-    draw: Literal["bars", "lines", "tsne"] | None = None
+    draw: Literal["lines", "tsne"] | None = None
 
 
 class Inheritance(StrictModel):

@@ -129,8 +129,10 @@ def _draw(axes: Axes, panel: Panel, *, first: bool) -> None:
         axes.set_xticks(list(panel.ticks), texts, **(slanted if len(" ".join(texts)) > LETTERS else {}))
         axes.xaxis.set_minor_locator(NullLocator())
     axes.margins(0.12 if panel.scale else 0.05, 0.08)
-    if axes.get_legend_handles_labels()[1]:
-        add_legend(axes, **panel.legend)
+    handles, labels = axes.get_legend_handles_labels()
+    if labels:  # lines and marks as they are drawn, without the bars of their errors
+        marks = [handle[0] if isinstance(handle, ErrorbarContainer) else handle for handle in handles]
+        axes.legend(marks, labels, fontsize=8, title_fontsize=8, **panel.legend)
 
 
 def _plain_ticks(axes: Axes) -> None:
@@ -140,10 +142,3 @@ def _plain_ticks(axes: Axes) -> None:
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if math.log10(high / low) < 2 else (1,)))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_locator(NullLocator())
-
-
-def add_legend(axes: Axes, **settings: Any) -> None:
-    """Add a legend that shows lines and marks as they are drawn, without the bars of their errors."""
-    handles, labels = axes.get_legend_handles_labels()
-    marks = [handle[0] if isinstance(handle, ErrorbarContainer) else handle for handle in handles]
-    axes.legend(marks, labels, fontsize=8, title_fontsize=8, **settings)
