@@ -1,7 +1,7 @@
 """How the figures of studies are drawn: panels of series, with scales, ticks and legends; hollow diamonds are published."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,12 +12,6 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from rayfed_ssl.formats import MeanStd
 from rayfed_ssl.reports.style import MUTED
-
-Drawing = tuple[str, Callable[[], Figure]]
-"""A file's name without its ending, and what draws the figure."""
-
-Style = dict[str, Any]
-"""Settings of Matplotlib for a series: color, marker, linestyle and the like."""
 
 ACROSS = 4
 """Panels beside each other."""
@@ -37,13 +31,14 @@ class Series:
     """A line, or marks, of a panel.
 
     Attributes:
+        style: Settings of Matplotlib: color, marker, linestyle and the like.
         points: Places on the x axis, with mean and deviation over seeds in the unit of the axis.
         published: Place on the x axis -> published number.
     """
 
     label: str | None
     points: Sequence[tuple[float, MeanStd]]
-    style: Style
+    style: dict[str, Any]
     published: Mapping[float, float] = field(default_factory=dict)
 
 
