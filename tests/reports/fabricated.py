@@ -76,7 +76,6 @@ RESULTS: dict[str, Any] = {
     ],
     "best": 0,
     "front": [0],
-    "recipes": {"0": "pareto-0.yaml"},
     "remarks": [
         "Settings are chosen by 12 held-out training samples.",
         "Failed, trial 1 (system=Local): its process died",

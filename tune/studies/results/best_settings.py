@@ -15,18 +15,25 @@ from tune.studies.definition.space import point_text
 from tune.studies.definition.study import Study
 from tune.studies.definition.trial_configs import settings_of
 from tune.studies.execution.directory import StudyDirectory
-from tune.studies.results.remarks import BEST, chosen_by
 from tune.studies.results.results import StudyResults
 from tune.studies.results.trial_results import best_of, read_results, scores_text
+
+BEST = "best.yaml"
 
 _OWN_FILES = re.compile(r"best\.yaml|pareto-\d+\.yaml")
 """Names of the files that are written here, and removed when the best trial has changed."""
 
 
+def chosen_by(study: Study) -> str:
+    """Say which samples have decided."""
+    if study.selects_on == "test":
+        return "chosen on the test set, as the sweep says: selection: test"
+    return "chosen by held-out training samples"
+
+
 def write_recipes(directory: Path, study: Study, results: StudyResults) -> None:
     """Write the recipe of the best trial and of those on the Pareto front; earlier recipes are removed."""
-    files = {name: int(number) for number, name in results.recipes.items()}
-    files |= {} if results.best is None else {BEST: results.best}
+    files = recipes_of(results)
     for path in directory.glob("*.yaml"):
         if _OWN_FILES.fullmatch(path.name) and path.name not in files:
             path.unlink()
@@ -44,6 +51,12 @@ def write_recipes(directory: Path, study: Study, results: StudyResults) -> None:
         on_all_samples = study.model_copy(update={"selection": "test"})
         recipe = yaml.safe_dump(settings_of(on_all_samples, trial.point, trial.seeds[0]), sort_keys=False, width=120)
         write_atomically(directory / name, (comment + recipe).encode())
+
+
+def recipes_of(results: StudyResults) -> dict[str, int]:
+    """Name the files of recipes, and the trial that each is of."""
+    best = {} if results.best is None else {BEST: results.best}
+    return best | {f"pareto-{number}.yaml": number for number in results.front}
 
 
 def inherited_settings(study: Study, begin: Path | None, *, trust: bool = False) -> tuple[dict[str, Any], str]:

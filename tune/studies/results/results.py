@@ -147,7 +147,6 @@ class StudyResults(StrictModel):
         details: Tables that are shown on demand.
         best: Number of the best complete trial by the first goal, whose recipe is best.yaml.
         front: Numbers of the trials on the Pareto front of several goals, the best by the first goal first.
-        recipes: Number of a trial on the front, as a string -> its recipe.
         skipped: Column, or "row, column" for a cell alone -> why it was not run.
         chosen: What the searches of tuned rows chose, by row and key.
         failures: A line for each trial that gave no number.
@@ -173,7 +172,6 @@ class StudyResults(StrictModel):
     details: list[TableResult] = Field([])
     best: int | None = None
     front: list[int] = Field([])
-    recipes: dict[str, str] = Field({})
     skipped: dict[str, str] = Field({})
     agreement: Agreement | None = None
     baseline: str | None = None

@@ -8,18 +8,18 @@ from rayfed_ssl.storage.filesystem import write_atomically
 from tune.studies.definition.schema import COLUMN, ROW
 from tune.studies.definition.study import Study
 from tune.studies.execution.directory import StudyDirectory
+from tune.studies.execution.trial_table import unit_of
 from tune.studies.results import systems
-from tune.studies.results.best_settings import write_recipes
+from tune.studies.results.best_settings import BEST, chosen_by, recipes_of, write_recipes
 from tune.studies.results.published import (
     agreement_of,
     published_remarks,
     published_table,
     with_published,
 )
-from tune.studies.results.remarks import BEST, remarks_of
 from tune.studies.results.results import StudyResults, TableResult, TrialResult
 from tune.studies.results.table import markdown_lines, table_of, trials_table
-from tune.studies.results.trial_results import best_of, front_of, read_results
+from tune.studies.results.trial_results import best_of, front_of, read_results, scores_text
 from tune.terminal import echo, print_json, print_table
 
 
@@ -27,7 +27,7 @@ def summarize_study(directory: StudyDirectory) -> StudyResults:
     """Read the results of a study so far, without figures."""
     study, record = directory.study, directory.record
     trials = list(read_results(directory, study))
-    remarks = remarks_of(study, trials, record.finished is not None)
+    remarks = _remarks(study, trials, record.finished is not None)
     remarks += [record.inherited_from] if record.inherited_from else []
     best, front = best_of(trials, study.goals), front_of(trials, study.goals)
     results = _results(study, record.command, trials).model_copy(
@@ -41,7 +41,6 @@ def summarize_study(directory: StudyDirectory) -> StudyResults:
             "details": [trials_table("All trials", study, trials)],
             "best": best and best.number,
             "front": [trial.number for trial in front],
-            "recipes": {str(trial.number): f"pareto-{trial.number}.yaml" for trial in front},
             "skipped": record.skipped,
             "failures": [
                 f"{trial.label}: {trial.reason}" for trial in trials if trial.reason and trial.state != "stopped"
@@ -50,6 +49,38 @@ def summarize_study(directory: StudyDirectory) -> StudyResults:
         }
     )
     return _beside_published(study, results) if study.kind == "reproduction" else results
+
+
+def _remarks(study: Study, trials: Sequence[TrialResult], finished: bool) -> list[str]:
+    """Collect the remarks on a study's trials; `finished` if all of them have ended."""
+    lines, best = [_seeds_text(study)], best_of(trials, study.goals)
+    if best is not None:
+        scores = scores_text(best)
+        lines.append(
+            f"Best by {study.goals[0].score}: trial {best.number} ({best.label}): {scores}; its recipe is {BEST}."
+        )
+    if study.kind == "sweep":
+        lines.append(f"Settings are {chosen_by(study)}.")
+    runs = [run for trial in trials for run in trial.runs]
+    shared = len(runs) - len(set(runs))
+    equal = f", as {shared} of {len(runs)} are those of other trials of equal settings" if shared else ""
+    lines.append(f"{len(trials)} trials, {len(set(runs))} different runs{equal}.")
+    if not finished:
+        ended = sum(trial.state != "waiting" for trial in trials)
+        lines.append(f"Not finished: {ended} of {study.num_trials} trials have ended.")
+    for trial in sorted(trials, key=lambda trial: trial.state != "stopped"):
+        if trial.reason:
+            kind = "Stopped" if trial.state == "stopped" else "Failed"
+            lines.append(f"{kind}, trial {trial.number} ({trial.label}): {trial.reason}")
+    return lines
+
+
+def _seeds_text(study: Study) -> str:
+    unit = " Scores are in percent." if any(unit_of(goal.score) == "percent" for goal in study.goals) else ""
+    if len(study.seeds) == 1:
+        return f"Each cell: one run, seed {study.seeds[0]}.{unit}"
+    seeds = ", ".join(map(str, study.seeds))
+    return f"Each cell: mean ± standard deviation (n - 1) over seeds {seeds}.{unit}"
 
 
 def _results(study: Study, command: str, trials: list[TrialResult]) -> StudyResults:
@@ -159,8 +190,8 @@ def print_results(results: StudyResults, path: Path, as_json: bool) -> None:
         for line in [*table.remarks, ""]:
             echo(line)
     lines = [*results.remarks, *results.notes]
-    recipes = [BEST] * (results.best is not None) + list(results.recipes.values())
-    for kind, names in (("record", ("results.json", "table.md")), ("recipe", recipes), ("figure", results.figures)):
+    files = {"record": ("results.json", "table.md"), "recipe": recipes_of(results), "figure": results.figures}
+    for kind, names in files.items():
         lines += [f"{kind}: {path / name}" for name in names]
     for line in lines:
         echo(line)
