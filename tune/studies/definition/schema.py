@@ -47,10 +47,6 @@ class Goal:
         """The direction as Optuna calls it."""
         return "maximize" if self.maximize else "minimize"
 
-    def cost(self, value: float) -> float:
-        """Write a value so that less is better."""
-        return -value if self.maximize else value
-
 
 class SearchMethod(StrictModel):
     """How points are chosen; other keys are settings of Optuna's sampler."""

@@ -26,7 +26,6 @@ DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
 
 PLACEMENT = ("executor", "actors", "cpus_per_actor", "gpus_per_actor")
 
-
 BEFORE_A_RECORD = {"checkpoints", "config.yaml", "metrics.parquet", "ledger.parquet"}
 """What a run writes before run.json."""
 
@@ -152,8 +151,9 @@ class SegmentQueue:
         if self.search.study.adapts and (failure := self.failures.get(f"{name}@{segment.until}")) is not None:
             return Outcome(failure=failure)
         directory = self.folder / name
+        whole = segment.until == segment.run.config.rounds
         try:
-            outcome = outcome_after(directory, segment.scores, segment.take, segment.until, whole=segment.is_last)
+            outcome = outcome_after(directory, segment.scores, segment.take, segment.until, whole=whole)
         except ConfigError:
             return None  # a damaged record: running it says so
         if outcome.failure is not None:

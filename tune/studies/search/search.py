@@ -40,11 +40,6 @@ class Segment:
     scores: tuple[str, ...] = ()
     take: str | None = None
 
-    @property
-    def is_last(self) -> bool:
-        """Whether the run ends with it."""
-        return self.until == self.run.config.rounds
-
 
 @dataclass(frozen=True)
 class Outcome:
