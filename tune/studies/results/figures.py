@@ -52,7 +52,13 @@ def draw_study(study: Study, results: StudyResults, directory: Path) -> tuple[li
     names, undrawn = list[str](), list[str]()
     for stem, draw in _drawings(study, results, directory):
         try:
-            names += _save(draw, directory / FOLDER, stem)
+            with styled():
+                figure = draw()
+            (directory / FOLDER).mkdir(exist_ok=True)
+            files = [f"{FOLDER}/{stem}.{kind}" for kind in ("png", "svg")]
+            for name in files:
+                save_figure(figure, directory / name)
+            names += files
         except Exception as error:  # results of hours must not be lost for the picture of them
             undrawn.append(f"The figure {stem} could not be drawn: {' '.join(f'{error!r}'.split())}")
     return names, undrawn
@@ -72,16 +78,6 @@ def _drawings(study: Study, results: StudyResults, directory: Path) -> Iterator[
             yield f"{goal.score}-over-{study.figure.x}", partial(draw_curves, study, trials, goal, title)
     if len(study.goals) == 2 and front_of(trials, study.goals):
         yield "trade-off", partial(draw_trade_off, study, trials, title)
-
-
-def _save(draw: Callable[[], Figure], folder: Path, stem: str) -> list[str]:
-    with styled():
-        figure = draw()
-    folder.mkdir(exist_ok=True)
-    names = [f"{stem}.{kind}" for kind in ("png", "svg")]
-    for name in names:
-        save_figure(figure, folder / name)
-    return [f"{FOLDER}/{name}" for name in names]
 
 
 def axis_of(goal: Goal) -> str:
