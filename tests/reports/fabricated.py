@@ -58,8 +58,8 @@ RESULTS: dict[str, Any] = {
             "title": "linear (%), more is better",
             "head": ["system", "linear (%)"],
             "lines": [
-                {"label": "FLESD", "cells": [{"text": "75.00 ± 1.00", "mean": 0.75, "best": True}]},
-                {"label": "Local", "cells": [{"text": "failed"}]},
+                [{"text": "FLESD"}, {"text": "75.00 ± 1.00", "mean": 0.75, "best": True}],
+                [{"text": "Local"}, {"text": "failed"}],
             ],
             "remarks": ["Each cell is the best."],
         }
@@ -69,8 +69,8 @@ RESULTS: dict[str, Any] = {
             "title": "All trials",
             "head": ["trial", "state"],
             "lines": [
-                {"label": "0: system=FLESD", "cells": [{"text": "complete"}]},
-                {"label": "1: system=Local", "cells": [{"text": "failed"}]},
+                [{"text": "0: system=FLESD"}, {"text": "complete"}],
+                [{"text": "1: system=Local"}, {"text": "failed"}],
             ],
         }
     ],

@@ -13,7 +13,7 @@ def sweep_of(space, **others):
 
 
 def of(table):
-    return [[line.label, *(cell.text for cell in line.cells)] for line in table.lines]
+    return [[cell.text for cell in line] for line in table.lines]
 
 
 T = sweep_of({"rounds": [1, 2, 4]})
@@ -103,9 +103,9 @@ def test_a_range_makes_a_list_of_the_best():
     table = table_of(some, trials, some.goals[0])
     assert (table.goal, table.head) == ("linear", ["trial", "state", "rounds", "linear", "bytes a run", "why"])
     first, second, *_ = table.lines
-    assert [line.label for line in (first, second)] == [
+    assert [line[0].text for line in (first, second)] == [
         f"{n}: training.optimizer.lr={lr}, rounds=1" for n, lr in ((24, 0.25), (23, 0.24))
     ]
-    assert first.cells[2].text == "24.00 ± 0.00% (n = 2)"
+    assert first[3].text == "24.00 ± 0.00% (n = 2)"
     assert len(table.lines) == 20
     assert table.remarks == ["The 20 best of 30 complete trials."]

@@ -9,7 +9,7 @@ from rayfed_ssl.data.datasets import DATASETS
 from tune.studies.definition.schema import COLUMN, ROW
 from tune.studies.definition.study import Study
 from tune.studies.definition.trial_configs import config_of
-from tune.studies.results.results import Agreement, TableCell, TableLine, TableResult, TrialResult
+from tune.studies.results.results import Agreement, TableCell, TableResult, TrialResult
 
 CAUTION = (
     "cpu size: far fewer, smaller photographs and fewer epochs than in the paper, and mostly a small CNN. These numbers "
@@ -44,7 +44,7 @@ def published_table(study: Study, trials: Sequence[TrialResult], skipped: Sequen
         cells[trial.point[ROW], trial.point[COLUMN]] = cell
     columns = [column for column in study.axes[COLUMN] if column not in skipped]
     lines = [
-        TableLine(label=row, cells=[cells.get((row, column), TableCell(text="")) for column in columns])
+        [TableCell(text=row), *(cells.get((row, column), TableCell(text="")) for column in columns)]
         for row in study.axes[ROW]
     ]
     title = f"Ours, the paper's, and the difference ({'%' if study.unit == 'percent' else study.unit})"

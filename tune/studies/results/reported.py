@@ -60,10 +60,7 @@ def study_section(directory: Path, results: StudyResults, writer: FigureWriter, 
 def _layout(table: TableResult) -> PageTable:
     """Show a table as it was laid out; the best cell of each column is named."""
     rows = [
-        [
-            PageCell(line.label),
-            *(PageCell(c.text or MISSING, c.mean, ("best",) if c.best else ()) for c in line.cells),
-        ]
+        [PageCell(cell.text or MISSING, cell.mean, ("best",) if cell.best else ()) for cell in line]
         for line in table.lines
     ]
     return PageTable.of(table.title, [table.head[0] or "row", *table.head[1:]], rows)

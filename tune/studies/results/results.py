@@ -101,31 +101,23 @@ class TableCell(StrictModel):
     best: bool = False
 
 
-class TableLine(StrictModel):
-    """A line of a table."""
-
-    label: str
-    cells: list[TableCell]
-
-
 class TableResult(StrictModel):
-    """A table as it is shown; `goal` is the score that it is of."""
+    """A table as it is shown, the labels of its lines as their first cells; `goal` is the score that it is of."""
 
     goal: str = ""
     title: str
-    head: list[str]
-    lines: list[TableLine]
+    head: list[str] = Field(min_length=1)
+    lines: list[list[TableCell]]
     remarks: list[str] = Field([])
 
     @classmethod
     def of(cls, title: str, head: list[str], rows: Sequence[Sequence[str]]) -> "TableResult":
         """Make a table of texts."""
-        lines = [TableLine(label=row[0], cells=[TableCell(text=text) for text in row[1:]]) for row in rows]
-        return cls(title=title, head=head, lines=lines)
+        return cls(title=title, head=head, lines=[[TableCell(text=text) for text in row] for row in rows])
 
     @model_validator(mode="after")
     def _check(self) -> "TableResult":
-        if any(len(line.cells) + 1 != len(self.head) for line in self.lines):
+        if any(len(line) != len(self.head) for line in self.lines):
             raise ValueError("as many cells as headings are needed")
         return self
 
@@ -174,7 +166,6 @@ class StudyResults(StrictModel):
     front: list[int] = Field([])
     skipped: dict[str, str] = Field({})
     agreement: Agreement | None = None
-    baseline: str | None = None
     chosen: dict[str, dict[str, Any]] = Field({})
     failures: list[str] = Field([])
     remarks: list[str] = Field([])

@@ -97,7 +97,6 @@ def _results(study: Study, command: str, trials: list[TrialResult]) -> StudyResu
         selection=study.selects_on,
         trials=trials,
         tables=[],
-        baseline=study.baseline,
     )
 
 
@@ -186,7 +185,7 @@ def print_results(results: StudyResults, path: Path, as_json: bool) -> None:
         return
     for table in results.tables:
         echo(table.title)
-        print_table(table.head, [[line.label, *(cell.text for cell in line.cells)] for line in table.lines])
+        print_table(table.head, [[cell.text for cell in line] for line in table.lines])
         for line in [*table.remarks, ""]:
             echo(line)
     lines = [*results.remarks, *results.notes]

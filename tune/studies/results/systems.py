@@ -9,7 +9,7 @@ from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.summary import Summary, summarize
 from tune.studies.definition.schema import COLUMN, ROW, StudyFile, slug
 from tune.studies.execution.directory import StudyDirectory
-from tune.studies.results.results import Difference, ScoreResult, TableCell, TableLine, TableResult, TrialResult
+from tune.studies.results.results import Difference, ScoreResult, TableCell, TableResult, TrialResult
 from tune.studies.results.trial_results import best_of, read_results
 
 CONFIDENCE = 0.95
@@ -125,11 +125,12 @@ def system_table(systems: Sequence[TrialResult], column: str, score: str, baseli
     head = ["system", "rank", f"{score} (%)", f"minus {baseline} [95 %]", "kNN (%)", "MB", "seconds", "seeds"]
     mine = [system for system in systems if system.point[COLUMN] == column]
     ranked = sorted(mine, key=lambda system: (system.rank or 10**6, system.point[ROW]))
-    lines = [TableLine(label=system.point[ROW], cells=list(_cells(system, score))) for system in ranked]
+    lines = [list(_cells(system, score)) for system in ranked]
     return TableResult(goal=score, title=column, head=head, lines=lines)
 
 
 def _cells(system: TrialResult, score: str) -> Iterator[TableCell]:
+    yield TableCell(text=system.point[ROW])
     yield TableCell(text=str(system.rank or "-"), mean=system.rank)
     for mean in (system.mean(score), system.versus, system.mean("knn")):
         if mean is None:

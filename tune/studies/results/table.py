@@ -12,7 +12,7 @@ from tune.studies.definition.schema import Goal
 from tune.studies.definition.space import Range, point_text, value_text
 from tune.studies.definition.study import Study
 from tune.studies.execution.trial_table import unit_of
-from tune.studies.results.results import TableCell, TableLine, TableResult, TrialResult
+from tune.studies.results.results import TableCell, TableResult, TrialResult
 from tune.studies.results.trial_results import best_of, cost, heading
 
 NO_TRIAL = "–"
@@ -32,9 +32,7 @@ def title_of(goal: Goal) -> str:
 
 def markdown_lines(table: TableResult) -> list[str]:
     """Write a table as lines of Markdown, the best cell of each column bold."""
-    rows = [
-        [line.label, *(f"**{cell.text}**" if cell.best else cell.text for cell in line.cells)] for line in table.lines
-    ]
+    rows = [[f"**{cell.text}**" if cell.best else cell.text for cell in line] for line in table.lines]
     return [_row(table.head), "|---" * len(table.head) + "|", *map(_row, rows)]
 
 
@@ -54,10 +52,10 @@ def table_of(study: Study, trials: Sequence[TrialResult], goal: Goal) -> TableRe
         for column in columns
     }
     lines = [
-        TableLine(
-            label="all" if row_name is None or row is None else value_text(json.loads(row)),
-            cells=[_cell(places.get((row, column), []), goal, best[column]) for column in columns],
-        )
+        [
+            TableCell(text="all" if row_name is None or row is None else value_text(json.loads(row))),
+            *(_cell(places.get((row, column), []), goal, best[column]) for column in columns),
+        ]
         for row in rows
     ]
     heads = [heading(goal.score) if column_name is None else _head(column_name, key) for key in columns]
@@ -145,12 +143,13 @@ def trials_table(title: str, study: Study, trials: Sequence[TrialResult]) -> Tab
     """List trials with all that they have come to."""
     lines = []
     for trial in trials:
-        cells = [TableCell(text=trial.state), TableCell(text=f"{trial.reached} of {trial.rounds}", mean=trial.reached)]
+        cells = [TableCell(text=f"{trial.number}: {trial.label}"), TableCell(text=trial.state)]
+        cells.append(TableCell(text=f"{trial.reached} of {trial.rounds}", mean=trial.reached))
         for goal in study.goals:
             value = trial.mean(goal.score)
             text = "-" if value is None else value.text(unit_of(goal.score), n=True)
             cells.append(TableCell(text=text, mean=None if value is None else value.mean))
         cells += [TableCell(text=size(trial.bytes), mean=trial.bytes), TableCell(text=trial.reason)]
-        lines.append(TableLine(label=f"{trial.number}: {trial.label}", cells=cells))
+        lines.append(cells)
     head = ["trial", "state", "rounds", *(goal.score for goal in study.goals), "bytes a run", "why"]
     return TableResult(title=title, head=head, lines=lines)
