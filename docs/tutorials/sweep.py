@@ -17,15 +17,14 @@ set:
   clients.number: 4
   training: {epochs: 2, batch: 64}
   evaluation: {every: 0}
+rows:
+  FLESD: {recipe: flesd, set: {method.distil_epochs: 5}}
+  FedAvg: {recipe: fedsimclr}
 space:
-  system:
-    variants:
-      FLESD: {recipe: flesd, set: {method.distil_epochs: 5}}
-      FedAvg: {recipe: fedsimclr}
   rounds: [1, 3]
 maximize: knn
 minimize: bytes_up
-table: {rows: system, columns: rounds}
+table: {rows: row, columns: rounds}
 """)
 
 

@@ -83,7 +83,7 @@ def open_dataset(
     raise.
     """
     columns = Columns(image, label, group)
-    info, source = _find(name, path, download, columns)
+    info, source = find_dataset(name, path, download, columns)
     # Asking for the native format is not asking for another store.
     size, channels = None if size == info.size else size, None if channels == info.channels else channels
     settings: dict[str, Any] = {"name": name, "size": size, "channels": channels, "on_bad": on_bad}
@@ -196,7 +196,10 @@ def _root(path: Path | None) -> Path:
     return (path or platformdirs.user_cache_path("rayfed-ssl") / "datasets").resolve()
 
 
-def _find(name: str, path: Path | None, download: bool, columns: Columns = NO_COLUMNS) -> tuple[DatasetInfo, Source]:
+def find_dataset(
+    name: str, path: Path | None, download: bool, columns: Columns = NO_COLUMNS
+) -> tuple[DatasetInfo, Source]:
+    """Find a dataset's files; a ValueError says how to get them where they are not there."""
     info = dataset_info(name)
     if info.needs_path and path is None:
         raise ValueError(f"dataset {name} has no default place: set data.path to its directory")

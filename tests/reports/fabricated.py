@@ -43,17 +43,11 @@ RESULTS: dict[str, Any] = {
     "started": "2026-01-01T00:00:00+00:00",
     "selection": "validation",
     "seeds": [0, 1],
-    "held_out": [12],
     "title": "A <sweep>",
     "source": "FLESD, Figure 4",
     "notes": ["A note."],
     "command": "rayfed-ssl sweep mine.yaml",
     "finished": None,
-    "goals": [
-        {"score": "linear", "maximize": True, "unit": "percent"},
-        {"score": "bytes", "maximize": False, "unit": "bytes"},
-    ],
-    "layout": {"rows": "system", "columns": None, "x": "rounds", "lines": None, "panels": None},
     "trials": [
         _trial(0, "system=FLESD", "runs/flesd-0", "complete", "", VALUES),
         _trial(1, "system=Local", "runs/local-0", "failed", "its process died", {}),
@@ -64,8 +58,8 @@ RESULTS: dict[str, Any] = {
             "title": "linear (%), more is better",
             "head": ["system", "linear (%)"],
             "lines": [
-                {"label": "FLESD", "cells": [{"text": "75.00 ± 1.00", "mean": 0.75, "best": True}]},
-                {"label": "Local", "cells": [{"text": "failed"}]},
+                [{"text": "FLESD"}, {"text": "75.00 ± 1.00", "mean": 0.75, "best": True}],
+                [{"text": "Local"}, {"text": "failed"}],
             ],
             "remarks": ["Each cell is the best."],
         }
@@ -75,19 +69,18 @@ RESULTS: dict[str, Any] = {
             "title": "All trials",
             "head": ["trial", "state"],
             "lines": [
-                {"label": "0: system=FLESD", "cells": [{"text": "complete"}]},
-                {"label": "1: system=Local", "cells": [{"text": "failed"}]},
+                [{"text": "0: system=FLESD"}, {"text": "complete"}],
+                [{"text": "1: system=Local"}, {"text": "failed"}],
             ],
         }
     ],
     "best": 0,
     "front": [0],
-    "recipes": {"0": "pareto-0.yaml"},
     "remarks": [
         "Settings are chosen by 12 held-out training samples.",
         "Failed, trial 1 (system=Local): its process died",
     ],
-    "figures": ["figures/curve-linear.png", "figures/curve-linear.svg", "figures/trade-off.svg"],
+    "figures": ["figures/linear-over-rounds.png", "figures/linear-over-rounds.svg", "figures/trade-off.svg"],
 }
 
 
@@ -96,10 +89,10 @@ def study_in(folder: Path, content: object = RESULTS) -> Path:
     (folder / "figures").mkdir(parents=True)
     (folder / "study.json").write_text("{}")
     (folder / "results.json").write_text(json.dumps(content))
-    (folder / "figures" / "curve-linear.svg").write_text(
+    (folder / "figures" / "linear-over-rounds.svg").write_text(
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 400 200"/>'
     )
-    (folder / "figures" / "curve-linear.png").write_bytes(b"PNG")
+    (folder / "figures" / "linear-over-rounds.png").write_bytes(b"PNG")
     return folder
 
 

@@ -5,7 +5,7 @@ After Ctrl-C or a crash the same call resumes it.
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from tune.studies.execution.runner import Say, run_study, run_study_here
 from tune.studies.results.best_settings import inherited_settings
 from tune.studies.results.results import StudyResults
 from tune.studies.results.summary import store, summarize_benchmark, write_results
-from tune.studies.results.systems import ROWS, SEARCHES, opened
+from tune.studies.results.systems import ROWS, SEARCHES
 from tune.studies.results.trial_results import best_of, read_results
 from tune.studies.search.optuna_study import check_study
 
@@ -188,11 +188,8 @@ class _Rows:
             self._check(name)
         for name in names:
             self._compare(name, self._search(name) if self.study.rows[name].tune else {})
-        directory, commands = self.request.directory, {}
-        for name, row in opened(directory / ROWS, self.study):
-            seeds = tuple(range(len(row.study.seeds)))
-            commands[name] = replace(self.request, rows=(name,), seeds=seeds).command
-        return store(self.study, summarize_benchmark(directory, self.study, self.request.command, commands), directory)
+        directory = self.request.directory
+        return store(self.study, summarize_benchmark(directory, self.study, self.request.command), directory)
 
     @property
     def _seeds(self) -> list[int]:

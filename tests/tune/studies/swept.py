@@ -36,13 +36,11 @@ GRID = {
     "source": "FLESD, Figure 4",
     "notes": ["The last rounds leave no epoch."],
     "set": {"training": {"total_epochs": 2, "batch": 32}},
-    "space": {
-        "rounds": [1, 2, 4],
-        "system": {"variants": {"FedAvg": None, "FedProx": {"set": {"method.name": "fedprox", "method.mu": 1.0}}}},
-    },
+    "rows": {"FedAvg": None, "FedProx": {"set": {"method.name": "fedprox", "method.mu": 1.0}}},
+    "space": {"rounds": [1, 2, 4]},
     "seeds": 2,
-    "table": {"rows": "rounds", "columns": "system"},
-    "figure": {"x": "rounds", "lines": "system"},
+    "table": {"rows": "rounds", "columns": "row"},
+    "figure": {"x": "rounds", "lines": "row"},
 }
 """Four trials of two seeds, and two that are impossible: 2 epochs over 4 rounds."""
 
@@ -86,7 +84,7 @@ def go_on(directory: StudyDirectory, segments: int | None = None) -> None:
 
 def fabricate(directory: StudyDirectory, outcome: Callable[[Segment], Mapping[str, float]]) -> None:
     """Take a sweep to its end with scores that no run has given, and write down its trials."""
-    search = Search(directory.study, directory.path / "study.journal")
+    search = Search(directory.study)
     found = {}
     while (segment := search.next()) is not None:
         found[segment.trial, segment.seed] = outcome(segment)

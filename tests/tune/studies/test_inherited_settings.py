@@ -19,10 +19,8 @@ from tune.studies.run import StudyRequest
 from tune.studies.search.search import Segment
 
 FIRST: dict[str, Any] = {
-    "space": {
-        "system": {"variants": {"plain": {}, "wide": {"set": {"training.batch": 16}}}},
-        "rounds": [1, 2],
-    },
+    "rows": {"plain": {}, "wide": {"set": {"training.batch": 16}}},
+    "space": {"rounds": [1, 2]},
     "seeds": 2,
     "maximize": "knn",
 }
@@ -30,7 +28,7 @@ FIRST: dict[str, Any] = {
 
 SECOND: dict[str, Any] = {
     "space": {"method.weighting": ["samples", "uniform"]},
-    "begin": {"sweep": "first", "where": {"system": "wide"}, "take": ["rounds"]},
+    "begin": {"sweep": "first", "where": {"row": "wide"}, "take": ["rounds"]},
 }
 BEST_IS_WIDE_2 = [(0.9, 0.9), (0.8, 0.8), (0.3, 0.3), (0.5, 0.3)]
 """Of all trials the best is plain."""
@@ -65,7 +63,7 @@ def second(tmp_path: Path) -> Callable[..., str]:
 def test_the_best_trial_that_matches_by_its_mean_over_seeds_gives_its_settings(finished, second, tmp_path):
     asked = StudyRequest(second(), "sweep", out=tmp_path / "mine", begin=finished).describe()
     asked.create()
-    origin = f"rounds=2: from the study first in {finished}, chosen by 8 held-out training samples."
+    origin = f"rounds=2: from the study first in {finished}, chosen by held-out training samples."
     assert origin in summarize_study(asked).remarks
     assert StudyDirectory.open(asked.path).study.settings["rounds"] == 2
 
@@ -99,8 +97,8 @@ def test_what_is_needed_or_not_is_one_line(finished, second, tmp_path):
     ("begin", "message"),
     [
         ({"sweep": "fourth"}, "holds the study first, but fourth is needed"),
-        ({"where": {"system": "narrow"}}, "has no complete trial with system=narrow"),
-        ({"where": {"sistem": "wide"}}, "does not vary 'sistem': did you mean 'system'?"),
+        ({"where": {"row": "narrow"}}, "has no complete trial with row=narrow"),
+        ({"where": {"roww": "wide"}}, "does not vary 'roww': did you mean 'row'?"),
         ({"take": ["round"]}, "does not vary 'round': did you mean 'rounds'?"),
     ],
 )

@@ -239,7 +239,7 @@ def test_a_table_is_there_even_if_its_figure_cannot_be_drawn(made, tmp_path: Pat
     def broken(*words: Any) -> None:
         raise RuntimeError("no ink")
 
-    request = asked(write(tmp_path, figure={"draw": "bars"}), tmp_path / "out")
+    request = asked(write(tmp_path, figure={"draw": "lines"}), tmp_path / "out")
     shutil.copytree(made[0].directory / "runs", request.directory / "runs")
     monkeypatch.setattr("tune.studies.results.figures.draw_paper", broken)
     results = request.run(lambda line: None)

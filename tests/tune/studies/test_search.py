@@ -1,10 +1,8 @@
 """The search: what is tried follows from the sweep and the results, whatever the order in which these come."""
 
 import random
-from pathlib import Path
 from statistics import fmean
 
-import optuna
 import pytest
 
 from tune.studies.definition.files import load_study
@@ -111,27 +109,6 @@ def test_impossible_settings_fail_alone_and_with_their_reason():
     assert [trial.state for trial in search.trials] == ["complete", "failed", "complete"]
     assert "training.batch" in search.trials[1].reason
     assert "\n" not in search.trials[1].reason
-
-
-def test_the_storage_on_disk_is_one_that_optuna_opens(tmp_path):
-    file = tmp_path / "study.journal"
-    search = Search(sweep(**KINDS["tpe with asha"]), file)
-    explore(search, 2, random.Random(0))
-    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(file)))
-    opened = optuna.load_study(study_name="study", storage=storage)
-    assert [trial.params for trial in opened.trials] == [trial.params for trial in search.optuna_study.trials]
-    assert opened.metric_names == ["knn"]
-    assert opened.best_value == max(trial.values[0] for trial in search.trials if trial.state == "complete")
-
-
-def test_what_a_killed_process_left_of_optunas_lock_keeps_nobody_waiting(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    file = Path("sweep") / "study.journal"
-    file.parent.mkdir()
-    lock = tmp_path / "sweep" / "study.journal.lock"
-    lock.symlink_to(file)  # as Optuna's is: a link to the journal, which from here leads nowhere
-    explore(Search(sweep(**KINDS["grid"]), file), 2, random.Random(0))
-    assert not lock.is_symlink()
 
 
 @pytest.mark.parametrize(

@@ -131,13 +131,13 @@ def test_a_disk_error_ends_the_sweep_and_is_not_recorded(tmp_path):
 
 
 def test_equal_runs_of_several_trials_are_made_once_and_other_points_than_before_are_refused(tmp_path):
-    space = {"system": {"variants": {"A": {}, "B": {"set": {"evaluation.knn.neighbors": 200}}}}}
-    directory = begin(tmp_path, {"space": space, "maximize": "knn", "set": {"rounds": 1}})
+    rows = {"A": {}, "B": {"set": {"evaluation.knn.neighbors": 200}}}
+    directory = begin(tmp_path, {"rows": rows, "maximize": "knn", "set": {"rounds": 1}})
     run_study_here(directory)
-    rows = read_rows(directory.path / "trials.parquet")
-    assert rows[0]["run"] == rows[1]["run"]
+    first, second = read_rows(directory.path / "trials.parquet")
+    assert first["run"] == second["run"]
     assert len(list(directory.runs.iterdir())) == 1
-    directory.record.points[0] = {"system": "C"}
+    directory.record.points[0] = {"row": "C"}
     with pytest.raises(ConfigError, match=r"trial 0 was .*'C'.* and would now be .*'A'"):
         run_study_here(directory)
 

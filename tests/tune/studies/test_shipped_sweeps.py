@@ -86,14 +86,14 @@ def test_fedprox_takes_the_rounds_of_fedavg_and_has_the_papers_mu():
         sweep, first = load_study(f"fedprox-mu{end}"), load_study(f"flesd-rounds{end}")
         assert sweep.begin is not None
         assert sweep.begin.sweep == first.name
-        assert sweep.begin.where["system"] == "FedAvg"
+        assert sweep.begin.where["row"] == "FedAvg"
         assert any(sweep.begin.where.items() <= point.items() for point in first.space.grid())
         assert {config.method.mu for config in configs(sweep.name)} == {0.001, 0.01, 0.1, 1}
 
 
 def test_settings_of_the_papers_size_are_those_of_the_reproductions():
     for row in ("FLESD", "FedAvg"):
-        ours = at("flesd-rounds", system=row, rounds=10, partition__alpha=1)
+        ours = at("flesd-rounds", row=row, rounds=10, partition__alpha=1)
         assert ours == cell("flesd-figure4", "paper", row, "E_total=200, T=10")
     table = "flesd-table1", "paper"
     assert at("fedprox-mu", method__mu=0.001, partition__alpha=1) == cell(*table, "FedProx", "CIFAR100 α=1")
@@ -101,7 +101,7 @@ def test_settings_of_the_papers_size_are_those_of_the_reproductions():
         *table, "FLESD", "CIFAR10 α=0.01"
     )
     assert at("flesd-queue", method__queue_size=2048, partition__alpha=100) == cell(*table, "FLESD", "CIFAR10 α=100")
-    assert at("flesd-upload", form="representations", method__upload_format="fp32") == cell(
+    assert at("flesd-upload", row="representations", method__upload_format="fp32") == cell(
         *table, "FLESD", "CIFAR10 α=1"
     )
 

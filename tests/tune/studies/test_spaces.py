@@ -61,7 +61,6 @@ def test_lists_survive_the_study_that_keeps_them():
         ({"rounds": {"log": [0, 1]}}, "starts above 0, got 0"),
         ({"rounds": {"integer": [1, 1.5]}}, "has whole ends, got [1, 1.5]"),
         ({"rounds": {"uniform": [0, 1], "step": 2}}, "unknown key 'space.rounds.range.step'"),
-        ({"s": {"variants": {"A": {"recipes": "flesd"}}}}, "did you mean 'recipe'?"),
         ({"rounds": [1, 1.0]}, "1, 1.0 and true are equal"),
         ({"rounds": {"uniform": [0, float("inf")]}}, "ends.1: input should be less than"),
         ({"rounds": {"equals": "40 // 2"}}, "must be a list of values or one of"),
@@ -81,4 +80,4 @@ def test_a_grid_refuses_ranges_and_says_what_to_do():
 def test_a_grid_that_nobody_could_run_is_refused_at_once():
     with pytest.raises(ConfigError, match="at most 10,000 points"):
         space_of({f"p{number}": list(range(9)) for number in range(12)}).grid()
-    assert len(space_of({"p": list(range(10_000))}).grid()) == 10_000
+    assert len(space_of({"p": list(range(100)), "q": list(range(100))}).grid()) == 10_000

@@ -15,17 +15,18 @@ CURVE = {
     "recipe": "digits",
     "title": "A curve",
     "seeds": 2,
-    "space": {"rounds": [4, 1, 2, 10], "system": {"variants": {"A": None, "B": None}}, "clients.number": [2, 3]},
-    "figure": {"x": "rounds", "lines": "system", "panels": "clients.number"},
+    "rows": {"A": None, "B": None},
+    "space": {"rounds": [4, 1, 2, 10], "clients.number": [2, 3]},
+    "figure": {"x": "rounds", "lines": "row", "panels": "clients.number"},
 }
 
 
 def curve(**others):
     sweep = load_study({**CURVE, **others})
     points = [
-        {"rounds": rounds, "system": system, "clients.number": number}
+        {"rounds": rounds, "row": row, "clients.number": number}
         for rounds in (4, 1, 2, 10)
-        for system in "AB"
+        for row in "AB"
         for number in (2, 3)
     ]
     values = [[0.2 + 0.01 * n, 0.3 + 0.01 * n] for n in range(len(points))]
@@ -49,7 +50,7 @@ def test_a_curve_has_a_panel_a_line_and_a_point_for_each_value():
 
 
 def test_a_point_is_the_best_over_what_is_not_shown_and_trials_without_result_are_left_out():
-    sweep, trials = curve(figure={"x": "rounds", "lines": "system"})
+    sweep, trials = curve(figure={"x": "rounds", "lines": "row"})
     trials[0] = ended(sweep, 0, trials[0].point, "stopped")
     (axes,) = draw_curves(sweep, trials, sweep.goals[0], "A curve").axes
     assert list(axes.containers[0][0].get_ydata()) == pytest.approx([30, 34, 26, 38])
@@ -93,7 +94,7 @@ def test_a_grid_is_drawn_without_a_word(swept_grid, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert draw_study(swept_grid.study, results, tmp_path) == (
-            [f"figures/curve-linear.{e}" for e in ("png", "svg")],
+            [f"figures/linear-over-rounds.{e}" for e in ("png", "svg")],
             [],
         )
     assert all(path.stat().st_size > 5000 for path in (tmp_path / "figures").iterdir())

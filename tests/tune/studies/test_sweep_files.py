@@ -27,18 +27,16 @@ def test_defaults_are_a_grid_of_the_linear_probe_on_validation_data():
     assert [(goal.score, goal.direction) for goal in sweep.goals] == [("linear", "maximize")]
 
 
-def test_settings_of_the_file_the_variant_the_point_and_the_user_go_in_this_order():
+def test_settings_of_the_file_the_row_the_point_and_the_user_go_in_this_order():
     sweep = load_study(
         {
             "set": {"clients.number": 3, "training.epochs": 1, "training.batch": 16},
-            "space": {
-                "system": {"variants": {"A": {"recipe": "digits", "set": {"training.epochs": 2}}}},
-                "clients.fraction": [1.0],
-            },
+            "rows": {"A": {"recipe": "digits", "set": {"training.epochs": 2}}},
+            "space": {"clients.fraction": [1.0]},
         },
         "training.batch=32",
     )
-    config = config_of(sweep, {"system": "A", "clients.fraction": 1.0}, seed=4)
+    config = config_of(sweep, {"row": "A", "clients.fraction": 1.0}, seed=4)
     assert (config.clients.number, config.training.epochs, config.clients.fraction) == (3, 2, 1.0)
     assert (config.training.batch, config.seed) == (32, 4)
 

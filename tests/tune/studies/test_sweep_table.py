@@ -13,7 +13,7 @@ def sweep_of(space, **others):
 
 
 def of(table):
-    return [[line.label, *(cell.text for cell in line.cells)] for line in table.lines]
+    return [[cell.text for cell in line] for line in table.lines]
 
 
 T = sweep_of({"rounds": [1, 2, 4]})
@@ -48,14 +48,15 @@ def test_the_front_is_what_no_other_trial_beats():
 
 def test_a_table_has_the_values_of_the_file_and_the_best_of_each_column_is_bold():
     two = sweep_of(
-        {"system": {"variants": {"B": None, "A": None}}, "rounds": [4, 1]},
-        table={"rows": "rounds", "columns": "system"},
+        {"rounds": [4, 1]},
+        rows={"B": None, "A": None},
+        table={"rows": "rounds", "columns": "row"},
     )
     trials = [
-        result(two, 0, {"system": "B", "rounds": 4}, [0.4, 0.5]),
-        result(two, 1, {"system": "B", "rounds": 1}, [0.5, 0.4]),
-        result(two, 2, {"system": "A", "rounds": 4}, [0.1, 0.1]),
-        result(two, 3, {"system": "A", "rounds": 1}, [0.2, 0.2]),
+        result(two, 0, {"row": "B", "rounds": 4}, [0.4, 0.5]),
+        result(two, 1, {"row": "B", "rounds": 1}, [0.5, 0.4]),
+        result(two, 2, {"row": "A", "rounds": 4}, [0.1, 0.1]),
+        result(two, 3, {"row": "A", "rounds": 1}, [0.2, 0.2]),
     ]
     table = table_of(two, trials, two.goals[0])
     assert table.head == ["rounds", "B", "A"]
@@ -100,7 +101,11 @@ def test_a_range_makes_a_list_of_the_best():
         for n in range(30)
     ]
     table = table_of(some, trials, some.goals[0])
-    assert table.head == ["trial", "training.optimizer.lr", "rounds", "linear (%)"]
-    assert of(table)[:2] == [["24", "0.25", "1", "24.00 ± 0.00"], ["23", "0.24", "1", "23.00 ± 0.00"]]
+    assert (table.goal, table.head) == ("linear", ["trial", "state", "rounds", "linear", "bytes a run", "why"])
+    first, second, *_ = table.lines
+    assert [line[0].text for line in (first, second)] == [
+        f"{n}: training.optimizer.lr={lr}, rounds=1" for n, lr in ((24, 0.25), (23, 0.24))
+    ]
+    assert first[3].text == "24.00 ± 0.00% (n = 2)"
     assert len(table.lines) == 20
     assert table.remarks == ["The 20 best of 30 complete trials."]

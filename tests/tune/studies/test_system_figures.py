@@ -3,9 +3,8 @@
 import pytest
 from matplotlib.figure import Figure
 
-from rayfed_ssl.formats import MeanStd
 from tune.studies.definition.files import load_study
-from tune.studies.results.figures import draw_bytes, draw_epochs
+from tune.studies.results.figures import draw_bytes
 from tune.studies.results.results import ScoreResult, TrialResult
 from tune.studies.results.systems import RANDOM
 
@@ -13,24 +12,20 @@ SYSTEMS = [f"System number {index}" for index in range(20)]
 STUDY = load_study({"title": "T", "rows": {name: {"recipe": "fedsimclr"} for name in SYSTEMS}, "baseline": SYSTEMS[0]})
 
 
-def drawn(name: str, seeds: int) -> Figure:
+def drawn(seeds: int) -> Figure:
     """Draw twenty systems of close scores, most of which send as much as each other, and a random encoder."""
-    trials, curves = [], {}
+    trials = []
     for index, row in enumerate([*SYSTEMS, RANDOM]):
-        knn = 0.5 + 0.004 * index
         values = {"linear": ScoreResult.of([0.6 + 0.004 * index + 0.01 * seed for seed in range(seeds)])}
-        values |= {"knn": ScoreResult.of([knn] * seeds)}
         facts = {"label": row, "state": "complete", "reason": "", "runs": [], "reached": 2, "rounds": 2}
         facts |= {"point": {"row": row, "column": "IID"}, "seeds": list(range(seeds)), "values": values}
         num_bytes = (0.0, 4e7, *[7.2e8] * 19)[index]
         trials.append(TrialResult.model_validate({"number": index, "bytes": num_bytes} | facts))
-        curves[index] = [(epochs, MeanStd(100 * y, None, 1)) for epochs, y in ((0, 0.3), (15, 0.4), (30, knn))]
-    return draw_bytes(STUDY, trials) if name == "accuracy-over-bytes" else draw_epochs(STUDY, trials, curves)
+    return draw_bytes(STUDY, trials)
 
 
-@pytest.mark.parametrize("name", ["accuracy-over-bytes", "knn-over-epochs"])
-def test_the_legend_names_every_system_within_the_figure(name):
-    figure = drawn(name, 3)
+def test_the_legend_names_every_system_within_the_figure():
+    figure = drawn(3)
     figure.draw_without_rendering()
     legend = figure.axes[0].get_legend()
     assert {text.get_text() for text in legend.texts} == {*SYSTEMS, "random encoder"}
@@ -41,7 +36,7 @@ def test_the_legend_names_every_system_within_the_figure(name):
 
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_no_mark_is_clipped_and_one_seed_has_no_bar(seeds):
-    figure = drawn("accuracy-over-bytes", seeds)
+    figure = drawn(seeds)
     figure.draw_without_rendering()
     axes = figure.axes[0]
     for container in axes.containers:

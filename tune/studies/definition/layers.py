@@ -20,13 +20,6 @@ class Then(StrictModel):
     settings: Settings = Field({}, alias="set")
 
 
-class Variant(StrictModel):
-    """Several settings that go together under one name; without a recipe they change the study's."""
-
-    recipe: str | None = None
-    settings: Settings = Field({}, alias="set")
-
-
 class Row(StrictModel):
     """A system.
 
@@ -84,6 +77,7 @@ class Size(StrictModel):
     then: Settings = Field({})
     rows: Changes = Field({})
     columns: list[str] | Changes | None = None
+    unlike: str | None = None
     notes: Texts = ()
 
 
@@ -107,7 +101,7 @@ class FigureLayout(StrictModel):
     x: str | None = None
     lines: str | None = None
     panels: str | None = None
-    draw: Literal["bars", "lines", "losses", "rounds", "boxplots", "heatmaps", "tsne"] | None = None
+    draw: Literal["lines", "tsne"] | None = None
 
 
 class Inheritance(StrictModel):

@@ -4,10 +4,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import platformdirs
-
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.data.datasets import DATASETS
+from rayfed_ssl.data.datasets import dataset_info, find_dataset
 from rayfed_ssl.data.public_data import PublicDataset, parse_public
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.protocols import Transfer
@@ -82,15 +80,9 @@ def _needed_by(config: Config) -> Iterator[Dataset]:
 
 
 def _missing(name: str, path: Path | None, download: bool) -> str | None:
-    info = DATASETS.get(name)
-    if info is None:
-        return f"there is no dataset {name}"
-    if info.needs_path and path is None:
-        return f"dataset {name} has no default directory: set data.path to its directory"
-    if download and not info.needs_path:
-        return None
     try:
-        info.find((path or platformdirs.user_cache_path("rayfed-ssl") / "datasets").resolve(), False)
+        if not download or dataset_info(name).needs_path:
+            find_dataset(name, path, False)
     except ValueError as error:
         return str(error)
     return None

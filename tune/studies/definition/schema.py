@@ -1,7 +1,7 @@
 """Study files: what is varied, how it is searched and what is shown, as YAML; docs/sweeps.md explains the keys.
 
-A trial runs the recipe (its row's or variant's, else the file's), changed by `set`, settings inherited from another study,
-its column and row (see `layers`), its variants, its point and last the user.
+A trial runs the recipe (its row's, else the file's), changed by `set`, settings inherited from another study,
+its column and row (see `layers`), its point and last the user.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,9 +22,8 @@ from tune.studies.definition.layers import (
     TableLayout,
     Texts,
     Tuning,
-    Variant,
 )
-from tune.studies.definition.space import MAX_GRID_POINTS, Choice, Parameter, Range, Space, Variants
+from tune.studies.definition.space import MAX_GRID_POINTS, Choice, Parameter, Range, Space
 
 ROW, COLUMN = "row", "column"
 """Names of the parameters that `rows` and `columns` are."""
@@ -47,10 +46,6 @@ class Goal:
     def direction(self) -> Literal["maximize", "minimize"]:
         """The direction as Optuna calls it."""
         return "maximize" if self.maximize else "minimize"
-
-    def cost(self, value: float) -> float:
-        """Write a value so that less is better."""
-        return -value if self.maximize else value
 
 
 class SearchMethod(StrictModel):
@@ -101,7 +96,7 @@ class StudyFile(StrictModel):
         score: What a cell shows, where each has a score of its own and nothing is sought.
         unit: "percent" (scores in [0, 1] times 100), or the unit of a score that is printed as it is.
         published: Row -> a number for each column, null where the paper has none.
-        published_score: Which score the published numbers are of, if not that of the cell at the paper's size.
+        unlike: Why no number is compared with the published one: it is of another dataset or score.
         baseline: The row that all others are compared with.
     """
 
@@ -118,7 +113,7 @@ class StudyFile(StrictModel):
     score: str | None = None
     unit: str = "percent"
     published: Annotated[dict[str, list[float | None]], EMPTY_IF_NULL] = Field({})
-    published_score: str | None = None
+    unlike: str | None = None
     baseline: str | None = None
     tuning: Tuning = Tuning()
     maximize: SCORES | None = None
@@ -146,9 +141,7 @@ class StudyFile(StrictModel):
     @property
     def space(self) -> Space:
         """What is varied: rows, columns and parameters."""
-        axes: dict[str, Choice | Variants | Range] = {
-            axis: Variants(variants=dict.fromkeys(names, Variant())) for axis, names in self.axes.items() if names
-        }
+        axes: dict[str, Choice | Range] = {axis: Choice(values=names) for axis, names in self.axes.items() if names}
         return Space(axes | self.parameters)
 
     @property
@@ -234,11 +227,9 @@ def _mistakes_in_axes(study: StudyFile) -> Iterator[str]:
         yield f"all rows are tuned by as many trials, got {', '.join(f'{row} {count}' for row, count in trials.items())}"
     if study.baseline and len({slug(name) for name in study.rows} - {""}) < len(study.rows):
         yield f"rows need names that differ in letters and digits, got {', '.join(study.rows)}"
-    recipes = [[row.recipe for row in study.rows.values()]]
-    variants = [parameter.variants for parameter in study.parameters.values() if isinstance(parameter, Variants)]
-    recipes += [[variant.recipe for variant in each.values()] for each in variants]
-    if study.recipe is None and not any(named and all(named) for named in recipes):
-        yield "recipe is missing: name one, or one in each row or variant"
+    recipes = [row.recipe for row in study.rows.values()]
+    if study.recipe is None and not (recipes and all(recipes)):
+        yield "recipe is missing: name one, or one in each row"
 
 
 def _unknown(kind: str, names: Iterable[str], allowed: Iterable[str]) -> Iterator[str]:

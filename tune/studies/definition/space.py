@@ -6,22 +6,20 @@ A parameter is written as
     key: {uniform: [0, 1]}                    a number between two others
     key: {log: [0.01, 1]}                     the same, evenly over the orders of magnitude
     key: {integer: [64, 1024], log: true}     a whole number
-    name: {variants: {A: {recipe: flesd}, B: {recipe: fedavg, set: {method.parts: encoder}}}}
 
 `key` is a key of the configuration, such as method.mu.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice, product
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from rayfed_ssl.config.strict import EMPTY_IF_NULL, StrictModel
+from rayfed_ssl.config.strict import StrictModel
 from rayfed_ssl.errors import ConfigError
-from tune.studies.definition.layers import Variant
 
 if TYPE_CHECKING:
     from optuna import Trial
@@ -32,7 +30,7 @@ Value = Any
 """A setting's value as YAML reads it."""
 
 Point = Mapping[str, Value]
-"""Values of the parameters by name; of variants the name of one."""
+"""Values of the parameters by name; of rows and columns the name of one."""
 
 
 class Choice(StrictModel):
@@ -55,21 +53,6 @@ class Choice(StrictModel):
         """Ask a sampler."""
         value = trial.suggest_categorical(name, [_encoded(value) for value in self.values])
         return json.loads(value[5:]) if isinstance(value, str) and value.startswith("json:") else value
-
-
-class Variants(StrictModel):
-    """One of several variants by name."""
-
-    variants: Annotated[dict[str, Annotated[Variant, EMPTY_IF_NULL]], Field(min_length=1)]
-
-    @property
-    def values(self) -> tuple[str, ...]:
-        """The names."""
-        return tuple(self.variants)
-
-    def suggest(self, name: str, trial: "Trial") -> Value:
-        """Ask a sampler."""
-        return trial.suggest_categorical(name, self.values)
 
 
 End = Annotated[int | float, Field(gt=-(2.0**63), lt=2.0**63)]
@@ -110,7 +93,7 @@ class Range(StrictModel):
         return trial.suggest_float(name, low, high, log=self.log)
 
 
-KINDS = {"values": "values", "variants": "variants", "uniform": "range", "integer": "range", "log": "range"}
+KINDS = {"values": "values", "uniform": "range", "integer": "range", "log": "range"}
 """What a parameter may be written as, and which model that is."""
 
 
@@ -121,7 +104,7 @@ def _kind(entry: Any) -> str | None:
 
 
 Parameter = Annotated[
-    Annotated[Choice, Tag("values")] | Annotated[Variants, Tag("variants")] | Annotated[Range, Tag("range")],
+    Annotated[Choice, Tag("values")] | Annotated[Range, Tag("range")],
     Discriminator(
         _kind,
         custom_error_type="parameter",
@@ -134,7 +117,7 @@ Parameter = Annotated[
 class Space:
     """The parameters of a study by name, in the order of the file."""
 
-    parameters: Mapping[str, Choice | Variants | Range]
+    parameters: Mapping[str, Choice | Range]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -156,16 +139,6 @@ class Space:
         if len(points) > MAX_GRID_POINTS:
             raise ConfigError(f"a grid has at most {MAX_GRID_POINTS:,} points: narrow it, or set search: random")
         return points
-
-    def variants(self, point: Point) -> Iterator[Variant]:
-        """Give the variants of a point, in order."""
-        for name, parameter in self.parameters.items():
-            if isinstance(parameter, Variants):
-                yield parameter.variants[point[name]]
-
-    def settings(self, point: Point) -> dict[str, Value]:
-        """Give a point's values by key of the configuration, without its variants."""
-        return {key: value for key, value in point.items() if not isinstance(self.parameters[key], Variants)}
 
 
 def encoded(point: Point) -> dict[str, Value]:

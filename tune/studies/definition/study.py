@@ -102,8 +102,12 @@ class Study(StudyFile):
     def label(self, point: Point) -> str:
         """Write a point for people: the row and the column, and other parameters with their names."""
         axes = [str(point[axis]) for axis in (ROW, COLUMN) if axis in point and axis not in self.parameters]
-        others = {name: value for name, value in point.items() if name in self.parameters}
+        others = self.settings_at(point)
         return ", ".join([*axes, point_text(others)] if others else axes)
+
+    def settings_at(self, point: Point) -> dict[str, Any]:
+        """Give a point's values by key of the configuration, without its row and column."""
+        return {key: value for key, value in point.items() if key in self.parameters}
 
     def cell(self, point: Point) -> Cell:
         """Collect what a point's row and column change."""

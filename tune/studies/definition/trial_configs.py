@@ -121,13 +121,11 @@ def config_of(study: Study, point: Point, seed: int) -> Config:
 
 def settings_of(study: Study, point: Point, seed: int) -> dict[str, Any]:
     """Collect a trial's settings as a recipe has them, with what the study measures, but not where they are computed."""
-    variants, cell = list(study.space.variants(point)), study.cell(point)
-    recipe = next((variant.recipe for variant in reversed(variants) if variant.recipe), cell.recipe or study.recipe)
-    if recipe is None:
-        raise ConfigError("neither a row nor a variant of this point names a recipe, nor does the study")
+    cell = study.cell(point)
+    recipe = cell.recipe or study.recipe
+    assert recipe is not None  # as the file has been checked
     tree = read_recipe(study.directory / recipe if Path(recipe).suffix in (".yaml", ".yml") else recipe)
-    changed = (study.settings, *cell.settings, *(variant.settings for variant in variants), study.space.settings(point))
-    for settings in changed:
+    for settings in (study.settings, *cell.settings, study.settings_at(point)):
         for key, value in settings.items():
             apply_override(tree, f"{key}={json.dumps(value, default=str)}")
     apply_overrides(tree, [override for override in study.overrides if not override.startswith(THEN)])
@@ -166,7 +164,7 @@ def _find_from(base: Path, tree: dict[str, Any]) -> None:
 
 def _refuse_canceled(study: Study, tree: Mapping[str, Any], point: Point) -> None:
     """Refuse settings that undo a point's values, so that no trial is shown under values that it did not have."""
-    for key, value in study.space.settings(point).items():
+    for key, value in study.settings_at(point).items():
         node: Any = tree
         for part in key.split("."):
             node = node.get(part, MISSING) if isinstance(node, Mapping) else MISSING

@@ -1,7 +1,7 @@
 """What a trial reserves on the machines, computed before it starts, so that it gets all of it together or is refused."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +29,9 @@ class TrialResources:
 
     nodes: Sequence[Node]
     shared: Path | None = None
-    _placed: dict[str, tuple[Config, Bundles]] = field(default_factory=dict)
 
     def placed(self, config: Config) -> tuple[Config, Bundles]:
         """Say what a trial reserves, and its configuration with the number of actors that fit."""
-        key = config.model_dump_json()
-        if key not in self._placed:
-            self._placed[key] = self._place(config)
-        return self._placed[key]
-
-    def _place(self, config: Config) -> tuple[Config, Bundles]:
         if self.shared is not None and config.engine.shared is None:
             config = config.model_copy(update={"engine": config.engine.model_copy(update={"shared": self.shared})})
         federation = Federation.open(config)

@@ -2,7 +2,6 @@
 
 study.json       what was asked for, with which versions, and how far it is
 trials.parquet   a row for each trial and seed, written anew as runs end
-study.journal    Optuna's storage, for `optuna-dashboard DIR/study.journal`
 shared/          what the server of several runs starts from, trained once
 runs/NAME        the runs, named for their settings: equal runs of several trials are one
 tune/            Ray Tune's own files
@@ -23,7 +22,7 @@ from rayfed_ssl.formats import MeanStd
 from tune.studies.definition.space import point_text
 from tune.studies.execution.directory import StudyDirectory
 from tune.studies.execution.scores import TrialRows
-from tune.studies.execution.segments import DataCheck, SegmentQueue, run_here
+from tune.studies.execution.segments import DataCheck, SegmentQueue, outcome_of
 from tune.studies.execution.trial_table import unit_of, write_rows
 from tune.studies.search.search import Outcome, Search, Segment, Trial
 
@@ -35,7 +34,7 @@ class Recorder:
 
     def __init__(self, directory: StudyDirectory, say: Say) -> None:
         self._directory, self._say = directory, say
-        self.search = Search(directory.study, directory.path / "study.journal", self._trial_ended)
+        self.search = Search(directory.study, self._trial_ended)
         self._before = list(zip(directory.record.points, directory.record.runs, strict=False))
         self._rows = TrialRows(directory.runs)
         self._started = time.perf_counter()
@@ -132,9 +131,13 @@ def run_study(
 
 
 def run_study_here(directory: StudyDirectory, say: Say = lambda line: None) -> None:
-    """Run a study to its end in this process, one run after the other, from wherever it is."""
+    """Run a study to its end in this process, one run after the other on its own executor, from wherever it is."""
     with directory.locked(), open_queue(directory, say) as queue:
-        run_here(queue)
+        while (segment := queue.next()) is not None:
+            run, folder = segment.run, directory.runs
+            config = run.placed(run.config, folder)
+            outcome = outcome_of(config, folder / run.name, segment.until, segment.scores, segment.take)
+            queue.done(run.name, outcome)
 
 
 @contextmanager

@@ -26,7 +26,6 @@ DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
 
 PLACEMENT = ("executor", "actors", "cpus_per_actor", "gpus_per_actor")
 
-
 BEFORE_A_RECORD = {"checkpoints", "config.yaml", "metrics.parquet", "ledger.parquet"}
 """What a run writes before run.json."""
 
@@ -152,8 +151,9 @@ class SegmentQueue:
         if self.search.study.adapts and (failure := self.failures.get(f"{name}@{segment.until}")) is not None:
             return Outcome(failure=failure)
         directory = self.folder / name
+        whole = segment.until == segment.run.config.rounds
         try:
-            outcome = outcome_after(directory, segment.scores, segment.take, segment.until, whole=segment.is_last)
+            outcome = outcome_after(directory, segment.scores, segment.take, segment.until, whole=whole)
         except ConfigError:
             return None  # a damaged record: running it says so
         if outcome.failure is not None:
@@ -177,12 +177,3 @@ class SegmentQueue:
         self.on_end(segment, outcome, on_disk)
         self.search.done(segment, outcome)
         self.on_change()
-
-
-def run_here(queue: SegmentQueue) -> None:
-    """Run all segments in this process, one after the other, each on the executor of its configuration."""
-    while (segment := queue.next()) is not None:
-        run, folder = segment.run, queue.folder
-        config = run.placed(run.config, folder)
-        outcome = outcome_of(config, folder / run.name, segment.until, segment.scores, segment.take)
-        queue.done(run.name, outcome)

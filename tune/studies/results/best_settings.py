@@ -11,27 +11,29 @@ import yaml
 
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.storage.filesystem import write_atomically
-from tune.studies.definition.space import Point, point_text
+from tune.studies.definition.space import point_text
 from tune.studies.definition.study import Study
 from tune.studies.definition.trial_configs import settings_of
 from tune.studies.execution.directory import StudyDirectory
-from tune.studies.results.remarks import BEST, chosen_by, held_out_samples, read_manifests
 from tune.studies.results.results import StudyResults
 from tune.studies.results.trial_results import best_of, read_results, scores_text
+
+BEST = "best.yaml"
 
 _OWN_FILES = re.compile(r"best\.yaml|pareto-\d+\.yaml")
 """Names of the files that are written here, and removed when the best trial has changed."""
 
 
-def recipe_of(study: Study, point: Point, seed: int) -> dict[str, Any]:
-    """Write a trial's run as a recipe, without held-out samples and without the sweep's executor."""
-    return settings_of(study.model_copy(update={"selection": "test"}), point, seed)
+def chosen_by(study: Study) -> str:
+    """Say which samples have decided."""
+    if study.selects_on == "test":
+        return "chosen on the test set, as the sweep says: selection: test"
+    return "chosen by held-out training samples"
 
 
 def write_recipes(directory: Path, study: Study, results: StudyResults) -> None:
     """Write the recipe of the best trial and of those on the Pareto front; earlier recipes are removed."""
-    files = {name: int(number) for number, name in results.recipes.items()}
-    files |= {} if results.best is None else {BEST: results.best}
+    files = recipes_of(results)
     for path in directory.glob("*.yaml"):
         if _OWN_FILES.fullmatch(path.name) and path.name not in files:
             path.unlink()
@@ -41,13 +43,20 @@ def write_recipes(directory: Path, study: Study, results: StudyResults) -> None:
         lines = [
             f"{'The best trial' if name == BEST else 'A trial on the Pareto front'} of {study.name} ({study.heading}): "
             f"trial {number}, {trial.label}.",
-            f"Its scores there: {scores_text(trial)} (seeds {seeds}), {chosen_by(study, results.held_out)}.",
+            f"Its scores there: {scores_text(trial)} (seeds {seeds}), {chosen_by(study)}.",
         ]
         if study.selects_on == "validation":
             lines.append("This run trains on the held-out samples as well, and is measured on the test set.")
         comment = "".join(f"# {' '.join(line.split())}\n" for line in lines)
-        recipe = yaml.safe_dump(recipe_of(study, trial.point, trial.seeds[0]), sort_keys=False, width=120)
+        on_all_samples = study.model_copy(update={"selection": "test"})
+        recipe = yaml.safe_dump(settings_of(on_all_samples, trial.point, trial.seeds[0]), sort_keys=False, width=120)
         write_atomically(directory / name, (comment + recipe).encode())
+
+
+def recipes_of(results: StudyResults) -> dict[str, int]:
+    """Name the files of recipes, and the trial that each is of."""
+    best = {} if results.best is None else {BEST: results.best}
+    return best | {f"pareto-{number}.yaml": number for number in results.front}
 
 
 def inherited_settings(study: Study, begin: Path | None, *, trust: bool = False) -> tuple[dict[str, Any], str]:
@@ -81,5 +90,4 @@ def inherited_settings(study: Study, begin: Path | None, *, trust: bool = False)
     if best is None:
         raise ConfigError(f"{begin} has no complete trial with {point_text(wanted.where) or 'any settings'}")
     taken = {key: best.point[key] for key in wanted.take}
-    chosen = chosen_by(other, held_out_samples(read_manifests(begin, trials)))
-    return taken, f"{point_text(taken)}: from the study {other.name} in {begin}, {chosen}."
+    return taken, f"{point_text(taken)}: from the study {other.name} in {begin}, {chosen_by(other)}."

@@ -4,33 +4,29 @@ The same results give the same bytes.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from statistics import fmean
+from typing import Any
 
 from matplotlib.figure import Figure
 
+from rayfed_ssl.analysis.embedding import embed
 from rayfed_ssl.formats import MeanStd
-from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.style import line_style, mark_style, save_figure, styled
-from rayfed_ssl.reports.summary import summarize
 from tune.studies.definition.schema import BYTES, COLUMN, ROW, Goal
 from tune.studies.definition.space import value_text
 from tune.studies.definition.study import Study
 from tune.studies.execution.trial_table import unit_of
 from tune.studies.results.panels import (
     BESIDE,
-    Drawing,
     Panel,
     Series,
-    Style,
     draw_panels,
     log_scale,
     scaled,
 )
-from tune.studies.results.paper_figures import draw_paper
+from tune.studies.results.published import scale_of
 from tune.studies.results.results import StudyResults, TrialResult
 from tune.studies.results.systems import RANDOM
 from tune.studies.results.table import Key, is_continuous, key_of, keys_of, places_of
@@ -38,10 +34,13 @@ from tune.studies.results.trial_results import best_of, front_of, heading
 
 FOLDER = "figures"
 
-Curve = Sequence[tuple[float, MeanStd]]
-
 SYMLOG = {"value": "symlog", "linthresh": 1, "linscale": 0.4}
 """An axis of megabytes, of which some systems move none."""
+
+MARK = {"linestyle": "", "markersize": 7}
+
+WIDTH = 0.6
+"""Of a column without a place on the axis, in which its rows stand beside each other; columns are 1 apart."""
 
 
 def draw_study(study: Study, results: StudyResults, directory: Path) -> tuple[list[str], list[str]]:
@@ -53,42 +52,32 @@ def draw_study(study: Study, results: StudyResults, directory: Path) -> tuple[li
     names, undrawn = list[str](), list[str]()
     for stem, draw in _drawings(study, results, directory):
         try:
-            names += _save(draw, directory / FOLDER, stem)
+            with styled():
+                figure = draw()
+            (directory / FOLDER).mkdir(exist_ok=True)
+            files = [f"{FOLDER}/{stem}.{kind}" for kind in ("png", "svg")]
+            for name in files:
+                save_figure(figure, directory / name)
+            names += files
         except Exception as error:  # results of hours must not be lost for the picture of them
             undrawn.append(f"The figure {stem} could not be drawn: {' '.join(f'{error!r}'.split())}")
     return names, undrawn
 
 
-def _drawings(study: Study, results: StudyResults, directory: Path) -> Iterator[Drawing]:
+def _drawings(study: Study, results: StudyResults, directory: Path) -> Iterator[tuple[str, Callable[[], Figure]]]:
     trials, scored = results.trials, any(trial.values for trial in results.trials)
     if study.kind == "benchmark":
         if scored:
             yield "accuracy-over-bytes", partial(draw_bytes, study, trials)
-            yield "knn-over-epochs", lambda: draw_epochs(study, trials, knn_over_epochs(directory, trials))
         return
     title = study.heading + (f" ({study.source})" if study.source else "")
     if study.figure.draw is not None and scored:
         yield study.name, partial(draw_paper, study, results, directory)
     for goal in study.goals if study.figure.x is not None else ():
         if any(goal.score in trial.values for trial in trials):
-            yield f"curve-{goal.score}", partial(draw_curves, study, trials, goal, title)
+            yield f"{goal.score}-over-{study.figure.x}", partial(draw_curves, study, trials, goal, title)
     if len(study.goals) == 2 and front_of(trials, study.goals):
         yield "trade-off", partial(draw_trade_off, study, trials, title)
-
-
-def _save(draw: Callable[[], Figure], folder: Path, stem: str) -> list[str]:
-    with styled():
-        figure = draw()
-    folder.mkdir(exist_ok=True)
-    names = [f"{stem}.{kind}" for kind in ("png", "svg")]
-    for name in names:
-        save_figure(figure, folder / name)
-    return [f"{FOLDER}/{name}" for name in names]
-
-
-def scale_of(goal: Goal) -> float:
-    """What a goal's values are multiplied by in figures: percent and megabytes."""
-    return {"bytes": 1e-6, "percent": 100.0}.get(unit_of(goal.score), 1.0)
 
 
 def axis_of(goal: Goal) -> str:
@@ -97,7 +86,7 @@ def axis_of(goal: Goal) -> str:
 
 
 def _value(trial: TrialResult, goal: Goal) -> MeanStd:
-    return scaled(trial.values[goal.score].over_seeds(), scale_of(goal))
+    return scaled(trial.values[goal.score].over_seeds(), 1e-6 if goal.score in BYTES else scale_of(unit_of(goal.score)))
 
 
 def _text_of(key: Key) -> str:
@@ -165,50 +154,70 @@ def draw_trade_off(study: Study, trials: Sequence[TrialResult], title: str) -> F
 
 
 def draw_bytes(study: Study, trials: Sequence[TrialResult]) -> Figure:
-    """Draw the score of each system over the bytes that all clients move, a panel for each column."""
-    goal = study.goals[0]
-    scored = [trial for trial in trials if goal.score in trial.values]
-    curves = {trial.number: [(trial.bytes / 1e6, _value(trial, goal))] for trial in scored}
-    panel = Panel((), x="MB that all clients send and receive", y=axis_of(goal), scale=SYMLOG, legend=BESIDE)
-    return _draw_systems(study, trials, goal.score, curves, panel, {"linestyle": "", "markersize": 7})
+    """Draw the score of each system over the bytes that all clients move, a panel for each column.
 
-
-def draw_epochs(study: Study, trials: Sequence[TrialResult], curves: Mapping[int, Curve]) -> Figure:
-    """Draw the kNN accuracy of each system over local epochs, by its number, a panel for each column."""
-    panel = Panel((), x="local epochs", y="kNN (%)", legend=BESIDE)
-    return _draw_systems(study, trials, "knn", curves, panel, {"linewidth": 1, "markersize": 6})
-
-
-def _draw_systems(
-    study: Study,
-    trials: Sequence[TrialResult],
-    score: str,
-    curves: Mapping[int, Curve],
-    usual: Panel,
-    style: Style,
-) -> Figure:
-    """Draw the curve of each system, and a line at the score of the random encoder."""
+    A line stands at the score of the random encoder.
+    """
+    goal, panels = study.goals[0], []
     rows = [row for row in dict.fromkeys(trial.point[ROW] for trial in trials) if row != RANDOM]
-    panels = []
     for column in dict.fromkeys(trial.point[COLUMN] for trial in trials):
-        systems = {trial.point[ROW]: trial for trial in trials if trial.point[COLUMN] == column}
-        drawn = {row: curves[systems[row].number] for row in rows if row in systems and curves.get(systems[row].number)}
-        series = [Series(row, curve, style | mark_style(rows.index(row))) for row, curve in drawn.items()]
-        random = systems[RANDOM].mean(score) if RANDOM in systems else None
-        level = None if random is None else (100 * random.mean, RANDOM.lower())
-        panels.append(replace(usual, series=series, title=column, level=level))
+        scored = [trial for trial in trials if trial.point[COLUMN] == column and goal.score in trial.values]
+        systems = {trial.point[ROW]: trial for trial in scored}
+        series = [
+            Series(row, [(systems[row].bytes / 1e6, _value(systems[row], goal))], MARK | mark_style(index))
+            for index, row in enumerate(rows)
+            if row in systems
+        ]
+        level = (_value(systems[RANDOM], goal).mean, RANDOM.lower()) if RANDOM in systems else None
+        x = "MB that all clients send and receive"
+        panels.append(Panel(series, column, x, axis_of(goal), scale=SYMLOG, level=level, legend=BESIDE))
     return draw_panels(panels, study.heading, across=1, size=(6.6, 5.2))
 
 
-def knn_over_epochs(directory: Path, trials: Sequence[TrialResult]) -> dict[int, Curve]:
-    """Average the kNN accuracies in percent over the runs of each trial, by its number and local epochs, 0 for the start."""
-    curves: dict[int, Curve] = {}
-    for trial in trials:
-        values: dict[float, list[float]] = {}
-        for run in trial.runs:
-            summary = summarize(RunRecord.open(directory / run))
-            start = [] if (knn := summary.start("knn")) is None else [(0, knn)]
-            for epochs, knn in [*start, *((point.round * summary.config.epochs, point.knn) for point in summary.curve)]:
-                values.setdefault(epochs, []).append(100 * knn)
-        curves[trial.number] = [(epochs, MeanStd(fmean(values[epochs]), None, 1)) for epochs in sorted(values)]
-    return curves
+def draw_paper(study: Study, results: StudyResults, directory: Path) -> Figure:
+    """Draw what a paper's figure shows from the runs in `directory`."""
+    cells = [trial for trial in results.trials if trial.values]
+    title = f"{study.source} ({study.size} size)" if study.size else study.source
+    if study.figure.draw == "lines":
+        return draw_panels(_lines(study, cells), title)
+    figure = Figure(figsize=(4.2 * len(cells), 4.6), layout="constrained")
+    _tsne(figure, cells, directory, local=study.name == "fedca-figure3")
+    figure.suptitle(title, fontsize=10)
+    return figure
+
+
+def _lines(study: Study, cells: Sequence[TrialResult]) -> list[Panel]:
+    """A score over the columns' places, a panel for each of their groups; columns without places have marks alone."""
+    measured = {cell.point[COLUMN] for cell in cells}
+    columns, panels = {name: study.columns[name] for name in study.axes[COLUMN] if name in measured}, []
+    for group in dict.fromkeys(column.panel for column in columns.values()):
+        names = [name for name, column in columns.items() if column.panel == group]
+        places = [columns[name].x for name in names]
+        xs = {name: float(index) if x is None else x for index, (name, x) in enumerate(zip(names, places, strict=True))}
+        series, rows, has_places = [], study.axes[ROW], None not in places
+        for index, row in enumerate(rows):
+            shift = 0.0 if has_places else WIDTH * ((index + 0.5) / len(rows) - 0.5)
+            mine = {cell.point[COLUMN]: cell for cell in cells if cell.point[ROW] == row}
+            own = {x + shift: mine[name] for name, x in xs.items() if name in mine}
+            values = {x: cell.values[cell.score or ""].over_seeds() for x, cell in sorted(own.items())}
+            published = {x: cell.published for x, cell in own.items() if cell.published is not None and not cell.unlike}
+            style = line_style(index) | ({} if has_places else {"linestyle": ""})
+            points = [(x, scaled(value, scale_of(study.unit))) for x, value in values.items()]
+            series.append(Series(row, points, style, published))
+        ticks = {x: f"{x:g}" if has_places else name for name, x in xs.items()}
+        x, y = names[0].split("=")[0] if has_places else "", "accuracy (%)" if study.unit == "percent" else study.unit
+        panels.append(Panel(series, group or "", x, y, ticks, log_scale(list(xs.values())) if has_places else {}))
+    return panels
+
+
+def _tsne(figure: Figure, cells: Sequence[TrialResult], directory: Path, *, local: bool) -> None:
+    for number, cell in enumerate(cells):
+        axes = figure.add_subplot(1, len(cells), number + 1)
+        picture = embed(directory / cell.runs[0], local=local)
+        for label, name in enumerate(picture.classes):
+            points = picture.points[picture.labels == label]
+            gray = picture.held is not None and label not in picture.held
+            look: dict[str, Any] = {"color": "0.8" if gray else f"C{label % 10}", "zorder": 1 if gray else 2, "s": 5}
+            axes.scatter(points[:, 0], points[:, 1], label=None if gray else name, **look)
+        axes.set(title=cell.point[ROW], xticks=[], yticks=[])
+        axes.legend(fontsize=6, ncols=5, loc="upper center", bbox_to_anchor=(0.5, 0), markerscale=2)

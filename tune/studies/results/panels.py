@@ -1,23 +1,17 @@
 """How the figures of studies are drawn: panels of series, with scales, ticks and legends; hollow diamonds are published."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, NullLocator
 
 from rayfed_ssl.formats import MeanStd
 from rayfed_ssl.reports.style import MUTED
-
-Drawing = tuple[str, Callable[[], Figure]]
-"""A file's name without its ending, and what draws the figure."""
-
-Style = dict[str, Any]
-"""Settings of Matplotlib for a series: color, marker, linestyle and the like."""
 
 ACROSS = 4
 """Panels beside each other."""
@@ -37,13 +31,14 @@ class Series:
     """A line, or marks, of a panel.
 
     Attributes:
+        style: Settings of Matplotlib: color, marker, linestyle and the like.
         points: Places on the x axis, with mean and deviation over seeds in the unit of the axis.
         published: Place on the x axis -> published number.
     """
 
     label: str | None
     points: Sequence[tuple[float, MeanStd]]
-    style: Style
+    style: dict[str, Any]
     published: Mapping[float, float] = field(default_factory=dict)
 
 
@@ -129,8 +124,10 @@ def _draw(axes: Axes, panel: Panel, *, first: bool) -> None:
         axes.set_xticks(list(panel.ticks), texts, **(slanted if len(" ".join(texts)) > LETTERS else {}))
         axes.xaxis.set_minor_locator(NullLocator())
     axes.margins(0.12 if panel.scale else 0.05, 0.08)
-    if axes.get_legend_handles_labels()[1]:
-        add_legend(axes, **panel.legend)
+    handles, labels = axes.get_legend_handles_labels()
+    if labels:  # lines and marks as they are drawn, without the bars of their errors
+        marks = [handle[0] if isinstance(handle, ErrorbarContainer) else handle for handle in handles]
+        axes.legend(marks, labels, fontsize=8, title_fontsize=8, **panel.legend)
 
 
 def _plain_ticks(axes: Axes) -> None:
@@ -138,14 +135,5 @@ def _plain_ticks(axes: Axes) -> None:
     if axes.get_xscale() == "log":
         low, high = axes.get_xlim()
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if math.log10(high / low) < 2 else (1,)))
-    elif axes.get_xscale() == "linear" and axes.get_xlabel() == "round":
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_locator(NullLocator())
-
-
-def add_legend(axes: Axes, **settings: Any) -> None:
-    """Add a legend that shows lines and marks as they are drawn, without the bars of their errors."""
-    handles, labels = axes.get_legend_handles_labels()
-    marks = [handle[0] if isinstance(handle, ErrorbarContainer) else handle for handle in handles]
-    axes.legend(marks, labels, fontsize=8, title_fontsize=8, **settings)

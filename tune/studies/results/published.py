@@ -5,17 +5,11 @@ Ours can be set against those of the same dataset and score.
 
 from collections.abc import Sequence
 
-from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.datasets import DATASETS
-from rayfed_ssl.evaluation.protocols import Transfer
 from tune.studies.definition.schema import COLUMN, ROW
-from tune.studies.definition.space import Point
 from tune.studies.definition.study import Study
-from tune.studies.definition.trial_configs import run_of
-from tune.studies.results.results import Agreement, TableCell, TableLine, TableResult, TrialResult
-
-PAPER = "paper"
-"""The size of the published settings."""
+from tune.studies.definition.trial_configs import config_of
+from tune.studies.results.results import Agreement, TableCell, TableResult, TrialResult
 
 CAUTION = (
     "cpu size: far fewer, smaller photographs and fewer epochs than in the paper, and mostly a small CNN. These numbers "
@@ -30,14 +24,13 @@ def scale_of(unit: str) -> float:
 
 def with_published(study: Study, trials: Sequence[TrialResult]) -> list[TrialResult]:
     """Add the published numbers and our differences from those that are of the same dataset and score."""
-    differing, added = unlike(study), []
+    reason, added = unlike(study), []
     for trial in trials:
         published, mean = study.cell(trial.point).published, trial.mean(trial.score)
-        reason = differing.get((trial.point[ROW], trial.point[COLUMN]))
         difference = None
         if mean is not None and published is not None and reason is None:
             difference = scale_of(study.unit) * mean.mean - published
-        changes = {"published": published, "unlike": reason, "difference": difference}
+        changes = {"published": published, "unlike": None if published is None else reason, "difference": difference}
         added.append(trial.model_copy(update=changes))
     return added
 
@@ -51,7 +44,7 @@ def published_table(study: Study, trials: Sequence[TrialResult], skipped: Sequen
         cells[trial.point[ROW], trial.point[COLUMN]] = cell
     columns = [column for column in study.axes[COLUMN] if column not in skipped]
     lines = [
-        TableLine(label=row, cells=[cells.get((row, column), TableCell(text="")) for column in columns])
+        [TableCell(text=row), *(cells.get((row, column), TableCell(text="")) for column in columns)]
         for row in study.axes[ROW]
     ]
     title = f"Ours, the paper's, and the difference ({'%' if study.unit == 'percent' else study.unit})"
@@ -96,7 +89,7 @@ def kendall(pairs: Sequence[tuple[float, float]]) -> float | None:
 
 def published_remarks(study: Study, trials: Sequence[TrialResult], agreement: Agreement) -> list[str]:
     """What a reader of the table has to know, a line each."""
-    lines = [CAUTION] * (study.size == "cpu") + _training_notes(study)
+    lines = [CAUTION] * (study.size == "cpu")
     if kinds := list(dict.fromkeys(trial.unlike for trial in trials if trial.unlike is not None)):
         note = "No difference and no part in the order where ours are of another dataset or score than the published"
         lines.append(f"{note}: {'; '.join(kinds)}.")
@@ -107,78 +100,15 @@ def published_remarks(study: Study, trials: Sequence[TrialResult], agreement: Ag
     return lines
 
 
-def _training_notes(study: Study) -> list[str]:
-    """Say what the runs of each row train with: objective, optimizer, learning rate and views; equal rows share a line."""
-    by_row: dict[str, dict[str, None]] = {}
-    for point in study.points():
-        run = run_of(study, point, 0)
-        by_row.setdefault(point[ROW], {})[_training(run.first.config if run.first else run.config)] = None
-    by_text: dict[str, list[str]] = {}
-    for row, texts in by_row.items():
-        by_text.setdefault("; or ".join(texts), []).append(row)
-    return [f"Training of {', '.join(rows)}: {text}." for text, rows in by_text.items()]
+def unlike(study: Study) -> str | None:
+    """Say why a study's numbers are not compared with the published ones; None where they are.
 
-
-def _training(config: Config) -> str:
-    objective, optimizer = config.dump()["objective"], config.training.optimizer
-    name = objective.pop("name")
-    choices = [f"{key} {value}" for key, value in objective.items() if key == "temperature" or isinstance(value, str)]
-    name += f" ({', '.join(choices)})" if choices else ""
-    views = config.training.views or "the dataset's"
-    return f"{name}, {type(optimizer).__name__} at {optimizer.lr:g}, batches of {config.training.batch}, views {views}"
-
-
-def unlike(study: Study) -> dict[tuple[str, str], str]:
-    """Find the cells whose number is not of what the published one is of: row and column -> "cifar10 for cifar100".
-
-    A published number is of the dataset and score of the cell at the paper's size, unless the file has `published_score`.
-    Files that the user's settings name (parquet, folder) are taken for the dataset that they stand in for.
+    The file says it, at this size or at all; a user's setting may name another dataset besides. Files that it names
+    (parquet, folder) are taken for the dataset that they stand in for.
     """
-    paper, differing = _at_paper(study), {}
-    for point in study.points():
-        cell = study.cell(point)
-        if cell.published is None:
-            continue
-        theirs = paper.cell(point) if _has(paper, point) else cell
-        ours, published = _kind(cell.score), _kind(study.published_score or theirs.score)
-        if reasons := _other_data(study, paper, point) + [f"{ours} for {published}"] * (ours != published):
-            differing[point[ROW], point[COLUMN]] = ", ".join(reasons)
-    return differing
-
-
-def _at_paper(study: Study) -> Study:
-    size = PAPER if PAPER in study.sizes else study.size
-    return study.model_copy(update={"size": size, "overrides": (), "left_out": ()})
-
-
-def _has(study: Study, point: Point) -> bool:
-    return all(point[axis] in names for axis, names in study.axes.items())
-
-
-def _other_data(study: Study, paper: Study, point: Point) -> list[str]:
-    """Compare what a number is measured on and transferred to; files stand for what would be there in their place."""
-    at_size = _datasets(study.model_copy(update={"overrides": ()}), point)
-    given = _datasets(study, point) if study.overrides else at_size
-    at_paper = _datasets(paper, point) if _has(paper, point) else at_size
-    meant = [b if _is_files(a) else a for a, b in zip(given, at_size, strict=True)]
-    meant = [b if _is_files(a) else a for a, b in zip(meant, at_paper, strict=True)]
-    return [f"{ours} for {theirs}" for ours, theirs in zip(meant, at_paper, strict=True) if ours != theirs]
-
-
-def _datasets(study: Study, point: Point) -> tuple[str | None, str | None]:
-    """What the number is measured on, and what is transferred to."""
-    run, score = run_of(study, point, 0), study.cell(point).score
-    first = run.first or run
-    targets = [p.dataset for p in run.config.evaluation.chosen if isinstance(p, Transfer) and p.name == score]
-    return first.config.data.name, targets[0].partition(":")[0] if targets and targets[0] else None
-
-
-def _is_files(dataset: str | None) -> bool:
-    return dataset in DATASETS and DATASETS[dataset].needs_path
-
-
-def _kind(score: str | None) -> str:
-    """Name a score without whose linear probe it is."""
-    score = score or ""
-    name = score.removesuffix("_best")
-    return ("linear" if name.split("-")[0] == "linear" else name) + score[len(name) :]
+    if study.overrides and study.points():
+        plain, point = study.model_copy(update={"overrides": ()}), study.points()[0]
+        ours, meant = (config_of(each, point, 0).data.name for each in (study, plain))
+        if ours != meant and not (ours in DATASETS and DATASETS[ours].needs_path):
+            return f"{ours} for {meant}"
+    return study.at_size.unlike or study.unlike

@@ -10,14 +10,6 @@ from rayfed_ssl.reports.html.page import MISSING, PageCell, PageSection, PageTab
 from rayfed_ssl.reports.html.sources import ReportedTable, read_model
 from tune.studies.results.results import StudyResults, TableResult
 
-TITLES = {
-    "curve": "{} over {}",
-    "trade-off": "Both goals of each trial, and the Pareto front",
-    "accuracy-over-bytes": "Accuracy over bytes",
-    "knn-over-epochs": "Accuracy by kNN over local epochs",
-}
-"""What the figures show, by how the names of their files begin; any other is of what a paper shows."""
-
 
 def read_study(directory: Path) -> ReportedTable | None:
     """Read the study in a directory; None where there is none.
@@ -68,10 +60,7 @@ def study_section(directory: Path, results: StudyResults, writer: FigureWriter, 
 def _layout(table: TableResult) -> PageTable:
     """Show a table as it was laid out; the best cell of each column is named."""
     rows = [
-        [
-            PageCell(line.label),
-            *(PageCell(c.text or MISSING, c.mean, ("best",) if c.best else ()) for c in line.cells),
-        ]
+        [PageCell(cell.text or MISSING, cell.mean, ("best",) if cell.best else ()) for cell in line]
         for line in table.lines
     ]
     return PageTable.of(table.title, [table.head[0] or "row", *table.head[1:]], rows)
@@ -82,15 +71,9 @@ def _figures(directory: Path, results: StudyResults, writer: FigureWriter, origi
     for name in results.figures:
         path = directory / "figures" / Path(name).name
         if path.suffix == ".svg" and path.is_file():
-            title = _title(path.stem, results)
+            of_paper = path.stem == results.name
+            title = (
+                f"{results.title}: ours beside the paper’s" if of_paper else path.stem.replace("-", " ").capitalize()
+            )
             alt = f"{results.title}. {title}. The numbers are in the tables of this section."
             yield writer.embed(path, title, alt, origin)
-
-
-def _title(stem: str, results: StudyResults) -> str:
-    kind = next((kind for kind in TITLES if stem == kind or stem.startswith(f"{kind}-")), None)
-    if kind is None:
-        return f"{results.title}: ours beside the paper’s"
-    score = stem.removeprefix(f"{kind}-") if kind != stem else next((goal.score for goal in results.goals), "")
-    text = TITLES[kind].format(score, results.layout.get("x"))
-    return text[0].upper() + text[1:]

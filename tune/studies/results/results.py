@@ -9,15 +9,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from rayfed_ssl.config.strict import StrictModel
-from rayfed_ssl.formats import MeanStd, Unit
-
-
-class GoalResult(StrictModel):
-    """What is sought; `unit` is "percent" of a score in [0, 1], "bytes", or "" of a diagnostic."""
-
-    score: str
-    maximize: bool
-    unit: Unit
+from rayfed_ssl.formats import MeanStd
 
 
 class ScoreResult(StrictModel):
@@ -109,31 +101,23 @@ class TableCell(StrictModel):
     best: bool = False
 
 
-class TableLine(StrictModel):
-    """A line of a table."""
-
-    label: str
-    cells: list[TableCell]
-
-
 class TableResult(StrictModel):
-    """A table as it is shown; `goal` is the score that it is of."""
+    """A table as it is shown, the labels of its lines as their first cells; `goal` is the score that it is of."""
 
     goal: str = ""
     title: str
-    head: list[str]
-    lines: list[TableLine]
+    head: list[str] = Field(min_length=1)
+    lines: list[list[TableCell]]
     remarks: list[str] = Field([])
 
     @classmethod
     def of(cls, title: str, head: list[str], rows: Sequence[Sequence[str]]) -> "TableResult":
         """Make a table of texts."""
-        lines = [TableLine(label=row[0], cells=[TableCell(text=text) for text in row[1:]]) for row in rows]
-        return cls(title=title, head=head, lines=lines)
+        return cls(title=title, head=head, lines=[[TableCell(text=text) for text in row] for row in rows])
 
     @model_validator(mode="after")
     def _check(self) -> "TableResult":
-        if any(len(line.cells) + 1 != len(self.head) for line in self.lines):
+        if any(len(line) != len(self.head) for line in self.lines):
             raise ValueError("as many cells as headings are needed")
         return self
 
@@ -152,12 +136,9 @@ class StudyResults(StrictModel):
     Attributes:
         finished: When it ended; null where trials are missing.
         settings: The user's changes, "key=value" each.
-        held_out: Numbers of held-out training samples that scores are of, one for each dataset; empty if selection is test.
-        layout: Parameters that table and figure show: rows, columns, x, lines, panels.
         details: Tables that are shown on demand.
         best: Number of the best complete trial by the first goal, whose recipe is best.yaml.
         front: Numbers of the trials on the Pareto front of several goals, the best by the first goal first.
-        recipes: Number of a trial on the front, as a string -> its recipe.
         skipped: Column, or "row, column" for a cell alone -> why it was not run.
         chosen: What the searches of tuned rows chose, by row and key.
         failures: A line for each trial that gave no number.
@@ -176,20 +157,15 @@ class StudyResults(StrictModel):
     finished: str | None = None
     size: str | None = None
     settings: list[str] = Field([])
-    goals: list[GoalResult] = Field([])
     selection: str = "test"
     seeds: list[int] = Field([])
-    held_out: list[int] = Field([])
-    layout: dict[str, str | None] = Field({})
     trials: list[TrialResult]
     tables: list[TableResult]
     details: list[TableResult] = Field([])
     best: int | None = None
     front: list[int] = Field([])
-    recipes: dict[str, str] = Field({})
     skipped: dict[str, str] = Field({})
     agreement: Agreement | None = None
-    baseline: str | None = None
     chosen: dict[str, dict[str, Any]] = Field({})
     failures: list[str] = Field([])
     remarks: list[str] = Field([])

@@ -10,17 +10,16 @@ from tune.studies.definition.study import Study
 from tune.studies.execution.directory import StudyDirectory
 from tune.studies.execution.trial_table import unit_of
 from tune.studies.results import systems
-from tune.studies.results.best_settings import write_recipes
+from tune.studies.results.best_settings import BEST, chosen_by, recipes_of, write_recipes
 from tune.studies.results.published import (
     agreement_of,
     published_remarks,
     published_table,
     with_published,
 )
-from tune.studies.results.remarks import BEST, held_out_samples, leak_warnings, read_manifests, remarks_of
-from tune.studies.results.results import GoalResult, StudyResults, TableResult, TrialResult
+from tune.studies.results.results import StudyResults, TableResult, TrialResult
 from tune.studies.results.table import markdown_lines, table_of, trials_table
-from tune.studies.results.trial_results import best_of, front_of, read_results
+from tune.studies.results.trial_results import best_of, front_of, read_results, scores_text
 from tune.terminal import echo, print_json, print_table
 
 
@@ -28,10 +27,8 @@ def summarize_study(directory: StudyDirectory) -> StudyResults:
     """Read the results of a study so far, without figures."""
     study, record = directory.study, directory.record
     trials = list(read_results(directory, study))
-    manifests = read_manifests(directory.path, trials) if study.selects_on == "validation" else []
-    held_out = held_out_samples(manifests)
-    remarks = remarks_of(study, trials, held_out, record.finished is not None)
-    remarks += [line for line in (record.inherited_from, *leak_warnings(manifests)) if line]
+    remarks = _remarks(study, trials, record.finished is not None)
+    remarks += [record.inherited_from] if record.inherited_from else []
     best, front = best_of(trials, study.goals), front_of(trials, study.goals)
     results = _results(study, record.command, trials).model_copy(
         update={
@@ -39,13 +36,11 @@ def summarize_study(directory: StudyDirectory) -> StudyResults:
             "started": record.started,
             "finished": record.finished,
             "seeds": list(study.seeds),
-            "held_out": list(held_out),
             "tables": [table_of(study, trials, goal) for goal in study.goals]
             + [trials_table("Pareto front", study, front)] * bool(front),
             "details": [trials_table("All trials", study, trials)],
             "best": best and best.number,
             "front": [trial.number for trial in front],
-            "recipes": {str(trial.number): f"pareto-{trial.number}.yaml" for trial in front},
             "skipped": record.skipped,
             "failures": [
                 f"{trial.label}: {trial.reason}" for trial in trials if trial.reason and trial.state != "stopped"
@@ -54,6 +49,38 @@ def summarize_study(directory: StudyDirectory) -> StudyResults:
         }
     )
     return _beside_published(study, results) if study.kind == "reproduction" else results
+
+
+def _remarks(study: Study, trials: Sequence[TrialResult], finished: bool) -> list[str]:
+    """Collect the remarks on a study's trials; `finished` if all of them have ended."""
+    lines, best = [_seeds_text(study)], best_of(trials, study.goals)
+    if best is not None:
+        scores = scores_text(best)
+        lines.append(
+            f"Best by {study.goals[0].score}: trial {best.number} ({best.label}): {scores}; its recipe is {BEST}."
+        )
+    if study.kind == "sweep":
+        lines.append(f"Settings are {chosen_by(study)}.")
+    runs = [run for trial in trials for run in trial.runs]
+    shared = len(runs) - len(set(runs))
+    equal = f", as {shared} of {len(runs)} are those of other trials of equal settings" if shared else ""
+    lines.append(f"{len(trials)} trials, {len(set(runs))} different runs{equal}.")
+    if not finished:
+        ended = sum(trial.state != "waiting" for trial in trials)
+        lines.append(f"Not finished: {ended} of {study.num_trials} trials have ended.")
+    for trial in sorted(trials, key=lambda trial: trial.state != "stopped"):
+        if trial.reason:
+            kind = "Stopped" if trial.state == "stopped" else "Failed"
+            lines.append(f"{kind}, trial {trial.number} ({trial.label}): {trial.reason}")
+    return lines
+
+
+def _seeds_text(study: Study) -> str:
+    unit = " Scores are in percent." if any(unit_of(goal.score) == "percent" for goal in study.goals) else ""
+    if len(study.seeds) == 1:
+        return f"Each cell: one run, seed {study.seeds[0]}.{unit}"
+    seeds = ", ".join(map(str, study.seeds))
+    return f"Each cell: mean ± standard deviation (n - 1) over seeds {seeds}.{unit}"
 
 
 def _results(study: Study, command: str, trials: list[TrialResult]) -> StudyResults:
@@ -67,13 +94,9 @@ def _results(study: Study, command: str, trials: list[TrialResult]) -> StudyResu
         command=command,
         size=study.size,
         settings=list(study.overrides),
-        goals=[GoalResult(score=goal.score, maximize=goal.maximize, unit=unit_of(goal.score)) for goal in study.goals],
         selection=study.selects_on,
-        layout=dict(zip(("rows", "columns"), study.table_axes, strict=True))
-        | study.figure.model_dump(exclude={"draw"}),
         trials=trials,
         tables=[],
-        baseline=study.baseline,
     )
 
 
@@ -90,8 +113,8 @@ def _beside_published(study: Study, results: StudyResults) -> StudyResults:
     return results.model_copy(update=changes)
 
 
-def summarize_benchmark(directory: Path, study: Study, command: str, commands: Mapping[str, str]) -> StudyResults:
-    """Compare the rows by the runs that have ended, whichever command ran them; `commands` make each row."""
+def summarize_benchmark(directory: Path, study: Study, command: str) -> StudyResults:
+    """Compare the rows by the runs that have ended, whichever command ran them."""
     failures: list[str] = []
     score, baseline = study.goals[0].score, str(study.baseline)
     trials = systems.compared(systems.read_systems(directory, study, failures), baseline, score)
@@ -99,7 +122,7 @@ def summarize_benchmark(directory: Path, study: Study, command: str, commands: M
     columns = dict.fromkeys(trial.point[COLUMN] for trial in trials)
     changes = {
         "tables": [systems.system_table(trials, column, score, baseline) for column in columns],
-        "details": _details(trials, chosen, commands),
+        "details": _details(trials, chosen),
         "chosen": chosen,
         "failures": failures,
         "remarks": [f"Not complete: {line}" for line in failures],
@@ -107,11 +130,8 @@ def summarize_benchmark(directory: Path, study: Study, command: str, commands: M
     return _results(study, command, trials).model_copy(update=changes)
 
 
-def _details(
-    trials: Sequence[TrialResult], chosen: Mapping[str, Mapping[str, Any]], commands: Mapping[str, str]
-) -> list[TableResult]:
+def _details(trials: Sequence[TrialResult], chosen: Mapping[str, Mapping[str, Any]]) -> list[TableResult]:
     settings = [[row, ", ".join(f"{key}={value}" for key, value in point.items())] for row, point in chosen.items()]
-    made = [[row, f"`{text}`"] for row, text in commands.items()]
     runs = [
         [trial.point[COLUMN], trial.point[ROW], str(seed), run, digest or "-"]
         for trial in trials
@@ -119,7 +139,6 @@ def _details(
     ]
     return [
         TableResult.of("What the searches chose", ["system", "settings"], settings),
-        TableResult.of("What makes each row", ["system", "command"], made),
         TableResult.of("Runs", ["column", "system", "seed", "run", "state_sha256"], runs),
     ]
 
@@ -166,12 +185,12 @@ def print_results(results: StudyResults, path: Path, as_json: bool) -> None:
         return
     for table in results.tables:
         echo(table.title)
-        print_table(table.head, [[line.label, *(cell.text for cell in line.cells)] for line in table.lines])
+        print_table(table.head, [[cell.text for cell in line] for line in table.lines])
         for line in [*table.remarks, ""]:
             echo(line)
     lines = [*results.remarks, *results.notes]
-    recipes = [BEST] * (results.best is not None) + list(results.recipes.values())
-    for kind, names in (("record", ("results.json", "table.md")), ("recipe", recipes), ("figure", results.figures)):
+    files = {"record": ("results.json", "table.md"), "recipe": recipes_of(results), "figure": results.figures}
+    for kind, names in files.items():
         lines += [f"{kind}: {path / name}" for name in names]
     for line in lines:
         echo(line)

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.summary import Summary, summarize
 from tune.studies.definition.schema import COLUMN, ROW, StudyFile, slug
 from tune.studies.execution.directory import StudyDirectory
-from tune.studies.results.results import Difference, ScoreResult, TableCell, TableLine, TableResult, TrialResult
+from tune.studies.results.results import Difference, ScoreResult, TableCell, TableResult, TrialResult
 from tune.studies.results.trial_results import best_of, read_results
 
 CONFIDENCE = 0.95
@@ -125,12 +125,12 @@ def system_table(systems: Sequence[TrialResult], column: str, score: str, baseli
     head = ["system", "rank", f"{score} (%)", f"minus {baseline} [95 %]", "kNN (%)", "MB", "seconds", "seeds"]
     mine = [system for system in systems if system.point[COLUMN] == column]
     ranked = sorted(mine, key=lambda system: (system.rank or 10**6, system.point[ROW]))
-    lines = [TableLine(label=system.point[ROW], cells=list(_cells(system, score))) for system in ranked]
-    remarks = [line for line in [spread(mine, score)] if line]
-    return TableResult(goal=score, title=column, head=head, lines=lines, remarks=remarks)
+    lines = [list(_cells(system, score)) for system in ranked]
+    return TableResult(goal=score, title=column, head=head, lines=lines)
 
 
 def _cells(system: TrialResult, score: str) -> Iterator[TableCell]:
+    yield TableCell(text=system.point[ROW])
     yield TableCell(text=str(system.rank or "-"), mean=system.rank)
     for mean in (system.mean(score), system.versus, system.mean("knn")):
         if mean is None:
@@ -141,20 +141,3 @@ def _cells(system: TrialResult, score: str) -> Iterator[TableCell]:
     for value, digits in ((system.bytes / 1e6, 2), (system.seconds, 0)):
         yield TableCell(text=f"{value:.{digits}f}", mean=value) if system.seeds else TableCell(text="-")
     yield TableCell(text=str(len(system.seeds)), mean=len(system.seeds))
-
-
-def spread(systems: Sequence[TrialResult], score: str) -> str:
-    """Compare the spread between systems with that between the seeds of a system, for the score and kNN."""
-    parts = []
-    for name in dict.fromkeys((score, "knn")):
-        means = [mean for system in systems if system.point[ROW] != RANDOM and (mean := system.mean(name)) is not None]
-        within = [mean.std**2 for mean in means if mean.std is not None]
-        if len(means) > 1:
-            seeds = f"{100 * fmean(within) ** 0.5:.2f} between seeds" if within else "one seed of each"
-            parts.append(f"{name} {100 * stdev(mean.mean for mean in means):.2f} between systems, {seeds}")
-    if not parts:
-        return ""
-    return (
-        f"Standard deviation in points: {'; '.join(parts)} (between systems: of their means; between seeds: root of the "
-        "systems' mean variance; without the random encoder)."
-    )

@@ -12,7 +12,7 @@ from tune.studies.definition.schema import Goal
 from tune.studies.definition.space import Range, point_text, value_text
 from tune.studies.definition.study import Study
 from tune.studies.execution.trial_table import unit_of
-from tune.studies.results.results import TableCell, TableLine, TableResult, TrialResult
+from tune.studies.results.results import TableCell, TableResult, TrialResult
 from tune.studies.results.trial_results import best_of, cost, heading
 
 NO_TRIAL = "–"
@@ -32,9 +32,7 @@ def title_of(goal: Goal) -> str:
 
 def markdown_lines(table: TableResult) -> list[str]:
     """Write a table as lines of Markdown, the best cell of each column bold."""
-    rows = [
-        [line.label, *(f"**{cell.text}**" if cell.best else cell.text for cell in line.cells)] for line in table.lines
-    ]
+    rows = [[f"**{cell.text}**" if cell.best else cell.text for cell in line] for line in table.lines]
     return [_row(table.head), "|---" * len(table.head) + "|", *map(_row, rows)]
 
 
@@ -54,10 +52,10 @@ def table_of(study: Study, trials: Sequence[TrialResult], goal: Goal) -> TableRe
         for column in columns
     }
     lines = [
-        TableLine(
-            label="all" if row_name is None or row is None else value_text(json.loads(row)),
-            cells=[_cell(places.get((row, column), []), goal, best[column]) for column in columns],
-        )
+        [
+            TableCell(text="all" if row_name is None or row is None else value_text(json.loads(row))),
+            *(_cell(places.get((row, column), []), goal, best[column]) for column in columns),
+        ]
         for row in rows
     ]
     heads = [heading(goal.score) if column_name is None else _head(column_name, key) for key in columns]
@@ -97,15 +95,12 @@ def keys_of(study: Study, trials: Sequence[TrialResult], name: str | None) -> li
 
 def _cell(trials: Sequence[TrialResult], goal: Goal, best_of_column: TrialResult | None) -> TableCell:
     if (best := best_of(trials, [goal])) is not None:
-        return _score_cell(best, goal, best is best_of_column)
+        value = best.values[goal.score].over_seeds()
+        text = value.text(unit_of(goal.score), symbol=False)
+        return TableCell(text=text, mean=value.mean, best=best is best_of_column)
     states = {trial.state for trial in trials}
     state = next((state for state in ("waiting", "stopped", "failed", "complete") if state in states), NO_TRIAL)
     return TableCell(text="no score" if state == "complete" else state)
-
-
-def _score_cell(trial: TrialResult, goal: Goal, is_best: bool) -> TableCell:
-    value = trial.values[goal.score].over_seeds()
-    return TableCell(text=value.text(unit_of(goal.score), symbol=False), mean=value.mean, best=is_best)
 
 
 def _head(name: str, key: Key) -> str:
@@ -136,29 +131,25 @@ def _choice(trial: TrialResult, others: Sequence[str]) -> str:
 
 
 def _ranking(study: Study, trials: Sequence[TrialResult], goal: Goal) -> TableResult:
-    """List the best trials with their values."""
+    """List the best trials."""
     scored = [trial for trial in trials if goal.score in trial.values]
     ranked = sorted(scored, key=lambda trial: (cost(trial, goal), trial.number))
-    lines = []
-    for place, trial in enumerate(ranked[:MAX_RANKED]):
-        values = [TableCell(text=value_text(trial.point[name])) for name in study.space.names]
-        score = _score_cell(trial, goal, place == 0)
-        lines.append(TableLine(label=str(trial.number), cells=[*values, score]))
     remarks = [f"The {MAX_RANKED} best of {len(ranked)} complete trials."] * (len(ranked) > MAX_RANKED)
-    head = ["trial", *study.space.names, heading(goal.score)]
-    return TableResult(goal=goal.score, title=title_of(goal), head=head, lines=lines, remarks=remarks)
+    table = trials_table(title_of(goal), study, ranked[:MAX_RANKED])
+    return table.model_copy(update={"goal": goal.score, "remarks": remarks})
 
 
 def trials_table(title: str, study: Study, trials: Sequence[TrialResult]) -> TableResult:
     """List trials with all that they have come to."""
     lines = []
     for trial in trials:
-        cells = [TableCell(text=trial.state), TableCell(text=f"{trial.reached} of {trial.rounds}", mean=trial.reached)]
+        cells = [TableCell(text=f"{trial.number}: {trial.label}"), TableCell(text=trial.state)]
+        cells.append(TableCell(text=f"{trial.reached} of {trial.rounds}", mean=trial.reached))
         for goal in study.goals:
             value = trial.mean(goal.score)
             text = "-" if value is None else value.text(unit_of(goal.score), n=True)
             cells.append(TableCell(text=text, mean=None if value is None else value.mean))
         cells += [TableCell(text=size(trial.bytes), mean=trial.bytes), TableCell(text=trial.reason)]
-        lines.append(TableLine(label=f"{trial.number}: {trial.label}", cells=cells))
+        lines.append(cells)
     head = ["trial", "state", "rounds", *(goal.score for goal in study.goals), "bytes a run", "why"]
     return TableResult(title=title, head=head, lines=lines)

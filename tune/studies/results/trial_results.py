@@ -81,7 +81,8 @@ def best_of(trials: Iterable[TrialResult], goals: Sequence[Goal]) -> TrialResult
 
 def cost(trial: TrialResult, goal: Goal) -> float:
     """Write a trial's value so that less is better."""
-    return goal.cost(trial.values[goal.score].mean)
+    mean = trial.values[goal.score].mean
+    return -mean if goal.maximize else mean
 
 
 def front_of(trials: Iterable[TrialResult], goals: Sequence[Goal]) -> tuple[TrialResult, ...]:

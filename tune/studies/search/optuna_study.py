@@ -1,16 +1,13 @@
-"""Optuna's study of a sweep: its sampler, its pruner, its directions and its storage on disk; and what it refuses."""
+"""Optuna's study of a sweep: its sampler, its pruner, and its directions; and what it refuses."""
 
 import warnings
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import optuna
 from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
 from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESampler
-from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
 
 from rayfed_ssl.config.sections import BITS
 from rayfed_ssl.engine.diagnostics import DIAGNOSTICS
@@ -26,28 +23,16 @@ MAX_ATTEMPTS = 64
 """Points that are tried, at most, to find one that can be run."""
 
 
-def make_optuna_study(study: Study, journal: Path | None) -> optuna.Study:
-    """Create Optuna's study, with its storage in a new file `journal` or, for None, in memory."""
+def make_optuna_study(study: Study) -> optuna.Study:
+    """Create Optuna's study, in memory."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    storage = None
-    if journal is not None:
-        journal = journal.resolve()
-        # A killed process leaves Optuna's lock behind; no other process writes, as the sweep's own lock says.
-        for old in (journal, journal.with_name(f"{journal.name}.lock")):
-            old.unlink(missing_ok=True)
-        storage = JournalStorage(JournalFileBackend(str(journal)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        optuna_study = optuna.create_study(
-            storage=storage,
-            study_name=study.name,
+        return optuna.create_study(
             sampler=_sampler(study),
             pruner=_pruner(study),
             directions=[goal.direction for goal in study.goals] or ["maximize"],  # Optuna has no study without a goal
         )
-        if study.goals:
-            optuna_study.set_metric_names([goal.score for goal in study.goals])
-    return optuna_study
 
 
 def _sampler(study: Study) -> BaseSampler:
@@ -86,7 +71,7 @@ def check_study(study: Study) -> None:
         section, _, name = key.partition(".")
         if section == "engine" and name not in BITS:
             raise ConfigError(f"{study.name}: {key} changes how a run is computed and not its result: do not vary it")
-    make_optuna_study(study, None)
+    make_optuna_study(study)
     _check_some_trial(study)
 
 

@@ -9,7 +9,6 @@ the results on disk (docs/decisions/0006).
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
@@ -40,11 +39,6 @@ class Segment:
     until: int
     scores: tuple[str, ...] = ()
     take: str | None = None
-
-    @property
-    def is_last(self) -> bool:
-        """Whether the run ends with it."""
-        return self.until == self.run.config.rounds
 
 
 @dataclass(frozen=True)
@@ -113,18 +107,15 @@ class Search:
 
     Args:
         study: What is sought.
-        journal: File for Optuna's storage, which is written anew; None keeps the study in memory.
         on_trial_end: Is called with each trial that has ended.
 
     Attributes:
         optuna_study: Its trials have the same numbers.
     """
 
-    def __init__(
-        self, study: Study, journal: Path | None = None, on_trial_end: Callable[[Trial], None] = lambda trial: None
-    ) -> None:
+    def __init__(self, study: Study, on_trial_end: Callable[[Trial], None] = lambda trial: None) -> None:
         self.study, self.trials = study, list[Trial]()
-        self.optuna_study = make_optuna_study(study, journal)
+        self.optuna_study = make_optuna_study(study)
         self._on_trial_end = on_trial_end
         self._remaining = study.num_trials
         self._queue: deque[Segment] = deque()
