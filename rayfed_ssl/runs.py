@@ -42,12 +42,10 @@ class Result:
     Attributes:
         directory: The run record.
         state_sha256: Digest of the server's and all clients' states after its last round.
-        figures: The figures that were drawn for trackers.
     """
 
     directory: Path
     state_sha256: str
-    figures: tuple[Path, ...] = ()
 
     @cached_property
     def record(self) -> RunRecord:
@@ -239,20 +237,17 @@ def _run(
         # After every resume too: it may bring other settings of the probes. What is scored already lies beside the data.
         observers.on_start_scored(start_scores(federation, executor, observer.on_warning))
         final = run_rounds(plan, executor, observers, state, record.evaluated())
-        figures: tuple[Path, ...] = ()
         if final.round < config.rounds:
             record.pause()
         else:
             record.finish(federation)
-            if tracking.is_active:
-                figures = _draw(record)
-                tracking.finish(figures)
+            tracking.finish()
     if missing := record.dropped():
         observer.on_warning(
             f"the run is degraded: {len(missing)} client steps are missing from rounds "
             f"{', '.join(map(str, sorted({round for round, _ in missing})))}; run.json says which and why"
         )
-    return Result(record.directory, final.sha256, figures)
+    return Result(record.directory, final.sha256)
 
 
 def _watch(federation: Federation, record: RunRecord, observer: Observer) -> RunWatch:
@@ -279,9 +274,3 @@ def _watch(federation: Federation, record: RunRecord, observer: Observer) -> Run
         losses,
         record.manifest.warnings,
     )
-
-
-def _draw(record: RunRecord) -> tuple[Path, ...]:
-    from rayfed_ssl.reports.figures import draw_run  # importing matplotlib takes half a second
-
-    return tuple(draw_run(record))

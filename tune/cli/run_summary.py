@@ -1,7 +1,6 @@
 """What finished runs achieved and cost, in tables, for `run`, `resume`, `evaluate` and `compare`."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
 from statistics import fmean
 
 from rayfed_ssl.evaluation.registry import BEST, PROTOCOLS
@@ -19,8 +18,8 @@ OVER_CLIENTS: Mapping[str, Callable[[Iterable[float]], float]] = {
 }
 
 
-def print_run(summary: Summary, figures: Sequence[Path], verbose: bool = False) -> None:
-    """Print a run's scores, bytes and digest, and where its record and figures are; best epochs and Eq. 11 if verbose."""
+def print_run(summary: Summary, verbose: bool = False) -> None:
+    """Print a run's scores, bytes and digest, and where its record is; best epochs and Eq. 11 if verbose."""
     console = plain_console()
     labels = {name: f"{name} ({summary.architecture(name)})" for name in summary.scores}
     if summary.scores:
@@ -43,7 +42,7 @@ def print_run(summary: Summary, figures: Sequence[Path], verbose: bool = False) 
         )
     lines += [f"warning: {warning}" for warning in summary.warnings]
     lines += [*remarks([summary]), f"state_sha256 {summary.state_sha256}", f"record: {summary.directory}"]
-    for line in [*lines, *(f"figure: {figure}" for figure in figures)]:
+    for line in lines:
         console.print(line, soft_wrap=True)
 
 
