@@ -23,7 +23,6 @@ from actors.errors import ActorError, ClusterError, UploadLostError
 from actors.federation_actor import hardware_warning, local_versions
 from actors.object_store import UPLOAD_CACHE_BYTES, UPLOAD_CACHE_SHARE, ItemRef, insert_refs
 from actors.placement import plan
-from actors.placement.allocation import check_gpu_memory
 from actors.server_actor import ServerActor
 from rayfed_ssl.engine.federation import Federation, client_error
 from rayfed_ssl.engine.ledger import total
@@ -79,7 +78,6 @@ class RayExecutor:
     def _create_actors(self) -> None:
         nodes = self._cluster.nodes()
         self.placement = plan.place(self._federation, nodes)
-        check_gpu_memory(self.placement, self.placement.cost, plan.query_gpus(nodes) if self.placement.gpus else ())
         arguments = plan.actor_config(self._federation, self.placement), local_versions(), os.getcwd()
         attempts, check = self._engine.attempts, self._health.check
         cache_bytes = min(UPLOAD_CACHE_BYTES, int(UPLOAD_CACHE_SHARE * min(node.store for node in nodes)))

@@ -6,10 +6,9 @@ import torch
 from actors.cluster.machine import Node, object_store_size, this_machine
 from actors.errors import ClusterError
 from actors.placement.actor_cost import ACTOR_BYTES, ActorCost
-from actors.placement.allocation import Placement, allocate, check_gpu_memory
-from actors.placement.plan import actor_config, actor_options, check_fits, plan, query_gpus
+from actors.placement.allocation import Placement, allocate
+from actors.placement.plan import actor_config, actor_options, check_fits, plan
 from rayfed_ssl.capacity.client_cost import StepCost, estimate, record
-from rayfed_ssl.capacity.gpus import Gpu
 from rayfed_ssl.config.schema import Engine
 from rayfed_ssl.engine.gpu_memory import CONTEXT_BYTES
 from rayfed_ssl.resources import cores, free_memory
@@ -17,7 +16,6 @@ from tune.cli.doctor_checks import examine
 
 TWO_CORES = [Node("a", cpus=2)]
 TWO_GPUS = [Node("a", cpus=16, gpus=2)]
-CARD = Gpu(0, "NVIDIA H100", 80_000_000_000, 79_000_000_000)
 MEASURED = ActorCost(1_000_000_000, 10_000_000_000, is_measured=True)
 
 
@@ -106,27 +104,6 @@ def test_an_estimate_refuses_a_single_actor_only_beyond_what_the_object_store_ma
         allocate(Engine(), 6, machine, use_gpu=False, cost=MEASURED)
 
 
-def test_actors_that_outgrow_the_gpu_they_share_are_refused_with_the_share_that_fits():
-    seven = allocate(Engine(gpus_per_actor=0.125, actors=7), 9, [Node("a", cpus=16, gpus=1)], use_gpu=True)
-    check_gpu_memory(seven, MEASURED, [CARD])
-    eight = replace(seven, num_actors=8)
-    with pytest.raises(ClusterError, match=r"8 client actors of 10.00 GB .* set engine.gpus_per_actor=0.1428, or"):
-        check_gpu_memory(eight, MEASURED, [CARD])
-    assert allocate(Engine(gpus_per_actor=0.1428), 9, [Node("a", cpus=16, gpus=1)], use_gpu=True).per_gpu == 7
-
-
-def test_a_single_actor_is_refused_where_another_process_fills_the_gpu_or_its_own_measured_memory_does():
-    single = allocate(Engine(), 1, TWO_GPUS, use_gpu=True)
-    estimated = replace(MEASURED, is_measured=False)
-    message = r"^GPU 1 has 3.00 GB of 80.00 GB free: another process uses it; 1 client actor"
-    with pytest.raises(ClusterError, match=message):
-        check_gpu_memory(single, estimated, [CARD, replace(CARD, index=1, free=3_000_000_000)])
-    large = replace(MEASURED, gpu_memory=90_000_000_000)
-    check_gpu_memory(single, replace(large, is_measured=False), [CARD])  # an estimate alone refuses no single actor
-    with pytest.raises(ClusterError, match=r"do not fit: lower training.batch"):
-        check_gpu_memory(single, large, [CARD])
-
-
 def test_a_container_has_the_cores_and_the_memory_of_its_limits(tmp_path):
     (tmp_path / "cpu.max").write_text("150000 100000\n")
     assert cores(tmp_path) == 1
@@ -168,12 +145,10 @@ def test_what_cannot_fit_is_refused_before_ray_starts(open_tiny, monkeypatch):
 
 
 @pytest.mark.ray
-def test_actors_reserve_their_memory_and_machines_without_nvidia_smi_list_no_gpus(cluster):
+def test_actors_reserve_their_memory(cluster):
     options = actor_options(Placement(2, 1.0, 0.0, "cpu", memory=123))
     assert options == {"num_cpus": 1.0, "num_gpus": 0.0, "memory": 123}
-    pretended = [replace(node, gpus=1.0) for node in cluster.nodes()]
-    assert query_gpus(pretended) == query_gpus([]) == ()
-    assert all(node.memory > CONTEXT_BYTES for node in pretended)
+    assert all(node.memory > CONTEXT_BYTES for node in cluster.nodes())
 
 
 @pytest.mark.ray
