@@ -46,7 +46,7 @@ def features() -> SampleFeatures:
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(3), (4, 7, 9))
     values = np.eye(5)[labels] * 3 + rng.normal(size=(20, 5)) * 0.1
-    return SampleFeatures("global", values.astype(np.float32), labels, ("ant", "bee", "cow"), 2**62 + 1, np.arange(20))
+    return SampleFeatures("global", values.astype(np.float32), labels, ("ant", "bee", "cow"), 2**62 + 1)
 
 
 def test_classes_are_named_where_they_lie():

@@ -17,9 +17,6 @@ def report(
     embedding: Annotated[
         str, typer.Option(help="2-D embedding of test features: tsne, or umap where umap-learn is installed.")
     ] = "tsne",
-    samples: Annotated[
-        bool, typer.Option("--samples/--no-samples", help="Show some images of the data, in the page and beside it.")
-    ] = True,
     trust: Trust = False,
 ) -> None:
     """Write one HTML file on runs, with all figures as PNG and SVG files beside it."""
@@ -33,7 +30,6 @@ def report(
         directories,
         out,
         embedding=embedding,
-        samples=samples,
         trust=trust,
         on_left_out=warn,
         read_table=read_study,

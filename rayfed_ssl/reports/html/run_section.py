@@ -19,11 +19,6 @@ from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.seed_groups import SeedGroup
 from rayfed_ssl.reports.summary import Summary, partition_text
 
-SAMPLES_SHOWN = (
-    "This page and the files of its figures show samples of the data, here and below the test features: "
-    "rayfed-ssl report --no-samples leaves them out."
-)
-
 ENVIRONMENT = {"settings_sha256", "started", "finished", "parts", "precision", "versions", "hardware"}
 """Entries of run.json that the page lists."""
 
@@ -31,10 +26,8 @@ ENVIRONMENT = {"settings_sha256", "started", "finished", "parts", "precision", "
 class RunSections:
     """Makes the sections of one run; their addresses begin with the key, which is empty in a report of one run."""
 
-    def __init__(
-        self, run: ReportedRun, writer: FigureWriter, command: str, embedding: str, samples: bool, key: str = ""
-    ) -> None:
-        self._run, self._writer, self._embedding, self._samples, self._key = run, writer, embedding, samples, key
+    def __init__(self, run: ReportedRun, writer: FigureWriter, command: str, embedding: str, key: str = "") -> None:
+        self._run, self._writer, self._embedding, self._key = run, writer, embedding, key
         self._record, self._summary = run.record, run.summary
         state = f", state {run.summary.state_sha256[:12]}" if run.summary.state_sha256 else ""
         self._origin = f"{command} · run {run.name} (seed {run.summary.config.seed}, round {run.summary.rounds}{state})"
@@ -147,10 +140,8 @@ class RunSections:
                 self._section("partition", "Partition", text),
                 self._section("features", "Test features", [reason]),
             )
-        views = [data_plots.views_plot(federation)] if self._samples else []
-        text = [SAMPLES_SHOWN] if self._samples else []
         return (
-            self._section("data", "Data", text, views, facts),
+            self._section("data", "Data", tables=facts),
             self._section("partition", "Partition", plots=[data_plots.partition_plot(federation)]),
             self._section("features", "Test features", *self._features(federation)),
         )
@@ -169,8 +160,6 @@ class RunSections:
             if samples is None:
                 return ["The test set has no labels, so its features have no classes to show."], []
             plots = [data_plots.embedding_plot(samples, self._embedding), data_plots.similarity_plot(samples)]
-            if self._samples:
-                plots.append(data_plots.neighbors_plot(federation, saved.encoder, samples))
         except (ValueError, CheckpointError) as error:
             return [f"Features cannot be computed: {error}."], []
         return self._held_out(), plots
