@@ -9,9 +9,8 @@ from matplotlib.figure import Figure
 
 from rayfed_ssl.analysis.diagnosis import Diagnostics
 from rayfed_ssl.analysis.embedding import tsne
-from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.reports.html.charts import Plot
-from rayfed_ssl.reports.html.data_plots import SampleFeatures, check_embedding, embedding_plot, similarity_plot
+from rayfed_ssl.reports.html.data_plots import SampleFeatures, embedding_plot, similarity_plot
 from rayfed_ssl.reports.html.figure import FigureWriter
 from rayfed_ssl.reports.html.page import score_title
 from rayfed_ssl.reports.html.record_plots import client_plot, diagnostic_plots, matrix_plot, negatives_plot
@@ -51,7 +50,7 @@ def features() -> SampleFeatures:
 
 def test_classes_are_named_where_they_lie():
     sample = features()
-    plot = embedding_plot(sample, "tsne")
+    plot = embedding_plot(sample)
     axes = plot.figure.axes[0]
     points = np.concatenate([np.asarray(drawn.get_offsets()) for drawn in axes.collections])
     named = {text.get_text(): text.xy for text in axes.texts}
@@ -78,13 +77,6 @@ def test_mean_cosines_of_classes_leave_out_a_sample_with_itself():
     matrix = plot.figure.axes[0].images[0].get_array()
     assert matrix.shape == (20, 20)
     assert np.allclose(np.diag(matrix), 1, atol=1e-4)  # cosines are rounded to four digits
-
-
-def test_an_embedding_has_a_name_and_is_installed(monkeypatch):
-    monkeypatch.setattr("rayfed_ssl.reports.html.data_plots.find_spec", lambda name: None)
-    check_embedding("tsne")
-    with pytest.raises(ConfigError, match="pip install 'rayfed-ssl\\[umap\\]'"):
-        check_embedding("umap")
 
 
 def toy(title: str) -> Plot:

@@ -4,11 +4,10 @@ They are computed on the CPU in float32 with one thread, so that the same run gi
 """
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 
 import numpy as np
 
-from rayfed_ssl.analysis.embedding import image_features, tsne, umap
+from rayfed_ssl.analysis.embedding import image_features, tsne
 from rayfed_ssl.data.partitions import count_samples, random_rows
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.environment import compute_threads
@@ -20,9 +19,6 @@ from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.partition_figure import partition_figure, public_rows
 from rayfed_ssl.reports.style import COLORS, HEIGHT, MARKERS, PAPER, clean, legend_below, new_axes
 from rayfed_ssl.seeds import Purpose, derive_seed
-
-EMBEDDINGS = {"tsne": ("t-SNE", tsne), "umap": ("UMAP", umap)}
-"""Title and function of each way to place features on a plane."""
 
 MAX_SAMPLES = 1000
 """Test samples whose features are embedded."""
@@ -40,14 +36,6 @@ class SampleFeatures:
     labels: np.ndarray
     classes: tuple[str, ...]
     seed: int
-
-
-def check_embedding(name: str) -> None:
-    """Raise ConfigError for an embedding that is unknown or not installed."""
-    if name not in EMBEDDINGS:
-        raise ConfigError(f"--embedding is tsne or umap, got {name!r}")
-    if name == "umap" and find_spec("umap") is None:
-        raise ConfigError("--embedding umap needs umap-learn, which is not installed: pip install 'rayfed-ssl[umap]'")
 
 
 def open_federation(run: ReportedRun) -> Federation:
@@ -102,12 +90,11 @@ def unit_rows(features: np.ndarray) -> np.ndarray:
     return np.asarray(features / np.maximum(lengths, 1e-12))
 
 
-def embedding_plot(features: SampleFeatures, embedding: str) -> Plot:
-    """Draw test features on a plane, colored by class."""
+def embedding_plot(features: SampleFeatures) -> Plot:
+    """Draw test features on a plane by t-SNE, colored by class."""
     present, counts = np.unique(features.labels, return_counts=True)
     names = [clean(features.classes[label])[:18] for label in present]
-    title, place = EMBEDDINGS[embedding]
-    points = place(features.values, features.seed)
+    points = tsne(features.values, features.seed)
     figure, axes = new_axes(height=HEIGHT + 0.4 + 0.07 * min(len(present), 30))
     for index, (label, name) in enumerate(zip(present, names, strict=True)):
         own = points[features.labels == label]
@@ -122,9 +109,9 @@ def embedding_plot(features: SampleFeatures, embedding: str) -> Plot:
     if len(present) <= 30:
         legend_below(figure, axes, columns=3, markerscale=1.6)
     return Plot(
-        embedding,
-        f"{title} of test features",
-        f"Scatter chart: {title} of {len(features.values)} test samples' features, {len(present)} classes.",
+        "tsne",
+        "t-SNE of test features",
+        f"Scatter chart: t-SNE of {len(features.values)} test samples' features, {len(present)} classes.",
         figure,
         PageTable.of("Test samples in the picture", ["class", "samples"], zip(names, counts.tolist(), strict=True)),
         f"Encoder {features.encoder}, {len(features.values)} test samples; names stand at the medians of their classes. "

@@ -26,8 +26,8 @@ ENVIRONMENT = {"settings_sha256", "started", "finished", "parts", "precision", "
 class RunSections:
     """Makes the sections of one run; their addresses begin with the key, which is empty in a report of one run."""
 
-    def __init__(self, run: ReportedRun, writer: FigureWriter, command: str, embedding: str, key: str = "") -> None:
-        self._run, self._writer, self._embedding, self._key = run, writer, embedding, key
+    def __init__(self, run: ReportedRun, writer: FigureWriter, command: str, key: str = "") -> None:
+        self._run, self._writer, self._key = run, writer, key
         self._record, self._summary = run.record, run.summary
         state = f", state {run.summary.state_sha256[:12]}" if run.summary.state_sha256 else ""
         self._origin = f"{command} · run {run.name} (seed {run.summary.config.seed}, round {run.summary.rounds}{state})"
@@ -159,7 +159,7 @@ class RunSections:
             samples = data_plots.sample_features(federation, saved)
             if samples is None:
                 return ["The test set has no labels, so its features have no classes to show."], []
-            plots = [data_plots.embedding_plot(samples, self._embedding), data_plots.similarity_plot(samples)]
+            plots = [data_plots.embedding_plot(samples), data_plots.similarity_plot(samples)]
         except (ValueError, CheckpointError) as error:
             return [f"Features cannot be computed: {error}."], []
         return self._held_out(), plots
