@@ -175,9 +175,6 @@ class RunSections:
             rows = [[encoder, *map(values.get, names)] for encoder, values in found.encoders.items()]
             heads = ["encoder", *(name.replace("_", " ") for name in names)]
             tables = [PageTable.of("Encoders without labels", heads, rows)]
-            angles = [["–".join(pair.encoders), pair.lower, pair.median, pair.upper] for pair in found.angles]
-            heads = ["pair", "lower quartile", "median", "upper quartile"]
-            tables += [PageTable.of("Angles between features of one image (degrees)", heads, angles)] * bool(angles)
         elif not plots:
             text.append("None on record: evaluation.diagnostics=N measures them every N rounds.")
         return self._section("diagnostics", "Diagnostics", text, plots, tables)
