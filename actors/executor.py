@@ -77,7 +77,7 @@ class RayExecutor:
 
     def _create_actors(self) -> None:
         nodes = self._cluster.nodes()
-        self.placement = plan.place(self._federation, nodes)
+        self.placement = plan.plan(self._federation, nodes)
         arguments = plan.actor_config(self._federation, self.placement), local_versions(), os.getcwd()
         attempts, check = self._engine.attempts, self._health.check
         cache_bytes = min(UPLOAD_CACHE_BYTES, int(UPLOAD_CACHE_SHARE * min(node.store for node in nodes)))

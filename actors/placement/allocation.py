@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from actors.cluster.machine import Node
 from actors.errors import ClusterError
-from actors.placement.actor_cost import ACTOR_IDLE, ActorCost
+from actors.placement.actor_cost import ActorCost
 from rayfed_ssl.config.sections import Engine
 from rayfed_ssl.formats import size
 
@@ -20,7 +20,7 @@ UNKNOWN = ActorCost()
 class Placement:
     """The number of client actors, and the cores, GPUs and bytes that Ray reserves for each.
 
-    `device` is where all actors compute, the server's too, `cost` what each takes, and `note` is for the user.
+    `device` is where all actors compute, the server's too, and `cost` what each takes.
     """
 
     num_actors: int
@@ -29,7 +29,6 @@ class Placement:
     device: str
     memory: int = 0
     cost: ActorCost = UNKNOWN
-    note: str = ""
 
     @property
     def shares_gpus(self) -> bool:
@@ -64,8 +63,7 @@ def allocate(
     if number > capacity and is_certain:
         raise ClusterError(_refusal(engine, number, gpus, int(capacity), nodes, cost))
     memory = int(min(cost.memory, max((node.memory for node in nodes), default=0.0)))
-    note = _note(number, automatic) if engine.actors == "per-client" else ""
-    return Placement(number, engine.cpus_per_actor, gpus, "cuda" if use_gpu else "cpu", memory, cost, note)
+    return Placement(number, engine.cpus_per_actor, gpus, "cuda" if use_gpu else "cpu", memory, cost)
 
 
 def _check_gpus(engine: Engine, num_gpus: int, use_gpu: bool) -> None:
@@ -112,14 +110,4 @@ def _refusal(engine: Engine, number: int, gpus: float, capacity: int, nodes: Seq
     advice = f"set engine.actors={capacity}, or lower" if capacity else "lower"
     return (
         f"{number} client actors of {each} each do not fit into Ray's {there}, where {capacity} fit: {advice} {lower}"
-    )
-
-
-def _note(number: int, automatic: int) -> str:
-    """Say what actors beyond one per core cost."""
-    if number <= automatic:
-        return ""
-    return (
-        f"engine.actors=per-client makes {number} actors; engine.actors=auto would make {automatic} with the same results, "
-        f"and each of the others takes about {ACTOR_IDLE:.1%} of a core while it waits"
     )

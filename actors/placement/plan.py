@@ -1,6 +1,5 @@
 """From a run and the machines to a placement; what cannot fit is refused as early as possible."""
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,14 +25,6 @@ def check_fits(federation: Federation, address: str | None) -> None:
     """Raise `ClusterError` for what cannot fit before a private Ray is started, which takes seconds."""
     if starts_private_ray(address):
         plan(federation, [this_machine()])
-
-
-def place(federation: Federation, nodes: Sequence[Node]) -> Placement:
-    """Place a run's client actors, and warn of what its many actors cost."""
-    placement = plan(federation, nodes)
-    if placement.note:
-        warnings.warn(placement.note, RuntimeWarning, stacklevel=2)
-    return placement
 
 
 def actor_options(placement: Placement) -> dict[str, Any]:

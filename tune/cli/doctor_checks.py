@@ -118,7 +118,7 @@ def _examine_run(federation: Federation, nodes: Sequence[Node], gpu_free: int | 
         echo(f"  engine.actors={engine.actors}: {placement.num_actors} client actors{per_gpu}, about {memory} in all")
     if cost.is_measured:
         echo(f"  proposed: {proposal(federation, nodes, gpu_free, cost)}")
-    for note in [*([placement.note] if placement and placement.note else []), *federation.notes]:
+    for note in federation.notes:
         echo(f"  note: {note}")
     for problem in problems:
         typer.secho(f"  does not fit: {problem}", fg="red")
