@@ -6,7 +6,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.round_loop import Executor, Observer, RunPlan, run_rounds
 from rayfed_ssl.engine.run_watch import RunWarning, RunWatch, scaled_probes
 from rayfed_ssl.engine.start_scores import start_scores
-from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.export.encoders import export_of, last_encoder
 from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.records.metric_rows import METRICS, client_of, losses_by_round
@@ -85,14 +83,6 @@ class Result:
     def metrics(self) -> pa.Table:
         """All metrics: round, participant ("global", "client-0", "server", "run"), name and value."""
         return pa.Table.from_pylist(self.record.metrics, schema=METRICS)
-
-    def metrics_frame(self) -> Any:
-        """`metrics` as a pandas data frame; ConfigError where pandas is not installed."""
-        if find_spec("pandas") is None:
-            raise ConfigError(
-                "this needs pandas, which is not installed: pip install pandas, or take `metrics` (Arrow)"
-            )
-        return self.metrics.to_pandas()
 
 
 class Observers(Observer):
