@@ -12,7 +12,6 @@ from rayfed_ssl.capacity.client_cost import StepCost, estimate, record
 from rayfed_ssl.config.schema import Engine
 from rayfed_ssl.engine.gpu_memory import CONTEXT_BYTES
 from rayfed_ssl.resources import cores, free_memory
-from tune.cli.doctor_checks import examine
 
 TWO_CORES = [Node("a", cpus=2)]
 TWO_GPUS = [Node("a", cpus=16, gpus=2)]
@@ -142,15 +141,6 @@ def test_actors_reserve_their_memory(cluster):
     options = actor_options(Placement(2, 1.0, 0.0, "cpu", memory=123))
     assert options == {"num_cpus": 1.0, "num_gpus": 0.0, "memory": 123}
     assert all(node.memory > CONTEXT_BYTES for node in cluster.nodes())
-
-
-@pytest.mark.ray
-def test_doctor_looks_at_the_machines_of_a_cluster(cluster, tiny, capsys):
-    assert examine(tiny("fedavg", "engine.actors=3"), address="auto")
-    said = capsys.readouterr().out
-    assert "The Ray at auto: 1 machine\n" in said
-    assert ": 4 CPUs, 0 GPUs, " in said
-    assert "engine.actors=3: 3 client actors" in said
 
 
 @pytest.mark.parametrize(("device", "share", "expected"), [("cuda", 0.25, 0.25), ("cpu", 0.0, None)])

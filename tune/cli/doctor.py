@@ -4,16 +4,15 @@ from typing import Annotated
 
 import typer
 
-from tune.cli.options import Address, RecipeAndSettings, load_config
+from tune.cli.options import RecipeAndSettings, load_config
 
 
 def doctor(
     arguments: RecipeAndSettings = None,
     measure: Annotated[bool, typer.Option("--measure", help="Run one client's step to measure its cost.")] = False,
-    address: Address = None,
 ) -> None:
     """Show the hardware, how many clients would run at once, and what would not fit."""
     from tune.cli.doctor_checks import examine
 
-    if not examine(load_config(arguments), measured=measure, address=address):
+    if not examine(load_config(arguments), measured=measure):
         raise typer.Exit(1)

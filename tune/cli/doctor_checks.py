@@ -9,7 +9,6 @@ import torch
 import typer
 
 from actors.cluster.address import local_nodes
-from actors.cluster.connect import start
 from actors.cluster.machine import SHARED_MEMORY, Node, this_machine
 from actors.errors import ClusterError
 from actors.placement.actor_cost import ACTOR_BYTES, ACTOR_IDLE, ACTOR_START, ActorCost
@@ -30,23 +29,23 @@ MOST_ACTORS_PER_GPU = 4
 """Most actors that are proposed for one GPU, where their kernels take turns."""
 
 
-def examine(config: Config, *, measured: bool = False, address: str | None = None) -> bool:
-    """Print the hardware, of this machine or of the Ray at an address, and the run's needs; returns whether it fits.
+def examine(config: Config, *, measured: bool = False) -> bool:
+    """Print this machine's hardware and the run's needs; returns whether it fits.
 
     A step's cost is measured on request, otherwise an earlier measurement or an estimate is used.
     """
     versions = environment()["versions"].items()
     typer.secho("  ".join(f"{name} {version}" for name, version in versions if version), dim=True)
-    nodes = _this_machine() if address is None else _cluster(address)
-    gpu_free = None if address else _free_gpu_memory()
+    _print_this_machine()
+    gpu_free = _free_gpu_memory()
     federation = Federation.open(config)
     federation.check_ready()
     if measured:
         measure_apart(config)
-    return _examine_run(federation, nodes, gpu_free)
+    return _examine_run(federation, [this_machine()], gpu_free)
 
 
-def _this_machine() -> Sequence[Node]:
+def _print_this_machine() -> None:
     memory = free_memory()
     typer.secho("\nThis machine", bold=True)
     echo(
@@ -60,7 +59,6 @@ def _this_machine() -> Sequence[Node]:
     echo(f"  {size(shutil.disk_usage(Path.cwd()).free)} disk free for runs in {Path.cwd()}")
     for head in sorted({node.head for node in local_nodes()}):
         echo(f"  note: a Ray at {head} runs on this machine and uses the same cores, memory and GPUs")
-    return [this_machine()]
 
 
 def _free_gpu_memory() -> int | None:
@@ -71,21 +69,6 @@ def _free_gpu_memory() -> int | None:
         free.append(memory[0])
         echo(f"  GPU {index}: {torch.cuda.get_device_name(index)}, {size(memory[0])} of {size(memory[1])} free")
     return min(free, default=None)
-
-
-def _cluster(address: str) -> Sequence[Node]:
-    cluster = start(address)
-    try:
-        nodes = cluster.nodes()
-    finally:
-        cluster.stop()
-    typer.secho(f"\nThe Ray at {address}: {len(nodes)} machine{'s' * (len(nodes) > 1)}", bold=True)
-    for node in nodes:
-        echo(
-            f"  {node.id[:8]}: {node.cpus:g} CPUs, {node.gpus:g} GPUs, {size(node.memory)} memory and "
-            f"{size(node.store)} object store"
-        )
-    return nodes
 
 
 def _examine_run(federation: Federation, nodes: Sequence[Node], gpu_free: int | None) -> bool:
