@@ -102,7 +102,7 @@ def test_scores_break_even_configuration_and_digest_are_those_of_the_record(sing
     assert f"linear probe, last epoch {percent(scores['linear'])}" in text
     assert f"best epoch, chosen on the test set: {percent(scores['linear_best'])}" in text
     assert f"kNN, round 2 {percent(scores['knn'])}" in text
-    assert "2 rounds × 45 public samples × 24 dimensions = 2,160 numbers" in text
+    assert "2 rounds x 45 public samples x 24 dimensions = 2,160 numbers" in text
     assert "training.optimizer.lr" in text
     assert str(summary.state_sha256) in text
     assert "FLESD's queue holds 16 anchors instead of 32" in text

@@ -43,7 +43,7 @@ def test_best_epochs_and_break_even_are_printed_on_request(cli: Cli, finished: F
     (row,) = [line for line in more.splitlines() if line.startswith("global")]
     assert row.split()[-1] == f"{100 * best:.2f}%"
     assert "best epoch" in more
-    assert "FLESD Eq. 11: 2 x 45 x 24 = 2,160 numbers up per client" in more
+    assert "FLESD Eq. 11: 2 rounds x 45 public samples x 24 dimensions = 2,160 numbers up per client" in more
 
 
 def test_the_version_is_printed(cli: Cli):

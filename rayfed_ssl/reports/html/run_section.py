@@ -1,7 +1,6 @@
 """The part of the report that is about one run."""
 
 from collections.abc import Iterable, Mapping
-from statistics import fmean
 from typing import Any
 
 from rayfed_ssl import formats
@@ -17,7 +16,7 @@ from rayfed_ssl.reports.html.figure import FigureWriter
 from rayfed_ssl.reports.html.page import MISSING, Card, PageCell, PageSection, PageTable, score_title, yaml_text
 from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.seed_groups import SeedGroup
-from rayfed_ssl.reports.summary import Summary, partition_text
+from rayfed_ssl.reports.summary import Summary, partition_text, with_client_summary
 
 ENVIRONMENT = {"settings_sha256", "started", "finished", "parts", "precision", "versions", "hardware"}
 """Entries of run.json that the page lists."""
@@ -182,12 +181,7 @@ class RunSections:
     def _communication(self) -> PageSection:
         text = [f"Privacy-leakage risk of uploads, in the wording of FLESD's Table 1: {self._summary.privacy}."]
         if (even := self._summary.break_even) is not None:
-            numbers = even.rounds * even.num_public * even.dim
-            text.append(
-                f"Break-even (FLESD, Eq. 11): {even.rounds} rounds × {even.num_public:,} public samples × {even.dim} "
-                f"dimensions = {numbers:,} numbers that a client sends up, as many as "
-                f"{even.rounds_of_averaging:.2f} rounds of averaging {even.num_parameters:,} parameters."
-            )
+            text.append(f"{even.text}.")
         plots = [record_plots.ledger_plot(self._summary)] if self._summary.bytes_by_kind else []
         text += [] if plots else ["Nothing crossed a client's boundary."]
         return self._section("communication", "Communication", text, plots)
@@ -205,16 +199,16 @@ class RunSections:
 
 def scores_table(summary: Summary) -> PageTable:
     """Show a run's final scores, an encoder a row, and their mean and minimum over clients."""
-    scores = summary.scores
+    scores = with_client_summary(summary.scores)
     names = list(dict.fromkeys(name for metrics in scores.values() for name in metrics))
     rows = [
-        [encoder, summary.architecture(encoder), *(PageCell.of(metrics.get(name), "percent") for name in names)]
+        [
+            encoder,
+            summary.architecture(encoder) if encoder in summary.scores else "",
+            *(PageCell.of(metrics.get(name), "percent") for name in names),
+        ]
         for encoder, metrics in scores.items()
     ]
-    local = [metrics for encoder, metrics in scores.items() if encoder != "global"]
-    for label, reduce in (("mean of clients", fmean), ("minimum of clients", min)) if len(local) > 1 else ():
-        columns = ([metrics[name] for metrics in local if name in metrics] for name in names)
-        rows.append([label, "", *(PageCell.of(reduce(column) if column else None, "percent") for column in columns)])
     caption = f"Scores of each encoder after round {summary.rounds}"
     return PageTable.of(caption, ["encoder", "model", *map(score_title, names)], rows)
 
