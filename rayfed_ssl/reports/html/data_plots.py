@@ -13,7 +13,7 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.export.encoders import SavedEncoder
-from rayfed_ssl.reports.html.charts import Plot, heatmap
+from rayfed_ssl.reports.html.charts import Plot
 from rayfed_ssl.reports.html.page import PageTable
 from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.partition_figure import partition_figure, public_rows
@@ -22,9 +22,6 @@ from rayfed_ssl.seeds import Purpose, derive_seed
 
 MAX_SAMPLES = 1000
 """Test samples whose features are embedded."""
-
-MAX_IN_HEATMAP = 160
-"""Test samples in the heatmap of similarities."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,12 +81,6 @@ def sample_features(federation: Federation, saved: SavedEncoder) -> SampleFeatur
     return SampleFeatures(saved.info.encoder, values, test.labels[rows], tuple(test.classes), seed)
 
 
-def unit_rows(features: np.ndarray) -> np.ndarray:
-    """Scale rows [N, d] to length 1, so that their products are cosines."""
-    lengths: np.ndarray = np.linalg.norm(features, axis=1, keepdims=True)
-    return np.asarray(features / np.maximum(lengths, 1e-12))
-
-
 def embedding_plot(features: SampleFeatures) -> Plot:
     """Draw test features on a plane by t-SNE, colored by class."""
     present, counts = np.unique(features.labels, return_counts=True)
@@ -116,32 +107,4 @@ def embedding_plot(features: SampleFeatures) -> Plot:
         PageTable.of("Test samples in the picture", ["class", "samples"], zip(names, counts.tolist(), strict=True)),
         f"Encoder {features.encoder}, {len(features.values)} test samples; names stand at the medians of their classes. "
         "Distances between far groups mean nothing.",
-    )
-
-
-def similarity_plot(features: SampleFeatures) -> Plot:
-    """Draw cosines between test features, sorted by class, with means of each pair of classes as a table."""
-    unit, labels = unit_rows(features.values), features.labels
-    present, sizes = np.unique(labels, return_counts=True)
-    means = np.stack([unit[labels == label].mean(axis=0) for label in present])
-    between = means @ means.T
-    pairs = np.maximum(sizes * (sizes - 1), 1)
-    between[np.diag_indices(len(present))] = (np.diag(between) * sizes**2 - sizes) / pairs  # no sample with itself
-    each = max(MAX_IN_HEATMAP // len(present), 1)
-    rows = np.concatenate([np.flatnonzero(labels == label)[:each] for label in present])
-    ticks = [
-        (float(np.flatnonzero(labels[rows] == label).mean()), features.classes[label][:14])
-        for label in present[:: -(-len(present) // 20)]
-    ]
-    names = [features.classes[label] for label in present]
-    within = float(np.diag(between).mean())
-    others = float(between[~np.eye(len(present), dtype=bool)].mean()) if len(present) > 1 else float("nan")
-    table = [[name, *row.tolist()] for name, row in zip(names, between, strict=True)]
-    return Plot(
-        "similarity",
-        "Similarity of test features",
-        f"Heatmap: cosines of {len(rows)} test samples' features, sorted by class; blocks on the diagonal are classes.",
-        heatmap(np.round(unit[rows] @ unit[rows].T, 4), label="cosine", low=None, high=1.0, ticks=ticks),
-        PageTable.of("Mean cosine of each pair of classes", ["class", *names], table) if len(names) <= 30 else None,
-        f"Encoder {features.encoder}. Mean cosine within a class {within:.3f}, between classes {others:.3f}.",
     )

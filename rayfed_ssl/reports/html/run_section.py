@@ -158,7 +158,7 @@ class RunSections:
             samples = data_plots.sample_features(federation, saved)
             if samples is None:
                 return ["The test set has no labels, so its features have no classes to show."], []
-            plots = [data_plots.embedding_plot(samples), data_plots.similarity_plot(samples)]
+            plots = [data_plots.embedding_plot(samples)]
         except (ValueError, CheckpointError) as error:
             return [f"Features cannot be computed: {error}."], []
         return self._held_out(), plots
