@@ -231,7 +231,6 @@ def _run(
             record.pause()
         else:
             record.finish(federation)
-            tracking.finish()
     if missing := record.dropped():
         observer.on_warning(
             f"the run is degraded: {len(missing)} client steps are missing from rounds "

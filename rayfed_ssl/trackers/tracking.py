@@ -10,7 +10,7 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.round_loop import Evaluation, Observer, RoundOutcome
 from rayfed_ssl.errors import ConfigError, reason
 from rayfed_ssl.reading import read_json
-from rayfed_ssl.records.metric_rows import Row, headline, ledger_rows, metric_rows, score_rows
+from rayfed_ssl.records.metric_rows import Row, ledger_rows, metric_rows, score_rows
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage.filesystem import write_atomically
 from rayfed_ssl.trackers import EndStatus, Tracker, configured_trackers
@@ -52,13 +52,6 @@ class Tracking(Observer):
     def on_evaluated(self, evaluations: Sequence[Evaluation]) -> None:
         """Log the scores."""
         self._log_rows(score_rows(evaluations), [])
-
-    def finish(self) -> None:
-        """Log the run's final scores."""
-        last = self._record.last_round
-        scores = self._record.scores(last)
-        names = sorted({name for metrics in scores.values() for name in metrics})
-        self._log({last: {f"final/{name}": score for name in names if (score := headline(scores, name)) is not None}})
 
     def close(self, status: EndStatus) -> None:
         """Close all trackers."""

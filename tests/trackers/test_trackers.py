@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from shutil import copyfile, copytree
-from statistics import fmean
 from typing import Any
 
 import pytest
@@ -133,9 +132,6 @@ def expected(directory: Path) -> Series:
     for round, values in total_bytes(record.ledger).items():
         for name, value in values.items():
             found[name].append((round, value))
-    last = record.manifest.rounds[-1].round
-    for name in ("knn", "linear", "linear_best"):
-        found[f"final/{name}"] = [(last, fmean(scores[name] for scores in record.scores(last).values()))]
     return dict(found)
 
 
