@@ -31,11 +31,6 @@ class Placement:
     cost: ActorCost = UNKNOWN
 
     @property
-    def shares_gpus(self) -> bool:
-        """Whether several actors compute on one GPU."""
-        return 0 < self.gpus < 1
-
-    @property
     def per_gpu(self) -> int:
         """Count the actors on a GPU that several share."""
         return max(1, min(math.floor(1 / self.gpus + 1e-9), self.num_actors)) if self.gpus else 0

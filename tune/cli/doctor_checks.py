@@ -96,7 +96,7 @@ def _examine_run(federation: Federation, nodes: Sequence[Node], gpu_free: int | 
         source = f"{cost.seconds:.2g} s an epoch, {size(cost.state or 0)} of state (measured)"
     echo(f"  the largest client's step: {size(cost.memory)}{gpu} more, {source}")
     if placement is not None:
-        per_gpu = f", {placement.per_gpu} on each GPU" if placement.shares_gpus else ""
+        per_gpu = f", {placement.per_gpu} on each GPU" if 0 < placement.gpus < 1 else ""
         memory = size(placement.num_actors * placement.cost.memory)
         echo(f"  engine.actors={engine.actors}: {placement.num_actors} client actors{per_gpu}, about {memory} in all")
     if cost.is_measured:
