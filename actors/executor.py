@@ -23,8 +23,7 @@ from actors.errors import ActorError, ClusterError, UploadLostError
 from actors.federation_actor import hardware_warning, local_versions
 from actors.object_store import UPLOAD_CACHE_BYTES, UPLOAD_CACHE_SHARE, ItemRef, insert_refs
 from actors.placement import plan
-from actors.placement.allocation import check_gpu_memory
-from actors.server_actor import Prepared, ServerActor
+from actors.server_actor import ServerActor
 from rayfed_ssl.engine.federation import Federation, client_error
 from rayfed_ssl.engine.ledger import total
 from rayfed_ssl.engine.local_executor import late
@@ -62,7 +61,6 @@ class RayExecutor:
         self._federation, self._engine = federation, federation.config.engine
         self._uploads: dict[int, ItemRef] = {}
         self._downloads: dict[int, Any] = {}
-        self._prepared: Prepared | None = None
         self._seconds: dict[int, float] = {}
         self._sent: dict[int, int] = {}
         self._sizes = {client_id: len(rows) for client_id, rows in federation.shards.items()}
@@ -79,8 +77,7 @@ class RayExecutor:
 
     def _create_actors(self) -> None:
         nodes = self._cluster.nodes()
-        self.placement = plan.place(self._federation, nodes)
-        check_gpu_memory(self.placement, self.placement.cost, plan.query_gpus(nodes) if self.placement.gpus else ())
+        self.placement = plan.plan(self._federation, nodes)
         arguments = plan.actor_config(self._federation, self.placement), local_versions(), os.getcwd()
         attempts, check = self._engine.attempts, self._health.check
         cache_bytes = min(UPLOAD_CACHE_BYTES, int(UPLOAD_CACHE_SHARE * min(node.store for node in nodes)))
@@ -124,9 +121,7 @@ class RayExecutor:
     ) -> Iterator[ClientReport | Failed]:
         def select_downloads() -> None:
             self._downloads = self._server.call(
-                lambda server: self._collect(
-                    self._take_prepared(state, cohort) or server.downloads.remote(cohort, state.server, directory)
-                )
+                lambda server: self._collect(server.downloads.remote(cohort, state.server, directory))
             )
 
         def submit(actor: Any, items: Sequence[WorkItem]) -> Sequence[ObjectRef[Any]]:
@@ -148,19 +143,6 @@ class RayExecutor:
         finally:
             self.retries += self._pool.retries - before
             self._downloads = {}
-
-    def _prepare(self, round: int, state: Stored, directory: Directory) -> None:
-        """Let the server select the next round's downloads while this round is recorded and scored."""
-        if round <= self._federation.config.rounds:
-            server, cohort = self._server.actor, self._federation.cohort(round)
-            self._prepared = Prepared(server, state, cohort, server.downloads.remote(cohort, state, directory))
-
-    def _take_prepared(self, state: RunState, cohort: Sequence[int]) -> Any | None:
-        """Take what the present server actor prepared, once, if it is for these clients and from this state."""
-        prepared, self._prepared = self._prepared, None
-        if prepared is None or prepared.server is not self._server.actor or prepared.state != state.server:
-            return None
-        return prepared.downloads if set(cohort) <= set(prepared.cohort) else None
 
     def _step(self, state: RunState, client_id: int) -> ClientStep:
         return ClientStep(client_id, self._downloads[client_id], state.clients.get(client_id))
@@ -219,7 +201,6 @@ class RayExecutor:
                 )
             again[client_id] = self._train_again(state, client_id, directory)
         self._uploads = {}
-        self._prepare(state.round + 1, report.state, directory)
         reports = tuple(result for result in again.values() if isinstance(result, ClientReport))
         dropped = tuple(result for result in again.values() if isinstance(result, Dropped))
         return replace(report, again=reports, dropped=dropped)

@@ -1,7 +1,7 @@
 """The actor that runs the server's steps and holds its state; a new actor reads the state from the checkpoint."""
 
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -12,15 +12,6 @@ from rayfed_ssl.engine.round_loop import ServerReport
 from rayfed_ssl.storage.addresses import Directory
 from rayfed_ssl.storage.checkpoints import Stored, StoredStates
 from rayfed_ssl.trees import Tree, to_numpy
-
-
-class Prepared(NamedTuple):
-    """The downloads that a server actor selects for the next round."""
-
-    server: Any
-    state: Stored
-    cohort: Sequence[int]
-    downloads: Any
 
 
 class ServerActor(FederationActor):

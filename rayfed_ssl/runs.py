@@ -6,7 +6,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.round_loop import Executor, Observer, RunPlan, run_rounds
 from rayfed_ssl.engine.run_watch import RunWarning, RunWatch, scaled_probes
 from rayfed_ssl.engine.start_scores import start_scores
-from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.export.encoders import export_of, last_encoder
 from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.records.metric_rows import METRICS, client_of, losses_by_round
@@ -42,12 +40,10 @@ class Result:
     Attributes:
         directory: The run record.
         state_sha256: Digest of the server's and all clients' states after its last round.
-        figures: The figures that were drawn for trackers.
     """
 
     directory: Path
     state_sha256: str
-    figures: tuple[Path, ...] = ()
 
     @cached_property
     def record(self) -> RunRecord:
@@ -87,14 +83,6 @@ class Result:
     def metrics(self) -> pa.Table:
         """All metrics: round, participant ("global", "client-0", "server", "run"), name and value."""
         return pa.Table.from_pylist(self.record.metrics, schema=METRICS)
-
-    def metrics_frame(self) -> Any:
-        """`metrics` as a pandas data frame; ConfigError where pandas is not installed."""
-        if find_spec("pandas") is None:
-            raise ConfigError(
-                "this needs pandas, which is not installed: pip install pandas, or take `metrics` (Arrow)"
-            )
-        return self.metrics.to_pandas()
 
 
 class Observers(Observer):
@@ -239,20 +227,16 @@ def _run(
         # After every resume too: it may bring other settings of the probes. What is scored already lies beside the data.
         observers.on_start_scored(start_scores(federation, executor, observer.on_warning))
         final = run_rounds(plan, executor, observers, state, record.evaluated())
-        figures: tuple[Path, ...] = ()
         if final.round < config.rounds:
             record.pause()
         else:
             record.finish(federation)
-            if tracking.is_active:
-                figures = _draw(record)
-                tracking.finish(figures)
     if missing := record.dropped():
         observer.on_warning(
             f"the run is degraded: {len(missing)} client steps are missing from rounds "
             f"{', '.join(map(str, sorted({round for round, _ in missing})))}; run.json says which and why"
         )
-    return Result(record.directory, final.sha256, figures)
+    return Result(record.directory, final.sha256)
 
 
 def _watch(federation: Federation, record: RunRecord, observer: Observer) -> RunWatch:
@@ -279,9 +263,3 @@ def _watch(federation: Federation, record: RunRecord, observer: Observer) -> Run
         losses,
         record.manifest.warnings,
     )
-
-
-def _draw(record: RunRecord) -> tuple[Path, ...]:
-    from rayfed_ssl.reports.figures import draw_run  # importing matplotlib takes half a second
-
-    return tuple(draw_run(record))

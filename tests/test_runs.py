@@ -7,7 +7,6 @@ import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 import torch
 import yaml
 
-from rayfed_ssl import Config, ConfigError, replay, resume, run, runs
+from rayfed_ssl import Config, ConfigError, replay, resume, run
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.round_loop import ClientError, Observer
@@ -114,14 +113,9 @@ def test_an_encoder_is_a_module_that_gives_the_features_of_evaluation(whole: Res
         whole.encoder("client-9")
 
 
-def test_metrics_are_an_arrow_table_and_a_frame(whole: Result, monkeypatch: pytest.MonkeyPatch):
+def test_metrics_are_an_arrow_table(whole: Result):
     assert whole.metrics.column_names == ["round", "participant", "name", "value"]
     assert whole.metrics.to_pylist() == whole.record.metrics
-    if find_spec("pandas") is not None:
-        assert whole.metrics_frame().to_dict("records") == whole.record.metrics
-    monkeypatch.setattr(runs, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="needs pandas, which is not installed: pip install pandas"):
-        whole.metrics_frame()
 
 
 def test_progress_is_shown_where_somebody_sees_it(

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 
 from actors.cluster.machine import Node
 from actors.errors import ClusterError
-from actors.placement.actor_cost import ACTOR_IDLE, ActorCost
-from rayfed_ssl.capacity.gpus import Gpu
+from actors.placement.actor_cost import ActorCost
 from rayfed_ssl.config.sections import Engine
-from rayfed_ssl.engine.gpu_memory import CONTEXT_BYTES, even_share
 from rayfed_ssl.formats import size
 
 RESOURCE_UNITS = 10_000
@@ -22,7 +20,7 @@ UNKNOWN = ActorCost()
 class Placement:
     """The number of client actors, and the cores, GPUs and bytes that Ray reserves for each.
 
-    `device` is where all actors compute, the server's too, `cost` what each takes, and `note` is for the user.
+    `device` is where all actors compute, the server's too, and `cost` what each takes.
     """
 
     num_actors: int
@@ -31,12 +29,6 @@ class Placement:
     device: str
     memory: int = 0
     cost: ActorCost = UNKNOWN
-    note: str = ""
-
-    @property
-    def shares_gpus(self) -> bool:
-        """Whether several actors compute on one GPU."""
-        return 0 < self.gpus < 1
 
     @property
     def per_gpu(self) -> int:
@@ -66,8 +58,7 @@ def allocate(
     if number > capacity and is_certain:
         raise ClusterError(_refusal(engine, number, gpus, int(capacity), nodes, cost))
     memory = int(min(cost.memory, max((node.memory for node in nodes), default=0.0)))
-    note = _note(number, automatic) if engine.actors == "per-client" else ""
-    return Placement(number, engine.cpus_per_actor, gpus, "cuda" if use_gpu else "cpu", memory, cost, note)
+    return Placement(number, engine.cpus_per_actor, gpus, "cuda" if use_gpu else "cpu", memory, cost)
 
 
 def _check_gpus(engine: Engine, num_gpus: int, use_gpu: bool) -> None:
@@ -114,42 +105,4 @@ def _refusal(engine: Engine, number: int, gpus: float, capacity: int, nodes: Seq
     advice = f"set engine.actors={capacity}, or lower" if capacity else "lower"
     return (
         f"{number} client actors of {each} each do not fit into Ray's {there}, where {capacity} fit: {advice} {lower}"
-    )
-
-
-def _note(number: int, automatic: int) -> str:
-    """Say what actors beyond one per core cost."""
-    if number <= automatic:
-        return ""
-    return (
-        f"engine.actors=per-client makes {number} actors; engine.actors=auto would make {automatic} with the same results, "
-        f"and each of the others takes about {ACTOR_IDLE:.1%} of a core while it waits"
-    )
-
-
-def check_gpu_memory(placement: Placement, cost: ActorCost, gpus: Sequence[Gpu]) -> None:
-    """Raise `ClusterError`, before the first round, for actors that would exceed the memory of the GPUs that they share.
-
-    `gpus` are as before any actor was created. An estimate alone refuses no single actor on a GPU that is otherwise free.
-    """
-    for gpu in gpus if placement.per_gpu and cost.gpu_memory else ():
-        is_certain = placement.per_gpu > 1 or cost.is_measured or gpu.is_crowded
-        if is_certain and placement.per_gpu > gpu_capacity(gpu, cost):
-            raise ClusterError(_gpu_too_small(gpu, placement.per_gpu, cost))
-
-
-def gpu_capacity(gpu: Gpu, cost: ActorCost) -> int:
-    """Count the actors that fit beside the server, which has a CUDA context of its own."""
-    return max(0, gpu.free - CONTEXT_BYTES) // cost.gpu_memory
-
-
-def _gpu_too_small(gpu: Gpu, number: int, cost: ActorCost) -> str:
-    capacity = gpu_capacity(gpu, cost)
-    crowd = ": another process uses it" if gpu.is_crowded else ""
-    advice = f"set engine.gpus_per_actor={even_share(1 / capacity):g}" if capacity else "lower training.batch"
-    source = "as measured" if cost.is_measured else "by estimate"
-    return (
-        f"GPU {gpu.index} has {size(gpu.free)} of {size(gpu.total)} free{crowd}; {number} client actors of "
-        f"{size(cost.gpu_memory)} each ({source}) and the server's {size(CONTEXT_BYTES)} do not fit: {advice}, or select "
-        "another GPU with CUDA_VISIBLE_DEVICES"
     )

@@ -1,24 +1,17 @@
 """From a run and the machines to a placement; what cannot fit is refused as early as possible."""
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
-import ray
-from ray.exceptions import GetTimeoutError, RayError
 from ray.util import get_current_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.cluster.machine import Node, this_machine
 from actors.cluster.private_ray import starts_private_ray
 from actors.placement.actor_cost import ActorCost
-from actors.placement.allocation import Placement, allocate, check_gpu_memory
+from actors.placement.allocation import Placement, allocate
 from rayfed_ssl.capacity.client_cost import step_cost
-from rayfed_ssl.capacity.gpus import Gpu, gpus
 from rayfed_ssl.engine.federation import Federation
-
-GPU_QUERY_TIMEOUT = 30.0
-"""Seconds that machines have to describe their GPUs; without an answer a run starts without that check."""
 
 
 def plan(federation: Federation, nodes: Sequence[Node]) -> Placement:
@@ -31,16 +24,7 @@ def plan(federation: Federation, nodes: Sequence[Node]) -> Placement:
 def check_fits(federation: Federation, address: str | None) -> None:
     """Raise `ClusterError` for what cannot fit before a private Ray is started, which takes seconds."""
     if starts_private_ray(address):
-        placement = plan(federation, [this_machine()])
-        check_gpu_memory(placement, placement.cost, gpus() if placement.gpus else ())
-
-
-def place(federation: Federation, nodes: Sequence[Node]) -> Placement:
-    """Place a run's client actors, and warn of what its many actors cost."""
-    placement = plan(federation, nodes)
-    if placement.note:
-        warnings.warn(placement.note, RuntimeWarning, stacklevel=2)
-    return placement
+        plan(federation, [this_machine()])
 
 
 def actor_options(placement: Placement) -> dict[str, Any]:
@@ -54,18 +38,6 @@ def actor_config(federation: Federation, placement: Placement) -> dict[str, Any]
     config = federation.config.dump()
     config["engine"] |= {"device": placement.device, "gpus_per_actor": placement.gpus or None}
     return config
-
-
-def query_gpus(nodes: Sequence[Node]) -> tuple[Gpu, ...]:
-    """Ask the machines that have GPUs for the free memory of these; () if one does not answer."""
-    query = ray.remote(num_cpus=0, max_retries=0)(gpus)
-    strategies = [NodeAffinitySchedulingStrategy(node.id, soft=False) for node in nodes if node.gpus]
-    answers = [query.options(scheduling_strategy=strategy).remote() for strategy in strategies]
-    try:
-        by_node: list[tuple[Gpu, ...]] = ray.get(answers, timeout=GPU_QUERY_TIMEOUT)
-    except (GetTimeoutError, RayError):
-        return ()
-    return tuple(gpu for of_node in by_node for gpu in of_node)
 
 
 def server_strategy(nodes: Sequence[Node]) -> Any:

@@ -1,7 +1,6 @@
 """Encoders of a run beside each other, without labels: RUN/diagnostics.json, which `Diagnostics` describes."""
 
 from collections.abc import Callable, Iterator, Mapping
-from itertools import combinations
 from pathlib import Path
 from typing import Annotated
 
@@ -54,16 +53,6 @@ class PairMatrix(StrictModel):
         return self
 
 
-class PairAngles(StrictModel):
-    """Quartiles of the angles between features of one image, in degrees, as in FedCA's Figure 4."""
-
-    encoders: list[str]
-    clients: list[int | None]
-    lower: float
-    median: float
-    upper: float
-
-
 class FalseNegatives(StrictModel):
     """Shares of negatives of the sample's own class, by client, from labels that no client sees.
 
@@ -96,7 +85,6 @@ class Diagnostics(StrictModel):
     split: str
     encoders: dict[str, dict[str, str | int | float | None]]
     matrices: dict[str, PairMatrix]
-    angles: list[PairAngles]
     false_negatives: FalseNegatives | None
     notes: list[str]
 
@@ -163,7 +151,6 @@ def compare_encoders(federation: Federation, encoders: Mapping[str, Encoder], ro
         split="test" if config.data.validation is None else "held-out",
         encoders=described,
         matrices=_matrices(features, relations) if len(features) > 1 else {},
-        angles=_pair_angles(features),
         false_negatives=ratios,
         notes=list(_notes(len(federation.shards), features, relations, ratios)),
     )
@@ -193,18 +180,6 @@ def _matrices(features: Mapping[str, Tensor], relations: Mapping[str, Tensor]) -
 
 def _alike(rows: Mapping[str, Tensor], first: str, second: str) -> bool:
     return first in rows and second in rows and rows[first].shape == rows[second].shape
-
-
-def _pair_angles(features: Mapping[str, Tensor]) -> list[PairAngles]:
-    return [
-        PairAngles(
-            encoders=list(pair),
-            clients=[client_of(name) for name in pair],
-            **angles(*(features[name] for name in pair))._asdict(),
-        )
-        for pair in combinations(features, 2)
-        if _alike(features, *pair)
-    ]
 
 
 def _false_negatives(federation: Federation) -> FalseNegatives | None:

@@ -1,4 +1,4 @@
-"""Test images on a plane by t-SNE (van der Maaten and Hinton 2008) or UMAP of their features.
+"""Test images on a plane by t-SNE (van der Maaten and Hinton 2008) of their features.
 
 One thread computes, as sums over threads may differ in their last bits.
 """
@@ -75,13 +75,4 @@ def tsne(features: np.ndarray, seed: int) -> np.ndarray:
     init = "pca" if min(features.shape) >= 2 else "random"
     with threadpool_limits(1):
         method = TSNE(perplexity=perplexity, init=init, random_state=seed % 2**32)  # scikit-learn takes no more
-        return np.asarray(method.fit_transform(features))
-
-
-def umap(features: np.ndarray, seed: int) -> np.ndarray:
-    """Place features [N, d] on a plane, [N, 2], by UMAP, which the extra "umap" installs."""
-    from umap import UMAP
-
-    with threadpool_limits(1):
-        method = UMAP(n_neighbors=min(15, len(features) - 1), random_state=seed % 2**32, n_jobs=1)
         return np.asarray(method.fit_transform(features))

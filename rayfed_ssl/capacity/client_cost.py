@@ -18,7 +18,6 @@ import platformdirs
 import torch
 from torch import Tensor
 
-from rayfed_ssl.capacity.gpus import gpus
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.gpu_memory import CONTEXT_BYTES
@@ -109,12 +108,11 @@ def activation_bytes(task: Task, architecture: str, batch: int) -> int:
     return sum(t.numel() * min(width, t.element_size()) for t in stored.values()) * batch // SAMPLES
 
 
-def measure(federation: Federation, gpu_free: int | None = None) -> StepCost:
+def measure(federation: Federation) -> StepCost:
     """Run the largest client's step twice, without and with a state, and measure the peak.
 
     In a new process: memory that was freed before, and that the step takes again, is no growth.
-    `gpu_free`, the GPU's free bytes before this process touched it, tells the size of CUDA's context. It is one local epoch,
-    so on a GPU a step that is captured later, in a longer training, takes its graph's memory besides.
+    It is one local epoch, so on a GPU a step that is captured later, in a longer training, takes its graph's memory besides.
     """
     client_id, _ = largest_client(federation)
     download = federation.method.download(first_state(federation), client_id)
@@ -126,10 +124,7 @@ def measure(federation: Federation, gpu_free: int | None = None) -> StepCost:
     files = min(before["RssFile"], after["RssFile"])
     grown = max(0, after["VmHWM"] - files - (before["VmRSS"] - before["RssFile"]))
     if device.type == "cuda":
-        context = CONTEXT_BYTES
-        if gpu_free is not None:
-            context = max(0, gpu_free - torch.cuda.mem_get_info(device)[0] - torch.cuda.memory_reserved(device))
-        gpu_memory = torch.cuda.max_memory_reserved(device) + context
+        gpu_memory = torch.cuda.max_memory_reserved(device) + CONTEXT_BYTES
     return StepCost(grown, gpu_memory, nbytes(second.state), second.seconds / federation.config.epochs)
 
 
@@ -199,12 +194,10 @@ def _cached(federation: Federation, device: str) -> CachedResult[StepCost]:
 
 def main() -> None:
     """Measure what standard input configures."""
-    before = gpus()
     config = Config.load(json.load(sys.stdin))
     torch.set_num_threads(config.engine.threads)
     federation = Federation.open(config)
-    cost = measure(federation, before[federation.task.device.index or 0].free if before else None)
-    sys.stdout.write(json.dumps(dataclasses.asdict(cost)) + "\n")
+    sys.stdout.write(json.dumps(dataclasses.asdict(measure(federation))) + "\n")
 
 
 if __name__ == "__main__":

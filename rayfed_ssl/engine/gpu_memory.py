@@ -3,7 +3,7 @@
 import torch
 
 CONTEXT_BYTES = 600_000_000
-"""CUDA's context and kernels in each process: 300 MB to 1 GB by NAIRR's guide; `rayfed-ssl doctor --measure` measures it."""
+"""CUDA's context and kernels in each process: 300 MB to 1 GB by NAIRR's guide."""
 
 
 def allowance(total: int, share: float, context: int = CONTEXT_BYTES) -> int:

@@ -79,3 +79,13 @@ class BreakEven:
     def rounds_of_averaging(self) -> float:
         """The omega' from which on weight averaging sends more numbers up than representations do."""
         return self.rounds * self.num_public * self.dim / self.num_parameters
+
+    @property
+    def text(self) -> str:
+        """The equation with its numbers."""
+        numbers = self.rounds * self.num_public * self.dim
+        return (
+            f"FLESD Eq. 11: {self.rounds} rounds x {self.num_public:,} public samples x {self.dim} dimensions = {numbers:,} "
+            f"numbers up per client, as many as {self.rounds_of_averaging:.2f} rounds of averaging {self.num_parameters:,} "
+            "parameters"
+        )

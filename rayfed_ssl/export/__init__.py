@@ -1,1 +1,1 @@
-"""Encoders for other programs: files of their own, and steps of scikit-learn pipelines."""
+"""Encoders for other programs: files of their own."""

@@ -1,4 +1,4 @@
-"""Figures of runs as files: samples by client and class, losses over rounds, accuracy over bytes, runs beside each other."""
+"""Figures of runs: samples by client and class as a file, runs beside each other, and lines over rounds."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -10,16 +10,13 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.records.metric_rows import Row
-from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.partition_figure import partition_figure, public_rows
 from rayfed_ssl.reports.style import (
     BLUE,
-    GREEN,
     MARKERS,
     ORANGE,
     clean,
@@ -30,7 +27,7 @@ from rayfed_ssl.reports.style import (
     save_figure,
     styled,
 )
-from rayfed_ssl.reports.summary import Summary, by_round, partition_text, summarize
+from rayfed_ssl.reports.summary import Summary, by_round, partition_text
 
 
 @dataclass(frozen=True)
@@ -71,16 +68,6 @@ def loss_lines(rows: Sequence[Row]) -> list[Line]:
     return lines
 
 
-def draw_run(record: RunRecord) -> list[Path]:
-    """Draw all figures of a run into its `figures` directory; returns the PNG files."""
-    folder = record.directory / "figures"
-    with styled():
-        figures = {"partition": _partition(Federation.open(record.config())), "training": _training(record)}
-    for name, figure in figures.items():
-        save_figure(figure, folder / f"{name}.svg")
-    return [save_figure(figure, folder / f"{name}.png") for name, figure in figures.items()]
-
-
 def draw_partition(federation: Federation, out: Path) -> Path:
     """Draw which client holds how many samples of which class; raises ConfigError for an unknown suffix."""
     with styled():
@@ -98,25 +85,6 @@ def _partition(federation: Federation) -> Figure:
     heading = f"{federation.dataset.name}: {partition_text(federation.config)}, seed {federation.config.seed}"
     title = f"{heading}\n{federation.skew.text}"
     return partition_figure(train.labels, federation.shards, train.classes, title=title, public=public)
-
-
-def _training(record: RunRecord) -> Figure:
-    """Draw losses of clients and server over rounds (as FLESD's Figure 5), and kNN accuracy over bytes."""
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
-    losses, accuracy = figure.subplots(1, 2)
-    draw_lines(losses, loss_lines(record.metrics))
-    losses.set(xlabel="round", ylabel="loss", title="Training")
-    losses.xaxis.set_major_locator(MaxNLocator(integer=True))
-    summary = summarize(record)
-    curve, probe = {p.bytes / 1e6: 100 * p.knn for p in summary.curve}, summary.headline("linear")
-    accuracy.plot(list(curve), list(curve.values()), color=GREEN, marker="o", label="kNN, every round")
-    if probe is not None and curve:
-        accuracy.plot(max(curve), 100 * probe, color=BLUE, marker="D", linestyle="", label="linear probe, final")
-    accuracy.set(xlabel="MB moved by all clients", ylabel="accuracy (%)", title="Costs")
-    for axes in (losses, accuracy):
-        axes.legend(fontsize=8)
-    figure.suptitle(record.directory.name, fontsize=10)
-    return figure
 
 
 def comparison_figure(summaries: Sequence[Summary]) -> Figure:

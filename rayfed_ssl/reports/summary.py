@@ -114,6 +114,19 @@ class Summary:
         return headline(self.scores, score, "minimum")
 
 
+def with_client_summary(scores: Mapping[str, Metrics]) -> dict[str, Metrics]:
+    """Add mean and minimum over clients' encoders, if there are several."""
+    clients = [metrics for name, metrics in scores.items() if name != "global"]
+    if len(clients) < 2:
+        return dict(scores)
+    names = [name for name in clients[0] if all(name in metrics for metrics in clients)]
+    summary = {
+        label: {name: reduce(metrics[name] for metrics in clients) for name in names}
+        for label, reduce in (("mean of clients", fmean), ("minimum of clients", min))
+    }
+    return dict(scores) | summary
+
+
 def summarize(record: RunRecord) -> Summary:
     """Summarize a run, finished or not, from its record, which is not read again."""
     config, rounds = record.described_config(), record.manifest.rounds

@@ -7,7 +7,6 @@ committed round that the run resumes from (0 at the start), and the tracker's `i
 
 from collections.abc import Mapping
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Literal, Protocol
 
 from rayfed_ssl.config.schema import Config
@@ -31,9 +30,6 @@ class Tracker(Protocol):
 
     def log(self, round: int, values: Mapping[str, float]) -> None:
         """Log numbers of a round; when this returns, they outlive the process."""
-
-    def log_figures(self, round: int, figures: Mapping[str, Path]) -> None:
-        """Log figures by name, PNG files."""
 
     def close(self, status: EndStatus) -> None:
         """Finish with the run's status."""

@@ -48,11 +48,6 @@ class MLflow:
         now = int(time.time() * 1000)
         self._client.log_batch(self.identity, metrics=[Metric(n, v, now, round) for n, v in values.items()])
 
-    def log_figures(self, round: int, figures: Mapping[str, Path]) -> None:
-        """Log figures."""
-        for path in figures.values():
-            self._client.log_artifact(self.identity, str(path), "figures")
-
     def close(self, status: EndStatus) -> None:
         """Set the run's status."""
         self._client.set_terminated(self.identity, RunStatus.to_string(STATUS[status]))

@@ -3,9 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
 import yaml
-from PIL import Image
 from torch.utils.tensorboard import SummaryWriter
 
 from rayfed_ssl.config.schema import Config
@@ -32,14 +30,6 @@ class TensorBoard:
         """Write numbers of a round."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, round)
-        self._writer.flush()
-
-    def log_figures(self, round: int, figures: Mapping[str, Path]) -> None:
-        """Write figures."""
-        for name, path in figures.items():
-            with Image.open(path) as image:
-                pixels = np.asarray(image.convert("RGB"))
-            self._writer.add_image(f"figures/{name}", pixels, round, dataformats="HWC")
         self._writer.flush()
 
     def close(self, status: EndStatus) -> None:

@@ -4,14 +4,13 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.round_loop import Evaluation, Observer, RoundOutcome
 from rayfed_ssl.errors import ConfigError, reason
 from rayfed_ssl.reading import read_json
-from rayfed_ssl.records.metric_rows import Row, headline, ledger_rows, metric_rows, score_rows
+from rayfed_ssl.records.metric_rows import Row, ledger_rows, metric_rows, score_rows
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage.filesystem import write_atomically
 from rayfed_ssl.trackers import EndStatus, Tracker, configured_trackers
@@ -19,8 +18,6 @@ from rayfed_ssl.trackers.series import Points, points, total_bytes
 
 PROGRESS = "trackers.json"
 """The trackers' ids and the last round that each has of each series, in the run's directory."""
-
-FIGURES = "figures"
 
 
 class Tracking(Observer):
@@ -45,13 +42,8 @@ class Tracking(Observer):
         for name in configured_trackers(config):
             with self._surviving(name):
                 self._open(name, config, round)
-        if self.is_active:
+        if self._trackers:
             self._log_rows(record.metrics, record.ledger)
-
-    @property
-    def is_active(self) -> bool:
-        """Whether any tracker follows the run."""
-        return bool(self._trackers)
 
     def on_round_end(self, outcome: RoundOutcome) -> None:
         """Log the round's losses, times and bytes."""
@@ -60,19 +52,6 @@ class Tracking(Observer):
     def on_evaluated(self, evaluations: Sequence[Evaluation]) -> None:
         """Log the scores."""
         self._log_rows(score_rows(evaluations), [])
-
-    def finish(self, figures: Sequence[Path]) -> None:
-        """Log the run's final scores and its figures."""
-        last = self._record.last_round
-        scores = self._record.scores(last)
-        names = sorted({name for metrics in scores.values() for name in metrics})
-        self._log({last: {f"final/{name}": score for name in names if (score := headline(scores, name)) is not None}})
-        for name, tracker in list(self._trackers.items()):
-            with self._surviving(name):
-                if self._progress[name]["logged"].get(FIGURES) != last:
-                    tracker.log_figures(last, {path.stem: path for path in figures})
-                    self._progress[name]["logged"][FIGURES] = last
-                    self._save_progress()
 
     def close(self, status: EndStatus) -> None:
         """Close all trackers."""
@@ -93,7 +72,7 @@ class Tracking(Observer):
 
     def _log_rows(self, metrics: Sequence[Row], ledger: Sequence[Row]) -> None:
         """Log new rows of the record."""
-        if not self.is_active:
+        if not self._trackers:
             return
         series = points(metrics)
         for round, totals in total_bytes(ledger, self._total_bytes).items():

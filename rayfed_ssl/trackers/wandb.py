@@ -38,11 +38,6 @@ class WeightsAndBiases:
         """Log numbers of a round."""
         self._run.log({"round": round, **values})
 
-    def log_figures(self, round: int, figures: Mapping[str, Path]) -> None:
-        """Log figures."""
-        images = {f"figures/{name}": wandb.Image(str(path)) for name, path in figures.items()}
-        self._run.log({"round": round, **images})
-
     def close(self, status: EndStatus) -> None:
         """Wait until everything is written or sent."""
         self._run.finish(exit_code=0 if status == "finished" else 1)

@@ -61,15 +61,9 @@ def executor(cluster, federation):
     made.close()
 
 
-def test_results_are_those_of_the_local_executor_with_downloads_prepared_while_a_round_is_recorded(
-    executor, federation, expected, tmp_path, monkeypatch
-):
+def test_results_are_those_of_the_local_executor(executor, federation, expected, tmp_path):
     assert executor.placement.num_actors == 2
-    prepared = []
-    take = executor._take_prepared
-    monkeypatch.setattr(executor, "_take_prepared", lambda *args: prepared.append(take(*args)) or prepared[-1])
     assert play(executor, federation, tmp_path) == expected
-    assert [downloads is not None for downloads in prepared] == [False, True]
 
 
 def test_a_start_is_scored_in_an_actor(executor, federation, monkeypatch):
@@ -79,14 +73,11 @@ def test_a_start_is_scored_in_an_actor(executor, federation, monkeypatch):
     assert executor.score_start("cnn") == expected
 
 
-def test_a_server_actor_that_dies_with_what_it_prepared_changes_nothing(
-    executor, federation, expected, tmp_path, monkeypatch
-):
+def test_a_server_actor_that_dies_between_rounds_changes_nothing(executor, federation, expected, tmp_path, monkeypatch):
     killed = []
 
     def kill_first(outcome):
         if not killed:
-            assert executor._prepared is not None
             killed.append(executor._server.actor)
             ray.kill(executor._server.actor)
 
@@ -94,14 +85,6 @@ def test_a_server_actor_that_dies_with_what_it_prepared_changes_nothing(
     monkeypatch.setattr(executor._server, "_create", lambda: made.append(make()) or made[-1])
     assert play(executor, federation, tmp_path, on_round_end=kill_first) == expected
     assert len(killed) == len(made) == 1
-
-
-@pytest.mark.slow
-def test_what_was_prepared_for_another_state_is_not_sent(executor, federation, expected, tmp_path):
-    (tmp_path / "other").mkdir()
-    run_rounds(RunPlan(1, federation.cohort, 0, tmp_path / "other"), executor, Trace())  # prepares its own round 2
-    assert executor._prepared is not None
-    assert play(executor, federation, tmp_path) == expected
 
 
 @pytest.mark.slow

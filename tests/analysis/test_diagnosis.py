@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -57,15 +56,6 @@ def test_clients_own_models_are_compared(diagnosed: Diagnostics):
     assert diagnosed.notes == []
 
 
-def test_quartiles_belong_to_the_matrix_of_angles(diagnosed: Diagnostics):
-    values = diagnosed.matrices["angle"].values
-    assert [pair.clients for pair in diagnosed.angles] == [list(pair) for pair in combinations(range(3), 2)]
-    for pair in diagnosed.angles:
-        first, second = pair.clients
-        assert pair.lower < pair.median < pair.upper
-        assert values[first][second] == pair.median
-
-
 def test_the_file_holds_what_was_compared(diagnosed: Diagnostics, tmp_path: Path):
     diagnosed.write(tmp_path)
     assert Diagnostics.model_validate_json((tmp_path / FILE).read_text()) == diagnosed
@@ -75,7 +65,7 @@ def test_the_file_holds_what_was_compared(diagnosed: Diagnostics, tmp_path: Path
 def test_a_global_encoder_alone_has_diagnostics_but_no_pairs(open_tiny: OpenTiny):
     diagnostics = untrained(open_tiny("fedavg"), "global")
     assert list(diagnostics.encoders) == ["global"]
-    assert (diagnostics.matrices, diagnostics.angles) == ({}, [])
+    assert diagnostics.matrices == {}
     (note,) = diagnostics.notes
     assert note.startswith("the checkpoint holds no clients' models to compare, only the encoder global")
 
@@ -92,7 +82,6 @@ def test_encoders_of_mixed_widths_have_cka_but_no_angle(open_tiny: OpenTiny):
         assert all(value is not None for row in diagnostics.matrices[name].values for value in row)
     unlike = [[value is None for value in row] for row in diagnostics.matrices["angle"].values]
     assert unlike == [[False, True, False], [True, False, True], [False, True, False]]
-    assert [pair.clients for pair in diagnostics.angles] == [[0, 2]]
     assert diagnostics.notes == ["encoders of different widths have no angle between them: CKA compares them"]
 
 

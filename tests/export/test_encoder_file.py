@@ -1,6 +1,7 @@
 """Exported encoders: what is in the file, and that it gives the same bits wherever it is loaded."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,9 +28,12 @@ from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.runs import Result
 from rayfed_ssl.storage.encoder_file import Export, Info, load_encoder, read_export, write_export
 from rayfed_ssl.trees import digest
+from tests.conftest import tiny_tree
 from tests.stopping import StopAt
 
 Tiny = Callable[..., Config]
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 INFO = Info(
     architecture="cnn",
@@ -267,3 +271,18 @@ def test_without_a_name_the_encoder_of_the_lowest_client_is_taken(mixed: Result,
     shutil.rmtree(twelve / "encoders")
     with pytest.raises(ConfigError, match=r"twelve has no encoders: `rayfed-ssl resume .*/twelve` writes them again"):
         export_encoder(twelve, tmp_path / "e.safetensors")
+
+
+@pytest.mark.slow
+def test_the_examples_of_the_documentation_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    config = Config.load(tiny_tree("fedavg"), "model.encoder=resnet18", "rounds=1", "data.train_limit=60")
+    export_encoder(run(config, tmp_path / "run").directory, tmp_path / "encoder.safetensors")
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "export.md").read_text(), flags=re.DOTALL)
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, "docs/export.md", "exec"), names)
+    # torchvision's model lies in memory as [N, C, H, W], which sums in another order.
+    torch.testing.assert_close(names["features"], names["features_of_any"], rtol=1e-4, atol=1e-5)
+    assert names["features"].shape == (100, 512)
+    assert names["accuracy"] > 0.7  # random features of digits give as much

@@ -140,7 +140,6 @@ def corpus(tiny: TinyConfig, cli: Cli, tmp_path_factory: pytest.TempPathFactory)
     for number, picture in enumerate(pictures):
         (base / "folder" / "ab"[number % 2] / f"{number // 2}.png").write_bytes(picture)
     (base / "evil_module.py").write_text("open('executed', 'w')\n\ndef Thing(labels, channels): ...\n")
-    shutil.rmtree(base / "run" / "figures")
     yield base
     print(*(f"{name}: {number}" for name, number in sorted(counts.items())), sep="\n")
 

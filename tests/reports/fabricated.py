@@ -22,7 +22,6 @@ DIAGNOSTICS: dict[str, Any] = {
             "values": [[1.0, None], [None, 1.0]],
         }
     },
-    "angles": [{"encoders": ["client-0", "client-1"], "clients": [0, 1], "lower": 31.0, "median": 36.2, "upper": 41.9}],
     "false_negatives": {"clients": [0, 2], "local": [0.5, 0.25], "fused": [0.25, 0.125], "remote": None},
     "notes": ["a pair differs in width"],
 }

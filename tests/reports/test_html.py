@@ -3,29 +3,22 @@
 import json
 import re
 import shutil
-from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, stdev
 from urllib.parse import unquote
 
-import numpy as np
 import pytest
-import torch
 
-from rayfed_ssl.analysis.embedding import image_features
 from rayfed_ssl.errors import ConfigError
-from rayfed_ssl.export.encoders import last_encoder
 from rayfed_ssl.formats import percent
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.html import write_report
 from rayfed_ssl.reports.html.comparison import differences, labeled_groups
-from rayfed_ssl.reports.html.data_plots import neighbors_plot, open_federation, sample_features, views_plot
 from rayfed_ssl.reports.html.record_plots import accuracy_plots
 from rayfed_ssl.reports.html.sources import open_sources
 from rayfed_ssl.reports.summary import summarize
-from rayfed_ssl.seeds import Purpose, derive_seed, generator
 
 
 class Parsed(HTMLParser):
@@ -109,7 +102,7 @@ def test_scores_break_even_configuration_and_digest_are_those_of_the_record(sing
     assert f"linear probe, last epoch {percent(scores['linear'])}" in text
     assert f"best epoch, chosen on the test set: {percent(scores['linear_best'])}" in text
     assert f"kNN, round 2 {percent(scores['knn'])}" in text
-    assert "2 rounds × 45 public samples × 24 dimensions = 2,160 numbers" in text
+    assert "2 rounds x 45 public samples x 24 dimensions = 2,160 numbers" in text
     assert "training.optimizer.lr" in text
     assert str(summary.state_sha256) in text
     assert "FLESD's queue holds 16 anchors instead of 32" in text
@@ -178,7 +171,7 @@ def test_without_the_data_the_report_says_so_and_shows_the_rest(sweep, tmp_path)
     assert f"Skew: {RunRecord.open(run).manifest.data.skew.text}." in text
 
 
-def test_the_data_are_described_with_samples_and_two_views_of_each(single, sweep):
+def test_the_data_are_described(single, sweep):
     text = parsed(single).text
     data = RunRecord.open(sweep / "flesd-0").manifest.data
     facts = text[text.index("Dataset key value") :]
@@ -188,60 +181,10 @@ def test_the_data_are_described_with_samples_and_two_views_of_each(single, sweep
     assert f"is hollow. Skew: {data.skew.text}." in text
 
 
-def test_samples_are_left_out_on_request_and_those_of_an_earlier_report_removed(sweep, tmp_path):
-    run, out, folder = sweep / "flesd-0", tmp_path / "report.html", tmp_path / "report-figures"
-    page, shown = parsed(write_report([run], out)), "rayfed-ssl report --no-samples leaves them out"
-    before = {file.name for file in folder.iterdir()}
-    photographs = {f"flesd-0-{key}.{kind}" for key in ("views", "neighbors") for kind in ("svg", "png")}
-    assert photographs <= before
-    assert page.text.count(shown) == 1
-    (folder / "flesd-1-views.png").touch()  # of an earlier report on another run
-    plain = parsed(write_report([run], out, samples=False))
-    assert {file.name for file in folder.iterdir()} == before - photographs
-    assert len(page.all("image")) - len(plain.all("image")) == 2
-    assert shown not in plain.text
-    assert "rayfed-ssl report flesd-0 --no-samples" in plain.text
-
-
 def test_a_place_that_takes_no_files_is_refused_before_anything_is_drawn(sweep, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"file/report-figures cannot be made \(Not a directory\): name another file"):
         write_report([sweep / "flesd-0"], tmp_path / "file" / "report.html")
-
-
-def test_views_are_those_of_training(sweep):
-    federation = open_federation(open_sources([sweep / "flesd-0"]).runs[0])
-    figure = views_plot(federation).figure
-    canvas = figure.axes[0].images[0].get_array()
-    side, gap = federation.dataset.train.images.shape[2], 1
-    sample, *shown = (canvas[row * (side + gap) :][:side, :side, 0] for row in range(3))
-    train, task = federation.dataset.train, federation.task
-    rows = np.unique(train.labels, return_index=True)[1][:8]
-    assert (sample == train.images[rows[0], 0]).all()
-    draws = generator(derive_seed(federation.config.seed, Purpose.EVALUATION))
-    for pixels, recipe in zip(shown, (task.views.first, task.views.second), strict=True):
-        view = task.augment(torch.as_tensor(train.images[rows]), recipe, draws)[0, 0]
-        assert np.allclose(pixels, 255 * (view * np.mean(recipe.std) + np.mean(recipe.mean)), atol=1)
-    assert not (shown[0] == shown[1]).all()
-
-
-def test_neighbors_are_the_training_samples_with_the_highest_cosines(sweep):
-    (run,) = open_sources([sweep / "flesd-0"]).runs
-    federation = open_federation(run)
-    saved = last_encoder(run.record)
-    features = sample_features(federation, saved)
-    train = federation.dataset.train
-    keys = image_features(federation, saved.encoder, np.asarray(train.images))
-    plot = neighbors_plot(federation, saved.encoder, features)
-    for row, query in zip(plot.table.rows, np.unique(features.labels, return_index=True)[1], strict=False):
-        value = features.values[query]
-        cosines = [float(value @ key / np.linalg.norm(value) / np.linalg.norm(key)) for key in keys]
-        best = sorted(range(len(cosines)), key=lambda index: -cosines[index])[:5]
-        expected = [f"{train.classes[train.labels[index]]} ({cosines[index]:.2f})" for index in best]
-        assert [cell.text for cell in row[1:]] == expected
-    assert "% of these neighbors have the test sample's class." in plot.note
-    federation.dataset = replace(federation.dataset, train=replace(train, labels=np.full(len(train), -1)))
-    assert "of these neighbors" not in neighbors_plot(federation, saved.encoder, features).note
 
 
 def test_the_random_start_is_a_line_in_the_curves_of_accuracy(sweep):
@@ -265,14 +208,7 @@ def test_an_unfinished_run_is_reported_as_such(sweep, tmp_path):
     assert "No accuracy is on record yet" in text
 
 
-@pytest.mark.parametrize(
-    ("out", "embedding", "message"),
-    [
-        ("report.txt", "tsne", "name a file that ends in .html"),
-        ("report.html", "pca", "--embedding is tsne or umap, got 'pca'"),
-    ],
-)
-def test_an_unknown_suffix_or_embedding_is_refused(sweep, tmp_path, out, embedding, message):
-    with pytest.raises(ConfigError, match=message):
-        write_report([sweep / "flesd-0"], tmp_path / out, embedding=embedding)
+def test_an_unknown_suffix_is_refused(sweep, tmp_path):
+    with pytest.raises(ConfigError, match=r"name a file that ends in \.html"):
+        write_report([sweep / "flesd-0"], tmp_path / "report.txt")
     assert list(tmp_path.iterdir()) == []

@@ -9,9 +9,8 @@ from matplotlib.figure import Figure
 
 from rayfed_ssl.analysis.diagnosis import Diagnostics
 from rayfed_ssl.analysis.embedding import tsne
-from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.reports.html.charts import Plot
-from rayfed_ssl.reports.html.data_plots import SampleFeatures, check_embedding, embedding_plot, similarity_plot
+from rayfed_ssl.reports.html.data_plots import SampleFeatures, embedding_plot
 from rayfed_ssl.reports.html.figure import FigureWriter
 from rayfed_ssl.reports.html.page import score_title
 from rayfed_ssl.reports.html.record_plots import client_plot, diagnostic_plots, matrix_plot, negatives_plot
@@ -46,12 +45,12 @@ def features() -> SampleFeatures:
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(3), (4, 7, 9))
     values = np.eye(5)[labels] * 3 + rng.normal(size=(20, 5)) * 0.1
-    return SampleFeatures("global", values.astype(np.float32), labels, ("ant", "bee", "cow"), 2**62 + 1, np.arange(20))
+    return SampleFeatures("global", values.astype(np.float32), labels, ("ant", "bee", "cow"), 2**62 + 1)
 
 
 def test_classes_are_named_where_they_lie():
     sample = features()
-    plot = embedding_plot(sample, "tsne")
+    plot = embedding_plot(sample)
     axes = plot.figure.axes[0]
     points = np.concatenate([np.asarray(drawn.get_offsets()) for drawn in axes.collections])
     named = {text.get_text(): text.xy for text in axes.texts}
@@ -67,24 +66,6 @@ def test_an_embedding_is_seeded_and_keeps_classes_apart():
     assert np.array_equal(points, tsne(sample.values, sample.seed))
     distances = np.linalg.norm(points[:, None] - points[None], axis=2) + np.diag(np.full(20, np.inf))
     assert (sample.labels[distances.argmin(axis=1)] == sample.labels).all()
-
-
-def test_mean_cosines_of_classes_leave_out_a_sample_with_itself():
-    sample = features()
-    plot = similarity_plot(sample)
-    unit = sample.values / np.linalg.norm(sample.values, axis=1, keepdims=True)
-    bees = [unit[i] @ unit[j] for i in range(4, 11) for j in range(4, 11) if i != j]
-    assert plot.table.rows[1][2].value == pytest.approx(np.mean(bees), rel=1e-5)  # float32 features
-    matrix = plot.figure.axes[0].images[0].get_array()
-    assert matrix.shape == (20, 20)
-    assert np.allclose(np.diag(matrix), 1, atol=1e-4)  # cosines are rounded to four digits
-
-
-def test_an_embedding_has_a_name_and_is_installed(monkeypatch):
-    monkeypatch.setattr("rayfed_ssl.reports.html.data_plots.find_spec", lambda name: None)
-    check_embedding("tsne")
-    with pytest.raises(ConfigError, match="pip install 'rayfed-ssl\\[umap\\]'"):
-        check_embedding("umap")
 
 
 def toy(title: str) -> Plot:

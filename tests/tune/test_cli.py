@@ -32,9 +32,6 @@ def test_a_run_prints_its_scores_bytes_and_where_its_record_is(finished: Finishe
     assert f"state_sha256 {record.manifest.rounds[-1].state_sha256}" in result.stdout
     assert f"record: {directory}" in result.stdout
     assert "privacy-leakage risk of uploads: Low" in result.stdout
-    for name in ("partition.png", "partition.svg", "training.png", "training.svg"):
-        assert (directory / "figures" / name).stat().st_size > 1000
-    assert f"figure: {directory / 'figures' / 'training.png'}" in result.stdout
 
 
 def test_best_epochs_and_break_even_are_printed_on_request(cli: Cli, finished: Finished):
@@ -46,7 +43,7 @@ def test_best_epochs_and_break_even_are_printed_on_request(cli: Cli, finished: F
     (row,) = [line for line in more.splitlines() if line.startswith("global")]
     assert row.split()[-1] == f"{100 * best:.2f}%"
     assert "best epoch" in more
-    assert "FLESD Eq. 11: 2 x 45 x 24 = 2,160 numbers up per client" in more
+    assert "FLESD Eq. 11: 2 rounds x 45 public samples x 24 dimensions = 2,160 numbers up per client" in more
 
 
 def test_the_version_is_printed(cli: Cli):

@@ -5,21 +5,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
+import torch
 import typer
 
 from actors.cluster.address import local_nodes
-from actors.cluster.connect import start
 from actors.cluster.machine import SHARED_MEMORY, Node, this_machine
 from actors.errors import ClusterError
 from actors.placement.actor_cost import ACTOR_BYTES, ACTOR_IDLE, ACTOR_START, ActorCost
-from actors.placement.allocation import Placement, allocate, check_gpu_memory, gpu_capacity
-from actors.placement.plan import plan, query_gpus
+from actors.placement.allocation import Placement, allocate
+from actors.placement.plan import plan
 from rayfed_ssl.capacity.client_cost import StepCost, largest_client, measure_apart, step_cost
-from rayfed_ssl.capacity.gpus import Gpu, gpus
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.config.sections import Engine
 from rayfed_ssl.engine.federation import Federation
-from rayfed_ssl.engine.gpu_memory import even_share
+from rayfed_ssl.engine.gpu_memory import CONTEXT_BYTES, even_share
 from rayfed_ssl.environment import environment
 from rayfed_ssl.formats import size
 from rayfed_ssl.resources import cores, free_memory
@@ -30,27 +29,23 @@ MOST_ACTORS_PER_GPU = 4
 """Most actors that are proposed for one GPU, where their kernels take turns."""
 
 
-def examine(config: Config, *, measured: bool = False, address: str | None = None) -> bool:
-    """Print the hardware, of this machine or of the Ray at an address, and the run's needs; returns whether it fits.
+def examine(config: Config, *, measured: bool = False) -> bool:
+    """Print this machine's hardware and the run's needs; returns whether it fits.
 
     A step's cost is measured on request, otherwise an earlier measurement or an estimate is used.
     """
     versions = environment()["versions"].items()
     typer.secho("  ".join(f"{name} {version}" for name, version in versions if version), dim=True)
-    nodes, cards = _this_machine() if address is None else _cluster(address)
-    for card in cards:
-        used = ": another process uses it" if card.is_crowded else ""
-        echo(f"  GPU {card.index}: {card.name}, {size(card.free)} of {size(card.total)} free{used}")
-    if not cards:
-        echo("  no GPU that nvidia-smi shows")
+    _print_this_machine()
+    gpu_free = _free_gpu_memory()
     federation = Federation.open(config)
     federation.check_ready()
     if measured:
         measure_apart(config)
-    return _examine_run(federation, nodes, cards)
+    return _examine_run(federation, [this_machine()], gpu_free)
 
 
-def _this_machine() -> tuple[Sequence[Node], Sequence[Gpu]]:
+def _print_this_machine() -> None:
     memory = free_memory()
     typer.secho("\nThis machine", bold=True)
     echo(
@@ -64,26 +59,19 @@ def _this_machine() -> tuple[Sequence[Node], Sequence[Gpu]]:
     echo(f"  {size(shutil.disk_usage(Path.cwd()).free)} disk free for runs in {Path.cwd()}")
     for head in sorted({node.head for node in local_nodes()}):
         echo(f"  note: a Ray at {head} runs on this machine and uses the same cores, memory and GPUs")
-    return [this_machine()], gpus()
 
 
-def _cluster(address: str) -> tuple[Sequence[Node], Sequence[Gpu]]:
-    cluster = start(address)
-    try:
-        nodes = cluster.nodes()
-        cards = query_gpus(nodes)
-    finally:
-        cluster.stop()
-    typer.secho(f"\nThe Ray at {address}: {len(nodes)} machine{'s' * (len(nodes) > 1)}", bold=True)
-    for node in nodes:
-        echo(
-            f"  {node.id[:8]}: {node.cpus:g} CPUs, {node.gpus:g} GPUs, {size(node.memory)} memory and "
-            f"{size(node.store)} object store"
-        )
-    return nodes, cards
+def _free_gpu_memory() -> int | None:
+    """Show the GPUs of this machine; returns the bytes that are free on the fullest, None without a GPU."""
+    free = []
+    for index in range(torch.cuda.device_count()):
+        memory = torch.cuda.mem_get_info(index)
+        free.append(memory[0])
+        echo(f"  GPU {index}: {torch.cuda.get_device_name(index)}, {size(memory[0])} of {size(memory[1])} free")
+    return min(free, default=None)
 
 
-def _examine_run(federation: Federation, nodes: Sequence[Node], cards: Sequence[Gpu]) -> bool:
+def _examine_run(federation: Federation, nodes: Sequence[Node], gpu_free: int | None) -> bool:
     task, engine = federation.task, federation.config.engine
     weights = max(nbytes(task.blank(name).state_dict()) for name in {task.encoder, *task.client_encoders})
     typer.secho("\nThis run", bold=True)
@@ -95,7 +83,8 @@ def _examine_run(federation: Federation, nodes: Sequence[Node], cards: Sequence[
     placement: Placement | None = None
     try:
         placement = plan(federation, nodes)
-        check_gpu_memory(placement, placement.cost, cards)
+        if gpu_free is not None and placement.per_gpu > (fitting := _per_gpu(gpu_free, placement.cost)):
+            problems.append(f"{placement.per_gpu} client actors on one GPU, whose free memory takes {fitting}")
     except ClusterError as error:
         problems.append(str(error))
     device = "cuda" if any(node.gpus for node in nodes) and engine.device != "cpu" else "cpu"
@@ -107,12 +96,12 @@ def _examine_run(federation: Federation, nodes: Sequence[Node], cards: Sequence[
         source = f"{cost.seconds:.2g} s an epoch, {size(cost.state or 0)} of state (measured)"
     echo(f"  the largest client's step: {size(cost.memory)}{gpu} more, {source}")
     if placement is not None:
-        per_gpu = f", {placement.per_gpu} on each GPU" if placement.shares_gpus else ""
+        per_gpu = f", {placement.per_gpu} on each GPU" if 0 < placement.gpus < 1 else ""
         memory = size(placement.num_actors * placement.cost.memory)
         echo(f"  engine.actors={engine.actors}: {placement.num_actors} client actors{per_gpu}, about {memory} in all")
     if cost.is_measured:
-        echo(f"  proposed: {proposal(federation, nodes, cards, cost)}")
-    for note in [*([placement.note] if placement and placement.note else []), *federation.notes]:
+        echo(f"  proposed: {proposal(federation, nodes, gpu_free, cost)}")
+    for note in federation.notes:
         echo(f"  note: {note}")
     for problem in problems:
         typer.secho(f"  does not fit: {problem}", fg="red")
@@ -121,11 +110,11 @@ def _examine_run(federation: Federation, nodes: Sequence[Node], cards: Sequence[
     return not problems
 
 
-def proposal(federation: Federation, nodes: Sequence[Node], cards: Sequence[Gpu], cost: StepCost) -> str:
-    """Derive settings to paste from the measured cost of a step."""
+def proposal(federation: Federation, nodes: Sequence[Node], gpu_free: int | None, cost: StepCost) -> str:
+    """Derive settings to paste from the measured cost of a step; a GPU of unknown memory gets one actor."""
     need, share = ActorCost.of(cost), None
     if need.gpu_memory:
-        fitting = min((gpu_capacity(card, need) for card in cards), default=1)
+        fitting = 1 if gpu_free is None else _per_gpu(gpu_free, need)
         cpus_per_gpu = sum(node.cpus for node in nodes) / max(1.0, sum(node.gpus for node in nodes))
         share = even_share(1 / max(1, min(fitting, int(cpus_per_gpu), MOST_ACTORS_PER_GPU)))
     try:
@@ -135,3 +124,8 @@ def proposal(federation: Federation, nodes: Sequence[Node], cards: Sequence[Gpu]
     except ClusterError:
         number = 1
     return f"engine.actors={number}" + (f" engine.gpus_per_actor={share:g}" if share else "")
+
+
+def _per_gpu(free: int, cost: ActorCost) -> int:
+    """Count the actors that fit on a GPU beside the server, which has a CUDA context of its own."""
+    return max(0, free - CONTEXT_BYTES) // max(1, cost.gpu_memory)

@@ -97,7 +97,7 @@ def _print_measurements(measurements: "Sequence[Measurement]", samples: int | No
     """Print a row for each protocol and encoder, with mean and minimum over clients."""
     from rayfed_ssl.evaluation.registry import BEST
     from rayfed_ssl.formats import percent
-    from tune.cli.run_summary import with_client_summary
+    from rayfed_ssl.reports.summary import with_client_summary
 
     rows = []
     for protocol in dict.fromkeys(item.protocol for item in measurements):

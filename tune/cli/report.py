@@ -14,12 +14,6 @@ def report(
         list[Path], typer.Argument(metavar="RUN_OR_SWEEP...", help="Runs, directories of runs, sweeps, reproductions.")
     ],
     out: Annotated[Path, typer.Option(help="HTML file to write; figures go beside it.")] = Path("report.html"),
-    embedding: Annotated[
-        str, typer.Option(help="2-D embedding of test features: tsne, or umap where umap-learn is installed.")
-    ] = "tsne",
-    samples: Annotated[
-        bool, typer.Option("--samples/--no-samples", help="Show some images of the data, in the page and beside it.")
-    ] = True,
     trust: Trust = False,
 ) -> None:
     """Write one HTML file on runs, with all figures as PNG and SVG files beside it."""
@@ -32,8 +26,6 @@ def report(
     written = write_report(
         directories,
         out,
-        embedding=embedding,
-        samples=samples,
         trust=trust,
         on_left_out=warn,
         read_table=read_study,

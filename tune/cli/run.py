@@ -93,12 +93,11 @@ def resume_hint(directory: Path) -> str:
 
 
 def finish(result: "Result", verbose: bool = False) -> None:
-    """Draw a finished run's figures, print its result, and exit with a code of its own if it is degraded."""
-    from rayfed_ssl.reports.figures import draw_run
+    """Print a finished run's result, and exit with a code of its own if it is degraded."""
     from rayfed_ssl.reports.summary import summarize
     from tune.cli.run_summary import print_run
 
-    print_run(summarize(result.record), result.figures or draw_run(result.record), verbose)
+    print_run(summarize(result.record), verbose)
     echo(f"report: rayfed-ssl report {shlex.quote(str(result.directory))}")
     if result.degraded:
         raise typer.Exit(DEGRADED)

@@ -1,26 +1,19 @@
 """What finished runs achieved and cost, in tables, for `run`, `resume`, `evaluate` and `compare`."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
-from statistics import fmean
+from collections.abc import Iterable, Mapping
 
 from rayfed_ssl.evaluation.registry import BEST, PROTOCOLS
 from rayfed_ssl.formats import percent, size
 from rayfed_ssl.method import Metrics
-from rayfed_ssl.reports.summary import Summary
+from rayfed_ssl.reports.summary import Summary, with_client_summary
 from tune.terminal import echo, plain_console, print_table
 
 HEADINGS = {"knn": "kNN", "supervised": "classifier", "linear": "linear probe", "linear_best": "best epoch"}
 """Headings of the scores that every run has, and of the classifier that a supervised objective trains."""
 
-OVER_CLIENTS: Mapping[str, Callable[[Iterable[float]], float]] = {
-    "mean of clients": fmean,
-    "minimum of clients": min,
-}
 
-
-def print_run(summary: Summary, figures: Sequence[Path], verbose: bool = False) -> None:
-    """Print a run's scores, bytes and digest, and where its record and figures are; best epochs and Eq. 11 if verbose."""
+def print_run(summary: Summary, verbose: bool = False) -> None:
+    """Print a run's scores, bytes and digest, and where its record is; best epochs and Eq. 11 if verbose."""
     console = plain_console()
     labels = {name: f"{name} ({summary.architecture(name)})" for name in summary.scores}
     if summary.scores:
@@ -36,14 +29,10 @@ def print_run(summary: Summary, figures: Sequence[Path], verbose: bool = False) 
     print_table(("content", "up", "down"), [[kind, *map(size, moved)] for kind, moved in sizes.items()])
     lines = ["", f"privacy-leakage risk of uploads: {summary.privacy}"]
     if verbose and (even := summary.break_even):
-        numbers = even.rounds * even.num_public * even.dim
-        lines.append(
-            f"FLESD Eq. 11: {even.rounds} x {even.num_public:,} x {even.dim} = {numbers:,} numbers up per client, as many "
-            f"as {even.rounds_of_averaging:.2f} rounds of averaging {even.num_parameters:,} parameters"
-        )
+        lines.append(even.text)
     lines += [f"warning: {warning}" for warning in summary.warnings]
     lines += [*remarks([summary]), f"state_sha256 {summary.state_sha256}", f"record: {summary.directory}"]
-    for line in [*lines, *(f"figure: {figure}" for figure in figures)]:
+    for line in lines:
         console.print(line, soft_wrap=True)
 
 
@@ -58,19 +47,6 @@ def base_scores(scores: Mapping[str, Metrics]) -> dict[str, str]:
     """Select the scores that have a column, by name; "supervised" only where an encoder has it."""
     names = {name for metrics in scores.values() for name in metrics}
     return {name: heading for name, heading in HEADINGS.items() if name in names or name != "supervised"}
-
-
-def with_client_summary(scores: Mapping[str, Metrics]) -> dict[str, Metrics]:
-    """Add mean and minimum over clients' encoders, if there are several."""
-    clients = [metrics for name, metrics in scores.items() if name != "global"]
-    if len(clients) < 2:
-        return dict(scores)
-    names = [name for name in clients[0] if all(name in metrics for metrics in clients)]
-    summary = {
-        label: {name: reduce([metrics[name] for metrics in clients]) for name in names}
-        for label, reduce in OVER_CLIENTS.items()
-    }
-    return dict(scores) | summary
 
 
 def print_scores(scores: Mapping[str, Metrics], labels: Mapping[str, str], verbose: bool) -> None:

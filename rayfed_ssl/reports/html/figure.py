@@ -21,9 +21,6 @@ VARIABLES = {INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "card"} | dict(
 )
 """The CSS variable of each color."""
 
-SAMPLES = re.compile(r"-(views|neighbors)(-\d+)?\.(svg|png)$")
-"""Names of the files that show samples."""
-
 
 class FigureWriter:
     """Writes figures as PNG and SVG files into a folder, and gives what the page shows of them."""
@@ -55,12 +52,6 @@ class FigureWriter:
         encoded = base64.b64encode(path.read_bytes()).decode()
         picture = f'<img class="paper" alt="{html.escape(alt)}" src="data:image/svg+xml;base64,{encoded}">'
         return RenderedFigure(title, Markup(picture), "", origin, None, True, tuple(files))
-
-    def discard_samples(self) -> None:
-        """Remove the files with samples that earlier reports have drawn, of whichever run."""
-        for file in self.folder.iterdir():
-            if SAMPLES.search(file.name):
-                file.unlink()
 
     def _name(self, wanted: str) -> str:
         slug = re.sub(r"[^A-Za-z0-9]+", "-", wanted).strip("-").lower()[-80:].lstrip("-") or "figure"

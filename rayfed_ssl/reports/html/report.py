@@ -10,7 +10,6 @@ from markupsafe import Markup
 
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.reports.html.comparison import comparison_sections
-from rayfed_ssl.reports.html.data_plots import check_embedding
 from rayfed_ssl.reports.html.figure import FigureWriter
 from rayfed_ssl.reports.html.page import Page, PageSection
 from rayfed_ssl.reports.html.run_section import RunSections
@@ -26,24 +25,20 @@ def write_report(
     directories: Sequence[Path | str],
     out: Path | str = "report.html",
     *,
-    embedding: str = "tsne",
-    samples: bool = True,
     trust: bool = False,
     on_left_out: Callable[[str], None] | None = None,
     read_table: ReadTable = lambda directory: None,
 ) -> Path:
     """Write the report on runs and directories of runs; the same runs give the same bytes.
 
-    Figures go to `<stem>-figures/` beside the HTML file. Test features are embedded by "tsne", or by "umap" where umap-learn
-    is installed. With `samples` some images of the data are shown; without, those that an earlier report of the same runs
-    has put into the folder are removed. Figures that need the data and the encoder of a run of somebody else, which names
-    modules, are drawn with `trust` only. `on_left_out` takes a line for each run in a directory that could not be read.
-    `read_table` describes the studies among the directories: `tune.studies.results.reported.read_study` does.
+    Figures go to `<stem>-figures/` beside the HTML file. No image of the data is shown. Figures that need the data and the
+    encoder of a run of somebody else, which names modules, are drawn with `trust` only. `on_left_out` takes a line for each
+    run in a directory that is left out. `read_table` describes the studies among the directories:
+    `tune.studies.results.reported.read_study` does.
 
     Raises:
         ConfigError: There is nothing to report on, a run that was named is damaged, or there can be no such file.
     """
-    check_embedding(embedding)
     out = Path(out)
     if out.suffix.lower() not in (".html", ".htm") or out.is_dir():
         raise ConfigError(f"the report is an HTML file, got --out {out}: name a file that ends in .html")
@@ -55,18 +50,15 @@ def write_report(
         writer = FigureWriter(out.parent / f"{out.stem}-figures")
     except OSError as error:
         raise ConfigError(f"{error.filename} cannot be made ({error.strerror}): name another file with --out") from None
-    if not samples:
-        writer.discard_samples()
     with styled():
-        page = _page(sources, writer, embedding, samples)
+        page = _page(sources, writer)
     write_atomically(out, render(page).encode())
     return out
 
 
-def _page(sources: Sources, writer: FigureWriter, embedding: str, samples: bool) -> Page:
+def _page(sources: Sources, writer: FigureWriter) -> Page:
     names, runs = sources.names, sources.runs
     words = [shlex.quote(name) for name in (names if len(names) <= 4 else names[:3])] + ["…"] * (len(names) > 4)
-    words += [f"--embedding {embedding}"] * (embedding != "tsne") + ["--no-samples"] * (not samples)
     command = f"rayfed-ssl report {' '.join(words)}"
     sections = [
         table.section(writer, command, f"{table.kind}-{index}")
@@ -75,7 +67,7 @@ def _page(sources: Sources, writer: FigureWriter, embedding: str, samples: bool)
     ]
     notices = tuple(f"Left out: {line}" for line in sources.left_out)
     if len(runs) == 1 and not sections:
-        parts = RunSections(runs[0], writer, command, embedding, samples).all()
+        parts = RunSections(runs[0], writer, command).all()
         return Page(runs[0].name, "A run of rayfed-ssl.", command, notices, parts)
     title = ", ".join(names) if len(names) <= 3 else f"{len(runs)} runs"
     if not runs:
@@ -83,7 +75,7 @@ def _page(sources: Sources, writer: FigureWriter, embedding: str, samples: bool)
         return Page(title, lead, command, notices, tuple(sections))
     sections += comparison_sections(runs, writer, command)
     for index, run in enumerate(runs, 1) if len(runs) <= MAX_RUNS_IN_FULL else ():
-        parts = RunSections(run, writer, command, embedding, samples, f"run-{index}-").all()
+        parts = RunSections(run, writer, command, f"run-{index}-").all()
         sections.append(PageSection(f"run-{index}", f"Run {run.name}", parts=parts))
     if len(runs) > MAX_RUNS_IN_FULL:
         text = f"More than {MAX_RUNS_IN_FULL} runs: name one alone to see its own figures, as in rayfed-ssl report RUN."

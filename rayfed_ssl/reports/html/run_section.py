@@ -1,7 +1,6 @@
 """The part of the report that is about one run."""
 
 from collections.abc import Iterable, Mapping
-from statistics import fmean
 from typing import Any
 
 from rayfed_ssl import formats
@@ -17,12 +16,7 @@ from rayfed_ssl.reports.html.figure import FigureWriter
 from rayfed_ssl.reports.html.page import MISSING, Card, PageCell, PageSection, PageTable, score_title, yaml_text
 from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.seed_groups import SeedGroup
-from rayfed_ssl.reports.summary import Summary, partition_text
-
-SAMPLES_SHOWN = (
-    "This page and the files of its figures show samples of the data, here and below the test features: "
-    "rayfed-ssl report --no-samples leaves them out."
-)
+from rayfed_ssl.reports.summary import Summary, partition_text, with_client_summary
 
 ENVIRONMENT = {"settings_sha256", "started", "finished", "parts", "precision", "versions", "hardware"}
 """Entries of run.json that the page lists."""
@@ -31,10 +25,8 @@ ENVIRONMENT = {"settings_sha256", "started", "finished", "parts", "precision", "
 class RunSections:
     """Makes the sections of one run; their addresses begin with the key, which is empty in a report of one run."""
 
-    def __init__(
-        self, run: ReportedRun, writer: FigureWriter, command: str, embedding: str, samples: bool, key: str = ""
-    ) -> None:
-        self._run, self._writer, self._embedding, self._samples, self._key = run, writer, embedding, samples, key
+    def __init__(self, run: ReportedRun, writer: FigureWriter, command: str, key: str = "") -> None:
+        self._run, self._writer, self._key = run, writer, key
         self._record, self._summary = run.record, run.summary
         state = f", state {run.summary.state_sha256[:12]}" if run.summary.state_sha256 else ""
         self._origin = f"{command} · run {run.name} (seed {run.summary.config.seed}, round {run.summary.rounds}{state})"
@@ -147,10 +139,8 @@ class RunSections:
                 self._section("partition", "Partition", text),
                 self._section("features", "Test features", [reason]),
             )
-        views = [data_plots.views_plot(federation)] if self._samples else []
-        text = [SAMPLES_SHOWN] if self._samples else []
         return (
-            self._section("data", "Data", text, views, facts),
+            self._section("data", "Data", tables=facts),
             self._section("partition", "Partition", plots=[data_plots.partition_plot(federation)]),
             self._section("features", "Test features", *self._features(federation)),
         )
@@ -168,9 +158,7 @@ class RunSections:
             samples = data_plots.sample_features(federation, saved)
             if samples is None:
                 return ["The test set has no labels, so its features have no classes to show."], []
-            plots = [data_plots.embedding_plot(samples, self._embedding), data_plots.similarity_plot(samples)]
-            if self._samples:
-                plots.append(data_plots.neighbors_plot(federation, saved.encoder, samples))
+            plots = [data_plots.embedding_plot(samples)]
         except (ValueError, CheckpointError) as error:
             return [f"Features cannot be computed: {error}."], []
         return self._held_out(), plots
@@ -186,9 +174,6 @@ class RunSections:
             rows = [[encoder, *map(values.get, names)] for encoder, values in found.encoders.items()]
             heads = ["encoder", *(name.replace("_", " ") for name in names)]
             tables = [PageTable.of("Encoders without labels", heads, rows)]
-            angles = [["–".join(pair.encoders), pair.lower, pair.median, pair.upper] for pair in found.angles]
-            heads = ["pair", "lower quartile", "median", "upper quartile"]
-            tables += [PageTable.of("Angles between features of one image (degrees)", heads, angles)] * bool(angles)
         elif not plots:
             text.append("None on record: evaluation.diagnostics=N measures them every N rounds.")
         return self._section("diagnostics", "Diagnostics", text, plots, tables)
@@ -196,12 +181,7 @@ class RunSections:
     def _communication(self) -> PageSection:
         text = [f"Privacy-leakage risk of uploads, in the wording of FLESD's Table 1: {self._summary.privacy}."]
         if (even := self._summary.break_even) is not None:
-            numbers = even.rounds * even.num_public * even.dim
-            text.append(
-                f"Break-even (FLESD, Eq. 11): {even.rounds} rounds × {even.num_public:,} public samples × {even.dim} "
-                f"dimensions = {numbers:,} numbers that a client sends up, as many as "
-                f"{even.rounds_of_averaging:.2f} rounds of averaging {even.num_parameters:,} parameters."
-            )
+            text.append(f"{even.text}.")
         plots = [record_plots.ledger_plot(self._summary)] if self._summary.bytes_by_kind else []
         text += [] if plots else ["Nothing crossed a client's boundary."]
         return self._section("communication", "Communication", text, plots)
@@ -219,16 +199,16 @@ class RunSections:
 
 def scores_table(summary: Summary) -> PageTable:
     """Show a run's final scores, an encoder a row, and their mean and minimum over clients."""
-    scores = summary.scores
+    scores = with_client_summary(summary.scores)
     names = list(dict.fromkeys(name for metrics in scores.values() for name in metrics))
     rows = [
-        [encoder, summary.architecture(encoder), *(PageCell.of(metrics.get(name), "percent") for name in names)]
+        [
+            encoder,
+            summary.architecture(encoder) if encoder in summary.scores else "",
+            *(PageCell.of(metrics.get(name), "percent") for name in names),
+        ]
         for encoder, metrics in scores.items()
     ]
-    local = [metrics for encoder, metrics in scores.items() if encoder != "global"]
-    for label, reduce in (("mean of clients", fmean), ("minimum of clients", min)) if len(local) > 1 else ():
-        columns = ([metrics[name] for metrics in local if name in metrics] for name in names)
-        rows.append([label, "", *(PageCell.of(reduce(column) if column else None, "percent") for column in columns)])
     caption = f"Scores of each encoder after round {summary.rounds}"
     return PageTable.of(caption, ["encoder", "model", *map(score_title, names)], rows)
 
