@@ -52,7 +52,7 @@ def write_report(
         raise ConfigError(f"{error.filename} cannot be made ({error.strerror}): name another file with --out") from None
     with styled():
         page = _page(sources, writer)
-    write_atomically(out, render(page).encode())
+    write_atomically(out, render(page).encode(errors="backslashreplace"))  # a name may be no UTF-8
     return out
 
 

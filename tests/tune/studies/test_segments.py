@@ -58,6 +58,17 @@ def test_a_run_that_was_not_scored_to_its_end_is_run_again(tmp_path, tiny):
     assert told == "run has not come to its end: resume the study"
 
 
+@pytest.mark.parametrize("foreign", [None, "notes", "checkpoints/precious"])
+def test_what_a_killed_start_left_is_removed_and_nothing_else(tmp_path, tiny, foreign):
+    left = ["checkpoints/lock", "config.yaml", ".metrics.parquet.0123abcd", *([foreign] if foreign else [])]
+    for name in left:
+        (tmp_path / "run" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "run" / name).touch()
+    failure = run_segment(tiny("fedavg", "rounds=1"), tmp_path / "run", 1).failure
+    assert failure is None if foreign is None else "is not an empty directory" in str(failure)
+    assert foreign is None or all((tmp_path / "run" / name).is_file() for name in left)
+
+
 def test_a_score_that_is_not_there_is_named(tmp_path, tiny):
     assert run_segment(tiny("fedavg", "rounds=1"), tmp_path / "run", 1) == Outcome()
     for names, take, named in ((["bytes", "linear"], "mean", "linear of mean"), (["linear-moco"], None, "linear-moco")):

@@ -90,6 +90,14 @@ def test_a_parameter_nested_too_deeply_is_damaged(swept_part, tmp_path):
         state_of(copy)
 
 
+def test_more_rows_than_trials_and_seeds_are_damage(swept_part, tmp_path):
+    copy = shutil.copytree(swept_part.path, tmp_path / "copy")
+    rows = read_rows(copy / "trials.parquet")
+    write_rows([rows[0] | {"trial": number} for number in range(100)], copy / "trials.parquet")
+    with pytest.raises(ConfigError, match="it has 100 rows, more than the 12 that it may have"):
+        state_of(copy)
+
+
 def test_json_holds_the_same_and_loads_neither_ray_nor_torch_nor_optuna(swept_grid):
     code = (
         "import sys; from pathlib import Path; from tune.studies.results.state import state_of\n"

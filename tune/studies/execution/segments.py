@@ -2,6 +2,7 @@
 
 import errno
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -26,8 +27,10 @@ DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
 
 PLACEMENT = ("executor", "actors", "cpus_per_actor", "gpus_per_actor")
 
-BEFORE_A_RECORD = {"checkpoints", "config.yaml", "metrics.parquet", "ledger.parquet"}
-"""What a run writes before run.json."""
+BEFORE_A_RECORD = re.compile(
+    r"checkpoints|checkpoints/lock|config\.yaml|(metrics|ledger)\.parquet|\.[a-z.]+\.[0-9a-f]{8}"
+)
+"""What a run writes before run.json, and drafts of it."""
 
 
 def run_segment(config: Config, directory: Path, until: int) -> Outcome:
@@ -57,7 +60,8 @@ def run_segment(config: Config, directory: Path, until: int) -> Outcome:
 
 def _remove_unbegun(directory: Path) -> None:
     """Remove a run that was stopped before its record began; what else is there is left to be refused."""
-    if directory.is_dir() and {file.name for file in directory.iterdir()} <= BEFORE_A_RECORD:
+    files = (file.relative_to(directory).as_posix() for file in directory.rglob("*"))
+    if directory.is_dir() and all(map(BEFORE_A_RECORD.fullmatch, files)):
         shutil.rmtree(directory, ignore_errors=True)
 
 

@@ -31,6 +31,9 @@ NO_ROUNDS: Row = {"round": 0, "seconds": 0.0, "bytes": 0, "bytes_up": 0, "bytes_
 RUN = re.compile(r"runs/[^/]*[^/.][^/]*")
 """A run's directory within its sweep's."""
 
+MAX_ROWS = 50_000
+"""Trials times seeds of a study."""
+
 COLUMNS = {"trial", "state", "reason", "seed", "run", "rounds", *NO_ROUNDS}
 
 
@@ -43,10 +46,10 @@ def write_rows(rows: Sequence[Row], path: Path) -> None:
     draft.replace(path)
 
 
-def read_rows(path: Path) -> list[Row]:
-    """Read the table; a ConfigError if there is none, or it is damaged."""
+def read_rows(path: Path, max_rows: int = MAX_ROWS) -> list[Row]:
+    """Read the table; a ConfigError if there is none, or it is damaged or has more rows than its study can have."""
     try:
-        rows: list[Row] = rows_of(read_table(path))
+        rows: list[Row] = rows_of(read_table(path, max_rows=min(max_rows, MAX_ROWS)))
         if rows and not set(rows[0]) >= COLUMNS:
             raise pa.ArrowInvalid("it is no table of trials")
         for run in {row["run"] for row in rows} - {None}:

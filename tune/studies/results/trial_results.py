@@ -22,7 +22,8 @@ def read_results(directory: StudyDirectory, study: Study) -> tuple[TrialResult, 
     """Read the trials that a study has so far."""
     table = directory.path / "trials.parquet"
     try:
-        return results_of(study, read_rows(table) if table.is_file() else [])
+        rows = read_rows(table, study.num_trials * len(study.seeds)) if table.is_file() else []
+        return results_of(study, rows)
     except (LookupError, RecursionError, TypeError, ValueError) as error:
         if isinstance(error, ConfigError):
             raise
