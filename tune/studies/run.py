@@ -18,9 +18,9 @@ from tune.studies.definition.trial_configs import config_of
 from tune.studies.execution.directory import StudyDirectory
 from tune.studies.execution.runner import Say, run_study, run_study_here
 from tune.studies.results.best_settings import inherited_settings
+from tune.studies.results.paired_differences import ROWS, SEARCHES
 from tune.studies.results.results import StudyResults
 from tune.studies.results.summary import store, summarize_benchmark, write_results
-from tune.studies.results.systems import ROWS, SEARCHES
 from tune.studies.results.trial_results import best_of, read_results
 from tune.studies.search.optuna_study import check_study
 

@@ -5,8 +5,8 @@ from matplotlib.figure import Figure
 
 from tune.studies.definition.files import load_study
 from tune.studies.results.figures import draw_bytes
+from tune.studies.results.paired_differences import RANDOM
 from tune.studies.results.results import ScoreResult, TrialResult
-from tune.studies.results.systems import RANDOM
 
 SYSTEMS = [f"System number {index}" for index in range(20)]
 STUDY = load_study({"title": "T", "rows": {name: {"recipe": "fedsimclr"} for name in SYSTEMS}, "baseline": SYSTEMS[0]})

@@ -18,6 +18,7 @@ from tune.studies.definition.schema import BYTES, COLUMN, ROW, Goal
 from tune.studies.definition.space import value_text
 from tune.studies.definition.study import Study
 from tune.studies.execution.trial_table import unit_of
+from tune.studies.results.paired_differences import RANDOM
 from tune.studies.results.panels import (
     BESIDE,
     Panel,
@@ -28,7 +29,6 @@ from tune.studies.results.panels import (
 )
 from tune.studies.results.published import scale_of
 from tune.studies.results.results import StudyResults, TrialResult
-from tune.studies.results.systems import RANDOM
 from tune.studies.results.table import Key, is_continuous, key_of, keys_of, places_of
 from tune.studies.results.trial_results import best_of, front_of, heading
 

@@ -9,8 +9,8 @@ from tune.studies.definition.schema import COLUMN, ROW
 from tune.studies.definition.study import Study
 from tune.studies.execution.directory import StudyDirectory
 from tune.studies.execution.trial_table import unit_of
-from tune.studies.results import systems
 from tune.studies.results.best_settings import BEST, chosen_by, recipes_of, write_recipes
+from tune.studies.results.paired_differences import compared, read_chosen, read_systems, system_table
 from tune.studies.results.published import (
     agreement_of,
     published_remarks,
@@ -117,11 +117,11 @@ def summarize_benchmark(directory: Path, study: Study, command: str) -> StudyRes
     """Compare the rows by the runs that have ended, whichever command ran them."""
     failures: list[str] = []
     score, baseline = study.goals[0].score, str(study.baseline)
-    trials = systems.compared(systems.read_systems(directory, study, failures), baseline, score)
-    chosen = systems.read_chosen(directory, study, failures)
+    trials = compared(read_systems(directory, study, failures), baseline, score)
+    chosen = read_chosen(directory, study, failures)
     columns = dict.fromkeys(trial.point[COLUMN] for trial in trials)
     changes = {
-        "tables": [systems.system_table(trials, column, score, baseline) for column in columns],
+        "tables": [system_table(trials, column, score, baseline) for column in columns],
         "details": _details(trials, chosen),
         "chosen": chosen,
         "failures": failures,
