@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+import actors  # noqa: F401  # sets Ray's variables before a test imports Ray
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.methods import METHODS
