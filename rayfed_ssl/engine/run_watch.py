@@ -14,7 +14,7 @@ from rayfed_ssl.engine.round_loop import Evaluation, Observer, RoundOutcome
 from rayfed_ssl.evaluation.protocols import PSEUDO_R2, Linear
 from rayfed_ssl.method import Metrics
 
-Kind = Literal["collapse", "loss", "divergence", "probe", "bits"]
+Kind = Literal["collapse", "loss", "divergence", "probe", "start", "bits"]
 
 COLLAPSED_STD = 0.02
 COLLAPSED_RANK = 1.5
@@ -124,6 +124,9 @@ class RunWatch(Observer):
         for name, metrics in encoders.items():
             for remark in probe_remarks(metrics, self._scaled, self._samples):
                 self._tell("probe", round, f"{name}: {remark}")
+            steps = sum(losses.steps for losses in self._losses.values())
+            start = self._starts.get(self._architecture(name), {})
+            self._tell("start", round, below_start(name, metrics, start, steps))
 
     def _floor(self, participant: str) -> float:
         """The standard deviation below which a participant's features count as collapsed."""
@@ -175,6 +178,18 @@ def flat_loss(losses: Mapping[int, RoundLosses], rounds: int, chance: float | No
     return (
         f"after {steps:.0f} steps of a client the loss is still at its start ({start:.3f}, now {values[-1]:.3f}){meaning}: "
         "change the learning rate (higher if the loss is smooth, lower if it jumps), take larger batches or milder views"
+    )
+
+
+def below_start(name: str, metrics: Metrics, start: Metrics, steps: float) -> str | None:
+    """Say that an encoder is worse than what the run started from in kNN and in the linear probe."""
+    titles = {"knn": "kNN", "linear": "the linear probe"}
+    if not all(score in metrics and metrics[score] < start.get(score, 0.0) for score in titles):
+        return None
+    below = " and ".join(f"{100 * (start[s] - metrics[s]):.1f} points in {title}" for s, title in titles.items())
+    return (
+        f"{name} is below its start by {below} after {steps:.0f} steps of a client: train longer (rounds or "
+        "training.epochs; methods with a slow target may need ten times their recipe's)"
     )
 
 

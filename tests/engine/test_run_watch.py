@@ -132,6 +132,26 @@ def test_a_probe_that_did_not_learn_or_lies_far_below_knn_is_named_with_a_remedy
     assert diverged.endswith("the probe has diverged (pseudo-R² -0.300): lower its learning rate")
 
 
+@pytest.mark.parametrize(
+    ("knn", "linear", "kinds"), [(0.4, 0.5, ["start"]), (0.4, 0.7, []), (0.6, 0.5, []), (None, 0.5, [])]
+)
+def test_an_encoder_below_its_start_in_both_scores_is_told_with_its_steps(
+    knn: float | None, linear: float, kinds: list[str]
+) -> None:
+    given: list[RunWarning] = []
+    follower = RunWatch(1, lambda name: "cnn", None, (), 1000, given.append)
+    follower.on_start_scored({"cnn": {"knn": 0.5, "linear": 0.6}})
+    follower.on_round_end(outcome(1, HEALTHY, HEALTHY))
+    scores = {"linear": linear} | ({} if knn is None else {"knn": knn})
+    follower.on_evaluated([Evaluation(1, "global", scores, 1.0)])
+    assert [warning.kind for warning in given] == kinds
+    if kinds:
+        assert (
+            "below its start by 10.0 points in kNN and 10.0 points in the linear probe after 60 steps"
+            in given[0].message
+        )
+
+
 def test_a_gap_below_knn_within_two_standard_errors_is_no_remark() -> None:
     metrics = {"knn": 0.6, "linear": 0.45, "linear_pseudo_r2": 0.3}  # the error of the difference is 0.7 / sqrt(M)
     assert probe_remarks(metrics, (), 60) == []

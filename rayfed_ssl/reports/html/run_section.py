@@ -69,10 +69,10 @@ class RunSections:
             f"{summary.rounds} rounds of {config.epochs} local epochs, seed {config.seed}."
         )
         start = [_sentence(line)] if (line := summary.start_line()) else []
-        text = " ".join([text, *self._held_out(), *start])
+        text = " ".join([text, *self._held_out()])
         unfinished = f"This run is unfinished: {summary.rounds} of {config.rounds} rounds are on record."
         warned = [f"Warning: {warning}." for warning in summary.warnings]
-        return [text, *warned, *([] if summary.finished else [unfinished])]
+        return [*start, *warned, text, *([] if summary.finished else [unfinished])]
 
     def _held_out(self) -> list[str]:
         """Say what the run is measured on where it is not the test set."""
@@ -95,7 +95,8 @@ class RunSections:
                 notes.append(f"best epoch, chosen on {self._measured_on}: {percent(best)}")
             cards.append(Card(score_title(score), percent(summary.headline(score)), tuple(notes)))
         if curve := summary.curve:
-            cards.append(Card(f"kNN, round {curve[-1].round}", percent(curve[-1].knn)))
+            notes = [] if (start := summary.start("knn")) is None else [f"before round 1: {percent(start)}"]
+            cards.append(Card(f"kNN, round {curve[-1].round}", percent(curve[-1].knn), tuple(notes)))
         evaluation = sum(row["value"] for row in self._record.metrics if row["name"] == "evaluation_seconds")
         up = formats.size(summary.bytes_up / max(summary.num_clients, 1))
         costs = f"{up} a client", f"received: {formats.size(summary.bytes_down)}"
