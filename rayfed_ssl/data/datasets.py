@@ -207,8 +207,6 @@ def find_dataset(
         raise ValueError(f"dataset digits has no files, got data.path={path}: set data.name=folder or another dataset")
     if path is not None and not path.exists() and not (download or info.is_remote):
         raise ValueError(f"data.path {path} does not exist: set it to the directory with the files of data.name={name}")
-    if name == "folder" and path is not None and path.is_file():
-        raise ValueError(f"data.path {path} is a file: set it to the directory that holds one directory for each class")
     if columns != NO_COLUMNS and not info.has_columns:
         tables = ", ".join(other for other, about in DATASETS.items() if about.has_columns)
         named = ", ".join(value for value in dataclasses.astuple(columns) if value is not None)

@@ -253,11 +253,7 @@ def test_a_folder_without_splits_is_split_by_the_seed(tmp_path, opened):
     [
         ("mnist", {}, "unknown dataset 'mnist': did you mean torchvision:MNIST?"),
         ("digit", {}, "unknown dataset 'digit': did you mean 'digits'?"),
-        (
-            "folder",
-            {"path": Path(__file__)},
-            "is a file: set it to the directory that holds one directory for each class",
-        ),
+        ("folder", {"path": Path(__file__)}, "no pictures in class directories of "),
         ("folder", {}, "dataset folder has no default place: set data.path"),
         ("folder", {"path": Path("/nowhere")}, "data.path /nowhere does not exist"),
         (
