@@ -269,7 +269,8 @@ def _find_folder(path: Path, download: bool) -> Source:
     number = {name: index for index, name in enumerate(classes)}
 
     def split(samples: list[tuple[str, Path]]) -> Split:
-        return Split.of_files([file for _, file in samples], np.array([number[name] for name, _ in samples], np.int64))
+        labels = np.array([number[name] for name, _ in samples], np.int64)
+        return Split(labels, lambda rows: ((str(samples[row][1]), samples[row][1]) for row in rows))
 
     annotations = [file for each in (root, *tests) if (file := each / ANNOTATIONS).is_file()]
     files = (*(file for _, file in train + test), *annotations)
