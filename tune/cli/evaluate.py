@@ -12,7 +12,6 @@ from tune.terminal import echo, print_json, print_table
 
 if TYPE_CHECKING:
     from rayfed_ssl.analysis.rescoring import Measurement
-    from rayfed_ssl.engine.round_loop import Evaluation
     from rayfed_ssl.method import Metrics
 
 
@@ -52,19 +51,22 @@ def evaluate(
     from rayfed_ssl.errors import ConfigError
     from rayfed_ssl.evaluation.registry import PROTOCOLS
     from rayfed_ssl.records.run_record import RunRecord
+    from tune.cli.run_summary import print_protocols, print_scores
 
     overrides = settings or []
     if not protocol and path.is_file():
         raise ConfigError(f"{path} is an encoder's file: add --protocol, {', '.join(PROTOCOLS)}")
     if not protocol:
         evaluations = rescore(path, *overrides, round=round, initial=initial, trust=trust)
+        scores = {evaluation.encoder: evaluation.metrics for evaluation in evaluations}
         if as_json:
             print_json([asdict(evaluation) for evaluation in evaluations])
         else:
-            _print_evaluations(evaluations)
+            echo(f"round {evaluations[0].round}")
+            print_scores(scores, {}, verbose=True)
+            print_protocols(scores)
         record = RunRecord.open(path, tables=False, trust=trust)
-        scaled = scaled_probes(record.config(*overrides).evaluation)
-        _print_remarks({item.encoder: item.metrics for item in evaluations}, scaled, record.manifest.data.test)
+        _print_remarks(scores, scaled_probes(record.config(*overrides).evaluation), record.manifest.data.test)
         return
     measurements, run = (
         measure_encoders(path, protocol, overrides, round=round, initial=initial, trust=trust),
@@ -77,20 +79,6 @@ def evaluate(
     _print_measurements(measurements, None if run is None else RunRecord.open(run, tables=False).manifest.data.test)
     if run is not None and is_written:
         echo(f"appended to {run / TABLE}")
-
-
-def _print_evaluations(evaluations: "Sequence[Evaluation]") -> None:
-    from rayfed_ssl.formats import percent
-    from tune.cli.run_summary import base_scores, print_protocols
-
-    scores = {evaluation.encoder: evaluation.metrics for evaluation in evaluations}
-    names = base_scores(scores)
-    rows = [
-        [item.encoder, str(item.round), *(percent(item.metrics.get(name)) for name in names), f"{item.seconds:.1f}"]
-        for item in evaluations
-    ]
-    print_table(("encoder", "round", *names.values(), "seconds"), rows)
-    print_protocols(scores)
 
 
 def _print_measurements(measurements: "Sequence[Measurement]", samples: int | None) -> None:

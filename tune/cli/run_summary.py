@@ -43,15 +43,11 @@ def remarks(summaries: Iterable[Summary]) -> list[str]:
     return [f"accuracies of {', '.join(names)} {held_out}"] if names else []
 
 
-def base_scores(scores: Mapping[str, Metrics]) -> dict[str, str]:
-    """Select the scores that have a column, by name; "supervised" only where an encoder has it."""
-    names = {name for metrics in scores.values() for name in metrics}
-    return {name: heading for name, heading in HEADINGS.items() if name in names or name != "supervised"}
-
-
 def print_scores(scores: Mapping[str, Metrics], labels: Mapping[str, str], verbose: bool) -> None:
-    """Print a row for each encoder, under its label if it has one."""
-    names = {name: heading for name, heading in base_scores(scores).items() if verbose or not name.endswith(BEST)}
+    """Print a row for each encoder, under its label if it has one; a classifier's column only where one has it."""
+    names = {name: heading for name, heading in HEADINGS.items() if verbose or not name.endswith(BEST)}
+    if not any("supervised" in metrics for metrics in scores.values()):
+        del names["supervised"]
     rows = [
         [labels.get(encoder, encoder), *(percent(metrics.get(name)) for name in names)]
         for encoder, metrics in with_client_summary(scores).items()
