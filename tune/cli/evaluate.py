@@ -8,7 +8,7 @@ import typer
 
 from tune.cli.errors import written
 from tune.cli.options import AsJson, Round, Trust
-from tune.terminal import echo, print_json, print_table
+from tune.terminal import echo, print_json
 
 if TYPE_CHECKING:
     from rayfed_ssl.analysis.rescoring import Measurement
@@ -83,22 +83,13 @@ def evaluate(
 
 def _print_measurements(measurements: "Sequence[Measurement]", samples: int | None) -> None:
     """Print a row for each protocol and encoder, with mean and minimum over clients."""
-    from rayfed_ssl.evaluation.registry import BEST
-    from rayfed_ssl.formats import percent
-    from rayfed_ssl.reports.summary import with_client_summary
+    from tune.cli.run_summary import print_protocols
 
-    rows = []
-    for protocol in dict.fromkeys(item.protocol for item in measurements):
-        by_encoder = {item.encoder: item for item in measurements if item.protocol == protocol}
-        for encoder, scores in with_client_summary({name: item.scores for name, item in by_encoder.items()}).items():
-            item = by_encoder.get(encoder)
-            round, seconds = (str(item.round), f"{item.seconds:.1f}") if item else ("", "")
-            accuracies = percent(scores.get(protocol)), percent(scores.get(protocol + BEST))
-            rows.append([protocol, encoder, round, *accuracies, seconds])
-    print_table(("protocol", "encoder", "round", "last epoch", "best epoch", "seconds"), rows, text=2)
     scores_by_encoder: dict[str, Metrics] = {}
     for item in measurements:
         scores_by_encoder[item.encoder] = {**scores_by_encoder.get(item.encoder, {}), **item.scores}
+    echo(f"round {measurements[0].round}")
+    print_protocols(scores_by_encoder, protocols=dict.fromkeys(item.protocol for item in measurements))
     scaled = {item.protocol for item in measurements if item.settings.get("standardize")}
     _print_remarks(scores_by_encoder, scaled, samples)
 

@@ -11,6 +11,9 @@ from tune.terminal import echo, plain_console, print_table
 HEADINGS = {"knn": "kNN", "supervised": "classifier", "linear": "linear probe", "linear_best": "best epoch"}
 """Headings of the scores that every run has, and of the classifier that a supervised objective trains."""
 
+OF_CHOICE = tuple(name for name in PROTOCOLS if name != "knn")
+"""Protocols that a run measures on request only."""
+
 
 def print_run(summary: Summary, verbose: bool = False) -> None:
     """Print a run's scores, bytes and digest, and where its record is; best epochs and Eq. 11 if verbose."""
@@ -55,13 +58,11 @@ def print_scores(scores: Mapping[str, Metrics], labels: Mapping[str, str], verbo
     print_table(("encoder", *names.values()), rows)
 
 
-def print_protocols(scores: Mapping[str, Metrics], verbose: bool = True) -> None:
+def print_protocols(scores: Mapping[str, Metrics], verbose: bool = True, protocols: Iterable[str] = OF_CHOICE) -> None:
     """Print a row for each protocol and encoder; nothing where no protocol was run."""
     rows = []
-    for protocol in PROTOCOLS:
+    for protocol in protocols:
         measured = {encoder: metrics for encoder, metrics in scores.items() if protocol in metrics}
-        if protocol == "knn" or not measured:
-            continue
         for encoder, metrics in with_client_summary(measured).items():
             best = [percent(metrics.get(protocol + BEST))] * verbose
             rows.append([protocol, encoder, percent(metrics.get(protocol)), *best])
