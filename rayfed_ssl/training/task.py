@@ -25,7 +25,6 @@ from rayfed_ssl.training.step import (
     capturable,
     capture_cuda,
     device_runner,
-    eager,
     own_stream,
 )
 from rayfed_ssl.trees import Weights, frozen
@@ -182,7 +181,7 @@ class Task(ModelFactory):
     def _runner(self, step: TrainingStep, num_steps: int) -> Runner:
         """Choose how steps run on this device."""
         if self.device.type == "cpu":
-            return eager(step)
+            return lambda batch, phase: step(batch)
         wanted = self.capture and self.device.type == "cuda" and not CAPTURE_FAILURES
         return device_runner(step, self.device, capture_cuda if wanted else None, num_steps)
 
