@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rayfed_ssl.evaluation.linear_probe import LinearProbe, ProbeResult, cross_entropy_gradient
+from rayfed_ssl.evaluation.linear_probe import LinearProbe, ProbeResult
 from tests.tensors import seeded
 
 torch.set_num_threads(1)
@@ -62,16 +62,6 @@ def test_probe_is_torchs_optimizer_with_a_step_schedule(change: dict[str, Any]) 
     assert got[:2] == expected[:2]
     assert got.loss == pytest.approx(expected[2], rel=1e-12)
     assert 0.5 < got.last < 1
-
-
-def test_gradient_is_autograds() -> None:
-    generator = seeded(3)
-    weights = torch.randn(4, 6, dtype=torch.float64, generator=generator).requires_grad_()
-    features = torch.randn(5, 6, dtype=torch.float64, generator=generator)
-    labels = torch.tensor([3, 0, 0, 2, 1])
-    (expected,) = torch.autograd.grad(F.cross_entropy(features @ weights.T, labels), weights)
-    got = cross_entropy_gradient(weights.detach(), features, labels)
-    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-14)
 
 
 def fit(probe: LinearProbe, train: Tensor | None = None, test: Tensor | None = None, **options: Any) -> ProbeResult:
