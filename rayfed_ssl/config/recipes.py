@@ -1,7 +1,7 @@
 """Recipes: YAML files with the keys of a configuration, and the overrides that change them."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -23,18 +23,21 @@ def shipped_text(package: str, name: str) -> str:
     return resources.files(package).joinpath(f"{name}.yaml").read_text()
 
 
-def read_shipped(kind: str, package: str, name: str) -> Any:
+def read_shipped(
+    kind: str, package: str, name: str, hint: Callable[[str, Iterable[str]], str] = nearest
+) -> dict[str, Any]:
     """Read a file of a kind as plain data, one that lies in a package by name or another by its path.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: There is none, with a `hint` at a name that there is, or it is no mapping in YAML.
     """
     if Path(name).suffix in (".yaml", ".yml"):
-        return _read_yaml(name)
+        return _read_yaml(Path(name))
     names = shipped_names(package)
     if name not in names:
-        raise ConfigError(f"there is no {kind} {name!r}{nearest(name, names)}")
-    return plain_data(shipped_text(package, name))
+        raise ConfigError(f"there is no {kind} {name!r}{hint(name, names)}")
+    tree: dict[str, Any] = plain_data(shipped_text(package, name))
+    return tree
 
 
 def recipe_names() -> list[str]:
@@ -82,7 +85,7 @@ def plain_data(text: str) -> Any:
 
 def read_recipe(source: str | Path) -> dict[str, Any]:
     """Read a recipe file, or one that comes with the package, as plain data without dotted keys."""
-    return _nested(_read_yaml(source), str(source))
+    return _nested(read_shipped("recipe", "rayfed_ssl.recipes", str(source), suggestion), str(source))
 
 
 def suggestion(name: str, choices: Iterable[str], kind: str = "") -> str:
@@ -98,25 +101,17 @@ def suggestion(name: str, choices: Iterable[str], kind: str = "") -> str:
     return nearest(name, choices)
 
 
-def _read_yaml(source: str | Path) -> dict[str, Any]:
-    path = Path(source)
-    if path.suffix not in (".yaml", ".yml"):
-        if str(source) not in recipe_names():
-            raise ConfigError(f"there is no recipe {str(source)!r}{suggestion(str(source), recipe_names())}")
-        text = shipped_text("rayfed_ssl.recipes", str(source))
-    elif path.is_file():
-        try:
-            text = read_bytes(path, MAX_YAML).decode()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"cannot read the recipe {path} ({reason(error)}): it must be a YAML text") from None
-    else:
+def _read_yaml(path: Path) -> dict[str, Any]:
+    if not path.is_file():
         raise ConfigError(f"there is no recipe file {path}: give a path that exists, or a name from `list recipes`")
     try:
-        tree = plain_data(text)
+        tree = plain_data(read_bytes(path, MAX_YAML).decode())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the recipe {path} ({reason(error)}): it must be a YAML text") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"{source} is not YAML: {reason(error)}") from None
+        raise ConfigError(f"{path} is not YAML: {reason(error)}") from None
     if not isinstance(tree, dict):
-        raise ConfigError(f"{source} must hold keys and values, got {type(tree).__name__}")
+        raise ConfigError(f"{path} must hold keys and values, got {type(tree).__name__}")
     return tree
 
 

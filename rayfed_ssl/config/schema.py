@@ -64,8 +64,10 @@ class Config(Section):
         Without `trust`, a `module:name` that was not allowed before is an error and not imported. Errors have one line per
         mistake.
         """
-        tree = _plain_data(source) if isinstance(source, Mapping) else read_recipe(source)
-        if not isinstance(source, Mapping):
+        if isinstance(source, Mapping):
+            tree = json.loads(json.dumps(dict(source), default=plain))
+        else:
+            tree = read_recipe(source)
             plugins.note(tree, source)
         apply_overrides(tree, overrides)
         if trust:
@@ -177,11 +179,6 @@ def _stored(data: Any, settings: Any) -> dict[str, Any]:
     except ValueError as error:
         raise ConfigError(str(error)) from error
     return {**settings, "name": "store", "path": str(path)}
-
-
-def _plain_data(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy what may hold methods, objectives and paths as plain data."""
-    return dict(json.loads(json.dumps(dict(tree), default=plain)))
 
 
 def _check_allowed(config: Config) -> None:

@@ -139,10 +139,6 @@ def _absolute_datasets(settings: dict[str, dict[str, Any]]) -> dict[str, dict[st
     return absolute
 
 
-def _one_or_more(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else value
-
-
 class Evaluation(Section):
     """What is measured, and when."""
 
@@ -156,7 +152,7 @@ class Evaluation(Section):
     """Draw crops and flips for the probe in every epoch, as FLESD's protocol does, instead of computing features once."""
     train_limit: int | None = Field(None, ge=2)
     """Probe, monitor and protocols see this many training samples at most."""
-    protocols: Annotated[tuple[str, ...], BeforeValidator(_one_or_more)] = ()
+    protocols: Annotated[tuple[str, ...], BeforeValidator(lambda one: (one,) if isinstance(one, str) else one)] = ()
     """Protocols of `rayfed-ssl list protocols` that are run at the end besides kNN and linear probe."""
     settings: Annotated[dict[str, dict[str, Any]], AfterValidator(_absolute_datasets)] = Field({})
     """Changes of their settings by name: evaluation.settings.linear-moco.epochs=5."""

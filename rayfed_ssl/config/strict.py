@@ -100,7 +100,7 @@ def _keys_at(model: type, parents: Sequence[int | str]) -> list[str]:
 
 def fields(model: Any) -> dict[str, FieldInfo]:
     """Describe the fields of a pydantic model or a dataclass; none of anything else."""
-    if dataclasses.is_dataclass(model):
+    if dataclasses.is_dataclass(model) and isinstance(model, type):
         return {
             field.name: FieldInfo(annotation=field.type, default=field.default)  # type: ignore[arg-type]
             for field in dataclasses.fields(model)

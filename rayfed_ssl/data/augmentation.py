@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rayfed_ssl.data.color import Jitter, blur, grayscale, jitter_, jitter_all, plan_jitter, solarize, standardize, unit
+from rayfed_ssl.data.color import blur, grayscale, jitter, plan_jitter, solarize, standardize, unit
 from rayfed_ssl.data.view_recipes import ViewRecipe
 from rayfed_ssl.draws import draw
 
@@ -142,6 +142,7 @@ class _Plan(NamedTuple):
     height: Tensor
     width: Tensor
     mirrored: Tensor
+    jittered: Tensor
     gray: Tensor
     blurred: Tensor
     sigma: Tensor
@@ -152,7 +153,7 @@ class _Plan(NamedTuple):
 def draw_views(
     recipe: ViewRecipe, num: int, shape: tuple[int, int, int], size: int, *, generator: torch.Generator
 ) -> Tensor:
-    """Draw what happens to each of `num` samples, on the CPU: the columns of a `_Plan` and, if any, of a `Jitter`.
+    """Draw what happens to each of `num` samples, on the CPU: the columns of a `_Plan` and, if any, of `plan_jitter`.
 
     Args:
         recipe: Probabilities and ranges.
@@ -162,15 +163,16 @@ def draw_views(
         generator: Gives the same numbers whatever the recipe.
 
     Returns:
-        float32 [N, 10], or [N, 22] with color jitter.
+        float32 [N, 11], or [N, 22] with color jitter.
     """
     uniforms = torch.rand(num, sum(UNIFORMS.values()), generator=generator)
     area, ratio, place, factors, order, rest = uniforms.split(list(UNIFORMS.values()), 1)
-    flip, jitter, gray, blurred, sigma, bright, angle = rest.unbind(1)
+    flip, jittered, gray, blurred, sigma, bright, angle = rest.unbind(1)
     low, high = recipe.blur_sigma
     plan = [
         crop_boxes(area, ratio, place, recipe, *shape[1:], size),
         flip < recipe.flip,
+        jittered < recipe.jitter_probability,
         gray < recipe.grayscale,
         blurred < recipe.blur,
         low + (high - low) * sigma,
@@ -178,8 +180,7 @@ def draw_views(
         recipe.rotation * (2 * angle - 1),
     ]
     if recipe.jitter is not None:
-        chosen = jitter < recipe.jitter_probability
-        plan.append(plan_jitter(chosen, factors, order.argsort(1), recipe.jitter, colored=shape[0] == 3))
+        plan.append(plan_jitter(factors, order.argsort(1), recipe.jitter, colored=shape[0] == 3))
     return torch.cat([values if values.ndim == 2 else values.unsqueeze(1).to(torch.float32) for values in plan], 1)
 
 
@@ -198,8 +199,7 @@ def _render(pixels: Tensor, recipe: ViewRecipe, plan: Tensor, size: int) -> Tens
     view = resample(pixels, rows, columns)
     view.clamp_(0, 1)  # the cubic overshoots, and rounding may; 8-bit pipelines clip it too
     if recipe.jitter is not None:
-        jitter = Jitter(plan[:, len(_Plan._fields) :])
-        view = jitter_(view, jitter) if view.device.type == "cpu" else jitter_all(view, jitter)
+        view = _some(view, now.jittered, jitter, plan[:, len(_Plan._fields) :])
     if recipe.grayscale:
         view = _some(view, now.gray, grayscale)
     if recipe.blur:
@@ -222,7 +222,7 @@ def _blur_kernel(recipe: ViewRecipe, size: int) -> int:
 
 
 def _some(view: Tensor, chosen: Tensor, transform: Callable[..., Tensor], *settings: Tensor) -> Tensor:
-    """Put the chosen samples' transforms in their places; `settings` are one number per sample, [N].
+    """Put the chosen samples' transforms in their places; `settings` have a row for each sample, [N] or [N, K].
 
     A CPU transforms the chosen samples alone. On a GPU all are transformed, so that no shape waits for a draw.
     """

@@ -83,41 +83,18 @@ def shift_hue_(images: Tensor, shifts: Tensor) -> Tensor:
     return images
 
 
-class Jitter:
-    """Each sample's color jitter: three blends in its own order, and a turn of its hue before, between or after them.
+def plan_jitter(uniforms: Tensor, order: Tensor, strengths: tuple[float, float, float, float], colored: bool) -> Tensor:
+    """Spread draws over the ranges of torchvision's ColorJitter(*strengths): how `jitter` treats each sample.
 
     Args:
-        columns: What `plan_jitter` makes, [N, 12].
-
-    Attributes:
-        chosen: Whether the sample is jittered at all, 0 or 1, [N].
-        position: How many blends come before the turn of the hue, 0 to 3, [N].
-        turn: Of the hue, [N, 1, 1].
-        blends: f, 1 - f if of contrast, and 1 - f if of saturation, of the blends in turn, [N, 3, 3].
-    """
-
-    def __init__(self, columns: Tensor) -> None:
-        self.columns = columns
-        self.chosen, self.position, self.turn = columns[:, :3].unbind(1)
-        self.turn = self.turn.view(-1, 1, 1)
-        self.blends = columns[:, 3:].view(-1, 3, 3)
-
-    def some(self, rows: Tensor) -> "Jitter":
-        """Select samples."""
-        return Jitter(self.columns.index_select(0, rows))
-
-
-def plan_jitter(
-    chosen: Tensor, uniforms: Tensor, order: Tensor, strengths: tuple[float, float, float, float], colored: bool
-) -> Tensor:
-    """Spread draws over the ranges of torchvision's ColorJitter(*strengths), [N, 12]: the columns of a `Jitter`.
-
-    Args:
-        chosen: Which samples are jittered, bool [N].
         uniforms: Draws in [0, 1) of brightness, contrast, saturation and hue, [N, 4].
         order: Each sample's operations in turn, a permutation of 0..3, [N, 4].
         strengths: Of the four operations.
         colored: Whether there are three channels; otherwise saturation stays.
+
+    Returns:
+        float32 [N, 11]: how many of the three blends come before the turn of the hue, that turn, and of the blends in turn
+        f, 1 - f if of contrast, and 1 - f if of saturation.
     """
     *blends, hue = strengths
     low = torch.tensor([*(max(0.0, 1 - strength) for strength in blends), -hue])
@@ -129,48 +106,26 @@ def plan_jitter(
     by_step = factors.gather(1, ops)
     contrast, saturation = ((1 - by_step) * (ops == op) for op in (Op.CONTRAST, Op.SATURATION))
     position = (order == Op.HUE).to(torch.float32) @ torch.arange(4.0)
-    alone = [chosen.to(torch.float32), position, factors[:, Op.HUE]]
-    return torch.cat([torch.stack(alone, 1), by_step, contrast, saturation], 1)
+    return torch.cat([torch.stack([position, factors[:, Op.HUE]], 1), by_step, contrast, saturation], 1)
 
 
-def jitter_(images: Tensor, jitter: Jitter) -> Tensor:
-    """Jitter the chosen samples on a CPU.
-
-    They are sorted by where in their order hue stands. So every step is one blend of all of them, which picks its target
-    per sample, and one turn of the hues of one contiguous block.
-    """
-    rows = jitter.chosen.nonzero().squeeze(1)
-    positions = jitter.position[rows]
-    rows = rows[positions.argsort(stable=True)]
-    jittered, plan = images.index_select(0, rows), jitter.some(rows)
-    counts = positions.to(torch.int64).bincount(minlength=4).tolist()
-    for step, (block, turn) in enumerate(zip(jittered.split(counts), plan.turn.split(counts), strict=True)):
-        if images.shape[1] == 3:
-            shift_hue_(block, turn)
-        if step < 3:
-            blend_(jittered, *_by_kind(plan.blends[:, :, step]))
-    return images.index_copy_(0, rows, jittered)
-
-
-def jitter_all(images: Tensor, jitter: Jitter) -> Tensor:
-    """Jitter the chosen samples, with the bits of `jitter_` but on shapes that no draw decides, as a GPU wants them.
+def jitter(images: Tensor, plan: Tensor) -> Tensor:
+    """Jitter samples, each in its own order, on shapes that no draw decides, as a GPU wants them.
 
     Hue is turned once: before it each sample's first blends are applied, after it the others; the rest change nothing.
+    `plan` is what `plan_jitter` makes, [N, 11].
     """
-    first = (_constant((0.0, 1.0, 2.0), images.device) < jitter.position.unsqueeze(1)).unsqueeze(1)
+    blends = plan[:, 2:].view(-1, 3, 3)
+    first = (_constant((0.0, 1.0, 2.0), images.device) < plan[:, :1]).unsqueeze(1)
     nothing = _constant(((1.0,), (0.0,), (0.0,)), images.device)
-    before, after = torch.where(first, jitter.blends, nothing), torch.where(first, nothing, jitter.blends)
+    before, after = torch.where(first, blends, nothing), torch.where(first, nothing, blends)
     jittered = images.clone()
-    for blends in (before, after):
+    for part in (before, after):
         for step in range(3):
-            blend_(jittered, *_by_kind(blends[:, :, step]))
-        if blends is before and images.shape[1] == 3:
-            shift_hue_(jittered, jitter.turn)
-    return torch.where(jitter.chosen.view(-1, 1, 1, 1) > 0, jittered, images)
-
-
-def _by_kind(blends: Tensor) -> tuple[Tensor, ...]:
-    return blends.reshape(-1, 3, 1, 1, 1).unbind(1)
+            blend_(jittered, *part[:, :, step].reshape(-1, 3, 1, 1, 1).unbind(1))
+        if part is before and images.shape[1] == 3:
+            shift_hue_(jittered, plan[:, 1].view(-1, 1, 1))
+    return jittered
 
 
 def solarize(images: Tensor, threshold: float) -> Tensor:

@@ -178,10 +178,8 @@ def _check_room(num_pictures: int, side: int, channels: int, directory: Path) ->
 def _blank(split: Split, classes: tuple[str, ...], shape: tuple[int, int, int]) -> ImageSet:
     """Describe a split before its pictures [C, H, W] are decoded; blank ones take no memory."""
     images = np.broadcast_to(np.uint8(0), (len(split.labels), *shape))
-    if split.groups is None:
-        return ImageSet(images, split.labels, classes)
-    names, groups = np.unique(split.groups, return_inverse=True)
-    return ImageSet(images, split.labels, classes, groups=groups.astype(np.int64), group_names=tuple(map(str, names)))
+    groups = None if split.groups is None else np.unique(split.groups, return_inverse=True)[1].astype(np.int64)
+    return ImageSet(images, split.labels, classes, groups=groups)
 
 
 def _hold_out(train: Split, fraction: float, seed: int) -> tuple[Split, Split]:
@@ -271,7 +269,8 @@ def _find_folder(path: Path, download: bool) -> Source:
     number = {name: index for index, name in enumerate(classes)}
 
     def split(samples: list[tuple[str, Path]]) -> Split:
-        return Split.of_files([file for _, file in samples], np.array([number[name] for name, _ in samples], np.int64))
+        labels = np.array([number[name] for name, _ in samples], np.int64)
+        return Split(labels, lambda rows: ((str(samples[row][1]), samples[row][1]) for row in rows))
 
     annotations = [file for each in (root, *tests) if (file := each / ANNOTATIONS).is_file()]
     files = (*(file for _, file in train + test), *annotations)

@@ -62,11 +62,6 @@ class Split:
         """Wrap pixels in memory, uint8 [N, C, H, W]."""
         return cls(labels.astype(np.int64), lambda rows: ((f"row {row}", pixels[row]) for row in rows))
 
-    @classmethod
-    def of_files(cls, files: list[Path], labels: np.ndarray) -> "Split":
-        """Wrap picture files."""
-        return cls(labels.astype(np.int64), lambda rows: ((str(files[row]), files[row]) for row in rows))
-
     def select(self, rows: np.ndarray) -> "Split":
         """Keep the given ascending rows."""
         groups = None if self.groups is None else self.groups[rows]

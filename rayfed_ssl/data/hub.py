@@ -8,20 +8,11 @@ from typing import Any
 import numpy as np
 
 from rayfed_ssl.data.decoding import Picture, Source, Split
-from rayfed_ssl.data.tables import (
-    NO_COLUMNS,
-    TEST_NAMES,
-    Columns,
-    class_names,
-    encoded,
-    find_columns,
-    group_values,
-    number_classes,
-)
+from rayfed_ssl.data.tables import TEST_NAMES, Columns, encoded, read_splits
 from rayfed_ssl.errors import reason
 
 
-def find_hub(path: Path, download: bool, columns: Columns = NO_COLUMNS) -> Source:
+def find_hub(path: Path, download: bool, columns: Columns) -> Source:
     """Find a dataset, which its library fetches if it is not on this machine; pictures are decoded later.
 
     Args:
@@ -42,26 +33,17 @@ def find_hub(path: Path, download: bool, columns: Columns = NO_COLUMNS) -> Sourc
 
     def read() -> tuple[Split, Split | None, tuple[str, ...]]:
         schema = train.features.arrow_schema
-        image, label = find_columns(schema, columns, path)
-        raw = [list(part[label]) for part in parts]
-        labels, classes = number_classes(raw, class_names(schema, label), path)
-        groups = None if columns.group is None else group_values(list(train[columns.group]), columns.group)
-        first, *second = (_split(part, image, values) for part, values in zip(parts, labels, strict=True))
-        return Split(first.labels, first.read, groups), next(iter(second), None), tuple(classes)
+        return read_splits(schema, columns, path, parts, lambda part, name: list(part[name]), _pictures)
 
     return Source(files, read, has_test=test is not None)
 
 
-def _split(part: Any, image: str, labels: np.ndarray) -> Split:
+def _pictures(part: Any, image: str, rows: np.ndarray) -> Iterator[tuple[str, Picture]]:
     from datasets import Image
 
     pictures = part.select_columns([image]).cast_column(image, Image(decode=False))
-
-    def read(rows: np.ndarray) -> Iterator[tuple[str, Picture]]:
-        for row in rows.tolist():
-            yield f"row {row}", encoded(pictures[row][image], Path("/"))
-
-    return Split(labels, read)
+    for row in rows.tolist():
+        yield f"row {row}", encoded(pictures[row][image], Path("/"))
 
 
 def _load(path: Path) -> Mapping[str, Any]:

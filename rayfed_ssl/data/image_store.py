@@ -34,8 +34,7 @@ class ImageSet:
         classes: Names of the classes.
         path: The store; None for a set in memory.
         split: Which part of the store this is: train or test.
-        groups: Which of `group_names` each training sample belongs to, int64 [N]; None where no column was asked for.
-        group_names: Values of the column, ascending.
+        groups: Number of the column's value of each training sample, int64 [N], values ascending; None without a column.
     """
 
     images: np.ndarray
@@ -44,7 +43,6 @@ class ImageSet:
     path: Path | None = None
     split: str = "train"
     groups: np.ndarray | None = None
-    group_names: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -173,12 +171,11 @@ def _write_split(directory: Path, split: str, blocks: Iterable[Block], digest: "
         raise ValueError(f"the {split} split has no pictures: it needs at least one")
     digest.update(targets.data)
     targets.tofile(directory / f"{split}-labels")
-    names: list[str] = []
     if groups:
-        values, codes = np.unique(np.concatenate(groups), return_inverse=True)
-        codes.astype(np.int64).tofile(directory / f"{split}-groups")
-        names = [str(value) for value in values]
-    return {"count": len(targets), "shape": list(shape), "groups": names, "skipped": skipped, "pictures": pictures}
+        numbers = np.unique(np.concatenate(groups), return_inverse=True)[1]
+        numbers.astype(np.int64).tofile(directory / f"{split}-groups")
+    has_groups = bool(groups)
+    return {"count": len(targets), "shape": list(shape), "groups": has_groups, "skipped": skipped, "pictures": pictures}
 
 
 def _image_set(path: Path, split: str, header: dict[str, Any]) -> ImageSet:
@@ -186,12 +183,12 @@ def _image_set(path: Path, split: str, header: dict[str, Any]) -> ImageSet:
         with open_regular(path / f"{split}-{column}") as file:
             return np.asarray(np.memmap(file, dtype, "r", shape=shape))
 
-    count, shape, names = (header[split][key] for key in ("count", "shape", "groups"))
+    count, shape, has_groups = (header[split][key] for key in ("count", "shape", "groups"))
     images, labels = mapped("images", np.uint8, count, *shape), mapped("labels", np.int64, count)
-    groups = mapped("groups", np.int64, count) if names else None
+    groups = mapped("groups", np.int64, count) if has_groups else None
     if not all(isinstance(name, str) for name in header["classes"]):
         raise TypeError("its classes have names that are no strings")
-    return ImageSet(images, labels, tuple(header["classes"]), path, split, groups, tuple(names))
+    return ImageSet(images, labels, tuple(header["classes"]), path, split, groups)
 
 
 def _open_split(path: Path, split: str) -> ImageSet:

@@ -28,19 +28,6 @@ def label_subset(labels: np.ndarray, fraction: float, choice: Choice, seed: int)
         return np.sort(rng.choice(rows, count, replace=False)).astype(np.int64)
     classes = rng.permutation(np.unique(labels[rows]))  # which of them get one more is random too
     shuffled = [rng.permutation(np.flatnonzero(labels == label)) for label in classes]
-    counts = even_counts(np.array([len(members) for members in shuffled]), count)
-    chosen = [members[:number] for members, number in zip(shuffled, counts, strict=True)]
-    return np.sort(np.concatenate(chosen)).astype(np.int64)
-
-
-def even_counts(sizes: np.ndarray, total: int) -> np.ndarray:
-    """Divide `total` as evenly as the classes' sizes [C] allow; what does not divide goes to the first of them."""
-    counts = np.zeros_like(sizes)
-    while (rest := total - int(counts.sum())) > 0:
-        unfilled = np.flatnonzero(counts < sizes)
-        share = rest // len(unfilled)
-        if share:
-            counts[unfilled] = np.minimum(sizes[unfilled], counts[unfilled] + share)
-        else:
-            counts[unfilled[:rest]] += 1
-    return counts
+    # The first of each class, then the second of each, and so on.
+    turns = np.concatenate([np.arange(len(members)) for members in shuffled]).argsort(kind="stable")
+    return np.sort(np.concatenate(shuffled)[turns[:count]]).astype(np.int64)

@@ -10,6 +10,7 @@ Three ways to get one, written as text in a run's settings:
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,8 +69,9 @@ def parse_public(text: str) -> PublicSpec:
     kind, _, value = text.partition(":")
     if kind == "client" and value.isdecimal():
         return PublicClient(int(value))
-    if kind == "fraction" and _is_fraction(value):
-        return PublicFraction(float(value))
+    with suppress(ValueError):  # no number
+        if kind == "fraction" and 0 < float(value) < 1:
+            return PublicFraction(float(value))
     if kind in DATASETS:
         return _parse_dataset(text, kind, value)
     raise ValueError(f"cannot read the public set {text!r}: write {_FORMS} ({', '.join(DATASETS)})")
@@ -139,13 +141,6 @@ def batch_for(num_public: int, largest: int = 128, least: int = 8) -> int:
     while batch > 2 and num_public < least * batch:
         batch //= 2
     return batch
-
-
-def _is_fraction(text: str) -> bool:
-    try:
-        return 0 < float(text) < 1
-    except ValueError:
-        return False
 
 
 def _parse_dataset(text: str, name: str, value: str) -> PublicDataset:

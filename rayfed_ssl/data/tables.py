@@ -1,7 +1,7 @@
 """Tables with a column of pictures and one of classes: which columns they are, and Parquet files of them."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -46,7 +46,7 @@ MAX_CLASSES = 1 << 16
 """Larger numbers name samples or times; ImageNet-21k has 21,841 classes."""
 
 
-def find_parquet(path: Path, download: bool, columns: Columns = NO_COLUMNS) -> Source:
+def find_parquet(path: Path, download: bool, columns: Columns) -> Source:
     """Find Parquet files by their split's name, in the directory or one or two levels below it."""
     levels = [[path]] if path.is_file() else [sorted(path.glob(level + "*.parquet")) for level in ("", "*/", "*/*/")]
     files = next(filter(None, levels), [])
@@ -63,29 +63,35 @@ def find_parquet(path: Path, download: bool, columns: Columns = NO_COLUMNS) -> S
         examples = ", ".join(str(file.relative_to(path)) for file in files[:4])
         problem = "several datasets" if len(roots) > 1 else "no training file (train*.parquet)"
         raise ValueError(f"{problem} in {path}, which has {examples}: set data.path to the directory of one dataset")
-    return Source((*train, *test), partial(_read_parquet, train, test, columns), has_test=bool(test))
+    parts = [train, test] if test else [train]
+
+    def read() -> tuple[Split, Split | None, tuple[str, ...]]:
+        return read_splits(_schema(train[0]), columns, train[0], parts, _column, _stream_parquet)
+
+    return Source((*train, *test), read, has_test=bool(test))
 
 
-def _read_parquet(
-    train: Sequence[Path], test: Sequence[Path], columns: Columns = NO_COLUMNS
+def read_splits(
+    schema: pa.Schema,
+    columns: Columns,
+    place: Path,
+    parts: Sequence[Any],
+    column: Callable[[Any, str], list[Any]],
+    pictures: Callable[[Any, str, np.ndarray], Iterator[tuple[str, Picture]]],
 ) -> tuple[Split, Split | None, tuple[str, ...]]:
-    """Read the labels of Parquet files in Hugging Face's image layout, and prepare their pictures.
+    """Read the labels of a table in Hugging Face's image layout, and prepare its pictures.
 
     The picture column is a struct with a field `bytes`, or plain binary. Class names come from the schema's
     `huggingface` metadata, else from string labels, else they are the numbers. A missing label becomes -1.
+    `parts` are the training and, where there are some, the test samples; `column` reads a column of one, and `pictures`
+    yields the pictures of its ascending rows, each with a name for messages, which name `place`, too.
     """
-    schema = _schema(train[0])
-    image, label = find_columns(schema, columns, train[0])
-    raw = [[value for file in files for value in _column(file, label)] for files in (train, test)]
-    labels, names = number_classes(raw, class_names(schema, label), train[0])
-    splits = [
-        Split(values, partial(_stream_parquet, files, image))
-        for values, files in zip(labels, (train, test), strict=True)
-    ]
+    image, label = find_columns(schema, columns, place)
+    labels, names = number_classes([column(part, label) for part in parts], class_names(schema, label), place)
+    train, *test = (Split(own, partial(pictures, part, image)) for own, part in zip(labels, parts, strict=True))
     if columns.group is not None:
-        values = [value for file in train for value in _column(file, columns.group)]
-        splits[0] = replace(splits[0], groups=group_values(values, columns.group))
-    return splits[0], splits[1] if test else None, tuple(names)
+        train = replace(train, groups=group_values(column(parts[0], columns.group), columns.group))
+    return train, next(iter(test), None), tuple(names)
 
 
 def group_values(values: list[Any], column: str) -> np.ndarray:
@@ -164,11 +170,14 @@ def class_names(schema: pa.Schema, label: str) -> list[str] | None:
     return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else None
 
 
-def _column(file: Path, name: str) -> list[Any]:
-    if name not in _schema(file).names:
-        raise ValueError(f"{file} has no column {name!r}, unlike the files beside it: use files of one dataset")
-    with _reading(file):
-        return [row[name] for row in rows_of(read_table(file, columns=[name], any_codec=True))]
+def _column(files: Sequence[Path], name: str) -> list[Any]:
+    values: list[Any] = []
+    for file in files:
+        if name not in _schema(file).names:
+            raise ValueError(f"{file} has no column {name!r}, unlike the files beside it: use files of one dataset")
+        with _reading(file):
+            values += [row[name] for row in rows_of(read_table(file, columns=[name], any_codec=True))]
+    return values
 
 
 def find_columns(schema: pa.Schema, asked: Columns, file: Path) -> tuple[str, str]:

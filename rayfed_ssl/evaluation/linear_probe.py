@@ -21,11 +21,10 @@ from rayfed_ssl.validation import Validated
 
 
 class ProbeResult(NamedTuple):
-    """Test accuracies of the last and of the best epoch, chosen on the test set; final training accuracy and loss."""
+    """Test accuracies of the last and of the best epoch, chosen on the test set, and the final training loss."""
 
     last: float
     best: float
-    train_accuracy: float
     loss: float
 
 
@@ -104,9 +103,8 @@ class LinearProbe(Classifier):
                 gradient = cross_entropy_gradient(weights, train[index], train_labels[index])
                 descent.step(gradient, self.lr * self.factor(epoch))
             accuracies.append(_accuracy(self._finite(test @ weights.T), test_labels))
-        logits = self._finite(train @ weights.T)
-        loss = float(F.cross_entropy(logits, train_labels))
-        return ProbeResult(accuracies[-1], max(accuracies), _accuracy(logits, train_labels), loss)
+        loss = float(F.cross_entropy(self._finite(train @ weights.T), train_labels))
+        return ProbeResult(accuracies[-1], max(accuracies), loss)
 
     def _finite(self, logits: Tensor) -> Tensor:
         if not bool(logits.isfinite().all()):

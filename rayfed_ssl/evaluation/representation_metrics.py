@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from rayfed_ssl.aggregation.compression import upper_triangle
 from rayfed_ssl.aggregation.weighted_mean import ordered_sum
 from rayfed_ssl.methods.fedfoa import factorize, filled
+from rayfed_ssl.training.batching import spread
 from rayfed_ssl.trees import Weights
 
 
@@ -30,8 +31,7 @@ def feature_std(features: Tensor) -> float:
     In [0, 1]: 0 if all samples of [N, d] share one direction, 1 if directions are spread evenly about 0. Features after a
     ReLU stay below 1.
     """
-    units = F.normalize(_exact(features), dim=1)
-    return float(units.std(dim=0, correction=0).mean()) * math.sqrt(units.shape[1])
+    return float(spread(_exact(features)))
 
 
 def effective_rank(features: Tensor) -> float:

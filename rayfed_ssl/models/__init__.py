@@ -15,7 +15,7 @@ from rayfed_ssl.models import encoders, libraries
 from rayfed_ssl.models.encoders import MIN_SIZE, Encoder, Stem
 from rayfed_ssl.models.heads import HEADS, Model, build_head, head_width
 from rayfed_ssl.models.resnet import Depth
-from rayfed_ssl.models.vit import SHAPES, vit
+from rayfed_ssl.models.vit import vit
 
 
 @dataclass(frozen=True)
@@ -24,38 +24,32 @@ class EncoderInfo:
 
     Attributes:
         description: One line for listings.
-        feature_dim: Width d of the features; None for one from outside, until it is built.
         build: Takes the keywords channels and size, and stem where `has_stem`.
         has_stem: Whether its first layers come in a variant for small and one for large images.
     """
 
     description: str
-    feature_dim: int | None
     build: Callable[..., Encoder]
     has_stem: bool = False
 
 
-def _resnet(depth: Depth, feature_dim: int) -> EncoderInfo:
+def _resnet(depth: Depth) -> EncoderInfo:
     description = f"ResNet-{depth}, first layers for small images up to 64 pixels"
-    return EncoderInfo(description, feature_dim, partial(encoders.resnet, depth), has_stem=True)
-
-
-def _vit(name: str, description: str) -> EncoderInfo:
-    return EncoderInfo(description, SHAPES[name].width, partial(vit, name))
+    return EncoderInfo(description, partial(encoders.resnet, depth), has_stem=True)
 
 
 ENCODERS: Mapping[str, EncoderInfo] = {
-    "cnn": EncoderInfo("four convolutions, made for CPUs", 256, encoders.cnn),
-    "resnet8": EncoderInfo("ResNet of three blocks, made for CPUs", 256, encoders.resnet8),
-    "resnet18": _resnet(18, 512),
-    "resnet34": _resnet(34, 512),
-    "resnet50": _resnet(50, 2048),
-    "cnn5": EncoderInfo("FedCA's 5-layer CNN; its layers are our guess", 2048, encoders.cnn5),
-    "vgg9": EncoderInfo("VGG-9 without batch-norm", 512, encoders.vgg9),
-    "alexnet": EncoderInfo("AlexNet for small images, without batch-norm", 256, encoders.alexnet),
-    "vit-micro": _vit("micro", "vision transformer of four blocks, made for CPUs"),
-    "vit-tiny": _vit("tiny", "ViT-Tiny; patches of 4 pixels at 32, 16 at 224"),
-    "vit-small": _vit("small", "ViT-Small; patches of 4 pixels at 32, 16 at 224"),
+    "cnn": EncoderInfo("four convolutions, made for CPUs", encoders.cnn),
+    "resnet8": EncoderInfo("ResNet of three blocks, made for CPUs", encoders.resnet8),
+    "resnet18": _resnet(18),
+    "resnet34": _resnet(34),
+    "resnet50": _resnet(50),
+    "cnn5": EncoderInfo("FedCA's 5-layer CNN; its layers are our guess", encoders.cnn5),
+    "vgg9": EncoderInfo("VGG-9 without batch-norm", encoders.vgg9),
+    "alexnet": EncoderInfo("AlexNet for small images, without batch-norm", encoders.alexnet),
+    "vit-micro": EncoderInfo("vision transformer of four blocks, made for CPUs", partial(vit, "micro")),
+    "vit-tiny": EncoderInfo("ViT-Tiny; patches of 4 pixels at 32, 16 at 224", partial(vit, "tiny")),
+    "vit-small": EncoderInfo("ViT-Small; patches of 4 pixels at 32, 16 at 224", partial(vit, "small")),
 }
 """Encoders by name."""
 
@@ -64,15 +58,13 @@ def encoder_info(name: str) -> EncoderInfo:
     """Find an encoder by name, also one from outside: a function or class that gives an `nn.Module`."""
     if libraries.is_library(name):
         libraries.check(name)
-        return EncoderInfo(
-            f"of {name.partition(':')[0]}", None, partial(_outside, name, partial(libraries.build, name))
-        )
+        return EncoderInfo(f"of {name.partition(':')[0]}", partial(_outside, name, partial(libraries.build, name)))
     target = plugins.find("encoder", name, ENCODERS)
     if isinstance(target, EncoderInfo):
         return target
     if not (inspect.isclass(target) and issubclass(target, nn.Module)):
         plugins.parameters("encoder", name, target, ["channels", "size"], "a subclass of torch.nn.Module or ")
-    return EncoderInfo(plugins.summary(target), None, partial(_outside, name, target))
+    return EncoderInfo(plugins.summary(target), partial(_outside, name, target))
 
 
 def _outside(name: str, factory: Callable[..., nn.Module], *, channels: int, size: int) -> Encoder:

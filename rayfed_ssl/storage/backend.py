@@ -3,6 +3,7 @@
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from rayfed_ssl.errors import ConfigError
@@ -10,23 +11,17 @@ from rayfed_ssl.storage.tensor_files import Chunk
 from rayfed_ssl.trees import Tree
 
 
+@dataclass(unsafe_hash=True)
 class StorageBackend(ABC):
     """Files by name, each visible as a whole or not at all; a backend is pickled as its address."""
 
-    def __init__(self, address: str) -> None:
-        self.address = address
+    address: str
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.address,)
 
     def __str__(self) -> str:
         return self.address
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.address == str(other)
-
-    def __hash__(self) -> int:
-        return hash(self.address)
 
     def resolve(self) -> "StorageBackend":
         """Return itself, which has one name on all machines, as a `Path` that is resolved."""

@@ -9,6 +9,7 @@ States that did not change since an earlier round are not written again.
 """
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from rayfed_ssl import plugins
 from rayfed_ssl.errors import CheckpointError, reason
@@ -28,6 +29,7 @@ from rayfed_ssl.storage.filesystem import REACHABLE
 from rayfed_ssl.storage.own_files import STATE, own_drafts, own_states
 from rayfed_ssl.storage.tensor_files import RESTORE, chunks, encode
 from rayfed_ssl.trees import Tree, digest, digest_leaves, leaves
+from rayfed_ssl.validation import STRICT
 
 KEPT_ROUNDS = 2
 """How many rounds stay: the last, and the one that it began from."""
@@ -36,8 +38,6 @@ ROUNDS_ON_DISK = KEPT_ROUNDS + 1
 """How many rounds' states are on disk at most: those that stay and the running one."""
 
 STATES = ".safetensors"
-
-STRICT = ConfigDict(strict=True, extra="forbid")
 
 
 @dataclass(frozen=True)
@@ -159,12 +159,8 @@ def manifests(directory: Directory) -> dict[int, str]:
 
 
 def _manifests_in(names: Iterable[str]) -> dict[int, str]:
-    rounds = {}
-    for name in names:
-        number = name.removeprefix("round-").removesuffix(".json")
-        if name == f"round-{number}.json" and number.isdecimal() and number.isascii():
-            rounds[int(number)] = name
-    return dict(sorted(rounds.items()))
+    found = [match for name in names if (match := re.fullmatch(r"round-(\d+)\.json", name, re.ASCII))]
+    return dict(sorted((int(match[1]), match[0]) for match in found))
 
 
 def commit(state: RunState, directory: Directory) -> None:
@@ -191,14 +187,9 @@ def _remove_unused(backend: StorageBackend, names: set[str], state: RunState) ->
     for name in list(older.values())[-(KEPT_ROUNDS - 1) :]:
         used.add(name)
         used |= load(backend, name).files
-    unused = {*older.values()} | {name for name in own_states(names) if not _is_later(name, state.round)}
+    written_in = {name: int(name.removesuffix(STATES).rpartition("-")[2]) for name in own_states(names)}
+    unused = {*older.values()} | {name for name, round in written_in.items() if round <= state.round}
     backend.delete(sorted(unused - used))
-
-
-def _is_later(name: str, round: int) -> bool:
-    """Whether a state was written for a later round, the number at the end of its name."""
-    number = name.removesuffix(STATES).rpartition("-")[2]
-    return number.isdecimal() and int(number) > round
 
 
 def discard_after(directory: Directory, round: int) -> None:

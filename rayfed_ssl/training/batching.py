@@ -58,18 +58,6 @@ def finite(loss: float, where: str, descent: Descent, what: str = "the loss") ->
 
 
 @torch.no_grad()
-def weight_sums_finite(parameters: Iterable[Tensor]) -> Tensor:
-    """Compute 1 if the sum of every tensor is finite, else 0: then a value may not be, or finite values overflow."""
-    return torch.stack([values.sum() for values in parameters]).isfinite().all().to(torch.float32)
-
-
-@torch.no_grad()
-def all_finite(parameters: Iterable[Tensor]) -> bool:
-    """Whether every value is finite; costs ten times as much as `weight_sums_finite`."""
-    return all(bool(values.isfinite().all()) for values in parameters)
-
-
-@torch.no_grad()
 def norm(parameters: Iterable[Tensor]) -> Tensor:
     """Compute the Euclidean norm of all values together, a scalar on their device."""
     total: Tensor = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(values) for values in parameters]))

@@ -135,11 +135,6 @@ class Runner(Protocol):
         """Take one; steps of one phase and batch size run the same operations."""
 
 
-def eager(step: Callable[[Batch], None]) -> Runner:
-    """Take steps as they come, each drawing as it goes."""
-    return lambda batch, phase: step(batch)
-
-
 class DeviceRunner:
     """Takes steps on an accelerator: their draws are made ahead and moved in one transfer, and they may be captured.
 

@@ -240,14 +240,6 @@ def test_tiny_imagenet_is_read_with_its_annotations(tmp_path, opened):
         opened("folder", path=tmp_path)
 
 
-def test_a_folder_without_splits_is_split_by_the_seed(tmp_path, opened):
-    write_folder(tmp_path, [f"{name}/{i}.png" for name in "ab" for i in range(10)])
-    dataset = opened("folder", path=tmp_path)
-    assert (len(dataset.train), len(dataset.test)) == (16, 4)
-    assert np.bincount(dataset.test.labels).tolist() == [2, 2]
-    assert opened("folder", path=tmp_path, seed=1).fingerprint != dataset.fingerprint
-
-
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [

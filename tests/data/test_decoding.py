@@ -142,15 +142,6 @@ def test_pictures_of_unequal_size_need_a_size_and_are_cut_from_the_center(tmp_pa
     assert sorted(found.mean(axis=(1, 2, 3)).tolist()) == [100, 100, 100, 100, 200]
 
 
-def test_shrinking_averages_over_all_source_pixels(tmp_path, opened):
-    board = np.indices((32, 32)).sum(axis=0) % 2 * 255
-    for i in range(2):
-        save(tmp_path / "a" / f"{i}.png", png(board.astype(np.uint8)))
-    images = opened("folder", path=tmp_path, size=8, test_fraction=0.5).train.images
-    # A chessboard of single pixels is gray if every pixel counts; without antialiasing it stays black and white.
-    assert np.abs(images.astype(int) - 127).max() <= 8
-
-
 def test_gray_pictures_stay_gray_unless_one_is_colored(tmp_path, opened):
     gray = pictures(1, 5, 5)[0]
     save(tmp_path / "a/gray.png", png(gray))

@@ -1,13 +1,10 @@
 import json
 import pickle  # noqa: TID251  # Ray pickles what it sends: the test is about that
-import timeit
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rayfed_ssl.data.image_store import Block, ImageSet, open_store, write_store
-from tests.data.processes import run_together
 
 CLASSES = ("ant", "bee", "cow")
 
@@ -125,40 +122,3 @@ def test_an_empty_split_or_splits_of_two_sizes_are_an_error(tmp_path):
         write(tmp_path / "s", test=iter(()))
     with pytest.raises(ValueError, match=r"train pictures are \[3, 5, 4\], test pictures \[3, 5, 5\]"):
         write(tmp_path / "s", test=blocks(3, shape=(3, 5, 5)))
-
-
-PROCESS = """
-import sys
-from pathlib import Path
-from rayfed_ssl.data.image_store import open_store
-def pss():
-    return sum(int(l.split()[1]) for l in open("/proc/self/smaps_rollup") if l.startswith("Pss:")) * 1024
-import numpy as np
-np.add.reduce(np.zeros(9, np.uint8), dtype=np.int64)
-before = pss()
-images = open_store(Path(sys.argv[1])).train.images
-if sys.argv[2] == "copy":
-    images = images.copy()
-print(int(images.sum(dtype=np.int64)), flush=True)
-sys.stdin.readline()
-print(pss() - before, "pandas" in sys.modules, flush=True)
-sys.stdin.readline()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    not Path("/proc/self/smaps_rollup").exists(), reason="proportional memory is read from Linux's /proc"
-)
-def test_three_processes_share_one_physical_copy_opened_in_milliseconds(tmp_path):
-    shape = (3, 32, 32)
-    large = write(tmp_path / "s", blocks(21_000, shape=shape, step=7000), blocks(500, shape=shape, step=500)).train
-    assert min(timeit.repeat(lambda: open_store(large.path), number=1, repeat=20)) < 0.005
-    sums, answers = run_together(PROCESS, large.path, "map")
-    assert {int(total) for total in sums} == {int(large.images.sum(dtype=np.int64))}
-    assert {pandas for _, pandas in answers} == {"False"}
-    size = large.images.nbytes
-    # The pages count once, by a third in each; 0.25 is for what the interpreters grow by otherwise.
-    assert sum(int(growth) for growth, _ in answers) < 1.25 * size
-    _, copied = run_together(PROCESS, large.path, "copy")
-    assert sum(int(growth) for growth, _ in copied) > 2.9 * size

@@ -15,7 +15,6 @@ from rayfed_ssl.data.partitions import (
     partition,
     pooled,
     quantity_skew,
-    random_rows,
     shards,
     stratified_split,
 )
@@ -291,11 +290,3 @@ def test_stratified_split_rounds_by_largest_remainders():
     assert sorted(labels[stratified_split(labels, 0.5, 0)[1]]) == [0, 0, 5, 5]
     assert len(stratified_split(CIFAR10_LABELS, 0.1, 0)[1]) == 5000
     assert len(stratified_split(np.arange(100) % 3, 0.07, 0)[1]) == 7  # 0.07 * 100 > 7 in floating point
-
-
-def test_random_rows_are_sorted_unique_and_bounded():
-    assert random_rows(5, None, 0).tolist() == random_rows(5, 9, 0).tolist() == [0, 1, 2, 3, 4]
-    rows = random_rows(1000, 50, 3)
-    assert len(np.unique(rows)) == 50
-    assert (np.diff(rows) > 0).all()
-    assert not np.array_equal(rows, random_rows(1000, 50, 4))

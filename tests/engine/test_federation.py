@@ -283,8 +283,8 @@ def test_the_configuration_of_a_federation_names_its_views(tiny: Tiny, open_tiny
         # The loss of one step at an absurd rate is finite, and no later loss would tell.
         (
             "fedavg",
-            ("training.batch=150", "training.optimizer={name: adamw, lr: 2.0e+38, weight_decay: 1.0e+6}"),
-            r"a weight is not finite after the last step at learning rate 2e\+38: lower it",
+            ("training.batch=150", "training.optimizer.lr=2.0e+38"),
+            r"the norm of the weights is not finite after the last step at learning rate 2e\+38: lower it",
         ),
     ],
 )

@@ -125,16 +125,6 @@ def test_fine_tuning_is_that_of_the_papers():
         assert settings.items() <= PROTOCOLS[name].settings().items(), name
 
 
-def test_learning_rates_fall_where_the_papers_say(subject: Subject):
-    moco, swav = PROTOCOLS["linear-moco"], PROTOCOLS["semi-swav-1"]
-    rates = [moco.lr * moco.factor(epoch) for epoch in (0, 59, 60, 79, 80, 99)]
-    assert rates == pytest.approx([30, 30, 3, 3, 0.3, 0.3], rel=1e-12)
-    factors = [swav.factor(epoch) for epoch in (0, 11, 12, 15, 16, 19)]
-    assert factors == pytest.approx([1, 1, 0.2, 0.2, 0.04, 0.04], rel=1e-12)
-    network = swav.network(subject)
-    assert [descent.lr for descent in swav.descents(network)] == [0.02, 5]
-
-
 def plain_fine_tuning(subject: Subject, rows: np.ndarray, tuning: FineTuning) -> list[float]:
     """SwAV's protocol as a plain loop, for a task whose images need no resizing."""
     torch.manual_seed(derive_seed(0, Purpose.EVALUATION))

@@ -25,8 +25,7 @@ def test_every_encoder_gives_its_feature_dim_at_every_size(name: str, size: int,
         encoder = build_encoder(name, channels=channels, size=size)
         features = encoder(torch.empty(3, channels, size, size))
     assert isinstance(encoder, Encoder)
-    assert features.shape == (3, ENCODERS[name].feature_dim)
-    assert encoder.feature_dim == ENCODERS[name].feature_dim
+    assert features.shape == (3, encoder.feature_dim)
 
 
 @pytest.mark.parametrize(("channels", "size"), [(1, 8), (3, 32)])

@@ -59,16 +59,6 @@ def test_prepare_changes_no_key_and_no_weight(compile: bool) -> None:
     assert all(torch.equal(after[key], before[key]) for key in before)
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-def test_feature_maps_follow_the_weights_layout(channels: int) -> None:
-    model = prepare(build_model("cnn", channels=channels, size=32), Precision("fp32", True), "cpu")
-    maps = []
-    model.encoder.get_submodule("conv2").register_forward_hook(lambda module, args, out: maps.append(out))
-    model(torch.randn(2, channels, 32, 32))
-    assert maps[0].is_contiguous(memory_format=torch.channels_last)
-    assert not maps[0].is_contiguous()
-
-
 def test_layout_changes_features_by_rounding_only_and_bf16_by_its_own() -> None:
     torch.manual_seed(0)
     model = build_model("cnn", channels=3, size=32).eval()

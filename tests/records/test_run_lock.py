@@ -43,9 +43,7 @@ def test_a_start_that_fails_leaves_a_directory_as_free_as_it_was(free: Path, tin
 def test_two_starts_at_once_are_refused_before_either_has_written(free: Path):
     with claimed(free):
         with (
-            pytest.raises(
-                BusyError, match=f"^another process is running {free}, or a copy of it: wait for it or stop it"
-            ),
+            pytest.raises(BusyError, match=f"^another process is running {free}: wait for it or stop it"),
             claimed(free),
         ):
             pass

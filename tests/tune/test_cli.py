@@ -220,19 +220,14 @@ def test_the_list_of_protocols_names_their_sources(cli: Cli):
 
 ERRORS = {
     "recipe": (["run", "digts"], "there is no recipe 'digts': did you mean 'digits'?"),
-    "key": (["run", "{fedavg}", "training.epoch=1"], "unknown key 'training.epoch': did you mean 'training.epochs'?"),
-    "dataset": (["run", "{fedavg}", "data.name=digit"], "unknown dataset 'digit'"),
     "no files": (["run", "{fedavg}", "data=cifar10"], "no complete copy of CIFAR10"),
-    "partition": (["partition", "{fedavg}", "clients.number=100000"], "cannot divide 150 samples among 100000 clients"),
     "resume": (["resume", "/nowhere"], "/nowhere holds no run"),
-    "round": (["evaluate", "{run}", "--round", "7"], "does not hold round 7: it holds 1, 2"),
     "setting": (["evaluate", "{run}", "rounds=3"], "a run keeps the settings that it began with, got rounds=3"),
     "two runs": (["evaluate", "{run}", "runs/b"], "after the run come settings, KEY=VALUE, got runs/b"),
     "directory in use": (
         ["run", "{flesd}", "--out", "{run}"],
         "is not an empty directory: name another one with --out",
     ),
-    "start": (["run", "{fedavg}", "model.start=nowhere", "engine.executor=local"], "there is no encoder at "),
     "address": (
         ["run", "{fedavg}", "engine.executor=local", "--address", "auto"],
         "--address names a Ray, which engine",
@@ -246,7 +241,6 @@ ERRORS = {
         "a picture's name ends in .png, .svg or .pdf, got x",
     ),
     "command": (["rnu"], "no such command 'rnu'. Did you mean 'run'"),
-    "last part": (["run", "{fedavg}", "lr=0.1"], "unknown key 'lr': did you mean 'training.optimizer.lr' or "),
     "quoted recipe": (["run", "digits rounds=2"], "'digits rounds=2' has a space before its '='"),
     "linear": (
         ["evaluate", "{run}", "--protocol", "linear"],

@@ -1,6 +1,7 @@
 """`rayfed-ssl evaluate`: score a run's encoders again."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,7 +9,7 @@ import typer
 
 from tune.cli.errors import written
 from tune.cli.options import AsJson, Round, Trust
-from tune.terminal import echo, print_json, print_table
+from tune.terminal import echo, print_json
 
 if TYPE_CHECKING:
     from rayfed_ssl.analysis.rescoring import Measurement
@@ -48,77 +49,39 @@ def evaluate(
     from dataclasses import asdict
 
     from rayfed_ssl.analysis.rescoring import TABLE, append, measure_encoders, rescore, run_of
-    from rayfed_ssl.engine.run_watch import scaled_probes
+    from rayfed_ssl.engine.run_watch import probe_remarks, scaled_probes
     from rayfed_ssl.errors import ConfigError
     from rayfed_ssl.evaluation.registry import PROTOCOLS
     from rayfed_ssl.records.run_record import RunRecord
+    from tune.cli.run_summary import OF_CHOICE, print_protocols, print_scores
 
     overrides = settings or []
     if not protocol and path.is_file():
         raise ConfigError(f"{path} is an encoder's file: add --protocol, {', '.join(PROTOCOLS)}")
-    if not protocol:
-        evaluations = rescore(path, *overrides, round=round, initial=initial, trust=trust)
-        if as_json:
-            print_json([asdict(evaluation) for evaluation in evaluations])
-        else:
-            _print_evaluations(evaluations)
-        record = RunRecord.open(path, tables=False, trust=trust)
-        scaled = scaled_probes(record.config(*overrides).evaluation)
-        _print_remarks({item.encoder: item.metrics for item in evaluations}, scaled, record.manifest.data.test)
-        return
-    measurements, run = (
-        measure_encoders(path, protocol, overrides, round=round, initial=initial, trust=trust),
-        run_of(path),
-    )
-    is_written = run is not None and written(lambda: append(run, measurements))
+    measured: Sequence[Measurement | Evaluation]
+    scores: dict[str, Metrics] = {}
+    if protocol:
+        measured = measurements = measure_encoders(path, protocol, overrides, round=round, initial=initial, trust=trust)
+        run = run_of(path)
+        is_written = run is not None and written(partial(append, run, measurements))
+        for item in measurements:
+            scores[item.encoder] = {**scores.get(item.encoder, {}), **item.scores}
+        scaled = {item.protocol for item in measurements if item.settings.get("standardize")}
+    else:
+        measured = evaluations = rescore(path, *overrides, round=round, initial=initial, trust=trust)
+        run, is_written = path, False
+        scores |= {evaluation.encoder: evaluation.metrics for evaluation in evaluations}
+        scaled = scaled_probes(RunRecord.open(path, tables=False, trust=trust).config(*overrides).evaluation)
     if as_json:
-        print_json([asdict(measurement) for measurement in measurements])
-        return
-    _print_measurements(measurements, None if run is None else RunRecord.open(run, tables=False).manifest.data.test)
-    if run is not None and is_written:
-        echo(f"appended to {run / TABLE}")
-
-
-def _print_evaluations(evaluations: "Sequence[Evaluation]") -> None:
-    from rayfed_ssl.formats import percent
-    from tune.cli.run_summary import base_scores, print_protocols
-
-    scores = {evaluation.encoder: evaluation.metrics for evaluation in evaluations}
-    names = base_scores(scores)
-    rows = [
-        [item.encoder, str(item.round), *(percent(item.metrics.get(name)) for name in names), f"{item.seconds:.1f}"]
-        for item in evaluations
-    ]
-    print_table(("encoder", "round", *names.values(), "seconds"), rows)
-    print_protocols(scores)
-
-
-def _print_measurements(measurements: "Sequence[Measurement]", samples: int | None) -> None:
-    """Print a row for each protocol and encoder, with mean and minimum over clients."""
-    from rayfed_ssl.evaluation.registry import BEST
-    from rayfed_ssl.formats import percent
-    from rayfed_ssl.reports.summary import with_client_summary
-
-    rows = []
-    for protocol in dict.fromkeys(item.protocol for item in measurements):
-        by_encoder = {item.encoder: item for item in measurements if item.protocol == protocol}
-        for encoder, scores in with_client_summary({name: item.scores for name, item in by_encoder.items()}).items():
-            item = by_encoder.get(encoder)
-            round, seconds = (str(item.round), f"{item.seconds:.1f}") if item else ("", "")
-            accuracies = percent(scores.get(protocol)), percent(scores.get(protocol + BEST))
-            rows.append([protocol, encoder, round, *accuracies, seconds])
-    print_table(("protocol", "encoder", "round", "last epoch", "best epoch", "seconds"), rows, text=2)
-    scores_by_encoder: dict[str, Metrics] = {}
-    for item in measurements:
-        scores_by_encoder[item.encoder] = {**scores_by_encoder.get(item.encoder, {}), **item.scores}
-    scaled = {item.protocol for item in measurements if item.settings.get("standardize")}
-    _print_remarks(scores_by_encoder, scaled, samples)
-
-
-def _print_remarks(scores: "Mapping[str, Metrics]", scaled: Collection[str], samples: int | None) -> None:
-    """Say which probes' scores say little about their encoder."""
-    from rayfed_ssl.engine.run_watch import probe_remarks
-
+        print_json([asdict(item) for item in measured])
+    else:
+        echo(f"round {measured[0].round}")
+        if not protocol:
+            print_scores(scores, {}, verbose=True)
+        print_protocols(scores, protocols=dict.fromkeys(protocol or OF_CHOICE))
+        if is_written:
+            echo(f"appended to {run}/{TABLE}")
+    samples = None if run is None else RunRecord.open(run, tables=False).manifest.data.test
     for encoder, metrics in scores.items():
         for remark in probe_remarks(metrics, scaled, samples):
             echo(f"warning: {encoder}: {remark}", err=True)

@@ -17,8 +17,7 @@ def partition(
     out: Annotated[Path, typer.Option(help="Figure to write (.png, .svg or .pdf).")] = Path("partition.png"),
 ) -> None:
     """Show how the training samples are divided among clients, as a table and as a figure."""
-    import numpy as np
-
+    from rayfed_ssl.data.partitions import count_samples
     from rayfed_ssl.engine.federation import Federation
     from rayfed_ssl.reports.figures import draw_partition
 
@@ -27,9 +26,9 @@ def partition(
     labels, classes = federation.dataset.train.labels, federation.dataset.train.classes
     columns = classes if len(classes) <= MOST_CLASSES else ()
     rows = []
-    for client_id, samples in federation.shards.items():
-        counts = np.bincount(labels[samples][labels[samples] >= 0], minlength=len(classes))
-        cells = (client_id, len(samples), np.count_nonzero(counts), *(counts if columns else ()))
+    held = count_samples(labels, federation.shards.values(), len(classes)).tolist()
+    for (client_id, samples), counts in zip(federation.shards.items(), held, strict=True):
+        cells = (client_id, len(samples), sum(map(bool, counts)), *(counts if columns else ()))
         rows.append([str(cell) for cell in cells])
     print_table(("client", "samples", "classes", *columns), rows)
     if left_out := federation.num_left_out:

@@ -1,6 +1,7 @@
 """`rayfed-ssl run` and `rayfed-ssl resume`: run a federation from the start, or from its last committed round."""
 
 import shlex
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +13,8 @@ from tune.cli.options import Address, Inject, Quiet, RecipeAndSettings, RunDirec
 from tune.terminal import echo
 
 if TYPE_CHECKING:
+    from rayfed_ssl.engine.round_loop import Executor
+    from rayfed_ssl.progress import RunProgress
     from rayfed_ssl.runs import Result
 
 DEGRADED = 4
@@ -43,13 +46,8 @@ def run(
     check_fits(federation, address)
     federation.check_ready()
     progress.introduce(federation, directory)
-    hint = partial(resume_hint, directory)
-    on_ray_death = exit_on_ray_death(hint, progress.stop)
-    executor = partial(make_executor, address=address, faults=faults, on_ray_death=on_ray_death)
-    with resumable(hint), progress:
-        result = run_federation(config, directory, observer=progress, executor=executor, federation=federation)
-    progress.close()
-    finish(result, verbose)
+    start = partial(run_federation, config, directory, federation=federation)
+    _finish(directory, start, progress, partial(make_executor, address=address, faults=faults), verbose)
 
 
 def resume(
@@ -76,27 +74,30 @@ def resume(
     faults, overrides = parse_faults(inject), settings or []
     record = RunRecord.open(directory, tables=False, trust=trust)
     progress = RunProgress(config_to_resume(record, *overrides), quiet=quiet, record=record)
-    hint = partial(resume_hint, directory)
-    on_ray_death = exit_on_ray_death(hint, progress.stop)
-    executor = partial(make_executor, address=address, faults=faults, on_ray_death=on_ray_death)
-    with resumable(hint), progress:
-        result = resume_run(directory, *overrides, observer=progress, executor=executor, round=round, trust=trust)
-    progress.close()
-    finish(result, verbose)
+    start = partial(resume_run, directory, *overrides, round=round, trust=trust)
+    _finish(directory, start, progress, partial(make_executor, address=address, faults=faults), verbose)
 
 
-def resume_hint(directory: Path) -> str:
-    """Say how to resume an interrupted run."""
-    if not (directory / "run.json").exists():
-        return "nothing was written"
-    return f"resume with: rayfed-ssl resume {shlex.quote(str(directory))}"
-
-
-def finish(result: "Result", verbose: bool = False) -> None:
-    """Print a finished run's result, and exit with a code of its own if it is degraded."""
+def _finish(
+    directory: Path,
+    start: "Callable[..., Result]",
+    progress: "RunProgress",
+    make_executor: "Callable[..., Executor]",
+    verbose: bool,
+) -> None:
+    """Run to the end, print the result, and exit with a code of its own if it is degraded."""
     from rayfed_ssl.reports.summary import summarize
     from tune.cli.run_summary import print_run
 
+    def hint() -> str:
+        if not (directory / "run.json").exists():
+            return "nothing was written"
+        return f"resume with: rayfed-ssl resume {shlex.quote(str(directory))}"
+
+    executor = partial(make_executor, on_ray_death=exit_on_ray_death(hint, progress.stop))
+    with resumable(hint), progress:
+        result = start(observer=progress, executor=executor)
+    progress.close()
     print_run(summarize(result.record), verbose)
     echo(f"report: rayfed-ssl report {shlex.quote(str(result.directory))}")
     if result.degraded:

@@ -11,6 +11,9 @@ from tune.terminal import echo, plain_console, print_table
 HEADINGS = {"knn": "kNN", "supervised": "classifier", "linear": "linear probe", "linear_best": "best epoch"}
 """Headings of the scores that every run has, and of the classifier that a supervised objective trains."""
 
+OF_CHOICE = tuple(name for name in PROTOCOLS if name != "knn")
+"""Protocols that a run measures on request only."""
+
 
 def print_run(summary: Summary, verbose: bool = False) -> None:
     """Print a run's scores, bytes and digest, and where its record is; best epochs and Eq. 11 if verbose."""
@@ -43,15 +46,11 @@ def remarks(summaries: Iterable[Summary]) -> list[str]:
     return [f"accuracies of {', '.join(names)} {held_out}"] if names else []
 
 
-def base_scores(scores: Mapping[str, Metrics]) -> dict[str, str]:
-    """Select the scores that have a column, by name; "supervised" only where an encoder has it."""
-    names = {name for metrics in scores.values() for name in metrics}
-    return {name: heading for name, heading in HEADINGS.items() if name in names or name != "supervised"}
-
-
 def print_scores(scores: Mapping[str, Metrics], labels: Mapping[str, str], verbose: bool) -> None:
-    """Print a row for each encoder, under its label if it has one."""
-    names = {name: heading for name, heading in base_scores(scores).items() if verbose or not name.endswith(BEST)}
+    """Print a row for each encoder, under its label if it has one; a classifier's column only where one has it."""
+    names = {name: heading for name, heading in HEADINGS.items() if verbose or not name.endswith(BEST)}
+    if not any("supervised" in metrics for metrics in scores.values()):
+        del names["supervised"]
     rows = [
         [labels.get(encoder, encoder), *(percent(metrics.get(name)) for name in names)]
         for encoder, metrics in with_client_summary(scores).items()
@@ -59,13 +58,11 @@ def print_scores(scores: Mapping[str, Metrics], labels: Mapping[str, str], verbo
     print_table(("encoder", *names.values()), rows)
 
 
-def print_protocols(scores: Mapping[str, Metrics], verbose: bool = True) -> None:
+def print_protocols(scores: Mapping[str, Metrics], verbose: bool = True, protocols: Iterable[str] = OF_CHOICE) -> None:
     """Print a row for each protocol and encoder; nothing where no protocol was run."""
     rows = []
-    for protocol in PROTOCOLS:
+    for protocol in protocols:
         measured = {encoder: metrics for encoder, metrics in scores.items() if protocol in metrics}
-        if protocol == "knn" or not measured:
-            continue
         for encoder, metrics in with_client_summary(measured).items():
             best = [percent(metrics.get(protocol + BEST))] * verbose
             rows.append([protocol, encoder, percent(metrics.get(protocol)), *best])

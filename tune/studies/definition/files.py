@@ -29,9 +29,7 @@ def study_names(kind: str) -> list[str]:
 
 def read_study_file(name: str, kind: str = "sweep") -> dict[str, Any]:
     """Read a study's file, one of the package's by name or another by its path, as plain data."""
-    tree = read_shipped(kind, SHIPPED[kind], name)
-    assert isinstance(tree, dict)
-    return tree
+    return read_shipped(kind, SHIPPED[kind], name)
 
 
 def load_study(
