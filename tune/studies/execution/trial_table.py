@@ -31,9 +31,7 @@ NO_ROUNDS: Row = {"round": 0, "seconds": 0.0, "bytes": 0, "bytes_up": 0, "bytes_
 RUN = re.compile(r"runs/[^/]*[^/.][^/]*")
 """A run's directory within its sweep's."""
 
-MAX_ROWS = 50_000
-"""Trials times seeds of a study."""
-
+MAX_ROWS = 50_000  # trials times seeds
 COLUMNS = {"trial", "state", "reason", "seed", "run", "rounds", *NO_ROUNDS}
 
 

@@ -22,8 +22,7 @@ def read_results(directory: StudyDirectory, study: Study) -> tuple[TrialResult, 
     """Read the trials that a study has so far."""
     table = directory.path / "trials.parquet"
     try:
-        rows = read_rows(table, study.num_trials * len(study.seeds)) if table.is_file() else []
-        return results_of(study, rows)
+        return results_of(study, read_rows(table, study.num_trials * len(study.seeds)) if table.is_file() else [])
     except (LookupError, RecursionError, TypeError, ValueError) as error:
         if isinstance(error, ConfigError):
             raise
