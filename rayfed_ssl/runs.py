@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from rayfed_ssl import plugins
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.ledger import Direction
@@ -100,7 +101,7 @@ class Observers(Observer):
 def default_directory(config: Config) -> Path:
     """Name a run after its time, method and objective, data and seed, under ./runs."""
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    return Path("runs") / f"{stamp}-{config.system}-{config.data.name}-s{config.seed}"
+    return Path("runs") / f"{stamp}-{config.system}-{plugins.short(config.data.name)}-s{config.seed}"
 
 
 def run(

@@ -50,7 +50,7 @@ PLACEHOLDERS = {
 OTHER_PROGRAMS = {"bash", "chmod", "docker", "helm", "kubectl", "pip", "ray", "sbatch", "sphinx-build", "uv"}
 """What a block may call beside this project's own program and modules; its syntax alone is checked."""
 
-EXECUTED = ("first-run", "own-photographs", "own-method", "own-encoder", "report", "ledger", "bits")
+EXECUTED = ("first-run", "own-photographs", "own-method", "own-encoder", "own-parts", "report", "ledger", "bits")
 """Pages whose blocks are run one after the other, in the slow tier; tests/export runs those of export.md."""
 
 SMALL = ("rounds=1", "training={epochs: 1, batch: 32}", "data.train_limit=800", "evaluation.linear.epochs=2")

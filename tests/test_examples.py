@@ -1,0 +1,49 @@
+"""examples/: an objective, a partition and a dataset of one's own, by the names that their page gives."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from examples.my_dataset import Shapes
+from examples.my_objective import DCL, decoupled_loss
+from rayfed_ssl.config.schema import Config
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.testing import check_objective
+from tests.naive import cosine
+from tests.tensors import EXACT, rows
+
+Tiny = Callable[..., Config]
+
+
+def test_the_loss_leaves_the_positive_pair_out_of_the_denominator():
+    first, second = rows(4, 3, 1), rows(4, 3, 2)
+    views, total = [*first.tolist(), *second.tolist()], 0.0
+    for i, view in enumerate(views):
+        others = [other for j, other in enumerate(views) if j % 4 != i % 4]
+        positive = cosine(view, views[(i + 4) % 8]) / 0.2
+        total += math.log(math.fsum(math.exp(cosine(view, other) / 0.2) for other in others)) - positive
+    assert float(decoupled_loss(first, second, 0.2)) == pytest.approx(total / 8, rel=1e2 * EXACT)
+
+
+def test_the_objective_obeys_the_laws():
+    check_objective(DCL())
+
+
+def test_the_partition_gives_every_client_samples_and_skews_sizes_alone(tiny: Tiny):
+    name = "partition={name: 'examples.my_partition:log_normal', sigma: 1.5}"
+    sizes = [len(shard) for shard in Federation.open(tiny("fedavg", name, "clients.number=10")).shards.values()]
+    assert min(sizes) >= 2
+    assert max(sizes) > 3 * min(sizes)
+    even = Federation.open(tiny("fedavg", name, "partition.sigma=0.0", "clients.number=10")).shards.values()
+    assert len({len(shard) for shard in even}) == 1
+
+
+def test_the_dataset_is_opened_by_its_name_with_both_splits(tiny: Tiny):
+    dataset = Federation.open(tiny("fedavg", "data={name: 'examples.my_dataset:Shapes'}")).dataset
+    assert (len(dataset.train), len(dataset.test), dataset.has_test) == (600, 150, True)
+    assert dataset.train.classes == Shapes.classes
+    picture, kind = Shapes(train=False)[7]
+    assert np.array_equal(dataset.test.images[7], picture)
+    assert dataset.test.labels[7] == kind
