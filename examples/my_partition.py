@@ -1,6 +1,6 @@
 """A partition of one's own: shards whose sizes are log-normal, as those of phones are, and whose classes are alike.
 
-rayfed-ssl partition digits partition=examples.my_partition:log_normal partition.sigma=1.5
+rayfed-ssl partition fedsimclr partition=examples.my_partition:log_normal partition.sigma=1.5
 """
 
 from typing import Annotated
