@@ -29,7 +29,7 @@ def report(tiny: TinyConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
     flesd = table / "cells" / "flesd"
     append(flesd, measure_encoders(flesd, ["linear-flesd"], ["epochs=2", "milestones=[1]"]))
     cells = [{"text": "40.00 [75.8; -35.8]", "mean": 40.0}, {"text": "41.00 [75.8; -34.8]", "mean": 41.0}]
-    lines = [{"label": name, "cells": [cell]} for name, cell in zip(("flesd", "local"), cells, strict=True)]
+    lines = [[{"text": name}, cell] for name, cell in zip(("flesd", "local"), cells, strict=True)]
     shown = {"title": "Ours, the paper's, and the difference (%)", "head": ["", "alpha 1"], "lines": lines}
     trials = [
         trial | {"runs": [f"cells/{name}"], "label": f"{name}, alpha 1"}
