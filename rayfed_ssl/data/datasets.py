@@ -244,9 +244,14 @@ def _find_store(path: Path, download: bool) -> Source:
 
 
 def _find_folder(path: Path, download: bool) -> Source:
-    """Find pictures in one directory per class, under train and test or val in any case, or all in one place."""
+    """Find pictures in one directory per class, under train and test or val, or all in one place.
+
+    The names of splits count in any case where no other directory is there: a class may be called Train.
+    """
     named = {folder.name.lower(): folder for folder in sorted(path.glob("*/"), reverse=True)}
-    root = next((named[name] for name in TRAIN_NAMES if name in named), path)
+    known = named.keys() <= {*TRAIN_NAMES, *TEST_NAMES} | {name for name in named if name.startswith(".")}
+    root = next((named[name] for name in TRAIN_NAMES if known and name in named), path)
+    root = path / "train" if (path / "train").is_dir() else root  # whatever lies beside it
     tests = [named[name] for name in TEST_NAMES if name in named and root != path]
     train = by_class(root)
     classes = tuple(sorted({name for name, _ in train}))

@@ -273,7 +273,7 @@ class Federation:
         labels = labeled(self.config, self.dataset).labels
         asked = self.config.evaluation.knn.neighbors
         if len(np.unique(labels)) > 1 and (k := capped(asked, torch.tensor(labels))) < asked:
-            notes.append(f"kNN takes the {k} nearest samples, as many as the smallest class has, instead of {asked}")
+            notes.append(f"kNN takes the {k} nearest samples instead of {asked}, as the smallest class has no more")
         if len(np.unique(labels)) < 2:
             notes.append("the training set has fewer than two labeled classes, so no accuracy can be measured on it")
         if self.dataset.shared:

@@ -40,10 +40,14 @@ def knn_accuracy(
     return correct / len(test)
 
 
+LEAST = 5
+"""Neighbors of a vote, however small the smallest class is."""
+
+
 def capped(neighbors: int, labels: Tensor) -> int:
     """Cap k at the size of the smallest class in labels [N]: beyond it most neighbors are of other classes."""
     counts = labels.bincount()
-    return min(neighbors, int(counts[counts > 0].min()))
+    return min(neighbors, max(LEAST, int(counts[counts > 0].min())), len(labels))
 
 
 def votes(similarity: Tensor, labels: Tensor, temperature: float, num_classes: int) -> Tensor:

@@ -24,9 +24,6 @@ MARKERS = "os^DvPX<>*pd"
 DASHES = ("-", "--", "-.", ":")
 HATCHES = ("", "////", "..", "xx", "\\\\\\\\", "++")
 
-METHOD_STYLES = tuple(zip(COLORS, MARKERS, strict=False))
-"""Color and marker of each series."""
-
 WIDTH, HEIGHT = 4.2, 3.1
 """Inches of a figure: at the width of a phone its letters can still be read."""
 

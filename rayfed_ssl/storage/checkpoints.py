@@ -34,9 +34,6 @@ from rayfed_ssl.validation import STRICT
 KEPT_ROUNDS = 2
 """How many rounds stay: the last, and the one that it began from."""
 
-ROUNDS_ON_DISK = KEPT_ROUNDS + 1
-"""How many rounds' states are on disk at most: those that stay and the running one."""
-
 STATES = ".safetensors"
 
 

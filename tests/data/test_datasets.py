@@ -284,6 +284,11 @@ def test_splits_are_found_in_any_case_and_by_their_usual_names(tmp_path, opened,
     assert (dataset.train.classes, len(dataset.train), len(dataset.test), dataset.has_test) == (("a", "b"), 4, 4, True)
 
 
+def test_a_class_may_be_called_train(tmp_path, opened):
+    write_folder(tmp_path, [f"{name}/{kind}/{i}.png" for name in ("Bus", "Train") for kind in "ab" for i in "123"])
+    assert opened("folder", path=tmp_path).train.classes == ("Bus", "Train")
+
+
 def test_test_pictures_that_are_training_pictures_are_counted(tmp_path, opened):
     write_folder(tmp_path, [f"{split}/a/{i}.png" for split in ("train", "test") for i in "123"])
     assert opened("folder", path=tmp_path).shared == 0

@@ -188,7 +188,7 @@ def test_unlabeled_samples_are_not_scored_with(tiny: Tiny):
     federation = with_data(tiny("fedavg", FEW), [0, 1] * 15 + [-1] * 10)
     assert federation.notes == ()
     (note,) = with_data(tiny("fedavg"), [0, 1] * 15 + [1] * 10).notes
-    assert note == "kNN takes the 15 nearest samples, as many as the smallest class has, instead of 200"
+    assert note == "kNN takes the 15 nearest samples instead of 200, as the smallest class has no more"
     train = labeled(federation.config, federation.dataset)
     assert len(train) == 30
     assert set(train.labels.tolist()) == {0, 1}

@@ -83,8 +83,12 @@ def _examine_run(federation: Federation, nodes: Sequence[Node], gpu_free: int | 
     placement: Placement | None = None
     try:
         placement = plan(federation, nodes)
-        if gpu_free is not None and placement.per_gpu > (fitting := _per_gpu(gpu_free, placement.cost)):
-            problems.append(f"{placement.per_gpu} client actors on one GPU, whose free memory takes {fitting}")
+        crowded = placement.per_gpu > 1 or placement.cost.is_measured  # an estimate refuses no single actor
+        if gpu_free is not None and crowded and placement.per_gpu > (fitting := _per_gpu(gpu_free, placement.cost)):
+            problems.append(
+                f"{placement.per_gpu} client actors on one GPU, whose free memory takes {fitting}: set a larger "
+                "engine.gpus_per_actor, or lower training.batch"
+            )
     except ClusterError as error:
         problems.append(str(error))
     device = "cuda" if any(node.gpus for node in nodes) and engine.device != "cpu" else "cpu"

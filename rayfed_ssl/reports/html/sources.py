@@ -161,4 +161,5 @@ def read_model(path: Path, model: type[Model]) -> Model:
         return model.model_validate(read_json(path))
     except (OSError, ValueError) as error:
         problem = next(explain(error, model)) if isinstance(error, ValidationError) else reason(error)
-        raise ConfigError(f"{path} is damaged ({problem}): make it anew") from None
+        how = " with `rayfed-ssl diagnose RUN`" if path.name == "diagnostics.json" else ""
+        raise ConfigError(f"{path} is damaged ({problem}): make it anew{how}") from None

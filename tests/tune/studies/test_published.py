@@ -299,6 +299,10 @@ def test_agreement_is_of_cells_that_have_both_numbers(tmp_path: Path):
         ("fedfoa-figure5", ("data.name=parquet", "data.path=/x"), "cifar10 for cifar100"),
         ("fedca-table1", ("data.name=parquet", "data.path=/x"), None),
         ("fedca-table1", ("data.name=digits",), "digits for cifar10"),
+        ("flesd-figure4", ("data.name=cifar100",), None),
+        ("flesd-figure4", ("data.name=digits",), "digits for cifar100"),
+        ("fedfoa-figure5", ("data.name=cifar100",), None),
+        ("fedca-table1", ("rounds=1",), None),
         ("fedca-table1", (), None),
     ],
 )

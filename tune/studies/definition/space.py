@@ -108,7 +108,7 @@ Parameter = Annotated[
     Discriminator(
         _kind,
         custom_error_type="parameter",
-        custom_error_message=f"must be a list of values or one of {', '.join(KINDS)}",
+        custom_error_message=f"must be a list of values or one of {', '.join(KINDS)}; variants are rows",
     ),
 ]
 

@@ -106,9 +106,13 @@ def unlike(study: Study) -> str | None:
     The file says it, at this size or at all; a user's setting may name another dataset besides. Files that it names
     (parquet, folder) are taken for the dataset that they stand in for.
     """
-    if study.overrides and study.points():
-        plain, point = study.model_copy(update={"overrides": ()}), study.points()[0]
-        ours, meant = (config_of(each, point, 0).data.name for each in (study, plain))
-        if ours != meant and not (ours in DATASETS and DATASETS[ours].needs_path):
-            return f"{ours} for {meant}"
-    return study.at_size.unlike or study.unlike
+    stated = study.at_size.unlike or study.unlike
+    if not any(text.startswith("data") for text in study.overrides) or not study.points():
+        return stated
+    plain = study.model_copy(update={"overrides": ()})
+    paper = plain.model_copy(update={"size": "paper"}) if "paper" in study.sizes else plain
+    ours, meant, published = (config_of(each, each.points()[0], 0).data.name for each in (study, plain, paper))
+    if ours == meant or (ours in DATASETS and DATASETS[ours].needs_path):
+        return stated
+    others = [part for part in (stated or "").split(", ") if part and not part.endswith(f" for {published}")]
+    return ", ".join([f"{ours} for {published}"] * (ours != published) + others) or None

@@ -73,7 +73,9 @@ def _figures(directory: Path, results: StudyResults, writer: FigureWriter, origi
         if path.suffix == ".svg" and path.is_file():
             of_paper = path.stem == results.name
             title = (
-                f"{results.title}: ours beside the paper’s" if of_paper else path.stem.replace("-", " ").capitalize()
+                f"{results.title}: ours beside the paper’s"
+                if of_paper
+                else path.stem[:1].upper() + path.stem[1:].replace("-", " ")
             )
             alt = f"{results.title}. {title}. The numbers are in the tables of this section."
             yield writer.embed(path, title, alt, origin)

@@ -61,6 +61,8 @@ def _remarks(study: Study, trials: Sequence[TrialResult], finished: bool) -> lis
         )
     if study.kind == "sweep":
         lines.append(f"Settings are {chosen_by(study)}.")
+        if any("model.start" in text for text in (*study.overrides, *study.settings, *study.parameters)):
+            lines.append("An encoder that trials start from may have seen these samples: nothing checks it.")
     runs = [run for trial in trials for run in trial.runs]
     shared = len(runs) - len(set(runs))
     equal = f", as {shared} of {len(runs)} are those of other trials of equal settings" if shared else ""
