@@ -4,8 +4,7 @@ config.yaml      the resolved configuration; `rayfed-ssl run config.yaml` repeat
 run.json         versions, hardware, seeds, cohorts, hashes, what the run did otherwise than asked
 metrics.parquet  one number a row: round, participant, name, value
 ledger.parquet   one kind of content a row: round, client, direction, kind, field, bytes
-checkpoints/     the last committed rounds, unless engine.checkpoints puts them elsewhere; encoders/ the final encoders;
-                 figures/
+checkpoints/     the last committed rounds, unless engine.checkpoints puts them elsewhere; encoders/ the final encoders
 
 While the run continues, tables/ holds the rows that the two Parquet files do not contain yet.
 """
