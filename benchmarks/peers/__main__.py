@@ -116,9 +116,11 @@ def main() -> None:
     options.data = str(Path(options.data).resolve())
     options.out.mkdir(parents=True, exist_ok=True)
     results = Results(options.out / "results.jsonl")
-    measure(
-        options, results, Environments(Path(sys.executable), options.environments.resolve(), options.code.resolve())
-    )
+    environments = Environments(Path(sys.executable), options.environments.resolve(), options.code.resolve())
+    if missing := [system for system in options.systems if not environments.python(system).exists()]:
+        print(f"left out, as {environments.peers} has no environment: {', '.join(missing)}", file=sys.stderr)
+    options.systems = [system for system in options.systems if system not in missing]
+    measure(options, results, environments)
     summary = table.summarize(results.rows)
     (options.out / "summary.json").write_text(json.dumps(summary, indent=1))
     (options.out / "table.md").write_text(table.markdown(summary))
