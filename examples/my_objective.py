@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.context import Context
-from rayfed_ssl.training.objective import Batch, Head, Objective, StepOutput
+from rayfed_ssl.training.objective import Batch, Head, Objective, StepOutput, project_views
 
 
 def decoupled_loss(first: Tensor, second: Tensor, temperature: float) -> Tensor:
@@ -50,8 +50,7 @@ class DCL(Objective):
         self, context: Context, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator
     ) -> StepOutput:
         """Compare two random views of each image with those of all others in the batch."""
-        with context.autocast():
-            first, second = (model(view)[1] for view in context.two_views(batch.images, generator))
+        first, second = project_views(context, model, batch.images, generator)
         return StepOutput(decoupled_loss(first, second, self.temperature), first)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.context import Context
-from rayfed_ssl.training.objective import Batch, Head, Objective, StepOutput
+from rayfed_ssl.training.objective import Batch, Head, Objective, StepOutput, project_views
 
 EPS = 1e-5
 """Of the normalization, as in batch-norm (code)."""
@@ -52,6 +52,5 @@ class BarlowTwins(Objective):
         self, context: Context, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator
     ) -> StepOutput:
         """Compare two random views of each image, each encoded in a batch of its own (code)."""
-        with context.autocast():
-            first, second = (model(view)[1] for view in context.two_views(batch.images, generator))
+        first, second = project_views(context, model, batch.images, generator)
         return StepOutput(redundancy(cross_correlation(first, second), self.strength), first)

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.context import Context
-from rayfed_ssl.training.objective import Batch, Head, Objective, StepOutput
+from rayfed_ssl.training.objective import Batch, Head, Objective, StepOutput, project_views
 
 
 def shortened(projections: Tensor, mu: float) -> Tensor:
@@ -79,8 +79,7 @@ class Spectral(Objective):
             z of both views, shortened or under "orchestra" of length 1, and the first view's projections as they come out
             of the model; [B, p] each.
         """
-        with context.autocast():
-            first, second = (model(view)[1] for view in context.two_views(images, generator))
+        first, second = project_views(context, model, images, generator)
         if self.form == "orchestra":
             return (F.normalize(first, dim=1), F.normalize(second, dim=1)), first
         return (shortened(first, self.mu), shortened(second, self.mu)), first

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.context import Context
-from rayfed_ssl.training.objective import Batch, Head, Objective, StepOutput
+from rayfed_ssl.training.objective import Batch, Head, Objective, StepOutput, project_views
 
 EPS = 1e-4
 """Under the square root of v (paper, section 4.2)."""
@@ -55,8 +55,7 @@ class VICReg(Objective):
         self, context: Context, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator
     ) -> StepOutput:
         """Sum lambda s + mu v + nu c (eq. 6) over two random views of each image, each encoded in its own batch (code)."""
-        with context.autocast():
-            first, second = (model(view)[1] for view in context.two_views(batch.images, generator))
+        first, second = project_views(context, model, batch.images, generator)
         spread = (variance_loss(first) + variance_loss(second)) / 2
         correlated = covariance_loss(first) + covariance_loss(second)
         loss = self.invariance * F.mse_loss(first, second) + self.variance * spread + self.covariance * correlated

@@ -221,3 +221,10 @@ def tiny_batch_notes(context: Context, shard_sizes: Sequence[int]) -> tuple[str,
         f"every epoch of {len(tiny)} of {len(shard_sizes)} clients ends in a batch of {min(tiny)} to {max(tiny)} samples, "
         "whose batch-norm statistics are noise: training.drop_last=true leaves it out",
     )
+
+
+def project_views(context: Context, model: Model, images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Project two random views of each image, each encoded in a batch of its own; float32 [B, p] each."""
+    with context.autocast():
+        first, second = (model(view)[1] for view in context.two_views(images, generator))
+    return first, second
