@@ -140,13 +140,19 @@ def _check_columns(held: pa.Schema, schema: pa.Schema | None, names: Sequence[st
             raise ValueError(f"its column {name!r} holds {kind}: it takes numbers or strings")
 
 
+def _chunks(metadata: pq.FileMetaData) -> Iterator[pq.ColumnChunkMetaData]:
+    """List the chunks of all columns, group by group."""
+    for index in range(metadata.num_row_groups):
+        group = metadata.row_group(index)
+        yield from (group.column(number) for number in range(metadata.num_columns))
+
+
 def _check_size(metadata: pq.FileMetaData, names: Sequence[str], max_rows: int | None, size: int) -> None:
     cells = min(MAX_CELLS, FREE_CELLS + CELLS_PER_BYTE * size)
     most = min(cells // max(1, len(names)), MAX_CELLS if max_rows is None else max_rows)
-    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-    parts = [group.column(index) for group in groups for index in range(metadata.num_columns)]
-    parts = [part for part in parts if part.path_in_schema in names]
-    if (rows := max(metadata.num_rows, sum(group.num_rows for group in groups))) > most:
+    parts = [part for part in _chunks(metadata) if part.path_in_schema in names]
+    in_groups = sum(metadata.row_group(index).num_rows for index in range(metadata.num_row_groups))
+    if (rows := max(metadata.num_rows, in_groups)) > most:
         raise ValueError(f"it has {rows} rows, more than the {most} that it may have")
     text = sum(_stored(part) for part in parts if part.physical_type == "BYTE_ARRAY")
     if text > MAX_STRING_BYTES or sum(map(_stored, parts)) > MAX_BYTES:
@@ -157,9 +163,7 @@ def _check_size(metadata: pq.FileMetaData, names: Sequence[str], max_rows: int |
 
 def _check_codecs(metadata: pq.FileMetaData) -> None:
     """Refuse a table of a run that this package has not written: what a page says of its size binds other codecs alone."""
-    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-    found = {group.column(index).compression for group in groups for index in range(metadata.num_columns)}
-    if other := found - {"SNAPPY", "UNCOMPRESSED"}:
+    if other := {chunk.compression for chunk in _chunks(metadata)} - {"SNAPPY", "UNCOMPRESSED"}:
         raise ValueError(f"it is compressed by {min(other)}, and the tables of runs by snappy")
 
 

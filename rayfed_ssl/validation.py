@@ -2,10 +2,21 @@
 
 import inspect
 import math
+import os
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
+
+
+def absolute(path: Path | str) -> Path:
+    """Resolve a path, with "~" for the user's directory."""
+    return Path(os.path.expanduser(path)).resolve()  # Path.expanduser raises where there is no such user
+
+
+AbsolutePath = Annotated[Path, AfterValidator(absolute)]
+"""A path that means the same in another directory."""
 
 UnitInterval = Annotated[float, Field(ge=0, le=1)]
 """A number in [0, 1]."""

@@ -1,6 +1,5 @@
 """The sections of a run's configuration: every key, its default, its range and its meaning."""
 
-import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,6 +13,7 @@ from rayfed_ssl.evaluation.protocols import Vote
 from rayfed_ssl.evaluation.registry import Protocol
 from rayfed_ssl.models.libraries import is_library
 from rayfed_ssl.training.optimizers import Adam
+from rayfed_ssl.validation import AbsolutePath, absolute
 
 
 class Data(Section):
@@ -70,10 +70,6 @@ class Clients(Section):
     """Which samples these are: as many of each class as can be ("balanced"), or any ("random")."""
 
 
-def _absolute(path: Path) -> Path:
-    return Path(os.path.expanduser(path)).resolve()  # Path.expanduser raises where there is no such user
-
-
 class ModelChoice(Section):
     """The global model."""
 
@@ -89,7 +85,7 @@ class ModelChoice(Section):
     """Side in pixels of what it sees: views are cut out of larger images, and plain ones are cropped in the center.
     None takes that of the images.
     """
-    start: Annotated[Path, AfterValidator(_absolute)] | None = None
+    start: AbsolutePath | None = None
     """A finished run, one of its encoders/*.safetensors, an exported encoder or a safetensors file with the names of
     the encoder's layers, from which everybody starts; None starts from random weights.
     """
@@ -132,11 +128,11 @@ class Training(Section):
 
 def _absolute_datasets(settings: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Make the paths of datasets to transfer to absolute: "folder:tr" means the same in another directory then."""
-    absolute = {}
+    changed = {}
     for protocol, fields in settings.items():
         name, _, path = str(fields.get("dataset", "")).partition(":")
-        absolute[protocol] = fields | {"dataset": f"{name}:{_absolute(Path(path))}"} if path else fields
-    return absolute
+        changed[protocol] = fields | {"dataset": f"{name}:{absolute(path)}"} if path else fields
+    return changed
 
 
 class Evaluation(Section):
@@ -249,7 +245,7 @@ class Engine(Section):
     """Part of a cohort that must deliver, or the round fails."""
     checkpoints: str | None = None
     """Directory or s3:// address for states, which all machines must reach; None means the run's own."""
-    shared: Annotated[Path, AfterValidator(_absolute)] | None = None
+    shared: AbsolutePath | None = None
     """Directory, which all machines must reach, for what the server trains before round 1: runs that begin alike, as
     those of a sweep, then train it once. None keeps nothing.
     """

@@ -26,7 +26,7 @@ from rayfed_ssl.data.hub import find_hub
 from rayfed_ssl.data.image_store import FORMAT, Dataset, ImageSet, alone, open_store, write_store
 from rayfed_ssl.data.partitions import random_rows, stratified_split
 from rayfed_ssl.data.tables import NO_COLUMNS, TEST_NAMES, TRAIN_NAMES, Columns, find_parquet
-from rayfed_ssl.data.torch_datasets import check_torch, find_torch, find_torchvision, find_vision
+from rayfed_ssl.data.torch_datasets import check_torch, find_torch, find_torchvision, find_vision, vision_names
 from rayfed_ssl.errors import nearest
 from rayfed_ssl.resources import free_memory
 
@@ -140,9 +140,7 @@ def dataset_info(name: str) -> DatasetInfo:
 
 def _suggestion(name: str, choices: list[str]) -> str:
     """Suggest torchvision's dataset of a name, or else the nearest of the choices."""
-    from torchvision import datasets
-
-    known = {other.lower(): other for other in datasets.__all__}
+    known = {other.lower(): other for other in vision_names()}
     return f": did you mean torchvision:{known[name.lower()]}?" if name.lower() in known else nearest(name, choices)
 
 
@@ -248,10 +246,11 @@ def _find_folder(path: Path, download: bool) -> Source:
 
     The names of splits count in any case where no other directory is there: a class may be called Train.
     """
-    named = {folder.name.lower(): folder for folder in sorted(path.glob("*/"), reverse=True)}
-    known = named.keys() <= {*TRAIN_NAMES, *TEST_NAMES} | {name for name in named if name.startswith(".")}
-    root = next((named[name] for name in TRAIN_NAMES if known and name in named), path)
-    root = path / "train" if (path / "train").is_dir() else root  # whatever lies beside it
+    folders = (folder for folder in sorted(path.glob("*/"), reverse=True) if not folder.name.startswith("."))
+    named, root = {folder.name.lower(): folder for folder in folders}, path / "train"
+    if not root.is_dir():
+        are_splits = named.keys() <= {*TRAIN_NAMES, *TEST_NAMES}
+        root = next((named[name] for name in TRAIN_NAMES if are_splits and name in named), path)
     tests = [named[name] for name in TEST_NAMES if name in named and root != path]
     train = by_class(root)
     classes = tuple(sorted({name for name, _ in train}))

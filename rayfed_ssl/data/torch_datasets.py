@@ -99,13 +99,19 @@ def find_torch(name: str, factory: Callable[..., Any], path: Path, download: boo
     return Source((*([Path(source)] if source else []), *files), read, has_test=len(splits) > 1)
 
 
+def vision_names() -> list[str]:
+    """Name torchvision's datasets of images."""
+    from torchvision import datasets
+
+    left_out = ("DatasetFolder", "ImageFolder", "VisionDataset", "LSUN")  # LSUN unpickles a file beside the pictures
+    return [name for name in datasets.__all__ if name not in left_out]
+
+
 def find_vision(class_name: str, path: Path, download: bool) -> Source:
     """Find any image dataset of torchvision by its class, in the directory that it calls root."""
     from torchvision import datasets
 
-    left_out = ("DatasetFolder", "ImageFolder", "VisionDataset", "LSUN")  # LSUN unpickles a file beside the pictures
-    known = [name for name in datasets.__all__ if name not in left_out]
-    if class_name not in known:
+    if class_name not in (known := vision_names()):
         raise ValueError(f"torchvision has no dataset {class_name!r}{nearest(class_name, known)}")
     dataset = getattr(datasets, class_name)
     required = [

@@ -1,6 +1,5 @@
 """From addresses to storage backends."""
 
-import os
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import urlsplit
@@ -8,6 +7,7 @@ from urllib.parse import urlsplit
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.storage.backend import StorageBackend
 from rayfed_ssl.storage.filesystem import LocalDirectory
+from rayfed_ssl.validation import absolute
 
 Directory: TypeAlias = Path | StorageBackend
 
@@ -24,7 +24,7 @@ def open_backend(address: str) -> StorageBackend:
         ConfigError: The scheme is unknown, or the address holds a password.
     """
     if "://" not in address:
-        return LocalDirectory(Path(os.path.expanduser(address)))
+        return LocalDirectory(absolute(address))
     try:
         parts = urlsplit(address)
     except ValueError as error:

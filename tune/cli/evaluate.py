@@ -67,11 +67,13 @@ def evaluate(
         for item in measurements:
             scores[item.encoder] = {**scores.get(item.encoder, {}), **item.scores}
         scaled = {item.protocol for item in measurements if item.settings.get("standardize")}
+        samples = None if run is None else RunRecord.open(run, tables=False).manifest.data.test
     else:
         measured = evaluations = rescore(path, *overrides, round=round, initial=initial, trust=trust)
         run, is_written = path, False
         scores |= {evaluation.encoder: evaluation.metrics for evaluation in evaluations}
-        scaled = scaled_probes(RunRecord.open(path, tables=False, trust=trust).config(*overrides).evaluation)
+        record = RunRecord.open(path, tables=False, trust=trust)
+        scaled, samples = scaled_probes(record.config(*overrides).evaluation), record.manifest.data.test
     if as_json:
         print_json([asdict(item) for item in measured])
     else:
@@ -81,7 +83,6 @@ def evaluate(
         print_protocols(scores, protocols=dict.fromkeys(protocol or OF_CHOICE))
         if is_written:
             echo(f"appended to {run}/{TABLE}")
-    samples = None if run is None else RunRecord.open(run, tables=False).manifest.data.test
     for encoder, metrics in scores.items():
         for remark in probe_remarks(metrics, scaled, samples):
             echo(f"warning: {encoder}: {remark}", err=True)

@@ -1,22 +1,21 @@
 """Partitions from a file that lists the samples of each client."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
-from pydantic import AfterValidator, FailFast, Field, TypeAdapter, ValidationError
+from pydantic import FailFast, Field, TypeAdapter, ValidationError
 
 from rayfed_ssl.data.partitions.rows import Rows, Shards, sorted_shards
 from rayfed_ssl.errors import reason
 from rayfed_ssl.parquet import DAMAGE, read_table
 from rayfed_ssl.reading import plain_json, read_bytes
+from rayfed_ssl.validation import AbsolutePath
 
 IndexPath = Annotated[
-    Path,
-    AfterValidator(lambda path: Path(os.path.expanduser(path)).resolve()),
+    AbsolutePath,
     Field(
         description="File of the indices of each client: JSON (.json), or Parquet with the columns client and index."
     ),
