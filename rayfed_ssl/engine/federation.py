@@ -270,12 +270,11 @@ class Federation:
         bad = self.dataset.skipped
         named = "; ".join(bad[:3] + ("...",) * (len(bad) > 3))
         notes = [f"unreadable pictures left out: {len(bad)} ({named})"] if bad else []
-        labels = labeled(self.config, self.dataset).labels
-        asked = self.config.evaluation.knn.neighbors
-        if len(np.unique(labels)) > 1 and (k := capped(asked, torch.tensor(labels))) < asked:
-            notes.append(f"kNN takes the {k} nearest samples instead of {asked}, as the smallest class has no more")
+        labels, asked = labeled(self.config, self.dataset).labels, self.config.evaluation.knn.neighbors
         if len(np.unique(labels)) < 2:
             notes.append("the training set has fewer than two labeled classes, so no accuracy can be measured on it")
+        elif (k := capped(asked, torch.tensor(labels))) < asked:
+            notes.append(f"kNN takes the {k} nearest samples instead of {asked}, as the smallest class has no more")
         if self.dataset.shared:
             notes.append(
                 f"{self.dataset.shared:,} pictures of the test split are training samples too: scores are too high"

@@ -121,10 +121,10 @@ class RunWatch(Observer):
         encoders = {item.encoder: item.metrics for item in evaluations}
         round = max((item.round for item in evaluations), default=0)
         self._tell("collapse", round, collapse(encoders, self._floor))
+        steps = sum(losses.steps for losses in self._losses.values())
         for name, metrics in encoders.items():
             for remark in probe_remarks(metrics, self._scaled, self._samples):
                 self._tell("probe", round, f"{name}: {remark}")
-            steps = sum(losses.steps for losses in self._losses.values())
             start = self._starts.get(self._architecture(name), {})
             self._tell("start", round, below_start(name, metrics, start, steps))
 

@@ -13,6 +13,9 @@ from rayfed_ssl.evaluation.features import check_labeled
 
 CHUNK = 1024  # test samples at a time: bounds the similarities in memory
 
+LEAST = 5
+"""Neighbors of a vote, however small the smallest class is."""
+
 
 def knn_accuracy(
     train: Tensor,
@@ -40,12 +43,8 @@ def knn_accuracy(
     return correct / len(test)
 
 
-LEAST = 5
-"""Neighbors of a vote, however small the smallest class is."""
-
-
 def capped(neighbors: int, labels: Tensor) -> int:
-    """Cap k at the size of the smallest class in labels [N]: beyond it most neighbors are of other classes."""
+    """Cap k at the size of the smallest class in labels [N], or `LEAST`: beyond it most neighbors are of other classes."""
     counts = labels.bincount()
     return min(neighbors, max(LEAST, int(counts[counts > 0].min())), len(labels))
 

@@ -16,7 +16,7 @@ def naive_accuracy(
     def cosine(a: list[float], b: list[float]) -> float:
         return sum(p * q for p, q in zip(a, b, strict=True)) / math.hypot(*a) / math.hypot(*b)
 
-    neighbors = min(neighbors, max(5, *(min(train_labels.tolist().count(c) for c in range(3)),)))
+    neighbors = min(neighbors, max(5, min(train_labels.tolist().count(c) for c in range(3))))
     bank = list(zip(train.tolist(), train_labels.tolist(), strict=True))
     correct = 0
     for sample, label in zip(test.tolist(), test_labels.tolist(), strict=True):
