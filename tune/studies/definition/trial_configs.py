@@ -194,7 +194,8 @@ def _measure_what_decides(study: Study, tree: dict[str, Any]) -> None:
         apply_override(tree, "data.validation=null")
     elif not isinstance(tree.get("data"), Mapping) or tree["data"].get("validation") is None:
         apply_override(tree, f"data.validation={HELD_OUT}")
-    names, measured = [goal.score for goal in study.goals], tree.get("evaluation") or {}
+    names, measured = [goal.score for goal in study.goals], tree.get("evaluation")
+    measured = measured if isinstance(measured, Mapping) else {}  # anything else is refused with the configuration
     if any(name.startswith("diag_") for name in names) and not measured.get("diagnostics"):
         apply_override(tree, f"evaluation.diagnostics={tree.get('rounds', 2)}")
     asked = [name for goal in names if (name := goal.removesuffix(BEST)) in PROTOCOLS and name not in ("knn", "linear")]
