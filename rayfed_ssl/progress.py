@@ -92,7 +92,7 @@ class RunProgress(Observer):
         self._print(f"  {_data_text(federation)}")
         self._print(
             f"  {models} at {task.size}x{task.size}, {task.device} {task.precision.dtype}, {config.rounds} rounds of "
-            f"{config.epochs} local epochs"
+            f"{config.epochs} local epochs, about {federation.steps:,} steps of a client"
         )
         self._print(f"  {describe(federation.method.rules(task))}")
         for note in federation.notes:

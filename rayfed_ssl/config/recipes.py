@@ -167,8 +167,9 @@ def apply_override(tree: dict[str, Any], override: str) -> None:
         value = text
     *parents, last = key.split(".")
     _section(tree, parents, key)[last] = value
-    for one, other in (("epochs", "total_epochs"), ("total_epochs", "epochs")):
-        if key == f"training.{one}" and value is not None:
+    lengths = {"epochs", "total_epochs", "total_steps"}
+    if key.startswith("training.") and last in lengths and value is not None:
+        for other in lengths - {last}:
             tree["training"].pop(other, None)
 
 

@@ -88,8 +88,8 @@ class Config(Section):
 
     @property
     def epochs(self) -> int:
-        """E_local, from `training.epochs` or as E_total / T."""
-        assert self.training.epochs is not None or self.training.total_epochs is not None
+        """E_local, from `training.epochs` or as E_total / T; a federation knows what `training.total_steps` come to."""
+        assert self.training.total_steps is None
         return self.training.epochs or int(self.training.total_epochs or 0) // self.rounds
 
     @property
@@ -192,8 +192,10 @@ def _check_allowed(config: Config) -> None:
 def _check_epochs(config: Config) -> None:
     """Refuse numbers of epochs that do not work out."""
     training = config.training
-    if (training.epochs is None) == (training.total_epochs is None):
-        raise ConfigError("set exactly one of training.epochs (E_local) and training.total_epochs (T x E_local)")
+    if sum(length is not None for length in (training.epochs, training.total_epochs, training.total_steps)) != 1:
+        raise ConfigError(
+            "set exactly one of training.epochs (E_local), training.total_epochs (T x E_local) and training.total_steps"
+        )
     if training.total_epochs is not None and training.total_epochs % config.rounds:
         raise ConfigError(
             f"training.total_epochs={training.total_epochs} does not split into rounds={config.rounds} equal rounds: "

@@ -116,6 +116,8 @@ class Training(Section):
     """E_local."""
     total_epochs: int | None = Field(None, ge=1)
     """E_total = T x E_local, in place of `epochs`."""
+    total_steps: int | None = Field(None, ge=1, exclude_if=lambda steps: steps is None)
+    """Steps that a client takes at least over all rounds, on average, in place of `epochs`, which follow from the data."""
     batch: int = Field(128, ge=2)
     """Samples a step."""
     drop_last: bool = False

@@ -3,11 +3,13 @@
 Every process opens its own; pixels are memory-mapped. The same arguments give the same bits in any process.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,7 @@ from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.processor import check_process
 from rayfed_ssl.seeds import SERVER, Purpose, derive_seed, generator
+from rayfed_ssl.training.batching import num_batches
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class Federation:
     """Clients, server and task of one run.
 
     Attributes:
-        config: The configuration, with the views named.
+        config: The configuration, with the views named, and the epochs that `training.total_steps` come to.
         shards: Rows of the training set by client id; a client whose shard became public is not in it.
         notes: What the run does otherwise than asked, for the user to read.
         resident: Shards that stay on a GPU.
@@ -67,7 +70,12 @@ class Federation:
     def __init__(
         self, config: Config, dataset: Dataset, shards: Mapping[int, np.ndarray], public: PublicSet | None = None
     ) -> None:
+        check_shards(shards)
         training = config.training.model_copy(update={"views": views_of(config, dataset)})
+        if training.total_steps is not None:
+            rounds = config.rounds * config.clients.fraction
+            epochs = math.ceil(training.total_steps / (rounds * _steps_per_epoch(config, shards)))
+            training = training.model_copy(update={"epochs": epochs, "total_steps": None})
         self.config = config = config.model_copy(update={"training": training})
         self.dataset = dataset
         self.method: Method = config.method
@@ -75,7 +83,6 @@ class Federation:
         self.shards = dict(shards)
         self.public = public
         self.resident = ResidentShards(partial(shard_bytes, self.task.device, config.engine.gpus_per_actor))
-        check_shards(self.shards)
         sizes = [len(rows) for _, rows in sorted(self.shards.items())]
         self.notes = (
             self.method.check(self.task, self.num_public)
@@ -133,6 +140,12 @@ class Federation:
         """Raise ConfigError before a run starts or resumes if the encoder to start from or protocols' data do not fit."""
         _ = self.task.start
         check_protocols(self.config.evaluation.chosen, self.config, self.task, self.dataset)
+
+    @property
+    def steps(self) -> int:
+        """Steps of local training that a client takes over all rounds, on average."""
+        config = self.config
+        return round(config.rounds * config.clients.fraction * config.epochs * _steps_per_epoch(config, self.shards))
 
     @property
     def client_ids(self) -> tuple[int, ...]:
@@ -292,6 +305,12 @@ class Federation:
             # Seeding all devices would record a stack trace for a CUDA that has not been started, at half a millisecond.
             torch.manual_seed(seed) if devices else torch.default_generator.manual_seed(seed)
             yield generator(training_seed(self.config, round, participant))
+
+
+def _steps_per_epoch(config: Config, shards: Mapping[int, np.ndarray]) -> float:
+    """Average the batches that the clients' samples make."""
+    batch, drop_last = config.training.batch, config.training.drop_last
+    return fmean(num_batches(len(rows), batch, drop_last=drop_last) for rows in shards.values())
 
 
 def training_seed(config: Config, round: int, participant: int) -> int:

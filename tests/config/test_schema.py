@@ -47,7 +47,7 @@ MISTAKES = {
     "rounds=3": "training.total_epochs=40 does not split into rounds=3 equal rounds",
     **dict.fromkeys(
         ("training={epochs:2,total_epochs:6}", "training={}"),
-        r"set exactly one of training.epochs \(E_local\) and training.total_epochs",
+        r"set exactly one of training.epochs \(E_local\), training.total_epochs \(T x E_local\) and training.total_steps",
     ),
     "method.name=flesd-cc rounds=4": "flesd-cc stands for rounds=1, got rounds=4",
     "partition=file": "partition.path is missing: set partition.path=",
@@ -125,6 +125,9 @@ def test_total_epochs_are_split_over_rounds_and_the_last_override_wins():
     assert Config.load("digits", "training.epochs=3").epochs == 3
     assert Config.load("digits", "training.epochs=3", "training.total_epochs=8").epochs == 4
     assert Config.load("digits", "training.total_epochs=8", "training.epochs=null").epochs == 4
+    steps = Config.load("digits", "training.epochs=3", "training.total_steps=800").training
+    assert (steps.epochs, steps.total_epochs, steps.total_steps) == (None, None, 800)
+    assert "total_steps" not in Config.load("digits").dump()["training"]  # as the digests of earlier runs' settings
 
 
 def test_a_bare_method_replaces_the_section():

@@ -311,3 +311,12 @@ def test_an_encoder_that_cannot_be_scored_is_named(open_tiny: Open):
         match=r"encoder 'global' of round 2 cannot be scored: train features are not finite: .*lower",
     ):
         federation.evaluate(Encoder("cnn", weights), "global", 2, final=False)
+
+
+@pytest.mark.parametrize("overrides", [(), ("training.drop_last=true",), ("clients.fraction=0.5", "rounds=4")])
+def test_a_budget_of_steps_becomes_the_fewest_whole_epochs(open_tiny: Open, overrides: tuple[str, ...]):
+    federation = open_tiny("fedavg", "training.total_steps=40", "training.batch=16", *overrides)
+    shorter = open_tiny("fedavg", f"training.epochs={federation.config.epochs - 1}", "training.batch=16", *overrides)
+    assert shorter.steps < 40 <= federation.steps
+    assert federation.config.training.total_steps is None
+    assert Config.load(federation.config.dump()) == federation.config
