@@ -44,7 +44,7 @@ def mutate_tree(tree: Any, rng: Random) -> Any:
             node[Twin(key)] = value
         elif change == "deep":
             node[key] = value
-            for _ in range(rng.choice((1, 30, 190, 500))):
+            for _ in range(rng.choice((1, 30, 190, 250))):
                 node[key] = rng.choice(([node[key]], {str(key): node[key]}))
         elif change == "other":
             node[key] = copy.deepcopy(rng.choice([other[each] for other, each in places]))

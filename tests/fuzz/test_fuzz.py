@@ -73,6 +73,8 @@ KINDS: dict[str, tuple[str, str, Mutation]] = {
 NAMED_BY_USER = ("recipe", "sweep's definition", "benchmark", "reproduction")
 """What a user names for new runs may name code: docs/trust.md."""
 
+OWN = ("/tmp/rayfed-ssl-verify-", "/tmp/torchinductor_")  # the second: torch, once it is imported
+
 counts: Counter[str] = Counter()
 
 
@@ -178,7 +180,7 @@ def check(kind: str, corpus: Path, cli: Cli, rng: Random) -> None:
     plugins._allowed.clear()
     sys.modules.pop("evil_module", None)
     before, began = resource.getrusage(resource.RUSAGE_SELF), time.process_time()
-    watch.inside = str(place.resolve()), cache, os.environ["XDG_STATE_HOME"], "/dev/null", "/tmp/rayfed-ssl-verify-"
+    watch.inside = str(place.resolve()), cache, os.environ["XDG_STATE_HOME"], "/dev/null", *OWN
     try:
         result = cli(*words)
     finally:
