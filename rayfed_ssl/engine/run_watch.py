@@ -33,6 +33,9 @@ LEAST_STEPS = 20
 GROWN = 20.0
 """Weights that a local training makes so many times larger have diverged."""
 
+LONGER = 5
+"""An encoder below its start is to have so many times its steps: docs/own-photographs.md has what that changed."""
+
 PROBE_R2 = 0.05
 PROBE_GAP = 0.10
 PROBE_ERRORS = 2.0
@@ -188,8 +191,8 @@ def below_start(name: str, metrics: Metrics, start: Metrics, steps: float) -> st
         return None
     below = " and ".join(f"{100 * (start[s] - metrics[s]):.1f} points in {title}" for s, title in titles.items())
     return (
-        f"{name} is below its start by {below} after {steps:.0f} steps of a client: train longer (rounds or "
-        "training.epochs; methods with a slow target may need ten times their recipe's)"
+        f"{name} is below its start by {below} after {steps:.0f} steps of a client: train longer in a new run, with "
+        f"training.total_steps={LONGER * steps:.0f}"
     )
 
 

@@ -147,8 +147,8 @@ def test_an_encoder_below_its_start_in_both_scores_is_told_with_its_steps(
     assert [warning.kind for warning in given] == kinds
     if kinds:
         assert (
-            "below its start by 10.0 points in kNN and 10.0 points in the linear probe after 60 steps"
-            in given[0].message
+            "below its start by 10.0 points in kNN and 10.0 points in the linear probe after 60 steps of a client: "
+            "train longer in a new run, with training.total_steps=300" in given[0].message
         )
 
 
