@@ -203,4 +203,4 @@ def test_shipped_benchmarks_resolve_at_an_equal_budget(name: str) -> None:
     rows = [load_study(row_of(file, row, {}, [0])) for row in file.rows]
     configs = [run_of(study, point, 0).config for study in rows for point in study.points()]
     on_all_samples = [config for config in configs if getattr(config.partition, "fraction", 1) == 1]
-    assert len({config.rounds * config.epochs for config in on_all_samples}) == 1
+    assert len({config.training.total_steps or config.rounds * config.epochs for config in on_all_samples}) == 1
