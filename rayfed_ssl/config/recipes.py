@@ -150,6 +150,10 @@ def _section(tree: dict[str, Any], parents: Sequence[str], key: str) -> dict[str
     return tree
 
 
+LENGTHS = frozenset({"training.epochs", "training.total_epochs", "training.total_steps"})
+"""One of them is the length of local training, and another one takes its place."""
+
+
 def apply_override(tree: dict[str, Any], override: str) -> None:
     """Apply "a.b=value" in place; a bare value for a section ("method=fedavg") replaces the section."""
     key, equals, text = override.partition("=")
@@ -167,10 +171,9 @@ def apply_override(tree: dict[str, Any], override: str) -> None:
         value = text
     *parents, last = key.split(".")
     _section(tree, parents, key)[last] = value
-    lengths = {"epochs", "total_epochs", "total_steps"}
-    if key.startswith("training.") and last in lengths and value is not None:
-        for other in lengths - {last}:
-            tree["training"].pop(other, None)
+    if key in LENGTHS and value is not None:
+        for other in LENGTHS - {key}:
+            tree["training"].pop(other.partition(".")[2], None)
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -19,7 +19,7 @@ from rayfed_ssl.config.choices import (
     Section,
     plain,
 )
-from rayfed_ssl.config.recipes import SCALAR_MEANS, apply_override, flatten, read_recipe
+from rayfed_ssl.config.recipes import LENGTHS, SCALAR_MEANS, apply_override, flatten, read_recipe
 from rayfed_ssl.config.sections import Clients, Data, Engine, Evaluation, ModelChoice, Training
 from rayfed_ssl.config.strict import explain, fields
 from rayfed_ssl.data.torch_datasets import keep
@@ -147,6 +147,9 @@ def validate(tree: Mapping[str, Any], *, foreign: bool = False) -> Config:
 
 def apply_overrides(tree: dict[str, Any], overrides: Sequence[str]) -> None:
     """Apply a user's settings in place, in their order."""
+    lengths = dict.fromkeys(key for key, _, value in (item.partition("=") for item in overrides) if value != "null")
+    if len(typed := [key for key in lengths if key in LENGTHS]) > 1:
+        raise ConfigError(f"{' and '.join(typed)} are lengths of local training, each in place of the other: set one")
     for override in overrides:
         _switch(tree, override)
     for override in overrides:

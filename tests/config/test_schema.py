@@ -119,13 +119,14 @@ def test_anchors_and_merges_are_no_double_keys(tmp_path: Path):
     assert read_recipe(tmp_path / "run.yaml") == yaml.safe_load(text)
 
 
-def test_total_epochs_are_split_over_rounds_and_the_last_override_wins():
+def test_total_epochs_are_split_over_rounds_and_one_length_takes_the_place_of_another():
     assert Config.load("digits").epochs == 20
     assert Config.load("digits", "rounds=4").epochs == 10
     assert Config.load("digits", "training.epochs=3").epochs == 3
-    assert Config.load("digits", "training.epochs=3", "training.total_epochs=8").epochs == 4
+    with pytest.raises(ConfigError, match=r"training\.epochs and training\.total_epochs are lengths of local training"):
+        Config.load("digits", "training.epochs=3", "training.total_epochs=8")
     assert Config.load("digits", "training.total_epochs=8", "training.epochs=null").epochs == 4
-    steps = Config.load("digits", "training.epochs=3", "training.total_steps=800").training
+    steps = Config.load(Config.load("digits", "training.epochs=3").dump(), "training.total_steps=800").training
     assert (steps.epochs, steps.total_epochs, steps.total_steps) == (None, None, 800)
     assert "total_steps" not in Config.load("digits").dump()["training"]  # as the digests of earlier runs' settings
 
