@@ -14,7 +14,7 @@ from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.batching import batches, finite, norm, num_batches, spread
 from rayfed_ssl.training.model_factory import ModelFactory
-from rayfed_ssl.training.objective import Batch, StepOutput
+from rayfed_ssl.training.objective import Batch, StepOutput, check_loss
 from rayfed_ssl.training.optimizers import Optimizer
 from rayfed_ssl.training.step import (
     CAPTURE_FAILURES,
@@ -214,7 +214,9 @@ class Task(ModelFactory):
 
     def _objective_loss(self, generator: torch.Generator) -> Loss:
         def loss(model: Model, state: nn.Module, batch: Batch) -> StepOutput:
-            return self.objective.loss(self, model, state, batch, generator)
+            output = self.objective.loss(self, model, state, batch, generator)
+            check_loss(self.objective, model, output.loss)
+            return output
 
         return capturable(loss) if self.objective.capturable else loss
 
