@@ -184,7 +184,8 @@ def _stored(data: Any, settings: Any) -> dict[str, Any]:
 def _check_allowed(config: Config) -> None:
     """Refuse what would be imported only when the data and the models are opened."""
     encoders = (config.model.encoder, *(config.clients.models or ()))
-    for kind, name in (("dataset", config.data.name), *(("encoder", encoder) for encoder in encoders)):
+    others = (("dataset", config.data.name), ("view", config.training.views or ""))
+    for kind, name in (*others, *(("encoder", encoder) for encoder in encoders)):
         if ":" in name and not is_library(name):
             plugins.check_allowed(kind, name)
 

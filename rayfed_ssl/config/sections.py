@@ -123,7 +123,9 @@ class Training(Section):
     drop_last: bool = False
     """Whether an incomplete last batch is left out."""
     views: str | None = None
-    """One of `rayfed-ssl list views`; None takes the dataset's own by image size, which records name."""
+    """One of `rayfed-ssl list views`, or `module:function`; None takes the dataset's own by image size, which records
+    name.
+    """
     optimizer: OptimizerField = Adam()
     """Its name, "adam", "adamw", "lars" or "sgd", and its fields."""
 

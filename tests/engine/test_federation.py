@@ -128,7 +128,10 @@ MISTAKES = {
     "folder": ("data={name: folder, path: /nowhere}", "data.path /nowhere does not exist"),
     "model": ("model=resnet17", "unknown encoder 'resnet17': did you mean 'resnet18'"),
     "client's model": ("clients.models=[cnn, rcnn]", "unknown encoder 'rcnn': did you mean 'cnn'"),
-    "views": ("training.views=digit", "training.views: unknown name 'digit': did you mean 'digits'"),
+    "views": (
+        "training.views=digit",
+        "training.views: unknown name 'digit', and no module:function: did you mean 'digits'",
+    ),
     "public": ("public=client", "cannot read the public set 'client': write client:0"),
     "public client": ("public=client:9", "public client:9 needs that client and another, got 3 clients"),
     "classes": (
