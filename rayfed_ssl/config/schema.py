@@ -213,6 +213,9 @@ def _check_consistency(config: Config) -> None:
             "clients.labeled has no meaning for an objective without labels, which learns from every sample: remove it or "
             "take objective=supervised"
         )
+    training = config.training
+    if training.schedule_rounds is not None and training.optimizer.schedule == "constant":
+        raise ConfigError("training.schedule_rounds has no meaning for training.optimizer.schedule=constant: remove it")
     _check_method(config)
     if config.partition.name == "file":
         _check_whole(config)

@@ -128,6 +128,8 @@ class Training(Section):
     """
     optimizer: OptimizerField = Adam()
     """Its name, "adam", "adamw", "lars" or "sgd", and its fields."""
+    schedule_rounds: int | None = Field(None, ge=1, exclude_if=lambda rounds: rounds is None)
+    """Rounds that the schedule of the learning rate spans; later ones repeat the rates of its last. None means all."""
 
 
 def _absolute_datasets(settings: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

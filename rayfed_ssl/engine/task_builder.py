@@ -66,6 +66,7 @@ def build_task(config: Config, dataset: Dataset) -> Task:
         views=views,
         objective=objective,
         optimizer=config.training.optimizer,
+        schedule_rounds=config.training.schedule_rounds,
         rounds=config.rounds,
         fraction=config.clients.fraction,
         epochs=config.epochs,

@@ -33,6 +33,7 @@ from rayfed_ssl.records.manifest import (
     RoundEntry,
     RowCounts,
     RunManifest,
+    as_begun,
     describe,
     settings_sha256,
     start_entry,
@@ -185,7 +186,8 @@ class RunRecord(Observer):
         file = self.directory / FILE
         data = config.data.model_copy(update={"download": True})  # what it changes is where the data come from
         fetching = config.model_copy(update={"data": data})
-        if self.manifest.settings_sha256 not in map(settings_sha256, (config, fetching)):
+        same = (config, fetching, as_begun(config), as_begun(fetching))
+        if self.manifest.settings_sha256 not in map(settings_sha256, same):
             raise ConfigError(f"{file} changed since this run began: restore it, or start a new run from it")
         if config.rounds < max(self.manifest.num_rounds, self.last_round):
             raise ConfigError(

@@ -132,6 +132,10 @@ MISTAKES = {
         "training.views=digit",
         "training.views: unknown name 'digit', and no module:function: did you mean 'digits'",
     ),
+    "schedule": (
+        "training.schedule_rounds=1",
+        "training.schedule_rounds has no meaning for training.optimizer.schedule=",
+    ),
     "public": ("public=client", "cannot read the public set 'client': write client:0"),
     "public client": ("public=client:9", "public client:9 needs that client and another, got 3 clients"),
     "classes": (
