@@ -117,6 +117,12 @@ def normalized(images, generator):
 
 def no_views(pictures): ...
 
+def alone(labels):
+    return [np.arange(len(labels))]
+
+def flat(labels):
+    return np.arange(len(labels))
+
 def overlapping(labels, num_clients, seed):
     return [np.arange(len(labels))] * num_clients
 '''
@@ -245,6 +251,8 @@ UNFIT = {
     "training.views=outside_module:no_views": "view=outside_module:no_views must be a Python function that takes images",
     "partition=os:listdir": "partition=os:listdir must be a Python function that takes labels, got builtin_",
     "partition=outside_module:overlapping": "overlapping gives 300 rows more than once",
+    "partition=outside_module:alone": "a list of rows for each of the 3 clients, got 1 lists",
+    "partition=outside_module:flat": "a list of rows for each of the 3 clients, got 150 lists",
     "model.encoder=nowhere:net": "encoder=nowhere:net cannot be imported: there is no module 'nowhere'",
 }
 
