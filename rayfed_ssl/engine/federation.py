@@ -119,6 +119,11 @@ class Federation:
         cls, config: Config, dataset: Dataset, on_progress: Callable[[str, int, int, int], None] | None
     ) -> "Federation":
         """Set the public samples apart, and divide the others among the clients."""
+        if (limit := config.data.test_limit) is not None and limit < (classes := dataset.train.num_classes):
+            raise ConfigError(
+                f"data.test_limit={limit} is less than the {classes} classes, so that accuracies would say nothing: set "
+                f"{classes} or more"
+            )
         fields = config.partition.model_dump(exclude={"name"})
         seed = derive_seed(config.seed, Purpose.PARTITION)
         spec = None if config.public is None else parse_public(config.public)
