@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from PIL import Image
 
 from rayfed_ssl import Config, ConfigError, replay, resume, run
 from rayfed_ssl.data.shards import Shard
@@ -409,6 +410,22 @@ def test_a_longer_run_is_the_one_that_would_have_been_as_long_from_the_start(tin
         assert resume(tmp_path / "run", *words).state_sha256 == whole.state_sha256
     with pytest.raises(ConfigError, match=r"this run has 3 rounds, got rounds=2: name more"):
         resume(tmp_path / "run", "rounds=2")
+
+
+def test_a_run_on_a_relative_path_resumes_in_another_directory(tiny, tmp_path, monkeypatch):
+    for number in range(40):
+        directory = tmp_path / "pictures" / "ab"[number % 2]
+        directory.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (8, 8), number).save(directory / f"{number}.png")
+    monkeypatch.chdir(tmp_path)
+    config = tiny(
+        "local", "data={name: folder, path: pictures, test_fraction: 0.4}", "partition=iid", "clients.number=2"
+    )
+    run(config, tmp_path / "run", until=1)
+    monkeypatch.chdir("/")
+    resumed = resume(tmp_path / "run")
+    assert resumed.record.last_round == 2
+    assert resumed.record.config().data.path == tmp_path / "pictures"
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "warmup-cosine"])

@@ -110,6 +110,10 @@ class RunRecord(Observer):
     @classmethod
     def create(cls, directory: Path, federation: Federation) -> "RunRecord":
         """Begin a record in an empty or a missing directory."""
+        data = federation.config.data
+        if data.path is not None and data.path.exists():  # a name on the Hub is no path
+            data = data.model_copy(update={"path": data.path.resolve()})
+            federation.config = federation.config.model_copy(update={"data": data})
         record = cls(directory, describe(federation))
         record._states_named = True
         record.manifest.checkpoints = states_address(federation.config.engine.checkpoints, directory, record.manifest)
