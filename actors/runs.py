@@ -12,7 +12,7 @@ from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.round_loop import Executor, Observer
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.faults.injection import FaultyLocalExecutor
-from rayfed_ssl.faults.schedule import Fault, RandomFaults
+from rayfed_ssl.faults.schedule import FAULT_KINDS, LOCAL_KINDS, Fault, Faults, RandomFaults
 from rayfed_ssl.runs import Result
 
 
@@ -36,9 +36,14 @@ def make_executor(
     return RayExecutor(federation, address=address, on_ray_death=on_ray_death)
 
 
-def check_fits(federation: Federation, address: str | None = None) -> None:
-    """Raise ConfigError or ClusterError where a run cannot fit the machine; a Ray that runs elsewhere is asked later."""
-    if federation.config.engine.executor == "local":
+def check_fits(federation: Federation, address: str | None = None, faults: Sequence[Fault | RandomFaults] = ()) -> None:
+    """Raise ConfigError or ClusterError where a run cannot fit the machine; a Ray that runs elsewhere is asked later.
+
+    A ConfigError says, too, which of the faults can never happen.
+    """
+    config = federation.config
+    Faults(faults, config.rounds, federation.cohort, LOCAL_KINDS if config.engine.executor == "local" else FAULT_KINDS)
+    if config.engine.executor == "local":
         if address is not None:
             raise ConfigError(
                 "--address names a Ray, which engine.executor=local does not use: leave one of the two out"

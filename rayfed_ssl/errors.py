@@ -1,8 +1,7 @@
 """Errors that a user can repair: one line that says what is wrong, what was got and what to do."""
 
 import difflib
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 
 def printable(text: str) -> str:
@@ -51,9 +50,3 @@ def nearest(word: str, choices: Iterable[str]) -> str:
     if close:
         return f": did you mean {names[close[0]]!r}?"
     return f": choose from {', '.join(words)}" if words else ": there is nothing to set here"
-
-
-def check_name(key: str, name: str, registry: Mapping[str, Any]) -> None:
-    """Refuse a name that is not registered, and suggest the nearest."""
-    if name not in registry:
-        raise ConfigError(f"{key}: unknown name {name!r}{nearest(name, registry)}")

@@ -1,4 +1,4 @@
-"""Names of methods, objectives, encoders, partitions and datasets: built in, of an installed package, or `module:name`.
+"""Names of methods, objectives, encoders, partitions, datasets and views: built in, installed, or `module:name`.
 
 An installed package offers names through entry points of the groups `rayfed_ssl.methods` and so on. `module:name` needs no
 installation: the working directory can be imported from, in actors the driver's too. It is imported only where its exact

@@ -5,11 +5,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import torch
 
 from examples.my_dataset import Shapes
 from examples.my_objective import DCL, decoupled_loss
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.seeds import generator
 from rayfed_ssl.testing import check_objective
 from tests.naive import cosine
 from tests.tensors import EXACT, rows
@@ -38,6 +40,15 @@ def test_the_partition_gives_every_client_samples_and_skews_sizes_alone(tiny: Ti
     assert max(sizes) > 3 * min(sizes)
     even = Federation.open(tiny("fedavg", name, "partition.sigma=0.0", "clients.number=10")).shards.values()
     assert len({len(shard) for shard in even}) == 1
+
+
+def test_the_views_draw_anew_for_each_image_and_view(tiny: Tiny):
+    task = Federation.open(tiny("fedavg", "training.views=examples.my_views:mild")).task
+    images = torch.arange(64, dtype=torch.uint8).view(1, 1, 8, 8).repeat(3, 1, 1, 1)
+    views = task.stacked_views(images, generator(1))
+    assert views.shape == (6, 1, 8, 8)
+    assert len(views.flatten(1).unique(dim=0)) == 6
+    assert torch.equal(views, task.stacked_views(images, generator(1)))
 
 
 def test_the_dataset_is_opened_by_its_name_with_both_splits(tiny: Tiny):

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from PIL import Image
 
 from rayfed_ssl import Config, ConfigError, replay, resume, run
 from rayfed_ssl.data.shards import Shard
@@ -411,6 +412,50 @@ def test_a_longer_run_is_the_one_that_would_have_been_as_long_from_the_start(tin
         resume(tmp_path / "run", "rounds=2")
 
 
+def test_a_run_on_a_relative_path_resumes_in_another_directory(tiny, tmp_path, monkeypatch):
+    for number in range(40):
+        directory = tmp_path / "pictures" / "ab"[number % 2]
+        directory.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (8, 8), number).save(directory / f"{number}.png")
+    monkeypatch.chdir(tmp_path)
+    config = tiny(
+        "local", "data={name: folder, path: pictures, test_fraction: 0.4}", "partition=iid", "clients.number=2"
+    )
+    run(config, tmp_path / "run", until=1)
+    monkeypatch.chdir("/")
+    resumed = resume(tmp_path / "run")
+    assert resumed.record.last_round == 2
+    assert resumed.record.config().data.path == tmp_path / "pictures"
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "warmup-cosine"])
+def test_a_run_with_a_schedule_goes_on_at_the_rates_of_its_last_round(schedule, tiny, tmp_path, monkeypatch):
+    words = (f"training.optimizer.schedule={schedule}", "training.optimizer.lr=0.01")
+    whole = run(tiny("fedavg", *words, "rounds=4", "training.schedule_rounds=2"), tmp_path / "whole")
+    shorter = run(tiny("fedavg", *words), tmp_path / "run")
+    longer = ("rounds=4", "training.schedule_rounds=2")
+    with pytest.raises(
+        ConfigError, match=r"add training.schedule_rounds=2 to repeat .* start a new run with `rayfed-ssl run "
+    ):
+        resume(tmp_path / "run", "rounds=4")
+    with pytest.raises(ConfigError, match=r"spans 2 rounds, got training.schedule_rounds=3: take 2"):
+        resume(tmp_path / "run", "rounds=4", "training.schedule_rounds=3")
+    with monkeypatch.context() as patch:
+        patch.setattr(RunRecord, "truncate", lambda *_: 1 / 0)  # config.yaml is written then, run.json is not
+        with pytest.raises(ZeroDivisionError):
+            resume(tmp_path / "run", *longer)
+    extended = resume(tmp_path / "run", *longer)
+    assert digests(tmp_path / "run") == digests(tmp_path / "whole")
+    assert digests(tmp_path / "run")[1] == shorter.state_sha256
+    assert extended.record.config() == whole.record.config()
+    assert extended.record.manifest.settings_sha256 == whole.record.manifest.settings_sha256
+    assert (
+        "rounds after 2 repeat the learning rates of round 2 (training.schedule_rounds)"
+        in extended.record.manifest.notes
+    )
+    assert resume(tmp_path / "run", "rounds=5").record.last_round == 5
+
+
 @pytest.mark.parametrize("words", [(), ("rounds=3",), ("rounds=4",)])
 def test_a_kill_while_a_run_is_made_longer_leaves_a_run_that_can_be_resumed(words, tiny, tmp_path, monkeypatch):
     def killed(*_: object) -> None:  # config.yaml is written then, run.json is not
@@ -459,7 +504,7 @@ def test_what_the_record_says_of_the_number_of_rounds_follows_a_longer_run(tiny,
             "schedule=cosine follows the number of rounds",
         ),
         ("fedavg", ["training.total_epochs=2"], "training.total_epochs is divided among the rounds"),
-        ("fedsc", [], "method=fedsc weighs its terms by the number of rounds"),
+        ("fedsc", [], "method=fedsc weighs its terms .* before: start a new run with `rayfed-ssl run .* rounds=4`"),
     ],
 )
 def test_a_run_whose_rounds_follow_their_number_is_not_made_longer(name, words, message, tiny, tmp_path):

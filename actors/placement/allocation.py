@@ -103,6 +103,7 @@ def _refusal(engine: Engine, number: int, gpus: float, capacity: int, nodes: Seq
         each, lower = f"{size(cost.memory)} ({source})", "training.batch"
         there = f"{size(sum(node.memory for node in nodes))} of memory that it leaves them"
     advice = f"set engine.actors={capacity}, or lower" if capacity else "lower"
-    return (
-        f"{number} client actors of {each} each do not fit into Ray's {there}, where {capacity} fit: {advice} {lower}"
-    )
+    asked = engine.actors if isinstance(engine.actors, int) else number
+    most = f" (engine.actors={asked}, and one a client is the most)" if asked > number else ""
+    what = f"{number} client actors{most} of {each} each"
+    return f"{what} do not fit into Ray's {there}, where {capacity} fit: {advice} {lower}"

@@ -187,7 +187,8 @@ def _stored(data: Any, settings: Any) -> dict[str, Any]:
 def _check_allowed(config: Config) -> None:
     """Refuse what would be imported only when the data and the models are opened."""
     encoders = (config.model.encoder, *(config.clients.models or ()))
-    for kind, name in (("dataset", config.data.name), *(("encoder", encoder) for encoder in encoders)):
+    others = (("dataset", config.data.name), ("view", config.training.views or ""))
+    for kind, name in (*others, *(("encoder", encoder) for encoder in encoders)):
         if ":" in name and not is_library(name):
             plugins.check_allowed(kind, name)
 
@@ -215,6 +216,9 @@ def _check_consistency(config: Config) -> None:
             "clients.labeled has no meaning for an objective without labels, which learns from every sample: remove it or "
             "take objective=supervised"
         )
+    training = config.training
+    if training.schedule_rounds is not None and training.optimizer.schedule == "constant":
+        raise ConfigError("training.schedule_rounds has no meaning for training.optimizer.schedule=constant: remove it")
     _check_method(config)
     if config.partition.name == "file":
         _check_whole(config)

@@ -123,9 +123,13 @@ class Training(Section):
     drop_last: bool = False
     """Whether an incomplete last batch is left out."""
     views: str | None = None
-    """One of `rayfed-ssl list views`; None takes the dataset's own by image size, which records name."""
+    """One of `rayfed-ssl list views`, or `module:function`; None takes the dataset's own by image size, which records
+    name.
+    """
     optimizer: OptimizerField = Adam()
     """Its name, "adam", "adamw", "lars" or "sgd", and its fields."""
+    schedule_rounds: int | None = Field(None, ge=1, exclude_if=lambda rounds: rounds is None)
+    """Rounds that the schedule of the learning rate spans; later ones repeat the rates of its last. None means all."""
 
 
 def _absolute_datasets(settings: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

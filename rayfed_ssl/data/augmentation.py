@@ -9,15 +9,16 @@ Symbols: N samples, C channels, H x W pixels, S side of a view.
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from rayfed_ssl import plugins
 from rayfed_ssl.data.color import blur, grayscale, jitter, plan_jitter, solarize, standardize, unit
-from rayfed_ssl.data.view_recipes import ViewRecipe
+from rayfed_ssl.data.view_recipes import OwnView, ViewRecipe
 from rayfed_ssl.draws import draw
 
 CHUNK = 1 << 18
@@ -36,6 +37,9 @@ def augment(images: Tensor, recipe: ViewRecipe, generator: torch.Generator, *, s
     _check(images)
     num, channels, height, width = images.shape
     side, padding = min(height, width) if size is None else size, recipe.crop_padding
+    if isinstance(recipe, OwnView):
+        own = _own_views(images, recipe.function, generator, side)
+        return standardize(own, recipe.mean, recipe.std, torch.empty_like(own))
     if side < 1 or (padding and not side - 2 * padding <= min(height, width) > padding):
         raise ValueError(f"no {side} x {side} view can be cut out of {height} x {width} padded by {padding}")
     if recipe.blur and _blur_kernel(recipe, side) // 2 >= side:
@@ -46,6 +50,41 @@ def augment(images: Tensor, recipe: ViewRecipe, generator: torch.Generator, *, s
     for start in range(0, num, max(1, step)):
         part = slice(start, start + max(1, step))
         standardize(_render(unit(images[part]), recipe, plan[part], side), recipe.mean, recipe.std, views[part])
+    return views
+
+
+@cache
+def own_function(name: str) -> tuple[Callable[..., Tensor], frozenset[str]]:
+    """Import a user's function that draws views, and name its parameters; a ConfigError if it is none."""
+    function = plugins.find("view", name, {})
+    return function, frozenset(plugins.parameters("view", name, function, ["images"]))
+
+
+def _own_views(images: Tensor, name: str, generator: torch.Generator, side: int) -> Tensor:
+    """Let a user's function draw a view of each image, float [N, C, S, S] in [0, 1].
+
+    It may draw from torch's global generators, as transforms of torchvision do: they are seeded by the given one meanwhile.
+    """
+    function, parameters = own_function(name)
+    given = {"images": images, "generator": generator, "size": side}
+    devices = [images.device] if images.is_cuda else []
+    seed = int(torch.randint(1 << 62, (), generator=generator))
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed) if devices else torch.default_generator.manual_seed(seed)
+        views = function(**{key: value for key, value in given.items() if key in parameters})
+    shape = [*images.shape[:2], side, side]
+    if not isinstance(views, Tensor) or list(views.shape) != shape or views.dtype not in (torch.uint8, torch.float32):
+        got = f"{views.dtype} {list(views.shape)}" if isinstance(views, Tensor) else type(views).__name__
+        raise ValueError(
+            f"training.views={name} must give a tensor {shape} of bytes or of float32 in [0, 1], got {got}"
+        )
+    if views.dtype == torch.uint8:
+        return unit(views)
+    if not images.is_cuda and not -0.5 <= views.min() <= views.max() <= 1.5:
+        raise ValueError(
+            f"training.views={name} must give values in [0, 1], got {views.min():.2f} to {views.max():.2f}: leave Normalize "
+            "out, as the engine normalizes training and test images alike"
+        )
     return views
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveFloat
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
+from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.validation import UnitInterval, Validated
 
 
@@ -61,6 +62,17 @@ class ViewRecipe(Validated):
             raise ValueError(f"mean and std need one value a channel, got {self.mean} and {self.std}")
 
 
+@pydantic_dataclass(frozen=True, kw_only=True)
+class OwnView(ViewRecipe):
+    """A random view that a user's function draws; of the other fields mean and std count alone.
+
+    Attributes:
+        function: `module:function`.
+    """
+
+    function: str
+
+
 @dataclass(frozen=True)
 class Views:
     """The recipes of a sample's two views."""
@@ -105,6 +117,20 @@ FedSC.
 Blur is 13 pixels wide where the code blurs with PIL, which does not cut the kernel off. Two recipes are assumptions:
 fedca, whose paper names SimCLR's operations but no strength, and digits, for 8 x 8 digits, which mirroring would spoil.
 """
+
+
+def views_named(name: str) -> Views:
+    """Find views by name, or make both of a user's `module:function`, which is imported when it first draws one.
+
+    Raises:
+        ConfigError: There is no such name.
+    """
+    if ":" in name:
+        return Views(OwnView(function=name), OwnView(function=name))
+    if name not in VIEWS:
+        raise ConfigError(f"training.views: unknown name {name!r}, and no module:function{nearest(name, VIEWS)}")
+    return VIEWS[name]
+
 
 PROBE_VIEW = ViewRecipe(crop_scale=(0.08, 1), flip=0.5)
 """Views that train a linear probe: give it the mean and std of the recipe that trained the encoder."""

@@ -119,6 +119,11 @@ class Federation:
         cls, config: Config, dataset: Dataset, on_progress: Callable[[str, int, int, int], None] | None
     ) -> "Federation":
         """Set the public samples apart, and divide the others among the clients."""
+        if (limit := config.data.test_limit) is not None and limit < (classes := dataset.train.num_classes):
+            raise ConfigError(
+                f"data.test_limit={limit} is less than the {classes} classes, so that accuracies would say nothing: set "
+                f"{classes} or more"
+            )
         fields = config.partition.model_dump(exclude={"name"})
         seed = derive_seed(config.seed, Purpose.PARTITION)
         spec = None if config.public is None else parse_public(config.public)
@@ -294,6 +299,8 @@ class Federation:
             )
         if self.config.clients.labeled is not None and self.config.model.is_random:
             notes.append("clients fine-tune random weights: set model.start=RUN to fine-tune an encoder")
+        if (last := self.config.training.schedule_rounds or self.config.rounds) < self.config.rounds:
+            notes.append(f"rounds after {last} repeat the learning rates of round {last} (training.schedule_rounds)")
         return (*notes, *held_out_notes(self.config, len(self.dataset.test)))
 
     @contextmanager

@@ -9,9 +9,10 @@ import torch
 
 from rayfed_ssl.config.choices import OBJECTIVE
 from rayfed_ssl.config.schema import Config
+from rayfed_ssl.data.augmentation import own_function
 from rayfed_ssl.data.image_store import Dataset
-from rayfed_ssl.data.view_recipes import VIEWS
-from rayfed_ssl.errors import ConfigError, check_name
+from rayfed_ssl.data.view_recipes import OwnView, views_named
+from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.models import encoder_info
 from rayfed_ssl.models.precision import choose_precision
 from rayfed_ssl.models.pretrained import Start, published
@@ -53,7 +54,7 @@ def build_task(config: Config, dataset: Dataset) -> Task:
         raise ConfigError(f"model.projection_dim has no meaning for objective={name}: remove it")
     if isinstance(objective, Supervised):
         objective = replace(objective, num_classes=dataset.train.num_classes)
-    device = _device(engine.device, engine.cpu)
+    device, views = _device(engine.device, engine.cpu), views_named(views_of(config, dataset))
     _set_up(device, engine.deterministic)
     task = Task(
         encoder=config.model.encoder,
@@ -62,9 +63,10 @@ def build_task(config: Config, dataset: Dataset) -> Task:
         projection_dim=config.model.projection_dim,
         channels=channels,
         size=size,
-        views=VIEWS[views_of(config, dataset)],
+        views=views,
         objective=objective,
         optimizer=config.training.optimizer,
+        schedule_rounds=config.training.schedule_rounds,
         rounds=config.rounds,
         fraction=config.clients.fraction,
         epochs=config.epochs,
@@ -75,7 +77,7 @@ def build_task(config: Config, dataset: Dataset) -> Task:
             device, engine.precision, channels_last=engine.channels_last, compile=engine.compile
         ),
         seed=config.seed,
-        capture=engine.capture == "auto",
+        capture=engine.capture == "auto" and not isinstance(views.first, OwnView),
     )
     for name in _architectures(task):
         blank = task.blank(name)  # an encoder that cannot take these images says so now, not in round 1
@@ -131,9 +133,14 @@ def _fitting_start(path: Path | None, task: Task) -> Start:
 
 
 def views_of(config: Config, dataset: Dataset) -> str:
-    """Name the views of a run: those that its configuration names, or else the dataset's own."""
+    """Name the views of a run: those that its configuration names, or else the dataset's own.
+
+    Raises:
+        ConfigError: There are no such views, or what is named as a user's own is no function that draws them.
+    """
     views = config.training.views or default_views(config.data.name, dataset.train.shape[1])
-    check_name("training.views", views, VIEWS)
+    if isinstance(first := views_named(views).first, OwnView):
+        own_function(first.function)
     return views
 
 

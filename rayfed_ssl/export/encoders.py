@@ -9,7 +9,7 @@ import torch
 
 import rayfed_ssl
 from rayfed_ssl.config.schema import Config
-from rayfed_ssl.data.view_recipes import VIEWS
+from rayfed_ssl.data.view_recipes import views_named
 from rayfed_ssl.engine.task_builder import default_views
 from rayfed_ssl.errors import ConfigError, nearest, reason
 from rayfed_ssl.method import Encoder
@@ -108,7 +108,7 @@ def _describe(record: RunRecord, config: Config, name: str, architecture: str, r
     info = encoder_info(architecture)
     with torch.device("meta"):
         body = build_encoder(architecture, channels=channels, size=size)
-    views = VIEWS[config.training.views or default_views(config.data.name, stored)].first
+    views = views_named(config.training.views or default_views(config.data.name, stored)).first
     return Info(
         architecture=architecture,
         stem=stem_for(size, config.model.stem) if info.has_stem else "auto",

@@ -95,6 +95,7 @@ class MAE(Objective):
     needs_patches: ClassVar[bool] = True
     head: ClassVar = Head("none")
     """None: projections are the mean over visible patches."""
+    num_views: ClassVar = 1
     mask_ratio: Annotated[float, Field(gt=0, lt=1)] = 0.75
     """Share of the patches that is hidden (Figure 5)."""
     width: Annotated[int, Field(ge=1, multiple_of=HEAD_WIDTH)] = 512

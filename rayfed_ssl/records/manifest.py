@@ -211,13 +211,20 @@ def follows_rounds(config: Config) -> str | None:
     """Say which setting makes a round depend on the number of all rounds; None where none does."""
     if config.training.total_epochs is not None:
         return "training.total_epochs is divided among the rounds"
-    if (schedule := config.training.optimizer.schedule) != "constant":
+    if (schedule := config.training.optimizer.schedule) != "constant" and config.training.schedule_rounds is None:
         return f"training.optimizer.schedule={schedule} follows the number of rounds"
     if config.method.follows_rounds:
         return f"method={METHOD.name_of(config.method)} weighs its terms by the number of rounds"
     if config.objective.follows_rounds:
         return f"objective={OBJECTIVE.name_of(config.objective)} follows the number of rounds"
     return None
+
+
+def as_begun(config: Config) -> Config:
+    """Take back what `resume RUN rounds=N training.schedule_rounds=R` changes: rounds 1 to R are the same without it."""
+    rounds = config.training.schedule_rounds or config.rounds
+    training = config.training.model_copy(update={"schedule_rounds": None})
+    return config.model_copy(update={"rounds": rounds, "training": training})
 
 
 def shards_sha256(federation: Federation) -> str:

@@ -14,7 +14,7 @@ from rayfed_ssl.environment import environment
 from rayfed_ssl.errors import CheckpointError, ConfigError
 from rayfed_ssl.records.bits import other_processor, other_versions
 from rayfed_ssl.records.config_file import FILE
-from rayfed_ssl.records.manifest import PrecisionEntry, bits_settings, fingerprint_of, follows_rounds
+from rayfed_ssl.records.manifest import PrecisionEntry, bits_settings, fingerprint_of, follows_rounds, settings_sha256
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.checkpoints import RunState
@@ -27,16 +27,31 @@ def config_to_resume(record: RunRecord, *overrides: str) -> Config:
     Raises:
         ConfigError: Another setting would change, or earlier rounds would not have been the same with so many rounds.
     """
-    rounds = [override for override in overrides if override.startswith("rounds=")]
-    config = record.config(*(override for override in overrides if override not in rounds))
-    if not rounds or rounds[-1] == f"rounds={config.rounds}":
+    extension = [override for override in overrides if override.startswith(("rounds=", "training.schedule_rounds="))]
+    config = record.config(*(override for override in overrides if override not in extension))
+    if not extension or extension == [f"rounds={config.rounds}"]:
         return config
-    if why := follows_rounds(config):
-        raise ConfigError(f"{why}, so that {rounds[-1]} would have changed the rounds before: start a new run with it")
-    longer = Config.load(config.dump(), *rounds, trust=False)
+    spans = config.training.schedule_rounds or config.rounds
+    training = config.training.model_copy(update={"schedule_rounds": spans})
+    repeating = config.model_copy(update={"training": training})
+    named = any(not override.startswith("rounds=") for override in extension)
+    if why := follows_rounds(repeating if named else config):
+        remedy = (
+            "" if follows_rounds(repeating) else f"add training.schedule_rounds={spans} to repeat its last rates, or "
+        )
+        raise ConfigError(
+            f"{why}, so that {extension[-1]} would have changed the rounds before: {remedy}start a new run with "
+            f"`rayfed-ssl run {record.directory / FILE} {extension[-1]}`; model.start=RUN takes its encoder"
+        )
+    longer = Config.load(config.dump(), *extension, trust=False)
     if longer.rounds < config.rounds:
         raise ConfigError(
-            f"this run has {config.rounds} rounds, got {rounds[-1]}: name more, or resume it without rounds"
+            f"this run has {config.rounds} rounds, got rounds={longer.rounds}: name more, or resume it without rounds"
+        )
+    if longer.training.schedule_rounds != (spans if named else config.training.schedule_rounds):
+        got = longer.training.schedule_rounds
+        raise ConfigError(
+            f"the schedule of this run spans {spans} rounds, got training.schedule_rounds={got}: take {spans}"
         )
     return longer
 
@@ -95,10 +110,13 @@ def write_rounds(record: RunRecord, federation: Federation) -> None:
     config, rounds, manifest = record.described_config(), federation.config.rounds, record.manifest
     trusted = record.trusted
     if config.rounds != rounds:
-        text = yaml.safe_dump(config.model_copy(update={"rounds": rounds}).dump(), sort_keys=False)
+        training = config.training.model_copy(update={"schedule_rounds": federation.config.training.schedule_rounds})
+        changed = config.model_copy(update={"rounds": rounds, "training": training})
+        text = yaml.safe_dump(changed.dump(), sort_keys=False)
         write_atomically(record.directory / FILE, text.encode())
     if trusted:
         record.sign()
     if manifest.num_rounds != rounds:
+        manifest.settings_sha256 = settings_sha256(record.described_config())
         manifest.num_rounds, manifest.method = rounds, federation.config.system
         manifest.notes, manifest.break_even = list(federation.notes), federation.break_even()

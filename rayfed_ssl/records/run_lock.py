@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import mkdtemp
 
 from filelock import FileLock, Timeout
 
@@ -22,7 +23,13 @@ def refuse_used(directory: Path) -> None:
             f"{directory} is not an empty directory: name another one with --out, or resume the run in it"
         )
     above = next(parent for parent in (directory, *directory.absolute().parents) if parent.exists())
-    if not (above.is_dir() and os.access(above, os.W_OK)):
+    takes_files = os.access(above, os.W_OK)
+    if not directory.exists():
+        try:
+            os.rmdir(mkdtemp(dir=above))  # os.access says yes to root, in /proc too
+        except OSError:
+            takes_files = False
+    if not takes_files:
         raise ConfigError(f"{directory} cannot be made, {above} takes no files: name another directory with --out")
 
 

@@ -33,6 +33,7 @@ from rayfed_ssl.records.manifest import (
     RoundEntry,
     RowCounts,
     RunManifest,
+    as_begun,
     describe,
     settings_sha256,
     start_entry,
@@ -109,6 +110,10 @@ class RunRecord(Observer):
     @classmethod
     def create(cls, directory: Path, federation: Federation) -> "RunRecord":
         """Begin a record in an empty or a missing directory."""
+        data = federation.config.data
+        if data.path is not None and data.path.exists():  # a name on the Hub is no path
+            data = data.model_copy(update={"path": data.path.resolve()})
+            federation.config = federation.config.model_copy(update={"data": data})
         record = cls(directory, describe(federation))
         record._states_named = True
         record.manifest.checkpoints = states_address(federation.config.engine.checkpoints, directory, record.manifest)
@@ -185,7 +190,8 @@ class RunRecord(Observer):
         file = self.directory / FILE
         data = config.data.model_copy(update={"download": True})  # what it changes is where the data come from
         fetching = config.model_copy(update={"data": data})
-        if self.manifest.settings_sha256 not in map(settings_sha256, (config, fetching)):
+        same = (config, fetching, as_begun(config), as_begun(fetching))
+        if self.manifest.settings_sha256 not in map(settings_sha256, same):
             raise ConfigError(f"{file} changed since this run began: restore it, or start a new run from it")
         if config.rounds < max(self.manifest.num_rounds, self.last_round):
             raise ConfigError(

@@ -2,7 +2,7 @@
 
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,9 @@ from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.records.manifest import follows_rounds
 from rayfed_ssl.storage import checkpoints
-from rayfed_ssl.testing.trial import LazyUploads, Trial, open_afresh, play, state_digests
+from rayfed_ssl.testing.trial import LazyUploads, Round, Trial, open_afresh, play, state_digests
 from rayfed_ssl.training.state_parts import is_state, part_of, with_rule
-from rayfed_ssl.trees import digest, is_node, leaves
+from rayfed_ssl.trees import Weights, digest, is_node, leaves
 
 LEAST_SPREAD = 0.005
 """A collapsed encoder's features spread by 0; on the toy, encoders with batch-norm lie at 0.06 and above, VGG-9 at 0.014."""
@@ -53,16 +53,30 @@ def randomness_is_the_engines(trial: Trial) -> None:
     demand(not moved, f"use client.generator or server.generator: {'; '.join(moved[:3])} moved a global generator")
 
 
+def steps_repeat(trial: Trial) -> None:
+    """A run that is made again, clients finishing in the same order, gives the same results."""
+    if what := _first_difference(trial.again, trial.played):
+        raise LawViolation(
+            f"the same run made twice gives another {what}: a step reads the clock, draws of its own, or what "
+            "it keeps outside of the states; draw from client.generator, and keep all else in the states"
+        )
+
+
 def order_is_irrelevant(trial: Trial) -> None:
     """Neither the order in which clients finish nor anything else outside the steps changes a result."""
-    for number, (again, expected) in enumerate(zip(trial.backwards, trial.played, strict=True), 1):
-        for client_id, result in expected.results.items():
+    if what := _first_difference(trial.backwards, trial.played):
+        raise LawViolation(f"the order of clients changes the {what}")
+
+
+def _first_difference(played: Sequence[Round], expected: Sequence[Round]) -> str | None:
+    for number, (one, other) in enumerate(zip(played, expected, strict=True), 1):
+        for client_id, result in other.results.items():
             for name in ("upload", "state"):
-                same = digest(getattr(again.results[client_id], name)) == digest(getattr(result, name))
-                demand(same, f"the order of clients changes the {name} of client {client_id} in round {number}")
-        demand(
-            digest(again.server) == digest(expected.server), f"the order changes the server's state of round {number}"
-        )
+                if digest(getattr(one.results[client_id], name)) != digest(getattr(result, name)):
+                    return f"{name} of client {client_id} in round {number}"
+        if digest(one.server) != digest(other.server):
+            return f"state of the server in round {number}"
+    return None
 
 
 def seed_decides(trial: Trial) -> None:
@@ -117,6 +131,36 @@ def clients_may_drop_out(trial: Trial) -> None:
     states = {client_id: first.results[client_id].state for client_id in uploads}
     _demand_finite(federation.method.encoders(after, states))
     federation.update_client(2, missing, federation.method.download(after, missing), None)
+
+
+def server_follows_uploads(trial: Trial) -> None:
+    """A server that averages weights does not move away from all uploads; no mean with weights of one sign can.
+
+    Only round 1 is looked at: momentum of later rounds may carry a server past the uploads.
+    """
+    federation, first = trial.federation, trial.played[0]
+    if not federation.method.averages_weights:
+        return
+    client_id = min(first.uploads)
+    names = [name for name, _ in federation.task.blank(federation.task.architecture(client_id)).named_parameters()]
+    states = (first.server_before, first.server)
+    before, after = (_sent_weights(federation.method.download(state, client_id)) for state in states)
+    uploads = [_sent_weights(upload) for upload in first.uploads.values()]
+    common = [name for name in names if all(name in tree for tree in (before, after, *uploads))]
+    distances = [(_distance(before, upload, common), _distance(after, upload, common)) for upload in uploads]
+    demand(
+        any(later <= earlier for earlier, later in distances),
+        "the server's weights lie farther from every upload after its step than before, from the nearest "
+        f"{min(distances)[1]:.3g} instead of {min(distances)[0]:.3g}: check the sign and the size of the step",
+    )
+
+
+def _sent_weights(message: Any) -> Weights:
+    return {path.split("/weights/")[1]: leaf for path, leaf in leaves(message) if "/weights/" in path}
+
+
+def _distance(one: Weights, other: Weights, names: Sequence[str]) -> float:
+    return math.sqrt(sum(float((one[name].double() - other[name]).square().sum()) for name in names))
 
 
 def uploads_are_not_hoarded(trial: Trial) -> None:
@@ -256,12 +300,14 @@ LAWS: dict[str, Callable[[Trial], None]] = {
         randomness_is_the_engines,
         messages_are_plain,
         rules_say_what_is_sent,
+        steps_repeat,
         order_is_irrelevant,
         states_survive_storage,
         resuming_changes_nothing,
         seed_decides,
         more_rounds_change_no_earlier_one,
         clients_may_drop_out,
+        server_follows_uploads,
         uploads_are_not_hoarded,
         clients_see_their_shards_alone,
         encoders_are_sound,

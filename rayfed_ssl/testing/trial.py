@@ -219,6 +219,11 @@ class Trial:
         return self.watched[1]
 
     @cached_property
+    def again(self) -> list[Round]:
+        """The whole run once more, as it was, a little later."""
+        return play(open_afresh(self.config))
+
+    @cached_property
     def backwards(self) -> list[Round]:
         """The whole run, clients finishing in the other order, after other draws from global generators."""
         random.seed(4711)

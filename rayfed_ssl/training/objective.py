@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -173,6 +173,21 @@ def state_as(kind: type[State], state: nn.Module) -> State:
     """Give an objective its state back under the type that its `start` made."""
     assert isinstance(state, kind), "the engine gives back what start made"
     return state
+
+
+def check_loss(objective: Objective, model: Model, loss: Any) -> None:
+    """Raise ValueError for a loss that is no scalar tensor or from which no gradient reaches trained weights."""
+    name = type(objective).__name__
+    if not isinstance(loss, Tensor) or loss.dim():
+        kind = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+        raise ValueError(
+            f"objective {name}: `loss` must give a scalar tensor, got {kind}: take the mean over the batch"
+        )
+    if not loss.requires_grad and any(parameter.requires_grad for parameter in model.parameters()):
+        raise ValueError(
+            f"objective {name}: `loss` has no gradient: compute it from what the model gives, without detach(), item() or "
+            "torch.no_grad()"
+        )
 
 
 def check_groups(objective: str, field: str, number: int, shard_sizes: Sequence[int], small: str) -> tuple[str, ...]:

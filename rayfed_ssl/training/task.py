@@ -14,7 +14,7 @@ from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.batching import batches, finite, norm, num_batches, spread
 from rayfed_ssl.training.model_factory import ModelFactory
-from rayfed_ssl.training.objective import Batch, StepOutput
+from rayfed_ssl.training.objective import Batch, StepOutput, check_loss
 from rayfed_ssl.training.optimizers import Optimizer
 from rayfed_ssl.training.step import (
     CAPTURE_FAILURES,
@@ -39,10 +39,12 @@ class Task(ModelFactory):
 
     Attributes:
         optimizer: How clients minimize the objective; made anew for every local training, as in FLESD's code.
+        schedule_rounds: Rounds that a schedule spans, of which later ones repeat the last; None means all.
         capture: Whether steps on a CUDA device are captured once and replayed, where they can be.
     """
 
     optimizer: Optimizer
+    schedule_rounds: int | None = None
     capture: bool = False
 
     def train(
@@ -118,7 +120,8 @@ class Task(ModelFactory):
         if state is None and loss is None:
             state = self.objective.start(self, model, data, generator)
         planned = num_epochs * num_batches(len(data), batch, drop_last=self.drop_last)
-        span = (1, 1) if round is None else (round, self.rounds)
+        last = self.schedule_rounds or self.rounds
+        span = (1, 1) if round is None else (min(round, last), last)
         settings = (optimizer or self.optimizer).at(*span)
         descent = settings.over(model.parameters(), settings.rates(*span, planned))
         step = TrainingStep(
@@ -141,7 +144,7 @@ class Task(ModelFactory):
                     self.objective.start_epoch(self, model, state, data, epoch, generator)
                 parts, count = steps(), 0
                 run = run or self._runner(step, planned)
-                done_before = (span[0] - 1) * num_epochs + epoch
+                done_before = ((round or 1) - 1) * num_epochs + epoch
                 phase = self.objective.phase(done_before)
                 for index, images in data.batches(parts):
                     labels = None if data.labels is None else data.labels[index]
@@ -214,7 +217,9 @@ class Task(ModelFactory):
 
     def _objective_loss(self, generator: torch.Generator) -> Loss:
         def loss(model: Model, state: nn.Module, batch: Batch) -> StepOutput:
-            return self.objective.loss(self, model, state, batch, generator)
+            output = self.objective.loss(self, model, state, batch, generator)
+            check_loss(self.objective, model, output.loss)
+            return output
 
         return capturable(loss) if self.objective.capturable else loss
 

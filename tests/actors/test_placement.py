@@ -46,6 +46,12 @@ def test_actors_are_allocated_within_machines_and_gpus(settings, clients, nodes,
     ("settings", "nodes", "use_gpu", "message"),
     [
         ({"actors": 3}, TWO_CORES, False, r"^3 client actors of 1 CPUs each .* Ray's 2 CPUs .* set engine.actors=2"),
+        (
+            {"actors": 100},
+            TWO_CORES,
+            False,
+            r"^9 client actors \(engine.actors=100, and one a client is the most\) of 1 CPUs",
+        ),
         ({"cpus_per_actor": 4}, TWO_CORES, False, r"0 fit: lower engine.cpus_per_actor"),
         ({"gpus_per_actor": 0.4, "actors": 5}, TWO_GPUS, True, r"engine.actors=4, or .* or engine.gpus_per_actor"),
         ({"gpus_per_actor": 1.5}, TWO_GPUS, True, r"whole number"),

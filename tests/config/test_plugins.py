@@ -16,9 +16,11 @@ from actors.executor import RayExecutor
 from rayfed_ssl import plugins
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.round_loop import ClientError
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.export.encoders import export_encoder
 from rayfed_ssl.runs import resume, run
+from rayfed_ssl.seeds import generator
 from rayfed_ssl.storage.encoder_file import load_encoder
 
 TinyConfig = Callable[..., Config]
@@ -99,6 +101,28 @@ class NotOne:
 def striped(labels, num_clients, generator, *, offset: int = 0):
     return [np.arange((k + offset) % num_clients, len(labels), num_clients) for k in range(num_clients)]
 
+def noisy(images, size):
+    """Draws from torch's global generator."""
+    return (images[..., :size, :size] / 255 + 0.1 * torch.rand(len(images), 1, 1, 1)).clamp(0, 1)
+
+def mirrored(images, generator):
+    turned = torch.rand(len(images), generator=generator) < 0.5
+    return torch.where(turned.view(-1, 1, 1, 1), images.flip(3), images)
+
+def cut(images):
+    return images[..., 1:]
+
+def normalized(images, generator):
+    return images / 255 * 4 - 2
+
+def no_views(pictures): ...
+
+def alone(labels):
+    return [np.arange(len(labels))]
+
+def flat(labels):
+    return np.arange(len(labels))
+
 def overlapping(labels, num_clients, seed):
     return [np.arange(len(labels))] * num_clients
 '''
@@ -149,6 +173,45 @@ def test_an_installed_package_offers_a_name(tiny: TinyConfig, monkeypatch: pytes
         tiny("fedavg", "method=halvd")
 
 
+@pytest.mark.parametrize("name", ["noisy", "mirrored"])
+def test_views_from_outside_repeat_resume_and_are_scored(tiny: TinyConfig, tmp_path: Path, name: str):
+    config = tiny("fedavg", f"training.views=outside_module:{name}", "evaluation.diagnostics=1")
+    result = run(config, tmp_path / "run", until=1)
+    torch.rand(7)
+    result = resume(tmp_path / "run")
+    assert result.state_sha256 == run(config, tmp_path / "whole").state_sha256
+    assert result.state_sha256 != run(tiny("fedavg"), tmp_path / "built-in").state_sha256
+    export_encoder(tmp_path / "run", tmp_path / "encoder.safetensors")
+
+
+def test_views_from_outside_follow_the_generator_alone(tiny: TinyConfig):
+    task = Federation.open(tiny("fedavg", "training.views=outside_module:noisy")).task
+    images = torch.arange(2 * 64, dtype=torch.uint8).view(2, 1, 8, 8)
+    torch.manual_seed(1)
+    before = torch.random.get_rng_state()
+    first, second = task.two_views(images, generator(1))
+    assert torch.equal(before, torch.random.get_rng_state())
+    torch.manual_seed(2)
+    again, _ = task.two_views(images, generator(1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, second)
+    assert torch.equal(task.plain(images), (images / 255 - 0.5) / 0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("cut", "cut must give a tensor [64, 1, 8, 8] of bytes or of float32 in [0, 1], got torch.uint8 [64, 1, 8, 7]"),
+        ("normalized", "normalized must give values in [0, 1], got -2.00 to 2.00: leave Normalize out"),
+    ],
+)
+def test_what_gives_no_views_is_one_line(tiny: TinyConfig, name: str, message: str):
+    federation = Federation.open(tiny("fedavg", f"training.views=outside_module:{name}", "partition=pooled"))
+    with pytest.raises(ClientError, match=re.escape(message)) as caught:
+        federation.update_client(1, 0, federation.method.download(federation.init_server(), 0), None)
+    assert len(str(caught.value).splitlines()) == 1
+
+
 ENCODER = "model={encoder: 'outside_module:mean_and_linear', projection_dim: 16}"
 DATASET = "data={name: 'outside_module:Colored'}"
 
@@ -184,8 +247,12 @@ UNFIT = {
     "data={name: 'outside_module:Normalized'}": "floats from 0 to 1, got float32 from",
     "data={name: 'outside_module:NotOne'}": "NotOne must be a subclass of torch.utils.data.Dataset or a",
     "model.encoder=math:sqrt": "a Python function that takes channels or size, got builtin_function_or_method sqrt",
+    "training.views=os:system": "view=os:system must be a Python function that takes images, got builtin_function",
+    "training.views=outside_module:no_views": "view=outside_module:no_views must be a Python function that takes images",
     "partition=os:listdir": "partition=os:listdir must be a Python function that takes labels, got builtin_",
     "partition=outside_module:overlapping": "overlapping gives 300 rows more than once",
+    "partition=outside_module:alone": "a list of rows for each of the 3 clients, got 1 lists",
+    "partition=outside_module:flat": "a list of rows for each of the 3 clients, got 150 lists",
     "model.encoder=nowhere:net": "encoder=nowhere:net cannot be imported: there is no module 'nowhere'",
 }
 
@@ -210,7 +277,7 @@ def ray_elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.ray
 def test_actors_import_all_of_it_from_the_working_directory(ray_elsewhere: None, tiny: TinyConfig, tmp_path: Path):
-    chosen = (METHOD, OBJECTIVE, PARTITION, ENCODER, DATASET)
+    chosen = (METHOD, OBJECTIVE, PARTITION, ENCODER, DATASET, "training.views=outside_module:noisy")
     through_ray = run(tiny("fedavg", *chosen), tmp_path / "ray", executor=RayExecutor)
     assert through_ray.state_sha256 == run(tiny("fedavg", *chosen), tmp_path / "local").state_sha256
 

@@ -128,7 +128,14 @@ MISTAKES = {
     "folder": ("data={name: folder, path: /nowhere}", "data.path /nowhere does not exist"),
     "model": ("model=resnet17", "unknown encoder 'resnet17': did you mean 'resnet18'"),
     "client's model": ("clients.models=[cnn, rcnn]", "unknown encoder 'rcnn': did you mean 'cnn'"),
-    "views": ("training.views=digit", "training.views: unknown name 'digit': did you mean 'digits'"),
+    "views": (
+        "training.views=digit",
+        "training.views: unknown name 'digit', and no module:function: did you mean 'digits'",
+    ),
+    "schedule": (
+        "training.schedule_rounds=1",
+        "training.schedule_rounds has no meaning for training.optimizer.schedule=",
+    ),
     "public": ("public=client", "cannot read the public set 'client': write client:0"),
     "public client": ("public=client:9", "public client:9 needs that client and another, got 3 clients"),
     "classes": (

@@ -3,6 +3,7 @@
 import itertools
 import random
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,14 +15,17 @@ from torch import Tensor
 
 from examples.my_method import FedAvgM, ServerState
 from rayfed_ssl.aggregation.weighted_mean import WeightedMean
+from rayfed_ssl.engine.round_loop import ClientError
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server, Weights, sent
 from rayfed_ssl.methods import FLESD
 from rayfed_ssl.methods.fedavg import Download, Upload
+from rayfed_ssl.models import Model
 from rayfed_ssl.objectives import BYOL, SimCLR
 from rayfed_ssl.records.manifest import follows_rounds
 from rayfed_ssl.testing import LAWS, LawViolation, check_method, check_objective, toy_config
 from rayfed_ssl.testing.objective_laws import check_steps
-from rayfed_ssl.testing.trial import Trial
+from rayfed_ssl.testing.trial import Trial, open_afresh
+from rayfed_ssl.training.context import Context
 from rayfed_ssl.training.objective import StepOutput
 from rayfed_ssl.trees import map_leaves
 
@@ -92,6 +96,37 @@ class SeesOtherShards(ChangesUploads):
 class FollowsRounds(ChangesUploads):
     def amount(self, client: Client) -> float:
         return client.round / client.task.rounds
+
+
+class ReadsTheClock(ChangesUploads):
+    def amount(self, client: Client) -> float:
+        return time.perf_counter()
+
+
+class RemembersTheLastClient(ChangesUploads):
+    """Keeps outside of the states what a run that is made again finds as the first one did."""
+
+    last = 0
+
+    def amount(self, client: Client) -> float:
+        before, type(self).last = type(self).last, client.id
+        return before / 8
+
+
+class MovesAway(FedAvgM):
+    def update_server(self, state: ServerState, uploads: Mapping[int, Upload], server: Server) -> tuple[Any, Metrics]:
+        mean, _ = self.aggregate(state, uploads, server)
+        away = {
+            name: 2 * value - mean[name] if "running" not in name else mean[name]
+            for name, value in state.weights.items()
+        }
+        return replace(state, weights=away), {}
+
+
+class SumsUploads(FedAvgM):
+    def update_server(self, state: ServerState, uploads: Mapping[int, Upload], server: Server) -> tuple[Any, Metrics]:
+        mean, _ = self.aggregate(state, uploads, server)
+        return replace(state, weights={name: value * len(uploads) for name, value in mean.items()}), {}
 
 
 class UsesNumpysRandomness(FedAvgM):
@@ -189,14 +224,22 @@ MISTAKES: list[tuple[str, type[Method], str]] = [
     ("randomness_is_the_engines", UsesPythonsRandomness, "moved a global generator"),
     ("randomness_is_the_engines", UsesNumpysRandomness, "moved a global generator"),
     ("randomness_is_the_engines", UsesTorchsRandomness, "moved a global generator"),
-    ("order_is_irrelevant", UsesFreshRandomness, "changes the upload of client"),
-    ("order_is_irrelevant", KeepsStateOnItself, "changes the upload of client"),
-    ("order_is_irrelevant", DependsOnEarlierClients, "changes the upload of client"),
+    (
+        "steps_repeat",
+        UsesFreshRandomness,
+        "made twice gives another upload of client 0 in round 1: a step reads the clock",
+    ),
+    ("steps_repeat", ReadsTheClock, "made twice gives another upload of client 0 in round 1: a step reads the clock"),
+    ("steps_repeat", DependsOnEarlierClients, "made twice gives another upload of client 0 in round 1"),
+    ("order_is_irrelevant", KeepsStateOnItself, "the order of clients changes the upload of client"),
+    ("order_is_irrelevant", RemembersTheLastClient, "the order of clients changes the upload of client"),
     ("resuming_changes_nothing", ForgetsItsState, "another state in round 2"),
     ("states_survive_storage", StatesNeedTheirClass, "cannot be stored"),
     ("seed_decides", IgnoresUploads, "another seed gives the same state"),
     ("more_rounds_change_no_earlier_one", FollowsRounds, "depends on task.rounds: set follows_rounds"),
     ("clients_may_drop_out", IgnoresUploads, "does not depend on uploads"),
+    ("server_follows_uploads", MovesAway, "farther from every upload .*: check the sign"),
+    ("server_follows_uploads", SumsUploads, "farther from every upload"),
     ("uploads_are_not_hoarded", ReadsUploadsTwice, "uploads are read once"),
     ("uploads_are_not_hoarded", HoldsAllUploads, "holds 40 of 40 uploads"),
     ("messages_are_plain", SendsAnArray, "/shard holds a ndarray"),
@@ -264,6 +307,34 @@ class HasNoGradient(SimCLR):
         return replace(output, loss=torch.zeros((), requires_grad=True) + output.loss.detach())
 
 
+class Detached(SimCLR):
+    def loss(self, *given: Any) -> StepOutput:
+        output = super().loss(*given)
+        return replace(output, loss=output.loss.detach())
+
+
+class GivesAFloat(SimCLR):
+    def loss(self, *given: Any) -> StepOutput:
+        output = super().loss(*given)
+        return replace(output, loss=output.loss.item())
+
+
+class TakesOneViewTwice(SimCLR):
+    def project(self, context: Context, model: Model, images: Tensor, generator: torch.Generator) -> Tensor:
+        first, _ = context.two_views(images, generator)
+        return torch.cat([model(first)[1], model(first)[1]])
+
+
+class DrawsOneViewAlone(SimCLR):
+    def project(self, context: Context, model: Model, images: Tensor, generator: torch.Generator) -> Tensor:
+        return model(context.augment(images, context.views.first, generator))[1].repeat(2, 1)
+
+
+class IgnoresTheSecondView(SimCLR):
+    def contrast(self, first: Tensor, second: Tensor) -> Tensor:
+        return super().contrast(first, first)
+
+
 class SumsNothing(SimCLR):
     def loss(self, *given: Any) -> StepOutput:
         output = super().loss(*given)
@@ -287,13 +358,28 @@ def test_an_objective_may_say_that_it_follows_the_number_of_rounds():
         (WritesItsTarget(hidden=32), "writes to weights or state"),
         (DrawsFromTorch(), "not from a global one"),
         (HasNoGradient(), "no gradient in the encoder"),
-        (SumsNothing(), "a finite scalar"),
+        (SumsNothing(), r"must give a scalar tensor, got a tensor of shape \[16\]"),
+        (Detached(), "objective Detached: `loss` has no gradient: compute it from what the model gives"),
+        (GivesAFloat(), "objective GivesAFloat: `loss` must give a scalar tensor, got a float"),
+        (TakesOneViewTwice(), "the same view of a sample twice, or one alone: draw two, or set num_views to 1"),
+        (DrawsOneViewAlone(), "the same view of a sample twice, or one alone"),
+        (IgnoresTheSecondView(), "does not depend on the second view"),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else None,
 )
 def test_the_laws_of_objectives_find_a_planted_mistake(objective: SimCLR | BYOL, message: str):
     with pytest.raises(LawViolation, match=message):
         check_steps(toy_config(objective=objective))
+
+
+@pytest.mark.parametrize("objective", [Detached(), GivesAFloat()], ids=lambda value: type(value).__name__)
+def test_a_run_names_the_objective_whose_loss_has_no_gradient(objective: SimCLR):
+    federation = open_afresh(toy_config(objective=objective))
+    with pytest.raises(
+        ClientError, match=f"^client 0 failed in round 1 .*objective {type(objective).__name__}: `loss`"
+    ) as error:
+        federation.update_client(1, 0, federation.method.download(federation.init_server(), 0), None)
+    assert "\n" not in str(error.value)
 
 
 def test_an_objective_of_this_package_obeys_every_law():

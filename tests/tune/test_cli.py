@@ -233,6 +233,22 @@ ERRORS = {
         "--address names a Ray, which engine",
     ),
     "out": (["run", "{fedavg}", "--out", "{binary}/run"], "takes no files: name another directory with --out"),
+    "out in /proc": (
+        ["run", "{fedavg}", "--out", "/proc/x"],
+        "/proc takes no files: name another directory with --out",
+    ),
+    "late fault": (
+        ["run", "{fedavg}", "--out", "{binary}x", "--inject", "slow:round=9,client=0"],
+        "--inject slow:round=9,client=0,seconds=1: the run has only 2 rounds",
+    ),
+    "fault of nobody": (
+        ["run", "{fedavg}", "--out", "{binary}x", "--inject", "slow:round=1,client=77"],
+        "client 77 takes no part in round 1, choose from 0, 1, 2",
+    ),
+    "too few test samples": (
+        ["run", "{fedavg}", "data.test_limit=1"],
+        "data.test_limit=1 is less than the 10 classes, so that accuracies would say nothing: set 10 or more",
+    ),
     "option": (["compare", "--sed", "3"], "no such option: --sed"),
     "no run": (["resume"], " resume --help"),
     "resumed setting": (["resume", "{run}", "seed=3"], "may change, and rounds by `rayfed-ssl resume`"),

@@ -31,6 +31,7 @@ NAMES: dict[str, dict[str, Any]] = {
     "partition": {"partition": {"name": EVIL, "command": "touch x"}},
     "command": {"partition": {"name": "os:system", "command": "touch executed"}},
     "dataset": {"data": {"name": EVIL}},
+    "views": {"training": {"views": EVIL}},
     "encoder": {"model": {"encoder": EVIL}},
     "client's encoder": {"clients": {"number": 3, "models": ["cnn", EVIL]}},
 }
@@ -132,6 +133,7 @@ OUTSIDE = (
     "partition={name: 'outside_module:striped', offset: 1}",
     "model={encoder: 'outside_module:mean_and_linear', projection_dim: 16}",
     "data={name: 'outside_module:Colored'}",
+    "training.views=outside_module:noisy",
     "public=null",
 )
 

@@ -43,7 +43,7 @@ def run(
     refuse_used(directory)
     progress = RunProgress(config, quiet=quiet)
     federation = Federation.open(config, progress.on_decode, partial(check_fits, address=address))
-    check_fits(federation, address)
+    check_fits(federation, address, faults)
     federation.check_ready()
     progress.introduce(federation, directory)
     start = partial(run_federation, config, directory, federation=federation)

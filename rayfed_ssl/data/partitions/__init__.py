@@ -84,9 +84,13 @@ def partition(
     given["groups"] = groups
     shards = function(**{key: value for key, value in given.items() if key in parameters}, **fields)
     try:
-        shards = [np.asarray(shard, np.int64) for shard in shards]
+        shards = [np.atleast_1d(np.asarray(shard, np.int64)) for shard in shards]
     except (TypeError, ValueError) as error:
         raise ValueError(f"partition {name} must give a list of row numbers for each client: {error}") from error
+    if name not in PARTITIONS and len(shards) != num_clients:
+        raise ValueError(
+            f"partition {name} must give a list of rows for each of the {num_clients} clients, got {len(shards)} lists"
+        )
     rows = np.concatenate(shards or [np.empty(0, np.int64)])
     if len(rows) and not 0 <= rows.min() <= rows.max() < len(labels):
         raise ValueError(
