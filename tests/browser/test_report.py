@@ -52,6 +52,15 @@ def test_every_figure_can_be_seen(chromium, report, size, scheme):
             assert box["height"] > 60, name
 
 
+@pytest.mark.parametrize(("size", "rows"), [(DESK, 2), (PHONE, 5)], ids=["desk", "phone"])
+def test_parts_of_one_figure_stand_beside_each_other_where_there_is_room(chromium, report, size, rows):
+    with opened(chromium, report, size=size) as page:
+        parts = [page.locator(f"#run-1-{key}") for key in ("partition", "losses", "features", "communication", "time")]
+        tops = [part.bounding_box()["y"] for part in parts]
+        assert len(set(tops)) == rows
+        assert page.locator("#run-1-accuracy").bounding_box()["y"] < min(tops)
+
+
 def test_a_phone_scrolls_down_and_not_sideways(chromium, report):
     with opened(chromium, report, size=PHONE) as page:
         page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")

@@ -38,13 +38,13 @@ class RunSections:
         return (
             self._section("headline", "Headline", self._status(), cards=self._cards()),
             self._accuracy(),
-            data,
             partition,
             self._section("losses", "Losses", [] if loss else ["No loss is on record yet."], [loss]),
             test_features,
-            self._diagnostics(),
             self._communication(),
             self._section("time", "Time", [] if timing else ["No round is on record yet."], [timing]),
+            self._diagnostics(),
+            data,
             self._settings(),
         )
 
