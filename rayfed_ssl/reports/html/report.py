@@ -66,6 +66,10 @@ def _page(sources: Sources, writer: FigureWriter) -> Page:
         if table.section is not None
     ]
     notices = tuple(f"Left out: {line}" for line in sources.left_out)
+    below = [run.label or run.name for run in runs if run.summary.is_below_start]
+    if below and len(runs) > 1:
+        settings = "; ".join(list(dict.fromkeys(below))[:4]) + "; …" * (len(set(below)) > 4)
+        notices += (f"Warning: {len(below)} of {len(runs)} runs are below their start in kNN and linear: {settings}.",)
     if len(runs) == 1 and not sections:
         parts = RunSections(runs[0], writer, command).all()
         return Page(runs[0].name, "A run of rayfed-ssl.", command, notices, parts)
