@@ -36,7 +36,7 @@ def line_plot(key: str, title: str, y: str, lines: Sequence[Line], note: str = "
     figure, axes = new_axes(height=HEIGHT + 0.19 * max(len(lines) - 2, 0))
     draw_lines(axes, lines)
     axes.set(xlabel="round", ylabel=clean(y))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     if len(lines) > 1:
         legend_below(figure, axes)
     series: dict[str, Mapping[float, float]] = {}
@@ -77,6 +77,8 @@ def bar_plot(
     axes.set_yticks(range(len(labels)), [clean(label) for label in labels])
     axes.invert_yaxis()
     axes.set(xlabel=axis)
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.grid(visible=False, axis="y")
     legend_below(figure, axes)
     cells = [[PageCell.of(value, unit) for value in values] for values in zip(*series.values(), strict=True)]
