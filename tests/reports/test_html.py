@@ -92,7 +92,7 @@ def test_every_figure_has_a_caption_an_alternative_and_its_files(single):
 
 def test_every_caption_names_the_command_and_the_run(single, sweep):
     digest = summarize(RunRecord.open(sweep / "flesd-0")).state_sha256
-    origin = f"rayfed-ssl report flesd-0 · run flesd-0 (seed 0, round 2, state {digest[:12]})"
+    origin = f"rayfed-ssl report {sweep / 'flesd-0'} · run flesd-0 (seed 0, round 2, state {digest[:12]})"
     assert parsed(single).text.count(origin) == len(parsed(single).all("figure"))
 
 
