@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,7 @@ def bar_plot(
         if unit == "bytes":
             axes.bar_label(bars, fmt="{:.3g}", padding=3, color=INK, fontsize=8)
             axes.margins(x=0.14)
-    axes.set_yticks(range(len(labels)), [clean(label) for label in labels])
+    axes.set_yticks(range(len(labels)), [fill(clean(label), 24) for label in labels])
     axes.invert_yaxis()
     axes.set(xlabel=axis)
     axes.set_xlim(left=0)

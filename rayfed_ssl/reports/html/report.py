@@ -69,7 +69,7 @@ def _page(sources: Sources, writer: FigureWriter, command: str) -> Page:
     notices = tuple(f"Left out: {line}" for line in sources.left_out)
     below = [run.label or run.name for run in runs if run.summary.is_below_start]
     if below and len(runs) > 1:
-        settings = "; ".join(list(dict.fromkeys(below))[:4]) + "; …" * (len(set(below)) > 4)
+        settings = "; ".join(list(dict.fromkeys(below))[:4]) + " and others" * (len(set(below)) > 4)
         notices += (f"Warning: {len(below)} of {len(runs)} runs are below their start in kNN and linear: {settings}.",)
     if len(runs) == 1 and not sections:
         parts = RunSections(runs[0], writer, origin).all()
