@@ -56,6 +56,7 @@ default_role = "code"  # docstrings write names as `name`
 html_theme = "furo"
 html_static_path = ["_static"]
 html_js_files = ["accessible.js"]
+html_css_files = ["dark.css"]
 html_title = f"{project} {version}"
 html_copy_source = False
 html_show_sphinx = False

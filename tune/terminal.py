@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
@@ -41,13 +42,26 @@ def echo(line: str = "", *, err: bool = False) -> None:
 
 
 def print_table(head: Iterable[str], rows: Iterable[Iterable[str]], *, text: int = 1) -> None:
-    """Print a table without lines: the first `text` columns are aligned left, numbers after them right."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for index, column in enumerate(head):
-        table.add_column(printable(column), justify="left" if index < text else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*map(printable, row))
-    plain_console().print(table)
+    """Print a table without lines: the first `text` columns are aligned left, numbers after them right.
+
+    Columns that do not fit beside each other follow below, after the first `text` columns again.
+    """
+    console = plain_console()
+    columns = [tuple(map(printable, column)) for column in zip(head, *rows, strict=True)]
+    widths = [max(map(cell_len, column)) + 2 for column in columns]
+    parts: list[list[int]] = [[]]
+    for index in range(text, len(columns)):
+        if parts[-1] and sum(widths[:text]) + sum(widths[each] for each in [*parts[-1], index]) > console.width + 2:
+            parts.append([])
+        parts[-1].append(index)
+    for part in parts:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        shown = columns[:text] + [columns[index] for index in part]
+        for index, column in enumerate(shown):
+            table.add_column(column[0], justify="left" if index < text else "right", overflow="fold")
+        for row in list(zip(*shown, strict=True))[1:]:
+            table.add_row(*row)
+        console.print(*[""] * (part is not parts[0]), table, sep="\n")
 
 
 def print_json(value: Any) -> None:

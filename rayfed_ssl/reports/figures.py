@@ -25,6 +25,7 @@ from rayfed_ssl.reports.style import (
     mark_style,
     new_axes,
     save_figure,
+    scale_megabytes,
     styled,
 )
 from rayfed_ssl.reports.summary import Summary, by_round, partition_text
@@ -99,8 +100,7 @@ def comparison_figure(summaries: Sequence[Summary]) -> Figure:
         sent = [run.bytes_up / run.num_clients / 1e6 for run, _ in runs]
         style = mark_style(index) | {"linestyle": "", "markersize": 8, "label": name}
         axes.plot(sent, [100 * score for _, score in runs], **style)
-    axes.set_xscale("symlog", linthresh=0.1)
-    axes.margins(0.12, 0.1)
+    scale_megabytes(axes, [run.bytes_up / run.num_clients / 1e6 for run, _ in scored], 0.1)
     axes.set(xlabel="MB that a client sends in all", ylabel="linear probe (%)")
     legend_below(figure, axes)
     return figure

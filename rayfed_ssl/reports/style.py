@@ -5,6 +5,7 @@ Colors are Okabe and Ito's, which color-blind readers tell apart; series differ 
 
 import io
 import warnings
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,17 @@ def legend_below(figure: Figure, axes: Axes, columns: int = 2, **settings: Any) 
     if handles:
         columns = 1 if max(map(len, labels)) > 24 else min(columns, len(labels))
         figure.legend(handles, labels, loc="outside lower left", ncols=columns, **settings)
+
+
+def scale_megabytes(axes: Axes, values: Sequence[float], linthresh: float = 1.0) -> None:
+    """Scale an x axis of megabytes: logarithmic where they span much, one tick where all are equal."""
+    if len(set(values)) == 1:
+        axes.set_xticks(values[:1], [f"{values[0]:.4g}"])
+    else:
+        if max(values) >= 8 * min(values):
+            axes.set_xscale("symlog", linthresh=linthresh, linscale=0.4)
+        axes.xaxis.set_major_formatter("{x:g}")
+    axes.margins(0.12, 0.1)
 
 
 def line_style(index: int) -> dict[str, Any]:

@@ -14,6 +14,9 @@ from rayfed_ssl.records.bits import why_bits_differ
 from rayfed_ssl.records.metric_rows import Row, client_of, headline
 from rayfed_ssl.records.run_record import RunRecord
 
+SCORES = {"knn": "kNN", "linear": "linear"}
+"""Scores that are compared with the start, and their names."""
+
 
 @dataclass(frozen=True)
 class CurvePoint:
@@ -96,18 +99,37 @@ class Summary:
         now, before = self.headline(score), self.start(score)
         return None if now is None or before is None else now - before
 
+    @property
+    def start_kind(self) -> str:
+        """Whether the run began with random weights: "random start" or "start"."""
+        return "random start" if self.config.model.is_random else "start"
+
+    @property
+    def is_below_start(self) -> bool:
+        """Whether each score that is known of the start, of kNN and the linear probe, was higher."""
+        gains = [gain for name in SCORES if (gain := self.gain(name)) is not None]
+        return bool(gains) and max(gains) < 0
+
+    def position(self, start: str = "it") -> str:
+        """Say on which side of its start the run is, "below it by 11.10 points in linear"; empty without scores."""
+        parts = dict[str, list[str]]()
+        for name, title in SCORES.items():
+            if (gain := self.gain(name)) is not None:
+                points = round(100 * gain, 2)
+                side = f"below {start} by" if points < 0 else f"above {start} by" if points else f"equal to {start}"
+                parts.setdefault(side, []).append(f"{abs(points):.2f} points in {title}" if points else f"in {title}")
+        return " and ".join(f"{side} {' and '.join(scores)}" for side, scores in parts.items())
+
     def start_line(self) -> str | None:
         """Say what the run started from and where it is now; None where nothing was scored."""
-        kind = "random start" if self.config.model.is_random else "start"
-        names = {"knn": "kNN", "linear": "linear"}
-        starts = {title: share for name, title in names.items() if (share := self.start(name)) is not None}
+        starts = {title: share for name, title in SCORES.items() if (share := self.start(name)) is not None}
         if not starts:
             return None
-        gains = {title: gain for name, title in names.items() if (gain := self.gain(name)) is not None}
         before = ", ".join(f"{title} {percent(share)}" for title, share in starts.items())
         if self.config.evaluation.augment and "linear" in starts:
             before += " (without new crops in each epoch, which the run's own probe has)"
-        return f"{kind}: {before}" + (f"; this run is {_position(gains)}" if gains else "")
+        position = self.position()
+        return f"{self.start_kind}: {before}" + (f"; this run is {position}" if position else "")
 
     def minimum(self, score: str) -> float | None:
         """The lowest score over clients' own encoders: FLESD's Min-Local for the method "local"."""
@@ -188,15 +210,6 @@ def digest_notes(records: Sequence[RunRecord]) -> list[str]:
             reason = why or "nothing on record says why: see `rayfed-ssl verify`"
             notes.append(f"{names} have equal settings and different digests, {one[:16]} and {two[:16]}: {reason}")
     return notes
-
-
-def _position(gains: Mapping[str, float]) -> str:
-    """Say on which side of its start a run is: "below it by 11.10 points in linear"."""
-
-    def text(points: float) -> str:
-        return f"{'below' if points < 0 else 'above'} it by {abs(points):.2f} points" if points else "equal to it"
-
-    return " and ".join(f"{text(round(100 * gain, 2))} in {title}" for title, gain in gains.items())
 
 
 def partition_text(config: Config) -> str:

@@ -92,7 +92,7 @@ def test_every_figure_has_a_caption_an_alternative_and_its_files(single):
 
 def test_every_caption_names_the_command_and_the_run(single, sweep):
     digest = summarize(RunRecord.open(sweep / "flesd-0")).state_sha256
-    origin = f"rayfed-ssl report flesd-0 · run flesd-0 (seed 0, round 2, state {digest[:12]})"
+    origin = f"rayfed-ssl report {sweep / 'flesd-0'} · run flesd-0 (seed 0, round 2, state {digest[:12]})"
     assert parsed(single).text.count(origin) == len(parsed(single).all("figure"))
 
 
@@ -212,3 +212,23 @@ def test_an_unknown_suffix_is_refused(sweep, tmp_path):
     with pytest.raises(ConfigError, match=r"name a file that ends in \.html"):
         write_report([sweep / "flesd-0"], tmp_path / "report.txt")
     assert list(tmp_path.iterdir()) == []
+
+
+def notices(path):
+    return re.findall(r'<p class="(notice|verdict)">(.*?)</p>', path.read_text())
+
+
+def test_a_run_below_its_start_opens_with_a_box_and_one_above_with_a_sentence(sweep, tmp_path):
+    run = copied(sweep, tmp_path)
+    edit_manifest(run, lambda manifest: manifest["starts"]["cnn"].update(knn=1.0, linear=1.0))
+    (first, *_) = notices(write_report([run], tmp_path / "below.html"))
+    assert first[0] == "notice"
+    assert re.match(
+        r"Warning: After 3 steps of a client this run is below its random start by .* Train longer", first[1]
+    )
+    (first, *_) = notices(write_report([run, sweep / "local-0"], tmp_path / "both.html"))
+    assert re.match(r"Warning: [12] of 2 runs are below their start in kNN and linear: copy", first[1])
+    edit_manifest(run, lambda manifest: manifest["starts"]["cnn"].update(knn=0.0, linear=0.0))
+    (first, *_) = notices(write_report([run], tmp_path / "above.html"))
+    assert first[0] == "verdict"
+    assert first[1].startswith("After 3 steps of a client this run is above its random start by ")

@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 
 from rayfed_ssl.analysis.diagnosis import Diagnostics
 from rayfed_ssl.analysis.embedding import tsne
-from rayfed_ssl.reports.html.charts import Plot
+from rayfed_ssl.reports.figures import Line
+from rayfed_ssl.reports.html.charts import Plot, bar_plot, line_plot
 from rayfed_ssl.reports.html.data_plots import SampleFeatures, embedding_plot
 from rayfed_ssl.reports.html.figure import FigureWriter
 from rayfed_ssl.reports.html.page import score_title
@@ -128,6 +129,18 @@ def test_clients_that_train_alone_have_bars_and_one_without_a_score_has_none(swe
     (axes,) = plot.figure.axes
     assert sorted(bar.get_width() for bar in axes.patches) == [25, 50, 75]
     assert plot.note == "Mean over clients: linear probe, last epoch 25.00%, kNN 62.50%."
+
+
+def test_axes_of_few_equal_numbers_have_ticks_that_can_be_read():
+    with styled():
+        bars = bar_plot("bytes", "Bytes", "kind", ["statistics"], {"up": [160], "down": [160]}, "bytes")
+        line = line_plot("loss", "Loss", "loss", [Line("loss", {1: 0.5})])
+    for plot, ticks in ((bars, {"0.00000", "0.00004", "0.00008", "0.00012", "0.00016"}), (line, {"1"})):
+        plot.figure.draw_without_rendering()
+        (axes,) = plot.figure.axes
+        low, high = axes.get_xlim()
+        labels = [label for label in axes.get_xticklabels() if low <= label.get_position()[0] <= high]
+        assert {label.get_text() for label in labels} == ticks
 
 
 def test_scores_say_whether_they_are_last_or_best():

@@ -72,11 +72,11 @@ def test_a_run_of_several_trials_is_named_for_all_of_them(sweep, tmp_path):
 
 
 def test_a_table_whose_runs_are_gone_is_shown_without_them(tmp_path):
-    folder, lines = study_in(tmp_path / "mine"), []
-    page = write_report([folder], tmp_path / "report.html", on_left_out=lines.append, read_table=read_study).read_text()
+    folder, seen = study_in(tmp_path / "mine"), []
+    page = write_report([folder], tmp_path / "report.html", on_opened=seen.append, read_table=read_study).read_text()
     parts = ["A sweep by rayfed-ssl, without its runs.", "Sweep: A &lt;sweep&gt;", 'id="sweep-1"', "75.00 ± 1.00"]
     assert [part for part in (*parts, "data:image/svg+xml;base64,") if part not in page] == []
-    assert lines == [
+    assert seen[0].left_out == [
         f"2 of 2 runs of {folder}, which are missing (such as runs/flesd-0): its table is shown without them"
     ]
 

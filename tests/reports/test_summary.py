@@ -24,8 +24,7 @@ def test_a_run_says_where_it_is_beside_its_start(summary: Summary) -> None:
     start = {"knn": 0.494, "linear": 0.782, "diag_feature_std": 0.2}
     below = with_scores(summary, start, **{"global": {"knn": 0.4, "linear": 0.671}})
     assert below.start_line() == (
-        "random start: kNN 49.40%, linear 78.20%; this run is below it by 9.40 points in kNN and below it by 11.10 points "
-        "in linear"
+        "random start: kNN 49.40%, linear 78.20%; this run is below it by 9.40 points in kNN and 11.10 points in linear"
     )
     above = with_scores(summary, start, **{"global": {"knn": 0.5, "linear": 0.782}})
     assert above.start_line().endswith("above it by 0.60 points in kNN and equal to it in linear")

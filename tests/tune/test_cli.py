@@ -1,7 +1,10 @@
 """The command line: what it prints, what it leaves on disk, and its errors."""
 
+import html
 import json
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 from importlib.metadata import version
@@ -144,6 +147,29 @@ def test_compare_leaves_out_a_sweep_beside_runs(cli: Cli, finished: Finished, tm
     for words in ([sweep], [sweep, sweep]):
         alone = cli("compare", *words)
         assert (alone.exit_code, alone.stderr.startswith(f"error: {sweep} is a study, which ")) == (2, True)
+
+
+def test_the_command_in_a_report_makes_it_again(cli: Cli, finished: Finished, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    name = "a  run [of] $mine's & <b>"
+    shutil.copytree(finished["flesd"][0], tmp_path / "runs" / name)
+    made = cli("report", f"runs/{name}", "--out", "new/my page.html")
+    assert made.stdout.splitlines() == [f"runs: {name}", f"report: {tmp_path}/new/my page.html"]
+    page = Path("new/my page.html").read_bytes()
+    command = html.unescape(page.decode().split("<code>")[1].split("</code>")[0])
+    program, *words = shlex.split(command)
+    assert (program, cli(*words).exit_code) == ("rayfed-ssl", 0)
+    assert Path("my page.html").read_bytes() == page
+
+
+def test_report_says_which_runs_of_a_directory_it_shows(cli: Cli, finished: Finished, tmp_path: Path):
+    runs = finished["flesd"][0].parent
+    result = cli("report", runs, "--out", tmp_path / "all.html")
+    assert result.stdout.splitlines() == ["runs: flesd, local", f"report: {tmp_path / 'all.html'}"]
+    (tmp_path / "empty").mkdir()
+    result = cli("report", tmp_path / "empty")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"error: {tmp_path / 'empty'} holds no run and no study")
 
 
 def test_partition_prints_and_draws_samples_by_client_and_class(cli: Cli, recipes: Recipes, tmp_path: Path):

@@ -33,6 +33,25 @@ def test_lines_tables_and_json_show_names_escaped(capsys: pytest.CaptureFixture[
     assert json.loads(text) == {HOSTILE: "±"}
 
 
+def test_columns_that_do_not_fit_follow_below_with_the_names_again(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("tune.terminal.WIDTH", 30)
+    print_table(("run", "method", "kNN", "up"), [["fedavg-s0-304a4a2e8a", "fedavg", "0.5", "1 MB"]])
+    assert capsys.readouterr().out.splitlines() == [
+        "run                   method",
+        "fedavg-s0-304a4a2e8a  fedavg",
+        "",
+        "run                   kNN",
+        "fedavg-s0-304a4a2e8a  0.5",
+        "",
+        "run                     up",
+        "fedavg-s0-304a4a2e8a  1 MB",
+    ]
+    print_table(("name", "what it is"), [["cnn", "a small encoder of six layers"]], text=2)
+    assert capsys.readouterr().out.count("\n") == 3  # texts fold
+
+
 def test_errors_and_warnings_show_names_escaped(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(typer.Exit):
         fail(["first", HOSTILE], 2)

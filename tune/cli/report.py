@@ -1,12 +1,15 @@
 """`rayfed-ssl report`: one HTML file on runs."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tune.cli.options import Trust
 from tune.terminal import echo
+
+if TYPE_CHECKING:
+    from rayfed_ssl.reports.html.sources import Sources
 
 
 def report(
@@ -20,14 +23,16 @@ def report(
     from rayfed_ssl.reports.html import write_report
     from tune.studies.results.reported import read_study
 
-    def warn(line: str) -> None:
-        echo(f"left out: {line}", err=True)
+    written = write_report(directories, out, trust=trust, on_opened=_tell, read_table=read_study)
+    echo(f"report: {written.resolve()}")
 
-    written = write_report(
-        directories,
-        out,
-        trust=trust,
-        on_left_out=warn,
-        read_table=read_study,
-    )
-    echo(f"report: {written}")
+
+def _tell(sources: "Sources") -> None:
+    """Say what the report is about, and what is left out."""
+    for line in sources.left_out:
+        echo(f"left out: {line}", err=True)
+    for table in sources.tables:
+        echo(f"{table.kind}: {table.directory}")
+    names = [run.name for run in sources.runs]
+    more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+    echo(f"runs: {', '.join(names[:6]) or 'none'}{more}")

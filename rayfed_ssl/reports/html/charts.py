@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ def line_plot(key: str, title: str, y: str, lines: Sequence[Line], note: str = "
     figure, axes = new_axes(height=HEIGHT + 0.19 * max(len(lines) - 2, 0))
     draw_lines(axes, lines)
     axes.set(xlabel="round", ylabel=clean(y))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     if len(lines) > 1:
         legend_below(figure, axes)
     series: dict[str, Mapping[float, float]] = {}
@@ -74,9 +75,11 @@ def bar_plot(
         if unit == "bytes":
             axes.bar_label(bars, fmt="{:.3g}", padding=3, color=INK, fontsize=8)
             axes.margins(x=0.14)
-    axes.set_yticks(range(len(labels)), [clean(label) for label in labels])
+    axes.set_yticks(range(len(labels)), [fill(clean(label), 24) for label in labels])
     axes.invert_yaxis()
     axes.set(xlabel=axis)
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.grid(visible=False, axis="y")
     legend_below(figure, axes)
     cells = [[PageCell.of(value, unit) for value in values] for values in zip(*series.values(), strict=True)]

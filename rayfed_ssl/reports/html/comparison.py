@@ -55,8 +55,8 @@ def comparison_sections(runs: Sequence[ReportedRun], writer: FigureWriter, comma
     groups, summaries = labeled_groups(runs), [run.summary for run in runs]
     names = ", ".join(run.name for run in runs[:6]) + (f" and {len(runs) - 6} more" if len(runs) > 6 else "")
     origin = f"{command} · runs {names}"
-    accuracy = tuple(writer.render(plot, "comparison", origin) for plot in record_plots.accuracy_plots(groups))
-    traffic = writer.render(record_plots.traffic_plot(groups), "comparison", origin)
+    plots = [*record_plots.accuracy_plots(groups), record_plots.traffic_plot(groups)]
+    figures = tuple(writer.render(plot, "comparison", origin) for plot in plots)
     held_out = any(run.config.data.validation is not None for run in summaries)
     text: tuple[str, ...] = (
         "A row is a setting; seeds are averaged: mean ± standard deviation (n − 1) and n. “Last epoch” is the result; “best "
@@ -64,14 +64,13 @@ def comparison_sections(runs: Sequence[ReportedRun], writer: FigureWriter, comma
     )
     if note := data_differences(summaries):
         text += (f"Note: {note}.",)
-    no_accuracy = () if accuracy else ("No accuracy is on record yet.",)
+    no_accuracy = () if len(figures) > 1 else ("No accuracy is on record yet.",)
     differing = [[key, *values] for key, values in differences(groups).items()]
     settings = PageTable.of("Settings that differ", ["key", *(group.label for group in groups)], differing)
     what = f"{len(differing)} settings." if differing else "Nothing but the seed."
     return (
         PageSection("headline", "Headline", cards=_cards(groups), text=text, tables=(scores_table(groups),)),
-        PageSection("accuracy", "Accuracy", text=no_accuracy, figures=accuracy),
-        PageSection("communication", "Communication", figures=(traffic,)),
+        PageSection("accuracy", "Accuracy and communication", text=no_accuracy, figures=figures),
         PageSection("differences", "What differs", text=(what,), folded=(settings,) if differing else ()),
         PageSection("runs", "All runs", tables=(_runs(runs),)),
     )

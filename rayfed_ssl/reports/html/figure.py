@@ -50,7 +50,9 @@ class FigureWriter:
             shutil.copyfile(file, self.folder / name)
             files.append(f"{self.folder.name}/{name}")
         encoded = base64.b64encode(path.read_bytes()).decode()
-        picture = f'<img class="paper" alt="{html.escape(alt)}" src="data:image/svg+xml;base64,{encoded}">'
+        size = re.search(rb'<svg[^>]*? width="([\d.]{1,6})pt"', path.read_bytes())
+        width = _width(float(size[1]) if size else 500)
+        picture = f'<img class="paper" {width} alt="{html.escape(alt)}" src="data:image/svg+xml;base64,{encoded}">'
         return RenderedFigure(title, Markup(picture), "", origin, None, True, tuple(files))
 
     def _name(self, wanted: str) -> str:
@@ -63,6 +65,11 @@ class FigureWriter:
         return name
 
 
+def _width(points: float) -> str:
+    """Tell the page how wide a picture is on paper, so that its letters stay large enough to read."""
+    return f'style="--inches: {points / 72:.1f}"'
+
+
 def inline(svg: str, name: str, alt: str) -> Markup:
     """Turn an SVG file into a part of the page: own ids, the page's colors and fonts, a text alternative."""
     body = svg[svg.index("<svg") :]
@@ -73,8 +80,9 @@ def inline(svg: str, name: str, alt: str) -> Markup:
     root = body[: body.index(">") + 1]
     box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', root)
     assert box is not None, "Matplotlib writes a view box"
+    size = _width(float(box[1]))
     opening = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" {box[0]} role="img" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" {box[0]} {size} role="img" '
         f'aria-label="{html.escape(clean(alt))}">'
     )
     return Markup(opening + re.sub(r"\n\s*", "\n", body[len(root) :]).strip())

@@ -89,10 +89,15 @@ class Card:
 
 @dataclass(frozen=True)
 class PageSection:
-    """A part of the page, with its address (`key`), tables that open on demand (`folded`) and parts of its own."""
+    """A part of the page, with its address (`key`), tables that open on demand (`folded`) and parts of its own.
+
+    The verdict comes first, then the notices, each in a box.
+    """
 
     key: str
     title: str
+    verdict: str = ""
+    notices: tuple[str, ...] = ()
     cards: tuple[Card, ...] = ()
     text: tuple[str, ...] = ()
     figures: tuple[RenderedFigure, ...] = ()

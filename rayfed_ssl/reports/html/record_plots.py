@@ -82,7 +82,7 @@ def _draw_accuracy(curves: Sequence[tuple[SeedGroup, Curve]], x: str) -> Figure:
     axes.set(xlabel=X_LABELS[x], ylabel="accuracy (%)")
     axes.margins(0.06)
     if x == "rounds":
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     else:
         axes.set_xlim(left=0)
     legend_below(figure, axes)

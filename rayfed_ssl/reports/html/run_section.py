@@ -17,6 +17,7 @@ from rayfed_ssl.reports.html.page import MISSING, Card, PageCell, PageSection, P
 from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.seed_groups import SeedGroup
 from rayfed_ssl.reports.summary import Summary, partition_text, with_client_summary
+from rayfed_ssl.reports.verdict import verdict
 
 ENVIRONMENT = {"settings_sha256", "started", "finished", "parts", "precision", "versions", "hardware"}
 """Entries of run.json that the page lists."""
@@ -36,15 +37,15 @@ class RunSections:
         data, partition, test_features = self._data_sections()
         loss, timing = record_plots.loss_plot(self._record.metrics), record_plots.timing_plot(self._record.metrics)
         return (
-            self._section("headline", "Headline", self._status(), cards=self._cards()),
+            self._section("headline", "Headline", self._status(), cards=self._cards(), **self._verdict()),
             self._accuracy(),
-            data,
             partition,
             self._section("losses", "Losses", [] if loss else ["No loss is on record yet."], [loss]),
             test_features,
-            self._diagnostics(),
             self._communication(),
             self._section("time", "Time", [] if timing else ["No round is on record yet."], [timing]),
+            self._diagnostics(),
+            data,
             self._settings(),
         )
 
@@ -62,17 +63,22 @@ class RunSections:
             f"{self._key}{key}", title, text=tuple(text), figures=figures, tables=tuple(tables), **others
         )
 
+    def _verdict(self) -> dict[str, Any]:
+        """Judge the run, in a box if it is below its start; the run's own warning of that says no more."""
+        text, below = verdict(self._summary, self._record.metrics), self._summary.is_below_start
+        others = [item.message for item in self._record.manifest.warnings if not (below and item.kind == "start")]
+        notices = [text] * below + [f"{message}." for message in others]
+        return {"verdict": "" if below else text, "notices": tuple(f"Warning: {notice}" for notice in notices)}
+
     def _status(self) -> list[str]:
         summary, config = self._summary, self._summary.config
         text = (
             f"{summary.name} on {config.data.name} ({partition_text(config)}) with {summary.num_clients} clients, "
             f"{summary.rounds} rounds of {config.epochs} local epochs, seed {config.seed}."
         )
-        start = [_sentence(line)] if (line := summary.start_line()) else []
         text = " ".join([text, *self._held_out()])
         unfinished = f"This run is unfinished: {summary.rounds} of {config.rounds} rounds are on record."
-        warned = [f"Warning: {warning}." for warning in summary.warnings]
-        return [*start, *warned, text, *([] if summary.finished else [unfinished])]
+        return [text, *([] if summary.finished else [unfinished])]
 
     def _held_out(self) -> list[str]:
         """Say what the run is measured on where it is not the test set."""

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from rayfed_ssl.analysis.embedding import embed
 from rayfed_ssl.formats import MeanStd
-from rayfed_ssl.reports.style import line_style, mark_style, save_figure, styled
+from rayfed_ssl.reports.style import line_style, mark_style, save_figure, scale_megabytes, styled
 from tune.studies.definition.schema import BYTES, COLUMN, ROW, Goal
 from tune.studies.definition.space import value_text
 from tune.studies.definition.study import Study
@@ -33,9 +33,6 @@ from tune.studies.results.table import Key, is_continuous, key_of, keys_of, plac
 from tune.studies.results.trial_results import best_of, front_of, heading
 
 FOLDER = "figures"
-
-SYMLOG = {"value": "symlog", "linthresh": 1, "linscale": 0.4}
-"""An axis of megabytes, of which some systems move none."""
 
 MARK = {"linestyle": "", "markersize": 7}
 
@@ -156,7 +153,7 @@ def draw_trade_off(study: Study, trials: Sequence[TrialResult], title: str) -> F
 def draw_bytes(study: Study, trials: Sequence[TrialResult]) -> Figure:
     """Draw the score of each system over the bytes that all clients move, a panel for each column.
 
-    A line stands at the score of the random encoder.
+    A line stands at the score of the random encoder. All panels have one scale and one legend.
     """
     goal, panels = study.goals[0], []
     rows = [row for row in dict.fromkeys(trial.point[ROW] for trial in trials) if row != RANDOM]
@@ -170,8 +167,12 @@ def draw_bytes(study: Study, trials: Sequence[TrialResult]) -> Figure:
         ]
         level = (_value(systems[RANDOM], goal).mean, RANDOM.lower()) if RANDOM in systems else None
         x = "MB that all clients send and receive"
-        panels.append(Panel(series, column, x, axis_of(goal), scale=SYMLOG, level=level, legend=BESIDE))
-    return draw_panels(panels, study.heading, across=1, size=(6.6, 5.2))
+        panels.append(Panel(series, column, x, axis_of(goal), level=level, legend=None))
+    figure = draw_panels(panels, study.heading, size=(3.6, 4.8))
+    moved = [x for panel in panels for series in panel.series for x, _ in series.points]
+    for axes in figure.axes:
+        scale_megabytes(axes, moved)
+    return figure
 
 
 def draw_paper(study: Study, results: StudyResults, directory: Path) -> Figure:

@@ -51,7 +51,7 @@ class Panel:
         scale: Settings of a logarithmic x axis; empty for a linear one.
         level: A horizontal line, with its name in the legend.
         notes: Texts beside points.
-        legend: Where the legend stands, in settings of Matplotlib.
+        legend: Where the legend stands, in settings of Matplotlib; None for one legend under all panels.
     """
 
     series: Sequence[Series]
@@ -62,7 +62,7 @@ class Panel:
     scale: Mapping[str, Any] = field(default_factory=dict)
     level: tuple[float, str] | None = None
     notes: Sequence[tuple[str, float, float]] = ()
-    legend: Mapping[str, Any] = field(default_factory=dict)
+    legend: Mapping[str, Any] | None = field(default_factory=dict)
 
 
 def scaled(value: MeanStd, scale: float) -> MeanStd:
@@ -93,7 +93,23 @@ def draw_panels(
         else:
             axes.set_visible(False)
     figure.suptitle(title, fontsize=10)
+    entries = {
+        label: mark
+        for axes, panel in zip(grid, panels, strict=False)
+        for label, mark in _entries(axes).items()
+        if panel.legend is None
+    }
+    if entries:
+        columns = max(int(15 * figure.get_figwidth() / (max(map(len, entries)) + 8)), 1)
+        figure.legend(entries.values(), entries, loc="outside lower center", ncols=columns, fontsize=8)
     return figure
+
+
+def _entries(axes: Axes) -> dict[str, Any]:
+    """Find names and marks for a legend: lines and marks as they are drawn, without the bars of their errors."""
+    handles, labels = axes.get_legend_handles_labels()
+    marks = [handle[0] if isinstance(handle, ErrorbarContainer) else handle for handle in handles]
+    return dict(zip(labels, marks, strict=True))
 
 
 def _draw(axes: Axes, panel: Panel, *, first: bool) -> None:
@@ -124,10 +140,8 @@ def _draw(axes: Axes, panel: Panel, *, first: bool) -> None:
         axes.set_xticks(list(panel.ticks), texts, **(slanted if len(" ".join(texts)) > LETTERS else {}))
         axes.xaxis.set_minor_locator(NullLocator())
     axes.margins(0.12 if panel.scale else 0.05, 0.08)
-    handles, labels = axes.get_legend_handles_labels()
-    if labels:  # lines and marks as they are drawn, without the bars of their errors
-        marks = [handle[0] if isinstance(handle, ErrorbarContainer) else handle for handle in handles]
-        axes.legend(marks, labels, fontsize=8, title_fontsize=8, **panel.legend)
+    if panel.legend is not None and (entries := _entries(axes)):
+        axes.legend(entries.values(), entries, fontsize=8, title_fontsize=8, **panel.legend)
 
 
 def _plain_ticks(axes: Axes) -> None:

@@ -47,13 +47,14 @@ def study_section(directory: Path, results: StudyResults, writer: FigureWriter, 
     text += [f"Size “{results.size}”, seeds {', '.join(map(str, results.seeds))}."] * bool(results.size)
     text += [line for table in results.tables for line in table.remarks]
     text += [line for line in results.remarks if not line.startswith(("Stopped, ", "Failed, "))] + results.notes
+    figures = tuple(_figures(directory, results, writer, f"{results.command} · {command}"))
     return PageSection(
         key,
         f"{results.kind.capitalize()}: {results.title}",
         text=tuple(text),
-        figures=tuple(_figures(directory, results, writer, f"{results.command} · {command}")),
         tables=tuple(map(_layout, results.tables)),
         folded=tuple(map(_layout, results.details)),
+        parts=(PageSection(f"{key}-figures", "Figures", figures=figures),) if figures else (),
     )
 
 
