@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
+from rayfed_ssl.engine.run_watch import LONGER
 from rayfed_ssl.formats import percent
 from rayfed_ssl.records.metric_rows import Row
 from rayfed_ssl.reports.summary import Summary, by_round
@@ -14,19 +15,12 @@ MOVED = 0.01
 """A smaller change, in the last third of the rounds, counts as none: a point of kNN, a hundredth of the loss."""
 
 NEXT = {
-    ("rises", False): "More rounds may raise it further.",
-    ("has leveled off", False): "More rounds will hardly change it: compare it with a baseline and with other seeds.",
-    ("falls", False): "Try a lower learning rate or fewer rounds.",
-    ("", False): "",
-    ("rises", True): "Train longer: rounds or training.epochs.",
-    ("has leveled off", True): "Change the learning rate, the batch or the views, or train many times as long.",
-    ("falls", True): "Try a lower learning rate, larger batches or other views.",
-    (
-        "",
-        True,
-    ): "Train longer (rounds or training.epochs); methods with a slow target may need ten times their recipe's.",
+    "rises": "More rounds may raise it further.",
+    "has leveled off": "More rounds will hardly change it: compare it with a baseline and with other seeds.",
+    "falls": "Fewer rounds may do.",
+    "": "",
 }
-"""What to do, by the trend, empty where it is not known, and by whether the run is below its start."""
+"""What to do with a run that is not below its start, by the trend, which is empty where it is not known."""
 
 
 def verdict(summary: Summary, rows: Sequence[Row]) -> str:
@@ -45,7 +39,9 @@ def verdict(summary: Summary, rows: Sequence[Row]) -> str:
         sentences.append(f"kNN {still}{trend}: {100 * change:+.2f} points in the last third of its rounds.")
     else:
         sentences.append(f"Too few rounds are scored to say whether kNN has converged{_loss(rows)}.")
-    return " ".join(filter(None, [*sentences, NEXT[trend, summary.is_below_start] if summary.finished else ""]))
+    longer = f"Train longer in a new run: training.total_steps={LONGER * steps:.0f}." if steps else ""
+    remedy = longer if summary.is_below_start else NEXT[trend]
+    return " ".join(filter(None, [*sentences, remedy if summary.finished else ""]))
 
 
 def _loss(rows: Sequence[Row]) -> str:

@@ -24,17 +24,18 @@ def run_with(summary, curve, start=0.5):
     [
         ([0.55, 0.56, 0.57, 0.60], "kNN still rises: +3.00 points in the last third", "More rounds may"),
         ([0.55, 0.60, 0.60, 0.605], "kNN has leveled off: +0.50 points in the last third", "More rounds will hardly"),
-        ([0.55, 0.60, 0.60, 0.55], "kNN still falls: -5.00 points in the last third", "Try a lower learning rate"),
-        ([0.41, 0.42, 0.43, 0.45], "kNN still rises: +2.00 points", "Train longer: rounds"),
+        ([0.55, 0.60, 0.60, 0.55], "kNN still falls: -5.00 points in the last third", "Fewer rounds may do."),
+        ([0.41, 0.42, 0.43, 0.45], "kNN still rises: +2.00 points", "training.total_steps=20."),
         ([0.55, 0.60, 0.65], "Too few rounds are scored to say whether kNN has converged.", ""),
     ],
     ids=["rising", "level", "falling", "rising-below", "short"],
 )
 def test_the_trend_is_that_of_the_last_third_and_says_what_to_do(summary, curve, trend, advice):
-    text = verdict(run_with(summary, curve), [])
+    steps = [{"round": 1, "participant": "client-0", "name": "steps", "value": 4.0}]
+    text = verdict(run_with(summary, curve), steps)
     side = "above" if curve[-1] > 0.5 else "below"
     assert text.startswith(
-        f"This run is {side} its random start by {100 * abs(curve[-1] - 0.5):.2f} points in kNN. {trend}"
+        f"After 4 steps of a client this run is {side} its random start by {100 * abs(curve[-1] - 0.5):.2f} points in kNN. {trend}"
     )
     assert advice in text
     assert (advice == "") == text.endswith("converged.")
