@@ -263,4 +263,5 @@ def _watch(federation: Federation, record: RunRecord, observer: Observer) -> Run
         warn,
         losses,
         record.manifest.warnings,
+        federation.share,
     )

@@ -19,7 +19,9 @@ from PIL import Image
 from rayfed_ssl import Config, ConfigError, replay, resume, run
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.round_loop import ClientError, Observer
+from rayfed_ssl.engine.run_watch import RunWarning
 from rayfed_ssl.faults.injection import FaultyLocalExecutor
 from rayfed_ssl.faults.schedule import parse_fault
 from rayfed_ssl.models import precision
@@ -28,6 +30,7 @@ from rayfed_ssl.runs import Result
 from rayfed_ssl.storage.checkpoints import CheckpointError
 from rayfed_ssl.testing.trial import play
 from rayfed_ssl.trees import digest, nbytes
+from rayfed_ssl.verification import verify_run
 from tests.stopping import Stop, StopAt
 
 Tiny = Callable[..., Config]
@@ -440,6 +443,8 @@ def test_a_run_with_a_schedule_goes_on_at_the_rates_of_its_last_round(schedule, 
         resume(tmp_path / "run", "rounds=4")
     with pytest.raises(ConfigError, match=r"spans 2 rounds, got training.schedule_rounds=3: take 2"):
         resume(tmp_path / "run", "rounds=4", "training.schedule_rounds=3")
+    with pytest.raises(ConfigError, match=r"this run has 2 rounds, got rounds=1: name more"):
+        resume(tmp_path / "run", "rounds=1", "training.schedule_rounds=2")
     with monkeypatch.context() as patch:
         patch.setattr(RunRecord, "truncate", lambda *_: 1 / 0)  # config.yaml is written then, run.json is not
         with pytest.raises(ZeroDivisionError):
@@ -454,6 +459,16 @@ def test_a_run_with_a_schedule_goes_on_at_the_rates_of_its_last_round(schedule, 
         in extended.record.manifest.notes
     )
     assert resume(tmp_path / "run", "rounds=5").record.last_round == 5
+    record = RunRecord.open(tmp_path / "run")  # rounds 2 and 4 were scored as the last ones
+    again = verify_run(record, record.config(), tmp_path / "again", Observer(), LocalExecutor)
+    assert not again.differences
+
+
+def test_a_longer_run_is_not_warned_of_its_old_end(tiny, tmp_path):
+    record = run(tiny("fedavg", "rounds=1"), tmp_path / "run").record
+    record.add_warning(RunWarning("start", 1, "global is below its start"))
+    longer = resume(tmp_path / "run", "rounds=2").record
+    assert "global is below its start" not in [warning.message for warning in longer.manifest.warnings]
 
 
 @pytest.mark.parametrize("words", [(), ("rounds=3",), ("rounds=4",)])

@@ -20,6 +20,7 @@ from rayfed_ssl import plugins
 from rayfed_ssl.data.color import blur, grayscale, jitter, plan_jitter, solarize, standardize, unit
 from rayfed_ssl.data.view_recipes import OwnView, ViewRecipe
 from rayfed_ssl.draws import draw
+from rayfed_ssl.errors import ConfigError
 
 CHUNK = 1 << 18
 """Values that one pass handles on a CPU: few enough for the allocator to reuse the temporaries."""
@@ -56,8 +57,12 @@ def augment(images: Tensor, recipe: ViewRecipe, generator: torch.Generator, *, s
 @cache
 def own_function(name: str) -> tuple[Callable[..., Tensor], frozenset[str]]:
     """Import a user's function that draws views, and name its parameters; a ConfigError if it is none."""
-    function = plugins.find("view", name, {})
-    return function, frozenset(plugins.parameters("view", name, function, ["images"]))
+    function, given = plugins.find("view", name, {}), ("images", "generator", "size")
+    parameters = plugins.parameters("view", name, function, ["images"])
+    for parameter in parameters.values():
+        if parameter.name not in given and parameter.default is parameter.empty:
+            raise ConfigError(f"view={name} is given {', '.join(given)}, and its {parameter.name!r} needs a default")
+    return function, frozenset(parameters)
 
 
 def _own_views(images: Tensor, name: str, generator: torch.Generator, side: int) -> Tensor:
@@ -66,12 +71,15 @@ def _own_views(images: Tensor, name: str, generator: torch.Generator, side: int)
     It may draw from torch's global generators, as transforms of torchvision do: they are seeded by the given one meanwhile.
     """
     function, parameters = own_function(name)
-    given = {"images": images, "generator": generator, "size": side}
+    given = {"images": images.clone(), "generator": generator, "size": side}
     devices = [images.device] if images.is_cuda else []
     seed = int(torch.randint(1 << 62, (), generator=generator))
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed) if devices else torch.default_generator.manual_seed(seed)
-        views = function(**{key: value for key, value in given.items() if key in parameters})
+        try:
+            views = function(**{key: value for key, value in given.items() if key in parameters})
+        except Exception as error:
+            raise ValueError(f"training.views={name} raised {type(error).__name__}: {error}") from error
     shape = [*images.shape[:2], side, side]
     if not isinstance(views, Tensor) or list(views.shape) != shape or views.dtype not in (torch.uint8, torch.float32):
         got = f"{views.dtype} {list(views.shape)}" if isinstance(views, Tensor) else type(views).__name__

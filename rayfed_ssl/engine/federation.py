@@ -16,11 +16,13 @@ import numpy as np
 import torch
 
 from rayfed_ssl.config.schema import Config
+from rayfed_ssl.data.augmentation import augment
 from rayfed_ssl.data.datasets import open_dataset
 from rayfed_ssl.data.image_store import Dataset
 from rayfed_ssl.data.partitions import Skew, measure_skew, partition
 from rayfed_ssl.data.public_data import PublicSet, parse_public, refuse_own, split_public
 from rayfed_ssl.data.shards import ResidentShards, Shard, check_shards, labeled_rows
+from rayfed_ssl.data.view_recipes import OwnView
 from rayfed_ssl.engine.diagnostics import client_diagnostics, encoder_diagnostics
 from rayfed_ssl.engine.gpu_memory import explain, shard_bytes
 from rayfed_ssl.engine.ledger import BreakEven, LedgerEntry, account
@@ -73,7 +75,7 @@ class Federation:
         check_shards(shards)
         training = config.training.model_copy(update={"views": views_of(config, dataset)})
         if training.total_steps is not None:
-            rounds = config.rounds * config.clients.fraction
+            rounds = config.rounds * _cohort_size(config, len(shards)) / len(shards)
             epochs = math.ceil(training.total_steps / (rounds * _steps_per_epoch(config, shards)))
             training = training.model_copy(update={"epochs": epochs, "total_steps": None})
         self.config = config = config.model_copy(update={"training": training})
@@ -142,15 +144,25 @@ class Federation:
         return cls(config, dataset, shards, public)
 
     def check_ready(self) -> None:
-        """Raise ConfigError before a run starts or resumes if the encoder to start from or protocols' data do not fit."""
+        """Raise ConfigError before a run starts or resumes if its start, protocols' data or a user's views do not fit."""
         _ = self.task.start
+        if isinstance(recipe := self.task.views.first, OwnView):
+            try:
+                augment(torch.tensor(self.dataset.train.images[:2]), recipe, generator(0), size=self.task.size)
+            except ValueError as error:
+                raise ConfigError(str(error)) from error
         check_protocols(self.config.evaluation.chosen, self.config, self.task, self.dataset)
 
     @property
     def steps(self) -> int:
         """Steps of local training that a client takes over all rounds, on average."""
         config = self.config
-        return round(config.rounds * config.clients.fraction * config.epochs * _steps_per_epoch(config, self.shards))
+        return round(config.rounds * self.share * config.epochs * _steps_per_epoch(config, self.shards))
+
+    @property
+    def share(self) -> float:
+        """Share of the clients that takes part in a round."""
+        return _cohort_size(self.config, len(self.shards)) / len(self.shards)
 
     @property
     def client_ids(self) -> tuple[int, ...]:
@@ -197,7 +209,7 @@ class Federation:
 
     def cohort(self, round: int) -> tuple[int, ...]:
         """Draw the fraction C of the clients that takes part in a round, at least one; the method has no say in it."""
-        count = max(1, int(self.config.clients.fraction * len(self.client_ids) + 0.5))
+        count = _cohort_size(self.config, len(self.client_ids))
         rng = np.random.default_rng(derive_seed(self.config.seed, Purpose.COHORT, round=round))
         return tuple(sorted(int(i) for i in rng.choice(self.client_ids, size=count, replace=False)))
 
@@ -312,6 +324,10 @@ class Federation:
             # Seeding all devices would record a stack trace for a CUDA that has not been started, at half a millisecond.
             torch.manual_seed(seed) if devices else torch.default_generator.manual_seed(seed)
             yield generator(training_seed(self.config, round, participant))
+
+
+def _cohort_size(config: Config, num_clients: int) -> int:
+    return max(1, int(config.clients.fraction * num_clients + 0.5))
 
 
 def _steps_per_epoch(config: Config, shards: Mapping[int, np.ndarray]) -> float:

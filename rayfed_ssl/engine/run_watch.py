@@ -34,7 +34,8 @@ GROWN = 20.0
 """Weights that a local training makes so many times larger have diverged."""
 
 LONGER = 5
-"""An encoder below its start is to have so many times its steps: docs/own-photographs.md has what that changed."""
+ENOUGH = 500
+"""An encoder below its start is to have so many times its steps, and at least so many: docs/which-first.md."""
 
 PROBE_R2 = 0.05
 PROBE_GAP = 0.10
@@ -84,6 +85,7 @@ class RunWatch(Observer):
         warn: Takes a warning.
         losses: Of the rounds that were done before, by round.
         given: Warnings that were given before.
+        share: Share of the clients in a round.
     """
 
     def __init__(
@@ -96,9 +98,10 @@ class RunWatch(Observer):
         warn: Callable[[RunWarning], None],
         losses: Mapping[int, RoundLosses] | None = None,
         given: Iterable[RunWarning] = (),
+        share: float = 1.0,
     ) -> None:
         self._rounds, self._chance, self._warn = rounds, chance, warn
-        self._scaled, self._samples = scaled, samples
+        self._scaled, self._samples, self._share = scaled, samples, share
         self._starts: Mapping[str, Metrics] = {}
         self._architecture = architecture
         self._losses = dict(losses or {})
@@ -124,7 +127,7 @@ class RunWatch(Observer):
         encoders = {item.encoder: item.metrics for item in evaluations}
         round = max((item.round for item in evaluations), default=0)
         self._tell("collapse", round, collapse(encoders, self._floor))
-        steps = sum(losses.steps for losses in self._losses.values())
+        steps = self._share * sum(losses.steps for losses in self._losses.values())
         for name, metrics in encoders.items():
             for remark in probe_remarks(metrics, self._scaled, self._samples):
                 self._tell("probe", round, f"{name}: {remark}")
@@ -157,8 +160,8 @@ def collapse(participants: Mapping[str, Metrics], floor: Callable[[str], float])
     name, number = next(iter(low.items()))
     return (
         f"the representations have collapsed to one direction ({name}: {number}"
-        f"{f', and {len(low) - 1} more' if len(low) > 1 else ''}): lower the learning rate, take larger batches or other "
-        "views; BYOL and SimSiam also need training.drop_last=true and a momentum near 1"
+        f"{f', and {len(low) - 1} more' if len(low) > 1 else ''}): BYOL and SimSiam need training.drop_last=true and a "
+        "momentum near 1; of other objectives docs/diagnostics.md has what was tried"
     )
 
 
@@ -192,8 +195,13 @@ def below_start(name: str, metrics: Metrics, start: Metrics, steps: float) -> st
     below = " and ".join(f"{100 * (start[s] - metrics[s]):.1f} points in {title}" for s, title in titles.items())
     return (
         f"{name} is below its start by {below} after {steps:.0f} steps of a client: train longer in a new run, with "
-        f"training.total_steps={LONGER * steps:.0f}"
+        f"training.total_steps={longer(steps)}"
     )
+
+
+def longer(steps: float) -> int:
+    """Give the budget to try in place of so many steps, after which a run is below its start."""
+    return max(ENOUGH, round(LONGER * steps))
 
 
 def divergence(clients: Mapping[str, Metrics]) -> str | None:

@@ -3,6 +3,7 @@
 More rounds are allowed where the rounds that a run has would have been the same.
 """
 
+import shlex
 from collections.abc import Iterator
 
 import yaml
@@ -34,20 +35,22 @@ def config_to_resume(record: RunRecord, *overrides: str) -> Config:
     spans = config.training.schedule_rounds or config.rounds
     training = config.training.model_copy(update={"schedule_rounds": spans})
     repeating = config.model_copy(update={"training": training})
+    rounds = [override for override in extension if override.startswith("rounds=")]
+    if rounds and (number := rounds[-1].partition("=")[2]).isdecimal() and int(number) < config.rounds:
+        raise ConfigError(
+            f"this run has {config.rounds} rounds, got {rounds[-1]}: name more, or resume it without rounds"
+        )
     named = any(not override.startswith("rounds=") for override in extension)
     if why := follows_rounds(repeating if named else config):
         remedy = (
             "" if follows_rounds(repeating) else f"add training.schedule_rounds={spans} to repeat its last rates, or "
         )
+        anew = shlex.join(["rayfed-ssl", "run", str(record.directory / FILE), *rounds])
         raise ConfigError(
             f"{why}, so that {extension[-1]} would have changed the rounds before: {remedy}start a new run with "
-            f"`rayfed-ssl run {record.directory / FILE} {extension[-1]}`; model.start=RUN takes its encoder"
+            f"`{anew}`; model.start=RUN takes its encoder"
         )
     longer = Config.load(config.dump(), *extension, trust=False)
-    if longer.rounds < config.rounds:
-        raise ConfigError(
-            f"this run has {config.rounds} rounds, got rounds={longer.rounds}: name more, or resume it without rounds"
-        )
     if longer.training.schedule_rounds != (spans if named else config.training.schedule_rounds):
         got = longer.training.schedule_rounds
         raise ConfigError(
@@ -119,4 +122,5 @@ def write_rounds(record: RunRecord, federation: Federation) -> None:
     if manifest.num_rounds != rounds:
         manifest.settings_sha256 = settings_sha256(record.described_config())
         manifest.num_rounds, manifest.method = rounds, federation.config.system
+        manifest.warnings = [warning for warning in manifest.warnings if warning.kind != "start"]  # of its old end
         manifest.notes, manifest.break_even = list(federation.notes), federation.break_even()

@@ -76,6 +76,8 @@ def legend_below(figure: Figure, axes: Axes, columns: int = 2, **settings: Any) 
 
 def scale_megabytes(axes: Axes, values: Sequence[float], linthresh: float = 1.0) -> None:
     """Scale an x axis of megabytes: logarithmic where they span much, one tick where all are equal."""
+    if not values:
+        return
     if len(set(values)) == 1:
         axes.set_xticks(values[:1], [f"{values[0]:.4g}"])
     else:

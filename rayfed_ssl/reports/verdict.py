@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from rayfed_ssl.engine.run_watch import LONGER
+from rayfed_ssl.engine.run_watch import longer
 from rayfed_ssl.formats import percent
 from rayfed_ssl.records.metric_rows import Row
 from rayfed_ssl.reports.summary import Summary, by_round
@@ -27,7 +27,7 @@ def verdict(summary: Summary, rows: Sequence[Row]) -> str:
     """Say of a run what its summary and its metrics on record tell; empty before the first round."""
     if not summary.rounds:
         return ""
-    steps = sum(map(fmean, by_round(rows, "steps").values()))
+    steps = sum(map(sum, by_round(rows, "steps").values())) / summary.num_clients
     position = summary.position(f"its {summary.start_kind}")
     sentences = [f"{f'After {steps:,.0f} steps of a client this' if steps else 'This'} run is {position}."] * bool(
         position
@@ -37,10 +37,12 @@ def verdict(summary: Summary, rows: Sequence[Row]) -> str:
         trend = "has leveled off" if abs(change) < MOVED else "rises" if change > 0 else "falls"
         still = "still " * (trend != "has leveled off")
         sentences.append(f"kNN {still}{trend}: {100 * change:+.2f} points in the last third of its rounds.")
+    elif not position and not summary.curve:
+        sentences.append(f"No accuracy is on record{_loss(rows)}.")
     else:
         sentences.append(f"Too few rounds are scored to say whether kNN has converged{_loss(rows)}.")
-    longer = f"Train longer in a new run: training.total_steps={LONGER * steps:.0f}." if steps else ""
-    remedy = longer if summary.is_below_start else NEXT[trend]
+    remedy = f"Train longer in a new run: training.total_steps={longer(steps)}." * (steps > 0)
+    remedy = remedy if summary.is_below_start else NEXT[trend]
     return " ".join(filter(None, [*sentences, remedy if summary.finished else ""]))
 
 

@@ -117,11 +117,22 @@ def normalized(images, generator):
 
 def no_views(pictures): ...
 
+def raising(images):
+    return {}["boom"]
+
+def wanting(images, strength): ...
+
+def writing(images):
+    return images.zero_()
+
 def alone(labels):
     return [np.arange(len(labels))]
 
 def flat(labels):
     return np.arange(len(labels))
+
+def square(labels, num_clients):
+    return np.arange(4 * num_clients).reshape(num_clients, 2, 2)
 
 def overlapping(labels, num_clients, seed):
     return [np.arange(len(labels))] * num_clients
@@ -202,6 +213,7 @@ def test_views_from_outside_follow_the_generator_alone(tiny: TinyConfig):
     ("name", "message"),
     [
         ("cut", "cut must give a tensor [64, 1, 8, 8] of bytes or of float32 in [0, 1], got torch.uint8 [64, 1, 8, 7]"),
+        ("raising", "training.views=outside_module:raising raised KeyError: 'boom'"),
         ("normalized", "normalized must give values in [0, 1], got -2.00 to 2.00: leave Normalize out"),
     ],
 )
@@ -210,6 +222,15 @@ def test_what_gives_no_views_is_one_line(tiny: TinyConfig, name: str, message: s
     with pytest.raises(ClientError, match=re.escape(message)) as caught:
         federation.update_client(1, 0, federation.method.download(federation.init_server(), 0), None)
     assert len(str(caught.value).splitlines()) == 1
+    with pytest.raises(ConfigError, match=r"training\.views"):  # before a run begins
+        federation.check_ready()
+
+
+def test_a_view_that_writes_to_its_images_changes_no_others(tiny: TinyConfig):
+    task = Federation.open(tiny("fedavg", "training.views=outside_module:writing")).task
+    images = torch.full((2, 1, 8, 8), 7, dtype=torch.uint8)
+    task.two_views(images, generator(1))
+    assert bool((images == 7).all())
 
 
 ENCODER = "model={encoder: 'outside_module:mean_and_linear', projection_dim: 16}"
@@ -247,12 +268,14 @@ UNFIT = {
     "data={name: 'outside_module:Normalized'}": "floats from 0 to 1, got float32 from",
     "data={name: 'outside_module:NotOne'}": "NotOne must be a subclass of torch.utils.data.Dataset or a",
     "model.encoder=math:sqrt": "a Python function that takes channels or size, got builtin_function_or_method sqrt",
+    "training.views=outside_module:wanting": "is given images, generator, size, and its 'strength' needs a default",
+    "partition=outside_module:square": "a list of row numbers for each client: got int64 of shape [2, 2]",
     "training.views=os:system": "view=os:system must be a Python function that takes images, got builtin_function",
     "training.views=outside_module:no_views": "view=outside_module:no_views must be a Python function that takes images",
     "partition=os:listdir": "partition=os:listdir must be a Python function that takes labels, got builtin_",
     "partition=outside_module:overlapping": "overlapping gives 300 rows more than once",
     "partition=outside_module:alone": "a list of rows for each of the 3 clients, got 1 lists",
-    "partition=outside_module:flat": "a list of rows for each of the 3 clients, got 150 lists",
+    "partition=outside_module:flat": "a list of row numbers for each client: got int64 of shape []",
     "model.encoder=nowhere:net": "encoder=nowhere:net cannot be imported: there is no module 'nowhere'",
 }
 

@@ -152,3 +152,10 @@ def test_scores_say_whether_they_are_last_or_best():
         "linear probe, best epoch",
         "linear-moco, best epoch",
     ]
+
+
+@pytest.mark.parametrize("width", ["500pt", "1.2.3pt", "...pt", "1e9pt"])
+def test_a_picture_of_somebody_else_has_any_width(width, tmp_path):
+    (tmp_path / "theirs.svg").write_text(f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}"></svg>')
+    figure = FigureWriter(tmp_path / "figures").embed(tmp_path / "theirs.svg", "title", "alt", "origin")
+    assert "data:image/svg+xml;base64," in figure.svg

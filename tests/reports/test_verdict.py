@@ -16,6 +16,7 @@ def summary(sweep):
 
 def run_with(summary, curve, start=0.5):
     points = tuple(CurvePoint(round, 0, 0.0, knn) for round, knn in enumerate(curve, 1))
+    summary = replace(summary, num_clients=2)
     return replace(summary, curve=points, starts={"cnn": {"knn": start}}, scores={"global": {"knn": curve[-1]}})
 
 
@@ -25,7 +26,7 @@ def run_with(summary, curve, start=0.5):
         ([0.55, 0.56, 0.57, 0.60], "kNN still rises: +3.00 points in the last third", "More rounds may"),
         ([0.55, 0.60, 0.60, 0.605], "kNN has leveled off: +0.50 points in the last third", "More rounds will hardly"),
         ([0.55, 0.60, 0.60, 0.55], "kNN still falls: -5.00 points in the last third", "Fewer rounds may do."),
-        ([0.41, 0.42, 0.43, 0.45], "kNN still rises: +2.00 points", "training.total_steps=20."),
+        ([0.41, 0.42, 0.43, 0.45], "kNN still rises: +2.00 points", "training.total_steps=500."),
         ([0.55, 0.60, 0.65], "Too few rounds are scored to say whether kNN has converged.", ""),
     ],
     ids=["rising", "level", "falling", "rising-below", "short"],
@@ -35,7 +36,8 @@ def test_the_trend_is_that_of_the_last_third_and_says_what_to_do(summary, curve,
     text = verdict(run_with(summary, curve), steps)
     side = "above" if curve[-1] > 0.5 else "below"
     assert text.startswith(
-        f"After 4 steps of a client this run is {side} its random start by {100 * abs(curve[-1] - 0.5):.2f} points in kNN. {trend}"
+        f"After 2 steps of a client this run is {side} its random start by {100 * abs(curve[-1] - 0.5):.2f} points in kNN. "
+        f"{trend}"
     )
     assert advice in text
     assert (advice == "") == text.endswith("converged.")
@@ -64,3 +66,9 @@ def test_an_unfinished_run_gets_no_advice_and_an_unbegun_one_no_verdict(summary)
     rising = replace(run_with(summary, [0.1, 0.2, 0.3, 0.4]), finished=False)
     assert verdict(rising, []).endswith("in the last third of its rounds.")
     assert verdict(replace(rising, rounds=0), []) == ""
+
+
+def test_without_classes_there_is_no_accuracy_and_the_loss_tells(summary):
+    bare = replace(summary, curve=(), starts={}, scores={})
+    rows = [{"round": n, "participant": "client-0", "name": "loss", "value": 5.0 - n} for n in range(1, 5)]
+    assert verdict(bare, rows).startswith("No accuracy is on record; the loss still falls")

@@ -84,7 +84,10 @@ def partition(
     given["groups"] = groups
     shards = function(**{key: value for key, value in given.items() if key in parameters}, **fields)
     try:
-        shards = [np.atleast_1d(np.asarray(shard, np.int64)) for shard in shards]
+        shards = [np.asarray(shard) for shard in shards]
+        if odd := [shard for shard in shards if shard.size and (shard.ndim != 1 or shard.dtype.kind not in "iu")]:
+            raise ValueError(f"got {odd[0].dtype} of shape {list(odd[0].shape)}")
+        shards = [shard.astype(np.int64) for shard in shards]
     except (TypeError, ValueError) as error:
         raise ValueError(f"partition {name} must give a list of row numbers for each client: {error}") from error
     if name not in PARTITIONS and len(shards) != num_clients:

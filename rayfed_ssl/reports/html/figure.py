@@ -50,7 +50,7 @@ class FigureWriter:
             shutil.copyfile(file, self.folder / name)
             files.append(f"{self.folder.name}/{name}")
         encoded = base64.b64encode(path.read_bytes()).decode()
-        size = re.search(rb'<svg[^>]*? width="([\d.]{1,6})pt"', path.read_bytes())
+        size = re.search(rb'<svg[^>]*? width="(\d{1,4}(?:\.\d{1,6})?)pt"', path.read_bytes())
         width = _width(float(size[1]) if size else 500)
         picture = f'<img class="paper" {width} alt="{html.escape(alt)}" src="data:image/svg+xml;base64,{encoded}">'
         return RenderedFigure(title, Markup(picture), "", origin, None, True, tuple(files))
