@@ -42,7 +42,7 @@ def test_doctor_exits_with_1_and_the_reason_where_a_run_does_not_fit(cli, recipe
     crowded = cli("doctor", recipes["flesd"], "engine.actors=1000", "engine.cpus_per_actor=1000")
     assert crowded.exit_code == 1
     (line,) = [line for line in crowded.stdout.splitlines() if line.startswith("  does not fit: ")]
-    assert line.startswith("  does not fit: 3 client actors (engine.actors=1000, and one a client is the most) of 1000 CPUs each do not fit into Ray's")
+    assert "3 client actors (engine.actors=1000, and one a client is the most) of 1000 CPUs each do not fit" in line
     assert "\n  fits" not in crowded.stdout
 
 
