@@ -3,6 +3,8 @@
 Two methods with one seed see the same cohorts, shards and batches, so that their difference is paired.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 
 import numpy as np
@@ -36,3 +38,13 @@ def derive_seed(run_seed: int, purpose: Purpose, *, round: int = 0, participant:
 def generator(seed: int) -> torch.Generator:
     """Make a CPU generator that starts from the seed; all draws of a run are made on the host (see `draws`)."""
     return torch.Generator().manual_seed(seed)
+
+
+@contextmanager
+def seeded_globally(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch's global generators of the CPU and of a device, and put them back afterwards."""
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        # Seeding all devices would record a stack trace for a CUDA that has not been started, at half a millisecond.
+        torch.manual_seed(seed) if devices else torch.default_generator.manual_seed(seed)
+        yield

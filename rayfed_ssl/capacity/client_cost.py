@@ -160,8 +160,7 @@ def measure_apart(config: Config) -> StepCost:
 
 def one_epoch(config: Config) -> Config:
     """Shorten local training, which takes no less memory for it."""
-    training = config.training.model_copy(update={"epochs": 1, "total_epochs": None, "total_steps": None})
-    return config.model_copy(update={"training": training})
+    return config.model_copy(update={"training": config.training.lasting(1)})
 
 
 def largest_client(federation: Federation) -> tuple[int, int]:

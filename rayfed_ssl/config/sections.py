@@ -131,6 +131,10 @@ class Training(Section):
     schedule_rounds: int | None = Field(None, ge=1, exclude_if=lambda rounds: rounds is None)
     """Rounds that the schedule of the learning rate spans; later ones repeat the rates of its last. None means all."""
 
+    def lasting(self, epochs: int) -> "Training":
+        """Take so many epochs a round, whatever gave the length before."""
+        return self.model_copy(update={"epochs": epochs, "total_epochs": None, "total_steps": None})
+
 
 def _absolute_datasets(settings: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Make the paths of datasets to transfer to absolute: "folder:tr" means the same in another directory then."""

@@ -21,6 +21,7 @@ from rayfed_ssl.data.color import blur, grayscale, jitter, plan_jitter, solarize
 from rayfed_ssl.data.view_recipes import OwnView, ViewRecipe
 from rayfed_ssl.draws import draw
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.seeds import seeded_globally
 
 CHUNK = 1 << 18
 """Values that one pass handles on a CPU: few enough for the allocator to reuse the temporaries."""
@@ -72,10 +73,8 @@ def _own_views(images: Tensor, name: str, generator: torch.Generator, side: int)
     """
     function, parameters = own_function(name)
     given = {"images": images.clone(), "generator": generator, "size": side}
-    devices = [images.device] if images.is_cuda else []
     seed = int(torch.randint(1 << 62, (), generator=generator))
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed) if devices else torch.default_generator.manual_seed(seed)
+    with seeded_globally(seed, images.device):
         try:
             views = function(**{key: value for key, value in given.items() if key in parameters})
         except Exception as error:

@@ -35,7 +35,7 @@ from rayfed_ssl.evaluation.knn import capped
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server
 from rayfed_ssl.methods import METHODS
 from rayfed_ssl.processor import check_process
-from rayfed_ssl.seeds import SERVER, Purpose, derive_seed, generator
+from rayfed_ssl.seeds import SERVER, Purpose, derive_seed, generator, seeded_globally
 from rayfed_ssl.training.batching import num_batches
 
 
@@ -76,8 +76,7 @@ class Federation:
         training = config.training.model_copy(update={"views": views_of(config, dataset)})
         if training.total_steps is not None:
             rounds = config.rounds * _cohort_size(config, len(shards)) / len(shards)
-            epochs = math.ceil(training.total_steps / (rounds * _steps_per_epoch(config, shards)))
-            training = training.model_copy(update={"epochs": epochs, "total_steps": None})
+            training = training.lasting(math.ceil(training.total_steps / (rounds * _steps_per_epoch(config, shards))))
         self.config = config = config.model_copy(update={"training": training})
         self.dataset = dataset
         self.method: Method = config.method
@@ -318,11 +317,8 @@ class Federation:
     @contextmanager
     def _seeded(self, round: int, participant: int) -> Iterator[torch.Generator]:
         """Fix the participant's generator, and the global one for dropout; the caller's global state stays as it was."""
-        devices = [self.task.device] if self.task.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
-            seed = derive_seed(self.config.seed, Purpose.DROPOUT, round=round, participant=participant)
-            # Seeding all devices would record a stack trace for a CUDA that has not been started, at half a millisecond.
-            torch.manual_seed(seed) if devices else torch.default_generator.manual_seed(seed)
+        seed = derive_seed(self.config.seed, Purpose.DROPOUT, round=round, participant=participant)
+        with seeded_globally(seed, self.task.device):
             yield generator(training_seed(self.config, round, participant))
 
 

@@ -14,7 +14,7 @@ from rayfed_ssl.data.image_store import ImageSet
 from rayfed_ssl.data.view_recipes import PROBE_VIEW
 from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.models import Model
-from rayfed_ssl.seeds import Purpose, derive_seed, generator
+from rayfed_ssl.seeds import Purpose, derive_seed, generator, seeded_globally
 from rayfed_ssl.training.task import Task
 from rayfed_ssl.trees import Weights
 
@@ -85,9 +85,7 @@ class Subject:
     def seeded(self) -> Iterator[torch.Generator]:
         """Fix torch's global generator, which dropout and fresh layers draw from, and give one for all other draws."""
         seed = derive_seed(self.seed, Purpose.EVALUATION)
-        devices = [self.task.device] if self.task.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(seed)
+        with seeded_globally(seed, self.task.device):
             yield generator(seed)
 
 

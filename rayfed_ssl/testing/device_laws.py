@@ -154,7 +154,7 @@ def waits_do_not_grow_with_steps(trial: DeviceTrial) -> None:
     """
     training = trial.config.training
     halved = training.model_copy(update={"batch": max(2, training.batch // 2)})
-    longer = training.model_copy(update={"epochs": trial.config.epochs + 1, "total_epochs": None})
+    longer = training.lasting(trial.config.epochs + 1)
     waits = {step.where: step.waits for step in trial.steps}
     for changed, epochs, what in ((halved, 0, "batches of half the size"), (longer, 1, "one more local epoch")):
         federation = open_on_device(trial.config.model_copy(update={"training": changed}), trial.resident)
