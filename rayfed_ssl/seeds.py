@@ -27,6 +27,7 @@ class Purpose(IntEnum):
     METHOD = 8
     LABELS = 9
     DIAGNOSTICS = 10
+    HELD_OUT = 11
 
 
 def derive_seed(run_seed: int, purpose: Purpose, *, round: int = 0, participant: int = 0) -> int:

@@ -19,6 +19,7 @@ from rayfed_ssl.config.choices import (
     Section,
     plain,
 )
+from rayfed_ssl.config.privacy import Privacy
 from rayfed_ssl.config.recipes import LENGTHS, SCALAR_MEANS, apply_override, flatten, read_recipe
 from rayfed_ssl.config.sections import Clients, Data, Engine, Evaluation, ModelChoice, Training
 from rayfed_ssl.config.strict import explain, fields
@@ -47,6 +48,7 @@ class Config(Section):
     """Public data: "client:0"; "fraction:0.1", a tenth of each class, which clients then lack; or "stl10:3200"."""
     model: ModelChoice = ModelChoice()
     training: Training = Training()
+    privacy: Privacy = Field(Privacy(), exclude_if=lambda privacy: privacy == Privacy())
     evaluation: Evaluation = Evaluation()
     engine: Engine = Engine()
 

@@ -18,6 +18,7 @@ import torch
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.augmentation import augment
 from rayfed_ssl.data.datasets import open_dataset
+from rayfed_ssl.data.held_out import HeldOut, hold_out
 from rayfed_ssl.data.image_store import Dataset
 from rayfed_ssl.data.partitions import Skew, measure_skew, partition
 from rayfed_ssl.data.public_data import PublicSet, parse_public, refuse_own, split_public
@@ -65,12 +66,18 @@ class Federation:
     Attributes:
         config: The configuration, with the views named, and the epochs that `training.total_steps` come to.
         shards: Rows of the training set by client id; a client whose shard became public is not in it.
+        held_out: What each client does not train on (`privacy.held_out`, `privacy.canaries`), by client id.
         notes: What the run does otherwise than asked, for the user to read.
         resident: Shards that stay on a GPU.
     """
 
     def __init__(
-        self, config: Config, dataset: Dataset, shards: Mapping[int, np.ndarray], public: PublicSet | None = None
+        self,
+        config: Config,
+        dataset: Dataset,
+        shards: Mapping[int, np.ndarray],
+        public: PublicSet | None = None,
+        held_out: Mapping[int, HeldOut] | None = None,
     ) -> None:
         check_shards(shards)
         training = config.training.model_copy(update={"views": views_of(config, dataset)})
@@ -83,6 +90,7 @@ class Federation:
         self.task = build_task(config, dataset)
         self.shards = dict(shards)
         self.public = public
+        self.held_out = dict(held_out or {})
         self.resident = ResidentShards(partial(shard_bytes, self.task.device, config.engine.gpus_per_actor))
         sizes = [len(rows) for _, rows in sorted(self.shards.items())]
         self.notes = (
@@ -137,10 +145,12 @@ class Federation:
             seed=derive_seed(config.seed, Purpose.PUBLIC),
             open_other=partial(open_dataset, download=config.data.download, on_progress=on_progress),
         )
-        clients = config.clients
+        clients, privacy, held_out = config.clients, config.privacy, None
+        if privacy.held_out or privacy.canaries:
+            shards, held_out = hold_out(shards, privacy.held_out, privacy.canaries, config.seed)
         if clients.labeled is not None:
             shards = labeled_rows(dataset.train.labels, shards, clients.labeled, clients.label_choice, config.seed)
-        return cls(config, dataset, shards, public)
+        return cls(config, dataset, shards, public, held_out)
 
     def check_ready(self) -> None:
         """Raise ConfigError before a run starts or resumes if its start, protocols' data or a user's views do not fit."""
@@ -204,7 +214,12 @@ class Federation:
     def num_left_out(self) -> int:
         """Count the training samples that neither a client nor the public set has."""
         public = self.num_public if self.public is not None and self.public.images is self.dataset.train else 0
-        return len(self.dataset.train) - public - sum(map(len, self.shards.values()))
+        return len(self.dataset.train) - public - self.num_held_out - sum(map(len, self.shards.values()))
+
+    @property
+    def num_held_out(self) -> int:
+        """Count the samples that clients keep from training."""
+        return sum(len(held.rows) for held in self.held_out.values())
 
     def cohort(self, round: int) -> tuple[int, ...]:
         """Draw the fraction C of the clients that takes part in a round, at least one; the method has no say in it."""
@@ -308,6 +323,8 @@ class Federation:
             notes.append(
                 f"{self.dataset.shared:,} pictures of the test split are training samples too: scores are too high"
             )
+        if self.held_out:
+            notes.append(f"{self.num_held_out:,} samples of clients are held out of training, for `rayfed-ssl audit`")
         if self.config.clients.labeled is not None and self.config.model.is_random:
             notes.append("clients fine-tune random weights: set model.start=RUN to fine-tune an encoder")
         if (last := self.config.training.schedule_rounds or self.config.rounds) < self.config.rounds:

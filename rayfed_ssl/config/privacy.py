@@ -1,0 +1,18 @@
+"""The section of a run's configuration that says what uploads may reveal."""
+
+from pydantic import Field
+
+from rayfed_ssl.config.choices import Section
+
+
+class Privacy(Section):
+    """What uploads may reveal, and what an audit compares with."""
+
+    held_out: float | None = Field(None, gt=0, lt=1)
+    """Keep each client's samples from training with this probability: `rayfed-ssl audit` needs some of which it knows that
+    no client has seen them.
+    """
+    canaries: int = Field(0, ge=0)
+    """Of so many samples of each client, a fair coin each decides whether it is trained on: what a lower bound of one run's
+    epsilon is computed from.
+    """

@@ -1,0 +1,48 @@
+"""Samples of a client that it does not train on, so that an audit can tell what an upload says of those that it does."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.seeds import Purpose, derive_seed
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """What coins decided of one client's samples; rows are sorted and count in the training set, int64.
+
+    Attributes:
+        rows: Samples that the client does not train on.
+        canaries: Samples of which a fair coin decided, trained on or not.
+    """
+
+    rows: np.ndarray
+    canaries: np.ndarray
+
+
+def hold_out(
+    shards: Mapping[int, np.ndarray], fraction: float | None, canaries: int, run_seed: int
+) -> tuple[dict[int, np.ndarray], dict[int, HeldOut]]:
+    """Flip a coin for each sample of each client: canaries stay out with probability 1/2, others with `fraction`.
+
+    Returns:
+        The rows that clients train on, and what was held out.
+
+    Raises:
+        ConfigError: A client has fewer samples than canaries.
+    """
+    trained, held_out = {}, {}
+    for client_id, rows in shards.items():
+        if canaries > len(rows):
+            raise ConfigError(
+                f"privacy.canaries={canaries} of client {client_id}, which has {len(rows)} samples: set fewer canaries"
+            )
+        rng = np.random.default_rng(derive_seed(run_seed, Purpose.HELD_OUT, participant=client_id))
+        is_canary = np.zeros(len(rows), dtype=bool)
+        is_canary[rng.permutation(len(rows))[:canaries]] = True
+        out = rng.random(len(rows)) < np.where(is_canary, 0.5, fraction or 0.0)
+        trained[client_id] = rows[~out]
+        held_out[client_id] = HeldOut(np.sort(rows[out]), np.sort(rows[is_canary]))
+    return trained, held_out
