@@ -36,9 +36,9 @@ Kind: TypeAlias = Literal[
 """What a field of a download or an upload tells about the data; the ledger counts bytes by kind."""
 
 
-def sent(kind: Kind, **options: Any) -> Any:
-    """Declare a field of a Download or an Upload and say what kind of content it carries."""
-    return dataclasses.field(metadata={"kind": kind}, **options)
+def sent(kind: Kind, *, private: bool = False, **options: Any) -> Any:
+    """Declare a field of a Download or an Upload, what kind of content it carries, and if it has rows of private samples."""
+    return dataclasses.field(metadata={"kind": kind, "private": private}, **options)
 
 
 @dataclass(frozen=True)

@@ -185,7 +185,7 @@ class Federation:
         return measure_skew(train.labels, self.shards.values(), train.num_classes)
 
     @property
-    def _public(self) -> Shard | None:
+    def public_shard(self) -> Shard | None:
         """The public samples as clients see them."""
         public, device = self.public, self.task.device
         return None if public is None else self.resident.shard("public", public.images.images, public.rows, device)
@@ -241,7 +241,7 @@ class Federation:
         try:
             with self._seeded(round, client_id) as random:
                 labels = self.dataset.train.labels if self.config.objective.needs_labels else None
-                public, images = self._public, self.dataset.train.images
+                public, images = self.public_shard, self.dataset.train.images
                 data = self.resident.shard(
                     client_id, images, self.shards[client_id], self.task.device, labels, beside="public"
                 )

@@ -62,7 +62,7 @@ class Upload:
 
     weights: Weights = sent("weights")
     num_samples: int = sent("statistics")
-    features: Tensor | None = sent("representations")
+    features: Tensor | None = sent("representations", private=True)
 
 
 def fused_negatives(local: Tensor, remote: Tensor, negatives: str) -> Tensor:

@@ -86,7 +86,7 @@ class Upload:
 
     weights: Weights = sent("weights")
     num_samples: int = sent("statistics")
-    dictionary: Tensor | None = sent("representations")
+    dictionary: Tensor | None = sent("representations", private=True)
 
 
 def dictionary_contrast(first: Tensor, second: Tensor, dictionary: Tensor, temperature: float) -> Tensor:

@@ -21,6 +21,11 @@ def replay(directory: Path | str, round: int, client_id: int, *, trust: bool = F
     record = RunRecord.open(Path(directory), trust=trust)
     federation = Federation.open(record.config("engine.executor=local"))
     record.check(federation, draws=True)
+    return replay_step(record, federation, round, client_id)[1]
+
+
+def replay_step(record: RunRecord, federation: Federation, round: int, client_id: int) -> tuple[Any, ClientResult]:
+    """Run one client's step of an open run again; gives what it received, and its result. Errors as of `replay`."""
     if client_id not in federation.shards:
         clients = ", ".join(map(str, federation.client_ids))
         raise ConfigError(f"there is no client {client_id} that trains: the clients are {clients}")
@@ -30,9 +35,6 @@ def replay(directory: Path | str, round: int, client_id: int, *, trust: bool = F
         raise CheckpointError(f"round {round} begins from the states after round {round - 1}: {error}") from None
     server: Any = checkpoints.read(state.server, record.checkpoints)
     stored = state.clients.get(client_id)
-    return federation.update_client(
-        round,
-        client_id,
-        federation.method.download(server, client_id),
-        None if stored is None else checkpoints.read(stored, record.checkpoints),
-    )
+    download = federation.method.download(server, client_id)
+    previous = None if stored is None else checkpoints.read(stored, record.checkpoints)
+    return download, federation.update_client(round, client_id, download, previous)

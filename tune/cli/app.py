@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from rayfed_ssl.processor import PORTABLE, NotPortableError
+from tune.cli.audit import audit
 from tune.cli.benchmark import benchmark
 from tune.cli.compare import compare
 from tune.cli.diagnose import diagnose
@@ -43,6 +44,7 @@ for _command in (
     partition,
     doctor,
     evaluate,
+    audit,
     compare,
     export,
     diagnose,

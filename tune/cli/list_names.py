@@ -13,8 +13,8 @@ def list_names(
     kind: Annotated[
         str,
         typer.Argument(
-            help="methods, objectives, optimizers, datasets, partitions, models, views, protocols, recipes, reproductions, "
-            "sweeps or benchmarks"
+            help="methods, objectives, optimizers, datasets, partitions, models, views, protocols, attacks, recipes, "
+            "reproductions, sweeps or benchmarks"
         ),
     ] = "",
 ) -> None:
@@ -31,6 +31,7 @@ def list_names(
 def _configurable(kind: str) -> dict[str, str]:
     """Describe what a key of the configuration can name, installed plug-ins included."""
     from rayfed_ssl import plugins
+    from rayfed_ssl.attacks import ATTACK
     from rayfed_ssl.config.choices import METHOD, OBJECTIVE, OPTIMIZER, PARTITION
     from rayfed_ssl.data.datasets import DATASETS, dataset_info
     from rayfed_ssl.data.view_recipes import VIEWS
@@ -63,6 +64,7 @@ def _configurable(kind: str) -> dict[str, str]:
         "models": (plugins.names("encoder", ENCODERS), lambda name: encoder_info(name).description),
         "views": (VIEWS, views),
         "protocols": (PROTOCOLS, lambda name: f"{PROTOCOLS[name].description}; {PROTOCOLS[name].source}"),
+        "attacks": (ATTACK.names(), lambda name: plugins.summary(ATTACK.target(name))),
     }
     names, summary = registries[kind]
     return {name: summary(name) for name in names}
@@ -89,7 +91,17 @@ def _studies(kind: str) -> dict[str, str]:
     return {name: describe(StudyFile.model_validate(read_study_file(name, kind))) for name in study_names(kind)}
 
 
-CONFIGURABLE = ("methods", "objectives", "optimizers", "datasets", "partitions", "models", "views", "protocols")
+CONFIGURABLE = (
+    "methods",
+    "objectives",
+    "optimizers",
+    "datasets",
+    "partitions",
+    "models",
+    "views",
+    "protocols",
+    "attacks",
+)
 
 LISTS: Mapping[str, Callable[[], dict[str, str]]] = {
     **{kind: partial(_configurable, kind) for kind in CONFIGURABLE},

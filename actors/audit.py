@@ -1,0 +1,37 @@
+"""Attacks on several clients' uploads at a time, as Ray tasks; the bits are those of one process."""
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import ray
+
+from actors.cluster import connect
+from rayfed_ssl import plugins
+from rayfed_ssl.analysis.audit import Job, attack_client
+
+
+def in_tasks(workers: int, address: str | None = None) -> Callable[[list[Job]], Iterator[int]]:
+    """Make what does an audit's jobs in so many Ray tasks at a time; a task whose process dies runs again."""
+
+    def work(jobs: list[Job]) -> Iterator[int]:
+        if not jobs:
+            return
+        cluster = connect.start(address, num_cpus=workers)
+        try:
+            task: Any = ray.remote(num_cpus=1)(_attack)
+            left, running = list(jobs), list[Any]()
+            while left or running:
+                while left and len(running) < workers:
+                    running.append(task.remote(os.getcwd(), left.pop(0)))
+                done, running = ray.wait(running)
+                yield from ray.get(done)
+        finally:
+            cluster.stop()
+
+    return work
+
+
+def _attack(working_directory: str, job: Job) -> int:
+    plugins.import_from(working_directory)
+    return attack_client(job)

@@ -1,0 +1,288 @@
+"""Audit of a run: what the uploads of a round reveal, measured by attacks; RUN/audit.parquet.
+
+Uploads are computed again from the round's checkpoint, so that none has to be stored. Each attack on each client is a file
+in RUN/audit/ when it is done, so that an audit that is killed goes on where it was.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from rayfed_ssl import plugins
+from rayfed_ssl.attacks import ATTACK, Attack
+from rayfed_ssl.attacks.attack import Finding, Pictures, Seen, Truth
+from rayfed_ssl.config.strict import parse
+from rayfed_ssl.data.shards import Shard
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.environment import compute_threads
+from rayfed_ssl.errors import CheckpointError, ConfigError, reason
+from rayfed_ssl.parquet import DAMAGE, read_table, rows_of
+from rayfed_ssl.reading import read_json
+from rayfed_ssl.records.metric_rows import Row
+from rayfed_ssl.records.replay import replay_step
+from rayfed_ssl.records.run_record import RunRecord
+from rayfed_ssl.seeds import Purpose, derive_seed
+from rayfed_ssl.storage import checkpoints
+from rayfed_ssl.storage.filesystem import write_atomically
+from rayfed_ssl.storage.tables import write_table
+from rayfed_ssl.trees import digest
+
+TABLE, PARTS = "audit.parquet", "audit"
+
+SCHEMA = pa.schema(
+    [
+        *((name, pa.string()) for name in ("attack", "kind", "metric", "settings")),
+        *((name, pa.int32()) for name in ("client", "round", "targets")),
+        *((name, pa.float64()) for name in ("value", "low", "high")),
+    ]
+)
+
+Job = tuple[str, bool, int, int, dict[str, dict[str, Any]]]
+"""What one worker does: a run's directory, whether it is trusted, a round, a client, and attacks with their settings."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Attacks on the uploads of a round.
+
+    Attributes:
+        jobs: What is left to compute, one for each client.
+        files: The files of all attacks on all clients, in the order of the rows.
+        notes: Attacks that fit no upload of the run, and why.
+    """
+
+    jobs: list[Job]
+    files: list[Path]
+    notes: list[str]
+
+
+def audit(
+    directory: Path | str,
+    attacks: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    required: bool = True,
+    round: int | None = None,
+    clients: Sequence[int] | None = None,
+    trust: bool = False,
+    work: Callable[[list[Job]], Iterable[int]] = lambda jobs: map(attack_client, jobs),
+    on_client: Callable[[int], None] = lambda client_id: None,
+) -> tuple[list[Row], list[str]]:
+    """Attack the uploads of a round, and write RUN/audit.parquet.
+
+    Args:
+        directory: The run.
+        attacks: Settings by the attack's name; None takes all of `list attacks`.
+        required: Whether an attack that was named and does not fit is an error; None leaves it out.
+        round: Whose uploads; None takes the last.
+        clients: Whose uploads; None takes all of the round's.
+        trust: Import the modules that a run of somebody else names.
+        work: Does the jobs, in any order and in any process; gives the clients that are done.
+        on_client: Called with each.
+
+    Returns:
+        The rows of the table, and notes on attacks that do not fit.
+
+    Raises:
+        ConfigError: An attack does not fit, or the run lacks what it compares with.
+        CheckpointError: The round's states are gone.
+    """
+    directory = Path(directory)
+    required = required and attacks is not None
+    chosen = attacks or {name: {} for name in ATTACK.names()}
+    plan = make_plan(directory, chosen, required=required, round=round, clients=clients, trust=trust)
+    for client_id in work(plan.jobs):
+        on_client(client_id)
+    rows = [row for file in plan.files for row in read_part(file)]
+    write_table(directory / TABLE, pa.Table.from_pylist(rows, schema=SCHEMA))
+    return rows, plan.notes
+
+
+def make_plan(
+    directory: Path,
+    attacks: Mapping[str, Mapping[str, Any]],
+    *,
+    required: bool,
+    round: int | None,
+    clients: Sequence[int] | None,
+    trust: bool,
+) -> Plan:
+    """Check what is asked for, and find what is left to compute; errors as of `audit`."""
+    record, federation = _open(directory, trust)
+    if not record.last_round:
+        raise ConfigError(f"{directory} has no finished round: resume it first")
+    round = record.last_round if round is None else round
+    entry = next((entry for entry in record.manifest.rounds if entry.round == round), None)
+    cohort = entry.cohort if entry is not None else []
+    chosen = list(cohort) if clients is None else sorted(set(clients))
+    if not cohort:
+        raise ConfigError(f"{directory} has no round {round}: it has rounds 1 to {record.last_round}")
+    if absent := sorted(set(chosen) - set(cohort)):
+        raise ConfigError(f"client {absent[0]} sent nothing in round {round}: those that did are {cohort}")
+    seen, truth = observe(record, federation, round, chosen[0])
+    fitting, notes = _fitting(attacks, seen, truth, required)
+    files: list[Path] = []
+    jobs: list[Job] = []
+    for client_id in chosen:
+        parts = {name: part_of(directory, round, client_id, name, attack) for name, attack in fitting.items()}
+        files += parts.values()
+        if left := {name: ATTACK.dump(fitting[name]) for name, file in parts.items() if not file.exists()}:
+            jobs.append((str(directory), trust, round, client_id, left))
+    return Plan(jobs, files, notes)
+
+
+def _fitting(
+    attacks: Mapping[str, Mapping[str, Any]], seen: Seen, truth: Truth, required: bool
+) -> tuple[dict[str, Attack], list[str]]:
+    """Build the attacks, and leave out those that do not fit, unless they are required."""
+    fitting, notes = {}, []
+    for name, settings in attacks.items():
+        attack = build(name, settings)
+        try:
+            attack.target(seen)
+            _check_truth(attack, truth)
+        except ValueError as error:
+            if required:
+                raise ConfigError(f"attack={name} does not fit this run: {error}") from None
+            notes.append(f"{name} does not fit this run: {error}")
+        else:
+            fitting[name] = attack
+    if not fitting:
+        raise ConfigError(*notes)
+    return fitting, notes
+
+
+def build(name: str, settings: Mapping[str, Any]) -> Attack:
+    """Make an attack from its name and settings.
+
+    Raises:
+        ConfigError: There is none of that name, or a setting does not fit.
+    """
+    return parse(ATTACK.model(name), dict(settings), f"attack {name}")
+
+
+def _check_truth(attack: Attack, truth: Truth) -> None:
+    if attack.needs == "others" and len(truth.others) < 2:
+        raise ValueError("it has no held-out samples to compare with: run again with privacy.held_out=0.2")
+    if attack.needs == "canaries" and not len(truth.canaries):
+        raise ValueError("it has no canaries: run again with privacy.canaries=100")
+    if attack.needs == "labels" and truth.shares.isnan().any():
+        raise ValueError("its samples have no labels to compare with")
+
+
+def observe(record: RunRecord, federation: Federation, round: int, client_id: int) -> tuple[Seen, Truth]:
+    """Compute a client's upload again, as the server saw it, and what is true of the client.
+
+    Raises:
+        CheckpointError: The round before is gone, or this processor computes other bits than the run's.
+    """
+    download, result = replay_step(record, federation, round, client_id)
+    stored = checkpoints.latest(record.checkpoints, round).clients.get(client_id)
+    if stored is not None and stored.sha256 != digest(result.state):
+        raise CheckpointError(
+            f"client {client_id}'s step of round {round} has other bits here than in the run: audit it on a processor like "
+            "that of the run, or run again with engine.cpu=portable"
+        )
+    task, dataset = federation.task, federation.dataset
+    test, train = dataset.test, dataset.train
+    seed = derive_seed(federation.config.seed, Purpose.AUDIT, round=round, participant=client_id)
+    seen = Seen(
+        client_id,
+        round,
+        federation.method,
+        task,
+        download,
+        result.upload,
+        federation.public_shard,
+        Shard.of(test.images, np.arange(len(test)), task.device, test.labels),
+        seed,
+    )
+    rows, held = federation.shards[client_id], federation.held_out.get(client_id)
+    none = np.zeros(0, dtype=np.int64)
+    canaries = none if held is None else held.canaries
+    counts = np.bincount(train.labels[rows][train.labels[rows] >= 0], minlength=train.num_classes)
+    labeled = (train.labels[rows] >= 0).all() and train.num_classes > 1
+    shares = torch.tensor(counts / len(rows)) if labeled else torch.full((max(1, train.num_classes),), torch.nan)
+    truth = Truth(
+        Shard.of(train.images, rows, task.device, train.labels),
+        Shard.of(train.images, none if held is None else held.rows, task.device, train.labels),
+        Shard.of(train.images, canaries, task.device, train.labels),
+        torch.tensor(np.isin(canaries, rows)),
+        train.num_classes,
+        shares,
+    )
+    return seen, truth
+
+
+def attack_client(job: Job) -> int:
+    """Run the attacks on one client's upload, and write each one's rows when it is done; gives the client."""
+    directory, trust, round, client_id, attacks = job
+    record, federation = _open(Path(directory), trust)
+    with compute_threads(federation.config.engine.threads):
+        seen, truth = observe(record, federation, round, client_id)
+        plugins.allow(list(attacks))
+        for name, settings in attacks.items():
+            attack = build(name, {key: value for key, value in settings.items() if key != "name"})
+            own = dataclasses.replace(
+                seen, seed=derive_seed(seen.seed >> 1, Purpose.AUDIT, participant=crc32(name.encode()))
+            )
+            rows, shown = _rows(name, attack, own, truth)
+            part = {"rows": rows, "pictures": shown}
+            file = part_of(Path(directory), round, client_id, name, attack)
+            file.parent.mkdir(exist_ok=True)
+            write_atomically(file, json.dumps(part).encode())
+    return client_id
+
+
+def _rows(name: str, attack: Attack, seen: Seen, truth: Truth) -> tuple[list[Row], list[Any]]:
+    kind, settings = attack.target(seen), json.dumps(ATTACK.dump(attack), sort_keys=True)
+    rows: list[Row] = []
+    shown: list[Any] = []
+    for answer in attack.run(seen, truth):
+        if isinstance(answer, Pictures):
+            shown += [answer.originals.tolist(), answer.reconstructions.tolist()]
+        elif isinstance(answer, Finding):
+            place = {"attack": name, "kind": kind, "client": seen.client, "round": seen.round}
+            rows.append(place | vars(answer) | {"settings": settings})
+    return rows, shown
+
+
+def part_of(directory: Path, round: int, client_id: int, name: str, attack: Attack) -> Path:
+    """Name the file of an attack on a client: other settings, another file."""
+    settings = hashlib.sha256(json.dumps(ATTACK.dump(attack), sort_keys=True).encode()).hexdigest()[:12]
+    short = "".join(letter if letter.isalnum() or letter == "-" else "_" for letter in name)
+    return directory / PARTS / f"{short}-{client_id:06d}-{round:06d}-{settings}.json"
+
+
+def read_part(file: Path) -> list[Row]:
+    """Read the rows of an attack on a client; raises ConfigError if they are damaged."""
+    try:
+        return rows_of(pa.Table.from_pylist(read_json(file)["rows"], schema=SCHEMA))
+    except (OSError, ValueError, LookupError, TypeError, pa.ArrowException) as error:
+        raise ConfigError(f"{file} is damaged ({reason(error)}): delete it and audit again") from None
+
+
+def read_audit(directory: Path) -> list[Row]:
+    """Read a run's audit.parquet; raises ConfigError if it is damaged."""
+    path = directory / TABLE
+    if not path.exists():
+        return []
+    try:
+        return rows_of(read_table(path, SCHEMA))
+    except DAMAGE as error:
+        raise ConfigError(f"{path} is damaged ({reason(error)}): delete it and audit again") from None
+
+
+def _open(directory: Path, trust: bool) -> tuple[RunRecord, Federation]:
+    record = RunRecord.open(directory, trust=trust)
+    federation = Federation.open(record.config("engine.executor=local"))
+    record.check(federation, draws=True)
+    return record, federation

@@ -1,0 +1,131 @@
+"""How well an attack did: areas, rates, bounds and distances, with their intervals at 95 %."""
+
+import numpy as np
+import torch
+from scipy import optimize, stats
+from torch import Tensor
+from torch.nn import functional as F
+
+from rayfed_ssl.attacks.attack import Finding
+
+CONFIDENCE = 0.95
+RESAMPLES = 1000
+"""Of a bootstrap."""
+
+
+def area(members: np.ndarray, others: np.ndarray) -> float:
+    """Area under the ROC curve: the chance that a member has a higher score than another; a tie counts half."""
+    ranks = stats.rankdata(np.concatenate([members, others]))[: len(members)]
+    return float((ranks.mean() - (len(members) + 1) / 2) / len(others))
+
+
+def separation(members: np.ndarray, others: np.ndarray, seed: int) -> list[Finding]:
+    """Tell members from others by their scores: `auc`, and `tpr`, the true positives at 1 % false ones at most.
+
+    The interval of the area is a percentile bootstrap's over both groups, that of the rate Clopper and Pearson's; the rate's
+    threshold is itself estimated, which its interval does not cover.
+    """
+    rng = np.random.default_rng(seed)
+    draws = [area(rng.choice(members, len(members)), rng.choice(others, len(others))) for _ in range(RESAMPLES)]
+    low, high = np.quantile(draws, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    number = len(members) + len(others)
+    threshold = np.sort(others)[::-1][int(0.01 * len(others))]
+    caught = int((members > threshold).sum())
+    interval = stats.binomtest(caught, len(members)).proportion_ci(CONFIDENCE)
+    return [
+        Finding("auc", area(members, others), float(low), float(high), number),
+        Finding("tpr", caught / len(members), float(interval.low), float(interval.high), number),
+    ]
+
+
+def least_epsilon(correct: int, guesses: int, canaries: int, delta: float) -> float:
+    """Bound epsilon from below by one run's guesses of coins (Steinke, Nasr, Jagielski 2023, Theorem 5.2 and its code).
+
+    Under (epsilon, delta)-DP, the number of right guesses is dominated by a binomial of chance 1 / (1 + exp(-epsilon)),
+    up to a term in delta.
+
+    Args:
+        correct: Right guesses.
+        guesses: Guesses; the auditor abstains from the others.
+        canaries: Samples of which a fair coin decided.
+        delta: Of the claim.
+
+    Returns:
+        The largest epsilon that is refuted at 95 %; 0 where none is.
+    """
+
+    def p_value(epsilon: float) -> float:
+        chance = 1 / (1 + np.exp(-epsilon))
+        tail = stats.binom.sf(correct - 1, guesses, chance)
+        below = np.cumsum(stats.binom.pmf(np.arange(correct - 1, -1, -1), guesses, chance))
+        slack = max(below / np.arange(1, correct + 1), default=0.0)
+        return float(tail + 2 * canaries * delta * slack)
+
+    def excess(epsilon: float) -> float:
+        return p_value(epsilon) - (1 - CONFIDENCE)
+
+    if not correct or excess(0.0) >= 0:
+        return 0.0
+    high = 1.0
+    while excess(high) < 0:
+        high *= 2
+    return float(optimize.bisect(excess, 0.0, high, xtol=1e-6))
+
+
+def guess_coins(scores: Tensor, trained: Tensor, guessed: float, delta: float) -> list[Finding]:
+    """Guess the coins of canaries [m] from their scores: the highest were trained on, as many of the lowest were not.
+
+    Args:
+        scores: Of the canaries.
+        trained: Their coins, bool.
+        guessed: Part of the canaries that is guessed, chosen before anything was seen.
+        delta: Of the claim.
+
+    Returns:
+        `epsilon`, whose value is the lower bound, and `guesses`, the part that was right.
+    """
+    each = int(guessed * len(scores) / 2)
+    order = scores.argsort(stable=True)
+    correct = int(trained[order[len(order) - each :]].sum() + (~trained[order[:each]]).sum())
+    bound = least_epsilon(correct, 2 * each, len(scores), delta)
+    interval = stats.binomtest(correct, 2 * each).proportion_ci(CONFIDENCE)
+    share = Finding("guesses", correct / (2 * each), float(interval.low), float(interval.high), 2 * each)
+    return [Finding("epsilon", bound, bound, None, len(scores)), share]
+
+
+def psnr(image: Tensor, other: Tensor) -> Tensor:
+    """Peak signal-to-noise ratio in dB of pictures [M, C, H, W] in [0, 1]; [M], at most 100."""
+    error = (image - other).square().flatten(1).mean(1)
+    return -10 * error.clamp_min(1e-10).log10()
+
+
+def ssim(image: Tensor, other: Tensor, window: int = 7) -> Tensor:
+    """Structural similarity of pictures [M, C, H, W] in [0, 1], over even windows within them (Wang et al. 2004); [M]."""
+
+    def mean(values: Tensor) -> Tensor:
+        return F.avg_pool2d(values, window, 1)
+
+    sample = window**2 / (window**2 - 1)
+    first, second = mean(image), mean(other)
+    spread = sample * (mean(image.square()) - first.square() + mean(other.square()) - second.square())
+    shared = sample * (mean(image * other) - first * second)
+    c1, c2 = 0.01**2, 0.03**2
+    similarity = (2 * first * second + c1) * (2 * shared + c2)
+    similarity = similarity / ((first.square() + second.square() + c1) * (spread + c2))
+    return similarity.flatten(1).mean(1)
+
+
+def ranks(reconstructions: Tensor, originals: Tensor, distractors: Tensor) -> Tensor:
+    """Rank of each original among distractors [D, C, H, W] by distance to its reconstruction; 1 is the nearest, [M]."""
+    own = (reconstructions - originals).flatten(1).square().sum(1)
+    others = torch.cdist(reconstructions.flatten(1), distractors.flatten(1)).square()
+    return 1 + (others < own.unsqueeze(1)).sum(1)
+
+
+def mean_with_interval(metric: str, values: Tensor) -> Finding:
+    """Average values [M], with Student's interval."""
+    value, number = float(values.double().mean()), len(values)
+    if number < 2:
+        return Finding(metric, value, None, None, number)
+    half = float(values.double().std() / number**0.5 * stats.t.ppf((1 + CONFIDENCE) / 2, number - 1))
+    return Finding(metric, value, value - half, value + half, number)

@@ -1,0 +1,49 @@
+"""Membership: was this picture among those that the client trained on?
+
+Attacks of this kind give each picture a score, and members should have higher ones. An audit compares pictures of the same
+shard, of which coins decided whether they were trained on: pictures of other clients would be told apart by their classes.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from rayfed_ssl.attacks.attack import Attack, Finding, Seen, Truth
+from rayfed_ssl.attacks.measures import guess_coins, separation
+from rayfed_ssl.attacks.model_theft import attacked, target_kind
+from rayfed_ssl.data.shards import Shard
+from rayfed_ssl.models import Model
+from rayfed_ssl.validation import Validated
+
+
+@dataclass(frozen=True, kw_only=True)
+class Membership(Attack, Validated):
+    """Scores, compared between members and others, and guesses of coins from them."""
+
+    needs: ClassVar = "others"
+    guessed: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """Part of the canaries of which coins are guessed, for the bound of epsilon."""
+    delta: Annotated[float, Field(ge=0, lt=1)] = 1e-5
+    """Of the claim that the bound is compared with."""
+
+    def target(self, seen: Seen) -> str:
+        """The content that the client's model, or a copy of it, comes from."""
+        return target_kind(seen)
+
+    @abstractmethod
+    def scores(self, seen: Seen, model: Model, samples: Shard) -> Tensor:
+        """Score samples, [N]: the higher, the more likely the client trained on it."""
+
+    def run(self, seen: Seen, truth: Truth) -> Iterator[Finding]:
+        """Score all pictures in the same way and compare."""
+        _, model = attacked(seen)
+        groups = (truth.members, truth.others)
+        members, others = (self.scores(seen, model, group).double().cpu().numpy() for group in groups)
+        yield from separation(members, others, seen.seed)
+        if len(truth.canaries):
+            scores = self.scores(seen, model, truth.canaries).cpu()
+            yield from guess_coins(scores, truth.trained, self.guessed, self.delta)

@@ -1,0 +1,70 @@
+"""RMIA: is this picture fitted better than pictures at large, against a model that saw neither?
+
+Zarifzadeh, Liu, Shokri: Low-Cost High-Power Membership Inference Attacks, ICML 2024 (arXiv 2312.03262). Symbols: theta the
+client's model, theta' a reference; x the picture, z pictures at large; p(x | theta) likelihood.
+
+Lambda(x, z) = (p(x | theta) / p(x)) / (p(z | theta) / p(z)), and the score is the share of z with Lambda >= gamma (Eq. 4).
+
+Deviations: an encoder gives no likelihood, so log p(x | theta) is the mean cosine of projections of pairs of views over
+`temperature`, up to a constant that Lambda cancels: what SimCLR, BYOL and their kin raise. p(x) is that of one reference,
+which the server trains by the client's own step on auxiliary pictures, from the same download.
+"""
+
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field, PositiveFloat
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from rayfed_ssl.attacks.attack import Seen, uploaded_model, weights_in
+from rayfed_ssl.attacks.encoder_mi import mean_cosine
+from rayfed_ssl.attacks.membership import Membership
+from rayfed_ssl.attacks.model_theft import embed
+from rayfed_ssl.data.shards import Shard
+from rayfed_ssl.models import Model
+
+
+def score(pictures: Tensor, population: Tensor, gamma: float) -> Tensor:
+    """Share of z [Z] with log Lambda(x, z) >= log gamma, from log ratios log p(. | theta) - log p(.); [N] for x [N]."""
+    lambdas = pictures.unsqueeze(1) - population
+    return (lambdas >= torch.tensor(gamma).log()).double().mean(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RMIA(Membership):
+    """Likelihood ratio against one reference model and a population."""
+
+    knows: ClassVar = ("auxiliary pictures", "objective", "views", "hyperparameters")
+    gamma: PositiveFloat = 1.0
+    """gamma; the paper takes 1 for one reference, and finds it to matter little."""
+    temperature: PositiveFloat = 0.1
+    """Of the likelihood."""
+    views: Annotated[int, Field(ge=2, le=1000)] = 10
+    """Views of each picture."""
+    population: Annotated[int, Field(ge=1)] = 500
+    """Z, auxiliary pictures that the reference is not trained on; at most half of them."""
+
+    def target(self, seen: Seen) -> str:
+        """Weights, of the client and of the reference."""
+        uploaded_model(seen)
+        return "weights"
+
+    def scores(self, seen: Seen, model: Model, samples: Shard) -> Tensor:
+        """Score of each picture, in [0, 1]."""
+        order = torch.randperm(len(seen.auxiliary), generator=seen.generator(3))
+        number = min(self.population, len(order) // 2)
+        population, data = seen.auxiliary.select(order[:number]), seen.auxiliary.select(order[number:])
+        sent = weights_in(seen.simulate(data, draw=2))
+        reference = seen.task.model(seen.received | sent, seen.architecture)
+        pictures, others = (self.log_ratios(seen, model, reference, group) for group in (samples, population))
+        return score(pictures, others, self.gamma)
+
+    def log_ratios(self, seen: Seen, model: Model, reference: Model, samples: Shard) -> Tensor:
+        """Log p(x | theta) - log p(x | theta'), on the same views, [N]."""
+        random, images = seen.generator(4), samples.batch(torch.arange(len(samples)))
+        views = [seen.task.augment(images, seen.task.views.first, random) for _ in range(self.views)]
+        own, other = (
+            mean_cosine(torch.stack([embed(seen, each, view)[1] for view in views])) for each in (model, reference)
+        )
+        return (own - other).double() / self.temperature

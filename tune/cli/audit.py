@@ -1,0 +1,110 @@
+"""`rayfed-ssl audit`: what a run's uploads reveal, measured by attacks."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tune.cli.options import AsJson, Round, Trust
+from tune.terminal import echo, print_json, print_table
+
+if TYPE_CHECKING:
+    from rayfed_ssl.records.metric_rows import Row
+
+
+def audit(
+    arguments: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN... [KEY=VALUE]...", help="Runs, then settings of attacks such as views=20."),
+    ],
+    attack: Annotated[
+        list[str] | None,
+        typer.Option(help="Run this attack only (`list attacks`, or module:Class). Repeatable."),
+    ] = None,
+    round: Round = None,
+    client: Annotated[list[int] | None, typer.Option(help="Attack this client's upload only. Repeatable.")] = None,
+    workers: Annotated[
+        int, typer.Option(min=0, help="Ray tasks at a time; 0 attacks one client after the other in this process.")
+    ] = 0,
+    trust: Trust = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure what the uploads of a run's round reveal, and write RUN/audit.parquet.
+
+    Uploads are computed again, so that they had not to be stored. Settings of an attack are given by their name, or as
+    encoder-mi.views=20 for one of several.
+    """
+    from rayfed_ssl.analysis.audit import TABLE
+    from rayfed_ssl.analysis.audit import audit as audit_run
+    from rayfed_ssl.errors import ConfigError
+
+    directories = [Path(item) for item in arguments if "=" not in item]
+    if not directories:
+        raise ConfigError("name a run's directory before the settings of attacks")
+    settings = [item for item in arguments if "=" in item]
+    attacks = _settings(attack, settings)
+    work: dict[str, Any] = {}
+    if workers:
+        from actors.audit import in_tasks
+
+        work["work"] = in_tasks(workers)
+    for directory in directories:
+        rows, notes = audit_run(
+            directory,
+            attacks,
+            required=attack is not None,
+            round=round,
+            clients=client,
+            trust=trust,
+            on_client=lambda client_id: echo(f"client {client_id} done", err=True),
+            **work,
+        )
+        if as_json:
+            print_json(rows)
+            continue
+        for note in notes:
+            echo(f"note: {note}", err=True)
+        print_audit(rows)
+        echo(f"file: {directory / TABLE}")
+
+
+def _settings(names: list[str] | None, settings: list[str]) -> dict[str, dict[str, Any]] | None:
+    """Give each attack its settings; None where all built-in ones run as they are."""
+    from rayfed_ssl import plugins
+    from rayfed_ssl.attacks import ATTACK
+    from rayfed_ssl.config.recipes import plain_data
+    from rayfed_ssl.config.strict import fields
+    from rayfed_ssl.errors import ConfigError, nearest
+
+    plugins.allow(names or [])
+    if not settings:
+        return None if names is None else {name: {} for name in names}
+    chosen: dict[str, dict[str, Any]] = {name: {} for name in names or ATTACK.names()}
+    known = {name: fields(ATTACK.model(name)) for name in chosen}
+    for setting in settings:
+        key, _, text = setting.partition("=")
+        first, _, rest = key.rpartition(".")
+        takers = [first] if first else [name for name in chosen if key in known[name]]
+        if first and first not in chosen:
+            raise ConfigError(f"{setting} sets an attack that is not run{nearest(first, chosen)}")
+        if not takers:
+            raise ConfigError(f"no attack has a setting {key!r}{nearest(key, set().union(*known.values()))}")
+        for name in takers:
+            chosen[name][rest or key] = plain_data(text)
+    return chosen
+
+
+def print_audit(rows: Iterable["Row"]) -> None:
+    """Print what attacks reached: the mean over clients, and the smallest and the largest of them."""
+    from rayfed_ssl.formats import number
+
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row["attack"], row["kind"], row["metric"]), []).append(row)
+    lines = []
+    for names, group in groups.items():
+        values = [row["value"] for row in group]
+        lines.append([*names, number(fmean(values)), number(min(values)), number(max(values)), str(len(group))])
+    print_table(("attack", "content", "metric", "mean", "lowest", "highest", "clients"), lines, text=3)
