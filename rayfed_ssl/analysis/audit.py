@@ -7,6 +7,7 @@ in RUN/audit/ when it is done, so that an audit that is killed goes on where it 
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from rayfed_ssl import plugins
@@ -191,6 +193,11 @@ def observe(record: RunRecord, federation: Federation, round: int, client_id: in
             f"client {client_id}'s step of round {round} has other bits here than in the run: audit it on a processor like "
             "that of the run, or run again with engine.cpu=portable"
         )
+    return view(federation, round, client_id, download, result.upload)
+
+
+def view(federation: Federation, round: int, client_id: int, download: Any, upload: Any) -> tuple[Seen, Truth]:
+    """Divide what is known of a client's step into what the server saw of it and what is true."""
     task, dataset = federation.task, federation.dataset
     test, train = dataset.test, dataset.train
     seed = derive_seed(federation.config.seed, Purpose.AUDIT, round=round, participant=client_id)
@@ -200,7 +207,7 @@ def observe(record: RunRecord, federation: Federation, round: int, client_id: in
         federation.method,
         task,
         download,
-        result.upload,
+        upload,
         federation.public_shard,
         Shard.of(test.images, np.arange(len(test)), task.device, test.labels),
         seed,
@@ -263,9 +270,12 @@ def part_of(directory: Path, round: int, client_id: int, name: str, attack: Atta
 
 
 def read_part(file: Path) -> list[Row]:
-    """Read the rows of an attack on a client; raises ConfigError if they are damaged."""
+    """Read the rows of an attack on a client, open ends of intervals as infinite; raises ConfigError if they are damaged."""
     try:
-        return rows_of(pa.Table.from_pylist(read_json(file)["rows"], schema=SCHEMA))
+        table = pa.Table.from_pylist(read_json(file)["rows"], schema=SCHEMA)
+        for end, open_end in (("low", -math.inf), ("high", math.inf)):
+            table = table.set_column(SCHEMA.get_field_index(end), end, pc.fill_null(table[end], open_end))
+        return rows_of(table)
     except (OSError, ValueError, LookupError, TypeError, pa.ArrowException) as error:
         raise ConfigError(f"{file} is damaged ({reason(error)}): delete it and audit again") from None
 

@@ -1,0 +1,167 @@
+"""An audit has the same rows whoever computes it, goes on where it was killed, and refuses what it cannot compare."""
+
+import dataclasses
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from pydantic.dataclasses import dataclass
+from torch.utils.data import TensorDataset
+
+from actors.audit import in_tasks
+from rayfed_ssl import Config, plugins, run
+from rayfed_ssl.analysis.audit import PARTS, TABLE, audit, read_audit, view
+from rayfed_ssl.attacks import ATTACKS
+from rayfed_ssl.attacks.attack import Attack, Finding, Seen, Truth
+from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.errors import CheckpointError, ConfigError
+from tests.small_recipes import small
+
+QUICK = {"encoder-mi": {"views": 2}, "embedding-norm": {}}
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("audited") / "run"
+    run(small("fedsimclr", "privacy={held_out: 0.5, canaries: 8}", "clients.number=3"), directory)
+    audit(directory, QUICK)
+    return directory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sums(Attack):
+    """An attack of a user's own."""
+
+    def target(self, seen: Seen) -> str:
+        return "weights"
+
+    def run(self, seen: Seen, truth: Truth) -> Iterator[Finding]:
+        yield Finding("sum", float(sum(value.double().sum() for value in seen.sent.values())))
+
+
+def copy(audited: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(audited, tmp_path / "run", ignore=shutil.ignore_patterns(TABLE, PARTS)))
+
+
+def test_each_attack_has_rows_of_each_client(audited: Path):
+    rows = read_audit(audited)
+    assert {(row["attack"], row["client"]) for row in rows} == {(name, k) for name in QUICK for k in (0, 1, 2)}
+    assert {row["metric"] for row in rows} == {"auc", "tpr", "epsilon", "guesses"}
+    assert {row["round"] for row in rows} == {2}
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("workers", [1, 2])
+def test_tasks_give_the_table_of_one_process(audited: Path, tmp_path: Path, workers: int):
+    directory = copy(audited, tmp_path)
+    audit(directory, QUICK, work=in_tasks(workers))
+    assert (directory / TABLE).read_bytes() == (audited / TABLE).read_bytes()
+
+
+def test_a_killed_audit_goes_on_where_it_was(audited: Path, tmp_path: Path):
+    directory = copy(audited, tmp_path)
+
+    def killed(jobs: list) -> Iterator[int]:
+        audit(directory, {"embedding-norm": {}}, clients=[1])
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        audit(directory, QUICK, work=killed)
+    (done,) = (directory / PARTS).iterdir()
+    written = done.stat().st_mtime_ns
+    audit(directory, QUICK)
+    assert done.stat().st_mtime_ns == written
+    assert (directory / TABLE).read_bytes() == (audited / TABLE).read_bytes()
+
+
+def test_other_settings_are_another_attack(audited: Path, tmp_path: Path):
+    directory = copy(audited, tmp_path)
+    audit(directory, {"encoder-mi": {"views": 3}}, clients=[0])
+    audit(directory, {"encoder-mi": {"views": 2}}, clients=[0])
+    assert len(list((directory / PARTS).iterdir())) == 2
+    ours = [row for row in read_audit(audited) if row["client"] == 0 and row["attack"] == "encoder-mi"]
+    assert read_audit(directory) == ours
+
+
+def test_an_attack_of_ones_own_is_named_by_module_and_class(audited: Path, tmp_path: Path):
+    directory, name = copy(audited, tmp_path), f"{Sums.__module__}:Sums"
+    with pytest.raises(ConfigError, match="which would import the module"):
+        audit(directory, {name: {}})
+    plugins.allow([name])
+    rows, _ = audit(directory, {name: {}})
+    assert [row["metric"] for row in rows] == ["sum"] * 3
+
+
+@pytest.mark.parametrize(
+    ("attacks", "options", "message"),
+    [
+        ({"encoder-my": {}}, {}, "unknown attack 'encoder-my': did you mean 'encoder-mi'"),
+        ({"encoder-mi": {"view": 2}}, {}, r"attack encoder-mi: unknown key 'view': did you mean 'views'"),
+        ({"matched-representation": {}}, {}, "does not fit this run: the upload has no representations of private"),
+        (QUICK, {"clients": [7]}, r"client 7 sent nothing in round 2: those that did are \[0, 1, 2\]"),
+        (QUICK, {"round": 9}, "has no round 9: it has rounds 1 to 2"),
+    ],
+)
+def test_what_does_not_fit_is_refused(audited: Path, attacks: dict, options: dict, message: str):
+    with pytest.raises(ConfigError, match=message):
+        audit(audited, attacks, **options)
+
+
+def test_a_round_whose_states_are_gone_is_refused(audited: Path, tmp_path: Path):
+    directory = copy(audited, tmp_path)
+    (directory / "checkpoints" / "round-000001.json").unlink()
+    with pytest.raises(CheckpointError, match="round 2 begins from the states after round 1"):
+        audit(directory, QUICK)
+
+
+def test_a_run_without_held_out_samples_is_told_how_to_have_some(tmp_path: Path):
+    run(small("fedsimclr", "rounds=1"), tmp_path / "run")
+    with pytest.raises(
+        ConfigError, match=r"no held-out samples to compare with: run again with privacy\.held_out=0\.2"
+    ):
+        audit(tmp_path / "run", QUICK)
+
+
+NOISE = TensorDataset(torch.rand(500, 3, 12, 12, generator=torch.Generator().manual_seed(0)), torch.arange(500) % 2)
+
+
+def train_on_noise(epochs: int, clients: int, *settings: str) -> tuple[Seen, Truth, Federation]:
+    """Let client 0 train on pictures of noise, of which coins hold half out."""
+    config = Config.load(
+        "fedsimclr",
+        f"clients.number={clients}",
+        *("partition=iid", "privacy.held_out=0.5", "public=null", "engine.executor=local", "training.batch=64"),
+        *(f"training.epochs={epochs}", "training.views=fedx-cifar", *settings),
+        data=NOISE,
+    )
+    federation = Federation.open(config)
+    download = federation.method.download(federation.init_server(), 0)
+    upload = federation.update_client(1, 0, download, None).upload
+    return *view(federation, 1, 0, download, upload), federation
+
+
+@pytest.mark.slow
+def test_a_client_that_overfits_two_hundred_pictures_is_found_out():
+    seen, truth, _ = train_on_noise(150, 1)
+    assert 180 <= len(truth.members) <= 220
+    for name in ("encoder-mi", "rmia"):
+        area = next(finding for finding in ATTACKS[name]().run(seen, truth) if finding.metric == "auc")
+        assert area.value >= 0.9, name
+
+
+def test_a_model_that_saw_neither_half_tells_them_apart_by_chance_alone():
+    seen, _, federation = train_on_noise(5, 2)
+    _, truth = view(federation, 1, 1, seen.download, seen.upload)  # what the other client has
+    covered = 0
+    for seed in range(20):
+        rows = torch.cat([truth.members.rows, truth.others.rows])
+        rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))]
+        halves = [dataclasses.replace(truth.members, rows=half, labels=None) for half in rows.chunk(2)]
+        split = dataclasses.replace(truth, members=halves[0], others=halves[1])
+        area = next(iter(ATTACKS["encoder-mi"](views=4).run(seen, split)))
+        assert area.low is not None
+        assert area.high is not None
+        covered += area.low <= 0.5 <= area.high
+    assert covered >= 17  # of 20 intervals at 95 %; fewer have a chance of 1.6 %
