@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 from zlib import crc32
 
@@ -289,6 +290,15 @@ def read_audit(directory: Path) -> list[Row]:
         return rows_of(read_table(path, SCHEMA))
     except DAMAGE as error:
         raise ConfigError(f"{path} is damaged ({reason(error)}): delete it and audit again") from None
+
+
+def audit_scores(directory: Path, round: int) -> dict[str, float]:
+    """Average each number of an audit of a round over clients, as "attack.metric"."""
+    values: dict[str, list[float]] = {}
+    for row in read_audit(directory):
+        if row["round"] == round:
+            values.setdefault(f"{row['attack']}.{row['metric']}", []).append(row["value"])
+    return {name: fmean(each) for name, each in values.items()}
 
 
 def _open(directory: Path, trust: bool) -> tuple[RunRecord, Federation]:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rayfed_ssl.analysis.audit import audit_scores
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.registry import is_score
 from rayfed_ssl.records.metric_rows import taken
@@ -57,7 +58,9 @@ def bytes_of(record: RunRecord, until: int) -> dict[str, float]:
 
 
 def score_of(record: RunRecord, name: str, take: str | None, round: int) -> float | None:
-    """Read the score of the encoder that is meant; None where the run has none."""
+    """Read the score of the encoder that is meant, or an audit's mean over clients; None where the run has none."""
+    if "." in name:
+        return audit_scores(record.directory, round).get(name)
     rows = [row for row in record.metrics if row["name"] == name and row["round"] == round]
     return taken({row["participant"]: row["value"] for row in rows}, take)
 
@@ -74,7 +77,7 @@ def read_progress(directory: Path, take: str | None, score: str | None = None) -
         is_shown = is_score(name) or name.startswith("diag_") or name == score
         if is_shown and (value := score_of(record, name, take, round)) is not None:
             progress[f"score.{name}"] = value
-    return progress
+    return progress | {f"score.{name}": value for name, value in audit_scores(directory, record.last_round).items()}
 
 
 @dataclass

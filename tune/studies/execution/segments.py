@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from actors.runs import make_executor
+from rayfed_ssl.analysis.audit import audit
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.datasets import open_dataset
 from rayfed_ssl.engine.round_loop import Observer
-from rayfed_ssl.errors import BusyError, ConfigError
+from rayfed_ssl.errors import BusyError, CheckpointError, ConfigError
 from rayfed_ssl.records.run_record import RunRecord
 from tune.studies.execution.scores import outcome_after
 from tune.studies.search.search import Outcome, Search, Segment
@@ -77,7 +78,20 @@ def _is_of_the_disk(error: BaseException | None) -> bool:
 def outcome_of(config: Config, directory: Path, until: int, scores: tuple[str, ...], take: str | None) -> Outcome:
     """Run a segment and read its scores."""
     outcome = run_segment(config, directory, until)
+    if outcome.failure is None and until == config.rounds:
+        outcome = _audit(directory, scores)
     return outcome_after(directory, scores, take, until) if outcome.failure is None else outcome
+
+
+def _audit(directory: Path, scores: tuple[str, ...]) -> Outcome:
+    """Run the attacks that scores name, as in encoder-mi.auc."""
+    try:
+        attacks: dict[str, dict[str, object]] = {name.rpartition(".")[0]: {} for name in scores if "." in name}
+        if attacks:
+            audit(directory, attacks)
+    except (ConfigError, CheckpointError) as error:
+        return Outcome(failure=str(error))
+    return Outcome()
 
 
 class DataCheck:

@@ -59,7 +59,7 @@ def read_rows(path: Path, max_rows: int = MAX_ROWS) -> list[Row]:
 
 
 def unit_of(score: str) -> Unit:
-    """Name a score's unit: "bytes", "percent" of a score in [0, 1], or "" for a diagnostic."""
+    """Name a score's unit: "bytes", "percent" of a score in [0, 1], or "" for a diagnostic or an audit's number."""
     if score in BYTES:
         return "bytes"
-    return "" if score.startswith("diag_") else "percent"
+    return "" if score.startswith("diag_") or "." in score else "percent"

@@ -9,6 +9,7 @@ import optuna
 from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
 from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESampler
 
+from rayfed_ssl.attacks import ATTACKS
 from rayfed_ssl.config.sections import BITS
 from rayfed_ssl.engine.diagnostics import DIAGNOSTICS
 from rayfed_ssl.engine.federation import Federation
@@ -62,8 +63,9 @@ def check_study(study: Study) -> None:
     if not study.goals:
         raise ConfigError(f"{study.name}: there is no goal to choose by: name a score, as in maximize: linear")
     for goal in study.goals:
-        if not is_score(goal.score) and goal.score not in (*DIAGNOSTICS, *BYTES):
-            scores = {"linear", *PROTOCOLS, *DIAGNOSTICS, *BYTES}
+        attack, _, metric = goal.score.partition(".")
+        if not is_score(goal.score) and not (attack in ATTACKS and metric) and goal.score not in (*DIAGNOSTICS, *BYTES):
+            scores = {"linear", *PROTOCOLS, *DIAGNOSTICS, *BYTES, *(f"{attack}.auc" for attack in ATTACKS)}
             raise ConfigError(
                 f"{study.name}: there is no score {goal.score!r}{nearest(goal.score, scores)}: see docs/sweeps.md, goals"
             )
