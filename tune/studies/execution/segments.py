@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import re
 import shutil
 import time
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from actors.runs import make_executor
-from rayfed_ssl.analysis.audit import audit
+from rayfed_ssl.analysis.audit import audit, audit_scores
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.datasets import open_dataset
 from rayfed_ssl.engine.round_loop import Observer
@@ -76,22 +77,20 @@ def _is_of_the_disk(error: BaseException | None) -> bool:
 
 
 def outcome_of(config: Config, directory: Path, until: int, scores: tuple[str, ...], take: str | None) -> Outcome:
-    """Run a segment and read its scores."""
+    """Run a segment and read its scores; that of an attack which does not fit the run is NaN."""
     outcome = run_segment(config, directory, until)
-    if outcome.failure is None and until == config.rounds:
-        outcome = _audit(directory, scores)
-    return outcome_after(directory, scores, take, until) if outcome.failure is None else outcome
-
-
-def _audit(directory: Path, scores: tuple[str, ...]) -> Outcome:
-    """Run the attacks that scores name, as in encoder-mi.auc."""
+    if outcome.failure is not None:
+        return outcome
+    attacks = [name for name in scores if "." in name]
+    if not attacks or until < config.rounds:
+        return outcome_after(directory, scores, take, until)
     try:
-        attacks: dict[str, dict[str, object]] = {name.rpartition(".")[0]: {} for name in scores if "." in name}
-        if attacks:
-            audit(directory, attacks)
+        audit(directory, {name.rpartition(".")[0]: {} for name in attacks}, required=False)
     except (ConfigError, CheckpointError) as error:
         return Outcome(failure=str(error))
-    return Outcome()
+    reached = audit_scores(directory, until)
+    outcome = outcome_after(directory, [name for name in scores if name not in attacks], take, until)
+    return Outcome({**outcome.scores, **{name: reached.get(name, math.nan) for name in attacks}}, outcome.failure)
 
 
 class DataCheck:

@@ -6,6 +6,7 @@ interruption changes what is tried, stopped or chosen: on resume the search runs
 the results on disk (docs/decisions/0006).
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -219,7 +220,7 @@ class Search:
 
     def _tell(self, trial: Trial) -> None:
         """Tell Optuna how a trial ended."""
-        if trial.state == "complete":
+        if trial.state == "complete" and all(map(math.isfinite, trial.values)):
             self.optuna_study.tell(trial.asked, list(trial.values) or [0.0])
         else:
             state = TrialState.PRUNED if trial.state == "stopped" else TrialState.FAIL
