@@ -10,7 +10,7 @@ Symbols: w global weights; w' mean of the clients' weights; v velocity; beta mom
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -51,6 +51,7 @@ def momentum_step(weights: Weights, mean: Weights, velocity: Weights | None, bet
 class FedAvgM(Averaging):
     """FedAvg whose server moves with momentum."""
 
+    secure_sum: ClassVar = True
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """beta; 0 is FedAvg up to rounding."""
 

@@ -32,6 +32,8 @@ Kind: TypeAlias = Literal[
     "correlation matrix",
     "statistics",
     "public images",
+    "masked values",
+    "keys and shares",
 ]
 """What a field of a download or an upload tells about the data; the ledger counts bytes by kind."""
 
@@ -129,12 +131,15 @@ class Method(Validated, ABC):
         needs_public: Whether the method works on public data; a run without is refused at start-up.
         averages_weights: Whether all clients need one architecture.
         held_fields: Fields of an upload that `update_server` holds of all uploads at once; they should be small.
+        secure_sum: Whether `update_server` depends on uploads through their sums alone: means of tensors, weighted by
+            `factor`, and sums of integers. So it works under `privacy.secure_sum`; a law checks it.
     """
 
     privacy: ClassVar[Literal["High", "Low", "-"]]
     needs_public: ClassVar[bool] = False
     averages_weights: ClassVar[bool] = False
     held_fields: ClassVar[tuple[str, ...]] = ()
+    secure_sum: ClassVar[bool] = False
 
     @property
     def inner(self) -> "Method | None":
@@ -194,6 +199,10 @@ class Method(Validated, ABC):
         once. Memory must not grow with the cohort: hold no upload while later ones are read, but for the fields that
         `held_fields` names.
         """
+
+    def factor(self, upload: Any) -> float:
+        """Weigh an upload in the server's means, at most by its client's number of samples; by default all count alike."""
+        return 1.0
 
     @abstractmethod
     def encoders(self, state: Any, clients: Mapping[int, Any]) -> dict[str, Encoder]:

@@ -30,19 +30,40 @@ def is_node(tree: Tree) -> bool:
     return dataclasses.is_dataclass(tree) and not isinstance(tree, type)
 
 
-def map_leaves(function: Callable[[Any], Any], tree: Tree) -> Tree:
-    """Apply `function` to every leaf; dicts, lists, tuples and dataclasses stay what they are."""
-    if isinstance(tree, ARRAYS):  # almost always
+def map_leaves(function: Callable[[Any], Any], tree: Tree, stop: tuple[type, ...] = ARRAYS) -> Tree:
+    """Apply `function` to every leaf; dicts, lists, tuples and dataclasses stay what they are, but for those of `stop`."""
+    if isinstance(tree, stop):  # almost always
         return function(tree)
     if isinstance(tree, dict):
-        return {key: map_leaves(function, value) for key, value in tree.items()}
+        return {key: map_leaves(function, value, stop) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
-        return type(tree)(map_leaves(function, value) for value in tree)
+        return type(tree)(map_leaves(function, value, stop) for value in tree)
     if is_node(tree):
         return dataclasses.replace(
-            tree, **{f.name: map_leaves(function, getattr(tree, f.name)) for f in dataclasses.fields(tree)}
+            tree, **{f.name: map_leaves(function, getattr(tree, f.name), stop) for f in dataclasses.fields(tree)}
         )
     return function(tree)
+
+
+def map_together(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
+    """Apply `function` to the leaves that stand in the same place of several trees.
+
+    Raises:
+        ValueError: The trees differ in form, or two of their tensors in shape.
+    """
+    forms = {(type(one), getattr(one, "shape", None)) for one in (tree, *others)}
+    if len(forms) > 1 or (isinstance(tree, dict) and any(other.keys() != tree.keys() for other in others)):
+        raise ValueError("trees of different forms have nothing in the same place")
+    if isinstance(tree, dict):
+        return {key: map_together(function, value, *(other[key] for other in others)) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return type(tree)(map_together(function, *values) for values in zip(tree, *others, strict=True))
+    if is_node(tree):
+        branches = map_together(
+            function, *({f.name: getattr(t, f.name) for f in dataclasses.fields(t)} for t in (tree, *others))
+        )
+        return dataclasses.replace(tree, **branches)
+    return function(tree, *others)
 
 
 def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:

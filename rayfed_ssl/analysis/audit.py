@@ -29,6 +29,7 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import CheckpointError, ConfigError, reason
 from rayfed_ssl.parquet import DAMAGE, read_table, rows_of
+from rayfed_ssl.privacy.secure_sum import SecureSum
 from rayfed_ssl.reading import read_json
 from rayfed_ssl.records.metric_rows import Row
 from rayfed_ssl.records.replay import replay_step
@@ -182,7 +183,7 @@ def _check_truth(attack: Attack, truth: Truth) -> None:
 
 
 def observe(record: RunRecord, federation: Federation, round: int, client_id: int) -> tuple[Seen, Truth]:
-    """Compute a client's upload again, as the server saw it, and what is true of the client.
+    """Compute a client's upload again, as the server saw it, and what is true of the client; under secure sums, the mean.
 
     Raises:
         CheckpointError: The round before is gone, or this processor computes other bits than the run's.
@@ -194,7 +195,12 @@ def observe(record: RunRecord, federation: Federation, round: int, client_id: in
             f"client {client_id}'s step of round {round} has other bits here than in the run: audit it on a processor like "
             "that of the run, or run again with engine.cpu=portable"
         )
-    return view(federation, round, client_id, download, result.upload)
+    upload = result.upload
+    if isinstance(federation.method, SecureSum):
+        cohort = next(entry.cohort for entry in record.manifest.rounds if entry.round == round)
+        uploads = {other: replay_step(record, federation, round, other)[1].upload for other in cohort}
+        download, (upload,) = download.base, federation.method.stand_in(uploads).values()
+    return view(federation, round, client_id, download, upload)
 
 
 def view(federation: Federation, round: int, client_id: int, download: Any, upload: Any) -> tuple[Seen, Truth]:
@@ -205,7 +211,7 @@ def view(federation: Federation, round: int, client_id: int, download: Any, uplo
     seen = Seen(
         client_id,
         round,
-        federation.method,
+        federation.config.method,
         task,
         download,
         upload,

@@ -221,6 +221,8 @@ def _check_consistency(config: Config) -> None:
     training = config.training
     if training.schedule_rounds is not None and training.optimizer.schedule == "constant":
         raise ConfigError("training.schedule_rounds has no meaning for training.optimizer.schedule=constant: remove it")
+    if not config.privacy.secure_sum and config.privacy.secure_protocol != Privacy().secure_protocol:
+        raise ConfigError("privacy.secure_protocol has no meaning without privacy.secure_sum: set both or neither")
     _check_method(config)
     if config.partition.name == "file":
         _check_whole(config)
@@ -261,6 +263,12 @@ def _check_method(config: Config) -> None:
         )
     if not method.needs_public and config.public is not None:
         raise ConfigError(f"{name} uses no public data, got public={config.public}: set public=null")
+    if config.privacy.secure_sum and not method.secure_sum:
+        allowed = ", ".join(other for other, info in METHODS.items() if info.method().secure_sum)
+        raise ConfigError(
+            f"privacy.secure_sum=true shows sums alone, and the server of {name}, as it is set, looks at single uploads: "
+            f"take a method that sums ({allowed}) or set privacy.secure_sum=false"
+        )
     models = config.clients.models
     mixed = [other for other, info in METHODS.items() if not info.method().averages_weights]
     if models and method.averages_weights and set(models) != {config.model.encoder}:

@@ -35,6 +35,7 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.knn import capped
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server
 from rayfed_ssl.methods import METHODS
+from rayfed_ssl.privacy.protection import protected
 from rayfed_ssl.processor import check_process
 from rayfed_ssl.seeds import SERVER, Purpose, derive_seed, generator, seeded_globally
 from rayfed_ssl.training.batching import num_batches
@@ -86,13 +87,14 @@ class Federation:
             training = training.lasting(math.ceil(training.total_steps / (rounds * _steps_per_epoch(config, shards))))
         self.config = config = config.model_copy(update={"training": training})
         self.dataset = dataset
-        self.method: Method = config.method
+        sizes = [len(rows) for _, rows in sorted(shards.items())]
+        largest = sorted(sizes)[-_cohort_size(config, len(shards)) :]
+        self.method: Method = protected(config.method, config.privacy, largest)
         self.task = build_task(config, dataset)
         self.shards = dict(shards)
         self.public = public
         self.held_out = dict(held_out or {})
         self.resident = ResidentShards(partial(shard_bytes, self.task.device, config.engine.gpus_per_actor))
-        sizes = [len(rows) for _, rows in sorted(self.shards.items())]
         self.notes = (
             self.method.check(self.task, self.num_public)
             + self.task.objective.check(self.task, sizes)

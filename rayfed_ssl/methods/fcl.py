@@ -118,6 +118,7 @@ class FCL(fedavg.Averaging):
 
     weighting: ClassVar = "samples"  # type: ignore[misc]
     held_fields: ClassVar = ("features",)
+    secure_sum = property(lambda self: not self.fusion)
     fusion: bool = True
     """Whether features of encrypted images are shared as negatives; without it FCL is FedAvg with MoCo."""
     negatives: Literal["both", "remote"] = "both"

@@ -138,3 +138,5 @@ class Averaging(Method):
 @pydantic_dataclass(frozen=True, kw_only=True)
 class FedAvg(Averaging):
     """Average clients' weights after local training."""
+
+    secure_sum: ClassVar = True

@@ -75,6 +75,7 @@ class FedMD(Method):
 
     privacy: ClassVar = "Low"
     needs_public: ClassVar = True
+    secure_sum = property(lambda self: self.upload_format == "fp32")
     digest_epochs: PositiveInt = 1
     """Passes over D_pub per round in which a client fits the consensus (code)."""
     digest_batch: Annotated[int, Field(ge=2)] = 256

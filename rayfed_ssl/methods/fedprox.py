@@ -8,7 +8,7 @@ Deviations: FLESD's code adds mu ||w - w^t||^2 where the paper has mu / 2; `conv
 paper's variable number of local epochs is not simulated.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import NonNegativeFloat
@@ -31,6 +31,7 @@ def proximal_term(model: Model, reference: Weights, mu: float) -> Tensor:
 class FedProx(Averaging):
     """FedAvg with a proximal term."""
 
+    secure_sum: ClassVar = True
     mu: NonNegativeFloat = 0.01
     """Strength; FLESD searches {0.001, 0.01, 0.1, 1}."""
     convention: Literal["flesd", "original"] = "flesd"

@@ -116,6 +116,7 @@ class FedU2(Averaging):
     """
 
     held_fields: ClassVar = ("weights",)
+    secure_sum = property(lambda self: self.aggregator == "mean")
     uniformity: NonNegativeFloat = 0.43
     """Strength of FUR; 0 leaves it out."""
     tangent_points: PositiveInt = 6

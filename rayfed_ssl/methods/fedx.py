@@ -19,7 +19,7 @@ Deviations:
 
 import math
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat
@@ -70,6 +70,7 @@ def random_anchors(client: Client, choices: torch.Generator) -> Tensor:
 class FedX(Averaging):
     """FedAvg with local and global distillation."""
 
+    secure_sum: ClassVar = True
     local_relation: NonNegativeFloat = 1.0
     """Weight of L_r among the client's own projections; 0 leaves it out."""
     global_contrast: NonNegativeFloat = 1.0

@@ -164,7 +164,7 @@ class Orchestra(fedavg.Averaging):
         for upload in uploads.values():
             local.append(upload.local_centroids)
             if state.clustered:
-                mean.add(float(upload.num_batches), upload.weights)
+                mean.add(self.factor(upload), upload.weights)
         if not local:
             raise ValueError("Orchestra has nothing to cluster: no client of this round sent an upload")
         if state.clustered:
@@ -173,6 +173,10 @@ class Orchestra(fedavg.Averaging):
         temperature = _objective(server.task).temperature
         centroids, metrics = self.cluster_globally(torch.cat(local), state.centroids, temperature)
         return replace(state, centroids=centroids, clustered=True), metrics
+
+    def factor(self, upload: Any) -> float:
+        """p_k up to the common denominator: batches, and not samples (code)."""
+        return float(upload.num_batches)
 
     def cluster_globally(self, local: Tensor, centroids: Tensor, temperature: float) -> tuple[Tensor, Metrics]:
         """Move C until predicted assignments of local centroids are balanced (code: 100 of Sinkhorn's iterations).

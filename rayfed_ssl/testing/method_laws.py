@@ -20,6 +20,7 @@ from rayfed_ssl.evaluation.features import extract_features
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.records.manifest import follows_rounds
 from rayfed_ssl.storage import checkpoints
+from rayfed_ssl.testing.secure_sums import dependence
 from rayfed_ssl.testing.trial import LazyUploads, Round, Trial, open_afresh, play, state_digests
 from rayfed_ssl.training.state_parts import is_state, part_of, with_rule
 from rayfed_ssl.trees import Weights, digest, is_node, leaves
@@ -178,6 +179,19 @@ def uploads_are_not_hoarded(trial: Trial) -> None:
     )
 
 
+def sums_alone_decide(trial: Trial) -> None:
+    """The server's step depends on uploads through their sums alone if, and only if, the method says so (`secure_sum`)."""
+    if max(len(round.uploads) for round in trial.played) < 2:
+        return
+    claimed, found = trial.federation.method.secure_sum, dependence(trial)
+    demand(not claimed or found is None, f"secure_sum says that sums alone decide, and {found}: set it to False")
+    demand(
+        claimed or found is not None,
+        "nothing but sums of uploads decides in this run about the server's step, and secure_sum says otherwise: set it to "
+        "True, or play rounds in which it matters",
+    )
+
+
 def messages_are_plain(trial: Trial) -> None:
     """Downloads and uploads hold tensors, numbers, strings and None; each field says its kind, so bytes are counted."""
     for number, round in enumerate(trial.played, 1):
@@ -309,6 +323,7 @@ LAWS: dict[str, Callable[[Trial], None]] = {
         clients_may_drop_out,
         server_follows_uploads,
         uploads_are_not_hoarded,
+        sums_alone_decide,
         clients_see_their_shards_alone,
         encoders_are_sound,
         losses_fall,

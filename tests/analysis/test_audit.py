@@ -165,3 +165,12 @@ def test_a_model_that_saw_neither_half_tells_them_apart_by_chance_alone():
         assert area.high is not None
         covered += area.low <= 0.5 <= area.high
     assert covered >= 17  # of 20 intervals at 95 %; fewer have a chance of 1.6 %
+
+
+def test_under_secure_sums_every_client_is_attacked_by_the_mean(tmp_path: Path):
+    settings = ("privacy={held_out: 0.5, secure_sum: true}", "clients.number=2", "rounds=1")
+    run(small("fedsimclr", *settings), tmp_path / "run")
+    plugins.allow([name := f"{Sums.__module__}:Sums"])
+    rows, _ = audit(tmp_path / "run", {name: {}})
+    first, second = (row["value"] for row in rows)
+    assert first == second

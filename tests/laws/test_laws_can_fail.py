@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from examples.my_method import FedAvgM, ServerState
-from rayfed_ssl.aggregation.weighted_mean import WeightedMean
+from rayfed_ssl.aggregation.weighted_mean import WeightedMean, weighted_mean
 from rayfed_ssl.engine.round_loop import ClientError
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server, Weights, sent
 from rayfed_ssl.methods import FLESD
@@ -155,6 +155,34 @@ class HoldsAllUploads(FedAvgM):
         return super().update_server(state, dict(uploads), server)
 
 
+class TakesTheLargest(FedAvgM):
+    """Claims, as FedAvgM does, that sums alone decide."""
+
+    def aggregate(self, state: ServerState, uploads: Mapping[int, Upload], server: Server) -> tuple[Weights, Metrics]:
+        weights: Weights = {}
+        for upload in uploads.values():
+            weights = {n: torch.maximum(value, weights.get(n, value)) for n, value in upload.weights.items()}
+        return weights, {}
+
+
+class CountsClients(FedAvgM):
+    def update_server(self, state: ServerState, uploads: Mapping[int, Upload], server: Server) -> tuple[Any, Metrics]:
+        after, metrics = super().update_server(state, uploads, server)
+        return after, metrics | {"clients": float(len(uploads))}
+
+
+class WeighsOtherwise(FedAvgM):
+    def factor(self, upload: Upload) -> float:
+        return 1.0
+
+    def aggregate(self, state: ServerState, uploads: Mapping[int, Upload], server: Server) -> tuple[Weights, Metrics]:
+        return weighted_mean((upload.num_samples, upload.weights) for upload in uploads.values()), {}
+
+
+class ClaimsTooLittle(FedAvgM):
+    secure_sum = False
+
+
 @dataclass(frozen=True)
 class UploadWithShard(Upload):
     shard: Any = sent("statistics", default=None)
@@ -242,6 +270,14 @@ MISTAKES: list[tuple[str, type[Method], str]] = [
     ("server_follows_uploads", SumsUploads, "farther from every upload"),
     ("uploads_are_not_hoarded", ReadsUploadsTwice, "uploads are read once"),
     ("uploads_are_not_hoarded", HoldsAllUploads, "holds 40 of 40 uploads"),
+    (
+        "sums_alone_decide",
+        TakesTheLargest,
+        "sums alone decide, and a mixture .* gives another state/weights/",
+    ),
+    ("sums_alone_decide", CountsClients, "one upload that stands for all gives another metrics/clients in round 1"),
+    ("sums_alone_decide", WeighsOtherwise, "a mixture of uploads with their sums gives another state/weights/"),
+    ("sums_alone_decide", ClaimsTooLittle, "nothing but sums of uploads decides .*: set it to True"),
     ("messages_are_plain", SendsAnArray, "/shard holds a ndarray"),
     ("rules_say_what_is_sent", SendsLess, "rules say that"),
     ("clients_see_their_shards_alone", SeesOtherShards, "depends on others' images"),

@@ -58,6 +58,12 @@ def test_two_actors_give_the_bits_of_this_process(
     check_same(on_ray(config, 2, tmp_path / "ray"), simulate(config, tmp_path / "local"))
 
 
+@pytest.mark.parametrize("num_actors", [2, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 3))])
+def test_secure_sums_have_the_bits_of_this_process(tiny: Callable[..., Config], num_actors: int, tmp_path: Path):
+    config = tiny("fedavg", "privacy.secure_sum=true")
+    check_same(on_ray(config, num_actors, tmp_path / "ray"), simulate(config, tmp_path / "local"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", KINDS)
 def test_three_actors_of_which_one_is_killed_give_the_bits_of_this_process(
