@@ -263,6 +263,10 @@ ERRORS = {
         ["run", "{fedavg}", "--out", "/proc/x"],
         "/proc takes no files: name another directory with --out",
     ),
+    "out of a sweep": (
+        ["sweep", "digits", "--out", "/proc/x"],
+        "/proc takes no files: name another directory with --out",
+    ),
     "late fault": (
         ["run", "{fedavg}", "--out", "{binary}x", "--inject", "slow:round=9,client=0"],
         "--inject slow:round=9,client=0,seconds=1: the run has only 2 rounds",
