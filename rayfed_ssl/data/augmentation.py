@@ -74,11 +74,8 @@ def _own_views(images: Tensor, name: str, generator: torch.Generator, side: int)
     function, parameters = own_function(name)
     given = {"images": images.clone(), "generator": generator, "size": side}
     seed = int(torch.randint(1 << 62, (), generator=generator))
-    with seeded_globally(seed, images.device):
-        try:
-            views = function(**{key: value for key, value in given.items() if key in parameters})
-        except Exception as error:
-            raise ValueError(f"training.views={name} raised {type(error).__name__}: {error}") from error
+    with seeded_globally(seed, images.device), plugins.named_errors("training.views", name):
+        views = function(**{key: value for key, value in given.items() if key in parameters})
     shape = [*images.shape[:2], side, side]
     if not isinstance(views, Tensor) or list(views.shape) != shape or views.dtype not in (torch.uint8, torch.float32):
         got = f"{views.dtype} {list(views.shape)}" if isinstance(views, Tensor) else type(views).__name__

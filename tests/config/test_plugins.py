@@ -67,6 +67,14 @@ class Normalized(Gray):
     def __getitem__(self, index):
         return torch.randn(3, 8, 8)
 
+class Unopened(Dataset):
+    def __init__(self):
+        raise OSError("gone")
+
+class Unread(Gray):
+    def __getitem__(self, index):
+        return {}["boom"]
+
 def mean_and_linear(channels):
     """Mean colors."""
     return nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4 * channels, 5))
@@ -133,6 +141,9 @@ def flat(labels):
 
 def square(labels, num_clients):
     return np.arange(4 * num_clients).reshape(num_clients, 2, 2)
+
+def failing(labels):
+    return labels.boom
 
 def overlapping(labels, num_clients, seed):
     return [np.arange(len(labels))] * num_clients
@@ -266,6 +277,9 @@ UNFIT = {
     "model.encoder=outside_module:maps": "outside_module:maps must give features [N, d], got [2, 4, 6, 6] of 2 images",
     "model.encoder=outside_module:NotOne": "encoder=outside_module:NotOne must be a subclass of torch.nn.Module or a Python",
     "data={name: 'outside_module:Normalized'}": "floats from 0 to 1, got float32 from",
+    "data={name: 'outside_module:Unopened'}": "dataset=outside_module:Unopened raised OSError: gone (line ",
+    "data={name: 'outside_module:Unread'}": "dataset=outside_module:Unread raised KeyError: 'boom' (line ",
+    "partition=outside_module:failing": "partition=outside_module:failing raised AttributeError: 'numpy.ndarray' object",
     "data={name: 'outside_module:NotOne'}": "NotOne must be a subclass of torch.utils.data.Dataset or a",
     "model.encoder=math:sqrt": "a Python function that takes channels or size, got builtin_function_or_method sqrt",
     "training.views=outside_module:wanting": "is given images, generator, size, and its 'strength' needs a default",
