@@ -237,6 +237,15 @@ def test_what_gives_no_views_is_one_line(tiny: TinyConfig, name: str, message: s
         federation.check_ready()
 
 
+def test_views_that_rotation_would_not_draw_are_refused(tiny: TinyConfig):
+    chosen = "objective={name: rotation}", "model.projection_dim=null", "training.views=outside_module:noisy"
+    with pytest.raises(
+        ConfigError, match=r"augmentation=rotnet draws no training\.views=outside_module:noisy: set obj"
+    ):
+        Federation.open(tiny("fedavg", *chosen))
+    Federation.open(tiny("fedavg", *chosen, "objective.augmentation=views"))
+
+
 def test_a_view_that_writes_to_its_images_changes_no_others(tiny: TinyConfig):
     task = Federation.open(tiny("fedavg", "training.views=outside_module:writing")).task
     images = torch.full((2, 1, 8, 8), 7, dtype=torch.uint8)
