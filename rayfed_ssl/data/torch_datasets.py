@@ -177,9 +177,13 @@ def _split(name: str, dataset: Any) -> Split:
 
 
 def _label(name: str, label: Any) -> int:
+    if label is None:
+        return -1
     try:
-        return -1 if label is None else int(label)
-    except (TypeError, ValueError, RuntimeError):
+        if (number := int(label)) != float(label):
+            raise ValueError
+        return number
+    except (ArithmeticError, TypeError, ValueError, RuntimeError):
         raise ValueError(f"dataset {name} must give classes as integers, or none, got {label!r:.40}") from None
 
 

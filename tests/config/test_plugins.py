@@ -67,6 +67,10 @@ class Normalized(Gray):
     def __getitem__(self, index):
         return torch.randn(3, 8, 8)
 
+class Halves(Gray):
+    def __getitem__(self, index):
+        return super().__getitem__(index), index % 2 + 0.5
+
 class Unopened(Dataset):
     def __init__(self):
         raise OSError("gone")
@@ -286,6 +290,7 @@ UNFIT = {
     "model.encoder=outside_module:maps": "outside_module:maps must give features [N, d], got [2, 4, 6, 6] of 2 images",
     "model.encoder=outside_module:NotOne": "encoder=outside_module:NotOne must be a subclass of torch.nn.Module or a Python",
     "data={name: 'outside_module:Normalized'}": "floats from 0 to 1, got float32 from",
+    "data={name: 'outside_module:Halves'}": "Halves must give classes as integers, or none, got 0.5",
     "data={name: 'outside_module:Unopened'}": "dataset=outside_module:Unopened raised OSError: gone (line ",
     "data={name: 'outside_module:Unread'}": "dataset=outside_module:Unread raised KeyError: 'boom' (line ",
     "partition=outside_module:failing": "partition=outside_module:failing raised AttributeError: 'numpy.ndarray' object",
