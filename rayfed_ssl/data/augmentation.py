@@ -85,6 +85,10 @@ def _own_views(images: Tensor, name: str, generator: torch.Generator, side: int)
     if views.dtype == torch.uint8:
         return unit(views)
     if not images.is_cuda and not -0.5 <= views.min() <= views.max() <= 1.5:
+        if bool(views.isnan().any()):
+            raise ValueError(
+                f"training.views={name} gave NaN: look for a division by 0, or a root or logarithm below 0"
+            )
         raise ValueError(
             f"training.views={name} must give values in [0, 1], got {views.min():.2f} to {views.max():.2f}: leave Normalize "
             "out, as the engine normalizes training and test images alike"

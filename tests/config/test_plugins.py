@@ -127,6 +127,9 @@ def cut(images):
 def normalized(images, generator):
     return images / 255 * 4 - 2
 
+def divided(images, generator):
+    return images / 0 * 0
+
 def no_views(pictures): ...
 
 def raising(images):
@@ -229,6 +232,7 @@ def test_views_from_outside_follow_the_generator_alone(tiny: TinyConfig):
     [
         ("cut", "cut must give a tensor [64, 1, 8, 8] of bytes or of float32 in [0, 1], got torch.uint8 [64, 1, 8, 7]"),
         ("raising", "training.views=outside_module:raising raised KeyError: 'boom'"),
+        ("divided", "training.views=outside_module:divided gave NaN: look for a division by 0"),
         ("normalized", "normalized must give values in [0, 1], got -2.00 to 2.00: leave Normalize out"),
     ],
 )
