@@ -119,6 +119,11 @@ class Objective(Validated, ABC):
         """Compute the loss of representations that tell no sample from another; None where that is no fixed number."""
         return None
 
+    @property
+    def num_to_fill(self) -> int:
+        """Samples that fill what a client remembers: losses before that do not compare with later ones."""
+        return 0
+
     def start(self, context: Context, model: Model, data: Shard, generator: torch.Generator) -> nn.Module:
         """Make a fresh state at the start of a local training.
 
