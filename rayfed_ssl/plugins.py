@@ -9,10 +9,11 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import reduce
 from importlib import import_module
 from importlib.metadata import EntryPoints, entry_points
+from traceback import extract_tb
 from typing import Any
 
 from rayfed_ssl.errors import ConfigError, UntrustedError, nearest
@@ -102,6 +103,22 @@ def parameters(
         f"{kind}={name} must be {others}a Python function that takes {' or '.join(given)}, got "
         f"{type(target).__name__} {getattr(target, '__name__', '')}"
     )
+
+
+@contextmanager
+def named_errors(kind: str, name: str, built_in: Collection[str] = ()) -> Iterator[None]:
+    """Raise ConfigError for what a user's code raises: whose it is, what it says and where; built-in code passes."""
+    try:
+        yield
+    except (ConfigError, MemoryError):
+        raise
+    except Exception as error:
+        if name in built_in:
+            raise
+        *_, frame = extract_tb(error.__traceback__)
+        raise ConfigError(
+            f"{kind}={name} raised {type(error).__name__}: {error} (line {frame.lineno} of {frame.filename})"
+        ) from error
 
 
 def import_from(directory: str) -> None:

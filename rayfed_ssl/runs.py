@@ -264,4 +264,5 @@ def _watch(federation: Federation, record: RunRecord, observer: Observer) -> Run
         losses,
         record.manifest.warnings,
         federation.share,
+        task.objective.num_to_fill / batch,
     )

@@ -74,11 +74,8 @@ def _own_views(images: Tensor, name: str, generator: torch.Generator, side: int)
     function, parameters = own_function(name)
     given = {"images": images.clone(), "generator": generator, "size": side}
     seed = int(torch.randint(1 << 62, (), generator=generator))
-    with seeded_globally(seed, images.device):
-        try:
-            views = function(**{key: value for key, value in given.items() if key in parameters})
-        except Exception as error:
-            raise ValueError(f"training.views={name} raised {type(error).__name__}: {error}") from error
+    with seeded_globally(seed, images.device), plugins.named_errors("training.views", name):
+        views = function(**{key: value for key, value in given.items() if key in parameters})
     shape = [*images.shape[:2], side, side]
     if not isinstance(views, Tensor) or list(views.shape) != shape or views.dtype not in (torch.uint8, torch.float32):
         got = f"{views.dtype} {list(views.shape)}" if isinstance(views, Tensor) else type(views).__name__
@@ -88,6 +85,10 @@ def _own_views(images: Tensor, name: str, generator: torch.Generator, side: int)
     if views.dtype == torch.uint8:
         return unit(views)
     if not images.is_cuda and not -0.5 <= views.min() <= views.max() <= 1.5:
+        if bool(views.isnan().any()):
+            raise ValueError(
+                f"training.views={name} gave NaN: look for a division by 0, or a root or logarithm below 0"
+            )
         raise ValueError(
             f"training.views={name} must give values in [0, 1], got {views.min():.2f} to {views.max():.2f}: leave Normalize "
             "out, as the engine normalizes training and test images alike"

@@ -96,7 +96,7 @@ def open_dataset(
     directory = cache or platformdirs.user_cache_path("rayfed-ssl") / "stores"
     store = directory / f"{plugins.short(name)}-{_key(_root(path), source.files, settings)}"
     with suppress(ValueError):
-        return open_store(store)
+        return open_store(store, source.notes)
     try:
         lock = alone(store)
     except OSError as error:
@@ -105,7 +105,7 @@ def open_dataset(
         ) from None
     with lock:
         with suppress(ValueError):
-            return open_store(store)  # another process has just written it
+            return open_store(store, source.notes)  # another process has just written it
         train, test, classes = _read(source, test_fraction, (train_limit, test_limit), validation, seed)
         channels = channels or info.channels or (1 if all_gray(train) and all_gray(test) else 3)
         if side := size or info.size:
@@ -123,7 +123,7 @@ def open_dataset(
             test=convert(test, on_progress=partial(report, "test")),
             has_test=source.has_test,
         )
-        return open_store(store)
+        return open_store(store, source.notes)
 
 
 def dataset_info(name: str) -> DatasetInfo:
@@ -259,7 +259,7 @@ def _find_folder(path: Path, download: bool) -> Source:
             f"no pictures in class directories of {root} ({', '.join(PICTURE_SUFFIXES)}): set data.path to a directory "
             "with train/<class>/ and test/<class>/, or with <class>/"
         )
-    check_nesting(root, classes, [file.parent for _, file in train])
+    notes = check_nesting(root, train)
     test: list[tuple[str, Path]] = []
     for folder in tests:
         samples = by_class(folder)
@@ -278,7 +278,7 @@ def _find_folder(path: Path, download: bool) -> Source:
 
     annotations = [file for each in (root, *tests) if (file := each / ANNOTATIONS).is_file()]
     files = (*(file for _, file in train + test), *annotations)
-    return Source(files, lambda: (split(train), split(test) if test else None, classes), has_test=bool(test))
+    return Source(files, lambda: (split(train), split(test) if test else None, classes), bool(test), notes)
 
 
 def _vision(

@@ -76,11 +76,13 @@ class Source:
         files: What it consists of; their sizes and times name the store.
         read: Reads labels and prepares the pictures: train, test where there is one, class names.
         has_test: Whether it comes with a test split; else one is split off by the seed.
+        notes: What the user should know about its directories.
     """
 
     files: tuple[Path, ...]
     read: Callable[[], tuple[Split, Split | None, tuple[str, ...]]]
     has_test: bool
+    notes: tuple[str, ...] = ()
 
 
 def decode(

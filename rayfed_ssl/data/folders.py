@@ -1,7 +1,7 @@
 """Pictures in directories: which files there are, and of which class each is."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -57,11 +57,26 @@ def walk(root: Path, suffixes: tuple[str, ...] | None) -> Iterator[tuple[str, Pa
                 yield first, Path(directory, name)
 
 
-def check_nesting(root: Path, classes: Sequence[str], parents: Sequence[Path]) -> None:
-    """Refuse a directory that holds nothing but the directory with the classes, which would be one class itself."""
-    inner = Path(os.path.commonpath(parents))
-    if len(classes) == 1 and inner not in parents:
+def check_nesting(root: Path, train: Iterable[tuple[str, Path]]) -> tuple[str, ...]:
+    """Say which classes may be several, as all their pictures lie in several directories further down.
+
+    Raises:
+        ValueError: There is one class, and it is such a one.
+    """
+    directories: dict[str, set[Path]] = {}
+    for label, file in train:
+        directories.setdefault(label, set()).add(file.parent)
+    inner = {label: Path(os.path.commonpath(parents)) for label, parents in directories.items()}
+    deep = {label: len(parents) for label, parents in directories.items() if inner[label] not in parents}
+    if not deep:
+        return ()
+    label = max(deep, key=deep.__getitem__)
+    if len(directories) == 1:
         raise ValueError(
-            f"all pictures of {root} lie in directories of {inner.relative_to(root)}, and would be one class: did you mean "
-            f"data.path={inner}?"
+            f"all pictures of {root} lie in directories of {inner[label].relative_to(root)}, and would be one class: did "
+            f"you mean data.path={inner[label]}?"
         )
+    return (
+        f"classes of several directories: {len(deep)} of {len(directories)}, such as {label} with {deep[label]}; if those "
+        f"are the classes, set data.path={inner[label]}",
+    )

@@ -76,6 +76,7 @@ class Dataset:
         skipped: The unreadable pictures that `on_bad="skip"` left out, each with its reason.
         shared: How many test pictures have the pixels of a training picture.
         has_test: Whether it comes with a test split, and none was split off.
+        notes: What the user should know about the files that it was made of.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Dataset:
     skipped: tuple[str, ...] = ()
     shared: int = 0
     has_test: bool = True
+    notes: tuple[str, ...] = ()
 
 
 class Block(NamedTuple):
@@ -96,13 +98,13 @@ class Block(NamedTuple):
     groups: np.ndarray | None = None
 
 
-def open_store(path: Path) -> Dataset:
+def open_store(path: Path, notes: tuple[str, ...] = ()) -> Dataset:
     """Open a store; nothing is decoded and no pixel is read."""
     try:
         header = json.loads(read_bytes(path / "header.json"))
         train, test = (_image_set(path, split, header) for split in ("train", "test"))
         more = (tuple(header["skipped"]), int(header["shared"]), bool(header["has_test"]))
-        return Dataset(header["name"], train, test, header["fingerprint"], *more)
+        return Dataset(header["name"], train, test, header["fingerprint"], *more, notes)
     except (ArithmeticError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"no usable store at {path} on this machine ({error}): open the dataset again") from error
 

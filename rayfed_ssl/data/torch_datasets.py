@@ -18,7 +18,7 @@ from rayfed_ssl.data.decoding import Picture, Source, Split, all_gray, decode, i
 from rayfed_ssl.data.folders import walk
 from rayfed_ssl.data.image_store import open_store, write_store
 from rayfed_ssl.data.partitions import stratified_split
-from rayfed_ssl.errors import nearest, reason
+from rayfed_ssl.errors import ConfigError, nearest, reason
 
 
 def find_torchvision(
@@ -50,10 +50,10 @@ def _complete(class_name: str, place: Path, download: bool) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise ValueError(f"{class_name} of torchvision needs a package that is not installed: {error}") from error
+        raise ConfigError(f"{class_name} of torchvision needs a package that is not installed: {error}") from error
     except (RuntimeError, OSError) as error:
         done = "the download failed" if download else "set data.path, or data.download=true to fetch it"
-        raise ValueError(f"no complete copy of {class_name} in {place}: {done} ({reason(error)})") from error
+        raise ConfigError(f"no complete copy of {class_name} in {place}: {done} ({reason(error)})") from error
 
 
 def _torchvision_split(dataset: Any) -> Split:
@@ -90,7 +90,8 @@ def find_torch(name: str, factory: Callable[..., Any], path: Path, download: boo
         splits = [{"split": first if str(first).startswith("train") else "train"}, {"split": "test"}]
 
     def read() -> tuple[Split, Split | None, tuple[str, ...]]:
-        datasets = [factory(**given, **split) for split in splits]
+        with plugins.named_errors("dataset", name):
+            datasets = [factory(**given, **split) for split in splits]
         first, *second = (_split(name, dataset) for dataset in datasets)
         return first, next(iter(second), None), _classes(datasets[0], first, *second)
 
@@ -167,21 +168,29 @@ def _split(name: str, dataset: Any) -> Split:
 
     def read(rows: np.ndarray) -> Iterator[tuple[str, Picture]]:
         for row in rows:
-            yield f"sample {row}", _pixels(name, _sample(dataset[int(row)])[0])
+            yield f"sample {row}", _pixels(name, _sample(name, dataset, int(row))[0])
 
-    labels = [_label(name, _sample(dataset[row])[1]) for row in range(len(dataset))]
+    with plugins.named_errors("dataset", name):
+        rows = range(len(dataset))
+    labels = [_label(name, _sample(name, dataset, row)[1]) for row in rows]
     return Split(np.array(labels, np.int64), read)
 
 
 def _label(name: str, label: Any) -> int:
+    if label is None:
+        return -1
     try:
-        return -1 if label is None else int(label)
-    except (TypeError, ValueError, RuntimeError):
+        if (number := int(label)) != float(label):
+            raise ValueError
+        return number
+    except (ArithmeticError, TypeError, ValueError, RuntimeError):
         raise ValueError(f"dataset {name} must give classes as integers, or none, got {label!r:.40}") from None
 
 
-def _sample(sample: Any) -> tuple[Any, Any]:
+def _sample(name: str, dataset: Any, row: int) -> tuple[Any, Any]:
     """Take image and label of a sample, which may be the image alone."""
+    with plugins.named_errors("dataset", name):
+        sample = dataset[row]
     if isinstance(sample, tuple | list):
         return sample[0], sample[1] if len(sample) > 1 else None
     if isinstance(sample, Mapping):

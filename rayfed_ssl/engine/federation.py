@@ -331,7 +331,7 @@ class Federation:
             notes.append("clients fine-tune random weights: set model.start=RUN to fine-tune an encoder")
         if (last := self.config.training.schedule_rounds or self.config.rounds) < self.config.rounds:
             notes.append(f"rounds after {last} repeat the learning rates of round {last} (training.schedule_rounds)")
-        return (*notes, *held_out_notes(self.config, len(self.dataset.test)))
+        return (*self.dataset.notes, *notes, *held_out_notes(self.config, len(self.dataset.test)))
 
     @contextmanager
     def _seeded(self, round: int, participant: int) -> Iterator[torch.Generator]:

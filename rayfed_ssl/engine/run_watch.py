@@ -6,6 +6,7 @@ It reads what clients and evaluations report anyway, once a round; no bit of a r
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from statistics import fmean
 from typing import Literal
 
@@ -86,6 +87,7 @@ class RunWatch(Observer):
         losses: Of the rounds that were done before, by round.
         given: Warnings that were given before.
         share: Share of the clients in a round.
+        to_fill: Steps of a client until losses compare.
     """
 
     def __init__(
@@ -99,9 +101,11 @@ class RunWatch(Observer):
         losses: Mapping[int, RoundLosses] | None = None,
         given: Iterable[RunWarning] = (),
         share: float = 1.0,
+        to_fill: float = 0.0,
     ) -> None:
         self._rounds, self._chance, self._warn = rounds, chance, warn
         self._scaled, self._samples, self._share = scaled, samples, share
+        self._to_fill = to_fill / share
         self._starts: Mapping[str, Metrics] = {}
         self._architecture = architecture
         self._losses = dict(losses or {})
@@ -120,7 +124,11 @@ class RunWatch(Observer):
             self._losses[round] = losses
         self._tell("divergence", round, divergence(clients))
         self._tell("collapse", round, collapse(clients, self._floor))
-        self._tell("loss", round, flat_loss(self._losses, self._rounds, self._chance))
+        before = accumulate((item.steps for item in self._losses.values()), initial=0.0)
+        compared = {
+            key: self._losses[key] for key, steps in zip(self._losses, before, strict=False) if steps >= self._to_fill
+        }
+        self._tell("loss", round, flat_loss(compared, self._rounds, self._chance))
 
     def on_evaluated(self, evaluations: Sequence[Evaluation]) -> None:
         """Look at the scored encoders."""

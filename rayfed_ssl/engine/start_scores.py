@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from pydantic import FiniteFloat
 
+from rayfed_ssl.data.view_recipes import OwnView
 from rayfed_ssl.engine.diagnostics import encoder_diagnostics
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.gpu_memory import release
@@ -47,8 +48,8 @@ def score_start(federation: Federation, architecture: str) -> Metrics:
     task, store = federation.task, federation.dataset.train.path
     with compute_threads(federation.config.engine.threads):
         encoder = Encoder(architecture, task.initial_weights(architecture))
-        if store is None or ":" in architecture:  # data in memory, or an encoder whose code may change
-            scores = _score(federation, encoder)
+        if store is None or ":" in architecture or isinstance(task.views.first, OwnView):
+            scores = _score(federation, encoder)  # data in memory, or an encoder or views whose code may change
         else:
             cached = CachedResult(store.parent / DIRECTORY, _facts(federation, encoder), dict[str, FiniteFloat])
             if not (scores := cached.read() or {}):

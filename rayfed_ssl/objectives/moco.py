@@ -140,8 +140,13 @@ class MoCo(Objective):
         return 2 if self.symmetric else 1
 
     def chance_loss(self, batch: int) -> float:
-        """The logarithm of the number of candidates, the positive and the queue."""
-        return math.log(1 + self.queue_size)
+        """The logarithm of the number of candidates, the positive and the queue; of both directions when symmetric."""
+        return (2 if self.symmetric else 1) * math.log(1 + self.queue_size)
+
+    @property
+    def num_to_fill(self) -> int:
+        """Those whose keys take the place of all random directions."""
+        return math.ceil(self.queue_size / (2 if self.symmetric else 1))
 
     def check(self, context: Context, shard_sizes: Sequence[int]) -> tuple[str, ...]:
         """Tell which queues will hold random directions to the end."""

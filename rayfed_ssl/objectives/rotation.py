@@ -18,7 +18,7 @@ Deviations:
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 import torch
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfed_ssl.data.augmentation import rotate_quarter_turns
-from rayfed_ssl.data.view_recipes import ViewRecipe
+from rayfed_ssl.data.view_recipes import OwnView, ViewRecipe
 from rayfed_ssl.draws import draw
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.context import Context
@@ -76,6 +76,15 @@ class Rotation(Objective):
     def num_views(self) -> int:
         """One view, or all four rotations of it."""
         return 4 if self.turns == "all" else 1
+
+    def check(self, context: Context, shard_sizes: Sequence[int]) -> tuple[str, ...]:
+        """Refuse a user's views that would not be drawn."""
+        if self.augmentation != "views" and isinstance(own := context.views.first, OwnView):
+            raise ValueError(
+                f"objective.augmentation={self.augmentation} draws no training.views={own.function}: set "
+                "objective.augmentation=views, or leave training.views out"
+            )
+        return ()
 
     def chance_loss(self, batch: int) -> float:
         """The logarithm of 4."""

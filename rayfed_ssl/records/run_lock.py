@@ -22,8 +22,13 @@ def refuse_used(directory: Path) -> None:
         raise ConfigError(
             f"{directory} is not an empty directory: name another one with --out, or resume the run in it"
         )
+    refuse_unwritable(directory)
+
+
+def refuse_unwritable(directory: Path) -> None:
+    """Raise a ConfigError for a directory in which nothing can be written."""
     above = next(parent for parent in (directory, *directory.absolute().parents) if parent.exists())
-    takes_files = os.access(above, os.W_OK)
+    takes_files = above.is_dir() and os.access(above, os.W_OK)
     if not directory.exists():
         try:
             os.rmdir(mkdtemp(dir=above))  # os.access says yes to root, in /proc too

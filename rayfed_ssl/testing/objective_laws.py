@@ -51,7 +51,7 @@ def check_steps(config: Config) -> None:
     )
     demand(facts() == before, "`loss` writes to weights or state: change them in `finish_step`")
     try:
-        check_loss(objective, model, output.loss)
+        check_loss(objective, model, output)
     except ValueError as error:
         raise LawViolation(str(error)) from error
     demand(bool(output.loss.isfinite()), f"the loss is finite, got {output.loss}")

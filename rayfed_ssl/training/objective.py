@@ -54,7 +54,7 @@ class StepOutput:
     Attributes:
         loss: Mean loss of the batch, a float32 scalar that can be differentiated.
         projections: Projections of the first view, float32 [B, p], not normalized, for methods that add a term on them.
-        remember: Detached tensors that `finish_step` puts into the state.
+        updates: Detached tensors that `finish_step` puts into the state.
     """
 
     loss: Tensor
@@ -119,6 +119,11 @@ class Objective(Validated, ABC):
         """Compute the loss of representations that tell no sample from another; None where that is no fixed number."""
         return None
 
+    @property
+    def num_to_fill(self) -> int:
+        """Samples that fill what a client remembers: losses before that do not compare with later ones."""
+        return 0
+
     def start(self, context: Context, model: Model, data: Shard, generator: torch.Generator) -> nn.Module:
         """Make a fresh state at the start of a local training.
 
@@ -175,9 +180,14 @@ def state_as(kind: type[State], state: nn.Module) -> State:
     return state
 
 
-def check_loss(objective: Objective, model: Model, loss: Any) -> None:
-    """Raise ValueError for a loss that is no scalar tensor or from which no gradient reaches trained weights."""
+def check_loss(objective: Objective, model: Model, output: Any) -> None:
+    """Raise ValueError for no StepOutput, a loss that is no scalar tensor, or one without a gradient to trained weights."""
     name = type(objective).__name__
+    if not isinstance(output, StepOutput):
+        raise ValueError(
+            f"objective {name}: `loss` must give a StepOutput(loss, projections), got a {type(output).__name__}"
+        )
+    loss: Any = output.loss
     if not isinstance(loss, Tensor) or loss.dim():
         kind = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
         raise ValueError(

@@ -218,7 +218,7 @@ class Task(ModelFactory):
     def _objective_loss(self, generator: torch.Generator) -> Loss:
         def loss(model: Model, state: nn.Module, batch: Batch) -> StepOutput:
             output = self.objective.loss(self, model, state, batch, generator)
-            check_loss(self.objective, model, output.loss)
+            check_loss(self.objective, model, output)
             return output
 
         return capturable(loss) if self.objective.capturable else loss

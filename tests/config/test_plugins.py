@@ -67,6 +67,18 @@ class Normalized(Gray):
     def __getitem__(self, index):
         return torch.randn(3, 8, 8)
 
+class Halves(Gray):
+    def __getitem__(self, index):
+        return super().__getitem__(index), index % 2 + 0.5
+
+class Unopened(Dataset):
+    def __init__(self):
+        raise OSError("gone")
+
+class Unread(Gray):
+    def __getitem__(self, index):
+        return {}["boom"]
+
 def mean_and_linear(channels):
     """Mean colors."""
     return nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4 * channels, 5))
@@ -115,6 +127,9 @@ def cut(images):
 def normalized(images, generator):
     return images / 255 * 4 - 2
 
+def divided(images, generator):
+    return images / 0 * 0
+
 def no_views(pictures): ...
 
 def raising(images):
@@ -133,6 +148,9 @@ def flat(labels):
 
 def square(labels, num_clients):
     return np.arange(4 * num_clients).reshape(num_clients, 2, 2)
+
+def failing(labels):
+    return labels.boom
 
 def overlapping(labels, num_clients, seed):
     return [np.arange(len(labels))] * num_clients
@@ -214,6 +232,7 @@ def test_views_from_outside_follow_the_generator_alone(tiny: TinyConfig):
     [
         ("cut", "cut must give a tensor [64, 1, 8, 8] of bytes or of float32 in [0, 1], got torch.uint8 [64, 1, 8, 7]"),
         ("raising", "training.views=outside_module:raising raised KeyError: 'boom'"),
+        ("divided", "training.views=outside_module:divided gave NaN: look for a division by 0"),
         ("normalized", "normalized must give values in [0, 1], got -2.00 to 2.00: leave Normalize out"),
     ],
 )
@@ -224,6 +243,15 @@ def test_what_gives_no_views_is_one_line(tiny: TinyConfig, name: str, message: s
     assert len(str(caught.value).splitlines()) == 1
     with pytest.raises(ConfigError, match=r"training\.views"):  # before a run begins
         federation.check_ready()
+
+
+def test_views_that_rotation_would_not_draw_are_refused(tiny: TinyConfig):
+    chosen = "objective={name: rotation}", "model.projection_dim=null", "training.views=outside_module:noisy"
+    with pytest.raises(
+        ConfigError, match=r"augmentation=rotnet draws no training\.views=outside_module:noisy: set obj"
+    ):
+        Federation.open(tiny("fedavg", *chosen))
+    Federation.open(tiny("fedavg", *chosen, "objective.augmentation=views"))
 
 
 def test_a_view_that_writes_to_its_images_changes_no_others(tiny: TinyConfig):
@@ -266,6 +294,10 @@ UNFIT = {
     "model.encoder=outside_module:maps": "outside_module:maps must give features [N, d], got [2, 4, 6, 6] of 2 images",
     "model.encoder=outside_module:NotOne": "encoder=outside_module:NotOne must be a subclass of torch.nn.Module or a Python",
     "data={name: 'outside_module:Normalized'}": "floats from 0 to 1, got float32 from",
+    "data={name: 'outside_module:Halves'}": "Halves must give classes as integers, or none, got 0.5",
+    "data={name: 'outside_module:Unopened'}": "dataset=outside_module:Unopened raised OSError: gone (line ",
+    "data={name: 'outside_module:Unread'}": "dataset=outside_module:Unread raised KeyError: 'boom' (line ",
+    "partition=outside_module:failing": "partition=outside_module:failing raised AttributeError: 'numpy.ndarray' object",
     "data={name: 'outside_module:NotOne'}": "NotOne must be a subclass of torch.utils.data.Dataset or a",
     "model.encoder=math:sqrt": "a Python function that takes channels or size, got builtin_function_or_method sqrt",
     "training.views=outside_module:wanting": "is given images, generator, size, and its 'strength' needs a default",

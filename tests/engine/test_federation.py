@@ -118,6 +118,18 @@ def test_pictures_that_are_left_out_are_named_in_a_note(tiny: Tiny, tmp_path: Pa
     assert len(set(re.findall(r"torn\d\.png", note))) == 3
 
 
+def test_a_class_of_several_directories_is_named_in_a_note(tiny: Tiny, tmp_path: Path):
+    pictures = [f"sets/{name}/{i}.png" for name in "ab" for i in range(20)] + [f"shown/{i}.png" for i in range(20)]
+    write_folder(tmp_path, pictures, (8, 8))
+    data = f"data={{name: folder, path: {tmp_path}, size: 8}}"
+    for _ in ("decoded", "read from the store"):
+        (note,) = Federation.open(tiny("fedavg", data, "partition=iid", FEW)).notes
+        assert note == (
+            "classes of several directories: 1 of 2, such as sets with 2; if those are the classes, set "
+            f"data.path={tmp_path / 'sets'}"
+        )
+
+
 def test_shards_of_less_than_two_samples_are_refused(tiny: Tiny):
     with pytest.raises(ConfigError, match=r"at least 2 samples, but client \d+ has 1.*lower clients.number"):
         Federation.open(tiny("fedavg", "partition=iid", "clients.number=100"))

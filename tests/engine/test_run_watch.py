@@ -10,6 +10,7 @@ import pytest
 from rayfed_ssl import Config, resume, run
 from rayfed_ssl.engine.round_loop import ClientReport, Evaluation, Observer, RoundOutcome, ServerReport
 from rayfed_ssl.engine.run_watch import RoundLosses, RunWarning, RunWatch, probe_remarks
+from rayfed_ssl.objectives import MoCo
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage.checkpoints import RunState, Stored
 
@@ -102,6 +103,20 @@ def test_one_epoch_alone_has_no_loss_to_compare_with() -> None:
 def test_a_loss_that_has_moved_once_is_not_at_its_start() -> None:
     moved = STILL | {"loss": 4.0}
     assert watch([STILL | {"steps": 20}], [moved], [STILL], [STILL], of=9) == []
+
+
+def test_losses_are_judged_from_the_round_in_which_a_queue_is_full() -> None:
+    rising, falling = STILL | {"steps": 120}, STILL | {"loss": 3.9, "steps": 120}
+    assert watch([rising], [falling], of=9, to_fill=8) == []
+    (warning,) = watch([falling], [rising], of=9, to_fill=8)
+    assert (warning.kind, warning.round) == ("loss", 2)
+    assert watch([rising], of=9, to_fill=8, losses={1: RoundLosses(4.0, 3.9, 60.0)}) != []
+    assert [warning.round for warning in watch([rising], [rising], [rising], of=9, to_fill=100, share=0.5)] == [3]
+
+
+def test_mocos_queue_is_filled_by_the_keys_of_its_views() -> None:
+    assert [MoCo(queue_size=513, symmetric=both).num_to_fill for both in (True, False)] == [257, 513]
+    assert [MoCo(queue_size=7, symmetric=both).chance_loss(4) / math.log(8) for both in (True, False)] == [2, 1]
 
 
 def test_rounds_before_a_resume_count_and_their_warnings_are_not_repeated() -> None:

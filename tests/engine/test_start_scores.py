@@ -50,6 +50,13 @@ def test_a_second_run_reads_them_and_other_settings_are_other_scores(open_tiny: 
     assert score_start(federation, "cnn") == scores["cnn"]
 
 
+def test_scores_by_own_views_whose_code_may_change_are_not_kept(open_tiny: Open) -> None:
+    federation = open_tiny("fedavg", "seed=77", "training.views=examples.my_views:mild")
+    before = kept(federation)
+    assert score_start(federation, "cnn")["diag_alignment"] > 0
+    assert kept(federation) == before
+
+
 def test_no_new_crops_are_drawn_for_a_start(open_tiny: Open) -> None:
     short = "seed=76", "evaluation.linear.epochs=2"
     cropped = open_tiny("fedavg", *short, "evaluation.augment=true")

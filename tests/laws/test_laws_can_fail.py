@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -355,6 +355,11 @@ class GivesAFloat(SimCLR):
         return replace(output, loss=output.loss.item())
 
 
+class GivesTheLossAlone(SimCLR):
+    def loss(self, *given: Any) -> StepOutput:
+        return cast("StepOutput", super().loss(*given).loss)
+
+
 class TakesOneViewTwice(SimCLR):
     def project(self, context: Context, model: Model, images: Tensor, generator: torch.Generator) -> Tensor:
         first, _ = context.two_views(images, generator)
@@ -397,6 +402,7 @@ def test_an_objective_may_say_that_it_follows_the_number_of_rounds():
         (SumsNothing(), r"must give a scalar tensor, got a tensor of shape \[16\]"),
         (Detached(), "objective Detached: `loss` has no gradient: compute it from what the model gives"),
         (GivesAFloat(), "objective GivesAFloat: `loss` must give a scalar tensor, got a float"),
+        (GivesTheLossAlone(), r"`loss` must give a StepOutput\(loss, projections\), got a Tensor"),
         (TakesOneViewTwice(), "the same view of a sample twice, or one alone: draw two, or set num_views to 1"),
         (DrawsOneViewAlone(), "the same view of a sample twice, or one alone"),
         (IgnoresTheSecondView(), "does not depend on the second view"),
@@ -408,8 +414,10 @@ def test_the_laws_of_objectives_find_a_planted_mistake(objective: SimCLR | BYOL,
         check_steps(toy_config(objective=objective))
 
 
-@pytest.mark.parametrize("objective", [Detached(), GivesAFloat()], ids=lambda value: type(value).__name__)
-def test_a_run_names_the_objective_whose_loss_has_no_gradient(objective: SimCLR):
+@pytest.mark.parametrize(
+    "objective", [Detached(), GivesAFloat(), GivesTheLossAlone()], ids=lambda value: type(value).__name__
+)
+def test_a_run_names_the_objective_whose_loss_does_not_fit(objective: SimCLR):
     federation = open_afresh(toy_config(objective=objective))
     with pytest.raises(
         ClientError, match=f"^client 0 failed in round 1 .*objective {type(objective).__name__}: `loss`"

@@ -263,6 +263,10 @@ ERRORS = {
         ["run", "{fedavg}", "--out", "/proc/x"],
         "/proc takes no files: name another directory with --out",
     ),
+    "out of a sweep": (
+        ["sweep", "digits", "--out", "/proc/x"],
+        "/proc takes no files: name another directory with --out",
+    ),
     "late fault": (
         ["run", "{fedavg}", "--out", "{binary}x", "--inject", "slow:round=9,client=0"],
         "--inject slow:round=9,client=0,seconds=1: the run has only 2 rounds",
@@ -303,7 +307,7 @@ ERRORS = {
     "reproduction": (["reproduce", "flesd-table"], "there is no reproduction 'flesd-table': did you mean"),
     "no list": (
         ["list"],
-        "name a list: methods, objectives, optimizers, datasets, partitions, models, views, protocols, recipes, ",
+        "name a list: methods, objectives, optimizers, datasets, partitions, models, views, protocols, attacks, ",
     ),
     "list": (["list", "method"], "there is no list of 'method': did you mean 'methods'?"),
 }

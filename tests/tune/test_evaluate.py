@@ -8,6 +8,7 @@ import pytest
 
 from rayfed_ssl.analysis.rescoring import read_measurements
 from tests.tune.conftest import Cli, Finished, Recipes
+from tune import terminal
 
 
 def test_protocols_are_run_printed_and_appended(cli: Cli, finished: Finished):
@@ -52,7 +53,9 @@ def test_federated_fine_tuning_is_one_command(cli: Cli, finished: Finished, tmp_
     assert json.loads((tuned / "run.json").read_text())["start"]["file"] == str(learned / "encoders/global.safetensors")
 
 
-def test_runs_over_seeds_are_compared_as_one(cli: Cli, recipes: Recipes, finished: Finished, tmp_path: Path):
+def test_runs_over_seeds_are_compared_as_one(
+    cli: Cli, recipes: Recipes, finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     runs = (finished["flesd"][0], tmp_path / "run")
     result = cli("run", recipes["flesd"], "seed=1", "--out", runs[1])
     assert result.exit_code == 0, result.stderr
@@ -63,6 +66,10 @@ def test_runs_over_seeds_are_compared_as_one(cli: Cli, recipes: Recipes, finishe
     table = cli("compare", *runs, "--by-seed").stdout
     (line,) = [line for line in table.splitlines() if " linear " in line]
     assert [f"{100 * spread[name]:.2f}%" for name in ("mean", "std")] == line.split()[-5:-3]
+    monkeypatch.setattr(terminal, "WIDTH", 60)
+    parts = [line for line in cli("compare", *runs, "--by-seed").stdout.splitlines() if " linear " in line]
+    assert len(parts) > 1  # method and score stand before each part of the table
+    assert any(f"{100 * spread['mean']:.2f}%" in line for line in parts)
 
 
 def test_scores_and_diagnosis_of_a_run_that_cannot_be_written_are_printed(

@@ -110,9 +110,9 @@ def _print_groups(groups: "Sequence[SeedGroup]") -> None:
     from rayfed_ssl.formats import percent
 
     rows = [
-        _facts(group.runs[0])
+        {"method": group.runs[0].name, "score": score}
+        | _facts(group.runs[0])
         | {
-            "score": score,
             "mean": percent(spread.mean),
             "std": percent(spread.std),
             "n": str(spread.n),
@@ -122,7 +122,7 @@ def _print_groups(groups: "Sequence[SeedGroup]") -> None:
         for group in groups
         for score, spread in group.scores.items()
     ]
-    print_table(rows[0] if rows else (), [row.values() for row in rows])
+    print_table(rows[0] if rows else (), [row.values() for row in rows], text=2)
 
 
 def _tree(summary: "Summary") -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rayfed_ssl.errors import ConfigError
+from rayfed_ssl.records.run_lock import refuse_unwritable
 from tune.studies.definition.files import VERBS, load_study, read_study_file
 from tune.studies.definition.needed_data import absent, by_column, one_dataset
 from tune.studies.definition.schema import StudyFile, slug
@@ -128,6 +129,7 @@ class StudyRequest:
         Raises:
             ConfigError: The file or a setting does not fit, the directory holds another study, or a search found nothing.
         """
+        refuse_unwritable(self.directory)
         if self.kind == "benchmark":
             return _Rows(self, self.load(), say, on_ray_death).run()
         directory = self.describe()

@@ -82,7 +82,8 @@ def partition(
     parameters = check_partition(name, function)
     given = {"labels": labels, "num_clients": num_clients, "seed": seed, "generator": stream(name, seed)}
     given["groups"] = groups
-    shards = function(**{key: value for key, value in given.items() if key in parameters}, **fields)
+    with plugins.named_errors("partition", name, PARTITIONS):
+        shards = function(**{key: value for key, value in given.items() if key in parameters}, **fields)
     try:
         shards = [np.asarray(shard) for shard in shards]
         if odd := [shard for shard in shards if shard.size and (shard.ndim != 1 or shard.dtype.kind not in "iu")]:
