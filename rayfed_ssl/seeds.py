@@ -28,6 +28,7 @@ class Purpose(IntEnum):
     LABELS = 9
     DIAGNOSTICS = 10
     HELD_OUT = 11
+    PRIVACY = 12
 
 
 def derive_seed(run_seed: int, purpose: Purpose, *, round: int = 0, participant: int = 0) -> int:

@@ -1,0 +1,1 @@
+"""Differential privacy of what clients send: methods around a method, and what a run spends (docs/privacy-budget.md)."""
