@@ -14,7 +14,7 @@ from rayfed_ssl.engine.diagnostics import DIAGNOSTICS
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.evaluation.registry import PROTOCOLS, is_score
-from tune.studies.definition.schema import BYTES
+from tune.studies.definition.schema import BYTES, EPSILON
 from tune.studies.definition.space import Point
 from tune.studies.definition.study import Study
 from tune.studies.definition.trial_configs import config_of
@@ -62,8 +62,8 @@ def check_study(study: Study) -> None:
     if not study.goals:
         raise ConfigError(f"{study.name}: there is no goal to choose by: name a score, as in maximize: linear")
     for goal in study.goals:
-        if not is_score(goal.score) and goal.score not in (*DIAGNOSTICS, *BYTES):
-            scores = {"linear", *PROTOCOLS, *DIAGNOSTICS, *BYTES}
+        if not is_score(goal.score) and goal.score not in (*DIAGNOSTICS, *BYTES, EPSILON):
+            scores = {"linear", *PROTOCOLS, *DIAGNOSTICS, *BYTES, EPSILON}
             raise ConfigError(
                 f"{study.name}: there is no score {goal.score!r}{nearest(goal.score, scores)}: see docs/sweeps.md, goals"
             )
