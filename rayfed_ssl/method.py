@@ -37,6 +37,15 @@ Kind: TypeAlias = Literal[
 ]
 """What a field of a download or an upload tells about the data; the ledger counts bytes by kind."""
 
+Release: TypeAlias = Literal["difference", "value", "constant"]
+"""How a field of an upload may be released under client-level differential privacy (docs/privacy-budget.md).
+
+- difference: weights of which the server uses nothing but a mean in which every client counts the same; what is bounded is
+  how far they are from the download's field of this name.
+- value: tensors that the server uses one by one; they are bounded themselves.
+- constant: a number that every client sends as 1.
+"""
+
 
 def sent(kind: Kind, *, private: bool = False, **options: Any) -> Any:
     """Declare a field of a Download or an Upload, what kind of content it carries, and if it has rows of private samples."""
@@ -175,6 +184,17 @@ class Method(Validated, ABC):
         """Say what becomes of each part of a participant's state between two rounds; by default it stays local."""
         return all_with("local", task.objective.parts)
 
+    def releases(self) -> Mapping[str, Release]:
+        """Say how each field of an upload may be released: "weights", or "base.weights" of one that holds another's.
+
+        Raises:
+            ValueError: How far one client can move a field is not known; by default that is so of all.
+        """
+        raise ValueError(
+            f"privacy.clip needs to know how far one client can move each field of an upload, and {type(self).__name__} "
+            "does not say so: take fedavg or another method of docs/privacy-budget.md, or remove privacy.clip"
+        )
+
     @abstractmethod
     def init_server(self, server: Server) -> Any:
         """Make the server's state before round 1."""
@@ -218,6 +238,7 @@ __all__ = [
     "Method",
     "Metrics",
     "Model",
+    "Release",
     "Rule",
     "Server",
     "Shard",

@@ -18,7 +18,7 @@ from rayfed_ssl.errors import printable
 from rayfed_ssl.formats import percent, size
 from rayfed_ssl.method import Metrics
 from rayfed_ssl.records.run_record import RunRecord
-from rayfed_ssl.reports.summary import partition_text
+from rayfed_ssl.reports.summary import epsilon_text, partition_text
 from rayfed_ssl.training.state_parts import describe
 
 BAR_WIDTH = 16
@@ -95,6 +95,10 @@ class RunProgress(Observer):
             f"{config.epochs} local epochs, about {federation.steps:,} steps of a client"
         )
         self._print(f"  {describe(federation.method.rules(task))}")
+        if (epsilon := federation.planned_epsilon()) is not None:
+            self._print(
+                f"  privacy: {epsilon_text(epsilon, config)} after {config.rounds} rounds in which nobody drops out"
+            )
         for note in federation.notes:
             self._print(f"  note: {note}", style="yellow")
         self._bytes = total(federation.public_entries())

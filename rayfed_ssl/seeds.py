@@ -28,6 +28,7 @@ class Purpose(IntEnum):
     LABELS = 9
     DIAGNOSTICS = 10
     HELD_OUT = 11
+    PRIVACY = 12
     AUDIT = 13
 
 

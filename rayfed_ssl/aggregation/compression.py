@@ -43,6 +43,12 @@ def unpack(packed: Packed) -> Tensor:
     return values if packed.scales is None else values * packed.scales.unsqueeze(1)
 
 
+def refuse_rounding(format: Format) -> None:
+    """Raise ValueError for numbers that are rounded before privacy.noise is added, whose scales tell what they were."""
+    if format != "fp32":
+        raise ValueError(f"privacy.clip adds noise to what is sent, got method.upload_format={format}: set it to fp32")
+
+
 @dataclass(frozen=True)
 class SparseRows:
     """The largest entries of each row.

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from statistics import fmean
 from typing import Any
@@ -35,10 +35,11 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.knn import capped
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server
 from rayfed_ssl.methods import METHODS
-from rayfed_ssl.privacy.protection import protected
+from rayfed_ssl.privacy.protection import accounted, protected
 from rayfed_ssl.processor import check_process
 from rayfed_ssl.seeds import SERVER, Purpose, derive_seed, generator, seeded_globally
 from rayfed_ssl.training.batching import num_batches
+from rayfed_ssl.training.context import cohort_size
 
 
 @dataclass(frozen=True)
@@ -83,14 +84,14 @@ class Federation:
         check_shards(shards)
         training = config.training.model_copy(update={"views": views_of(config, dataset)})
         if training.total_steps is not None:
-            rounds = config.rounds * _cohort_size(config, len(shards)) / len(shards)
+            rounds = config.rounds * cohort_size(config.clients.fraction, len(shards)) / len(shards)
             training = training.lasting(math.ceil(training.total_steps / (rounds * _steps_per_epoch(config, shards))))
         self.config = config = config.model_copy(update={"training": training})
         self.dataset = dataset
         sizes = [len(rows) for _, rows in sorted(shards.items())]
-        largest = sorted(sizes)[-_cohort_size(config, len(shards)) :]
+        largest = sorted(sizes)[-cohort_size(config.clients.fraction, len(shards)) :]
         self.method: Method = protected(config.method, config.privacy, largest)
-        self.task = build_task(config, dataset)
+        self.task = replace(build_task(config, dataset), num_clients=len(shards))
         self.shards = dict(shards)
         self.public = public
         self.held_out = dict(held_out or {})
@@ -173,7 +174,7 @@ class Federation:
     @property
     def share(self) -> float:
         """Share of the clients that takes part in a round."""
-        return _cohort_size(self.config, len(self.shards)) / len(self.shards)
+        return self.task.cohort_size / self.task.num_clients
 
     @property
     def client_ids(self) -> tuple[int, ...]:
@@ -225,9 +226,8 @@ class Federation:
 
     def cohort(self, round: int) -> tuple[int, ...]:
         """Draw the fraction C of the clients that takes part in a round, at least one; the method has no say in it."""
-        count = _cohort_size(self.config, len(self.client_ids))
         rng = np.random.default_rng(derive_seed(self.config.seed, Purpose.COHORT, round=round))
-        return tuple(sorted(int(i) for i in rng.choice(self.client_ids, size=count, replace=False)))
+        return tuple(sorted(int(i) for i in rng.choice(self.client_ids, size=self.task.cohort_size, replace=False)))
 
     def init_server(self) -> Any:
         """Make the server's state before round 1."""
@@ -301,6 +301,12 @@ class Federation:
         dim = self.task.projection_dim or self.task.objective.head.dim or 0
         return BreakEven(self.num_public, dim, parameters, self.config.rounds)
 
+    def planned_epsilon(self) -> float | None:
+        """What the whole run costs if nobody drops out; None where nothing is noised."""
+        budget = accounted(self.method)
+        cohorts = map(self.cohort, range(1, self.config.rounds + 1))
+        return None if budget is None else budget.planned_epsilon(cohorts, self.task)
+
     def evaluate(self, encoder: Encoder, name: str, round: int, final: bool) -> Evaluation:
         """Score an encoder with the training set's labels, which no client sees, and the test set."""
         start = time.perf_counter()
@@ -339,10 +345,6 @@ class Federation:
         seed = derive_seed(self.config.seed, Purpose.DROPOUT, round=round, participant=participant)
         with seeded_globally(seed, self.task.device):
             yield generator(training_seed(self.config, round, participant))
-
-
-def _cohort_size(config: Config, num_clients: int) -> int:
-    return max(1, int(config.clients.fraction * num_clients + 0.5))
 
 
 def _steps_per_epoch(config: Config, shards: Mapping[int, np.ndarray]) -> float:

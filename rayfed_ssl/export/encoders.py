@@ -15,6 +15,7 @@ from rayfed_ssl.errors import ConfigError, nearest, reason
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.models import build_encoder, encoder_info
 from rayfed_ssl.models.encoders import stem_for
+from rayfed_ssl.privacy.protection import protected
 from rayfed_ssl.records.config_file import FILE
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage import checkpoints
@@ -70,7 +71,9 @@ def last_encoder(record: RunRecord, name: str | None = None) -> SavedEncoder:
     else:
         state = checkpoints.latest(record.checkpoints)
         clients = checkpoints.StoredStates(state.clients, record.checkpoints)
-        encoders = record.config().method.encoders(checkpoints.read(state.server, record.checkpoints), clients)
+        config = record.config()
+        method = protected(config.method, config.privacy, ())
+        encoders = method.encoders(checkpoints.read(state.server, record.checkpoints), clients)
         name = _choose(record, encoders, name)
         encoder, round, state_sha256 = encoders[name], state.round, state.sha256
     config = record.config()

@@ -34,7 +34,7 @@ from torch.nn import functional as F
 from rayfed_ssl.aggregation.weighted_mean import WeightedMean
 from rayfed_ssl.data.instahide import encrypt
 from rayfed_ssl.draws import draw
-from rayfed_ssl.method import Client, Encoder, Metrics, Model, Rule, Server, Task, Weights, sent
+from rayfed_ssl.method import Client, Encoder, Metrics, Model, Release, Rule, Server, Task, Weights, sent
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.objectives import moco
 from rayfed_ssl.training.objective import Batch, StepOutput
@@ -160,6 +160,12 @@ class FCL(fedavg.Averaging):
                 f"candidates, got {self.neighbors}: every match would be certain"
             )
         return notes
+
+    def releases(self) -> Mapping[str, Release]:
+        """Release nothing: features are rows of single samples, and a momentum model has no download to differ from."""
+        raise ValueError(
+            "privacy.clip cannot bound what fcl uploads, features of single samples and a momentum model: take fedavg"
+        )
 
     def init_server(self, server: Server) -> ServerState:
         """Start from random weights and without features."""

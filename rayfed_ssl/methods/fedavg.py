@@ -21,7 +21,21 @@ from typing import Any, ClassVar, Literal
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from rayfed_ssl.aggregation.weighted_mean import weighted_mean
-from rayfed_ssl.method import Client, Empty, Encoder, Loss, Method, Metrics, Rule, Server, Task, Term, Weights, sent
+from rayfed_ssl.method import (
+    Client,
+    Empty,
+    Encoder,
+    Loss,
+    Method,
+    Metrics,
+    Release,
+    Rule,
+    Server,
+    Task,
+    Term,
+    Weights,
+    sent,
+)
 from rayfed_ssl.training import state_parts
 from rayfed_ssl.training.state_parts import Parts
 
@@ -79,6 +93,25 @@ class Averaging(Method):
         """Refuse rules for parts that the objective does not have."""
         self.rules(task)
         return ()
+
+    def releases(self) -> Mapping[str, Release]:
+        """Release an unweighted mean; a method with an aggregation of its own says itself what may be released."""
+        own = type(self)
+        if own.update_server is not Averaging.update_server or own.aggregate is not Averaging.aggregate:
+            return super().releases()
+        return self.releases_of_mean()
+
+    def releases_of_mean(self) -> Mapping[str, Release]:
+        """Release weights through a mean without sample counts, which a method without a choice of weighting then takes.
+
+        Raises:
+            ValueError: The run asks for a mean by sample counts.
+        """
+        if vars(self).get("weighting") == "samples":
+            raise ValueError(
+                "privacy.clip sends no sample counts, got method.weighting=samples: set method.weighting=uniform"
+            )
+        return {"weights": "difference", "num_samples": "constant"}
 
     def init_server(self, server: Server) -> Any:
         """Start from random weights."""

@@ -37,7 +37,20 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from rayfed_ssl.aggregation.weighted_mean import WeightedMean
-from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Model, Server, Task, Term, Weights, sent
+from rayfed_ssl.method import (
+    Client,
+    Empty,
+    Encoder,
+    Method,
+    Metrics,
+    Model,
+    Release,
+    Server,
+    Task,
+    Term,
+    Weights,
+    sent,
+)
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.objectives.simclr import SimCLR
 from rayfed_ssl.training.objective import Batch, StepOutput
@@ -177,6 +190,15 @@ class FedCA(fedavg.Averaging):
         if self.beta and num_public < 2:
             raise ValueError(f"fedca aligns on at least 2 public samples, got {num_public}: set a larger public set")
         return notes
+
+    def releases(self) -> Mapping[str, Release]:
+        """Release a mean of weights; rows of the dictionary are single samples, and their number is the client's."""
+        if self.dictionary:
+            raise ValueError(
+                "privacy.clip cannot bound fedca's dictionary, rows of single samples and as many as a client has: set "
+                "method.dictionary=false"
+            )
+        return self.releases_of_mean()
 
     def init_server(self, server: Server) -> ServerState:
         """Initialize theta_0; prepare D_align and an alignment model (Algorithm 1, server, 1-2)."""

@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rayfed_ssl.aggregation.compression import from_triangle, upper_triangle
-from rayfed_ssl.method import Client, Encoder, Method, Metrics, Model, Rule, Server, Task, sent
+from rayfed_ssl.method import Client, Encoder, Method, Metrics, Model, Release, Rule, Server, Task, sent
 from rayfed_ssl.methods.local_only import LocalOnly
 
 
@@ -192,6 +192,10 @@ class FedFoA(Method):
                 "lower model.projection_dim"
             )
         return (*self.base.check(task, num_public), *notes)
+
+    def releases(self) -> Mapping[str, Release]:
+        """What the base releases, and Rbar, which every other client receives."""
+        return {**{f"base.{field}": how for field, how in self.base.releases().items()}, "relation": "value"}
 
     def init_server(self, server: Server) -> ServerState:
         """Start as the base does, with an empty bank."""

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rayfed_ssl.aggregation import compression
-from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Server, Task, Weights, sent
+from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Release, Server, Task, Weights, sent
 from rayfed_ssl.methods.local_only import ClientState, own_encoders
 from rayfed_ssl.trees import frozen, tensor_mean
 
@@ -89,6 +89,11 @@ class FedMD(Method):
         if num_public < 2:
             raise ValueError(f"fedmd needs at least 2 public samples, got {num_public}: set a larger public set")
         return ()
+
+    def releases(self) -> Mapping[str, Release]:
+        """Release what a client sends by itself."""
+        compression.refuse_rounding(self.upload_format)
+        return {"representations": "value"}
 
     def init_server(self, server: Server) -> ServerState:
         """Begin without a consensus."""

@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from rayfed_ssl.aggregation.compression import symmetric, upper_triangle
 from rayfed_ssl.aggregation.weighted_mean import WeightedMean, ordered_sum
 from rayfed_ssl.draws import draw
-from rayfed_ssl.method import Client, Metrics, Model, Server, Task, Weights, sent
+from rayfed_ssl.method import Client, Metrics, Model, Release, Server, Task, Weights, sent
 from rayfed_ssl.methods import fedavg
 from rayfed_ssl.objectives import spectral
 from rayfed_ssl.training.objective import Batch, StepOutput
@@ -119,6 +119,10 @@ class FedSC(fedavg.Averaging):
         if task.rounds == 1:
             return (*notes, "FedSC is FedAvg in its first round: set rounds to 2 or more")
         return notes
+
+    def releases(self) -> Mapping[str, Release]:
+        """A client's own R_k is held, and each other client receives a mean in which it is."""
+        return {**self.releases_of_mean(), "correlation": "value"}
 
     def init_server(self, server: Server) -> ServerState:
         """Start from random weights, without correlation matrices."""

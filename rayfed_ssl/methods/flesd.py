@@ -31,7 +31,20 @@ from torch.nn import functional as F
 
 from rayfed_ssl.aggregation import compression
 from rayfed_ssl.data.public_data import batch_for, check_public
-from rayfed_ssl.method import Client, Empty, Encoder, Method, Metrics, Model, Rule, Server, Task, Weights, sent
+from rayfed_ssl.method import (
+    Client,
+    Empty,
+    Encoder,
+    Method,
+    Metrics,
+    Model,
+    Release,
+    Rule,
+    Server,
+    Task,
+    Weights,
+    sent,
+)
 from rayfed_ssl.methods.local_only import ClientState, own_encoders
 from rayfed_ssl.objectives.moco import KeyQueue
 from rayfed_ssl.training.batching import finite
@@ -173,6 +186,15 @@ class FLESD(Method):
                 "others refill the queue: method.refill=first uses them all"
             )
         return tuple(notes)
+
+    def releases(self) -> Mapping[str, Release]:
+        """Release what a client sends by itself; which similarities are its largest ones has no bound."""
+        if self.keep < 1:
+            raise ValueError(
+                f"privacy.clip cannot bound which similarities are the largest, got method.keep={self.keep:g}: set it to 1"
+            )
+        compression.refuse_rounding(self.upload_format)
+        return {self.upload: "value"}
 
     def init_server(self, server: Server) -> ServerState:
         """w^(0) <- random weight initialization."""

@@ -29,7 +29,7 @@ from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.draws import draw
 from rayfed_ssl.models import Model
 from rayfed_ssl.objectives.moco import KeyQueue
-from rayfed_ssl.training.context import Context, update_momentum
+from rayfed_ssl.training.context import Context, cohort_size, update_momentum
 from rayfed_ssl.training.objective import Batch, Head, Memory, Objective, StepOutput, state_as
 from rayfed_ssl.training.state_parts import Rule
 from rayfed_ssl.validation import UnitInterval
@@ -95,7 +95,7 @@ class OrchestraObjective(Objective):
 
     def check(self, context: Context, shard_sizes: Sequence[int]) -> tuple[str, ...]:
         """Refuse more global clusters than clients can fill; tell which clients upload fewer local clusters."""
-        cohort = max(1, int(context.fraction * len(shard_sizes) + 0.5))
+        cohort = cohort_size(context.fraction, len(shard_sizes))
         most = sum(sorted(self.num_local(size) for size in shard_sizes)[-cohort:])
         if self.clusters >= most:
             raise ValueError(

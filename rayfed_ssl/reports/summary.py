@@ -43,6 +43,7 @@ class Summary:
         break_even: FLESD's Eq. 11, where representations are sent.
         starts: Scores in [0, 1] and diagnostics before round 1 by architecture.
         warnings: What the run warned of while it went on.
+        epsilon: What uploads have cost so far; None where they are not noised.
     """
 
     directory: Path
@@ -63,6 +64,7 @@ class Summary:
     break_even: BreakEven | None
     starts: dict[str, Metrics] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    epsilon: float | None = None
 
     def headline(self, score: str) -> float | None:
         """The global encoder's score, or the mean over clients where there is no global one."""
@@ -152,6 +154,7 @@ def with_client_summary(scores: Mapping[str, Metrics]) -> dict[str, Metrics]:
 def summarize(record: RunRecord) -> Summary:
     """Summarize a run, finished or not, from its record, which is not read again."""
     config, rounds = record.described_config(), record.manifest.rounds
+    epsilons = by_round(record.metrics, "epsilon", "server")
     last = rounds[-1].round if rounds else 0
     by_kind: dict[tuple[str, str], int] = defaultdict(int)
     for row in record.ledger:
@@ -175,6 +178,7 @@ def summarize(record: RunRecord) -> Summary:
         break_even=record.manifest.break_even,
         starts=record.manifest.starts,
         warnings=tuple(warning.message for warning in record.manifest.warnings),
+        epsilon=fmean(epsilons[max(epsilons)]) if epsilons else None,
     )
 
 
@@ -210,6 +214,11 @@ def digest_notes(records: Sequence[RunRecord]) -> list[str]:
             reason = why or "nothing on record says why: see `rayfed-ssl verify`"
             notes.append(f"{names} have equal settings and different digests, {one[:16]} and {two[:16]}: {reason}")
     return notes
+
+
+def epsilon_text(epsilon: float, config: Config) -> str:
+    """Write a privacy budget: "epsilon 8.1 at delta 1e-05 (client level)"."""
+    return f"epsilon {epsilon:.3g} at delta {config.privacy.delta:g} ({config.privacy.level} level)"
 
 
 def partition_text(config: Config) -> str:

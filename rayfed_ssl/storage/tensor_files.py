@@ -29,7 +29,7 @@ DTYPES = {
 }  # fmt: skip
 """The format's names of numpy's types."""
 
-DEFINE_STATES = ("method", "methods", "objectives", "training", "aggregation")
+DEFINE_STATES = ("method", "methods", "objectives", "training", "aggregation", "privacy")
 """Modules and packages of `rayfed_ssl` whose dataclasses a file may hold."""
 
 RESTORE = "restore it from a copy, or start the run anew"

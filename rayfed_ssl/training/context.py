@@ -20,6 +20,11 @@ def update_momentum(slow: Model, fast: Model, zeta: float) -> None:
     torch._foreach_lerp_(ours, [*fast.encoder.parameters(), *fast.projector.parameters()], 1 - zeta)
 
 
+def cohort_size(fraction: float, num_clients: int) -> int:
+    """Count the clients that take part in a round: the nearest whole number, at least one."""
+    return max(1, int(fraction * num_clients + 0.5))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Context(ABC):
     """Settings of local training.
@@ -30,6 +35,7 @@ class Context(ABC):
         views: Recipes of a sample's two views.
         rounds: T, for schedules.
         fraction: C, the part of the clients that takes part in a round.
+        num_clients: K.
         epochs: E_local.
         batch: Samples a step.
         drop_last: Whether an incomplete last batch is left out.
@@ -42,6 +48,7 @@ class Context(ABC):
     views: Views
     rounds: int
     fraction: float = 1.0
+    num_clients: int = 1
     epochs: int
     batch: int
     drop_last: bool = False
@@ -51,6 +58,11 @@ class Context(ABC):
     @abstractmethod
     def twin(self, model: Model) -> Model:
         """Copy a model's encoder and projector, in training mode and without gradients: a target to move slowly."""
+
+    @property
+    def cohort_size(self) -> int:
+        """Number of clients that take part in a round."""
+        return cohort_size(self.fraction, self.num_clients)
 
     def autocast(self) -> AbstractContextManager[None]:
         """Enter the number format of forward passes; losses are computed outside, in float32."""

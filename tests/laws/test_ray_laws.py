@@ -14,8 +14,8 @@ from tests.laws.variants import VARIANTS
 
 pytestmark = pytest.mark.ray
 
-KINDS = ["fedprox", "fedca", "fedema", "flesd-mixed-models"]
-"""A variant for each kind of state: weights alone, public data, what clients keep, and several architectures."""
+KINDS = ["fedprox", "fedca", "fedema", "flesd-mixed-models", "fedavg-private"]
+"""A variant for each kind of state: weights alone, public data, what clients keep, several models, a privacy budget."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -49,7 +49,11 @@ def test_one_actor_gives_the_bits_of_this_process(
 
 
 @pytest.mark.parametrize(
-    "variant", ["flesd-mixed-models", pytest.param("fedavg-half-of-the-clients", marks=pytest.mark.slow)]
+    "variant",
+    [
+        "flesd-mixed-models",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedavg-half-of-the-clients", "fedavg-private")),
+    ],
 )
 def test_two_actors_give_the_bits_of_this_process(
     variant_config: Callable[[str], Config], variant: str, tmp_path: Path

@@ -20,6 +20,18 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     },
     "fedavg-local-batch-norm": ("fedavg", "method.parts.batch_norm=local"),
     "fedavg-half-of-the-clients": ("fedavg", *HALF),
+    "fedavg-private": (
+        "fedavg",
+        "method.weighting=uniform",
+        "privacy={clip: 1.0, noise: 0.05, clip_quantile: 0.5}",
+        *HALF,
+    ),
+    "fedsc-private": (
+        "fedsc",
+        "method.weighting=uniform",
+        "privacy={clip: {weights: 1.0, correlation: 0.01}, noise: 0.05}",
+        *HALF,
+    ),
     "fedavg-supervised": ("fedavg", "objective=supervised", "model.projection_dim=null"),
     "fedavg-ntxent": ("fedavg", "objective.form=ntxent"),
     "fedavg-views-apart": ("fedavg", "objective.encode=apart"),

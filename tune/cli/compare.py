@@ -95,9 +95,12 @@ def _print_runs(summaries: "Sequence[Summary]") -> None:
             "down": size(summary.bytes_down),
             "seconds": f"{summary.seconds:.0f}",
             "privacy": summary.privacy,
+            "epsilon": "" if summary.epsilon is None else f"{summary.epsilon:.3g}",
         }
         for summary in summaries
     ]
+    if not any(row["epsilon"] for row in rows):
+        rows = [{key: text for key, text in row.items() if key != "epsilon"} for row in rows]
     print_table(rows[0], [row.values() for row in rows])
     for summary in summaries:
         warnings = [f"warning: {warning}" for warning in summary.warnings]

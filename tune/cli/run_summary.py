@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from rayfed_ssl.evaluation.registry import BEST, PROTOCOLS
 from rayfed_ssl.formats import percent, size
 from rayfed_ssl.method import Metrics
-from rayfed_ssl.reports.summary import Summary, with_client_summary
+from rayfed_ssl.reports.summary import Summary, epsilon_text, with_client_summary
 from tune.terminal import echo, plain_console, print_table
 
 HEADINGS = {"knn": "kNN", "supervised": "classifier", "linear": "linear probe", "linear_best": "best epoch"}
@@ -31,6 +31,8 @@ def print_run(summary: Summary, verbose: bool = False) -> None:
     } | {"total": [summary.bytes_up, summary.bytes_down]}
     print_table(("content", "up", "down"), [[kind, *map(size, moved)] for kind, moved in sizes.items()])
     lines = ["", f"privacy-leakage risk of uploads: {summary.privacy}"]
+    if summary.epsilon is not None:
+        lines.append(f"privacy: {epsilon_text(summary.epsilon, summary.config)}")
     if verbose and (even := summary.break_even):
         lines.append(even.text)
     lines += [f"warning: {warning}" for warning in summary.warnings]

@@ -117,6 +117,12 @@ def diagnostic_plots(rows: Sequence[Row]) -> list[Plot]:
     return plots
 
 
+def epsilon_plot(rows: Sequence[Row]) -> Plot:
+    """Draw what uploads have cost by the end of each round."""
+    spent = {round: fmean(values) for round, values in by_round(rows, "epsilon", "server").items()}
+    return line_plot("epsilon", "Epsilon over rounds", "epsilon so far", [Line("epsilon", spent)])
+
+
 def client_plot(summary: Summary) -> Plot | None:
     """Draw the scores of each client's own encoder; None where the method has no such encoders."""
     scores = {name: metrics for name, metrics in summary.scores.items() if name.startswith("client-")}

@@ -16,7 +16,7 @@ from rayfed_ssl.reports.html.figure import FigureWriter
 from rayfed_ssl.reports.html.page import MISSING, Card, PageCell, PageSection, PageTable, score_title, yaml_text
 from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.seed_groups import SeedGroup
-from rayfed_ssl.reports.summary import Summary, partition_text, with_client_summary
+from rayfed_ssl.reports.summary import Summary, epsilon_text, partition_text, with_client_summary
 from rayfed_ssl.reports.verdict import verdict
 
 ENVIRONMENT = {"settings_sha256", "started", "finished", "parts", "precision", "versions", "hardware"}
@@ -187,9 +187,12 @@ class RunSections:
 
     def _communication(self) -> PageSection:
         text = [f"Privacy-leakage risk of uploads, in the wording of FLESD's Table 1: {self._summary.privacy}."]
+        if (epsilon := self._summary.epsilon) is not None:
+            text.append(f"Differential privacy of what was sent: {epsilon_text(epsilon, self._summary.config)}.")
         if (even := self._summary.break_even) is not None:
             text.append(f"{even.text}.")
         plots = [record_plots.ledger_plot(self._summary)] if self._summary.bytes_by_kind else []
+        plots += [record_plots.epsilon_plot(self._record.metrics)] if epsilon is not None else []
         text += [] if plots else ["Nothing crossed a client's boundary."]
         return self._section("communication", "Communication", text, plots)
 

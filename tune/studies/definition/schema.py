@@ -34,6 +34,9 @@ HELD_OUT = 0.1
 BYTES = ("bytes", "bytes_up", "bytes_down")
 """Goals that the ledger gives."""
 
+EPSILON = "epsilon"
+"""The goal that is what uploads have cost of a privacy budget."""
+
 
 @dataclass(frozen=True)
 class Goal:
@@ -159,7 +162,7 @@ class StudyFile(StrictModel):
     def stop_goal(self) -> Goal:
         """What early stopping compares: the goal where it is measured in every round, else kNN."""
         score = self.goals[0].score
-        is_of_every_round = score in ("knn", "supervised", *BYTES) or score.startswith("diag_")
+        is_of_every_round = score in ("knn", "supervised", EPSILON, *BYTES) or score.startswith("diag_")
         return self.goals[0] if is_of_every_round else Goal("knn", True)
 
     @property

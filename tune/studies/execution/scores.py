@@ -10,7 +10,7 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.registry import is_score
 from rayfed_ssl.records.metric_rows import taken
 from rayfed_ssl.records.run_record import RunRecord
-from tune.studies.definition.schema import BYTES
+from tune.studies.definition.schema import BYTES, EPSILON
 from tune.studies.execution.trial_table import NO_ROUNDS, Row
 from tune.studies.search.search import Outcome, Search
 
@@ -58,11 +58,11 @@ def bytes_of(record: RunRecord, until: int) -> dict[str, float]:
 
 
 def score_of(record: RunRecord, name: str, take: str | None, round: int) -> float | None:
-    """Read the score of the encoder that is meant, or an audit's mean over clients; None where the run has none."""
+    """Read the score of the encoder that is meant, an audit's mean over clients, or a run's epsilon; None without one."""
     if "." in name:
         return audit_scores(record.directory, round).get(name)
     rows = [row for row in record.metrics if row["name"] == name and row["round"] == round]
-    return taken({row["participant"]: row["value"] for row in rows}, take)
+    return taken({row["participant"]: row["value"] for row in rows}, None if name == EPSILON else take)
 
 
 def read_progress(directory: Path, take: str | None, score: str | None = None) -> Row:
@@ -74,7 +74,7 @@ def read_progress(directory: Path, take: str | None, score: str | None = None) -
     seconds = [row["value"] for row in record.metrics if (row["participant"], row["name"]) == ("run", "seconds")]
     progress: Row = {"round": record.last_round, "seconds": sum(seconds)} | bytes_of(record, record.last_round)
     for name, round in sorted({(row["name"], row["round"]) for row in record.metrics}):  # the last round stays
-        is_shown = is_score(name) or name.startswith("diag_") or name == score
+        is_shown = is_score(name) or name.startswith("diag_") or name in (EPSILON, score)
         if is_shown and (value := score_of(record, name, take, round)) is not None:
             progress[f"score.{name}"] = value
     return progress | {f"score.{name}": value for name, value in audit_scores(directory, record.last_round).items()}

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from rayfed_ssl.errors import ConfigError, reason
 from rayfed_ssl.formats import Unit
 from rayfed_ssl.parquet import DAMAGE, read_table, rows_of
-from tune.studies.definition.schema import BYTES
+from tune.studies.definition.schema import BYTES, EPSILON
 
 Row = dict[str, Any]
 
@@ -59,7 +59,7 @@ def read_rows(path: Path, max_rows: int = MAX_ROWS) -> list[Row]:
 
 
 def unit_of(score: str) -> Unit:
-    """Name a score's unit: "bytes", "percent" of a score in [0, 1], or "" for a diagnostic or an audit's number."""
+    """Name a score's unit: "bytes", "percent" of a score in [0, 1], or "" for diagnostics, audits and epsilon."""
     if score in BYTES:
         return "bytes"
-    return "" if score.startswith("diag_") or "." in score else "percent"
+    return "" if score == EPSILON or "." in score or score.startswith("diag_") else "percent"

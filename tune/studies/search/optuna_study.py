@@ -15,7 +15,7 @@ from rayfed_ssl.engine.diagnostics import DIAGNOSTICS
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.evaluation.registry import PROTOCOLS, is_score
-from tune.studies.definition.schema import BYTES
+from tune.studies.definition.schema import BYTES, EPSILON
 from tune.studies.definition.space import Point
 from tune.studies.definition.study import Study
 from tune.studies.definition.trial_configs import config_of
@@ -64,8 +64,9 @@ def check_study(study: Study) -> None:
         raise ConfigError(f"{study.name}: there is no goal to choose by: name a score, as in maximize: linear")
     for goal in study.goals:
         attack, _, metric = goal.score.partition(".")
-        if not is_score(goal.score) and not (attack in ATTACKS and metric) and goal.score not in (*DIAGNOSTICS, *BYTES):
-            scores = {"linear", *PROTOCOLS, *DIAGNOSTICS, *BYTES, *(f"{attack}.auc" for attack in ATTACKS)}
+        others = (*DIAGNOSTICS, *BYTES, EPSILON)
+        if not is_score(goal.score) and not (attack in ATTACKS and metric) and goal.score not in others:
+            scores = {"linear", *PROTOCOLS, *others, *(f"{attack}.auc" for attack in ATTACKS)}
             raise ConfigError(
                 f"{study.name}: there is no score {goal.score!r}{nearest(goal.score, scores)}: see docs/sweeps.md, goals"
             )

@@ -1,0 +1,254 @@
+"""Client-level differential privacy of uploads: clipped and noised before they leave the client.
+
+McMahan, Ramage, Talwar, Zhang: Learning Differentially Private Recurrent Language Models, ICLR 2018. Clip norms that follow
+a quantile: Andrew, Thakkar, McMahan, Ramaswamy: Differentially Private Learning with Adaptive Clipping, NeurIPS 2021.
+
+Symbols: C clip norm; z noise multiplier; m clients of a cohort, m' of which arrive; gamma quantile; b share of the cohort
+within C.
+
+Each field of an upload that `Method.releases` names is scaled to norm C at most. Of a "difference" the server uses nothing
+but the sum over the cohort, so each client adds m-th of the variance: the sum of all uploads has noise of z C. That hides a
+client from everybody who sees sums alone, and not from a server that looks at single uploads. A client that drops out takes
+its noise along: m' uploads have noise of z C sqrt(m' / m), and that is counted. A "value" has noise of z C of its own and is
+private by itself, whatever the server makes of it. Fields of one upload are released together: their costs add up.
+
+Running statistics of batch-norm are part of the difference; variances that noise makes negative are 0 after the mean.
+Integers (batch-norm's counters) are those of the download, and constants are 1. Losses and other metrics are for the run's
+own record and not protected, nor is what clients remember.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rayfed_ssl.method import Client, Metrics, Server, Task, Weights, sent
+from rayfed_ssl.privacy.accounting import Accounted, ServerState
+from rayfed_ssl.seeds import Purpose, derive_seed, generator
+from rayfed_ssl.training.state_parts import is_state, with_rule
+from rayfed_ssl.trees import Tree, is_node, leaves, map_leaves
+
+CLIP_RATE = 0.2
+"""Learning rate of the logarithm of C (Andrew et al.)."""
+
+COUNT_NOISE = 5.0
+"""Noise of the count of uploads within C, over z: it costs a hundredth of what the upload costs, and is the m / 20 of Andrew
+et al. at z = 1 and 100 clients.
+"""
+
+
+@dataclass(frozen=True)
+class Download:
+    """What the inner method sends, and C of each field."""
+
+    inner: Any
+    clips: dict[str, float] = sent("statistics")
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What the inner method sends, clipped and noised, and whether each field was within C, noised."""
+
+    inner: Any
+    within: dict[str, float] = sent("statistics")
+
+
+class InnerUploads(Mapping[int, Any]):
+    """The inner method's view of uploads, as lazy as they are.
+
+    Attributes:
+        within: What the uploads that have been read say of their norms.
+    """
+
+    def __init__(self, uploads: Mapping[int, Upload]) -> None:
+        self._uploads = uploads
+        self.within: list[dict[str, float]] = []
+
+    def __getitem__(self, client_id: int) -> Any:
+        upload = self._uploads[client_id]
+        self.within.append(upload.within)
+        return upload.inner
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._uploads)
+
+    def __len__(self) -> int:
+        return len(self._uploads)
+
+
+def clipped(tree: Tree, clip: float) -> tuple[Tree, float]:
+    """Scale a tree of floats to norm C at most, min(1, C / norm), in float64; returns it and the norm that it had."""
+    norm = math.sqrt(sum(float(leaf.double().square().sum()) for _, leaf in leaves(tree) if isinstance(leaf, Tensor)))
+    factor = min(1.0, clip / norm) if norm else 1.0
+    return map_leaves(lambda leaf: leaf.double() * factor if isinstance(leaf, Tensor) else leaf, tree), norm
+
+
+def noised(tree: Tree, deviation: float, random: torch.Generator) -> Tree:
+    """Add Gaussian noise to each number of a tree of float64."""
+
+    def add(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or deviation == 0:
+            return leaf
+        return leaf + deviation * torch.randn(leaf.shape, generator=random, dtype=torch.float64)
+
+    return map_leaves(add, tree)
+
+
+def next_clip(clip: float, within: float, quantile: float) -> float:
+    """C <- C exp(-rate (b - gamma)) (Andrew et al., Algorithm 1)."""
+    return clip * math.exp(-CLIP_RATE * (within - quantile))
+
+
+def map_fields(function: Callable[[str, Any], Any], message: Any, prefix: str = "") -> Any:
+    """Apply a function to each field that is sent, by name ("base.weights"); what is None stays."""
+    changes = {}
+    for field in fields(message):
+        value, name = getattr(message, field.name), prefix + field.name
+        if "kind" not in field.metadata:
+            changes[field.name] = map_fields(function, value, f"{name}.") if is_node(value) else value
+        elif value is not None:
+            changes[field.name] = function(name, value)
+    return replace(message, **changes)
+
+
+def with_variances(tree: Tree) -> Tree:
+    """Put 0 in the place of variances of batch-norm below 0."""
+    if isinstance(tree, dict):
+        return {
+            name: value.clamp(min=0) if str(name).endswith("running_var") else with_variances(value)
+            for name, value in tree.items()
+        }
+    if is_node(tree):
+        return replace(tree, **{field.name: with_variances(getattr(tree, field.name)) for field in fields(tree)})
+    return tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientLevel(Accounted):
+    """A method whose uploads hide whether one client's data were others.
+
+    Attributes:
+        clip: C, for each field or one for all; the first one where it follows a quantile.
+        quantile: gamma, or None for a fixed C.
+    """
+
+    clip: float | Mapping[str, float]
+    quantile: float | None = None
+
+    def clips(self) -> dict[str, float]:
+        """C of each released field before round 1.
+
+        Raises:
+            ValueError: Some field cannot be released, or the fields that `privacy.clip` names are others.
+        """
+        released = [field for field, how in self.method.releases().items() if how != "constant"]
+        if not released:
+            raise ValueError(f"privacy.clip bounds uploads, and {type(self.method).__name__} has none: remove it")
+        if not isinstance(self.clip, Mapping):
+            return dict.fromkeys(released, self.clip)
+        if set(self.clip) != set(released):
+            raise ValueError(
+                f"privacy.clip names {', '.join(self.clip)}, and what is released is {', '.join(released)}: name these, or "
+                "one norm for all"
+            )
+        return dict(self.clip)
+
+    def shares(self, task: Task) -> dict[str, float]:
+        """Variance of each field's noise in one upload over (z C)^2: 1 / m where only sums are used."""
+        return {
+            field: 1 / task.cohort_size if self.method.releases()[field] == "difference" else 1.0
+            for field in self.clips()
+        }
+
+    def cost(self, num_arrived: int, task: Task) -> float:
+        """Sum over fields of (2 / z)^2, that of sums times m / m', and of the counts."""
+        each = 4 / self.noise**2 + (0 if self.quantile is None else 1 / (COUNT_NOISE * self.noise) ** 2)
+        return sum(each if share == 1 else each / (share * num_arrived) for share in self.shares(task).values())
+
+    def hides_cohort(self, task: Task) -> bool:
+        """Whether only sums are used, over a part of the clients."""
+        is_sum = all(how != "value" for how in self.method.releases().values())
+        return is_sum and task.cohort_size < task.num_clients
+
+    def check(self, task: Task, num_public: int) -> tuple[str, ...]:
+        """Refuse parts of the model without a download to differ from."""
+        self.clips()
+        rules = self.rules(task)
+        if memories := [part for part in with_rule(rules, "averaged", "mixed") if is_state(part)]:
+            raise ValueError(
+                f"privacy.clip bounds how far weights are from the download, which has no {memories[0]} at first: set "
+                f"method.parts.{memories[0]}=local"
+            )
+        return super().check(task, num_public)
+
+    def init_server(self, server: Server) -> ServerState:
+        """Start as the inner method does, from the first C."""
+        state = super().init_server(server)
+        return state if self.quantile is None else replace(state, clips=self.clips())
+
+    def download(self, state: ServerState, client_id: int) -> Any:
+        """Send what the inner method sends, and C where it changes."""
+        inner = super().download(state, client_id)
+        return inner if self.quantile is None else Download(inner, state.clips)
+
+    def update_client(self, download: Any, state: Any, client: Client) -> tuple[Any, Any, Metrics]:
+        """Clip and noise what the inner method would send; reports norms before clipping."""
+        received, clips = (download, self.clips()) if self.quantile is None else (download.inner, download.clips)
+        raw, next_state, metrics = super().update_client(received, state, client)
+        seed = derive_seed(client.task.seed, Purpose.PRIVACY, round=client.round, participant=client.id)
+        releases, shares, random = self.method.releases(), self.shares(client.task), generator(seed)
+        norms, within = dict[str, float](), dict[str, float]()
+
+        def release(field: str, value: Any) -> Any:
+            if field not in releases:
+                raise ValueError(f"privacy.clip does not know how far one client can move {field}: remove privacy.clip")
+            if releases[field] == "constant":
+                return 1
+            origin = reduce(getattr, field.split("."), received) if releases[field] == "difference" else None
+            noise = self.noise * math.sqrt(shares[field])
+            value, norms[field] = released(value, origin, clips[field], noise * clips[field], random)
+            within[field] = float(norms[field] <= clips[field])
+            if self.quantile is not None:
+                within[field] += COUNT_NOISE * noise * float(torch.randn((), generator=random, dtype=torch.float64))
+            return value
+
+        upload = map_fields(release, raw)
+        metrics = metrics | {f"{field}_norm": norm for field, norm in norms.items()}
+        return upload if self.quantile is None else Upload(upload, within), next_state, metrics
+
+    def update_server(
+        self, state: ServerState, uploads: Mapping[int, Any], server: Server
+    ) -> tuple[ServerState, Metrics]:
+        """Aggregate, and move C towards the quantile."""
+        if self.quantile is None:
+            after, metrics = super().update_server(state, uploads, server)
+            return replace(after, inner=with_variances(after.inner)), metrics
+        inner = InnerUploads(uploads)
+        after, metrics = super().update_server(state, inner, server)
+        clips = {}
+        for field, clip in state.clips.items():
+            share = sum(within[field] for within in inner.within) / len(uploads)
+            clips[field] = next_clip(clip, share, self.quantile)
+        metrics = metrics | {f"{field}_clip": clip for field, clip in state.clips.items()}
+        return replace(after, inner=with_variances(after.inner), clips=clips), metrics
+
+
+def released(
+    value: Tree, origin: Weights | None, clip: float, deviation: float, random: torch.Generator
+) -> tuple[Tree, float]:
+    """Clip and noise a tree of tensors, or weights as a difference from their origin; returns it and its norm."""
+    if origin is None:
+        tree, norm = clipped(value, clip)
+        noisy = noised(tree, deviation, random)
+        return map_leaves(lambda leaf: leaf.float() if isinstance(leaf, Tensor) else leaf, noisy), norm
+    moves = {name: after.double() - origin[name].double() for name, after in value.items() if after.is_floating_point()}
+    tree, norm = clipped(moves, clip)
+    moved = noised(tree, deviation, random)
+    return {
+        name: (before.double() + moved[name]).to(before.dtype) if name in moved else before
+        for name, before in ((name, origin[name]) for name in value)
+    }, norm
