@@ -29,6 +29,7 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import CheckpointError, ConfigError, reason
 from rayfed_ssl.parquet import DAMAGE, read_table, rows_of
+from rayfed_ssl.privacy import client_level
 from rayfed_ssl.privacy.secure_sum import SecureSum
 from rayfed_ssl.reading import read_json
 from rayfed_ssl.records.metric_rows import Row
@@ -200,6 +201,8 @@ def observe(record: RunRecord, federation: Federation, round: int, client_id: in
         cohort = next(entry.cohort for entry in record.manifest.rounds if entry.round == round)
         uploads = {other: replay_step(record, federation, round, other)[1].upload for other in cohort}
         download, (upload,) = download.base, federation.method.stand_in(uploads).values()
+    if isinstance(download, client_level.Download):
+        download = download.inner
     return view(federation, round, client_id, download, upload)
 
 

@@ -23,8 +23,10 @@ def separation(members: np.ndarray, others: np.ndarray, seed: int) -> list[Findi
     """Tell members from others by their scores: `auc`, and `tpr`, the true positives at 1 % false ones at most.
 
     The interval of the area is a percentile bootstrap's over both groups, that of the rate Clopper and Pearson's; the rate's
-    threshold is itself estimated, which its interval does not cover.
+    threshold is itself estimated, which its interval does not cover. Scores that are not finite, of a model that
+    diverged, tell nothing and count as 0.
     """
+    members, others = (np.nan_to_num(scores, posinf=0, neginf=0) for scores in (members, others))
     rng = np.random.default_rng(seed)
     draws = [area(rng.choice(members, len(members)), rng.choice(others, len(others))) for _ in range(RESAMPLES)]
     low, high = np.quantile(draws, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])

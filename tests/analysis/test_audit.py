@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from pydantic.dataclasses import dataclass
@@ -15,6 +16,7 @@ from rayfed_ssl import Config, plugins, run
 from rayfed_ssl.analysis.audit import PARTS, TABLE, audit, read_audit, view
 from rayfed_ssl.attacks import ATTACKS
 from rayfed_ssl.attacks.attack import Attack, Finding, Seen, Truth
+from rayfed_ssl.attacks.measures import separation
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import CheckpointError, ConfigError
 from tests.small_recipes import small
@@ -174,3 +176,9 @@ def test_under_secure_sums_every_client_is_attacked_by_the_mean(tmp_path: Path):
     rows, _ = audit(tmp_path / "run", {name: {}})
     first, second = (row["value"] for row in rows)
     assert first == second
+
+
+def test_scores_of_a_model_that_diverged_tell_nothing():
+    area, rate = separation(np.full(40, np.nan), np.full(30, np.inf), 0)
+    assert (area.value, area.low, area.high) == (0.5, 0.5, 0.5)
+    assert rate.value == 0
