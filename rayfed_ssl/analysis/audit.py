@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import torch
 
 from rayfed_ssl import plugins
-from rayfed_ssl.attacks import ATTACK, Attack
+from rayfed_ssl.attacks import ATTACK, ATTACKS, Attack
 from rayfed_ssl.attacks.attack import Finding, Pictures, Seen, Truth
 from rayfed_ssl.config.strict import parse
 from rayfed_ssl.data.shards import Shard
@@ -32,6 +32,7 @@ from rayfed_ssl.parquet import DAMAGE, read_table, rows_of
 from rayfed_ssl.privacy import client_level
 from rayfed_ssl.privacy.secure_sum import SecureSum
 from rayfed_ssl.reading import read_json
+from rayfed_ssl.records.manifest import fingerprint_of
 from rayfed_ssl.records.metric_rows import Row
 from rayfed_ssl.records.replay import replay_step
 from rayfed_ssl.records.run_record import RunRecord
@@ -132,37 +133,55 @@ def make_plan(
         raise ConfigError(f"{directory} has no round {round}: it has rounds 1 to {record.last_round}")
     if absent := sorted(set(chosen) - set(cohort)):
         raise ConfigError(f"client {absent[0]} sent nothing in round {round}: those that did are {cohort}")
-    seen, truth = observe(record, federation, round, chosen[0])
-    fitting, notes = _fitting(attacks, seen, truth, required)
+    seen, _ = observe(record, federation, round, chosen[0])
+    built = {name: build(name, settings) for name, settings in attacks.items()}
+    problems = {name: _misfits(name, attack, seen, federation, chosen) for name, attack in built.items()}
+    for name, misfits in problems.items():
+        if required and misfits:
+            raise ConfigError(f"attack={name} does not fit {directory}: {min(misfits.items())[1]}")
     files: list[Path] = []
     jobs: list[Job] = []
     for client_id in chosen:
+        fitting = {name: attack for name, attack in built.items() if client_id not in problems[name]}
         parts = {name: part_of(directory, round, client_id, name, attack) for name, attack in fitting.items()}
         files += parts.values()
-        if left := {name: ATTACK.dump(fitting[name]) for name, file in parts.items() if not file.exists()}:
+        # Others' parts are not believed, and code of one's own may have changed.
+        kept = {name for name, file in parts.items() if record.trusted and ":" not in name and file.exists()}
+        if left := {name: ATTACK.dump(attack) for name, attack in fitting.items() if name not in kept}:
             jobs.append((str(directory), trust, round, client_id, left))
+    by_reason: dict[str, list[str]] = {}
+    for name, misfits in problems.items():
+        for problem in dict.fromkeys(misfits.values()):
+            by_reason.setdefault(problem, []).append(name)
+    notes = [f"{', '.join(names)}: left out, as {problem}" for problem, names in by_reason.items()]
+    if not files:
+        raise ConfigError(*(f"{directory}: {note}" for note in notes))
     return Plan(jobs, files, notes)
 
 
-def _fitting(
-    attacks: Mapping[str, Mapping[str, Any]], seen: Seen, truth: Truth, required: bool
-) -> tuple[dict[str, Attack], list[str]]:
-    """Build the attacks, and leave out those that do not fit, unless they are required."""
-    fitting, notes = {}, []
-    for name, settings in attacks.items():
-        attack = build(name, settings)
-        try:
+def _misfits(name: str, attack: Attack, seen: Seen, federation: Federation, clients: Sequence[int]) -> dict[int, str]:
+    """Say which clients' uploads an attack does not fit, and why; the kind of upload is the same for all."""
+    try:
+        with plugins.named_errors("attack", name, ATTACKS):
             attack.target(seen)
-            _check_truth(attack, truth)
-        except ValueError as error:
-            if required:
-                raise ConfigError(f"attack={name} does not fit this run: {error}") from None
-            notes.append(f"{name} does not fit this run: {error}")
-        else:
-            fitting[name] = attack
-    if not fitting:
-        raise ConfigError(*notes)
-    return fitting, notes
+    except ValueError as error:
+        return dict.fromkeys(clients, str(error))
+    lacking = {client_id: _lacking(attack, federation, client_id) for client_id in clients}
+    return {client_id: lack for client_id, lack in lacking.items() if lack is not None}
+
+
+def _lacking(attack: Attack, federation: Federation, client_id: int) -> str | None:
+    """Say what a client lacks that the attack is measured by."""
+    held = federation.held_out.get(client_id)
+    if attack.needs == "others" and held is None:
+        return "there are no held-out samples to compare with: run again with privacy.held_out=0.2"
+    if attack.needs == "others" and held is not None and len(held.rows) < 2:
+        return f"client {client_id} has {len(held.rows)} held-out samples to compare with: run again with more"
+    if attack.needs == "canaries" and (held is None or not len(held.canaries)):
+        return "there are no canaries: run again with privacy.canaries=100"
+    if attack.needs == "labels" and (federation.dataset.train.labels[federation.shards[client_id]] < 0).any():
+        return f"client {client_id} has samples without labels to compare with"
+    return None
 
 
 def build(name: str, settings: Mapping[str, Any]) -> Attack:
@@ -174,15 +193,6 @@ def build(name: str, settings: Mapping[str, Any]) -> Attack:
     return parse(ATTACK.model(name), dict(settings), f"attack {name}")
 
 
-def _check_truth(attack: Attack, truth: Truth) -> None:
-    if attack.needs == "others" and len(truth.others) < 2:
-        raise ValueError("it has no held-out samples to compare with: run again with privacy.held_out=0.2")
-    if attack.needs == "canaries" and not len(truth.canaries):
-        raise ValueError("it has no canaries: run again with privacy.canaries=100")
-    if attack.needs == "labels" and truth.shares.isnan().any():
-        raise ValueError("its samples have no labels to compare with")
-
-
 def observe(record: RunRecord, federation: Federation, round: int, client_id: int) -> tuple[Seen, Truth]:
     """Compute a client's upload again, as the server saw it, and what is true of the client; under secure sums, the mean.
 
@@ -191,7 +201,8 @@ def observe(record: RunRecord, federation: Federation, round: int, client_id: in
     """
     download, result = replay_step(record, federation, round, client_id)
     stored = checkpoints.latest(record.checkpoints, round).clients.get(client_id)
-    if stored is not None and stored.sha256 != digest(result.state):
+    other = fingerprint_of(federation) != record.manifest.fingerprint
+    if other or (stored is not None and stored.sha256 != digest(result.state)):
         raise CheckpointError(
             f"client {client_id}'s step of round {round} has other bits here than in the run: audit it on a processor like "
             "that of the run, or run again with engine.cpu=portable"
@@ -263,12 +274,16 @@ def _rows(name: str, attack: Attack, seen: Seen, truth: Truth) -> tuple[list[Row
     kind, settings = attack.target(seen), json.dumps(ATTACK.dump(attack), sort_keys=True)
     rows: list[Row] = []
     shown: list[Any] = []
-    for answer in attack.run(seen, truth):
+    with plugins.named_errors("attack", name, ATTACKS):
+        answers = list(attack.run(seen, truth))
+    for answer in answers:
         if isinstance(answer, Pictures):
             shown += [answer.originals.tolist(), answer.reconstructions.tolist()]
-        elif isinstance(answer, Finding):
+        elif isinstance(answer, Finding) and isinstance(answer.value, float | int) and math.isfinite(answer.value):
             place = {"attack": name, "kind": kind, "client": seen.client, "round": seen.round}
             rows.append(place | vars(answer) | {"settings": settings})
+        else:
+            raise ConfigError(f"attack={name} must give Findings with a finite value, or Pictures, got {answer!r:.60}")
     return rows, shown
 
 
@@ -283,6 +298,8 @@ def read_part(file: Path) -> list[Row]:
     """Read the rows of an attack on a client, open ends of intervals as infinite; raises ConfigError if they are damaged."""
     try:
         table = pa.Table.from_pylist(read_json(file)["rows"], schema=SCHEMA)
+        if any(table[name].null_count for name in SCHEMA.names if name not in ("low", "high")):
+            raise ValueError("it has empty cells")
         for end, open_end in (("low", -math.inf), ("high", math.inf)):
             table = table.set_column(SCHEMA.get_field_index(end), end, pc.fill_null(table[end], open_end))
         return rows_of(table)

@@ -42,5 +42,5 @@ class EncoderMI(Membership):
     def scores(self, seen: Seen, model: Model, samples: Shard) -> Tensor:
         """Mean of S, in [-1, 1]."""
         random, images = seen.generator(1), samples.batch(torch.arange(len(samples)))
-        views = [seen.task.augment(images, seen.task.views.first, random) for _ in range(self.views)]
+        views = (seen.task.augment(images, seen.task.views.first, random) for _ in range(self.views))
         return mean_cosine(torch.stack([embed(seen, model, view)[0] for view in views]))

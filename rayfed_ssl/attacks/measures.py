@@ -20,7 +20,7 @@ def area(members: np.ndarray, others: np.ndarray) -> float:
 
 
 def separation(members: np.ndarray, others: np.ndarray, seed: int) -> list[Finding]:
-    """Tell members from others by their scores: `auc`, and `tpr`, the true positives at 1 % false ones at most.
+    """Tell members from others by their scores: `auc`, and from 99 others on `tpr` at 1 % false positives.
 
     The interval of the area is a percentile bootstrap's over both groups, that of the rate Clopper and Pearson's; the rate's
     threshold is itself estimated, which its interval does not cover. Scores that are not finite, of a model that
@@ -31,13 +31,13 @@ def separation(members: np.ndarray, others: np.ndarray, seed: int) -> list[Findi
     draws = [area(rng.choice(members, len(members)), rng.choice(others, len(others))) for _ in range(RESAMPLES)]
     low, high = np.quantile(draws, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     number = len(members) + len(others)
-    threshold = np.sort(others)[::-1][int(0.01 * len(others))]
+    found = Finding("auc", area(members, others), float(low), float(high), number)
+    if (allowed := int(0.01 * (len(others) + 1))) < 1:
+        return [found]
+    threshold = np.sort(others)[::-1][allowed - 1]  # above it lie members by chance with allowed / (others + 1)
     caught = int((members > threshold).sum())
     interval = stats.binomtest(caught, len(members)).proportion_ci(CONFIDENCE)
-    return [
-        Finding("auc", area(members, others), float(low), float(high), number),
-        Finding("tpr", caught / len(members), float(interval.low), float(interval.high), number),
-    ]
+    return [found, Finding("tpr", caught / len(members), float(interval.low), float(interval.high), number)]
 
 
 def least_epsilon(correct: int, guesses: int, canaries: int, delta: float) -> float:
@@ -86,7 +86,7 @@ def guess_coins(scores: Tensor, trained: Tensor, guessed: float, delta: float) -
     Returns:
         `epsilon`, whose value is the lower bound, and `guesses`, the part that was right.
     """
-    each = int(guessed * len(scores) / 2)
+    each = max(1, int(guessed * len(scores) / 2))
     order = scores.argsort(stable=True)
     correct = int(trained[order[len(order) - each :]].sum() + (~trained[order[:each]]).sum())
     bound = least_epsilon(correct, 2 * each, len(scores), delta)

@@ -6,8 +6,10 @@ shard, of which coins decided whether they were trained on: pictures of other cl
 
 from abc import abstractmethod
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Annotated, ClassVar
 
+import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
@@ -41,9 +43,12 @@ class Membership(Attack, Validated):
     def run(self, seen: Seen, truth: Truth) -> Iterator[Finding]:
         """Score all pictures in the same way and compare."""
         _, model = attacked(seen)
-        groups = (truth.members, truth.others)
-        members, others = (self.scores(seen, model, group).double().cpu().numpy() for group in groups)
-        yield from separation(members, others, seen.seed)
-        if len(truth.canaries):
-            scores = self.scores(seen, model, truth.canaries).cpu()
-            yield from guess_coins(scores, truth.trained, self.guessed, self.delta)
+        groups = (truth.members, truth.others, truth.canaries)
+        together = replace(truth.members, rows=torch.cat([group.rows for group in groups]), labels=None)
+        scores = self.scores(seen, model, together).double().cpu()
+        if len(scores) != len(together):
+            raise ValueError(f"scores must be one for each of {len(together)} samples, got {len(scores)}")
+        members, others, canaries = scores.split([len(group) for group in groups])
+        yield from separation(members.numpy(), others.numpy(), seen.seed)
+        if len(canaries):
+            yield from guess_coins(canaries, truth.trained, self.guessed, self.delta)

@@ -48,6 +48,8 @@ class RMIA(Membership):
     def target(self, seen: Seen) -> str:
         """Weights, of the client and of the reference."""
         uploaded_model(seen)
+        if len(seen.auxiliary) < 4:
+            raise ValueError(f"the test split has {len(seen.auxiliary)} auxiliary pictures, and a reference needs more")
         return "weights"
 
     def scores(self, seen: Seen, model: Model, samples: Shard) -> Tensor:
@@ -63,8 +65,7 @@ class RMIA(Membership):
     def log_ratios(self, seen: Seen, model: Model, reference: Model, samples: Shard) -> Tensor:
         """Log p(x | theta) - log p(x | theta'), on the same views, [N]."""
         random, images = seen.generator(4), samples.batch(torch.arange(len(samples)))
-        views = [seen.task.augment(images, seen.task.views.first, random) for _ in range(self.views)]
-        own, other = (
-            mean_cosine(torch.stack([embed(seen, each, view)[1] for view in views])) for each in (model, reference)
-        )
+        views = (seen.task.augment(images, seen.task.views.first, random) for _ in range(self.views))
+        pairs = [(embed(seen, model, view)[1], embed(seen, reference, view)[1]) for view in views]
+        own, other = (mean_cosine(torch.stack(rows)) for rows in zip(*pairs, strict=True))
         return (own - other).double() / self.temperature

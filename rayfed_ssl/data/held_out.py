@@ -34,15 +34,22 @@ def hold_out(
         ConfigError: A client has fewer samples than canaries.
     """
     trained, held_out = {}, {}
+    smallest = min(shards, key=lambda client_id: len(shards[client_id]))
+    if canaries > len(shards[smallest]):
+        raise ConfigError(
+            f"privacy.canaries={canaries} exceeds client {smallest}'s {len(shards[smallest])} samples, the fewest of a "
+            "client: set fewer canaries"
+        )
     for client_id, rows in shards.items():
-        if canaries > len(rows):
-            raise ConfigError(
-                f"privacy.canaries={canaries} of client {client_id}, which has {len(rows)} samples: set fewer canaries"
-            )
         rng = np.random.default_rng(derive_seed(run_seed, Purpose.HELD_OUT, participant=client_id))
         is_canary = np.zeros(len(rows), dtype=bool)
         is_canary[rng.permutation(len(rows))[:canaries]] = True
         out = rng.random(len(rows)) < np.where(is_canary, 0.5, fraction or 0.0)
+        if (left := int((~out).sum())) < 2:
+            raise ConfigError(
+                f"privacy.held_out and privacy.canaries leave client {client_id} {left} of {len(rows)} samples, but it "
+                "needs 2 to train: lower them"
+            )
         trained[client_id] = rows[~out]
         held_out[client_id] = HeldOut(np.sort(rows[out]), np.sort(rows[is_canary]))
     return trained, held_out

@@ -35,7 +35,7 @@ def test_clients_and_seeds_flip_coins_of_their_own():
 
 
 def test_more_canaries_than_samples_are_refused():
-    with pytest.raises(ConfigError, match=r"privacy\.canaries=2001 of client 3, which has 2000 samples"):
+    with pytest.raises(ConfigError, match=r"privacy\.canaries=2001 exceeds client 3's 2000 samples"):
         hold_out(SHARDS, None, 2001, 0)
 
 

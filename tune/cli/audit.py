@@ -1,6 +1,7 @@
 """`rayfed-ssl audit`: what a run's uploads reveal, measured by attacks."""
 
 from collections.abc import Iterable
+from math import inf
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
@@ -40,10 +41,11 @@ def audit(
     from rayfed_ssl.analysis.audit import audit as audit_run
     from rayfed_ssl.errors import ConfigError
 
-    directories = [Path(item) for item in arguments if "=" not in item]
+    directories = [Path(item) for item in arguments if "=" not in item or Path(item).is_dir()]
     if not directories:
         raise ConfigError("name a run's directory before the settings of attacks")
-    settings = [item for item in arguments if "=" in item]
+    settings = [item for item in arguments if Path(item) not in directories]
+    printed: list[dict[str, Any]] = []
     attacks = _settings(attack, settings)
     work: dict[str, Any] = {}
     if workers:
@@ -62,12 +64,16 @@ def audit(
             **work,
         )
         if as_json:
-            print_json(rows)
+            printed += [
+                {"run": str(directory)} | {k: None if v in (inf, -inf) else v for k, v in row.items()} for row in rows
+            ]
             continue
         for note in notes:
             echo(f"note: {note}", err=True)
         print_audit(rows)
         echo(f"file: {directory / TABLE}")
+    if as_json:
+        print_json(printed)
 
 
 def _settings(names: list[str] | None, settings: list[str]) -> dict[str, dict[str, Any]] | None:
@@ -106,5 +112,7 @@ def print_audit(rows: Iterable["Row"]) -> None:
     lines = []
     for names, group in groups.items():
         values = [row["value"] for row in group]
-        lines.append([*names, number(fmean(values)), number(min(values)), number(max(values)), str(len(group))])
+        # The largest of several bounds is none at 95 %.
+        most = "" if names[2] == "epsilon" else number(max(values))
+        lines.append([*names, number(fmean(values)), number(min(values)), most, str(len(group))])
     print_table(("attack", "content", "metric", "mean", "lowest", "highest", "clients"), lines, text=3)
