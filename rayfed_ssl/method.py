@@ -139,6 +139,8 @@ class Method(Validated, ABC):
         privacy: What an upload exposes of a client's data, in the wording of FLESD's Table 1.
         needs_public: Whether the method works on public data; a run without is refused at start-up.
         averages_weights: Whether all clients need one architecture.
+        uploads_follow_weights: Whether uploads follow from trained weights, public data and sample counts alone, and clients
+            minimize the objective's loss and nothing else; a class that does not say so itself does not inherit it.
         held_fields: Fields of an upload that `update_server` holds of all uploads at once; they should be small.
         secure_sum: Whether `update_server` depends on uploads through their sums alone: means of tensors, weighted by
             `factor`, and sums of integers. So it works under `privacy.secure_sum`; a law checks it.
@@ -147,6 +149,7 @@ class Method(Validated, ABC):
     privacy: ClassVar[Literal["High", "Low", "-"]]
     needs_public: ClassVar[bool] = False
     averages_weights: ClassVar[bool] = False
+    uploads_follow_weights: ClassVar[bool] = False
     held_fields: ClassVar[tuple[str, ...]] = ()
     secure_sum: ClassVar[bool] = False
 

@@ -38,12 +38,12 @@ class Privacy(Section):
     """
     clip: Norms = None
     """Largest norm of what a client sends, and differential privacy with it; {weights: 1.0, correlation: 0.1} for several
-    fields of an upload.
+    fields of an upload. Under `level=sample` of a sample's gradient.
     """
     noise: float = Field(0.0, ge=0, allow_inf_nan=False)
     """Noise multiplier z: standard deviation of the Gaussian noise over `clip`. 0 bounds uploads and gives no privacy."""
-    level: Literal["client"] = "client"
-    """Whose data are hidden: those of a whole "client"."""
+    level: Literal["client", "sample"] = "client"
+    """What is hidden: all data of a "client", by its clipped upload, or a "sample", by its clipped gradients (DP-SGD)."""
     clip_quantile: float | None = Field(None, gt=0, lt=1)
     """Let the norm to which uploads are clipped follow this quantile of their norms, from `clip` on (Andrew et al. 2021)."""
     delta: float = Field(1e-5, gt=0, lt=1)
@@ -59,5 +59,9 @@ class Privacy(Section):
             raise ConfigError(
                 "clip and secure_sum together are not counted: the budget follows the number of uploads, and a secure sum "
                 "shows one; set one of both"
+            )
+        if self.level == "sample" and (self.clip_quantile is not None or isinstance(self.clip, dict)):
+            raise ConfigError(
+                "level=sample clips gradients to one norm: remove clip_quantile, and set clip to a number"
             )
         return self

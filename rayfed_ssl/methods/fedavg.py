@@ -173,3 +173,4 @@ class FedAvg(Averaging):
     """Average clients' weights after local training."""
 
     secure_sum: ClassVar = True
+    uploads_follow_weights: ClassVar = True

@@ -73,6 +73,7 @@ def distance_loss(projections: Tensor, taught: Tensor, distance: str) -> Tensor:
 class FedDF(fedavg.Averaging):
     """FedAvg per architecture, followed by the distillation of all received models into each."""
 
+    uploads_follow_weights: ClassVar = True
     averages_weights: ClassVar = False
     needs_public: ClassVar = True
     weighting: ClassVar = "samples"  # type: ignore[misc]

@@ -126,6 +126,7 @@ def distillation_loss(target: Tensor, log_student: Tensor) -> Tensor:
 class FLESD(Method):
     """Distil the ensemble of clients' similarities on public data."""
 
+    uploads_follow_weights: ClassVar = True
     privacy: ClassVar = "Low"
     needs_public: ClassVar = True
     temperature: PositiveFloat = 0.1

@@ -16,6 +16,7 @@ Deviations:
 """
 
 from collections.abc import Iterable, Mapping
+from typing import ClassVar
 
 import torch
 from pydantic import NonNegativeInt
@@ -71,6 +72,7 @@ def layerwise_mean(trained: Iterable[Weights], reference: Weights, renormalize: 
 class LDAWA(Averaging):
     """FedAvg with a mean that looks at each layer's direction."""
 
+    uploads_follow_weights: ClassVar = True
     warm_up: NonNegativeInt = 3
     """First rounds that are FedAvg's, `weighting` too; the code's condition makes them 3."""
     renormalize: bool = False

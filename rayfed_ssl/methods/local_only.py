@@ -53,6 +53,7 @@ def own_encoders(clients: Mapping[int, Any]) -> dict[str, Encoder]:
 class LocalOnly(Method):
     """Train each client alone."""
 
+    uploads_follow_weights: ClassVar = True
     privacy: ClassVar = "-"
 
     def releases(self) -> Mapping[str, Release]:

@@ -13,6 +13,7 @@ from rayfed_ssl import plugins
 from rayfed_ssl.errors import ConfigError, reason
 from rayfed_ssl.models import encoders, libraries
 from rayfed_ssl.models.encoders import MIN_SIZE, Encoder, Stem
+from rayfed_ssl.models.group_norm import Module, grouped
 from rayfed_ssl.models.heads import HEADS, Model, build_head, head_width
 from rayfed_ssl.models.resnet import Depth
 from rayfed_ssl.models.vit import vit
@@ -33,6 +34,10 @@ class EncoderInfo:
     has_stem: bool = False
 
 
+GROUPED = "-group"
+"""Ending of the names of encoders whose models have group norm in the place of batch-norm."""
+
+
 def _resnet(depth: Depth) -> EncoderInfo:
     description = f"ResNet-{depth}, first layers for small images up to 64 pixels"
     return EncoderInfo(description, partial(encoders.resnet, depth), has_stem=True)
@@ -44,6 +49,10 @@ ENCODERS: Mapping[str, EncoderInfo] = {
     "resnet18": _resnet(18),
     "resnet34": _resnet(34),
     "resnet50": _resnet(50),
+    f"cnn{GROUPED}": EncoderInfo("cnn with group norm, for DP-SGD", encoders.cnn),
+    f"resnet18{GROUPED}": EncoderInfo(
+        "ResNet-18 with group norm, for DP-SGD", partial(encoders.resnet, 18), has_stem=True
+    ),
     "cnn5": EncoderInfo("FedCA's 5-layer CNN; its layers are our guess", encoders.cnn5),
     "vgg9": EncoderInfo("VGG-9 without batch-norm", encoders.vgg9),
     "alexnet": EncoderInfo("AlexNet for small images, without batch-norm", encoders.alexnet),
@@ -95,10 +104,14 @@ def build_encoder(name: str, *, channels: int, size: int, stem: Stem = "auto") -
             f"encoder {name} needs {MIN_SIZE} pixels a side, got {size}: enlarge the images with data.size"
         )
     if info.has_stem:
-        return info.build(channels=channels, size=size, stem=stem)
+        return _normed(info.build(channels=channels, size=size, stem=stem), name)
     if stem != "auto":
         raise ValueError(f"encoder {name} has one set of first layers, got stem={stem}: only ResNets have two")
-    return info.build(channels=channels, size=size)
+    return _normed(info.build(channels=channels, size=size), name)
+
+
+def _normed(model: Module, encoder: str) -> Module:
+    return grouped(model) if encoder in ENCODERS and encoder.endswith(GROUPED) else model
 
 
 def build_model(
@@ -120,7 +133,7 @@ def build_model(
     body = build_encoder(encoder, channels=channels, size=size, stem=stem)
     projector = build_head(head, body.feature_dim, out=projection_dim, hidden=hidden)
     width = head_width(HEADS[head], body.feature_dim, projection_dim)
-    return Model(body, projector, width, more_heads(body.feature_dim, width), encoder)
+    return _normed(Model(body, projector, width, more_heads(body.feature_dim, width), encoder), encoder)
 
 
 __all__ = [

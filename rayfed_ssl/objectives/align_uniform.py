@@ -64,6 +64,7 @@ class Embedded:
 class AlignUniform(Objective):
     """Alignment plus weighted uniformity."""
 
+    joins: ClassVar[str] = "uniformity compares all pairs of samples"
     head: ClassVar = Head("byol", 512, 2048)
     """SSD's head: d-2048-512 with batch-norm after the hidden layer (code)."""
     beta: NonNegativeFloat = 1.0

@@ -17,17 +17,17 @@ from typing import ClassVar
 import torch
 from pydantic import PositiveInt
 from pydantic.dataclasses import dataclass
-from torch import nn
+from torch import Tensor, nn
 
 from rayfed_ssl.models import Model
 from rayfed_ssl.models.decoder import Decoder, reconstruction_error
 from rayfed_ssl.training.context import Context
-from rayfed_ssl.training.objective import Batch, Head, Objective, StepOutput
+from rayfed_ssl.training.objective import Batch, Head, PerSample, StepOutput
 from rayfed_ssl.training.state_parts import Rule
 
 
 @dataclass(frozen=True, kw_only=True)
-class AutoEncoder(Objective):
+class AutoEncoder(PerSample):
     """Reconstruction of images from features."""
 
     parts: ClassVar[Mapping[str, Rule]] = {"decoder": "averaged"}
@@ -42,11 +42,13 @@ class AutoEncoder(Objective):
         """The decoder."""
         return {"decoder": Decoder(feature_dim, channels=context.channels, size=context.size, width=self.width)}
 
-    def loss(
-        self, context: Context, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator
-    ) -> StepOutput:
-        """Rebuild the batch; draws nothing."""
-        images = context.plain(batch.images)
+    def inputs(self, context: Context, batch: Batch, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """Take plain images; draws nothing."""
+        return (context.plain(batch.images),)
+
+    def loss_of(self, context: Context, model: Model, *inputs: Tensor) -> StepOutput:
+        """Rebuild images."""
+        (images,) = inputs
         with context.autocast():
             features, projections = model(images)
             rebuilt = model.part("decoder")(features)

@@ -43,6 +43,7 @@ def redundancy(correlation: Tensor, strength: float) -> Tensor:
 class BarlowTwins(Objective):
     """Redundancy reduction."""
 
+    joins: ClassVar[str] = "correlations are over the batch"
     head: ClassVar = Head("expander", 2048)
     """d-2048-2048-2048, batch-norm and ReLU after the first two layers (code; solo-learn's width)."""
     strength: NonNegativeFloat = 0.005

@@ -84,6 +84,7 @@ def project_views(
 class DeepCluster(Objective):
     """DeepCluster-v2's prediction of its own clusters."""
 
+    joins: ClassVar[str] = "clusters are of all samples"
     parts: ClassVar[Mapping[str, Rule]] = {"bank": "reset", "centroids": "reset"}
     head: ClassVar = Head("simclr-bn", 128)
     """The projector: d-d-128 with batch-norm, as SwAV's."""

@@ -69,6 +69,7 @@ class DINO(Objective):
     K is the width of the projections, `model.projection_dim`.
     """
 
+    joins: ClassVar[str] = "the center follows all samples"
     parts: ClassVar[Mapping[str, Rule]] = {"target": "local", "center": "local"}
     momentum: UnitInterval = 0.996
     """l; the code's first value."""

@@ -27,7 +27,7 @@ from rayfed_ssl.draws import draw
 from rayfed_ssl.models import Model
 from rayfed_ssl.models.vit import VisionTransformer, blocks, draw_linear, patch_size, positions
 from rayfed_ssl.training.context import Context
-from rayfed_ssl.training.objective import Batch, Head, Objective, StepOutput
+from rayfed_ssl.training.objective import Batch, Head, PerSample, StepOutput
 from rayfed_ssl.training.state_parts import Rule
 
 HEAD_WIDTH = 32
@@ -87,7 +87,7 @@ class MaskedDecoder(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MAE(Objective):
+class MAE(PerSample):
     """Masked autoencoding of patches."""
 
     parts: ClassVar[Mapping[str, Rule]] = {"decoder": "averaged"}
@@ -112,17 +112,19 @@ class MAE(Objective):
         decoder = MaskedDecoder(feature_dim, patches=patches, pixels=pixels, width=self.width, depth=self.depth)
         return {"decoder": decoder}
 
-    def loss(
-        self, context: Context, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator
-    ) -> StepOutput:
-        """Hide patches at random, encode the others, and compare what the decoder gives for the hidden ones (section 3)."""
+    def inputs(self, context: Context, batch: Batch, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """Draw a view of each image, and an order of its patches, of which the first ones are visible."""
+        images = context.augment(batch.images, cropped(context.views.first), generator)
+        total = (context.size // patch_size(context.size)) ** 2
+        return images, shuffled(draw(torch.rand, len(images), total, generator=generator, device=images.device))
+
+    def loss_of(self, context: Context, model: Model, *inputs: Tensor) -> StepOutput:
+        """Hide patches, encode the others, and compare what the decoder gives for the hidden ones (section 3)."""
         encoder = model.encoder
         assert isinstance(encoder, VisionTransformer), "needs_patches"
-        images = context.augment(batch.images, cropped(context.views.first), generator)
+        images, order = inputs
         targets = patchify(images, patch_size(context.size))
-        num, total = targets.shape[:2]
-        visible = max(1, int(total * (1 - self.mask_ratio)))
-        order = shuffled(draw(torch.rand, num, total, generator=generator, device=images.device))
+        visible = max(1, int(order.shape[1] * (1 - self.mask_ratio)))
         with context.autocast():
             tokens = encoder.patches(images)
             seen = tokens.gather(1, order[:, :visible].unsqueeze(2).expand(-1, -1, tokens.shape[2]))

@@ -115,6 +115,7 @@ def queue_rows(state: nn.Module) -> Tensor:
 class MoCo(Objective):
     """MoCo's contrastive objective."""
 
+    joins: ClassVar[str] = "the queue holds keys of other samples"
     parts: ClassVar[Mapping[str, Rule]] = {"target": "reset", "queue": "local"}
     temperature: PositiveFloat = 0.1
     """tau; 0.1 in the CIFAR demonstration, 0.07 in v1, 0.2 in v2."""

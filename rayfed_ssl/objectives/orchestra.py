@@ -62,6 +62,7 @@ class OrchestraObjective(Objective):
     It works with method=orchestra alone, which sends the clusters.
     """
 
+    joins: ClassVar[str] = "clusters are of all samples"
     belongs_to: ClassVar[str | None] = "orchestra"
     parts: ClassVar[Mapping[str, Rule]] = {
         "degree": "averaged",

@@ -23,7 +23,7 @@ from typing import ClassVar, Literal
 
 import torch
 from pydantic.dataclasses import dataclass
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from rayfed_ssl.data.augmentation import rotate_quarter_turns
@@ -31,7 +31,7 @@ from rayfed_ssl.data.view_recipes import OwnView, ViewRecipe
 from rayfed_ssl.draws import draw
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.context import Context
-from rayfed_ssl.training.objective import Batch, Head, Objective, StepOutput
+from rayfed_ssl.training.objective import Batch, Head, PerSample, StepOutput
 from rayfed_ssl.training.state_parts import Rule
 
 
@@ -53,7 +53,7 @@ def shifted_and_mirrored(views: ViewRecipe, size: int) -> ViewRecipe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rotation(Objective):
+class Rotation(PerSample):
     """Prediction of quarter turns."""
 
     parts: ClassVar[Mapping[str, Rule]] = {}
@@ -90,10 +90,8 @@ class Rotation(Objective):
         """The logarithm of 4."""
         return math.log(4)
 
-    def loss(
-        self, context: Context, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator
-    ) -> StepOutput:
-        """Classify the rotations: all four of each image in one batch of 4 B (RotNet, Eq. 2), or one of each."""
+    def inputs(self, context: Context, batch: Batch, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """Draw a view of each image, and how far it is turned where that is one rotation."""
         first = context.views.first
         if self.augmentation == "none":
             views = context.plain(batch.images)
@@ -101,10 +99,13 @@ class Rotation(Objective):
             recipe = first if self.augmentation == "views" else shifted_and_mirrored(first, context.size)
             views = context.augment(batch.images, recipe, generator)
         if self.turns == "all":
-            views, turns = four_rotations(views)
-        else:
-            turns = draw(torch.randint, 4, (len(views),), generator=generator, device=views.device)
-            views = rotate_quarter_turns(views, turns)
+            return (views,)
+        turns = draw(torch.randint, 4, (len(views),), generator=generator, device=views.device)
+        return rotate_quarter_turns(views, turns), turns
+
+    def loss_of(self, context: Context, model: Model, *inputs: Tensor) -> StepOutput:
+        """Classify the rotations: all four of each image in one batch of 4 B (RotNet, Eq. 2), or one of each."""
+        views, turns = four_rotations(inputs[0]) if self.turns == "all" else inputs
         with context.autocast():
             _, scores = model(views)
-        return StepOutput(F.cross_entropy(scores, turns), scores[: len(batch.images)])
+        return StepOutput(F.cross_entropy(scores, turns), scores[: len(inputs[0])])

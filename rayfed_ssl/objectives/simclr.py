@@ -13,7 +13,7 @@ code; its paper does not say). The loss is float32 whatever the precision of the
 """
 
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import PositiveFloat, PositiveInt
@@ -54,6 +54,7 @@ def nt_xent(first: Tensor, second: Tensor, temperature: float) -> Tensor:
 class SimCLR(Objective):
     """SimCLR's contrastive objective."""
 
+    joins: ClassVar[str] = "NT-Xent and InfoNCE contrast a sample with the others"
     temperature: PositiveFloat = 0.4
     """tau; 0.4 for CIFAR and 0.2 for ImageNet in FLESD."""
     form: Literal["infonce", "ntxent"] = "infonce"

@@ -14,7 +14,7 @@ Two forms are in use:
 """
 
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import PositiveFloat
@@ -56,6 +56,7 @@ def repulsion(first: Tensor, second: Tensor) -> Tensor:
 class Spectral(Objective):
     """The spectral contrastive loss."""
 
+    joins: ClassVar[str] = "the contrast is over all pairs of samples"
     form: Literal["fedsc", "orchestra"] = "fedsc"
     """Form of the loss: "fedsc" or "orchestra"."""
     mu: PositiveFloat = 4.0

@@ -10,16 +10,16 @@ from typing import ClassVar
 
 import torch
 from pydantic.dataclasses import dataclass
-from torch import nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.context import Context
-from rayfed_ssl.training.objective import Batch, Head, Objective, StepOutput
+from rayfed_ssl.training.objective import Batch, Head, PerSample, StepOutput
 
 
 @dataclass(frozen=True, kw_only=True)
-class Supervised(Objective):
+class Supervised(PerSample):
     """Cross entropy of a linear classifier on top of the encoder."""
 
     needs_labels: ClassVar[bool] = True
@@ -38,12 +38,14 @@ class Supervised(Objective):
         """The logarithm of the number of classes."""
         return math.log(self.num_classes)
 
-    def loss(
-        self, context: Context, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator
-    ) -> StepOutput:
-        """Classify one random view of each image."""
+    def inputs(self, context: Context, batch: Batch, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """Draw one random view of each image; and its label."""
         assert batch.labels is not None, "the engine gives labels to objectives that need them"
-        view = context.augment(batch.images, context.views.first, generator)
+        return context.augment(batch.images, context.views.first, generator), batch.labels
+
+    def loss_of(self, context: Context, model: Model, *inputs: Tensor) -> StepOutput:
+        """Classify views."""
+        views, labels = inputs
         with context.autocast():
-            _, scores = model(view)
-        return StepOutput(F.cross_entropy(scores, batch.labels), scores)
+            _, scores = model(views)
+        return StepOutput(F.cross_entropy(scores, labels), scores)

@@ -63,6 +63,7 @@ def swapped_prediction(scores: Sequence[Tensor], codes: Sequence[Tensor], temper
 class SwAV(Objective):
     """SwAV's swapped prediction."""
 
+    joins: ClassVar[str] = "assignments are balanced over samples"
     parts: ClassVar[Mapping[str, Rule]] = {"prototypes": "averaged", "queue": "local"}
     head: ClassVar = Head("simclr-bn", 128)
     """The projector: d-d-128 with batch-norm."""

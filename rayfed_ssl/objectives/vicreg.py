@@ -42,6 +42,7 @@ def covariance_loss(projections: Tensor) -> Tensor:
 class VICReg(Objective):
     """Variance, invariance and covariance."""
 
+    joins: ClassVar[str] = "variances and covariances are over the batch"
     head: ClassVar = Head("expander", 2048)
     """d-2048-2048-2048, batch-norm and ReLU after the first two layers (code; solo-learn's width)."""
     invariance: NonNegativeFloat = 25.0

@@ -91,9 +91,8 @@ def noised(tree: Tree, deviation: float, random: torch.Generator) -> Tree:
     """Add Gaussian noise to each number of a tree of float64."""
 
     def add(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor) or deviation == 0:
-            return leaf
-        return leaf + deviation * torch.randn(leaf.shape, generator=random, dtype=torch.float64)
+        draws = isinstance(leaf, Tensor) and deviation > 0
+        return leaf + deviation * torch.randn(leaf.shape, generator=random, dtype=torch.float64) if draws else leaf
 
     return map_leaves(add, tree)
 
@@ -145,14 +144,14 @@ class ClientLevel(Accounted):
         Raises:
             ValueError: Some field cannot be released, or the fields that `privacy.clip` names are others.
         """
-        released = [field for field, how in self.method.releases().items() if how != "constant"]
-        if not released:
+        bounded = [field for field, how in self.method.releases().items() if how != "constant"]
+        if not bounded:
             raise ValueError(f"privacy.clip bounds uploads, and {type(self.method).__name__} has none: remove it")
         if not isinstance(self.clip, Mapping):
-            return dict.fromkeys(released, self.clip)
-        if set(self.clip) != set(released):
+            return dict.fromkeys(bounded, self.clip)
+        if set(self.clip) != set(bounded):
             raise ValueError(
-                f"privacy.clip names {', '.join(self.clip)}, and what is released is {', '.join(released)}: name these, or "
+                f"privacy.clip names {', '.join(self.clip)}, and what is released is {', '.join(bounded)}: name these, or "
                 "one norm for all"
             )
         return dict(self.clip)
@@ -224,17 +223,16 @@ class ClientLevel(Accounted):
         self, state: ServerState, uploads: Mapping[int, Any], server: Server
     ) -> tuple[ServerState, Metrics]:
         """Aggregate, and move C towards the quantile."""
-        if self.quantile is None:
-            after, metrics = super().update_server(state, uploads, server)
-            return replace(after, inner=with_variances(after.inner)), metrics
-        inner = InnerUploads(uploads)
+        inner = uploads if self.quantile is None else InnerUploads(uploads)
         after, metrics = super().update_server(state, inner, server)
+        after = replace(after, inner=with_variances(after.inner))
+        if self.quantile is None or not isinstance(inner, InnerUploads):
+            return after, metrics
         clips = {}
         for field, clip in state.clips.items():
             share = sum(within[field] for within in inner.within) / len(uploads)
             clips[field] = next_clip(clip, share, self.quantile)
-        metrics = metrics | {f"{field}_clip": clip for field, clip in state.clips.items()}
-        return replace(after, inner=with_variances(after.inner), clips=clips), metrics
+        return replace(after, clips=clips), metrics | {f"{field}_clip": clip for field, clip in state.clips.items()}
 
 
 def released(

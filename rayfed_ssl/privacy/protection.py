@@ -6,6 +6,7 @@ from rayfed_ssl.config.privacy import Privacy
 from rayfed_ssl.method import Method
 from rayfed_ssl.privacy.accounting import Accounted
 from rayfed_ssl.privacy.client_level import ClientLevel
+from rayfed_ssl.privacy.sample_level import SampleLevel
 from rayfed_ssl.privacy.secure_sum import SecureSum
 
 
@@ -17,6 +18,9 @@ def protected(method: Method, privacy: Privacy, sizes: Sequence[int]) -> Method:
         privacy: What is asked for.
         sizes: Numbers of samples of the largest clients, as many as take part in a round.
     """
+    if privacy.clip is not None and privacy.level == "sample":
+        assert isinstance(privacy.clip, float), "the section refuses others"
+        return SampleLevel(method=method, clip=privacy.clip, noise=privacy.noise, delta=privacy.delta)
     if privacy.clip is not None:
         return ClientLevel(
             method=method, clip=privacy.clip, noise=privacy.noise, quantile=privacy.clip_quantile, delta=privacy.delta

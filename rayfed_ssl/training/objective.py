@@ -76,6 +76,7 @@ class Objective(Validated, ABC):
         fixed_head: Whether the head's width follows from the objective, so that `model.projection_dim` means nothing.
         needs_patches: Whether it hides patches from the encoder, which only our vision transformers allow.
         follows_rounds: Whether a step depends on the number of rounds, `context.rounds`: such a run cannot be made longer.
+        joins: What of its loss joins samples, so that a single one has no loss of its own (docs/privacy-budget.md).
         belongs_to: The only method that can train on it, or None.
         capturable: Whether a CUDA graph may replay its steps: then `loss` and `finish_step` read and write tensors in place
             and nothing else, and `phase` names what depends on the epoch.
@@ -87,6 +88,7 @@ class Objective(Validated, ABC):
     fixed_head: ClassVar[bool] = False
     needs_patches: ClassVar[bool] = False
     follows_rounds: ClassVar[bool] = False
+    joins: ClassVar[str] = "its loss is not written as a sum over samples"
     belongs_to: ClassVar[str | None] = None
     capturable: ClassVar[bool] = True
 
@@ -157,6 +159,24 @@ class Objective(Validated, ABC):
 
     def finish_step(self, context: Context, model: Model, state: nn.Module, output: StepOutput) -> None:
         """Change state and heads after the optimizer's step, in place: move a target, enqueue keys."""
+
+
+class PerSample(Objective):
+    """An objective whose loss is the mean of losses of single samples: what is drawn apart from what is computed."""
+
+    @abstractmethod
+    def inputs(self, context: Context, batch: Batch, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """Draw what the loss sees of each sample, each tensor [B, ...]."""
+
+    @abstractmethod
+    def loss_of(self, context: Context, model: Model, *inputs: Tensor) -> StepOutput:
+        """Compute the mean loss of some samples, or that of one."""
+
+    def loss(
+        self, context: Context, model: Model, state: nn.Module, batch: Batch, generator: torch.Generator
+    ) -> StepOutput:
+        """Compute the loss of what is drawn."""
+        return self.loss_of(context, model, *self.inputs(context, batch, generator))
 
 
 class Memory(nn.Module):

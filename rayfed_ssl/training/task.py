@@ -14,8 +14,9 @@ from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.batching import batches, finite, norm, num_batches, spread
 from rayfed_ssl.training.model_factory import ModelFactory
-from rayfed_ssl.training.objective import Batch, StepOutput, check_loss
+from rayfed_ssl.training.objective import Batch, PerSample, StepOutput, check_loss
 from rayfed_ssl.training.optimizers import Optimizer
+from rayfed_ssl.training.per_sample import SampleNoise
 from rayfed_ssl.training.step import (
     CAPTURE_FAILURES,
     Loss,
@@ -40,11 +41,13 @@ class Task(ModelFactory):
     Attributes:
         optimizer: How clients minimize the objective; made anew for every local training, as in FLESD's code.
         schedule_rounds: Rounds that a schedule spans, of which later ones repeat the last; None means all.
+        sample_noise: How gradients of `train` hide single samples, or None.
         capture: Whether steps on a CUDA device are captured once and replayed, where they can be.
     """
 
     optimizer: Optimizer
     schedule_rounds: int | None = None
+    sample_noise: SampleNoise | None = None
     capture: bool = False
 
     def train(
@@ -76,6 +79,11 @@ class Task(ModelFactory):
         state = self.objective.start(self, model, data, generator)
         fresh = state.state_dict()
         state.load_state_dict({name: value for name, value in weights.items() if name in fresh}, strict=False)
+        if self.sample_noise is not None:
+            assert isinstance(self.objective, PerSample), "privacy.level=sample refuses others"
+            assert loss is None, "privacy.level=sample refuses methods that change the loss"
+            assert not terms, "and those that add to it"
+            loss = self.sample_noise.loss(self, self.objective, generator)
         metrics = self.fit(model, data, generator, round=round, state=state, loss=loss, terms=terms)
         return frozen(model.state_dict() | state.state_dict()), metrics
 

@@ -17,6 +17,8 @@ pytestmark = pytest.mark.ray
 KINDS = ["fedprox", "fedca", "fedema", "flesd-mixed-models", "fedavg-private"]
 """A variant for each kind of state: weights alone, public data, what clients keep, several models, a privacy budget."""
 
+TWO_ACTORS = ("fedavg-half-of-the-clients", "fedavg-private", "fedavg-private-samples")
+
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster(own_cache: None) -> Iterator[None]:
@@ -52,7 +54,7 @@ def test_one_actor_gives_the_bits_of_this_process(
     "variant",
     [
         "flesd-mixed-models",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedavg-half-of-the-clients", "fedavg-private")),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in TWO_ACTORS),
     ],
 )
 def test_two_actors_give_the_bits_of_this_process(

@@ -26,6 +26,12 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "privacy={clip: 1.0, noise: 0.05, clip_quantile: 0.5}",
         *HALF,
     ),
+    "fedavg-private-samples": (
+        "fedavg",
+        "objective=supervised",
+        "model={encoder: cnn-group, projection_dim: null}",
+        "privacy={level: sample, clip: 1.0, noise: 0.05}",
+    ),
     "fedsc-private": (
         "fedsc",
         "method.weighting=uniform",

@@ -202,7 +202,7 @@ def test_vgg9_keeps_its_dropout() -> None:
     ("name", "settings", "message"),
     [
         ("resnet19", {}, "unknown encoder 'resnet19': did you mean 'resnet18'"),
-        ("transformer-xl", {}, "choose from alexnet, cnn, cnn5, resnet18"),
+        ("transformer-xl", {}, "choose from alexnet, cnn, cnn-group, cnn5, resnet18"),
         ("cnn", {"stem": "cifar"}, "only ResNets have two"),
         *((name, {"size": 7}, f"encoder {name} needs 8 pixels a side, got 7: enlarge") for name in ENCODERS),
     ],
