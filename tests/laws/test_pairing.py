@@ -120,7 +120,7 @@ def batches(federation: Federation) -> list[list[int]]:
     (first,) = play(federation, 1)
     whole = Shard.of(federation.dataset.train.images, federation.shards[1], "cpu")
     data = Recording(whole.images, whole.rows)
-    public = federation._public
+    public = federation.public_shard
     draws = (torch.Generator().manual_seed(seed) for seed in (1, 2))
     client = Client(1, 2, data, public, federation.task, next(draws), next(draws))
     download = federation.method.download(first.server, 1)
