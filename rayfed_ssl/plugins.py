@@ -112,7 +112,7 @@ def named_errors(kind: str, name: str, built_in: Collection[str] = ()) -> Iterat
         yield
     except (ConfigError, MemoryError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if name in built_in:
             raise
         *_, frame = extract_tb(error.__traceback__)

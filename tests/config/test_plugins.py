@@ -75,6 +75,10 @@ class Unopened(Dataset):
     def __init__(self):
         raise OSError("gone")
 
+class Exiting(Dataset):
+    def __init__(self):
+        raise SystemExit(0)
+
 class Unread(Gray):
     def __getitem__(self, index):
         return {}["boom"]
@@ -296,6 +300,7 @@ UNFIT = {
     "data={name: 'outside_module:Normalized'}": "floats from 0 to 1, got float32 from",
     "data={name: 'outside_module:Halves'}": "Halves must give classes as integers, or none, got 0.5",
     "data={name: 'outside_module:Unopened'}": "dataset=outside_module:Unopened raised OSError: gone (line ",
+    "data={name: 'outside_module:Exiting'}": "dataset=outside_module:Exiting raised SystemExit: 0 (line ",
     "data={name: 'outside_module:Unread'}": "dataset=outside_module:Unread raised KeyError: 'boom' (line ",
     "partition=outside_module:failing": "partition=outside_module:failing raised AttributeError: 'numpy.ndarray' object",
     "data={name: 'outside_module:NotOne'}": "NotOne must be a subclass of torch.utils.data.Dataset or a",

@@ -36,4 +36,6 @@ def partition(
     echo(f"skew: {federation.skew.text}")
     if federation.num_public:
         echo(f"public: {federation.num_public:,} samples from {federation.config.public}")
+    for note in federation.dataset.notes:
+        echo(f"note: {note}")
     echo(f"figure: {figure}")
