@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, ClassVar
 
 from rayfed_ssl.method import Client, Encoder, Metrics, Server, Task
 from rayfed_ssl.privacy.wrapper import Wrapper
@@ -71,6 +71,7 @@ class Accounted(Wrapper):
         delta: At which epsilon is given.
     """
 
+    secure_sum: ClassVar = False  # what a round costs follows from how many uploads arrive
     noise: float
     delta: float
 
