@@ -244,7 +244,6 @@ def view(federation: Federation, round: int, client_id: int, download: Any, uplo
         Shard.of(train.images, none if held is None else held.rows, task.device, train.labels),
         Shard.of(train.images, canaries, task.device, train.labels),
         torch.tensor(np.isin(canaries, rows)),
-        train.num_classes,
         shares,
     )
     return seen, truth

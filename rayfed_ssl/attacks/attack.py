@@ -89,15 +89,13 @@ class Truth:
         others: Samples of the same shard that it did not train on.
         canaries: Samples of which a fair coin decided.
         trained: Whether each of the canaries was trained on.
-        num_classes: K.
-        shares: Shares of the classes among the client's samples, [K]; NaN where none has a label.
+        shares: Shares of the K classes among the client's samples, [K]; NaN where none has a label.
     """
 
     members: Shard
     others: Shard
     canaries: Shard
     trained: Tensor
-    num_classes: int
     shares: Tensor
 
 

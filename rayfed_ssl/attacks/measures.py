@@ -1,10 +1,8 @@
-"""How well an attack did: areas, rates, bounds and distances, with their intervals at 95 %."""
+"""How well an attack did: areas, rates and bounds, with their intervals at 95 %."""
 
 import numpy as np
-import torch
 from scipy import optimize, stats
 from torch import Tensor
-from torch.nn import functional as F
 
 from rayfed_ssl.attacks.attack import Finding
 
@@ -93,41 +91,3 @@ def guess_coins(scores: Tensor, trained: Tensor, guessed: float, delta: float) -
     interval = stats.binomtest(correct, 2 * each).proportion_ci(CONFIDENCE)
     share = Finding("guesses", correct / (2 * each), float(interval.low), float(interval.high), 2 * each)
     return [Finding("epsilon", bound, bound, None, len(scores)), share]
-
-
-def psnr(image: Tensor, other: Tensor) -> Tensor:
-    """Peak signal-to-noise ratio in dB of pictures [M, C, H, W] in [0, 1]; [M], at most 100."""
-    error = (image - other).square().flatten(1).mean(1)
-    return -10 * error.clamp_min(1e-10).log10()
-
-
-def ssim(image: Tensor, other: Tensor, window: int = 7) -> Tensor:
-    """Structural similarity of pictures [M, C, H, W] in [0, 1], over even windows within them (Wang et al. 2004); [M]."""
-
-    def mean(values: Tensor) -> Tensor:
-        return F.avg_pool2d(values, window, 1)
-
-    sample = window**2 / (window**2 - 1)
-    first, second = mean(image), mean(other)
-    spread = sample * (mean(image.square()) - first.square() + mean(other.square()) - second.square())
-    shared = sample * (mean(image * other) - first * second)
-    c1, c2 = 0.01**2, 0.03**2
-    similarity = (2 * first * second + c1) * (2 * shared + c2)
-    similarity = similarity / ((first.square() + second.square() + c1) * (spread + c2))
-    return similarity.flatten(1).mean(1)
-
-
-def ranks(reconstructions: Tensor, originals: Tensor, distractors: Tensor) -> Tensor:
-    """Rank of each original among distractors [D, C, H, W] by distance to its reconstruction; 1 is the nearest, [M]."""
-    own = (reconstructions - originals).flatten(1).square().sum(1)
-    others = torch.cdist(reconstructions.flatten(1), distractors.flatten(1)).square()
-    return 1 + (others < own.unsqueeze(1)).sum(1)
-
-
-def mean_with_interval(metric: str, values: Tensor) -> Finding:
-    """Average values [M], with Student's interval."""
-    value, number = float(values.double().mean()), len(values)
-    if number < 2:
-        return Finding(metric, value, None, None, number)
-    half = float(values.double().std() / number**0.5 * stats.t.ppf((1 + CONFIDENCE) / 2, number - 1))
-    return Finding(metric, value, value - half, value + half, number)
