@@ -7,7 +7,7 @@ the bytes. Inputs are read-only: functions return new trees.
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -18,7 +18,7 @@ from rayfed_ssl.models import Model
 from rayfed_ssl.training.state_parts import Rule, all_with, model_weights
 from rayfed_ssl.training.step import Loss, Term, capturable
 from rayfed_ssl.training.task import Task
-from rayfed_ssl.trees import Weights
+from rayfed_ssl.trees import Weights, is_node
 from rayfed_ssl.validation import Validated
 
 Metrics: TypeAlias = dict[str, float]
@@ -50,6 +50,26 @@ Release: TypeAlias = Literal["difference", "value", "constant"]
 def sent(kind: Kind, *, private: bool = False, **options: Any) -> Any:
     """Declare a field of a Download or an Upload, what kind of content it carries, and if it has rows of private samples."""
     return dataclasses.field(metadata={"kind": kind, "private": private}, **options)
+
+
+def sent_fields(message: Any, prefix: str = "") -> Iterator[tuple[str, Mapping[str, Any], Any]]:
+    """List what a Download or an Upload holds: name, what `sent` declares, and value; nested messages are entered.
+
+    Fields that are None are left out; the name is "base.weights" for one of a message that holds another method's.
+
+    Raises:
+        TypeError: A field does not declare what kind of content it holds.
+    """
+    for field in dataclasses.fields(message):
+        value, name = getattr(message, field.name), prefix + field.name
+        if "kind" in field.metadata:
+            if value is not None:
+                yield name, field.metadata, value
+        elif is_node(value):
+            yield from sent_fields(value, f"{name}.")
+        else:
+            undeclared = f"{type(message).__name__}.{field.name}"
+            raise TypeError(f"{undeclared} does not say what it reveals: declare it with sent(kind)")
 
 
 @dataclass(frozen=True)

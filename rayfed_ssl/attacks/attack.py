@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 
 from rayfed_ssl.data.shards import Shard
-from rayfed_ssl.method import Client, Method, Task, Weights
+from rayfed_ssl.method import Client, Method, Task, Weights, sent_fields
 from rayfed_ssl.models import Model
 from rayfed_ssl.seeds import generator
-from rayfed_ssl.trees import is_node
 
 Knowledge: TypeAlias = Literal[
     "auxiliary pictures", "objective", "views", "hyperparameters", "the client's random draws"
@@ -142,20 +141,9 @@ class Attack(ABC):
         """Attack, and measure the answer against the truth."""
 
 
-def parts(message: Any) -> Iterator[tuple[dataclasses.Field[Any], Any]]:
-    """List the fields of a download or an upload that hold something, those of nested messages too."""
-    for field in dataclasses.fields(message):
-        value = getattr(message, field.name)
-        if "kind" in field.metadata:
-            if value is not None:
-                yield field, value
-        elif is_node(value):
-            yield from parts(value)
-
-
 def weights_in(message: Any) -> Weights:
     """Find the weights in a download or an upload; an empty dict where there are none."""
-    return next((value for field, value in parts(message) if field.metadata["kind"] == "weights"), {})
+    return next((value for _, declared, value in sent_fields(message) if declared["kind"] == "weights"), {})
 
 
 def uploaded_model(seen: Seen) -> Model:

@@ -12,17 +12,18 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional as F
 
-from rayfed_ssl.attacks.attack import Seen, parts
+from rayfed_ssl.attacks.attack import Seen
 from rayfed_ssl.attacks.membership import Membership
 from rayfed_ssl.attacks.model_theft import embed
 from rayfed_ssl.data.shards import Shard
+from rayfed_ssl.method import sent_fields
 from rayfed_ssl.models import Model
 
 
 def private_rows(seen: Seen) -> Tensor:
     """Find the rows q of private samples in an upload, of unit length; raises ValueError where there are none."""
-    for field, value in parts(seen.upload):
-        if field.metadata.get("private") and isinstance(value, Tensor):
+    for _, declared, value in sent_fields(seen.upload):
+        if declared["private"] and isinstance(value, Tensor):
             return F.normalize(value.float(), dim=1)
     raise ValueError("the upload has no representations of private samples")
 

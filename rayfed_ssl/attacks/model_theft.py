@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfed_ssl.aggregation.compression import Packed, SparseRows, fill_rows, unpack
-from rayfed_ssl.attacks.attack import Seen, parts, uploaded_model
+from rayfed_ssl.attacks.attack import Seen, uploaded_model
+from rayfed_ssl.method import sent_fields
 from rayfed_ssl.models import Model
 from rayfed_ssl.training.objective import Batch, StepOutput
 from rayfed_ssl.training.optimizers import Adam
@@ -20,8 +21,8 @@ EPOCHS, LR = 50, 1e-3
 
 def public_content(seen: Seen) -> tuple[str, Tensor] | None:
     """Find what an upload says of public samples: "representations", R, or "similarities", M; None where it says nothing."""
-    for field, value in parts(seen.upload):
-        kind = str(field.metadata["kind"])
+    for _, declared, value in sent_fields(seen.upload):
+        kind = str(declared["kind"])
         if kind == "representations" and isinstance(value, Packed):
             return kind, F.normalize(unpack(value), dim=1)
         if kind == "similarities":

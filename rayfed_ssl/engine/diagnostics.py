@@ -4,7 +4,7 @@ No method sees them, no state changes, no label is read, and every draw has a se
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
 from statistics import fmean
@@ -30,11 +30,11 @@ from rayfed_ssl.evaluation.representation_metrics import (
     relation_distance,
     uniformity,
 )
-from rayfed_ssl.method import Encoder, Metrics
+from rayfed_ssl.method import Encoder, Metrics, sent_fields
 from rayfed_ssl.seeds import Purpose, derive_seed, generator
 from rayfed_ssl.training.state_parts import is_state, part_of
 from rayfed_ssl.training.task import Task
-from rayfed_ssl.trees import Weights, is_node
+from rayfed_ssl.trees import Weights
 
 ENCODER_SAMPLES = 512  # test images on which one encoder is measured, at most
 CLIENT_SAMPLES = 256  # test images, or public samples, on which clients are compared, at most
@@ -71,12 +71,9 @@ def model_content(message: Any, num_public: int) -> ModelContent:
     compared across clients.
     """
     content: dict[str, Any] = {}
-    for field in fields(message):
-        kind, value = field.metadata.get("kind"), getattr(message, field.name)
-        if kind is None and is_node(value):  # a method that holds another wraps what the other sends
-            inner = model_content(value, num_public)
-            content |= {f.name: getattr(inner, f.name) for f in fields(inner) if getattr(inner, f.name) is not None}
-        elif kind == "weights" and value is not None:
+    for _, declared, value in sent_fields(message):
+        kind = declared["kind"]
+        if kind == "weights":
             content["weights"] = value
         elif kind == "representations" and isinstance(value, Packed) and len(value.values) == num_public:
             content["representations"] = unpack(value)

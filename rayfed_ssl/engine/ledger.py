@@ -1,12 +1,12 @@
 """The communication ledger: what crossed a client's boundary, of which kind, and how many bytes."""
 
-import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
+from rayfed_ssl.method import sent_fields
 from rayfed_ssl.trees import is_node, nbytes
 
 Direction = Literal["down", "up"]
@@ -38,20 +38,10 @@ def account(message: Any, round: int, client: int, direction: Direction) -> tupl
         TypeError: A field does not declare what kind of content it holds.
     """
     assert is_node(message), "downloads and uploads are dataclasses"
-    return tuple(_entries(message, round, client, direction))
-
-
-def _entries(message: Any, round: int, client: int, direction: Direction, prefix: str = "") -> Iterator[LedgerEntry]:
-    for field in dataclasses.fields(message):
-        value, name = getattr(message, field.name), prefix + field.name
-        if "kind" in field.metadata:
-            if value is not None:
-                yield LedgerEntry(round, client, direction, field.metadata["kind"], name, nbytes(value))
-        elif is_node(value):
-            yield from _entries(value, round, client, direction, f"{name}.")
-        else:
-            undeclared = f"{type(message).__name__}.{field.name}"
-            raise TypeError(f"{undeclared} does not say what it reveals: declare it with sent(kind)")
+    return tuple(
+        LedgerEntry(round, client, direction, declared["kind"], name, nbytes(value))
+        for name, declared, value in sent_fields(message)
+    )
 
 
 def total(entries: Iterable[LedgerEntry], direction: Direction | None = None) -> int:
