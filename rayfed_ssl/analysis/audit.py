@@ -28,7 +28,7 @@ from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import CheckpointError, ConfigError, reason
-from rayfed_ssl.parquet import DAMAGE, read_table, rows_of
+from rayfed_ssl.parquet import rows_of
 from rayfed_ssl.privacy import client_level
 from rayfed_ssl.privacy.secure_sum import SecureSum
 from rayfed_ssl.reading import read_json
@@ -39,7 +39,7 @@ from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.seeds import Purpose, derive_seed
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.filesystem import write_atomically
-from rayfed_ssl.storage.tables import write_table
+from rayfed_ssl.storage.tables import rows_if_any, write_table
 from rayfed_ssl.trees import digest
 
 TABLE, PARTS = "audit.parquet", "audit"
@@ -308,13 +308,7 @@ def read_part(file: Path) -> list[Row]:
 
 def read_audit(directory: Path) -> list[Row]:
     """Read a run's audit.parquet; raises ConfigError if it is damaged."""
-    path = directory / TABLE
-    if not path.exists():
-        return []
-    try:
-        return rows_of(read_table(path, SCHEMA))
-    except DAMAGE as error:
-        raise ConfigError(f"{path} is damaged ({reason(error)}): delete it and audit again") from None
+    return rows_if_any(directory / TABLE, SCHEMA, "delete it and audit again")
 
 
 def audit_scores(directory: Path, round: int) -> dict[str, float]:

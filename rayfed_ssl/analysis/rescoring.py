@@ -23,15 +23,14 @@ from rayfed_ssl.engine.round_loop import Evaluation
 from rayfed_ssl.engine.scoring import check_protocols, measure, subject_of
 from rayfed_ssl.engine.task_builder import build_task
 from rayfed_ssl.environment import compute_threads
-from rayfed_ssl.errors import ConfigError, nearest, reason
+from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.evaluation.registry import PROTOCOLS, Protocol
 from rayfed_ssl.method import Encoder, Metrics
-from rayfed_ssl.parquet import DAMAGE, read_table, rows_of
 from rayfed_ssl.records.run_record import RunRecord, encoders_of
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.encoder_file import BODY, read_export
 from rayfed_ssl.storage.saved_encoders import read_encoder
-from rayfed_ssl.storage.tables import write_table
+from rayfed_ssl.storage.tables import rows_if_any, write_table
 from rayfed_ssl.training.task import Task
 
 TABLE = "evaluations.parquet"
@@ -140,13 +139,7 @@ def append(directory: Path, measurements: Sequence[Measurement]) -> None:
 
 def read_measurements(directory: Path) -> list[dict[str, Any]]:
     """Read a run's evaluations.parquet, oldest first; raises ConfigError if it is damaged."""
-    path = directory / TABLE
-    if not path.exists():
-        return []
-    try:
-        return rows_of(read_table(path, SCHEMA))
-    except DAMAGE as error:
-        raise ConfigError(f"{path} is damaged ({reason(error)}): delete it and evaluate again") from None
+    return rows_if_any(directory / TABLE, SCHEMA, "delete it and evaluate again")
 
 
 def _split(protocols: Sequence[str], settings: Sequence[str]) -> tuple[dict[str, dict[str, Any]], list[str]]:

@@ -134,6 +134,16 @@ def _read(file: Path, schema: pa.Schema, max_rows: int) -> pa.Table:
         raise ConfigError(f"{file} is {state}: restore it from a copy, or start a new run") from None
 
 
+def rows_if_any(path: Path, schema: pa.Schema, remedy: str) -> list[dict[str, Any]]:
+    """Read the rows of a table, none where it is missing; a ConfigError that ends with the remedy where it is damaged."""
+    if not path.exists():
+        return []
+    try:
+        return rows_of(read_table(path, schema))
+    except DAMAGE as error:
+        raise ConfigError(f"{path} is damaged ({reason(error)}): {remedy}") from None
+
+
 def write_table(path: Path, table: pa.Table) -> None:
     """Write a Parquet file atomically."""
     buffer = pa.BufferOutputStream()
