@@ -8,16 +8,16 @@ import ray
 
 from actors.cluster import connect
 from rayfed_ssl import plugins
-from rayfed_ssl.analysis.audit import Job, attack_client
+from rayfed_ssl.analysis.audit import Job, attack_clients
 
 
-def in_tasks(workers: int, address: str | None = None) -> Callable[[list[Job]], Iterator[int]]:
+def in_tasks(workers: int) -> Callable[[list[Job]], Iterator[int]]:
     """Make what does an audit's jobs in so many Ray tasks at a time; a task whose process dies runs again."""
 
     def work(jobs: list[Job]) -> Iterator[int]:
         if not jobs:
             return
-        cluster = connect.start(address, num_cpus=workers)
+        cluster = connect.start(num_cpus=workers)
         try:
             task: Any = ray.remote(num_cpus=1)(_attack)
             left, running = list(jobs), list[Any]()
@@ -34,4 +34,5 @@ def in_tasks(workers: int, address: str | None = None) -> Callable[[list[Job]], 
 
 def _attack(working_directory: str, job: Job) -> int:
     plugins.import_from(working_directory)
-    return attack_client(job)
+    (client_id,) = attack_clients([job])
+    return client_id

@@ -8,7 +8,7 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -34,8 +34,7 @@ from rayfed_ssl.privacy.secure_sum import SecureSum
 from rayfed_ssl.reading import read_json
 from rayfed_ssl.records.manifest import fingerprint_of
 from rayfed_ssl.records.metric_rows import Row
-from rayfed_ssl.records.replay import replay_step
-from rayfed_ssl.records.run_record import RunRecord
+from rayfed_ssl.records.replay import open_run, replay_step
 from rayfed_ssl.seeds import Purpose, derive_seed
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.filesystem import write_atomically
@@ -43,6 +42,8 @@ from rayfed_ssl.storage.tables import rows_if_any, write_table
 from rayfed_ssl.trees import digest
 
 TABLE, PARTS = "audit.parquet", "audit"
+
+OTHER_BITS = "audit it on a processor like that of the run, or run again with engine.cpu=portable"
 
 SCHEMA = pa.schema(
     [
@@ -52,7 +53,7 @@ SCHEMA = pa.schema(
     ]
 )
 
-Job = tuple[str, bool, int, int, dict[str, dict[str, Any]]]
+Job = tuple[Path, bool, int, int, dict[str, Mapping[str, Any]]]
 """What one worker does: a run's directory, whether it is trusted, a round, a client, and attacks with their settings."""
 
 
@@ -79,7 +80,7 @@ def audit(
     round: int | None = None,
     clients: Sequence[int] | None = None,
     trust: bool = False,
-    work: Callable[[list[Job]], Iterable[int]] = lambda jobs: map(attack_client, jobs),
+    work: Callable[[list[Job]], Iterable[int]] | None = None,
     on_client: Callable[[int], None] = lambda client_id: None,
 ) -> tuple[list[Row], list[str]]:
     """Attack the uploads of a round, and write RUN/audit.parquet.
@@ -91,7 +92,7 @@ def audit(
         round: Whose uploads; None takes the last.
         clients: Whose uploads; None takes all of the round's.
         trust: Import the modules that a run of somebody else names.
-        work: Does the jobs, in any order and in any process; gives the clients that are done.
+        work: Does the jobs, in any order and in any process, and gives the clients that are done; None does them here.
         on_client: Called with each.
 
     Returns:
@@ -105,7 +106,7 @@ def audit(
     required = required and attacks is not None
     chosen = attacks or {name: {} for name in ATTACK.names()}
     plan = make_plan(directory, chosen, required=required, round=round, clients=clients, trust=trust)
-    for client_id in work(plan.jobs):
+    for client_id in (work or attack_clients)(plan.jobs):
         on_client(client_id)
     rows = [row for file in plan.files for row in read_part(file)]
     write_table(directory / TABLE, pa.Table.from_pylist(rows, schema=SCHEMA))
@@ -122,7 +123,8 @@ def make_plan(
     trust: bool,
 ) -> Plan:
     """Check what is asked for, and find what is left to compute; errors as of `audit`."""
-    record, federation = _open(directory, trust)
+    run = OpenRun(directory, trust)
+    record, federation = run.record, run.federation
     if not record.last_round:
         raise ConfigError(f"{directory} has no finished round: resume it first")
     round = record.last_round if round is None else round
@@ -133,7 +135,7 @@ def make_plan(
         raise ConfigError(f"{directory} has no round {round}: it has rounds 1 to {record.last_round}")
     if absent := sorted(set(chosen) - set(cohort)):
         raise ConfigError(f"client {absent[0]} sent nothing in round {round}: those that did are {cohort}")
-    seen, _ = observe(record, federation, round, chosen[0])
+    seen, _ = run.observe(round, chosen[0])
     built = {name: build(name, settings) for name, settings in attacks.items()}
     problems = {name: _misfits(name, attack, seen, federation, chosen) for name, attack in built.items()}
     for name, misfits in problems.items():
@@ -147,8 +149,8 @@ def make_plan(
         files += parts.values()
         # Others' parts are not believed, and code of one's own may have changed.
         kept = {name for name, file in parts.items() if record.trusted and ":" not in name and file.exists()}
-        if left := {name: ATTACK.dump(attack) for name, attack in fitting.items() if name not in kept}:
-            jobs.append((str(directory), trust, round, client_id, left))
+        if left := {name: attacks[name] for name in fitting if name not in kept}:
+            jobs.append((directory, trust, round, client_id, left))
     by_reason: dict[str, list[str]] = {}
     for name, misfits in problems.items():
         for problem in dict.fromkeys(misfits.values()):
@@ -193,28 +195,43 @@ def build(name: str, settings: Mapping[str, Any]) -> Attack:
     return parse(ATTACK.model(name), dict(settings), f"attack {name}")
 
 
-def observe(record: RunRecord, federation: Federation, round: int, client_id: int) -> tuple[Seen, Truth]:
-    """Compute a client's upload again, as the server saw it, and what is true of the client; under secure sums, the mean.
+class OpenRun:
+    """A run whose clients' steps are computed again in this process.
 
     Raises:
-        CheckpointError: The round before is gone, or this processor computes other bits than the run's.
+        CheckpointError: This processor computes other bits than the run's.
     """
-    download, result = replay_step(record, federation, round, client_id)
-    stored = checkpoints.latest(record.checkpoints, round).clients.get(client_id)
-    other = fingerprint_of(federation) != record.manifest.fingerprint
-    if other or (stored is not None and stored.sha256 != digest(result.state)):
-        raise CheckpointError(
-            f"client {client_id}'s step of round {round} has other bits here than in the run: audit it on a processor like "
-            "that of the run, or run again with engine.cpu=portable"
-        )
-    upload = result.upload
-    if isinstance(federation.method, SecureSum):
-        cohort = next(entry.cohort for entry in record.manifest.rounds if entry.round == round)
-        uploads = {other: replay_step(record, federation, round, other)[1].upload for other in cohort}
-        download, (upload,) = download.base, federation.method.stand_in(uploads).values()
-    if isinstance(download, client_level.Download):
-        download = download.inner
-    return view(federation, round, client_id, download, upload)
+
+    def __init__(self, directory: Path, trust: bool) -> None:
+        self.record, self.federation = open_run(directory, trust=trust)
+        self._means: dict[int, Any] = {}
+        if fingerprint_of(self.federation) != self.record.manifest.fingerprint:
+            raise CheckpointError(f"{directory} was computed on a processor of other bits: {OTHER_BITS}")
+
+    def observe(self, round: int, client_id: int) -> tuple[Seen, Truth]:
+        """Compute what the server saw of a client's step, and what is true of the client; under secure sums, the mean.
+
+        Raises:
+            CheckpointError: The round before is gone, or the step has other bits here than in the run.
+        """
+        download, result = replay_step(self.record, self.federation, round, client_id)
+        stored = checkpoints.latest(self.record.checkpoints, round).clients.get(client_id)
+        if stored is not None and stored.sha256 != digest(result.state):
+            raise CheckpointError(f"client {client_id}'s step of round {round} has other bits here: {OTHER_BITS}")
+        upload = result.upload
+        if isinstance(self.federation.method, SecureSum):
+            download, upload = download.base, self._mean(round, self.federation.method)
+        if isinstance(download, client_level.Download):
+            download = download.inner
+        return view(self.federation, round, client_id, download, upload)
+
+    def _mean(self, round: int, method: SecureSum) -> Any:
+        """Give the one upload that stands for a round's, computed once."""
+        if round not in self._means:
+            cohort = next(entry.cohort for entry in self.record.manifest.rounds if entry.round == round)
+            uploads = {k: replay_step(self.record, self.federation, round, k)[1].upload for k in cohort}
+            (self._means[round],) = method.stand_in(uploads).values()
+        return self._means[round]
 
 
 def view(federation: Federation, round: int, client_id: int, download: Any, upload: Any) -> tuple[Seen, Truth]:
@@ -249,28 +266,31 @@ def view(federation: Federation, round: int, client_id: int, download: Any, uplo
     return seen, truth
 
 
-def attack_client(job: Job) -> int:
-    """Run the attacks on one client's upload, and write each one's rows when it is done; gives the client."""
-    directory, trust, round, client_id, attacks = job
-    record, federation = _open(Path(directory), trust)
-    with compute_threads(federation.config.engine.threads):
-        seen, truth = observe(record, federation, round, client_id)
+def attack_clients(jobs: Sequence[Job]) -> Iterator[int]:
+    """Run the attacks on clients' uploads of one run, and write each one's rows when it is done; gives the clients."""
+    run: OpenRun | None = None
+    for directory, trust, round, client_id, attacks in jobs:
+        run = run or OpenRun(directory, trust)
         plugins.allow(list(attacks))
-        for name, settings in attacks.items():
-            attack = build(name, {key: value for key, value in settings.items() if key != "name"})
-            own = dataclasses.replace(
-                seen, seed=derive_seed(seen.seed >> 1, Purpose.AUDIT, participant=crc32(name.encode()))
-            )
-            rows, shown = _rows(name, attack, own, truth)
-            part = {"rows": rows, "pictures": shown}
-            file = part_of(Path(directory), round, client_id, name, attack)
-            file.parent.mkdir(exist_ok=True)
-            write_atomically(file, json.dumps(part).encode())
-    return client_id
+        with compute_threads(run.federation.config.engine.threads):
+            seen, truth = run.observe(round, client_id)
+            for name, settings in attacks.items():
+                attack = build(name, settings)
+                seed = derive_seed(seen.seed >> 1, Purpose.AUDIT, participant=crc32(name.encode()))
+                rows, shown = _rows(name, attack, dataclasses.replace(seen, seed=seed), truth)
+                file = part_of(directory, round, client_id, name, attack)
+                file.parent.mkdir(exist_ok=True)
+                write_atomically(file, json.dumps({"rows": rows, "pictures": shown}).encode())
+        yield client_id
+
+
+def settings_text(attack: Attack) -> str:
+    """Write an attack's name and settings as JSON."""
+    return json.dumps(ATTACK.dump(attack), sort_keys=True)
 
 
 def _rows(name: str, attack: Attack, seen: Seen, truth: Truth) -> tuple[list[Row], list[Any]]:
-    kind, settings = attack.target(seen), json.dumps(ATTACK.dump(attack), sort_keys=True)
+    kind, settings = attack.target(seen), settings_text(attack)
     rows: list[Row] = []
     shown: list[Any] = []
     with plugins.named_errors("attack", name, ATTACKS):
@@ -288,7 +308,7 @@ def _rows(name: str, attack: Attack, seen: Seen, truth: Truth) -> tuple[list[Row
 
 def part_of(directory: Path, round: int, client_id: int, name: str, attack: Attack) -> Path:
     """Name the file of an attack on a client: other settings, another file."""
-    settings = hashlib.sha256(json.dumps(ATTACK.dump(attack), sort_keys=True).encode()).hexdigest()[:12]
+    settings = hashlib.sha256(settings_text(attack).encode()).hexdigest()[:12]
     short = "".join(letter if letter.isalnum() or letter == "-" else "_" for letter in name)
     return directory / PARTS / f"{short}-{client_id:06d}-{round:06d}-{settings}.json"
 
@@ -318,10 +338,3 @@ def audit_scores(directory: Path, round: int) -> dict[str, float]:
         if row["round"] == round:
             values.setdefault(f"{row['attack']}.{row['metric']}", []).append(row["value"])
     return {name: fmean(each) for name, each in values.items()}
-
-
-def _open(directory: Path, trust: bool) -> tuple[RunRecord, Federation]:
-    record = RunRecord.open(directory, trust=trust)
-    federation = Federation.open(record.config("engine.executor=local"))
-    record.check(federation, draws=True)
-    return record, federation

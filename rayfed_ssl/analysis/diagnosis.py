@@ -26,7 +26,8 @@ from rayfed_ssl.evaluation.representation_metrics import (
 )
 from rayfed_ssl.method import Encoder
 from rayfed_ssl.records.metric_rows import client_of
-from rayfed_ssl.records.run_record import RunRecord, encoders_of
+from rayfed_ssl.records.replay import open_run
+from rayfed_ssl.records.run_record import encoders_of
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.addresses import Directory
 from rayfed_ssl.storage.checkpoints import RunState, StoredStates
@@ -102,9 +103,7 @@ def diagnose(directory: Path | str, round: int | None = None, *, trust: bool = F
         ConfigError: There is no such run, or an encoder in it has diverged.
         CheckpointError: The round is not on disk, or damaged.
     """
-    record = RunRecord.open(Path(directory), trust=trust)
-    federation = Federation.open(record.config("engine.executor=local"))
-    record.check(federation)
+    record, federation = open_run(Path(directory), trust=trust, draws=False)
     state = checkpoints.latest(record.checkpoints, round)
     with compute_threads(federation.config.engine.threads):
         encoders = encoders_in(federation, state, record.checkpoints)

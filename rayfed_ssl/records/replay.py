@@ -18,10 +18,16 @@ def replay(directory: Path | str, round: int, client_id: int, *, trust: bool = F
         CheckpointError: The round before is no longer on disk.
         ClientError: The step fails, as it did.
     """
-    record = RunRecord.open(Path(directory), trust=trust)
-    federation = Federation.open(record.config("engine.executor=local"))
-    record.check(federation, draws=True)
+    record, federation = open_run(Path(directory), trust=trust)
     return replay_step(record, federation, round, client_id)[1]
+
+
+def open_run(directory: Path, *, trust: bool, draws: bool = True) -> tuple[RunRecord, Federation]:
+    """Open a run to compute with it in this process; with `draws` its start is checked too. Errors as of `RunRecord`."""
+    record = RunRecord.open(directory, trust=trust)
+    federation = Federation.open(record.config("engine.executor=local"))
+    record.check(federation, draws=draws)
+    return record, federation
 
 
 def replay_step(record: RunRecord, federation: Federation, round: int, client_id: int) -> tuple[Any, ClientResult]:
