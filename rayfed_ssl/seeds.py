@@ -30,6 +30,7 @@ class Purpose(IntEnum):
     HELD_OUT = 11
     PRIVACY = 12
     AUDIT = 13
+    CLOCK = 14
 
 
 def derive_seed(run_seed: int, purpose: Purpose, *, round: int = 0, participant: int = 0) -> int:
