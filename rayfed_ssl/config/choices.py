@@ -14,6 +14,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationInfo, create_model
 from pydantic_core import CoreSchema, core_schema
 
 from rayfed_ssl import plugins
+from rayfed_ssl.clock.devices import DEVICES, Devices
+from rayfed_ssl.clock.policies import POLICIES, Policy
 from rayfed_ssl.config.recipes import suggestion
 from rayfed_ssl.config.strict import StrictModel, fields, parse
 from rayfed_ssl.data.partitions import GIVEN, PARTITIONS, check_partition
@@ -161,7 +163,7 @@ def _section(name: str, function: Callable[..., Any]) -> type[Section]:
 
 def plain(value: Any) -> Any:
     """Turn what the Python API takes beside plain data into it: methods, objectives, sections, paths."""
-    for choice in (METHOD, OBJECTIVE, OPTIMIZER):
+    for choice in (METHOD, OBJECTIVE, OPTIMIZER, CLOCK_DEVICES, CLOCK_POLICY):
         if choice.parent is not None and isinstance(value, choice.parent):
             return choice.dump(value)
     return value.model_dump(mode="json") if isinstance(value, Section) else str(value)
@@ -182,6 +184,8 @@ INNER_METHOD = Choice(
 OBJECTIVE = Choice("objective", lambda: OBJECTIVES, Objective)
 OPTIMIZER = Choice("optimizer", lambda: OPTIMIZERS, Optimizer, default="adam")
 PARTITION = Choice("partition", lambda: PARTITIONS, default="dirichlet")
+CLOCK_DEVICES = Choice("clock.devices", lambda: DEVICES, Devices, default="even")
+CLOCK_POLICY = Choice("clock.policy", lambda: POLICIES, Policy, default="synchronous")
 
 _INNER_METHODS = TypeAdapter(dict[str, Annotated[Any, INNER_METHOD]])
 """Methods that a method holds, by its field."""
@@ -190,3 +194,5 @@ MethodField = Annotated[Method, METHOD]
 ObjectiveField = Annotated[Objective, OBJECTIVE]
 OptimizerField = Annotated[Optimizer, OPTIMIZER]
 PartitionField = Annotated[Any, PARTITION]
+DevicesField = Annotated[Devices, CLOCK_DEVICES]
+PolicyField = Annotated[Policy, CLOCK_POLICY]

@@ -134,7 +134,7 @@ def _nested(tree: Mapping[str, Any], source: str) -> dict[str, Any]:
     return nested
 
 
-SCALAR_MEANS = {"model": "encoder"}
+SCALAR_MEANS = {"model": "encoder", "clock": "devices"}
 """Which field of a section a bare value sets; for all others it is the name."""
 
 

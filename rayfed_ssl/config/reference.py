@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from pydantic_core import PydanticUndefined
 
@@ -38,17 +38,17 @@ def all_keys() -> Iterator[Key]:
                 yield row._replace(meaning=f"({', '.join(names)}) {row.meaning}")
 
 
-def _section_keys(section: Any, prefix: str, choices: dict[str, Choice]) -> Iterator[Key]:
+def _section_keys(settings: Any, prefix: str, choices: dict[str, Choice]) -> Iterator[Key]:
     """List a section's keys, and note the choices among them."""
-    for name, field in fields(section).items():
+    for name, field in fields(settings).items():
         choice = next((item for item in field.metadata if isinstance(item, Choice)), None)
         if choice is not None:
             choices[prefix + name] = choice
-            yield Key(f"{prefix}{name}.name", choice.default or "required", meanings(section)[name])
-        elif fields(field.annotation):
-            yield from _section_keys(field.annotation, f"{prefix}{name}.", choices)
+            yield Key(f"{prefix}{name}.name", choice.default or "required", meanings(settings)[name])
+        elif section := next((kind for kind in (field.annotation, *get_args(field.annotation)) if fields(kind)), None):
+            yield from _section_keys(section, f"{prefix}{name}.", choices)
         else:
-            yield Key(prefix + name, _plain(field.default), meanings(section)[name])
+            yield Key(prefix + name, _plain(field.default), meanings(settings)[name])
 
 
 def _plain(default: Any) -> str:

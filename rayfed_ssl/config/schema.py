@@ -9,6 +9,8 @@ from pydantic import Field, ValidationError
 
 from rayfed_ssl import plugins
 from rayfed_ssl.config.choices import (
+    CLOCK_DEVICES,
+    CLOCK_POLICY,
     METHOD,
     OBJECTIVE,
     OPTIMIZER,
@@ -21,7 +23,7 @@ from rayfed_ssl.config.choices import (
 )
 from rayfed_ssl.config.privacy import Privacy
 from rayfed_ssl.config.recipes import LENGTHS, SCALAR_MEANS, apply_override, flatten, read_recipe
-from rayfed_ssl.config.sections import Clients, Data, Engine, Evaluation, ModelChoice, Training
+from rayfed_ssl.config.sections import Clients, Clock, Data, Engine, Evaluation, ModelChoice, Training
 from rayfed_ssl.config.strict import explain, fields
 from rayfed_ssl.data.torch_datasets import keep
 from rayfed_ssl.errors import ConfigError
@@ -49,6 +51,8 @@ class Config(Section):
     model: ModelChoice = ModelChoice()
     training: Training = Training()
     privacy: Privacy = Field(Privacy(), exclude_if=lambda privacy: privacy == Privacy())
+    clock: Clock | None = Field(None, exclude_if=lambda clock: clock is None)
+    """Virtual time (docs/clock.md); None runs rounds without one."""
     evaluation: Evaluation = Evaluation()
     engine: Engine = Engine()
 
@@ -162,9 +166,9 @@ def _switch(tree: dict[str, Any], override: str) -> None:
     """Where an override names another kind, as partition.name=iid does, drop the recipe's fields that it lacks."""
     key, _, name = override.partition("=")
     *parents, last = key.split(".")
-    choice = {"method": METHOD, "objective": OBJECTIVE, "partition": PARTITION, "training.optimizer": OPTIMIZER}.get(
-        ".".join(parents)
-    )
+    choices = {"method": METHOD, "objective": OBJECTIVE, "partition": PARTITION, "training.optimizer": OPTIMIZER}
+    choices |= {"clock.devices": CLOCK_DEVICES, "clock.policy": CLOCK_POLICY}
+    choice = choices.get(".".join(parents))
     node: Any = tree
     for parent in parents:
         node = node.get(parent) if isinstance(node, dict) else None
@@ -223,6 +227,11 @@ def _check_consistency(config: Config) -> None:
         raise ConfigError("training.schedule_rounds has no meaning for training.optimizer.schedule=constant: remove it")
     if not config.privacy.secure_sum and config.privacy.secure_protocol != Privacy().secure_protocol:
         raise ConfigError("privacy.secure_protocol has no meaning without privacy.secure_sum: set both or neither")
+    if config.clock is not None and config.privacy.clip is not None:
+        raise ConfigError(
+            "privacy.clip counts on cohorts that are drawn evenly, and clock takes clients that are available and fast: "
+            "remove one of both"
+        )
     _check_method(config)
     if config.partition.name == "file":
         _check_whole(config)

@@ -5,7 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from rayfed_ssl.config.choices import OptimizerField, Section, configured
+from rayfed_ssl.clock.devices import Even
+from rayfed_ssl.clock.policies import Synchronous
+from rayfed_ssl.config.choices import DevicesField, OptimizerField, PolicyField, Section, configured
 from rayfed_ssl.data.decoding import MAX_PIXELS, MOST_PIXELS
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.evaluation.linear_probe import LinearProbe
@@ -134,6 +136,17 @@ class Training(Section):
     def lasting(self, epochs: int) -> "Training":
         """Take so many epochs a round, whatever gave the length before."""
         return self.model_copy(update={"epochs": epochs, "total_epochs": None, "total_steps": None})
+
+
+class Clock(Section):
+    """Virtual time: a schedule that follows from the configuration, to which rounds keep."""
+
+    devices: DevicesField = Even()
+    """Clients' devices and their fields: "even", "phones", "hospitals", "table", or `module:Class`."""
+    policy: PolicyField = Synchronous()
+    """When the server aggregates, and its fields: "synchronous", "deadline", "partial", "fedasync", "fedbuff", or
+    `module:Class`.
+    """
 
 
 def _absolute_datasets(settings: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

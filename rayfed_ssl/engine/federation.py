@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rayfed_ssl.clock.schedule import Schedule
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.augmentation import augment
 from rayfed_ssl.data.datasets import open_dataset
@@ -71,6 +72,7 @@ class Federation:
         held_out: What each client does not train on (`privacy.held_out`, `privacy.canaries`), by client id.
         notes: What the run does otherwise than asked, for the user to read.
         resident: Shards that stay on a GPU.
+        schedule: What `virtual_time.attach_schedule` computes; rounds keep to it.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class Federation:
         self.shards = dict(shards)
         self.public = public
         self.held_out = dict(held_out or {})
+        self.schedule: Schedule | None = None
         self.resident = ResidentShards(partial(shard_bytes, self.task.device, config.engine.gpus_per_actor))
         self.notes = (
             self.method.check(self.task, self.num_public)
