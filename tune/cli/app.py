@@ -12,6 +12,7 @@ import typer
 from rayfed_ssl.processor import PORTABLE, NotPortableError
 from tune.cli.audit import audit
 from tune.cli.benchmark import benchmark
+from tune.cli.clock import clock
 from tune.cli.compare import compare
 from tune.cli.diagnose import diagnose
 from tune.cli.doctor import doctor
@@ -42,6 +43,7 @@ for _command in (
     replay,
     verify,
     partition,
+    clock,
     doctor,
     evaluate,
     audit,
