@@ -25,6 +25,7 @@ class ClientStep:
     client: int
     download: Any
     state: Stored | None
+    epochs: int | None = None
 
 
 class ClientActor(FederationActor):
@@ -46,7 +47,7 @@ class ClientActor(FederationActor):
         for step, download in zip(steps, fetch([step.download for step in steps]), strict=True):
             try:
                 state = None if step.state is None else checkpoints.read(step.state, directory)
-                result, report = self.steps.update_client(round, step.client, download, state, directory)
+                result, report = self.steps.update_client(round, step.client, download, state, directory, step.epochs)
             except ClientError as error:
                 error.__cause__ = None  # it may hold what cannot be pickled
                 uploads.append(None)

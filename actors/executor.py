@@ -145,7 +145,8 @@ class RayExecutor:
             self._downloads = {}
 
     def _step(self, state: RunState, client_id: int) -> ClientStep:
-        return ClientStep(client_id, self._downloads[client_id], state.clients.get(client_id))
+        epochs = self._federation.scheduled_epochs(state.round, client_id)
+        return ClientStep(client_id, self._downloads[client_id], state.clients.get(client_id), epochs)
 
     def _submit(
         self, actor: Any, round: int, steps: Sequence[ClientStep], directory: Directory

@@ -15,7 +15,7 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.ledger import total
 from rayfed_ssl.engine.round_loop import ClientReport, Dropped, Evaluation, Observer, RoundOutcome
 from rayfed_ssl.errors import printable
-from rayfed_ssl.formats import percent, size
+from rayfed_ssl.formats import duration, percent, size
 from rayfed_ssl.method import Metrics
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.reports.summary import epsilon_text, partition_text
@@ -141,9 +141,11 @@ class RunProgress(Observer):
         retries = f", {outcome.retries} steps repeated" if outcome.retries else ""
         expected = f" of {len(outcome.clients) + len(outcome.dropped)}" if outcome.dropped else ""
         loss = f", loss {fmean(self._losses):.3f}" if self._losses else ""
+        virtual = outcome.virtual.get("virtual_seconds")
+        clock = "" if virtual is None else f", virtual {duration(virtual)}"
         self._print(
             f"round {outcome.state.round}/{self._rounds}: {len(outcome.clients)}{expected} clients{loss}{distilled}, "
-            f"{size(self._bytes)} moved{retries}, {outcome.seconds:.1f} s"
+            f"{size(self._bytes)} moved{retries}, {outcome.seconds:.1f} s{clock}"
         )
 
     def on_evaluations(self, final: bool) -> None:

@@ -19,10 +19,18 @@ from rayfed_ssl.engine.local_executor import LocalExecutor
 from rayfed_ssl.engine.round_loop import Executor, Observer, RunPlan, run_rounds
 from rayfed_ssl.engine.run_watch import RunWarning, RunWatch, scaled_probes
 from rayfed_ssl.engine.start_scores import start_scores
+from rayfed_ssl.engine.virtual_time import attach_schedule
 from rayfed_ssl.export.encoders import export_of, last_encoder
 from rayfed_ssl.method import Encoder, Metrics
 from rayfed_ssl.records.metric_rows import METRICS, client_of, losses_by_round
-from rayfed_ssl.records.resuming import check_bits, config_to_resume, other_bits, state_to_resume, write_rounds
+from rayfed_ssl.records.resuming import (
+    check_bits,
+    check_schedule,
+    config_to_resume,
+    other_bits,
+    state_to_resume,
+    write_rounds,
+)
 from rayfed_ssl.records.run_lock import claimed
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage import checkpoints
@@ -130,6 +138,7 @@ def run(
     """
     federation = federation or Federation.open(config)
     federation.check_ready()
+    attach_schedule(federation)
     target = Path(directory) if directory else default_directory(config)
     configured_trackers(federation.config)
     with (
@@ -173,11 +182,13 @@ def resume(
         record.check(federation, draws=True)
         check_bits(record, federation)
         federation.check_ready()
+        attach_schedule(federation)
         configured_trackers(federation.config)
         if any(override.partition("=")[0].strip() == "engine.checkpoints" for override in overrides):
             record.find_states(federation.config.engine.checkpoints)
         with record.locked_states(), _observed(observer, federation, Path(directory), record) as observing:
             state = state_to_resume(record, round)
+            check_schedule(state, federation)
             with closing(executor(federation)) as running:
                 last = 0 if state is None else state.round
                 checkpoints.discard_after(record.checkpoints, last)
@@ -222,7 +233,10 @@ def _run(
         config.engine.quorum,
         record.quarantined(),
         until,
+        federation.schedule,
     )
+    if federation.schedule is not None:
+        record.write_schedule(federation.schedule)
     with tracked(record, config, 0 if state is None else state.round, observer.on_warning) as tracking:
         observers = Observers(record, tracking, observer, _watch(federation, record, observer))
         # After every resume too: it may bring other settings of the probes. What is scored already lies beside the data.

@@ -100,8 +100,18 @@ class Schedule:
         part = slice(self._bounds[step - 1], self._bounds[step])
         return {name: column[part] for name, column in self.tasks.items()}
 
+    @cached_property
+    def _last_step(self) -> dict[int, dict[int, Contribution]]:
+        return {}
+
     def contributions(self, step: int) -> dict[int, Contribution]:
         """Find the uploads that a server step uses, by client in ascending order."""
+        if step not in self._last_step:
+            self._last_step.clear()
+            self._last_step[step] = self._contributions(step)
+        return self._last_step[step]
+
+    def _contributions(self, step: int) -> dict[int, Contribution]:
         tasks = self.of_step(step)
         found = {}
         for row in np.flatnonzero(tasks["end"] == USED):

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from rayfed_ssl.clock.schedule import Schedule
+from rayfed_ssl.config.choices import CLOCK_POLICY
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.augmentation import augment
 from rayfed_ssl.data.datasets import open_dataset
@@ -160,6 +161,12 @@ class Federation:
 
     def check_ready(self) -> None:
         """Raise ConfigError before a run starts or resumes if its start, protocols' data or a user's views do not fit."""
+        clock = self.config.clock
+        if clock is not None and not clock.policy.is_synchronous:
+            raise ConfigError(
+                f"clock.policy={CLOCK_POLICY.name_of(clock.policy)} can be shown and not trained with: `rayfed-ssl clock` "
+                "shows its schedule; take synchronous, deadline or partial to run"
+            )
         _ = self.task.start
         if isinstance(recipe := self.task.views.first, OwnView):
             try:
@@ -228,9 +235,19 @@ class Federation:
         return sum(len(held.rows) for held in self.held_out.values())
 
     def cohort(self, round: int) -> tuple[int, ...]:
-        """Draw the fraction C of the clients that takes part in a round, at least one; the method has no say in it."""
+        """Draw the fraction C of the clients that takes part in a round, at least one; the method has no say in it.
+
+        With a schedule it is those whose uploads the round uses.
+        """
+        if self.schedule is not None:
+            return tuple(self.schedule.contributions(round))
         rng = np.random.default_rng(derive_seed(self.config.seed, Purpose.COHORT, round=round))
         return tuple(sorted(int(i) for i in rng.choice(self.client_ids, size=self.task.cohort_size, replace=False)))
+
+    def scheduled_epochs(self, round: int, client_id: int) -> int | None:
+        """Find the local epochs that the schedule gives a client; None without one, or where it has no part in the round."""
+        contributions = {} if self.schedule is None else self.schedule.contributions(round)
+        return contributions[client_id].epochs if client_id in contributions else None
 
     def init_server(self) -> Any:
         """Make the server's state before round 1."""
@@ -240,8 +257,18 @@ class Federation:
             except ValueError as error:
                 raise ServerError(f"the server failed before round 1: {error}") from error
 
-    def update_client(self, round: int, client_id: int, download: Any, state: Any | None) -> ClientResult:
-        """Run one client's step; `state` is None before its first. `download` and `state` are read-only."""
+    def update_client(
+        self, round: int, client_id: int, download: Any, state: Any | None, epochs: int | None = None
+    ) -> ClientResult:
+        """Run one client's step; `download` and `state` are read-only.
+
+        Args:
+            round: From 1.
+            client_id: The client.
+            download: What it receives.
+            state: Its state; None before its first step.
+            epochs: Local epochs where they are not the run's.
+        """
         start = time.perf_counter()
         try:
             with self._seeded(round, client_id) as random:
@@ -253,7 +280,8 @@ class Federation:
                 method_seed = derive_seed(self.config.seed, Purpose.METHOD, round=round, participant=client_id)
                 draws = generator(method_seed)
                 captured = any(info.captured for info in METHODS.values() if info.method is type(self.config.method))
-                client = Client(client_id, round, data, public, self.task, random, draws, captured=captured)
+                task = self.task if epochs is None else replace(self.task, epochs=epochs)
+                client = Client(client_id, round, data, public, task, random, draws, captured=captured)
                 previous = self.method.init_client(client) if state is None else state
                 upload, next_state, metrics = self.method.update_client(download, previous, client)
                 check_upload(upload, download)

@@ -57,7 +57,8 @@ class LocalExecutor:
         stored = state.clients.get(client_id)
         previous = None if stored is None else checkpoints.read(stored, directory)
         download = self._steps.download(client_id, state.server, directory)
-        result, report = self._steps.update_client(state.round, client_id, download, previous, directory)
+        epochs = self._federation.scheduled_epochs(state.round, client_id)
+        result, report = self._steps.update_client(state.round, client_id, download, previous, directory, epochs)
         self._uploads[client_id] = result.upload
         return report
 

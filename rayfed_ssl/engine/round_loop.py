@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from rayfed_ssl.clock.schedule import Schedule
 from rayfed_ssl.engine.ledger import LedgerEntry
 from rayfed_ssl.method import Metrics
 from rayfed_ssl.storage import checkpoints
@@ -70,6 +71,7 @@ class RoundOutcome:
         seconds: Wall time of the round without evaluation.
         retries: Client steps that were repeated because their actor died.
         dropped: Clients of the cohort that were left out, in ascending id.
+        virtual: What the schedule says of the round, by name; nothing without one.
     """
 
     state: RunState
@@ -78,6 +80,7 @@ class RoundOutcome:
     seconds: float
     retries: int = 0
     dropped: tuple[Dropped, ...] = ()
+    virtual: Mapping[str, float] = field(default_factory=dict)
 
 
 class ClientError(RuntimeError):
@@ -186,6 +189,7 @@ class RunPlan:
         quorum: Part of a cohort that must deliver.
         quarantined: Round since when a client is left out; grows during the run.
         until: Round after which the loop stops, to be resumed; None goes to the end.
+        schedule: The schedule that `cohort` follows, if there is a clock.
     """
 
     rounds: int
@@ -195,6 +199,7 @@ class RunPlan:
     quorum: float = 1.0
     quarantined: dict[int, int] = field(default_factory=dict)
     until: int | None = None
+    schedule: Schedule | None = None
 
     @property
     def last(self) -> int:
@@ -219,7 +224,8 @@ def run_rounds(
     round or score. `evaluated` holds rounds whose scores are on record.
     """
     if state is None:
-        state = RunState(0, executor.init_server(plan.directory))
+        digest = None if plan.schedule is None else plan.schedule.digests[0]
+        state = RunState(0, executor.init_server(plan.directory), schedule=digest)
         checkpoints.commit(state, plan.directory)
     elif plan.evaluation_is_due(state.round) and state.round not in evaluated:
         _evaluate(plan, executor, observer, state)
@@ -257,12 +263,13 @@ def run_round(plan: RunPlan, executor: Executor, observer: Observer, state: RunS
             plan.quarantined.setdefault(client_id, round)
     states: Mapping[int, Stored] = {**state.clients, **{report.client: report.state for report in clients}}
     return RoundOutcome(
-        RunState(round, server.state, states),
+        RunState(round, server.state, states, None if plan.schedule is None else plan.schedule.digests[round]),
         clients,
         server,
         time.perf_counter() - start,
         executor.retries - retries,
         tuple(dropped for _, dropped in sorted(dropped_clients.dropped.items())),
+        {} if plan.schedule is None else plan.schedule.metrics(round),
     )
 
 

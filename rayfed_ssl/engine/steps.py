@@ -24,10 +24,16 @@ class Steps:
         self._server: tuple[Stored, Any] | None = None
 
     def update_client(
-        self, round: int, client_id: int, download: Any, state: Any | None, directory: Directory
+        self,
+        round: int,
+        client_id: int,
+        download: Any,
+        state: Any | None,
+        directory: Directory,
+        epochs: int | None = None,
     ) -> tuple[ClientResult, ClientReport]:
-        """Run one client's step; `state` is None before its first."""
-        result = self.federation.update_client(round, client_id, download, state)
+        """Run one client's step; `state` is None before its first, and `epochs` where they are the run's."""
+        result = self.federation.update_client(round, client_id, download, state, epochs)
         stored = self.store(result.state, directory, f"client-{client_id:06d}-{round:06d}")
         return result, ClientReport(client_id, stored, result.metrics, result.ledger, result.seconds)
 

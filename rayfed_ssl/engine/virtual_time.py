@@ -95,8 +95,11 @@ def _cost(federation: Federation, client: int) -> _Cost:
     once, upload = _count(dry, client, download)
     dry.task = replace(dry.task, epochs=2)
     twice, _ = _count(dry, client, download)
-    later = dry.update_server(1, state, dict.fromkeys(dry.cohort(1), upload)).state
-    private = sum(nbytes(value) for _, declared, value in sent_fields(upload) if declared["private"])
+    sent = list(sent_fields(upload))
+    # Means of weights have one size. What else the server sends on, such as features of others, grows with the cohort.
+    means = all(declared["kind"] in ("weights", "statistics") for _, declared, _ in sent)
+    later = dry.update_server(1, state, dict.fromkeys([client] if means else dry.cohort(1), upload)).state
+    private = sum(nbytes(value) for _, declared, value in sent if declared["private"])
     return _Cost(
         (twice - once) / len(rows),
         len(rows) * (2 * once - twice) / (twice - once) if twice > once else 0.0,

@@ -40,7 +40,7 @@ def metric_rows(outcome: RoundOutcome) -> list[Row]:
     for report in outcome.clients:
         rows += _rows(round, f"client-{report.client}", report.metrics | {"seconds": report.seconds})
     rows += _rows(round, "server", outcome.server.metrics | {"seconds": outcome.server.seconds})
-    return rows + _rows(round, "run", {"seconds": outcome.seconds, "retries": outcome.retries})
+    return rows + _rows(round, "run", {"seconds": outcome.seconds, "retries": outcome.retries, **outcome.virtual})
 
 
 def ledger_rows(outcome: RoundOutcome) -> list[Row]:

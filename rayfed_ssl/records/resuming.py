@@ -82,6 +82,20 @@ def state_to_resume(record: RunRecord, round: int | None) -> RunState | None:
     return state
 
 
+def check_schedule(state: RunState | None, federation: Federation) -> None:
+    """Refuse another schedule than the rounds before kept to, as another table of devices gives.
+
+    Raises:
+        ConfigError: It differs.
+    """
+    schedule = federation.schedule
+    if state is not None and schedule is not None and schedule.digests[state.round] != state.schedule:
+        raise ConfigError(
+            f"the schedule of this run up to round {state.round} is another one than it began with: restore its table of "
+            "devices and the versions of torch and numpy, or start a new run"
+        )
+
+
 def check_bits(record: RunRecord, federation: Federation) -> None:
     """Refuse another device, precision or number of threads than a run began with, with other bits as result.
 

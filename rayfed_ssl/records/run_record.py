@@ -4,6 +4,7 @@ config.yaml      the resolved configuration; `rayfed-ssl run config.yaml` repeat
 run.json         versions, hardware, seeds, cohorts, hashes, what the run did otherwise than asked
 metrics.parquet  one number a row: round, participant, name, value
 ledger.parquet   one kind of content a row: round, client, direction, kind, field, bytes
+schedule.parquet with a clock, one event of virtual time a row, written before training
 checkpoints/     the last committed rounds, unless engine.checkpoints puts them elsewhere; encoders/ the final encoders
 
 While the run continues, tables/ holds the rows that the two Parquet files do not contain yet.
@@ -19,6 +20,7 @@ from typing import Any
 import pyarrow.compute as pc
 import yaml
 
+from rayfed_ssl.clock.schedule import Schedule
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.ledger import LedgerEntry
@@ -57,7 +59,7 @@ from rayfed_ssl.storage.backend import StorageBackend
 from rayfed_ssl.storage.filesystem import LocalDirectory, write_atomically
 from rayfed_ssl.storage.own_files import refuse_links_out
 from rayfed_ssl.storage.signatures import is_signed, sign
-from rayfed_ssl.storage.tables import GrowingTable
+from rayfed_ssl.storage.tables import GrowingTable, write_table
 
 
 class RunRecord(Observer):
@@ -249,6 +251,10 @@ class RunRecord(Observer):
         """Rounds whose scores are on record, those without labels to score by among them."""
         table = self._metrics.read()
         return set(table.filter(pc.equal(table["name"], EVALUATION_SECONDS))["round"].to_pylist())
+
+    def write_schedule(self, schedule: Schedule) -> None:
+        """Write schedule.parquet."""
+        write_table(self.directory / "schedule.parquet", schedule.table())
 
     def on_round_end(self, outcome: RoundOutcome) -> None:
         """Write down a round."""

@@ -57,12 +57,17 @@ class RunState:
     round: int
     server: Stored
     clients: Mapping[int, Stored] = field(default_factory=dict)
+    schedule: Annotated[str | None, Field(exclude_if=lambda digest: digest is None)] = None
 
     @cached_property
     def sha256(self) -> str:
-        """Digest of the round, the server's and every client's state: equal digests mean equal bits."""
+        """Digest of the round, the server's and every client's state: equal digests mean equal bits.
+
+        With a clock the schedule up to this round is part of it.
+        """
         parts = [f"round:{self.round}", f"server:{self.server.sha256}"]
         parts += [f"client-{client_id}:{self.clients[client_id].sha256}" for client_id in sorted(self.clients)]
+        parts += [] if self.schedule is None else [f"schedule:{self.schedule}"]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     @property

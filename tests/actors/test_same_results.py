@@ -70,3 +70,13 @@ def test_runs_on_ray_and_in_this_process_share_the_first_server_state(cluster: C
     assert other.state_sha256 == expected.state_sha256 != on_ray.record.manifest.rounds[0].state_sha256
     assert list((tmp_path / "shared").glob("*.safetensors")) == [state]
     assert (state.stat().st_ino, state.stat().st_mtime_ns) == created
+
+
+def test_two_actors_keep_to_a_schedule_as_this_process_does(cluster: Cluster, tiny: Tiny, tmp_path: Path):
+    devices = ("clock=phones", "clock.devices.hours=24", "clock.devices.failure=0.2", "clients.number=5")
+    config = tiny("fedprox", *devices, "clock.policy=partial", "clock.policy.seconds=4", "training.epochs=4")
+    run(config, tmp_path / "local")
+    run(config, tmp_path / "ray", executor=RayExecutor)
+    assert results(tmp_path / "ray") == results(tmp_path / "local")
+    steps = {row["value"] for row in RunRecord.open(tmp_path / "ray").metrics if row["name"] == "samples"}
+    assert len(steps) > 2

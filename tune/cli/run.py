@@ -32,6 +32,7 @@ def run(
     """Run a federation: rayfed-ssl run [RECIPE] [KEY=VALUE]..."""
     from actors.runs import check_fits, make_executor
     from rayfed_ssl.engine.federation import Federation
+    from rayfed_ssl.engine.virtual_time import attach_schedule
     from rayfed_ssl.faults.schedule import parse_faults
     from rayfed_ssl.progress import RunProgress
     from rayfed_ssl.records.run_lock import refuse_used
@@ -43,8 +44,9 @@ def run(
     refuse_used(directory)
     progress = RunProgress(config, quiet=quiet)
     federation = Federation.open(config, progress.on_decode, partial(check_fits, address=address))
-    check_fits(federation, address, faults)
     federation.check_ready()
+    attach_schedule(federation)
+    check_fits(federation, address, faults)
     progress.introduce(federation, directory)
     start = partial(run_federation, config, directory, federation=federation)
     _finish(directory, start, progress, partial(make_executor, address=address, faults=faults), verbose)
