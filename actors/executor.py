@@ -24,6 +24,7 @@ from actors.federation_actor import hardware_warning, local_versions
 from actors.object_store import UPLOAD_CACHE_BYTES, UPLOAD_CACHE_SHARE, ItemRef, insert_refs
 from actors.placement import plan
 from actors.server_actor import ServerActor
+from rayfed_ssl.engine.contributions import starts_of
 from rayfed_ssl.engine.federation import Federation, client_error
 from rayfed_ssl.engine.ledger import total
 from rayfed_ssl.engine.local_executor import late
@@ -121,12 +122,14 @@ class RayExecutor:
     ) -> Iterator[ClientReport | Failed]:
         def select_downloads() -> None:
             self._downloads = self._server.call(
-                lambda server: self._collect(server.downloads.remote(cohort, state.server, directory))
+                lambda server: self._collect(server.downloads.remote(servers, directory))
             )
 
         def submit(actor: Any, items: Sequence[WorkItem]) -> Sequence[ObjectRef[Any]]:
             return self._submit(actor, state.round, [self._step(state, item.key) for item in items], directory)
 
+        starts = starts_of(self._federation, state, cohort)
+        servers = {client: starts[client].server if starts else state.server for client in cohort}
         deadline = None if timeout is None else time.monotonic() + timeout
         select_downloads()
         before = self._pool.retries
@@ -207,7 +210,8 @@ class RayExecutor:
         return replace(report, again=reports, dropped=dropped)
 
     def _update(self, server: Any, state: RunState, directory: Directory) -> Any:
-        return self._health.get(server.update.remote(state.round, state.server, self._uploads, directory))
+        starts = starts_of(self._federation, state, sorted(self._uploads))
+        return self._health.get(server.update.remote(state.round, state.server, self._uploads, directory, starts))
 
     def _train_again(self, state: RunState, client_id: int, directory: Directory) -> ClientReport | Dropped:
         """Compute a lost upload again, or drop its client as `_drop` does, unless no other is left."""

@@ -1,12 +1,13 @@
 """The actor that runs the server's steps and holds its state; a new actor reads the state from the checkpoint."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from typing import Any
 
 import torch
 
 from actors.federation_actor import FederationActor, Versions
 from actors.object_store import UPLOAD_CACHE_BYTES, ItemRef, Uploads, pack
+from rayfed_ssl.engine.contributions import Start
 from rayfed_ssl.engine.gpu_memory import release
 from rayfed_ssl.engine.round_loop import ServerReport
 from rayfed_ssl.storage.addresses import Directory
@@ -38,18 +39,27 @@ class ServerActor(FederationActor):
         finally:
             release()
 
-    def downloads(self, cohort: Sequence[int], state: Stored, directory: Directory) -> Generator[Tree, None, None]:
-        """Select what each client of a cohort receives.
+    def downloads(self, states: Mapping[int, Stored], directory: Directory) -> Generator[Tree, None, None]:
+        """Select what each client of a cohort receives, of which state of the server.
 
         Yields each distinct part once, as numpy, and at last the downloads by client id with placeholders for the parts.
         A generator's values belong to the caller and so outlive this actor; what `ray.put` stores would not.
         """
-        yield from _parts({client_id: self.steps.download(client_id, state, directory) for client_id in cohort})
+        yield from _parts(
+            {client_id: self.steps.download(client_id, states[client_id], directory) for client_id in states}
+        )
 
-    def update(self, round: int, state: Stored, uploads: Mapping[int, ItemRef], directory: Directory) -> ServerReport:
+    def update(
+        self,
+        round: int,
+        state: Stored,
+        uploads: Mapping[int, ItemRef],
+        directory: Directory,
+        starts: Mapping[int, Start],
+    ) -> ServerReport:
         """Aggregate a round's uploads, a few in memory at a time, and store the next state."""
         try:
-            return self.steps.update_server(round, state, Uploads(uploads, self._cache_bytes), directory)
+            return self.steps.update_server(round, state, Uploads(uploads, self._cache_bytes), directory, starts)
         finally:
             release()
 

@@ -44,9 +44,11 @@ class Policy(Validated, ABC):
 
     Class attributes:
         is_synchronous: Whether a server step ends all tasks, so that every task starts from the last version.
+        mixes: Whether an upload's change is that from the server's last weights, or from those that its client received.
     """
 
     is_synchronous: ClassVar[bool] = False
+    mixes: ClassVar[bool] = False
 
     @property
     def timeout(self) -> float | None:
@@ -162,6 +164,7 @@ class Asynchronous(Policy):
 class FedAsync(Asynchronous):
     """Mix each upload in at once (Xie et al. 2019)."""
 
+    mixes: ClassVar = True
     alpha: Annotated[float, Field(gt=0, le=1)] = 0.6
     """What an upload without staleness counts beside the server's weights."""
 

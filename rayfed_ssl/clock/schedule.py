@@ -83,6 +83,7 @@ class Schedule:
         clients: Ids by position.
         tasks: Tasks by column, in the order of the steps in which they end; those that no step ends are left out.
         times: When each server step happens, in nanoseconds.
+        unfinished: Versions that tasks started from which no step ends.
     """
 
     policy: Policy
@@ -90,6 +91,19 @@ class Schedule:
     work: Work
     tasks: dict[str, Integers]
     times: tuple[int, ...]
+    unfinished: Integers
+
+    @cached_property
+    def _last_use(self) -> Integers:
+        last = np.zeros(len(self.times) + 1, dtype=np.int64)
+        np.maximum.at(last, self.tasks["version"], self.tasks["step"])
+        last[self.unfinished] = len(self.times) + 1
+        return last
+
+    def versions_after(self, step: int) -> list[int]:
+        """Find the versions before a server step from which tasks started that end after it."""
+        versions: list[int] = np.flatnonzero(self._last_use[:step] > step).tolist()
+        return versions
 
     @cached_property
     def _bounds(self) -> Integers:

@@ -42,7 +42,8 @@ def plan(
     columns = {name: np.frombuffer(column, dtype=np.int64) for name, column in simulation.columns.items()}
     ended = np.flatnonzero(columns["step"])
     order = ended[np.argsort(columns["step"][ended], kind="stable")]
-    return Schedule(policy, clients, work, {name: column[order] for name, column in columns.items()}, times)
+    tasks, unfinished = {name: column[order] for name, column in columns.items()}, columns["step"] == 0
+    return Schedule(policy, clients, work, tasks, times, columns["version"][unfinished])
 
 
 class _Simulation:

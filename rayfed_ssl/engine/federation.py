@@ -37,6 +37,7 @@ from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.knn import capped
 from rayfed_ssl.method import Client, Encoder, Method, Metrics, Server
 from rayfed_ssl.methods import METHODS
+from rayfed_ssl.methods.fedavg import Averaging
 from rayfed_ssl.privacy.protection import accounted, protected
 from rayfed_ssl.processor import check_process
 from rayfed_ssl.seeds import SERVER, Purpose, derive_seed, generator, seeded_globally
@@ -161,11 +162,11 @@ class Federation:
 
     def check_ready(self) -> None:
         """Raise ConfigError before a run starts or resumes if its start, protocols' data or a user's views do not fit."""
-        clock = self.config.clock
-        if clock is not None and not clock.policy.is_synchronous:
+        clock, averages = self.config.clock, isinstance(self.method, Averaging) and self.method.averages_weights
+        if clock is not None and not clock.policy.is_synchronous and not averages:
             raise ConfigError(
-                f"clock.policy={CLOCK_POLICY.name_of(clock.policy)} can be shown and not trained with: `rayfed-ssl clock` "
-                "shows its schedule; take synchronous, deadline or partial to run"
+                f"clock.policy={CLOCK_POLICY.name_of(clock.policy)} moves the server's weights by single uploads, which "
+                "methods that average weights have, without privacy.secure_sum: take fedavg, or clock.policy=synchronous"
             )
         _ = self.task.start
         if isinstance(recipe := self.task.views.first, OwnView):

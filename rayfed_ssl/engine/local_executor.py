@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rayfed_ssl.config.sections import Engine
+from rayfed_ssl.engine.contributions import Start, starts_of
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.round_loop import ClientError, ClientReport, Dropped, Evaluation, Listener, ServerReport
 from rayfed_ssl.engine.start_scores import score_start
@@ -25,6 +26,7 @@ class LocalExecutor:
         self._federation, self._engine = federation, federation.config.engine
         self._steps = Steps(federation)
         self._uploads: dict[int, Any] = {}
+        self._starts: dict[int, Start] = {}
 
     def init_server(self, directory: Directory) -> Stored:
         """Make and store the server's state before round 1."""
@@ -36,6 +38,7 @@ class LocalExecutor:
         """Run one round's client steps."""
         reports = []
         self._uploads = {}
+        self._starts = starts_of(self._federation, state, cohort)
         over = time.monotonic() + (self._engine.deadline or math.inf)
         with compute_threads(self._engine.threads):
             for client_id in sorted(cohort):
@@ -56,7 +59,8 @@ class LocalExecutor:
     def _update_client(self, state: RunState, client_id: int, directory: Directory) -> ClientReport:
         stored = state.clients.get(client_id)
         previous = None if stored is None else checkpoints.read(stored, directory)
-        download = self._steps.download(client_id, state.server, directory)
+        start = self._starts.get(client_id)
+        download = self._steps.download(client_id, start.server if start else state.server, directory)
         epochs = self._federation.scheduled_epochs(state.round, client_id)
         result, report = self._steps.update_client(state.round, client_id, download, previous, directory, epochs)
         self._uploads[client_id] = result.upload
@@ -65,7 +69,7 @@ class LocalExecutor:
     def update_server(self, state: RunState, cohort: Sequence[int], directory: Directory) -> ServerReport:
         """Aggregate the uploads of the clients that were just trained."""
         uploads, self._uploads = dict(sorted(self._uploads.items())), {}
-        return self._steps.update_server(state.round, state.server, uploads, directory)
+        return self._steps.update_server(state.round, state.server, uploads, directory, self._starts)
 
     def evaluate(self, state: RunState, directory: Directory, final: bool) -> tuple[Evaluation, ...]:
         """Score every encoder that the method shows."""

@@ -262,8 +262,15 @@ def run_round(plan: RunPlan, executor: Executor, observer: Observer, state: RunS
         if dropped.quarantined:
             plan.quarantined.setdefault(client_id, round)
     states: Mapping[int, Stored] = {**state.clients, **{report.client: report.state for report in clients}}
+    needed = () if plan.schedule is None else plan.schedule.versions_after(round)
     return RoundOutcome(
-        RunState(round, server.state, states, None if plan.schedule is None else plan.schedule.digests[round]),
+        RunState(
+            round,
+            server.state,
+            states,
+            None if plan.schedule is None else plan.schedule.digests[round],
+            {version: running.server_of(version) for version in needed},
+        ),
         clients,
         server,
         time.perf_counter() - start,

@@ -1,8 +1,11 @@
 """The steps of a round as every executor runs them: compute, store the next state, report."""
 
 from collections.abc import Mapping
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
+from rayfed_ssl.engine.contributions import Rebased, Start
 from rayfed_ssl.engine.federation import ClientResult, Federation
 from rayfed_ssl.engine.round_loop import ClientReport, ServerReport
 from rayfed_ssl.engine.server_init_cache import first_state
@@ -11,7 +14,7 @@ from rayfed_ssl.method import Encoder
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.addresses import Directory
 from rayfed_ssl.storage.checkpoints import Stored
-from rayfed_ssl.trees import Tree
+from rayfed_ssl.trees import Tree, Weights
 
 
 class Steps:
@@ -48,10 +51,18 @@ class Steps:
             return self.federation.method.download(self._read_server(server, directory), client_id)
 
     def update_server(
-        self, round: int, server: Stored, uploads: Mapping[int, Any], directory: Directory
+        self,
+        round: int,
+        server: Stored,
+        uploads: Mapping[int, Any],
+        directory: Directory,
+        starts: Mapping[int, Start] = MappingProxyType({}),
     ) -> ServerReport:
-        """Aggregate a round; `uploads` is in ascending client id."""
+        """Aggregate a round; `uploads` is in ascending client id, and `starts` says which began from older states."""
         with compute_threads(self._server_threads):
+            if starts:
+                self._read_server(server, directory)
+                uploads = Rebased(uploads, starts, server, partial(self._weights, directory))
             result = self.federation.update_server(round, self._read_server(server, directory), uploads)
             stored = self._store_server(result.state, directory, round)
         return ServerReport(stored, result.metrics, result.seconds)
@@ -64,6 +75,13 @@ class Steps:
     def store(self, state: Tree, directory: Directory, name: str) -> Stored:
         """Write a state."""
         return checkpoints.store(state, directory, name)
+
+    def _weights(self, directory: Directory, stored: Stored) -> Weights:
+        """Give the weights that clients receive of a state; the last state stays in memory."""
+        assert self._server is not None, "it is read before the first upload"
+        state = self._server[1] if self._server[0] == stored else checkpoints.read(stored, directory)
+        weights: Weights = self.federation.method.download(state, self.federation.client_ids[0]).weights
+        return weights
 
     def _store_server(self, state: Any, directory: Directory, round: int) -> Stored:
         stored = self.store(state, directory, f"server-{round:06d}")

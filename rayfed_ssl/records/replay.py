@@ -1,8 +1,10 @@
 """Computing one client's step again from a run's checkpoints."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rayfed_ssl.engine.contributions import starts_of
 from rayfed_ssl.engine.federation import ClientResult, Federation
 from rayfed_ssl.engine.virtual_time import attach_schedule
 from rayfed_ssl.errors import CheckpointError, ConfigError
@@ -40,10 +42,13 @@ def replay_step(record: RunRecord, federation: Federation, round: int, client_id
         state = checkpoints.latest(record.checkpoints, round - 1)
     except CheckpointError as error:
         raise CheckpointError(f"round {round} begins from the states after round {round - 1}: {error}") from None
-    server: Any = checkpoints.read(state.server, record.checkpoints)
+    attach_schedule(federation)
+    take_part = federation.schedule is not None and client_id in federation.cohort(round)
+    starts = starts_of(federation, replace(state, round=round), [client_id] if take_part else [])
+    start = starts[client_id].server if starts else state.server
+    server: Any = checkpoints.read(start, record.checkpoints)
     stored = state.clients.get(client_id)
     download = federation.method.download(server, client_id)
     previous = None if stored is None else checkpoints.read(stored, record.checkpoints)
-    attach_schedule(federation)
     epochs = federation.scheduled_epochs(round, client_id)
     return download, federation.update_client(round, client_id, download, previous, epochs)

@@ -50,7 +50,12 @@ class Stored:
 
 @dataclass(frozen=True)
 class RunState:
-    """All that a run needs to continue after a round; every draw follows from (seed, round, client)."""
+    """All that a run needs to continue after a round; every draw follows from (seed, round, client).
+
+    Attributes:
+        schedule: Digest of the schedule up to this round, if there is a clock.
+        versions: Older states of the server, by round, that contributions to later rounds start from.
+    """
 
     __pydantic_config__ = STRICT
 
@@ -58,6 +63,9 @@ class RunState:
     server: Stored
     clients: Mapping[int, Stored] = field(default_factory=dict)
     schedule: Annotated[str | None, Field(exclude_if=lambda digest: digest is None)] = None
+    versions: Annotated[Mapping[int, Stored], Field(exclude_if=lambda versions: not versions)] = field(
+        default_factory=dict
+    )
 
     @cached_property
     def sha256(self) -> str:
@@ -72,8 +80,12 @@ class RunState:
 
     @property
     def states(self) -> tuple[Stored, ...]:
-        """The server's and all clients' states."""
-        return (self.server, *self.clients.values())
+        """The server's states and all clients'."""
+        return (self.server, *self.clients.values(), *self.versions.values())
+
+    def server_of(self, version: int) -> Stored:
+        """Find the server's state after a round, for contributions to this one."""
+        return self.server if version == self.round - 1 else self.versions[version]
 
     @property
     def files(self) -> frozenset[str]:

@@ -72,9 +72,10 @@ def test_runs_on_ray_and_in_this_process_share_the_first_server_state(cluster: C
     assert (state.stat().st_ino, state.stat().st_mtime_ns) == created
 
 
-def test_two_actors_keep_to_a_schedule_as_this_process_does(cluster: Cluster, tiny: Tiny, tmp_path: Path):
+@pytest.mark.parametrize("policy", ["{name: partial, seconds: 4}", "{name: fedbuff, buffer: 2}"])
+def test_two_actors_keep_to_a_schedule_as_this_process_does(cluster: Cluster, tiny: Tiny, policy: str, tmp_path: Path):
     devices = ("clock=phones", "clock.devices.hours=24", "clock.devices.failure=0.2", "clients.number=5")
-    config = tiny("fedprox", *devices, "clock.policy=partial", "clock.policy.seconds=4", "training.epochs=4")
+    config = tiny("fedprox", *devices, f"clock.policy={policy}", "training.epochs=4", "rounds=4")
     run(config, tmp_path / "local")
     run(config, tmp_path / "ray", executor=RayExecutor)
     assert results(tmp_path / "ray") == results(tmp_path / "local")
