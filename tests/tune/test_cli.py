@@ -172,6 +172,19 @@ def test_report_says_which_runs_of_a_directory_it_shows(cli: Cli, finished: Fini
     assert result.stderr.startswith(f"error: {tmp_path / 'empty'} holds no run and no study")
 
 
+def test_clock_shows_a_schedule_without_training(cli: Cli, recipes: Recipes, tmp_path: Path):
+    words = (recipes["fedavg"], "clock=phones", "clock.policy=deadline", "clients.fraction=0.5")
+    result = cli("clock", *words, "--out", tmp_path / "new")
+    assert result.exit_code == 0, result.output
+    assert re.search(r"deadline on phones, 2 server steps, cohorts of 2 of 3 clients\n", result.stdout)
+    for title in ("virtual time", "a server step", "uploads used", "bytes", "training", "staleness"):
+        assert re.search(rf"^{title} +\S", result.stdout, re.MULTILINE), title
+    assert sorted(file.name for file in (tmp_path / "new").iterdir()) == ["schedule.parquet", "schedule.png"]
+    refused = cli("clock", recipes["fedavg"])
+    assert refused.exit_code == 2
+    assert "this recipe has no clock: add one, for example clock=phones" in refused.output
+
+
 def test_partition_prints_and_draws_samples_by_client_and_class(cli: Cli, recipes: Recipes, tmp_path: Path):
     result = cli("partition", recipes["flesd"], "--out", tmp_path / "new" / "shards.svg")
     assert result.exit_code == 0
