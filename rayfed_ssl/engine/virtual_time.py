@@ -15,6 +15,7 @@ from rayfed_ssl.config.choices import CLOCK_DEVICES, CLOCK_POLICY
 from rayfed_ssl.data.shards import ResidentShards
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.ledger import account, total
+from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.method import sent_fields
 from rayfed_ssl.models.precision import choose_precision
 from rayfed_ssl.seeds import Purpose, derive_seed
@@ -64,7 +65,8 @@ def work_of(federation: Federation) -> Work:
     task, representatives = federation.task, dict[str, int]()
     for client in federation.client_ids:
         representatives.setdefault(task.architecture(client), client)
-    costs = {name: _cost(federation, client) for name, client in representatives.items()}
+    with compute_threads(federation.config.engine.threads):
+        costs = {name: _cost(federation, client) for name, client in representatives.items()}
     by_client = [costs[task.architecture(client)] for client in federation.client_ids]
     sizes = [len(federation.shards[client]) for client in federation.client_ids]
     return Work(
