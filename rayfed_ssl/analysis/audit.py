@@ -269,6 +269,7 @@ def view(federation: Federation, round: int, client_id: int, download: Any, uplo
 def attack_clients(jobs: Sequence[Job]) -> Iterator[int]:
     """Run the attacks on clients' uploads of one run, and write each one's rows when it is done; gives the clients."""
     run: OpenRun | None = None
+    memory: dict[str, Any] = {}
     for directory, trust, round, client_id, attacks in jobs:
         run = run or OpenRun(directory, trust)
         plugins.allow(list(attacks))
@@ -277,7 +278,7 @@ def attack_clients(jobs: Sequence[Job]) -> Iterator[int]:
             for name, settings in attacks.items():
                 attack = build(name, settings)
                 seed = derive_seed(seen.seed >> 1, Purpose.AUDIT, participant=crc32(name.encode()))
-                rows, shown = _rows(name, attack, dataclasses.replace(seen, seed=seed), truth)
+                rows, shown = _rows(name, attack, dataclasses.replace(seen, seed=seed, memory=memory), truth)
                 file = part_of(directory, round, client_id, name, attack)
                 file.parent.mkdir(exist_ok=True)
                 write_atomically(file, json.dumps({"rows": rows, "pictures": shown}).encode())

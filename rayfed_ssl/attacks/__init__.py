@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from rayfed_ssl.attacks.attack import Attack
+from rayfed_ssl.attacks.class_distribution import ClassDistribution
 from rayfed_ssl.attacks.embedding_norm import EmbeddingNorm
 from rayfed_ssl.attacks.encoder_mi import EncoderMI
 from rayfed_ssl.attacks.matched_representation import MatchedRepresentation
@@ -16,6 +17,7 @@ ATTACKS: Mapping[str, type[Attack]] = MappingProxyType(
         "embedding-norm": EmbeddingNorm,
         "rmia": RMIA,
         "matched-representation": MatchedRepresentation,
+        "class-distribution": ClassDistribution,
     }
 )
 

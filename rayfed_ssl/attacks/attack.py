@@ -7,7 +7,7 @@ declares. An audit measures what it says against the truth, which the attack nev
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -39,6 +39,7 @@ class Seen:
         public: The public samples of the run, or None.
         auxiliary: Pictures like those of the clients, of which no client has any; with labels.
         seed: Fixes the attack's own draws.
+        memory: What attacks on other clients of the round have computed in this process, by a digest of all it follows from.
     """
 
     client: int
@@ -50,6 +51,7 @@ class Seen:
     public: Shard | None
     auxiliary: Shard
     seed: int
+    memory: dict[str, Any] = field(default_factory=dict)
 
     @property
     def architecture(self) -> str:
