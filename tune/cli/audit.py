@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from math import inf
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -37,9 +36,9 @@ def audit(
     Uploads are computed again, so that they had not to be stored. Settings of an attack are given by their name, or as
     encoder-mi.views=20 for one of several.
     """
-    from rayfed_ssl.analysis.audit import TABLE
     from rayfed_ssl.analysis.audit import audit as audit_run
     from rayfed_ssl.errors import ConfigError
+    from rayfed_ssl.records.audit_rows import TABLE
 
     directories = [Path(item) for item in arguments if "=" not in item or Path(item).is_dir()]
     if not directories:
@@ -105,14 +104,9 @@ def _settings(names: list[str] | None, settings: list[str]) -> dict[str, dict[st
 def print_audit(rows: Iterable["Row"]) -> None:
     """Print what attacks reached: the mean over clients, and the smallest and the largest of them."""
     from rayfed_ssl.formats import number
+    from rayfed_ssl.records.audit_rows import Reached, reached
 
-    groups: dict[tuple[str, str, str], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row["attack"], row["kind"], row["metric"]), []).append(row)
-    lines = []
-    for names, group in groups.items():
-        values = [row["value"] for row in group]
-        # The largest of several bounds is none at 95 %.
-        most = "" if names[2] == "epsilon" else number(max(values))
-        lines.append([*names, number(fmean(values)), number(min(values)), most, str(len(group))])
-    print_table(("attack", "content", "metric", "mean", "lowest", "highest", "clients"), lines, text=3)
+    lines = [
+        [*each[:3], *("" if n is None else number(n) for n in each[3:6]), str(each.clients)] for each in reached(rows)
+    ]
+    print_table(Reached._fields, lines, text=3)
