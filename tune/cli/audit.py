@@ -79,26 +79,18 @@ def _settings(names: list[str] | None, settings: list[str]) -> dict[str, dict[st
     """Give each attack its settings; None where all built-in ones run as they are."""
     from rayfed_ssl import plugins
     from rayfed_ssl.attacks import ATTACK
-    from rayfed_ssl.config.recipes import plain_data
+    from rayfed_ssl.config.recipes import divide_settings
     from rayfed_ssl.config.strict import fields
     from rayfed_ssl.errors import ConfigError, nearest
 
     plugins.allow(names or [])
     if not settings:
         return None if names is None else {name: {} for name in names}
-    chosen: dict[str, dict[str, Any]] = {name: {} for name in names or ATTACK.names()}
-    known = {name: fields(ATTACK.model(name)) for name in chosen}
+    known = {name: fields(ATTACK.model(name)) for name in names or ATTACK.names()}
     for setting in settings:
-        key, _, text = setting.partition("=")
-        first, _, rest = key.rpartition(".")
-        takers = [first] if first else [name for name in chosen if key in known[name]]
-        if first and first not in chosen:
-            raise ConfigError(f"{setting} sets an attack that is not run{nearest(first, chosen)}")
-        if not takers:
-            raise ConfigError(f"no attack has a setting {key!r}{nearest(key, set().union(*known.values()))}")
-        for name in takers:
-            chosen[name][rest or key] = plain_data(text)
-    return chosen
+        if (first := setting.partition("=")[0].rpartition(".")[0]) and first not in known:
+            raise ConfigError(f"{setting} sets an attack that is not run{nearest(first, known)}")
+    return divide_settings(settings, known, "attack")
 
 
 def print_audit(rows: Iterable["Row"]) -> None:
