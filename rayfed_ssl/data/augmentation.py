@@ -55,6 +55,19 @@ def augment(images: Tensor, recipe: ViewRecipe, generator: torch.Generator, *, s
     return views
 
 
+def augment_pixels(pixels: Tensor, recipe: ViewRecipe, generator: torch.Generator, *, size: int) -> Tensor:
+    """Draw the views that `augment` draws of these pictures, float32 [N, C, H, W] in [0, 1], with gradients to them.
+
+    Raises:
+        ValueError: The views are a user's function.
+    """
+    if isinstance(recipe, OwnView):
+        raise ValueError(f"views of {recipe.function} give no gradients to their pictures")
+    shape = tuple(pixels.shape[1:])
+    plan = draw(draw_views, recipe, len(pixels), shape, size, generator=generator, device=pixels.device)
+    return standardize(_render(pixels, recipe, plan, size), recipe.mean, recipe.std)
+
+
 @cache
 def own_function(name: str) -> tuple[Callable[..., Tensor], frozenset[str]]:
     """Import a user's function that draws views, and name its parameters; a ConfigError if it is none."""
