@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from rayfed_ssl.engine.federation import ClientResult, Federation
+from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import CheckpointError, ConfigError
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage import checkpoints
@@ -43,4 +44,5 @@ def replay_step(record: RunRecord, federation: Federation, round: int, client_id
     stored = state.clients.get(client_id)
     download = federation.method.download(server, client_id)
     previous = None if stored is None else checkpoints.read(stored, record.checkpoints)
-    return download, federation.update_client(round, client_id, download, previous)
+    with compute_threads(federation.config.engine.threads):
+        return download, federation.update_client(round, client_id, download, previous)

@@ -211,6 +211,16 @@ def test_under_secure_sums_every_client_is_attacked_by_the_mean(tmp_path: Path):
     assert first == second
 
 
+def test_an_audit_computes_with_the_threads_of_the_run(tmp_path: Path):
+    run(small("fcl", "privacy={held_out: 0.5}", "clients.number=2"), tmp_path / "run")
+    torch.set_num_threads(2)  # tests have one, as runs do
+    try:
+        rows, _ = audit(tmp_path / "run", {"embedding-norm": {}})
+    finally:
+        torch.set_num_threads(1)
+    assert len(rows) == 2
+
+
 def test_scores_of_a_model_that_diverged_tell_nothing():
     area, rate = separation(np.full(40, np.nan), np.full(120, np.inf), 0)
     assert (area.value, area.low, area.high) == (0.5, 0.5, 0.5)
