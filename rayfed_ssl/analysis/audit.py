@@ -23,7 +23,7 @@ from rayfed_ssl.attacks import ATTACK, ATTACKS, Attack
 from rayfed_ssl.attacks.attack import Finding, Pictures, Seen, Truth
 from rayfed_ssl.config.strict import parse
 from rayfed_ssl.data.shards import Shard
-from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.federation import Federation, training_seed
 from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import CheckpointError, ConfigError, reason
 from rayfed_ssl.parquet import rows_of
@@ -166,6 +166,11 @@ def _misfits(name: str, attack: Attack, seen: Seen, federation: Federation, clie
 def _lacking(attack: Attack, federation: Federation, client_id: int) -> str | None:
     """Say what a client lacks that the attack is measured by."""
     held = federation.held_out.get(client_id)
+    if attack.most is not None and len(federation.shards[client_id]) > attack.most:
+        return (
+            f"it fits clients of at most {attack.most} samples: run again with more clients or a lower data.train_limit, or "
+            "raise its setting most"
+        )
     if attack.needs == "others" and held is None:
         return "there are no held-out samples to compare with: run again with privacy.held_out=0.2"
     if attack.needs == "others" and held is not None and len(held.rows) < 2:
@@ -240,6 +245,7 @@ def view(federation: Federation, round: int, client_id: int, download: Any, uplo
         federation.public_shard,
         Shard.of(test.images, np.arange(len(test)), task.device, test.labels),
         seed,
+        training_seed(federation.config, round, client_id),
     )
     rows, held = federation.shards[client_id], federation.held_out.get(client_id)
     none = np.zeros(0, dtype=np.int64)

@@ -115,11 +115,14 @@ def normalize(images: Tensor, recipe: ViewRecipe, *, size: int | None = None) ->
     With a size, at most H and W, it is the central square of that side (CenterCrop): [N, C, size, size].
     """
     _check(images)
-    if size is not None:
-        top, left = (round((extent - size) / 2) for extent in images.shape[2:])
-        images = images[:, :, top : top + size, left : left + size]
-    pixels = unit(images)
+    pixels = unit(images if size is None else center_crop(images, size))
     return standardize(pixels, recipe.mean, recipe.std, pixels)
+
+
+def center_crop(images: Tensor, size: int) -> Tensor:
+    """Cut out the central square of a side, at most H and W: [N, C, H, W] to [N, C, size, size]."""
+    top, left = (round((extent - size) / 2) for extent in images.shape[2:])
+    return images[:, :, top : top + size, left : left + size]
 
 
 def rotate_quarter_turns(images: Tensor, turns: Tensor) -> Tensor:
