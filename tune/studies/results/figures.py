@@ -145,7 +145,7 @@ def draw_trade_off(study: Study, trials: Sequence[TrialResult], goals: Sequence[
         style = line_style(index) | {"linestyle": ""}
         series.append(Series("trials" if grouped is None else _text_of(key), points(members), style))
     notes = [(f"trial {trial.number}", x, y.mean) for trial, (x, y) in zip(front, points(front), strict=True)]
-    scale = log_scale([_value(trial, across).mean for trial in scored]) if across.score in BYTES else {}
+    scale = log_scale([_value(trial, across).mean for trial in scored]) if across.score in (*BYTES, "epsilon") else {}
     panel = Panel(
         series, "", axis_of(across), axis_of(up), scale=scale, notes=notes, legend=BESIDE | {"title": grouped}
     )
