@@ -166,7 +166,6 @@ class Method(Validated, ABC):
             `factor`, and sums of integers. So it works under `privacy.secure_sum`; a law checks it.
     """
 
-    privacy: ClassVar[Literal["High", "Low", "-"]]
     needs_public: ClassVar[bool] = False
     averages_weights: ClassVar[bool] = False
     uploads_follow_weights: ClassVar[bool] = False

@@ -25,7 +25,7 @@ from rayfed_ssl.trees import digest
 NOT_COMPARED = ("seconds", EVALUATION_SECONDS, "retries")
 """Metrics that depend on the machine's speed and on its faults."""
 
-FACTS = ("method", "num_rounds", "privacy", "parts", "notes", "data", "start", "seeds", "break_even", "starts")
+FACTS = ("method", "num_rounds", "parts", "notes", "data", "start", "seeds", "break_even", "starts")
 """What run.json says besides, wherever and whenever it is run."""
 
 PUBLISHED = "digests.json"

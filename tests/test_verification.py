@@ -122,7 +122,7 @@ def test_scores_bytes_and_encoders_are_compared_too(copy: Path, tmp_path: Path):
     change_table(copy / "ledger.parquet", lambda rows: rows[0].update(bytes=1))
     shutil.copy(copy / "encoders" / "client-1.safetensors", copy / "encoders" / "client-0.safetensors")
     shutil.copy(copy / "encoders" / "client-1.safetensors", copy / "encoders" / "client-9.safetensors")
-    change_manifest(copy, lambda manifest: manifest.update(starts={}, privacy="Low"))
+    change_manifest(copy, lambda manifest: manifest.update(starts={}))
     change_manifest(copy, lambda manifest: manifest["rounds"][1].update(cohort=[0]))
     change_manifest(copy, lambda manifest: manifest["encoders"].update({"client-2": "0" * 64}))
     change_manifest(copy, lambda manifest: manifest["fingerprint"].update({"Adam": "0" * 16}))
@@ -134,7 +134,6 @@ def test_scores_bytes_and_encoders_are_compared_too(copy: Path, tmp_path: Path):
     assert score.startswith("metrics.parquet: linear of client-0 in round 3 is 0.875 on record and ")
     assert others == [
         "ledger.parquet differs",
-        "run.json: privacy differs",
         "run.json: starts differs",
         "run.json: the cohort of round 2 differs",
         *(

@@ -5,13 +5,11 @@ in RUN/audit/ when it is done, so that an audit that is killed goes on where it 
 """
 
 import dataclasses
-import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 from zlib import crc32
 
@@ -25,33 +23,24 @@ from rayfed_ssl.attacks import ATTACK, ATTACKS, Attack
 from rayfed_ssl.attacks.attack import Finding, Pictures, Seen, Truth
 from rayfed_ssl.config.strict import parse
 from rayfed_ssl.data.shards import Shard
-from rayfed_ssl.engine.federation import Federation
+from rayfed_ssl.engine.federation import Federation, training_seed
 from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import CheckpointError, ConfigError, reason
 from rayfed_ssl.parquet import rows_of
 from rayfed_ssl.privacy import client_level
 from rayfed_ssl.privacy.secure_sum import SecureSum
 from rayfed_ssl.reading import read_json
+from rayfed_ssl.records.audit_rows import SCHEMA, TABLE, part_of
 from rayfed_ssl.records.manifest import fingerprint_of
 from rayfed_ssl.records.metric_rows import Row
 from rayfed_ssl.records.replay import open_run, replay_step
 from rayfed_ssl.seeds import Purpose, derive_seed
 from rayfed_ssl.storage import checkpoints
 from rayfed_ssl.storage.filesystem import write_atomically
-from rayfed_ssl.storage.tables import rows_if_any, write_table
+from rayfed_ssl.storage.tables import write_table
 from rayfed_ssl.trees import digest
 
-TABLE, PARTS = "audit.parquet", "audit"
-
 OTHER_BITS = "audit it on a processor like that of the run, or run again with engine.cpu=portable"
-
-SCHEMA = pa.schema(
-    [
-        *((name, pa.string()) for name in ("attack", "kind", "metric", "settings")),
-        *((name, pa.int32()) for name in ("client", "round", "targets")),
-        *((name, pa.float64()) for name in ("value", "low", "high")),
-    ]
-)
 
 Job = tuple[Path, bool, int, int, dict[str, Mapping[str, Any]]]
 """What one worker does: a run's directory, whether it is trusted, a round, a client, and attacks with their settings."""
@@ -145,7 +134,9 @@ def make_plan(
     jobs: list[Job] = []
     for client_id in chosen:
         fitting = {name: attack for name, attack in built.items() if client_id not in problems[name]}
-        parts = {name: part_of(directory, round, client_id, name, attack) for name, attack in fitting.items()}
+        parts = {
+            name: part_of(directory, round, client_id, name, settings_text(attack)) for name, attack in fitting.items()
+        }
         files += parts.values()
         # Others' parts are not believed, and code of one's own may have changed.
         kept = {name for name, file in parts.items() if record.trusted and ":" not in name and file.exists()}
@@ -175,6 +166,11 @@ def _misfits(name: str, attack: Attack, seen: Seen, federation: Federation, clie
 def _lacking(attack: Attack, federation: Federation, client_id: int) -> str | None:
     """Say what a client lacks that the attack is measured by."""
     held = federation.held_out.get(client_id)
+    if attack.most is not None and len(federation.shards[client_id]) > attack.most:
+        return (
+            f"it fits clients of at most {attack.most} samples: run again with more clients or a lower data.train_limit, or "
+            "raise its setting most"
+        )
     if attack.needs == "others" and held is None:
         return "there are no held-out samples to compare with: run again with privacy.held_out=0.2"
     if attack.needs == "others" and held is not None and len(held.rows) < 2:
@@ -249,6 +245,7 @@ def view(federation: Federation, round: int, client_id: int, download: Any, uplo
         federation.public_shard,
         Shard.of(test.images, np.arange(len(test)), task.device, test.labels),
         seed,
+        training_seed(federation.config, round, client_id),
     )
     rows, held = federation.shards[client_id], federation.held_out.get(client_id)
     none = np.zeros(0, dtype=np.int64)
@@ -269,6 +266,7 @@ def view(federation: Federation, round: int, client_id: int, download: Any, uplo
 def attack_clients(jobs: Sequence[Job]) -> Iterator[int]:
     """Run the attacks on clients' uploads of one run, and write each one's rows when it is done; gives the clients."""
     run: OpenRun | None = None
+    memory: dict[str, Any] = {}
     for directory, trust, round, client_id, attacks in jobs:
         run = run or OpenRun(directory, trust)
         plugins.allow(list(attacks))
@@ -277,8 +275,8 @@ def attack_clients(jobs: Sequence[Job]) -> Iterator[int]:
             for name, settings in attacks.items():
                 attack = build(name, settings)
                 seed = derive_seed(seen.seed >> 1, Purpose.AUDIT, participant=crc32(name.encode()))
-                rows, shown = _rows(name, attack, dataclasses.replace(seen, seed=seed), truth)
-                file = part_of(directory, round, client_id, name, attack)
+                rows, shown = _rows(name, attack, dataclasses.replace(seen, seed=seed, memory=memory), truth)
+                file = part_of(directory, round, client_id, name, settings_text(attack))
                 file.parent.mkdir(exist_ok=True)
                 write_atomically(file, json.dumps({"rows": rows, "pictures": shown}).encode())
         yield client_id
@@ -306,13 +304,6 @@ def _rows(name: str, attack: Attack, seen: Seen, truth: Truth) -> tuple[list[Row
     return rows, shown
 
 
-def part_of(directory: Path, round: int, client_id: int, name: str, attack: Attack) -> Path:
-    """Name the file of an attack on a client: other settings, another file."""
-    settings = hashlib.sha256(settings_text(attack).encode()).hexdigest()[:12]
-    short = "".join(letter if letter.isalnum() or letter == "-" else "_" for letter in name)
-    return directory / PARTS / f"{short}-{client_id:06d}-{round:06d}-{settings}.json"
-
-
 def read_part(file: Path) -> list[Row]:
     """Read the rows of an attack on a client, open ends of intervals as infinite; raises ConfigError if they are damaged."""
     try:
@@ -324,17 +315,3 @@ def read_part(file: Path) -> list[Row]:
         return rows_of(table)
     except (OSError, ValueError, LookupError, TypeError, pa.ArrowException) as error:
         raise ConfigError(f"{file} is damaged ({reason(error)}): delete it and audit again") from None
-
-
-def read_audit(directory: Path) -> list[Row]:
-    """Read a run's audit.parquet; raises ConfigError if it is damaged."""
-    return rows_if_any(directory / TABLE, SCHEMA, "delete it and audit again")
-
-
-def audit_scores(directory: Path, round: int) -> dict[str, float]:
-    """Average each number of an audit of a round over clients, as "attack.metric"."""
-    values: dict[str, list[float]] = {}
-    for row in read_audit(directory):
-        if row["round"] == round:
-            values.setdefault(f"{row['attack']}.{row['metric']}", []).append(row["value"])
-    return {name: fmean(each) for name, each in values.items()}

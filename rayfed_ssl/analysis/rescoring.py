@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import yaml
 from filelock import FileLock
 
 from rayfed_ssl import plugins
 from rayfed_ssl.config.choices import configured
-from rayfed_ssl.config.recipes import plain_data
+from rayfed_ssl.config.recipes import divide_settings
 from rayfed_ssl.config.schema import Config, apply_overrides
 from rayfed_ssl.data.datasets import open_dataset
 from rayfed_ssl.data.image_store import Dataset
@@ -150,26 +149,17 @@ def _split(protocols: Sequence[str], settings: Sequence[str]) -> tuple[dict[str,
         raise ConfigError(f"unknown protocol {unknown[0]!r}{hint}")
     if len(set(protocols)) < len(protocols):
         raise ConfigError(f"a protocol is named twice: {', '.join(protocols)}")
-    by_protocol: dict[str, dict[str, Any]] = {name: {} for name in protocols}
-    overrides = []
+    own, overrides = [], []
     for setting in settings:
-        key, equals, text = setting.partition("=")
+        key, equals, _ = setting.partition("=")
         first, _, rest = key.partition(".")
         if not equals or (rest and first not in PROTOCOLS):
             overrides.append(setting)
-            continue
-        if rest and first not in by_protocol:
+        elif rest and first not in protocols:
             raise ConfigError(f"{setting} sets a protocol that is not run: name it with --protocol {first}")
-        takers = [first] if rest else [name for name in protocols if key in PROTOCOLS[name].settings()]
-        if not takers:
-            names = {name for protocol in protocols for name in PROTOCOLS[protocol].settings()}
-            raise ConfigError(f"no protocol here has a setting {key!r}{nearest(key, names)}")
-        for name in takers:
-            try:
-                by_protocol[name][rest or key] = plain_data(text)
-            except yaml.YAMLError:
-                by_protocol[name][rest or key] = text
-    return by_protocol, overrides
+        else:
+            own.append(setting)
+    return divide_settings(own, {name: PROTOCOLS[name].settings() for name in protocols}, "protocol"), overrides
 
 
 def run_of(path: Path) -> Path | None:

@@ -7,12 +7,13 @@ declares. An audit measures what it says against the truth, which the attack nev
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from rayfed_ssl.data.shards import Shard
 from rayfed_ssl.method import Client, Method, Task, Weights, sent_fields
@@ -39,6 +40,8 @@ class Seen:
         public: The public samples of the run, or None.
         auxiliary: Pictures like those of the clients, of which no client has any; with labels.
         seed: Fixes the attack's own draws.
+        client_seed: Fixes what the client drew; a server has it not, so it is for attacks that declare to know it.
+        memory: What attacks on other clients of the round have computed in this process, by a digest of all it follows from.
     """
 
     client: int
@@ -50,6 +53,8 @@ class Seen:
     public: Shard | None
     auxiliary: Shard
     seed: int
+    client_seed: int
+    memory: dict[str, Any] = field(default_factory=dict)
 
     @property
     def architecture(self) -> str:
@@ -128,6 +133,11 @@ class Attack(ABC):
     knows: ClassVar[tuple[Knowledge, ...]] = ()
     needs: ClassVar[Literal["others", "canaries", "labels"] | None] = None
 
+    @property
+    def most(self) -> int | None:
+        """Most samples of a client that it fits; None for any number."""
+        return None
+
     @abstractmethod
     def target(self, seen: Seen) -> str:
         """Name the kind of content of the upload that is attacked.
@@ -155,3 +165,12 @@ def uploaded_model(seen: Seen) -> Model:
     if not any(name.startswith("encoder.") for name in seen.sent):
         raise ValueError("the upload holds no weights of an encoder")
     return seen.task.model(seen.received | seen.sent, seen.architecture)
+
+
+def received_model(seen: Seen) -> Model:
+    """Build the model that the client received as it trains it, batch-norm on a batch's own statistics; without dropout."""
+    model = seen.task.model(seen.received, seen.architecture).eval()
+    for layer in model.modules():
+        if isinstance(layer, _BatchNorm):
+            layer.train()
+    return model

@@ -7,8 +7,6 @@ Deviations: the L2 norm alone, of the projection of the plain picture; longer me
 its own choice of p and of the direction was not available.
 """
 
-from typing import ClassVar
-
 import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
@@ -23,8 +21,6 @@ from rayfed_ssl.models import Model
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingNorm(Membership):
     """Length of the projection."""
-
-    knows: ClassVar = ()
 
     def scores(self, seen: Seen, model: Model, samples: Shard) -> Tensor:
         """||z||."""

@@ -5,8 +5,6 @@ picture embeds it with the model that it has of the client, and looks for the ne
 [K, D], z projections of the candidate; both of unit length. There is no paper: it is the plainest test of such a row.
 """
 
-from typing import ClassVar
-
 import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
@@ -31,8 +29,6 @@ def private_rows(seen: Seen) -> Tensor:
 @dataclass(frozen=True, kw_only=True)
 class MatchedRepresentation(Membership):
     """Largest cosine with a row of the upload."""
-
-    knows: ClassVar = ()
 
     def target(self, seen: Seen) -> str:
         """Representations of private samples."""

@@ -1,8 +1,10 @@
-"""How well an attack did: areas, rates and bounds, with their intervals at 95 %."""
+"""How well an attack did: areas, rates, bounds and distances, with their intervals at 95 %."""
 
 import numpy as np
+import torch
 from scipy import optimize, stats
 from torch import Tensor
+from torch.nn import functional as F
 
 from rayfed_ssl.attacks.attack import Finding
 
@@ -91,3 +93,40 @@ def guess_coins(scores: Tensor, trained: Tensor, guessed: float, delta: float) -
     interval = stats.binomtest(correct, 2 * each).proportion_ci(CONFIDENCE)
     share = Finding("guesses", correct / (2 * each), float(interval.low), float(interval.high), 2 * each)
     return [Finding("epsilon", bound, bound, None, len(scores)), share]
+
+
+def psnr(images: Tensor, others: Tensor) -> Tensor:
+    """Peak signal-to-noise ratio in dB of pictures [M, C, H, W] in [0, 1]; [M], at most 100."""
+    error = (images - others).square().flatten(1).mean(1)
+    return -10 * error.clamp_min(1e-10).log10()
+
+
+def ssim(images: Tensor, others: Tensor) -> Tensor:
+    """Structural similarity of pictures [M, C, H, W] in [0, 1] (Wang, Bovik, Sheikh, Simoncelli 2004); [M].
+
+    The mean over channels and all Gaussian windows within the picture, of deviation 1.5 and 11 pixels a side, or as many as
+    the picture has, made odd; K_1 = 0.01, K_2 = 0.03.
+    """
+    side = min(11, *images.shape[2:])
+    radius = (side - 1) // 2
+    taps = torch.arange(-radius, radius + 1, device=images.device).div(1.5).square().div(-2).softmax(0)
+
+    def mean(values: Tensor) -> Tensor:
+        planes = values.flatten(0, 1).unsqueeze(1)
+        return F.conv2d(F.conv2d(planes, taps.view(1, 1, -1, 1)), taps.view(1, 1, 1, -1)).view(len(values), -1)
+
+    first, second = mean(images), mean(others)
+    spread = mean(images.square()) - first.square() + mean(others.square()) - second.square()
+    shared = mean(images * others) - first * second
+    c1, c2 = 0.01**2, 0.03**2
+    similarity = (2 * first * second + c1) * (2 * shared + c2)
+    return (similarity / ((first.square() + second.square() + c1) * (spread + c2))).mean(1)
+
+
+def mean_with_interval(metric: str, values: Tensor) -> Finding:
+    """Average values [M] of M targets, with Student's interval from two targets on."""
+    value, number = float(values.double().mean()), len(values)
+    if number < 2:
+        return Finding(metric, value, None, None, number)
+    half = float(values.double().std() / number**0.5 * stats.t.ppf((1 + CONFIDENCE) / 2, number - 1))
+    return Finding(metric, value, value - half, value + half, number)

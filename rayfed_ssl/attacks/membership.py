@@ -42,7 +42,7 @@ class Membership(Attack, Validated):
 
     def run(self, seen: Seen, truth: Truth) -> Iterator[Finding]:
         """Score all pictures in the same way and compare."""
-        _, model = attacked(seen)
+        model = attacked(seen)
         groups = (truth.members, truth.others, truth.canaries)
         together = replace(truth.members, rows=torch.cat([group.rows for group in groups]), labels=None)
         scores = self.scores(seen, model, together).double().cpu()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rayfed_ssl.aggregation.compression import Packed, SparseRows, fill_rows, unpack
+from rayfed_ssl.aggregation.compression import Packed, SparseRows, fill_rows, symmetric, unpack
 from rayfed_ssl.attacks.attack import Seen, uploaded_model
 from rayfed_ssl.method import sent_fields
 from rayfed_ssl.models import Model
@@ -19,29 +19,29 @@ from rayfed_ssl.training.optimizers import Adam
 EPOCHS, LR = 50, 1e-3
 
 
-def public_content(seen: Seen) -> tuple[str, Tensor] | None:
-    """Find what an upload says of public samples: "representations", R, or "similarities", M; None where it says nothing."""
+def _said(seen: Seen) -> tuple[str, Tensor]:
+    """Find what an upload says of public samples: "representations", R, or "similarities", M; a ValueError if nothing."""
     for _, declared, value in sent_fields(seen.upload):
         kind = str(declared["kind"])
         if kind == "representations" and isinstance(value, Packed):
             return kind, F.normalize(unpack(value), dim=1)
         if kind == "similarities":
-            return kind, fill_rows(value) if isinstance(value, SparseRows) else unpack(value)
-    return None
+            if isinstance(value, SparseRows):
+                return kind, fill_rows(value)
+            return kind, symmetric(unpack(value).squeeze(0), offset=1).fill_diagonal_(1.0)
+    raise ValueError("the upload has neither weights nor representations or similarities of public samples")
 
 
-def attacked(seen: Seen) -> tuple[str, Model]:
-    """Give the client's model, or a copy trained on what it says of public samples, and the kind of content that gave it.
+def attacked(seen: Seen) -> Model:
+    """Give the client's model, or a copy trained on what it says of public samples.
 
     Raises:
         ValueError: The upload has neither weights nor anything of public samples.
     """
     if seen.sent:
-        return "weights", uploaded_model(seen)
-    content = public_content(seen)
-    if content is None or seen.public is None:
-        raise ValueError("the upload has neither weights nor representations or similarities of public samples")
-    kind, known = content
+        return uploaded_model(seen)
+    kind, known = _said(seen)
+    assert seen.public is not None, "a method that speaks of public samples has some"
     model, known = seen.task.model(seen.received, seen.architecture), known.to(seen.task.device)
 
     def loss(model: Model, state: nn.Module, batch: Batch) -> StepOutput:
@@ -53,7 +53,7 @@ def attacked(seen: Seen) -> tuple[str, Model]:
 
     batch = min(seen.task.batch, len(seen.public))
     seen.task.fit(model, seen.public, seen.generator(), loss=loss, epochs=EPOCHS, batch=batch, optimizer=Adam(lr=LR))
-    return kind, model.eval()
+    return model.eval()
 
 
 def target_kind(seen: Seen) -> str:
@@ -61,10 +61,7 @@ def target_kind(seen: Seen) -> str:
     if seen.sent:
         uploaded_model(seen)
         return "weights"
-    content = public_content(seen)
-    if content is None or seen.public is None:
-        raise ValueError("the upload has neither weights nor representations or similarities of public samples")
-    return content[0]
+    return _said(seen)[0]
 
 
 @torch.no_grad()

@@ -1,7 +1,7 @@
 """Recipes: YAML files with the keys of a configuration, and the overrides that change them."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,36 @@ def plain_data(text: str) -> Any:
         return check_plain(yaml.load(text, _Loader))
     except (AttributeError, ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise yaml.YAMLError(str(error)) from None  # what PyYAML's constructors raise for a 13th month and the like
+
+
+def divide_settings(
+    settings: Sequence[str], known: Mapping[str, Collection[str]], what: str
+) -> dict[str, dict[str, Any]]:
+    """Divide settings among parts of a kind: "key=value" is of all that have it, "NAME.key=value" of one.
+
+    Args:
+        settings: As they are typed; what is no YAML is text.
+        known: Each part's settings.
+        what: The kind, for messages.
+
+    Raises:
+        ConfigError: No part has such a setting.
+    """
+    divided: dict[str, dict[str, Any]] = {name: {} for name in known}
+    for setting in settings:
+        key, _, text = setting.partition("=")
+        takers = [name for name in known if key.startswith(f"{name}.")] or [
+            name for name in known if key in known[name]
+        ]
+        if not takers:
+            raise ConfigError(f"no {what} here has a setting {key!r}{nearest(key, set().union(*known.values()))}")
+        try:
+            value = plain_data(text)
+        except yaml.YAMLError:
+            value = text
+        for name in takers:
+            divided[name][key.removeprefix(f"{name}.")] = value
+    return divided
 
 
 def read_recipe(source: str | Path) -> dict[str, Any]:

@@ -55,6 +55,19 @@ def augment(images: Tensor, recipe: ViewRecipe, generator: torch.Generator, *, s
     return views
 
 
+def augment_pixels(pixels: Tensor, recipe: ViewRecipe, generator: torch.Generator, *, size: int) -> Tensor:
+    """Draw the views that `augment` draws of these pictures, float32 [N, C, H, W] in [0, 1], with gradients to them.
+
+    Raises:
+        ValueError: The views are a user's function.
+    """
+    if isinstance(recipe, OwnView):
+        raise ValueError(f"views of {recipe.function} give no gradients to their pictures")
+    shape = tuple(pixels.shape[1:])
+    plan = draw(draw_views, recipe, len(pixels), shape, size, generator=generator, device=pixels.device)
+    return standardize(_render(pixels, recipe, plan, size), recipe.mean, recipe.std)
+
+
 @cache
 def own_function(name: str) -> tuple[Callable[..., Tensor], frozenset[str]]:
     """Import a user's function that draws views, and name its parameters; a ConfigError if it is none."""
@@ -102,11 +115,14 @@ def normalize(images: Tensor, recipe: ViewRecipe, *, size: int | None = None) ->
     With a size, at most H and W, it is the central square of that side (CenterCrop): [N, C, size, size].
     """
     _check(images)
-    if size is not None:
-        top, left = (round((extent - size) / 2) for extent in images.shape[2:])
-        images = images[:, :, top : top + size, left : left + size]
-    pixels = unit(images)
+    pixels = unit(images if size is None else center_crop(images, size))
     return standardize(pixels, recipe.mean, recipe.std, pixels)
+
+
+def center_crop(images: Tensor, size: int) -> Tensor:
+    """Cut out the central square of a side, at most H and W: [N, C, H, W] to [N, C, size, size]."""
+    top, left = (round((extent - size) / 2) for extent in images.shape[2:])
+    return images[:, :, top : top + size, left : left + size]
 
 
 def rotate_quarter_turns(images: Tensor, turns: Tensor) -> Tensor:

@@ -65,22 +65,25 @@ def shift_hue_(images: Tensor, shifts: Tensor) -> Tensor:
         R = m + c t(h - 3),    G = V - c t(h - 2),    B = V - c t(h - 4),    t(x) = clamp(|x| - 1, 0, 1).
 
     They give |h - 3| = 2 + (R - G - B + m) / c, with the sign of B - G. So `torch.where`, which costs as much as 20
-    other passes on a CPU, is not needed. Shifts are turns in [-0.5, 0.5], [N, 1, 1].
+    other passes on a CPU, is not needed. Shifts are turns in [-0.5, 0.5], [N, 1, 1]. Images that carry gradients are not
+    overwritten.
     """
     red, green, blue = images.unbind(1)
-    high = torch.maximum(red, green)
-    high = torch.maximum(high, blue, out=high)
-    low = torch.minimum(red, green)
-    low = torch.minimum(low, blue, out=low)
+    traced = images.requires_grad  # autograd refuses `out`
+    high, low = torch.maximum(red, green), torch.minimum(red, green)
+    high = torch.maximum(high, blue, out=None if traced else high)
+    low = torch.minimum(low, blue, out=None if traced else low)
     chroma = high - low
     # Gray pixels have no hue: any value will do, as they are mixed from V = m.
     distance = (red - green).sub_(blue).add_(low).div_(chroma.clamp(min=1e-12)).add_(2)
-    hue = distance.copysign_(blue - green).add_(6 * shifts)
+    hue = torch.add(distance.copysign_(blue - green), 6 * shifts, out=None if traced else distance)
     hue.sub_((hue / 6).round_(), alpha=6)
-    torch.lerp(low, high, hue.abs().sub_(1).clamp_(0, 1), out=red)
-    torch.lerp(high, low, (hue + 1).abs_().sub_(1).clamp_(0, 1), out=green)
-    torch.lerp(high, low, (hue - 1).abs_().sub_(1).clamp_(0, 1), out=blue)
-    return images
+    shifted = [
+        torch.lerp(low, high, hue.abs().sub_(1).clamp_(0, 1), out=None if traced else red),
+        torch.lerp(high, low, (hue + 1).abs_().sub_(1).clamp_(0, 1), out=None if traced else green),
+        torch.lerp(high, low, (hue - 1).abs_().sub_(1).clamp_(0, 1), out=None if traced else blue),
+    ]
+    return torch.stack(shifted, 1) if traced else images
 
 
 def plan_jitter(uniforms: Tensor, order: Tensor, strengths: tuple[float, float, float, float], colored: bool) -> Tensor:
@@ -124,7 +127,7 @@ def jitter(images: Tensor, plan: Tensor) -> Tensor:
         for step in range(3):
             blend_(jittered, *part[:, :, step].reshape(-1, 3, 1, 1, 1).unbind(1))
         if part is before and images.shape[1] == 3:
-            shift_hue_(jittered, plan[:, 1].view(-1, 1, 1))
+            jittered = shift_hue_(jittered, plan[:, 1].view(-1, 1, 1))
     return jittered
 
 
@@ -150,8 +153,8 @@ def unit(images: Tensor) -> Tensor:
     return images.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
 
 
-def standardize(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...], out: Tensor) -> Tensor:
-    """Write (images - mean) / std to `out`; if there is not one value per channel, their averages count for all."""
+def standardize(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...], out: Tensor | None = None) -> Tensor:
+    """Write (images - mean) / std to `out`, by default new; if there is not one value per channel, their averages count."""
     center, spread = (_by_channel(values, images.shape[1], images.device) for values in (mean, std))
     return torch.sub(images, center, out=out).div_(spread)
 

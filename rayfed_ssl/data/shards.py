@@ -99,8 +99,9 @@ class Shard:
         return there, self.batch(index)
 
     def select(self, index: Tensor) -> "Shard":
-        """Leave the samples at some positions, int64 on the CPU, without their labels."""
-        return replace(self, rows=self.rows[move(index, self.rows.device)], labels=None)
+        """Leave the samples at some positions, int64 on the CPU."""
+        labels = None if self.labels is None else self.labels[move(index, self.labels.device)]
+        return replace(self, rows=self.rows[move(index, self.rows.device)], labels=labels)
 
 
 class ResidentShards:

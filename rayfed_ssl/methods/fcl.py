@@ -125,8 +125,8 @@ class FCL(fedavg.Averaging):
     """What a query is told from: Q_l and Q_s ("both", Eq. 3), or Q_s alone ("remote", Eq. 5)."""
     features: Annotated[int, Field(ge=2)] = 4096
     """How many features a client shares; the paper's K."""
-    mixed: Annotated[int, Field(ge=2)] = 4
-    """k of InstaHide (its authors' code)."""
+    mixed: PositiveInt = 4
+    """k of InstaHide (its authors' code); 1 encodes images as they are, to measure what the encryption hides."""
     neighborhood: NonNegativeFloat = 0.1
     """lambda (not in the paper); 0 switches neighborhood matching off."""
     neighbors: PositiveInt = 5
@@ -217,7 +217,9 @@ class FCL(fedavg.Averaging):
         for _, images in client.data.batches(order.tensor_split(max(1, len(order) // task.batch))):
             views = task.augment(images, task.views.second, client.generator)
             with task.autocast():
-                _, projections = momentum_model(encrypt(views, self.mixed, client.generator))
+                if self.mixed > 1:
+                    views = encrypt(views, self.mixed, client.generator)
+                _, projections = momentum_model(views)
             rows.append(F.normalize(projections, dim=1))
         return torch.cat(rows).cpu()
 

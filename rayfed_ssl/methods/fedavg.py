@@ -74,7 +74,6 @@ class Upload:
 class Averaging(Method):
     """The steps of FedAvg, each of which a method may replace."""
 
-    privacy: ClassVar = "High"
     averages_weights: ClassVar = True
     weighting: Literal["samples", "uniform"] = "samples"
     """p_k in proportion to n_k ("samples", McMahan et al.) or equal ("uniform", FLESD's code)."""

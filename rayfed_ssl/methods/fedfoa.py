@@ -161,7 +161,6 @@ class BaseUploads(Mapping[int, Any]):
 class FedFoA(Method):
     """Add the understanding of others' relation matrices to a base method's local training."""
 
-    privacy = property(lambda self: "High" if self.base.privacy == "High" else "Low")
     needs_public = property(lambda self: self.base.needs_public)
     averages_weights = property(lambda self: self.base.averages_weights)
     held_fields = property(lambda self: ("relation", *self.base.held_fields))

@@ -74,7 +74,6 @@ class FedMD(Method):
     """Fit the mean of all clients' projections of public data, then train on private data."""
 
     uploads_follow_weights: ClassVar = True
-    privacy: ClassVar = "Low"
     needs_public: ClassVar = True
     secure_sum = property(lambda self: self.upload_format == "fp32")
     digest_epochs: PositiveInt = 1

@@ -127,7 +127,6 @@ class FLESD(Method):
     """Distil the ensemble of clients' similarities on public data."""
 
     uploads_follow_weights: ClassVar = True
-    privacy: ClassVar = "Low"
     needs_public: ClassVar = True
     temperature: PositiveFloat = 0.1
     """tau_T (section 5.1)."""

@@ -54,7 +54,6 @@ class LocalOnly(Method):
     """Train each client alone."""
 
     uploads_follow_weights: ClassVar = True
-    privacy: ClassVar = "-"
 
     def releases(self) -> Mapping[str, Release]:
         """Nothing is sent."""

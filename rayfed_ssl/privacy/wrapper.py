@@ -11,7 +11,6 @@ from rayfed_ssl.method import Client, Encoder, Method, Rule, Server, Task
 class Wrapper(Method):
     """A method that starts, remembers, sends and shows what another one does; `check` and the updates are its own."""
 
-    privacy = property(lambda self: self.method.privacy)
     needs_public = property(lambda self: self.method.needs_public)
     averages_weights = property(lambda self: self.method.averages_weights)
     held_fields = property(lambda self: self.method.held_fields)

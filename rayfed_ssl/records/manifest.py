@@ -118,7 +118,6 @@ class RunManifest(_Model):
         method: The method and objective, as `Config.system` names them.
         num_rounds: How many rounds were asked for.
         settings_sha256: Digest of the settings that the states depend on.
-        privacy: What uploads expose.
         parts: Which parts of the model are trained, averaged or kept, by part.
         notes: Where the run differs from what was configured.
         start: The file of the first weights; None if they are drawn.
@@ -140,7 +139,6 @@ class RunManifest(_Model):
     method: str
     num_rounds: int
     settings_sha256: str
-    privacy: str
     parts: dict[str, str]
     notes: list[str]
     data: DataEntry
@@ -169,7 +167,10 @@ class RunManifest(_Model):
             ConfigError: It is missing, damaged or cannot be read.
         """
         try:
-            manifest = cls.model_validate(read_json(file), strict=False)  # keys of JSON are no integers
+            tree = read_json(file)
+            if isinstance(tree, dict):
+                tree.pop("privacy", None)  # "High" or "Low" in a run of an earlier version
+            manifest = cls.model_validate(tree, strict=False)  # keys of JSON are no integers
             rounds = [entry.round for entry in manifest.rounds]
             if rounds == list(range(1, len(rounds) + 1)) and (rounds or manifest.finished is None):
                 return manifest
@@ -271,7 +272,6 @@ def describe(federation: Federation) -> RunManifest:
         method=config.system,
         num_rounds=config.rounds,
         settings_sha256=settings_sha256(config),
-        privacy=federation.method.privacy,
         parts=dict(federation.method.rules(task)),
         notes=list(federation.notes),
         data=DataEntry(

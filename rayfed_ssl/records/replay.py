@@ -7,6 +7,7 @@ from typing import Any
 from rayfed_ssl.engine.contributions import starts_of
 from rayfed_ssl.engine.federation import ClientResult, Federation
 from rayfed_ssl.engine.virtual_time import attach_schedule
+from rayfed_ssl.environment import compute_threads
 from rayfed_ssl.errors import CheckpointError, ConfigError
 from rayfed_ssl.records.run_record import RunRecord
 from rayfed_ssl.storage import checkpoints
@@ -51,4 +52,5 @@ def replay_step(record: RunRecord, federation: Federation, round: int, client_id
     download = federation.method.download(server, client_id)
     previous = None if stored is None else checkpoints.read(stored, record.checkpoints)
     epochs = federation.scheduled_epochs(round, client_id)
-    return download, federation.update_client(round, client_id, download, previous, epochs)
+    with compute_threads(federation.config.engine.threads):
+        return download, federation.update_client(round, client_id, download, previous, epochs)

@@ -10,6 +10,7 @@ from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.ledger import BreakEven
 from rayfed_ssl.formats import percent
 from rayfed_ssl.method import Metrics
+from rayfed_ssl.records.audit_rows import audit_scores
 from rayfed_ssl.records.bits import why_bits_differ
 from rayfed_ssl.records.metric_rows import Row, client_of, headline
 from rayfed_ssl.records.run_record import RunRecord
@@ -35,7 +36,6 @@ class Summary:
     Attributes:
         name: The method's name; "local" on one pooled shard is the centralized upper bound.
         fingerprint: sha256 of the dataset, wherever it lay.
-        privacy: What uploads expose, in the wording of FLESD's Table 1.
         rounds: Rounds that are on record.
         scores: Final accuracies in [0, 1] by encoder.
         bytes_by_kind: Bytes by (direction, kind of content).
@@ -44,13 +44,13 @@ class Summary:
         starts: Scores in [0, 1] and diagnostics before round 1 by architecture.
         warnings: What the run warned of while it went on.
         epsilon: What uploads have cost so far; None where they are not noised.
+        audit: What attacks on the last round's uploads reached, "attack.metric", the mean over clients.
     """
 
     directory: Path
     name: str
     config: Config
     fingerprint: str
-    privacy: str
     finished: bool
     rounds: int
     num_clients: int
@@ -65,6 +65,7 @@ class Summary:
     starts: dict[str, Metrics] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     epsilon: float | None = None
+    audit: dict[str, float] = field(default_factory=dict)
 
     def headline(self, score: str) -> float | None:
         """The global encoder's score, or the mean over clients where there is no global one."""
@@ -164,7 +165,6 @@ def summarize(record: RunRecord) -> Summary:
         name=record.manifest.method + (f" ({partition_text(config)})" if config.partition.name == "pooled" else ""),
         config=config,
         fingerprint=record.manifest.data.fingerprint,
-        privacy=record.manifest.privacy,
         finished=record.manifest.finished is not None,
         rounds=last,
         num_clients=len(record.manifest.data.shards),
@@ -179,6 +179,7 @@ def summarize(record: RunRecord) -> Summary:
         starts=record.manifest.starts,
         warnings=tuple(warning.message for warning in record.manifest.warnings),
         epsilon=fmean(epsilons[max(epsilons)]) if epsilons else None,
+        audit=audit_scores(record.directory, last),
     )
 
 

@@ -1,6 +1,7 @@
 """An audit has the same rows whoever computes it, goes on where it was killed, and refuses what it cannot compare."""
 
 import dataclasses
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,12 +14,16 @@ from torch.utils.data import TensorDataset
 
 from actors.audit import in_tasks
 from rayfed_ssl import Config, plugins, run
-from rayfed_ssl.analysis.audit import PARTS, TABLE, audit, read_audit, view
+from rayfed_ssl.analysis.audit import audit, view
 from rayfed_ssl.attacks import ATTACKS
-from rayfed_ssl.attacks.attack import Attack, Finding, Seen, Truth
+from rayfed_ssl.attacks.attack import Attack, Finding, Pictures, Seen, Truth
 from rayfed_ssl.attacks.measures import separation
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import CheckpointError, ConfigError
+from rayfed_ssl.records.audit_rows import PARTS, TABLE, main_scores, reached, read_audit
+from rayfed_ssl.records.run_record import RunRecord
+from rayfed_ssl.reports.html import write_report
+from rayfed_ssl.reports.summary import summarize
 from tests.small_recipes import small
 
 QUICK = {"encoder-mi": {"views": 2}, "embedding-norm": {}}
@@ -41,6 +46,16 @@ class Sums(Attack):
 
     def run(self, seen: Seen, truth: Truth) -> Iterator[Finding]:
         yield Finding("sum", float(sum(value.double().sum() for value in seen.sent.values())))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shows(Sums):
+    """An attack of a user's own that reconstructs pictures."""
+
+    def run(self, seen: Seen, truth: Truth) -> Iterator[Finding | Pictures]:  # type: ignore[override]
+        yield Finding("sum", 0.25)
+        pictures = truth.members.select(torch.arange(3)).batch(torch.arange(3))
+        yield Pictures(pictures, 255 - pictures)
 
 
 def copy(audited: Path, tmp_path: Path) -> Path:
@@ -126,6 +141,24 @@ def test_a_run_without_held_out_samples_is_told_how_to_have_some(tmp_path: Path)
         audit(tmp_path / "run", QUICK)
 
 
+def test_the_report_and_a_comparison_show_what_attacks_reached(audited: Path, tmp_path: Path):
+    directory = copy(audited, tmp_path)
+    plugins.allow([name := f"{Shows.__module__}:Shows"])
+    audit(directory, QUICK | {name: {}})
+    page = write_report([directory], tmp_path / "page.html").read_text()
+    assert "Attacks on the uploads of round 2" in page
+    assert f"What {name} reconstructs" in page
+    (area,) = (r.mean for r in reached(read_audit(directory)) if (r.attack, r.metric) == ("encoder-mi", "auc"))
+    assert f"{area:.4g}" in page
+    summary = summarize(RunRecord.open(directory))
+    assert summary.audit["encoder-mi.auc"] == area
+    assert list(main_scores(summary.audit)) == ["encoder-mi.auc", "embedding-norm.auc", f"{name}.sum"]
+    for part in (directory / PARTS).iterdir():
+        part.write_text(json.dumps({"rows": [], "pictures": [[[[[1, 300]]]], [[[[1, 2]]]]]}))
+    with pytest.raises(ConfigError, match=r"is damaged .*: delete it and audit again"):
+        write_report([directory], tmp_path / "page.html")
+
+
 NOISE = TensorDataset(torch.rand(500, 3, 12, 12, generator=torch.Generator().manual_seed(0)), torch.arange(500) % 2)
 
 
@@ -176,6 +209,16 @@ def test_under_secure_sums_every_client_is_attacked_by_the_mean(tmp_path: Path):
     rows, _ = audit(tmp_path / "run", {name: {}})
     first, second = (row["value"] for row in rows)
     assert first == second
+
+
+def test_an_audit_computes_with_the_threads_of_the_run(tmp_path: Path):
+    run(small("fcl", "privacy={held_out: 0.5}", "clients.number=2"), tmp_path / "run")
+    torch.set_num_threads(2)  # tests have one, as runs do
+    try:
+        rows, _ = audit(tmp_path / "run", {"embedding-norm": {}})
+    finally:
+        torch.set_num_threads(1)
+    assert len(rows) == 2
 
 
 def test_scores_of_a_model_that_diverged_tell_nothing():

@@ -106,7 +106,7 @@ class Warmer(SimCLR):
 
 @dataclass(frozen=True, kw_only=True)
 class Unfinished(Method):
-    privacy: ClassVar = "High"
+    pass
 
 class Bare(FedAvg):
     """Inherits the decorator's fields."""

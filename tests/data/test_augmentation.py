@@ -10,7 +10,7 @@ from torchvision import transforms as pil
 from torchvision.transforms.v2 import functional as tv
 
 from rayfed_ssl.data import augmentation as views
-from rayfed_ssl.data.augmentation import augment, normalize, rotate_quarter_turns
+from rayfed_ssl.data.augmentation import augment, augment_pixels, normalize, rotate_quarter_turns
 from rayfed_ssl.data.color import blend_, blur, jitter, plan_jitter, shift_hue_, solarize
 from rayfed_ssl.data.view_recipes import PROBE_VIEW, VIEWS, ViewRecipe
 from tests.tensors import seeded
@@ -297,3 +297,16 @@ MISTAKES: list[tuple[str, Callable[[], object]]] = [
 def test_mistakes_are_named(message: str, mistake: Callable[[], object]) -> None:
     with pytest.raises(ValueError, match=message):
         mistake()
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_of_pixels_have_the_bits_of_views_of_bytes_and_a_gradient(name: str) -> None:
+    recipe, images = VIEWS[name].first, photographs(6, 12) // 2 + 64  # inside of [0, 1], where views clamp
+    inputs = (images.float() / 255).requires_grad_()
+    ours = augment_pixels(inputs, recipe, seeded(), size=12)
+    torch.testing.assert_close(ours, augment(images, recipe, seeded()), rtol=0, atol=0)
+    (gradient,) = torch.autograd.grad(ours.sum(), inputs)
+    step = 1e-3 * torch.rand(images.shape, generator=seeded(1))
+    ahead, behind = (augment_pixels(inputs.detach() + sign * step, recipe, seeded(), size=12) for sign in (1, -1))
+    change = float((ahead.double() - behind.double()).sum() / 2)
+    assert float((gradient * step).sum()) == pytest.approx(change, rel=0.1)  # clamping and hue have corners

@@ -38,6 +38,9 @@ def test_labels_lie_on_the_device() -> None:
     with PretendDevice():
         shard = Shard.of(IMAGES, ROWS, DEVICE, np.arange(12), resident=False)
         assert shard.labels is not None
+        chosen = shard.select(torch.tensor([4, 1])).labels
+        assert chosen is not None
+        assert chosen.tolist() == ROWS[[4, 1]].tolist()
         assert shard.labels.device == DEVICE
         assert shard.labels.tolist() == ROWS.tolist()
 

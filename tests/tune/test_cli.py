@@ -34,7 +34,6 @@ def test_a_run_prints_its_scores_bytes_and_where_its_record_is(finished: Finishe
     assert any(line.startswith("public images") for line in lines)
     assert f"state_sha256 {record.manifest.rounds[-1].state_sha256}" in result.stdout
     assert f"record: {directory}" in result.stdout
-    assert "privacy-leakage risk of uploads: Low" in result.stdout
 
 
 def test_best_epochs_and_break_even_are_printed_on_request(cli: Cli, finished: Finished):

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from math import inf
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -37,9 +36,9 @@ def audit(
     Uploads are computed again, so that they had not to be stored. Settings of an attack are given by their name, or as
     encoder-mi.views=20 for one of several.
     """
-    from rayfed_ssl.analysis.audit import TABLE
     from rayfed_ssl.analysis.audit import audit as audit_run
     from rayfed_ssl.errors import ConfigError
+    from rayfed_ssl.records.audit_rows import TABLE
 
     directories = [Path(item) for item in arguments if "=" not in item or Path(item).is_dir()]
     if not directories:
@@ -80,39 +79,26 @@ def _settings(names: list[str] | None, settings: list[str]) -> dict[str, dict[st
     """Give each attack its settings; None where all built-in ones run as they are."""
     from rayfed_ssl import plugins
     from rayfed_ssl.attacks import ATTACK
-    from rayfed_ssl.config.recipes import plain_data
+    from rayfed_ssl.config.recipes import divide_settings
     from rayfed_ssl.config.strict import fields
     from rayfed_ssl.errors import ConfigError, nearest
 
     plugins.allow(names or [])
     if not settings:
         return None if names is None else {name: {} for name in names}
-    chosen: dict[str, dict[str, Any]] = {name: {} for name in names or ATTACK.names()}
-    known = {name: fields(ATTACK.model(name)) for name in chosen}
+    known = {name: fields(ATTACK.model(name)) for name in names or ATTACK.names()}
     for setting in settings:
-        key, _, text = setting.partition("=")
-        first, _, rest = key.rpartition(".")
-        takers = [first] if first else [name for name in chosen if key in known[name]]
-        if first and first not in chosen:
-            raise ConfigError(f"{setting} sets an attack that is not run{nearest(first, chosen)}")
-        if not takers:
-            raise ConfigError(f"no attack has a setting {key!r}{nearest(key, set().union(*known.values()))}")
-        for name in takers:
-            chosen[name][rest or key] = plain_data(text)
-    return chosen
+        if (first := setting.partition("=")[0].rpartition(".")[0]) and first not in known:
+            raise ConfigError(f"{setting} sets an attack that is not run{nearest(first, known)}")
+    return divide_settings(settings, known, "attack")
 
 
 def print_audit(rows: Iterable["Row"]) -> None:
     """Print what attacks reached: the mean over clients, and the smallest and the largest of them."""
     from rayfed_ssl.formats import number
+    from rayfed_ssl.records.audit_rows import Reached, reached
 
-    groups: dict[tuple[str, str, str], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row["attack"], row["kind"], row["metric"]), []).append(row)
-    lines = []
-    for names, group in groups.items():
-        values = [row["value"] for row in group]
-        # The largest of several bounds is none at 95 %.
-        most = "" if names[2] == "epsilon" else number(max(values))
-        lines.append([*names, number(fmean(values)), number(min(values)), most, str(len(group))])
-    print_table(("attack", "content", "metric", "mean", "lowest", "highest", "clients"), lines, text=3)
+    lines = [
+        [*each[:3], *("" if n is None else number(n) for n in each[3:6]), str(each.clients)] for each in reached(rows)
+    ]
+    print_table(Reached._fields, lines, text=3)

@@ -81,8 +81,11 @@ def _facts(summary: "Summary") -> dict[str, str]:
 
 
 def _print_runs(summaries: "Sequence[Summary]") -> None:
-    from rayfed_ssl.formats import percent, size
+    from rayfed_ssl.formats import number, percent, size
+    from rayfed_ssl.records.audit_rows import main_scores
 
+    audits = [main_scores(summary.audit) for summary in summaries]
+    attacks = dict.fromkeys(name for audit in audits for name in audit)
     rows = [
         {"run": summary.directory.name + ("" if summary.finished else " (unfinished)")}
         | _facts(summary)
@@ -94,10 +97,10 @@ def _print_runs(summaries: "Sequence[Summary]") -> None:
             "up": size(summary.bytes_up),
             "down": size(summary.bytes_down),
             "seconds": f"{summary.seconds:.0f}",
-            "privacy": summary.privacy,
             "epsilon": "" if summary.epsilon is None else f"{summary.epsilon:.3g}",
         }
-        for summary in summaries
+        | {name: number(audit[name]) if name in audit else "" for name in attacks}
+        for summary, audit in zip(summaries, audits, strict=True)
     ]
     if not any(row["epsilon"] for row in rows):
         rows = [{key: text for key, text in row.items() if key != "epsilon"} for row in rows]

@@ -30,7 +30,7 @@ def print_run(summary: Summary, verbose: bool = False) -> None:
         for kind in sorted({kind for _, kind in summary.bytes_by_kind})
     } | {"total": [summary.bytes_up, summary.bytes_down]}
     print_table(("content", "up", "down"), [[kind, *map(size, moved)] for kind, moved in sizes.items()])
-    lines = ["", f"privacy-leakage risk of uploads: {summary.privacy}"]
+    lines = [""]
     if summary.epsilon is not None:
         lines.append(f"privacy: {epsilon_text(summary.epsilon, summary.config)}")
     if verbose and (even := summary.break_even):

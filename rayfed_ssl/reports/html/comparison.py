@@ -104,11 +104,10 @@ def scores_table(groups: Sequence[SeedGroup]) -> PageTable:
             PageCell.of(fmean(run.bytes_up for run in group.runs), "bytes"),
             PageCell.of(fmean(run.bytes_down for run in group.runs), "bytes"),
             PageCell.of(fmean(run.seconds for run in group.runs), "seconds"),
-            group.runs[0].privacy,
         ]
         for group in groups
     ]
-    costs = ["up, all", "down, all", "time of rounds", "privacy risk"]
+    costs = ["up, all", "down, all", "time of rounds"]
     columns = ["run", "seeds", "rounds", *map(score_title, names), *costs]
     return PageTable.of("Final scores and costs, mean over seeds", columns, rows)
 

@@ -16,7 +16,7 @@ from rayfed_ssl.reports.figures import Line, draw_lines, loss_lines
 from rayfed_ssl.reports.html.charts import Plot, bar_plot, heatmap, line_plot
 from rayfed_ssl.reports.html.page import PageCell, PageTable, score_title
 from rayfed_ssl.reports.seed_groups import SeedGroup
-from rayfed_ssl.reports.style import HEIGHT, MUTED, PAPER, legend_below, line_style, new_axes
+from rayfed_ssl.reports.style import HEIGHT, MUTED, PAPER, WIDTH, legend_below, line_style, new_axes
 from rayfed_ssl.reports.summary import CurvePoint, Summary, by_round
 
 X_LABELS = {"rounds": "round", "bytes": "MB moved by all clients", "time": "seconds of rounds (wall clock)"}
@@ -137,6 +137,21 @@ def client_plot(summary: Summary) -> Plot | None:
     labels = [f"{name} ({summary.architecture(name)})" for name in scores]
     note = f"Mean over clients: {', '.join(means)}."
     return bar_plot("clients", "Accuracy by client", "client", labels, series, "percent", note)
+
+
+def pictures_plot(attack: str, found: tuple[int, np.ndarray, np.ndarray]) -> Plot:
+    """Draw originals above reconstructions, of a client, uint8 [M, C, H, W] each."""
+    client, originals, others = found
+    shown = min(8, len(originals))
+    figure, axes = new_axes(height=WIDTH * 2 / shown + 0.2)
+    rows = [np.concatenate(list(pictures[:shown]), axis=2) for pictures in (originals, others)]
+    picture = np.concatenate(rows, axis=1).transpose(1, 2, 0)
+    axes.imshow(picture.squeeze(2) if picture.shape[2] == 1 else picture, cmap="gray", vmin=0, vmax=255)
+    axes.set_yticks([originals.shape[2] * place for place in (0.5, 1.5)], ["original", "attack"])
+    axes.set_xticks([])
+    axes.grid(visible=False)
+    alt = f"{shown} pictures of client {client}, and below each what {attack} made of the upload."
+    return Plot(f"audit-{attack}", f"What {attack} reconstructs", alt, figure, None, f"Client {client}.")
 
 
 def ledger_plot(summary: Summary) -> Plot:

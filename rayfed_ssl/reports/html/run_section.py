@@ -1,6 +1,6 @@
 """The part of the report that is about one run."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rayfed_ssl import formats
@@ -10,6 +10,7 @@ from rayfed_ssl.engine.scoring import held_out_notes
 from rayfed_ssl.engine.task_builder import default_views
 from rayfed_ssl.errors import CheckpointError
 from rayfed_ssl.export.encoders import last_encoder
+from rayfed_ssl.records.audit_rows import Reached, reached, read_audit, reconstructions
 from rayfed_ssl.reports.html import data_plots, record_plots
 from rayfed_ssl.reports.html.charts import Plot
 from rayfed_ssl.reports.html.figure import FigureWriter
@@ -43,6 +44,7 @@ class RunSections:
             self._section("losses", "Losses", [] if loss else ["No loss is on record yet."], [loss]),
             test_features,
             self._communication(),
+            *self._audit(),
             self._section("time", "Time", [] if timing else ["No round is on record yet."], [timing]),
             self._diagnostics(),
             data,
@@ -186,7 +188,7 @@ class RunSections:
         return self._section("diagnostics", "Diagnostics", text, plots, tables)
 
     def _communication(self) -> PageSection:
-        text = [f"Privacy-leakage risk of uploads, in the wording of FLESD's Table 1: {self._summary.privacy}."]
+        text = []
         if (epsilon := self._summary.epsilon) is not None:
             text.append(f"Differential privacy of what was sent: {epsilon_text(epsilon, self._summary.config)}.")
         if (even := self._summary.break_even) is not None:
@@ -195,6 +197,19 @@ class RunSections:
         plots += [record_plots.epsilon_plot(self._record.metrics)] if epsilon is not None else []
         text += [] if plots else ["Nothing crossed a client's boundary."]
         return self._section("communication", "Communication", text, plots)
+
+    def _audit(self) -> Iterator[PageSection]:
+        """Show what attacks on uploads reached, where the run was audited."""
+        if not (rows := read_audit(self._record.directory)):
+            return
+        rounds = sorted({row["round"] for row in rows})
+        text = [
+            f"Attacks on the uploads of round {', '.join(map(str, rounds))}, by what each metric says (docs/privacy.md).",
+            "An attack that fails says that it failed, and proves no privacy.",
+        ]
+        table = PageTable.of("What attacks reached, over clients", Reached._fields, reached(rows))
+        plots = [record_plots.pictures_plot(*found) for found in reconstructions(self._record.directory, rows).items()]
+        yield self._section("audit", "Audit", text, plots, [table])
 
     def _settings(self) -> PageSection:
         manifest = self._record.manifest

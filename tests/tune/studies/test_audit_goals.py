@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rayfed_ssl.analysis.audit import read_audit
+from rayfed_ssl.records.audit_rows import read_audit
 from tests.small_recipes import small
 from tune.studies.execution.scores import read_progress
 from tune.studies.execution.segments import outcome_of

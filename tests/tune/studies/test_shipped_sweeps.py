@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rayfed_ssl.attacks import ATTACKS
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.evaluation.registry import is_score
 from tune.studies.definition.files import load_study
@@ -20,6 +21,7 @@ NAMES = [
     *("flesd-rounds-cpu", "fedprox-mu-cpu", "flesd-tpe-cpu", "flesd-random-cpu", "flesd-upload-cpu"),
     "digits",
     "long-training",
+    *("privacy", "privacy-budget"),
 ]
 
 
@@ -71,8 +73,11 @@ def test_every_point_resolves_and_measures_what_is_sought(name: str):
         assert bool(config.data.validation) == (sweep.selects_on != "test")
         assert config.engine.executor == "local"
         for goal in sweep.goals:
-            assert goal.score in BYTES or is_score(goal.score)
-            assert goal.score in (*BYTES, "knn", "linear", *config.evaluation.protocols)
+            if "." in goal.score:
+                assert goal.score.split(".")[0] in ATTACKS
+                continue
+            assert goal.score in (*BYTES, "epsilon") or is_score(goal.score)
+            assert goal.score in (*BYTES, "epsilon", "knn", "linear", *config.evaluation.protocols)
         if sweep.stop is not None:
             assert config.evaluation.every == sweep.stop.grace
             assert sweep.stop.rungs(config.rounds)

@@ -81,7 +81,7 @@ def test_the_front_is_stepped_over_bytes():
         result(sweep, n, {"rounds": rounds}, {"knn": [knn], "bytes": [moved]})
         for n, (rounds, (knn, moved)) in enumerate(values.items())
     ]
-    (axes,) = draw_trade_off(sweep, trials, "Costs").axes
+    (axes,) = draw_trade_off(sweep, trials, sweep.goals, "Costs").axes
     assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_xscale()) == ("bytes (MB)", "knn (%)", "log")
     steps = axes.lines[0]
     assert (list(steps.get_xdata()), list(steps.get_ydata())) == ([1, 10], [50, 75])

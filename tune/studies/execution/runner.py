@@ -19,6 +19,7 @@ from typing import Any
 from rayfed_ssl.environment import environment
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.formats import MeanStd
+from rayfed_ssl.processor import check_process
 from tune.studies.definition.space import point_text
 from tune.studies.execution.directory import StudyDirectory
 from tune.studies.execution.scores import TrialRows
@@ -120,6 +121,7 @@ def run_study(
         first = queue.next()  # what is on disk is answered before anything is started
         if first is None:
             return
+        check_process(first.run.config.engine.cpu)  # a command restarts itself for it
         queue.give_back(first)
         directory.record.finished = None
         cluster = start(address, on_ray_death=on_ray_death)

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rayfed_ssl.analysis.audit import audit_scores
 from rayfed_ssl.errors import ConfigError
 from rayfed_ssl.evaluation.registry import is_score
+from rayfed_ssl.records.audit_rows import audit_scores
 from rayfed_ssl.records.metric_rows import taken
 from rayfed_ssl.records.run_record import RunRecord
 from tune.studies.definition.schema import BYTES, EPSILON

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from actors.runs import make_executor
-from rayfed_ssl.analysis.audit import audit, audit_scores
+from rayfed_ssl.analysis.audit import audit
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.data.datasets import open_dataset
 from rayfed_ssl.engine.round_loop import Observer
 from rayfed_ssl.errors import BusyError, CheckpointError, ConfigError
+from rayfed_ssl.records.audit_rows import audit_scores
 from rayfed_ssl.records.run_record import RunRecord
 from tune.studies.execution.scores import outcome_after
 from tune.studies.search.search import Outcome, Search, Segment

@@ -73,8 +73,10 @@ def _drawings(study: Study, results: StudyResults, directory: Path) -> Iterator[
     for goal in study.goals if study.figure.x is not None else ():
         if any(goal.score in trial.values for trial in trials):
             yield f"{goal.score}-over-{study.figure.x}", partial(draw_curves, study, trials, goal, title)
-    if len(study.goals) == 2 and front_of(trials, study.goals):
-        yield "trade-off", partial(draw_trade_off, study, trials, title)
+    for other in study.goals[1:]:
+        if front_of(trials, pair := (study.goals[0], other)):
+            stem = "trade-off" if len(study.goals) == 2 else f"trade-off-{other.score}"
+            yield stem, partial(draw_trade_off, study, trials, pair, title)
 
 
 def axis_of(goal: Goal) -> str:
@@ -125,11 +127,11 @@ def _positions(study: Study, trials: Sequence[TrialResult], name: str) -> tuple[
     return xs, {} if is_log is False else log_scale(list(xs.values()), always=bool(is_log))
 
 
-def draw_trade_off(study: Study, trials: Sequence[TrialResult], title: str) -> Figure:
+def draw_trade_off(study: Study, trials: Sequence[TrialResult], goals: Sequence[Goal], title: str) -> Figure:
     """Draw the trials by two goals, and the Pareto front as steps: what can be had at most for so much of the other."""
-    across, up = sorted(study.goals, key=lambda goal: (goal.score not in BYTES, goal.maximize))
-    scored = [trial for trial in trials if all(goal.score in trial.values for goal in study.goals)]
-    front = sorted(front_of(trials, study.goals), key=lambda trial: trial.values[across.score].mean)
+    across, up = sorted(goals, key=lambda goal: (goal.score not in BYTES, goal.maximize))
+    scored = [trial for trial in trials if all(goal.score in trial.values for goal in goals)]
+    front = sorted(front_of(trials, goals), key=lambda trial: trial.values[across.score].mean)
 
     def points(members: Sequence[TrialResult]) -> list[tuple[float, MeanStd]]:
         return [(_value(trial, across).mean, _value(trial, up)) for trial in members]
@@ -143,7 +145,7 @@ def draw_trade_off(study: Study, trials: Sequence[TrialResult], title: str) -> F
         style = line_style(index) | {"linestyle": ""}
         series.append(Series("trials" if grouped is None else _text_of(key), points(members), style))
     notes = [(f"trial {trial.number}", x, y.mean) for trial, (x, y) in zip(front, points(front), strict=True)]
-    scale = log_scale([_value(trial, across).mean for trial in scored]) if across.score in BYTES else {}
+    scale = log_scale([_value(trial, across).mean for trial in scored]) if across.score in (*BYTES, "epsilon") else {}
     panel = Panel(
         series, "", axis_of(across), axis_of(up), scale=scale, notes=notes, legend=BESIDE | {"title": grouped}
     )

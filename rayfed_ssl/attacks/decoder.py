@@ -1,0 +1,82 @@
+"""Decoder: the pictures that representations in an upload come from, drawn by a network.
+
+He, Zhang, Lee: Model Inversion Attacks Against Collaborative Inference, ACSAC 2019, the inverse network of its
+black-box setting. Symbols: f the client's model, x auxiliary pictures, z = f(x) their projections; g the inverse network,
+which minimizes ||g(f(x)) - x||^2; q rows of private samples in the upload.
+
+Deviations:
+- z and q are of unit length, as q is sent.
+- g is this project's decoder (`rayfed_ssl/models/decoder.py`), and it learns for a number of steps, not of epochs.
+- No upload says which row is whose. The true picture of a row is the member with the highest cosine to it under f, each
+  member of one row at most and all cosines together at their largest. So rows of pictures that the client never had get
+  originals too, which look like them: `psnr`, `ssim` and `rank` of such rows are not those of chance, but `auc` is.
+"""
+
+from collections.abc import Iterator
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+from torch.nn import functional as F
+
+from rayfed_ssl.attacks.attack import Attack, Finding, Pictures, Seen, Truth
+from rayfed_ssl.attacks.matched_representation import private_rows
+from rayfed_ssl.attacks.model_theft import attacked, embed, target_kind
+from rayfed_ssl.attacks.reconstruction import assign, compare, pixels, split_auxiliary
+from rayfed_ssl.draws import draw
+from rayfed_ssl.models.decoder import Decoder, reconstruction_error
+from rayfed_ssl.seeds import seeded_globally
+from rayfed_ssl.training.optimizers import Adam
+from rayfed_ssl.training.step import descend
+from rayfed_ssl.validation import Validated
+
+
+@dataclass(frozen=True, kw_only=True)
+class InverseNetwork(Attack, Validated):
+    """A decoder of auxiliary pictures, shown the rows of the upload."""
+
+    knows: ClassVar = ("auxiliary pictures",)
+    steps: PositiveInt = 500
+    """Of the decoder's training."""
+    batch: Annotated[int, Field(ge=2)] = 64
+    """Pictures a step."""
+    lr: PositiveFloat = 1e-3
+    """Of Adam (the paper's)."""
+    width: PositiveInt = 64
+    """Channels of the decoder's first map."""
+
+    def target(self, seen: Seen) -> str:
+        """Representations of private samples."""
+        private_rows(seen)
+        target_kind(seen)
+        return "representations"
+
+    def run(self, seen: Seen, truth: Truth) -> Iterator[Finding | Pictures]:
+        """Train g and draw g(q)."""
+        model = attacked(seen)
+
+        def project(images: Tensor) -> Tensor:
+            return F.normalize(embed(seen, model, seen.task.plain(images))[1], dim=1)
+
+        _, auxiliary = split_auxiliary(seen)
+        inverse = self.train(seen, project(auxiliary.batch(torch.arange(len(auxiliary)))), pixels(seen, auxiliary))
+        rows = private_rows(seen).to(seen.task.device)
+        members = project(truth.members.batch(torch.arange(len(truth.members))))
+        places, nearest = assign(-rows @ members.T)
+        with torch.no_grad():
+            drawn = torch.cat([inverse(part) for part in rows[places].split(256)])
+        yield from compare(seen, drawn, pixels(seen, truth.members)[nearest], truth)
+
+    def train(self, seen: Seen, projections: Tensor, pictures: Tensor) -> Decoder:
+        """Train g on projections [N, p] of pictures [N, C, S, S]."""
+        with seeded_globally(seen.seed, seen.task.device):
+            inverse = Decoder(projections.shape[1], channels=pictures.shape[1], size=seen.task.size, width=self.width)
+        inverse = inverse.to(seen.task.device)
+        descent = Adam(lr=self.lr, weight_decay=0).over(inverse.parameters())
+        random = seen.generator(5)
+        for _ in range(self.steps):
+            index = draw(torch.randint, len(pictures), (self.batch,), generator=random, device=seen.task.device)
+            descend(reconstruction_error(inverse(projections[index]), pictures[index]), descent)
+        return inverse.eval()
