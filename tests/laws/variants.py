@@ -85,7 +85,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "method.parts.predictor=local",
         "method.distance=cosine",
     ),
-    "feddf-some-of-the-clients": ("feddf", MIXED, *HALF, "training.epochs=4"),
+    "feddf-some-of-the-clients": ("feddf", MIXED, *HALF, "training.epochs=8"),
     "fedca-three-rounds": ("fedca", "rounds=3"),
     "fedca-dictionary-alone": ("fedca", "method.beta=0", "method.ensembling=0", "public=null"),
     "fedca-alignment-alone": ("fedca", "method.dictionary=false"),
