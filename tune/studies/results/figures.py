@@ -21,6 +21,7 @@ from tune.studies.execution.trial_table import unit_of
 from tune.studies.results.paired_differences import RANDOM
 from tune.studies.results.panels import (
     BESIDE,
+    MOST_BESIDE,
     Panel,
     Series,
     draw_panels,
@@ -146,10 +147,10 @@ def draw_trade_off(study: Study, trials: Sequence[TrialResult], goals: Sequence[
         series.append(Series("trials" if grouped is None else _text_of(key), points(members), style))
     notes = [(f"trial {trial.number}", x, y.mean) for trial, (x, y) in zip(front, points(front), strict=True)]
     scale = log_scale([_value(trial, across).mean for trial in scored]) if across.score in (*BYTES, "epsilon") else {}
-    panel = Panel(
-        series, "", axis_of(across), axis_of(up), scale=scale, notes=notes, legend=BESIDE | {"title": grouped}
-    )
-    return draw_panels([panel], title, size=(7, 4.4))
+    many = len(series) > MOST_BESIDE
+    legend = None if many else BESIDE | {"title": grouped}
+    panel = Panel(series, "", axis_of(across), axis_of(up), scale=scale, notes=notes, legend=legend)
+    return draw_panels([panel], title, size=(9, 6.2) if many else (7, 4.4))
 
 
 def draw_bytes(study: Study, trials: Sequence[TrialResult]) -> Figure:

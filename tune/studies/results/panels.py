@@ -19,6 +19,9 @@ ACROSS = 4
 BESIDE = {"loc": "center left", "bbox_to_anchor": (1.02, 0.5)}
 """Where a legend stands that has many names."""
 
+MOST_BESIDE = 14
+"""Names above which a legend is higher than its panel, and stands below it."""
+
 WIDE_RANGE = 8
 """Numbers that span such a factor stand on a logarithmic axis."""
 
