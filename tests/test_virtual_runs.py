@@ -9,13 +9,17 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
+from typer.testing import CliRunner
 
 from rayfed_ssl import Config, ConfigError, resume, run
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.virtual_time import attach_schedule
+from rayfed_ssl.formats import duration, size
 from rayfed_ssl.records.replay import replay
+from rayfed_ssl.reports.summary import summarize, virtual_text
 from rayfed_ssl.storage import checkpoints
 from tests.conftest import tiny_tree
+from tune.cli.app import app
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
@@ -55,6 +59,17 @@ def test_a_round_trains_those_whose_uploads_the_schedule_uses(whole):
     assert sum(wasted.values()) > 0
     assert not whole.degraded
     assert all(entry.dropped == [] for entry in entries)
+
+
+def test_what_a_run_takes_by_its_clock_is_summarized(whole):
+    summary = summarize(whole.record)
+    wasted = metric(whole, "run", "wasted_bytes")
+    assert summary.virtual_seconds == attach_schedule(Federation.open(whole.record.config())).times[-1] / 1e9
+    assert summary.wasted_bytes == sum(wasted.values())
+    compared = CliRunner(env={"COLUMNS": "250", "NO_COLOR": "1"}).invoke(app, ["compare", str(whole.directory)]).output
+    assert "virtual time" in compared
+    assert duration(summary.virtual_seconds) in compared
+    assert f"{duration(summary.virtual_seconds)}, {size(summary.wasted_bytes)} of" in virtual_text(summary)
 
 
 def test_slow_clients_train_for_the_epochs_that_the_schedule_gives_them(tiny, tmp_path):

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from rayfed_ssl.config.schema import Config
 from rayfed_ssl.engine.ledger import BreakEven
-from rayfed_ssl.formats import percent
+from rayfed_ssl.formats import duration, percent, size
 from rayfed_ssl.method import Metrics
 from rayfed_ssl.records.audit_rows import audit_scores
 from rayfed_ssl.records.bits import why_bits_differ
@@ -44,6 +44,8 @@ class Summary:
         starts: Scores in [0, 1] and diagnostics before round 1 by architecture.
         warnings: What the run warned of while it went on.
         epsilon: What uploads have cost so far; None where they are not noised.
+        virtual_seconds: Virtual time of the last round's end; None without a clock.
+        wasted_bytes: Bytes of transfers that no server step used, by the clock's schedule; not in the ledger.
         audit: What attacks on the last round's uploads reached, "attack.metric", the mean over clients.
     """
 
@@ -65,6 +67,8 @@ class Summary:
     starts: dict[str, Metrics] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     epsilon: float | None = None
+    virtual_seconds: float | None = None
+    wasted_bytes: int = 0
     audit: dict[str, float] = field(default_factory=dict)
 
     def headline(self, score: str) -> float | None:
@@ -156,6 +160,7 @@ def summarize(record: RunRecord) -> Summary:
     """Summarize a run, finished or not, from its record, which is not read again."""
     config, rounds = record.described_config(), record.manifest.rounds
     epsilons = by_round(record.metrics, "epsilon", "server")
+    virtual, wasted = (by_round(record.metrics, name, "run") for name in ("virtual_seconds", "wasted_bytes"))
     last = rounds[-1].round if rounds else 0
     by_kind: dict[tuple[str, str], int] = defaultdict(int)
     for row in record.ledger:
@@ -179,6 +184,8 @@ def summarize(record: RunRecord) -> Summary:
         starts=record.manifest.starts,
         warnings=tuple(warning.message for warning in record.manifest.warnings),
         epsilon=fmean(epsilons[max(epsilons)]) if epsilons else None,
+        virtual_seconds=fmean(virtual[max(virtual)]) if virtual else None,
+        wasted_bytes=round(sum(map(fmean, wasted.values()))),
         audit=audit_scores(record.directory, last),
     )
 
@@ -215,6 +222,12 @@ def digest_notes(records: Sequence[RunRecord]) -> list[str]:
             reason = why or "nothing on record says why: see `rayfed-ssl verify`"
             notes.append(f"{names} have equal settings and different digests, {one[:16]} and {two[:16]}: {reason}")
     return notes
+
+
+def virtual_text(summary: Summary) -> str:
+    """Write what a run takes by its clock: "3 h 20 min, 1.20 MB of transfers wasted"; "" without one."""
+    seconds = summary.virtual_seconds
+    return "" if seconds is None else f"{duration(seconds)}, {size(summary.wasted_bytes)} of transfers wasted"
 
 
 def epsilon_text(epsilon: float, config: Config) -> str:

@@ -81,7 +81,7 @@ def _facts(summary: "Summary") -> dict[str, str]:
 
 
 def _print_runs(summaries: "Sequence[Summary]") -> None:
-    from rayfed_ssl.formats import number, percent, size
+    from rayfed_ssl.formats import duration, number, percent, size
     from rayfed_ssl.records.audit_rows import main_scores
 
     audits = [main_scores(summary.audit) for summary in summaries]
@@ -98,12 +98,14 @@ def _print_runs(summaries: "Sequence[Summary]") -> None:
             "down": size(summary.bytes_down),
             "seconds": f"{summary.seconds:.0f}",
             "epsilon": "" if summary.epsilon is None else f"{summary.epsilon:.3g}",
+            "virtual time": "" if summary.virtual_seconds is None else duration(summary.virtual_seconds),
+            "wasted": "" if summary.virtual_seconds is None else size(summary.wasted_bytes),
         }
         | {name: number(audit[name]) if name in audit else "" for name in attacks}
         for summary, audit in zip(summaries, audits, strict=True)
     ]
-    if not any(row["epsilon"] for row in rows):
-        rows = [{key: text for key, text in row.items() if key != "epsilon"} for row in rows]
+    absent = {key for key in ("epsilon", "virtual time", "wasted") if not any(row[key] for row in rows)}
+    rows = [{key: text for key, text in row.items() if key not in absent} for row in rows]
     print_table(rows[0], [row.values() for row in rows])
     for summary in summaries:
         warnings = [f"warning: {warning}" for warning in summary.warnings]

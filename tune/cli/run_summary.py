@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from rayfed_ssl.evaluation.registry import BEST, PROTOCOLS
 from rayfed_ssl.formats import percent, size
 from rayfed_ssl.method import Metrics
-from rayfed_ssl.reports.summary import Summary, epsilon_text, with_client_summary
+from rayfed_ssl.reports.summary import Summary, epsilon_text, virtual_text, with_client_summary
 from tune.terminal import echo, plain_console, print_table
 
 HEADINGS = {"knn": "kNN", "supervised": "classifier", "linear": "linear probe", "linear_best": "best epoch"}
@@ -33,6 +33,8 @@ def print_run(summary: Summary, verbose: bool = False) -> None:
     lines = [""]
     if summary.epsilon is not None:
         lines.append(f"privacy: {epsilon_text(summary.epsilon, summary.config)}")
+    if virtual := virtual_text(summary):
+        lines.append(f"virtual time: {virtual}")
     if verbose and (even := summary.break_even):
         lines.append(even.text)
     lines += [f"warning: {warning}" for warning in summary.warnings]

@@ -17,7 +17,7 @@ from rayfed_ssl.reports.html.figure import FigureWriter
 from rayfed_ssl.reports.html.page import MISSING, Card, PageCell, PageSection, PageTable, score_title, yaml_text
 from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.seed_groups import SeedGroup
-from rayfed_ssl.reports.summary import Summary, epsilon_text, partition_text, with_client_summary
+from rayfed_ssl.reports.summary import Summary, epsilon_text, partition_text, virtual_text, with_client_summary
 from rayfed_ssl.reports.verdict import verdict
 
 ENVIRONMENT = {"settings_sha256", "started", "finished", "parts", "precision", "versions", "hardware"}
@@ -191,6 +191,8 @@ class RunSections:
         text = []
         if (epsilon := self._summary.epsilon) is not None:
             text.append(f"Differential privacy of what was sent: {epsilon_text(epsilon, self._summary.config)}.")
+        if virtual := virtual_text(self._summary):
+            text.append(f"By the schedule of its clock: {virtual}.")
         if (even := self._summary.break_even) is not None:
             text.append(f"{even.text}.")
         plots = [record_plots.ledger_plot(self._summary)] if self._summary.bytes_by_kind else []
