@@ -21,6 +21,7 @@ from actors.dispatch.queue import WorkItem
 from actors.executor import RayExecutor
 from actors.object_store import ItemRef
 from actors.server_actor import ServerActor
+from rayfed_ssl.engine.contributions import starts_of
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.round_loop import ClientReport, Listener, ServerReport
 from rayfed_ssl.errors import ConfigError
@@ -72,7 +73,8 @@ class FaultyRayExecutor(RayExecutor):
         faults = self.faults.for_server(state.round)
         if not faults:
             return super()._update(server, state, directory)
-        arguments = faults, state.round, state.server, self._uploads, directory
+        starts = starts_of(self._federation, state, sorted(self._uploads))
+        arguments = faults, state.round, state.server, self._uploads, directory, starts
         return self._health.get(server.__ray_call__.remote(update_server, *arguments))
 
     def update_server(self, state: RunState, cohort: Sequence[int], directory: Directory) -> ServerReport:
