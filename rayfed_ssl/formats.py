@@ -8,8 +8,8 @@ from typing import Literal
 
 from rich import filesize
 
-Unit = Literal["percent", "bytes", ""]
-"""What a number is: a share in [0, 1] that is written in percent, a number of bytes, or a plain number."""
+Unit = Literal["percent", "bytes", "seconds", ""]
+"""What a number is: a share in [0, 1] that is written in percent, bytes, seconds, or a plain number."""
 
 
 def size(num_bytes: float) -> str:
@@ -74,6 +74,8 @@ class MeanStd:
             text = f"{100 * mean:.2f}{spread}{'%' * symbol}"
         elif unit == "bytes":
             text = size(mean) + (f" ± {size(std)}" if std else "")  # runs of several seeds mostly send equal numbers
+        elif unit == "seconds":
+            text = duration(mean) + (f" ± {duration(std)}" if std else "")
         else:
             text = f"{mean:.4g}" + ("" if std is None else f" ± {std:.2g}")
         return text + (f" (n = {self.n})" if n and std is not None else "")

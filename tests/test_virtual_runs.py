@@ -1,5 +1,6 @@
 """Runs that keep to a schedule."""
 
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,10 +13,14 @@ import yaml
 from typer.testing import CliRunner
 
 from rayfed_ssl import Config, ConfigError, resume, run
+from rayfed_ssl.clock.devices import SECOND
+from rayfed_ssl.clock.schedule import USED, work_time
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.virtual_time import attach_schedule
 from rayfed_ssl.formats import duration, size
 from rayfed_ssl.records.replay import replay
+from rayfed_ssl.reports.clock_figure import schedule_figure, tasks_of, wasted_training
+from rayfed_ssl.reports.html.report import write_report
 from rayfed_ssl.reports.summary import summarize, virtual_text
 from rayfed_ssl.storage import checkpoints
 from tests.conftest import tiny_tree
@@ -70,6 +75,43 @@ def test_what_a_run_takes_by_its_clock_is_summarized(whole):
     assert "virtual time" in compared
     assert duration(summary.virtual_seconds) in compared
     assert f"{duration(summary.virtual_seconds)}, {size(summary.wasted_bytes)} of" in virtual_text(summary)
+
+
+def test_the_figures_of_a_schedule_show_what_it_says(whole, tmp_path):
+    schedule = attach_schedule(Federation.open(whole.record.config()))
+    tasks, events = schedule.tasks, pq.read_table(whole.directory / "schedule.parquet")
+    time, used = work_time(tasks), tasks["end"] == USED
+    assert 0 < wasted_training(events) < 1
+    assert wasted_training(events) == pytest.approx(time[~used].sum() / time.sum(), rel=1e-12)
+    drawn = tasks_of(events)
+    assert len(drawn) == len(used)
+    assert sum(task["end"] - task["asked"] for task in drawn) == (tasks["ended"] - tasks["asked"]).sum()
+    assert sum(task["used"] for task in drawn) == used.sum()
+    axes = schedule_figure(events, "title").axes[0]
+    assert sum(bar.get_width() for bar in axes.patches) == pytest.approx(
+        sum(task["end"] - task["asked"] for task in drawn) / SECOND, rel=1e-9
+    )
+    text = write_report([whole.directory], tmp_path / "report.html").read_text()
+    assert f"By its schedule: {virtual_text(summarize(whole.record))}" in text
+    drawn = {path.stem.split("-", 1)[1] for path in (tmp_path / "report-figures").glob("run-*.svg")}
+    assert "schedule" in drawn
+    damaged = shutil.copytree(whole.directory, tmp_path / "run")
+    (damaged / "schedule.parquet").write_bytes(b"PAR1")
+    with pytest.raises(ConfigError, match=r"schedule\.parquet is damaged .*: resume the run, which writes it anew"):
+        write_report([damaged], tmp_path / "other.html")
+
+
+def test_compare_says_when_a_target_is_reached(whole):
+    point = summarize(whole.record).curve[0]
+
+    def compared(target: float) -> str:
+        words = ["compare", str(whole.directory), "--target", str(target)]
+        return " ".join(CliRunner(env={"COLUMNS": "400", "NO_COLOR": "1"}).invoke(app, words).output.split())
+
+    reached = f"{point.round} {size(point.bytes)} {duration(point.virtual)}"
+    assert reached in compared(point.knn)
+    assert reached not in compared(1.0)
+    assert "not reached" in compared(1.0)
 
 
 def test_slow_clients_train_for_the_epochs_that_the_schedule_gives_them(tiny, tmp_path):
@@ -148,13 +190,14 @@ def test_an_asynchronous_policy_computes_what_a_naive_loop_does(tiny, tmp_path, 
         for part, upload in zip(parts, uploads, strict=True):
             staleness.append(step - 1 - part.version)
             weight = (1 + staleness[-1]) ** -0.5 * (1 if policy == "fedbuff" else 0.5)
-            base = states[part.version].weights if policy == "fedbuff" else last
             for name, value in upload.weights.items():
+                base = states[part.version].weights if policy == "fedbuff" and "running_" not in name else last
                 moved[name] += upload.num_samples / total * weight * (value.double() - base[name].double())
         floats = {name: value.to(last[name].dtype) for name, value in moved.items()}
         states.append(replace(states[-1], weights=floats))
     assert max(staleness) > 0
     trained = server_weights(result)
+    assert min(value.min() for name, value in trained.items() if name.endswith("running_var")) >= 0
     for name, value in floats.items():
         if value.is_floating_point():  # counters of batch-norm are averaged
             # Float32 rounds in another order, which steps of training carry on; Adam's would amplify it.

@@ -10,6 +10,9 @@ from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.storage.checkpoints import RunState, Stored
 from rayfed_ssl.trees import Weights
 
+STATISTICS = ("running_mean", "running_var")
+"""Ends of the names of batch-norm's statistics."""
+
 
 @dataclass(frozen=True)
 class Start:
@@ -39,7 +42,8 @@ class Rebased(Mapping[int, Any]):
     """Uploads whose weights are those that they make of the server's last ones; each is computed when it is read.
 
     With w the server's last weights, w_v those that a client received, w_k those that it sends and s what it counts, this is
-    w + s (w_k - w_v), or w + s (w_k - w) where it mixes.
+    w + s (w_k - w_v), or w + s (w_k - w) where it mixes. Running statistics are always mixed: a difference of variances
+    could make one negative.
     """
 
     def __init__(
@@ -58,7 +62,9 @@ class Rebased(Mapping[int, Any]):
             return upload
         received, last = self._read(base), self._read(self._last)
         moved = {
-            name: _moved(value, received[name], last[name], start.weight) if name in last else value
+            name: _moved(value, (last if name.endswith(STATISTICS) else received)[name], last[name], start.weight)
+            if name in last
+            else value
             for name, value in upload.weights.items()
         }
         return replace(upload, weights=moved)

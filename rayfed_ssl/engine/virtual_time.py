@@ -1,7 +1,7 @@
 """A run's schedule: what the tasks of its clients cost, from a dry round of one step, and what follows from that."""
 
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -98,16 +98,25 @@ def _cost(federation: Federation, client: int) -> _Cost:
     dry.task = replace(dry.task, epochs=2)
     twice, _ = _count(dry, client, download)
     sent = list(sent_fields(upload))
-    # Means of weights have one size. What else the server sends on, such as features of others, grows with the cohort.
-    means = all(declared["kind"] in ("weights", "statistics") for _, declared, _ in sent)
-    later = dry.update_server(1, state, dict.fromkeys([client] if means else dry.cohort(1), upload)).state
+    if not _is_of_one_size(download):  # what the server sends on, such as features of others, grows with the cohort
+        state = dry.update_server(1, state, dict.fromkeys(dry.cohort(1), upload)).state
     private = sum(nbytes(value) for _, declared, value in sent if declared["private"])
     return _Cost(
         (twice - once) / len(rows),
         len(rows) * (2 * once - twice) / (twice - once) if twice > once else 0.0,
-        total(account(dry.method.download(later, client), 2, client, "down")),
+        total(account(dry.method.download(state, client), 2, client, "down")),
         total(account(upload, 1, client, "up")) - private,
         private / len(rows),
+    )
+
+
+def _is_of_one_size(message: Any) -> bool:
+    """Whether a message can hold nothing but weights and statistics, which have one size in all rounds."""
+    return all(
+        field.metadata["kind"] in ("weights", "statistics")
+        if "kind" in field.metadata
+        else _is_of_one_size(getattr(message, field.name))
+        for field in fields(message)
     )
 
 

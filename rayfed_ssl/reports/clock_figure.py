@@ -1,47 +1,108 @@
-"""Figure of a schedule: what clients do over virtual time, and when the server steps."""
+"""Figures of schedule.parquet: what clients do over virtual time, and how stale uploads are."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from matplotlib.figure import Figure
 
 from rayfed_ssl.clock.devices import SECOND
-from rayfed_ssl.clock.schedule import USED, Schedule
-from rayfed_ssl.reports.style import BLUE, GREEN, GRID, MUTED, ORANGE, legend_below, new_axes, save_figure, styled
+from rayfed_ssl.parquet import rows_of
+from rayfed_ssl.reports.style import (
+    BLUE,
+    GREEN,
+    GRID,
+    MUTED,
+    ORANGE,
+    legend_below,
+    new_axes,
+    save_figure,
+    styled,
+)
+from rayfed_ssl.seeds import SERVER
 
 MOST_CLIENTS, MOST_TASKS = 30, 10
 """Clients that are drawn, and tasks of each of them on average."""
 
+MOST_STALE = 20
+"""Staleness up to which uploads are counted apart."""
+
 UNITS = ((86_400, "days"), (3_600, "hours"), (60, "minutes"), (1, "seconds"))
 
+PARTS = (
+    ("download", "asked", "downloaded", BLUE),
+    ("training", "downloaded", "trained", GREEN),
+    ("upload", "trained", "end", ORANGE),
+)
 
-def draw_schedule(schedule: Schedule, title: str, out: Path) -> Path:
+
+def draw_schedule(events: pa.Table, title: str, out: Path) -> Path:
     """Draw the first tasks of the first clients; raises ConfigError for an unknown suffix."""
     with styled():
-        return save_figure(_figure(schedule, title), out)
+        return save_figure(schedule_figure(events, title), out)
 
 
-def _figure(schedule: Schedule, title: str) -> Figure:
-    tasks = schedule.tasks
-    places = np.unique(tasks["place"])[:MOST_CLIENTS]
-    rows = np.flatnonzero(np.isin(tasks["place"], places))[: MOST_TASKS * len(places)]
-    until = max(int(tasks["ended"][rows].max()), 1)
-    unit, name = next((pair for pair in UNITS if until >= 2 * pair[0] * SECOND), UNITS[-1])
-    figure, axes = new_axes(width=7, height=1.6 + 0.17 * len(places))
-    row_of = {int(place): row for row, place in enumerate(places)}
-    parts = (("download", "asked", "downloaded", BLUE), ("training", "downloaded", "trained", GREEN))
-    for label, start, end, color in (*parts, ("upload", "trained", "sent", ORANGE)):
+def tasks_of(events: pa.Table) -> list[dict[str, Any]]:
+    """Collect the first tasks of the first clients: nanoseconds by event, with `client`, `used` and `end`."""
+    is_client = pc.not_equal(events["client"], SERVER)
+    clients = sorted(pc.unique(events["client"].filter(is_client)).to_pylist())[:MOST_CLIENTS]
+    running, tasks = dict[int, dict[str, Any]](), list[dict[str, Any]]()
+    for row in rows_of(events.filter(pc.is_in(events["client"], pa.array(clients, pa.int32())))):
+        client, event = row["client"], row["event"]
+        if event == "asked":
+            running[client] = {"client": client}
+        if (task := running.get(client)) is None or event == "available":
+            continue
+        task[event] = row["time"]
+        if event in ("uploaded", "gone"):
+            tasks.append(running.pop(client) | {"end": row["time"], "used": bool(row["used"])})
+    return sorted(tasks, key=lambda task: (task["asked"], task["client"]))[: MOST_TASKS * max(1, len(clients))]
+
+
+def staleness_of(events: pa.Table) -> dict[str, int]:
+    """Count the uploads that server steps use by staleness, the server steps between a client's start and its use."""
+    used = events.filter(pc.and_(pc.equal(events["event"], "uploaded"), pc.equal(events["used"], 1)))
+    behind = used["step"].to_numpy() - used["version"].to_numpy() - 1
+    counts = np.bincount(behind.clip(0, MOST_STALE), minlength=1).tolist()
+    return {f"{stale} or more" if stale == MOST_STALE else str(stale): count for stale, count in enumerate(counts)}
+
+
+def wasted_training(events: pa.Table) -> float:
+    """Give the share of clients' training time, in [0, 1], that no server step uses."""
+    order = np.lexsort((events["count"].to_numpy(), events["client"].to_numpy()))
+    time, used = events["time"].to_numpy()[order], events["used"].to_numpy()[order]
+    begins = np.flatnonzero(pc.equal(events["event"], "downloaded").to_numpy()[order][:-1])
+    seconds = (time[begins + 1] - time[begins]) / SECOND
+    return float(seconds[used[begins] == 0].sum() / max(seconds.sum(), 1e-9))
+
+
+def schedule_figure(events: pa.Table, title: str) -> Figure:
+    """Draw the first tasks of the first clients as bars, and server steps as lines."""
+    tasks = tasks_of(events)
+    clients = sorted({task["client"] for task in tasks})
+    until = max([task["end"] for task in tasks], default=1)
+    unit, unit_name = next((pair for pair in UNITS if until >= 2 * pair[0] * SECOND), UNITS[-1])
+    figure, axes = new_axes(width=7, height=1.6 + 0.17 * len(clients))
+    row_of = {client: row for row, client in enumerate(clients)}
+    for label, start, end, color in PARTS:
         for used in (True, False):
-            chosen = rows[(tasks["end"][rows] == USED) == used]
-            starts, ends = (np.minimum(tasks[key], tasks["ended"])[chosen] / SECOND / unit for key in (start, end))
-            heights = [row_of[int(place)] for place in tasks["place"][chosen]]
-            bars = axes.barh(heights, ends - starts, left=starts, height=0.7, color=color, alpha=1.0 if used else 0.35)
-            bars.set_label(label if used else f"{label}, wasted")
-    for time in schedule.times:
+            chosen = [task for task in tasks if task["used"] == used and start in task]
+            starts = [task[start] / SECOND / unit for task in chosen]
+            lengths = [
+                task.get(end, task["end"]) / SECOND / unit - left for task, left in zip(chosen, starts, strict=True)
+            ]
+            places = [row_of[task["client"]] for task in chosen]
+            if chosen:
+                name = label if used else f"{label}, wasted"
+                look: dict[str, Any] = {"height": 0.7, "color": color, "alpha": 1.0 if used else 0.35}
+                axes.barh(places, lengths, left=starts, label=name, **look)
+    for time in events["time"].filter(pc.equal(events["client"], SERVER)).to_pylist():
         if time <= until:
             axes.axvline(time / SECOND / unit, color=MUTED, linewidth=0.7, zorder=0.5)
-    axes.set(xlabel=f"virtual {name} (a line is a server step)", ylabel="client", title=title)
-    axes.set_yticks(range(len(places)), [str(schedule.clients[int(place)]) for place in places], fontsize=7)
+    axes.set(xlabel=f"virtual {unit_name} (a line is a server step)", ylabel="client", title=title)
+    axes.set_yticks(range(len(clients)), [str(client) for client in clients], fontsize=7)
     axes.grid(axis="y", color=GRID, linewidth=0.3)
     axes.invert_yaxis()
     legend_below(figure, axes, columns=3)

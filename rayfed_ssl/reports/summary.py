@@ -21,12 +21,13 @@ SCORES = {"knn": "kNN", "linear": "linear"}
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """A run after a round: bytes moved and wall time of the rounds so far, and the mean kNN accuracy of its encoders."""
+    """A run after a round: bytes moved, wall time and virtual seconds so far, and the mean kNN accuracy of its encoders."""
 
     round: int
     bytes: int
     seconds: float
     knn: float
+    virtual: float | None = None
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,10 @@ class Summary:
         """How far the headline is above the score before round 1."""
         now, before = self.headline(score), self.start(score)
         return None if now is None or before is None else now - before
+
+    def reaching(self, target: float) -> CurvePoint | None:
+        """The first round after which kNN is at least `target`, in [0, 1]; None if it never was."""
+        return next((point for point in self.curve if point.knn >= target), None)
 
     @property
     def start_kind(self) -> str:
@@ -256,12 +261,14 @@ def _curve(record: RunRecord) -> tuple[CurvePoint, ...]:
     moved, seconds = Counter[int](), by_round(record.metrics, "seconds", "run")
     for row in record.ledger:
         moved[row["round"]] += row["bytes"]
+    virtual = by_round(record.metrics, "virtual_seconds", "run")
     return tuple(
         CurvePoint(
             round,
             sum(size for at, size in moved.items() if at <= round),
             sum(sum(values) for at, values in seconds.items() if at <= round),
             fmean(values),
+            virtual[round][0] if round in virtual else None,
         )
         for round, values in by_round(record.metrics, "knn").items()
     )

@@ -136,10 +136,16 @@ def _read(file: Path, schema: pa.Schema, max_rows: int) -> pa.Table:
 
 def rows_if_any(path: Path, schema: pa.Schema, remedy: str) -> list[dict[str, Any]]:
     """Read the rows of a table, none where it is missing; a ConfigError that ends with the remedy where it is damaged."""
+    table = table_if_any(path, schema, remedy)
+    return [] if table is None else rows_of(table)
+
+
+def table_if_any(path: Path, schema: pa.Schema, remedy: str) -> pa.Table | None:
+    """Read a table, None where it is missing; a ConfigError that ends with the remedy where it is damaged."""
     if not path.exists():
-        return []
+        return None
     try:
-        return rows_of(read_table(path, schema))
+        return read_table(path, schema)
     except DAMAGE as error:
         raise ConfigError(f"{path} is damaged ({reason(error)}): {remedy}") from None
 

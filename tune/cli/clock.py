@@ -38,9 +38,10 @@ def clock(
         from rayfed_ssl.storage.tables import write_table
 
         out.mkdir(parents=True, exist_ok=True)
-        write_table(out / "schedule.parquet", schedule.table())
+        events = schedule.table()
+        write_table(out / "schedule.parquet", events)
         echo(f"events: {out / 'schedule.parquet'}")
-        echo(f"figure: {draw_schedule(schedule, title, out / 'schedule.png')}")
+        echo(f"figure: {draw_schedule(events, title, out / 'schedule.png')}")
 
 
 def _print(schedule: "Schedule") -> None:

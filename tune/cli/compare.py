@@ -23,6 +23,10 @@ def compare(
         bool,
         typer.Option("--by-seed", help="Group runs that differ only in their seed: mean, standard deviation, n."),
     ] = False,
+    target: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Add the round, bytes and virtual time that first come to this kNN."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare runs: accuracy against bytes and rounds."""
@@ -42,7 +46,7 @@ def compare(
         if by_seed:
             _print_groups(groups)
         else:
-            _print_runs(summaries)
+            _print_runs(summaries, target)
         for line in remarks(summaries):
             echo(line)
         for remark in digest_notes(records):
@@ -80,7 +84,7 @@ def _facts(summary: "Summary") -> dict[str, str]:
     }
 
 
-def _print_runs(summaries: "Sequence[Summary]") -> None:
+def _print_runs(summaries: "Sequence[Summary]", target: float | None) -> None:
     from rayfed_ssl.formats import duration, number, percent, size
     from rayfed_ssl.records.audit_rows import main_scores
 
@@ -101,16 +105,38 @@ def _print_runs(summaries: "Sequence[Summary]") -> None:
             "virtual time": "" if summary.virtual_seconds is None else duration(summary.virtual_seconds),
             "wasted": "" if summary.virtual_seconds is None else size(summary.wasted_bytes),
         }
+        | _reaching(summary, target)
         | {name: number(audit[name]) if name in audit else "" for name in attacks}
         for summary, audit in zip(summaries, audits, strict=True)
     ]
-    absent = {key for key in ("epsilon", "virtual time", "wasted") if not any(row[key] for row in rows)}
+    absent = {
+        key
+        for key in ("epsilon", "virtual time", "wasted", "virtual time until then")
+        if not any(row.get(key) for row in rows)
+    }
     rows = [{key: text for key, text in row.items() if key not in absent} for row in rows]
     print_table(rows[0], [row.values() for row in rows])
     for summary in summaries:
         warnings = [f"warning: {warning}" for warning in summary.warnings]
         for line in filter(None, [summary.start_line(), *warnings]):
             echo(f"{summary.directory.name}: {line}")
+
+
+def _reaching(summary: "Summary", target: float | None) -> dict[str, str]:
+    """Give the columns of a target: when kNN first came to it."""
+    from rayfed_ssl.formats import duration, percent, size
+
+    if target is None:
+        return {}
+    point, name = summary.reaching(target), f"kNN {percent(target)}"
+    if point is None:
+        return {f"round of {name}": "not reached", "bytes until then": "", "virtual time until then": ""}
+    virtual = "" if point.virtual is None else duration(point.virtual)
+    return {
+        f"round of {name}": str(point.round),
+        "bytes until then": size(point.bytes),
+        "virtual time until then": virtual,
+    }
 
 
 def _print_groups(groups: "Sequence[SeedGroup]") -> None:

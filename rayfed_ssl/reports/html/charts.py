@@ -13,7 +13,7 @@ from rayfed_ssl.reports.figures import Line, draw_lines
 from rayfed_ssl.reports.html.page import PageCell, PageTable
 from rayfed_ssl.reports.style import HEIGHT, INK, WIDTH, bar_style, clean, legend_below, new_axes
 
-AXES = {"percent": (100, "%"), "bytes": (1e-6, "MB")}
+AXES = {"percent": (100, "%"), "bytes": (1e-6, "MB"), "": (1, "number")}
 """What bars of a unit are multiplied by, and the label of their axis."""
 
 BANDS = (("minimum", "maximum"), ("lower quartile", "upper quartile"))
@@ -63,7 +63,7 @@ def bar_plot(
 ) -> Plot:
     """Draw horizontal bars, those of all series beside each other at each label; None has no bar.
 
-    `row` is the heading of the labels, and `unit` "percent" or "bytes".
+    `row` is the heading of the labels, and `unit` "percent", "bytes" or "" for numbers.
     """
     scale, axis = AXES[unit]
     figure, axes = new_axes(height=min(1.4 + (0.25 + 0.12 * len(series)) * len(labels), 9))

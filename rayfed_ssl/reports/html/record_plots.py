@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
 import numpy as np
+import pyarrow as pa
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -12,6 +13,7 @@ from rayfed_ssl import formats
 from rayfed_ssl.analysis.diagnosis import Diagnostics, PairMatrix
 from rayfed_ssl.formats import MeanStd
 from rayfed_ssl.records.metric_rows import Row
+from rayfed_ssl.reports.clock_figure import schedule_figure, staleness_of, tasks_of
 from rayfed_ssl.reports.figures import Line, draw_lines, loss_lines
 from rayfed_ssl.reports.html.charts import Plot, bar_plot, heatmap, line_plot
 from rayfed_ssl.reports.html.page import PageCell, PageTable, score_title
@@ -19,7 +21,12 @@ from rayfed_ssl.reports.seed_groups import SeedGroup
 from rayfed_ssl.reports.style import HEIGHT, MUTED, PAPER, WIDTH, legend_below, line_style, new_axes
 from rayfed_ssl.reports.summary import CurvePoint, Summary, by_round
 
-X_LABELS = {"rounds": "round", "bytes": "MB moved by all clients", "time": "seconds of rounds (wall clock)"}
+X_LABELS = {
+    "rounds": "round",
+    "bytes": "MB moved by all clients",
+    "time": "seconds of rounds (wall clock)",
+    "virtual-time": "virtual hours",
+}
 """What accuracy is drawn over."""
 
 Curve = list[tuple[dict[str, float], MeanStd]]
@@ -32,16 +39,33 @@ def accuracy_plots(groups: Sequence[SeedGroup]) -> list[Plot]:
     if max(lengths) < 2 and sum(map(bool, lengths)) < 2:
         return []
     curves = [(group, _curve(group.runs)) for group in groups]
-    rows = [[group.label, *x.values(), PageCell.of(knn, "percent")] for group, curve in curves for x, knn in curve]
+    has_clock = all(point.virtual is not None for group in groups for run in group.runs for point in run.curve)
+    heads = ["run", "round", "MB", "s", *["virtual h"] * has_clock, "kNN"]
+    rows = [
+        [group.label, *list(x.values())[: len(heads) - 2], PageCell.of(knn, "percent")]
+        for group, curve in curves
+        for x, knn in curve
+    ]
     note = (
         "Lines: kNN accuracy, mean over encoders and seeds; bands: one standard deviation over seeds. Hollow: linear probe "
         "of the final encoder, last epoch. Dotted: kNN before round 1."
     )
     plots: list[Plot] = []
-    for x in X_LABELS if max(lengths) > 1 else ("bytes", "time"):
-        table = None if plots else PageTable.of("kNN accuracy over the run", ["run", "round", "MB", "s", "kNN"], rows)
-        alt = f"Line chart: accuracy in percent over {X_LABELS[x]}, {len(groups)} series. The first has a table."
-        plots.append(Plot(f"accuracy-over-{x}", f"Accuracy over {x}", alt, _draw_accuracy(curves, x), table, note))
+    for x, label in X_LABELS.items():
+        if (x == "rounds" and max(lengths) < 2) or (x == "virtual-time" and not has_clock):
+            continue
+        table = None if plots else PageTable.of("kNN accuracy over the run", heads, rows)
+        alt = f"Line chart: accuracy in percent over {label}, {len(groups)} series. The first has a table."
+        plots.append(
+            Plot(
+                f"accuracy-over-{x}",
+                f"Accuracy over {x.replace('-', ' ')}",
+                alt,
+                _draw_accuracy(curves, x),
+                table,
+                note,
+            )
+        )
     return plots
 
 
@@ -53,7 +77,12 @@ def _curve(runs: Iterable[Summary]) -> Curve:
             rounds[point.round].append(point)
     return [
         (
-            {"rounds": round, "bytes": fmean(p.bytes for p in points) / 1e6, "time": fmean(p.seconds for p in points)},
+            {
+                "rounds": round,
+                "bytes": fmean(p.bytes for p in points) / 1e6,
+                "time": fmean(p.seconds for p in points),
+                "virtual-time": fmean(p.virtual or 0 for p in points) / 3600,
+            },
             MeanStd.of([point.knn for point in points]),
         )
         for round, points in sorted(rounds.items())
@@ -121,6 +150,22 @@ def epsilon_plot(rows: Sequence[Row]) -> Plot:
     """Draw what uploads have cost by the end of each round."""
     spent = {round: fmean(values) for round, values in by_round(rows, "epsilon", "server").items()}
     return line_plot("epsilon", "Epsilon over rounds", "epsilon so far", [Line("epsilon", spent)])
+
+
+def schedule_plots(events: pa.Table) -> list[Plot]:
+    """Draw what clients do over virtual time, and how stale the uploads are that server steps use."""
+    title, number = "Clients over virtual time", len(tasks_of(events))
+    alt = f"Gantt chart: download, training and upload of {number} tasks. Their times are in schedule.parquet."
+    note = (
+        "The first tasks of the first clients; a vertical line is a server step. Pale: no server step uses the upload."
+    )
+    counts = staleness_of(events)
+    series = {"uploads": list(counts.values())}
+    stale = "Server steps between the state that a client starts from and the step that uses its upload."
+    plots = [Plot("schedule", title, alt, schedule_figure(events, ""), None, note)]
+    if len(counts) > 1:
+        plots.append(bar_plot("staleness", "Uploads by staleness", "staleness", list(counts), series, "", stale))
+    return plots
 
 
 def client_plot(summary: Summary) -> Plot | None:

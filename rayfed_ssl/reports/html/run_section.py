@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rayfed_ssl import formats
+from rayfed_ssl.clock.schedule import SCHEDULE
 from rayfed_ssl.config.recipes import flatten
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.engine.scoring import held_out_notes
@@ -11,6 +12,7 @@ from rayfed_ssl.engine.task_builder import default_views
 from rayfed_ssl.errors import CheckpointError
 from rayfed_ssl.export.encoders import last_encoder
 from rayfed_ssl.records.audit_rows import Reached, reached, read_audit, reconstructions
+from rayfed_ssl.reports.clock_figure import wasted_training
 from rayfed_ssl.reports.html import data_plots, record_plots
 from rayfed_ssl.reports.html.charts import Plot
 from rayfed_ssl.reports.html.figure import FigureWriter
@@ -19,6 +21,7 @@ from rayfed_ssl.reports.html.sources import ReportedRun
 from rayfed_ssl.reports.seed_groups import SeedGroup
 from rayfed_ssl.reports.summary import Summary, epsilon_text, partition_text, virtual_text, with_client_summary
 from rayfed_ssl.reports.verdict import verdict
+from rayfed_ssl.storage.tables import table_if_any
 
 ENVIRONMENT = {"settings_sha256", "started", "finished", "parts", "precision", "versions", "hardware"}
 """Entries of run.json that the page lists."""
@@ -44,6 +47,7 @@ class RunSections:
             self._section("losses", "Losses", [] if loss else ["No loss is on record yet."], [loss]),
             test_features,
             self._communication(),
+            *self._virtual_time(),
             *self._audit(),
             self._section("time", "Time", [] if timing else ["No round is on record yet."], [timing]),
             self._diagnostics(),
@@ -191,14 +195,22 @@ class RunSections:
         text = []
         if (epsilon := self._summary.epsilon) is not None:
             text.append(f"Differential privacy of what was sent: {epsilon_text(epsilon, self._summary.config)}.")
-        if virtual := virtual_text(self._summary):
-            text.append(f"By the schedule of its clock: {virtual}.")
         if (even := self._summary.break_even) is not None:
             text.append(f"{even.text}.")
         plots = [record_plots.ledger_plot(self._summary)] if self._summary.bytes_by_kind else []
         plots += [record_plots.epsilon_plot(self._record.metrics)] if epsilon is not None else []
         text += [] if plots else ["Nothing crossed a client's boundary."]
         return self._section("communication", "Communication", text, plots)
+
+    def _virtual_time(self) -> Iterator[PageSection]:
+        """Show the schedule of a run with a clock."""
+        path = self._record.directory / "schedule.parquet"
+        if (events := table_if_any(path, SCHEDULE, "resume the run, which writes it anew")) is not None:
+            wasted = formats.percent(wasted_training(events))
+            text = [
+                f"By its schedule: {virtual_text(self._summary)}; {wasted} of clients’ training is for no server step."
+            ]
+            yield self._section("virtual-time", "Virtual time", text, record_plots.schedule_plots(events))
 
     def _audit(self) -> Iterator[PageSection]:
         """Show what attacks on uploads reached, where the run was audited."""

@@ -80,7 +80,7 @@ def drawn(folder: Path, draw: str, rows: tuple[str, ...], **changes: Any) -> tup
     table = []
     for number, point in enumerate(study.points()):
         cell, name = study.cell(point), point["row"]
-        progress = NO_ROUNDS | read_progress(folder / name, cell.take, cell.score)
+        progress = NO_ROUNDS | read_progress(folder / name, cell.take, [cell.score])
         table.append(row(study, number, point, run=name, **{**progress, "rounds": progress["round"]}))
     trials = with_published(study, results_of(study, table))
     tables = [published_table(study, trials, [])]

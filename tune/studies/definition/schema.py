@@ -4,6 +4,7 @@ A trial runs the recipe (its row's, else the file's), changed by `set`, settings
 its column and row (see `layers`), its point and last the user.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -36,6 +37,9 @@ BYTES = ("bytes", "bytes_up", "bytes_down")
 
 EPSILON = "epsilon"
 """The goal that is what uploads have cost of a privacy budget."""
+
+TARGET = re.compile(r"(time|bytes)_to:(0?\.\d+)")
+"""Goals that say when kNN comes to an accuracy: after how much virtual time, and after how many bytes."""
 
 
 @dataclass(frozen=True)

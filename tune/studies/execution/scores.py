@@ -1,7 +1,9 @@
 """What the records of runs say: scores of the encoder that is meant, and bytes, after a round and so far."""
 
 import json
-from collections.abc import Iterable
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,7 +12,8 @@ from rayfed_ssl.evaluation.registry import is_score
 from rayfed_ssl.records.audit_rows import audit_scores
 from rayfed_ssl.records.metric_rows import taken
 from rayfed_ssl.records.run_record import RunRecord
-from tune.studies.definition.schema import BYTES, EPSILON
+from rayfed_ssl.reports.summary import by_round
+from tune.studies.definition.schema import BYTES, EPSILON, TARGET
 from tune.studies.execution.trial_table import NO_ROUNDS, Row
 from tune.studies.search.search import Outcome, Search
 
@@ -59,14 +62,34 @@ def bytes_of(record: RunRecord, until: int) -> dict[str, float]:
 
 def score_of(record: RunRecord, name: str, take: str | None, round: int) -> float | None:
     """Read the score of the encoder that is meant, an audit's mean over clients, or a run's epsilon; None without one."""
+    if target := TARGET.fullmatch(name):
+        return reaching(record, take, round, float(target[2]), target[1])
     if "." in name:
         return audit_scores(record.directory, round).get(name)
     rows = [row for row in record.metrics if row["name"] == name and row["round"] == round]
     return taken({row["participant"]: row["value"] for row in rows}, None if name == EPSILON else take)
 
 
-def read_progress(directory: Path, take: str | None, score: str | None = None) -> Row:
-    """Read from a run's record its rounds, bytes and last scores, `score` among them."""
+def reaching(record: RunRecord, take: str | None, until: int, target: float, what: str) -> float | None:
+    """Find what a run had taken when kNN first came to a target: virtual seconds (`what` is "time"), or "bytes".
+
+    Infinity where it had not by the round `until`; None where kNN, or virtual time, is not on record.
+    """
+    found = defaultdict[int, dict[str, float]](dict)
+    for row in record.metrics:
+        if row["name"] == "knn" and row["round"] <= until:
+            found[row["round"]][row["participant"]] = row["value"]
+    times = by_round(record.metrics, "virtual_seconds", "run")
+    if not found or (what == "time" and not times):
+        return None
+    for round, scores in sorted(found.items()):
+        if (taken(scores, take) or 0) >= target:
+            return times[round][0] if what == "time" else bytes_of(record, round)["bytes"]
+    return math.inf
+
+
+def read_progress(directory: Path, take: str | None, scores: Collection[str] = ()) -> Row:
+    """Read from a run's record its rounds, bytes and last scores, `scores` among them."""
     try:
         record = RunRecord.open(directory)
     except ConfigError:
@@ -74,8 +97,11 @@ def read_progress(directory: Path, take: str | None, score: str | None = None) -
     seconds = [row["value"] for row in record.metrics if (row["participant"], row["name"]) == ("run", "seconds")]
     progress: Row = {"round": record.last_round, "seconds": sum(seconds)} | bytes_of(record, record.last_round)
     for name, round in sorted({(row["name"], row["round"]) for row in record.metrics}):  # the last round stays
-        is_shown = is_score(name) or name.startswith("diag_") or name in (EPSILON, score)
+        is_shown = is_score(name) or name.startswith("diag_") or name in (EPSILON, *scores)
         if is_shown and (value := score_of(record, name, take, round)) is not None:
+            progress[f"score.{name}"] = value
+    for name in filter(TARGET.fullmatch, scores):
+        if (value := score_of(record, name, take, record.last_round)) is not None:
             progress[f"score.{name}"] = value
     return progress | {f"score.{name}": value for name, value in audit_scores(directory, record.last_round).items()}
 
@@ -85,7 +111,7 @@ class TrialRows:
     """Makes the rows of a search; a run is read once, and again when it is forgotten."""
 
     runs: Path
-    _read: dict[str, dict[tuple[str | None, str | None], Row]] = field(default_factory=dict)
+    _read: dict[str, dict[tuple[str | None, tuple[str, ...]], Row]] = field(default_factory=dict)
 
     def forget(self, run: str) -> None:
         """Read a run anew, as it has come farther."""
@@ -102,7 +128,8 @@ class TrialRows:
                 rows.append(common | {"seed": None, "run": None, "rounds": None} | NO_ROUNDS)
             for seed, run in trial.runs.items():
                 facts = {"seed": seed, "run": f"{self.runs.name}/{run.name}", "rounds": run.config.rounds}
-                read, key = self._read.setdefault(run.name, {}), (cell.take, cell.score)
+                scores = tuple(goal.score for goal in search.study.goals) if cell.score is None else (cell.score,)
+                read, key = self._read.setdefault(run.name, {}), (cell.take, scores)
                 if key not in read:
                     read[key] = read_progress(self.runs / run.name, *key)
                 rows.append(common | facts | read[key])

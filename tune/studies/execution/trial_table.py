@@ -9,7 +9,8 @@ round      the last round that is recorded; rounds: of a whole run
 seconds    that rounds took, without evaluation
 bytes, bytes_up, bytes_down   that crossed clients' boundaries so far
 param.KEY  a column for each parameter: its value as JSON
-score.NAME a column for each score of the sweep's encoder (`take`) after the run's last scored round, in [0, 1]
+score.NAME a column for each score of the sweep's encoder (`take`) after the run's last scored round, in [0, 1];
+           those of targets (score.time_to:0.45) are seconds and bytes, infinite where not reached
 """
 
 import re
@@ -23,7 +24,7 @@ import pyarrow.parquet as pq
 from rayfed_ssl.errors import ConfigError, reason
 from rayfed_ssl.formats import Unit
 from rayfed_ssl.parquet import DAMAGE, read_table, rows_of
-from tune.studies.definition.schema import BYTES, EPSILON
+from tune.studies.definition.schema import BYTES, EPSILON, TARGET
 
 Row = dict[str, Any]
 
@@ -59,7 +60,9 @@ def read_rows(path: Path, max_rows: int = MAX_ROWS) -> list[Row]:
 
 
 def unit_of(score: str) -> Unit:
-    """Name a score's unit: "bytes", "percent" of a score in [0, 1], or "" for diagnostics, audits and epsilon."""
+    """Name a score's unit: "bytes", "seconds", "percent" of a score in [0, 1], or "" for diagnostics, audits and epsilon."""
+    if target := TARGET.fullmatch(score):
+        return "seconds" if target[1] == "time" else "bytes"
     if score in BYTES:
         return "bytes"
     return "" if score == EPSILON or "." in score or score.startswith("diag_") else "percent"

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from rayfed_ssl.analysis.embedding import embed
 from rayfed_ssl.formats import MeanStd
 from rayfed_ssl.reports.style import line_style, mark_style, save_figure, scale_megabytes, styled
-from tune.studies.definition.schema import BYTES, COLUMN, ROW, Goal
+from tune.studies.definition.schema import COLUMN, EPSILON, ROW, Goal
 from tune.studies.definition.space import value_text
 from tune.studies.definition.study import Study
 from tune.studies.execution.trial_table import unit_of
@@ -36,6 +36,9 @@ from tune.studies.results.trial_results import best_of, front_of, heading
 FOLDER = "figures"
 
 MARK = {"linestyle": "", "markersize": 7}
+
+AXES: dict[str, tuple[float, str]] = {"bytes": (1e-6, "MB"), "seconds": (1 / 3600, "hours")}
+"""What numbers of a unit are multiplied by, and the unit of their axis."""
 
 WIDTH = 0.6
 """Of a column without a place on the axis, in which its rows stand beside each other; columns are 1 apart."""
@@ -82,11 +85,13 @@ def _drawings(study: Study, results: StudyResults, directory: Path) -> Iterator[
 
 def axis_of(goal: Goal) -> str:
     """The label of a goal's axis."""
-    return f"{goal.score} (MB)" if goal.score in BYTES else heading(goal.score)
+    unit = AXES.get(unit_of(goal.score))
+    return heading(goal.score) if unit is None else f"{goal.score} ({unit[1]})"
 
 
 def _value(trial: TrialResult, goal: Goal) -> MeanStd:
-    return scaled(trial.values[goal.score].over_seeds(), 1e-6 if goal.score in BYTES else scale_of(unit_of(goal.score)))
+    unit = unit_of(goal.score)
+    return scaled(trial.values[goal.score].over_seeds(), AXES[unit][0] if unit in AXES else scale_of(unit))
 
 
 def _text_of(key: Key) -> str:
@@ -130,7 +135,7 @@ def _positions(study: Study, trials: Sequence[TrialResult], name: str) -> tuple[
 
 def draw_trade_off(study: Study, trials: Sequence[TrialResult], goals: Sequence[Goal], title: str) -> Figure:
     """Draw the trials by two goals, and the Pareto front as steps: what can be had at most for so much of the other."""
-    across, up = sorted(goals, key=lambda goal: (goal.score not in BYTES, goal.maximize))
+    across, up = sorted(goals, key=lambda goal: (unit_of(goal.score) not in AXES, goal.maximize))
     scored = [trial for trial in trials if all(goal.score in trial.values for goal in goals)]
     front = sorted(front_of(trials, goals), key=lambda trial: trial.values[across.score].mean)
 
@@ -146,7 +151,8 @@ def draw_trade_off(study: Study, trials: Sequence[TrialResult], goals: Sequence[
         style = line_style(index) | {"linestyle": ""}
         series.append(Series("trials" if grouped is None else _text_of(key), points(members), style))
     notes = [(f"trial {trial.number}", x, y.mean) for trial, (x, y) in zip(front, points(front), strict=True)]
-    scale = log_scale([_value(trial, across).mean for trial in scored]) if across.score in (*BYTES, "epsilon") else {}
+    spans = unit_of(across.score) in AXES or across.score == EPSILON
+    scale = log_scale([_value(trial, across).mean for trial in scored]) if spans else {}
     many = len(series) > MOST_BESIDE
     legend = None if many else BESIDE | {"title": grouped}
     panel = Panel(series, "", axis_of(across), axis_of(up), scale=scale, notes=notes, legend=legend)

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from rayfed_ssl.formats import size
-from tune.studies.definition.schema import Goal
+from tune.studies.definition.schema import TARGET, Goal
 from tune.studies.definition.space import Range, point_text, value_text
 from tune.studies.definition.study import Study
 from tune.studies.execution.trial_table import unit_of
@@ -100,7 +100,8 @@ def _cell(trials: Sequence[TrialResult], goal: Goal, best_of_column: TrialResult
         return TableCell(text=text, mean=value.mean, best=best is best_of_column)
     states = {trial.state for trial in trials}
     state = next((state for state in ("waiting", "stopped", "failed", "complete") if state in states), NO_TRIAL)
-    return TableCell(text="no score" if state == "complete" else state)
+    missing = "not reached" if TARGET.fullmatch(goal.score) else "no score"
+    return TableCell(text=missing if state == "complete" else state)
 
 
 def _head(name: str, key: Key) -> str:
@@ -147,7 +148,8 @@ def trials_table(title: str, study: Study, trials: Sequence[TrialResult]) -> Tab
         cells.append(TableCell(text=f"{trial.reached} of {trial.rounds}", mean=trial.reached))
         for goal in study.goals:
             value = trial.mean(goal.score)
-            text = "-" if value is None else value.text(unit_of(goal.score), n=True)
+            missing = "not reached" if trial.state == "complete" and TARGET.fullmatch(goal.score) else "-"
+            text = missing if value is None else value.text(unit_of(goal.score), n=True)
             cells.append(TableCell(text=text, mean=None if value is None else value.mean))
         cells += [TableCell(text=size(trial.bytes), mean=trial.bytes), TableCell(text=trial.reason)]
         lines.append(cells)

@@ -15,7 +15,7 @@ from rayfed_ssl.engine.diagnostics import DIAGNOSTICS
 from rayfed_ssl.engine.federation import Federation
 from rayfed_ssl.errors import ConfigError, nearest
 from rayfed_ssl.evaluation.registry import PROTOCOLS, is_score
-from tune.studies.definition.schema import BYTES, EPSILON
+from tune.studies.definition.schema import BYTES, EPSILON, TARGET
 from tune.studies.definition.space import Point
 from tune.studies.definition.study import Study
 from tune.studies.definition.trial_configs import config_of
@@ -65,8 +65,10 @@ def check_study(study: Study) -> None:
     for goal in study.goals:
         attack, _, metric = goal.score.partition(".")
         others = (*DIAGNOSTICS, *BYTES, EPSILON)
-        if not is_score(goal.score) and not (attack in ATTACKS and metric) and goal.score not in others:
-            scores = {"linear", *PROTOCOLS, *others, *(f"{attack}.auc" for attack in ATTACKS)}
+        known = is_score(goal.score) or goal.score in others or TARGET.fullmatch(goal.score)
+        if not known and not (attack in ATTACKS and metric):
+            audits, targets = (f"{attack}.auc" for attack in ATTACKS), ("time_to:0.45", "bytes_to:0.45")
+            scores = {"linear", *PROTOCOLS, *others, *audits, *targets}
             raise ConfigError(
                 f"{study.name}: there is no score {goal.score!r}{nearest(goal.score, scores)}: see docs/sweeps.md, goals"
             )
